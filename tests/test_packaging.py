@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ STAGES = [
     "sweep",
     "views",
     "bench",
+    "jobs",
     "app",
 ]
 HEAVY = [
@@ -213,3 +216,23 @@ def test_typing_marker_is_shipped() -> None:
     assert (ROOT / "toast_lab" / "py.typed").is_file()
     setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     assert "py.typed" in setuptools["package-data"]["*"]
+
+
+def test_every_data_file_is_in_the_wheel(tmp_path: Path) -> None:
+    """Style sheets and scripts as well, which lie in a folder that is no package."""
+    left_out = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "toast_lab", tmp_path / "toast_lab", ignore=left_out)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    build = "import setuptools.build_meta as backend; backend.build_wheel('.')"
+    subprocess.run([sys.executable, "-c", build], cwd=tmp_path, capture_output=True, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    shipped = set(zipfile.ZipFile(wheel).namelist())
+    wanted = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "toast_lab").rglob("*")
+        if path.is_file()
+        and not any(part.startswith((".", "__py")) for part in path.relative_to(ROOT).parts)
+    }
+    assert "toast_lab/app/static/text.css" in wanted
+    assert wanted - shipped == set()

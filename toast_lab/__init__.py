@@ -49,15 +49,14 @@ _NAMES = {
     "replicated": "toast_lab.pipeline:replicated",
     "run": "toast_lab.runtime.run:run",
     "search": "toast_lab.pipeline:search",
-    "start_race": "toast_lab.app.background:start_race",
-    "start_search": "toast_lab.app.background:start_search",
+    "start_race": "toast_lab.jobs.background:start_race",
+    "start_search": "toast_lab.jobs.background:start_search",
 }
 
 __all__ = ["__version__", *_NAMES, "views"]
 
 if TYPE_CHECKING:
     from toast_lab import views
-    from toast_lab.app.background import start_race, start_search
     from toast_lab.app.explore import explore
     from toast_lab.compare.compare import compare
     from toast_lab.compare.replay import replay
@@ -73,6 +72,7 @@ if TYPE_CHECKING:
     from toast_lab.ir.annotations import annotations_of as annotations
     from toast_lab.ir.model import Model
     from toast_lab.ir.program import Program
+    from toast_lab.jobs.background import start_race, start_search
     from toast_lab.lowering.annotate import annotate
     from toast_lab.lowering.listing import listing
     from toast_lab.machines.machine_model import Machine

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator
@@ -114,3 +115,12 @@ def _force_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def file_name(text: str) -> str:
+    """``text`` as part of the name of a file.
+
+    >>> file_name("mcts (seed 0) of a/b")
+    'mcts_seed_0_of_a_b'
+    """
+    return re.sub(r"[^\w.-]+", "_", text).strip("_.") or "figure"

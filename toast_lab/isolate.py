@@ -5,7 +5,12 @@ in ours.  A crash, a hang, running out of memory and an exception each become a 
 parent.
 
 ``run_in_child("package.module:function", ...)`` imports the function in the child, which may call
-``report(event)`` to send progress.  ``Worker`` is such a child that stays and takes commands.
+``report(event)`` to send progress.  ``Worker`` is such a child that also takes commands.
+
+There is one way to stop a child.  ``Worker.ask_to_end`` asks it to hand over what it has, which the
+child learns from ``end_is_asked()``; if it does not within the patience of its parent, it is
+killed.  ``Worker.stop`` kills it at once.  Commands and the request to end come through one pipe,
+so a child also knows at once when its parent is gone.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ import contextlib
 import importlib
 import os
 import pickle
+import queue
 import signal
 import struct
 import subprocess
@@ -29,7 +35,9 @@ from toast_lab import errors
 
 _CHANNEL: Any = None  # in a child: the pipe to the parent
 _DOING: list[str] = []  # in a child: the last text that was reported
-_COMMANDS: Any = None  # in a child: the pipe from the parent
+_COMMANDS: queue.SimpleQueue[bytes] = queue.SimpleQueue()  # in a child: those not yet taken
+_END_ASKED = threading.Event()  # in a child: set for good
+_END = b""  # what the parent sends in place of a command, and what stands for one when it is gone
 
 
 class Cancelled(errors.ToastError):
@@ -75,11 +83,23 @@ def meanwhile() -> Iterator[None]:
 
 
 def next_command() -> Any:
-    """The next thing that the parent's ``Worker.command`` says.
+    """Wait for the next command of the parent; None once there is no parent any more."""
+    data = _COMMANDS.get() if in_child() else _END
+    return None if data == _END else pickle.loads(data)
 
-    None: there is no parent any more.
-    """
-    return None if _COMMANDS is None else _receive(_COMMANDS)
+
+def new_commands() -> list[Any]:
+    """Commands that have arrived since the last look, without waiting."""
+    commands = []
+    with contextlib.suppress(queue.Empty):
+        while True:
+            commands.append(_COMMANDS.get_nowait())
+    return [pickle.loads(data) for data in commands if data != _END]
+
+
+def end_is_asked() -> bool:
+    """Is this child to end soon and hand over what it has?  True as well if its parent is gone."""
+    return _END_ASKED.is_set()
 
 
 def run_in_child(
@@ -89,6 +109,7 @@ def run_in_child(
     env: Mapping[str, str] | None = None,
     on_event: Callable[[Any], None] | None = None,
     cancel: Callable[[], bool] | None = None,
+    patience_s: float = 0.0,
     memory_limit_bytes: int | None = None,
     what: str = "",
     **kwargs: Any,
@@ -101,7 +122,9 @@ def run_in_child(
         time_limit_s: the child is killed after this many seconds.
         env: environment variables to add.
         on_event: called with every ``report``ed event, in this thread.
-        cancel: polled ten times a second; True kills the child.
+        cancel: polled ten times a second; True ends the child.
+        patience_s: after ``cancel``, the child is asked to end and has so long to give its result
+            before it is killed.
         memory_limit_bytes: address space limit of the child.
         what: what is being done, for messages ("tracing my.module:make").
         **kwargs: keyword arguments of the target.
@@ -110,28 +133,10 @@ def run_in_child(
         ToastError: of the type the child raised, RunFailed if it crashed, hung or ran out of
             memory, Cancelled.
     """
-    deadline = time.monotonic() + time_limit_s
-    what = what or target
     with Worker(
         target, *args, env=env, memory_limit_bytes=memory_limit_bytes, what=what, **kwargs
     ) as worker:
-        while True:
-            for at, message in worker.arrived(0.1):
-                if at > deadline:  # too late, even if a busy machine let us look only now
-                    break
-                if message[0] == "event" and on_event is not None:
-                    on_event(message[1])
-                elif message[0] == "result":
-                    return message[1]
-                elif message[0] in ("error", "end"):
-                    raise worker.failure(message)
-            if cancel is not None and cancel():
-                raise Cancelled(f"{what}: cancelled")
-            if time.monotonic() > deadline:
-                raise errors.RunFailed(
-                    f"{what}: no result within {time_limit_s:g} s, stopped. "
-                    "Raise the time limit or make the work smaller."
-                )
+        return worker.result(time_limit_s, on_event=on_event, cancel=cancel, patience_s=patience_s)
 
 
 class Worker:
@@ -172,6 +177,8 @@ class Worker:
         self._messages: list[tuple[float, tuple[Any, ...]]] = []  # with the time of arrival
         self._seen = 0
         self._arrived = threading.Event()
+        self._sending = threading.Lock()
+        self._end_asked = self._patience_lost = False
         self._listener = threading.Thread(target=self._listen, args=(read_fd,), daemon=True)
         self._listener.start()
 
@@ -187,7 +194,7 @@ class Worker:
                 message = _receive(pipe)
                 if message is None:
                     break
-                self._messages.append((time.monotonic(), message))
+                self._messages.append((time.monotonic(), pickle.loads(message)))
                 self._arrived.set()
         self._messages.append((time.monotonic(), ("end",)))
         self._arrived.set()
@@ -201,17 +208,73 @@ class Worker:
         self._seen += len(new)
         return new
 
+    def result(
+        self,
+        time_limit_s: float = 600.0,
+        *,
+        on_event: Callable[[Any], None] | None = None,
+        cancel: Callable[[], bool] | None = None,
+        patience_s: float = 0.0,
+    ) -> Any:
+        """Wait for what the target gives.  Arguments and errors as for ``run_in_child``."""
+        deadline = time.monotonic() + time_limit_s
+        while True:
+            for at, message in self.arrived(0.1):
+                if at > deadline:  # too late, even if a busy machine let us look only now
+                    break
+                if message[0] == "event" and on_event is not None:
+                    on_event(message[1])
+                elif message[0] == "result":
+                    return message[1]
+                elif message[0] in ("error", "end"):
+                    raise self.failure(message)
+            if cancel is not None and not self._end_asked and cancel():
+                if not patience_s:
+                    raise Cancelled(f"{self.what}: cancelled")
+                self.ask_to_end(patience_s)
+            if time.monotonic() > deadline:
+                raise errors.RunFailed(
+                    f"{self.what}: no result within {time_limit_s:g} s, stopped. Raise the time "
+                    "limit or make the work smaller."
+                )
+
     def command(self, command: Any) -> None:
         """Tell the child something; nothing happens if it is gone, which ``arrived`` says."""
-        data = _packed(command)
-        with contextlib.suppress(BrokenPipeError):
-            while data:
+        self._tell(pickle.dumps(command))
+
+    def _tell(self, message: bytes) -> None:
+        data = _framed(message)
+        with self._sending, contextlib.suppress(BrokenPipeError):
+            while data and self._command_fd >= 0:
                 data = data[os.write(self._command_fd, data) :]
+
+    def ask_to_end(self, patience_s: float | None = None) -> None:
+        """Ask the child to end with what it has.
+
+        Args:
+            patience_s: it is killed after that, which ``result`` tells as ``Cancelled``.  None: it
+                is left to end when it likes.
+        """
+        if self._end_asked:
+            return
+        self._end_asked = True
+        self._tell(_END)
+        if patience_s is not None:
+            later = threading.Timer(patience_s, self._lose_patience)
+            later.daemon = True
+            later.start()
+
+    def _lose_patience(self) -> None:
+        if self.process.poll() is None:
+            self._patience_lost = True
+            self.stop_process()
 
     def failure(self, message: tuple[Any, ...]) -> Exception:
         """The error that an "error" or "end" message means."""
         if message[0] == "error":
             return _rebuild(message, self.what)
+        if self._patience_lost:
+            return Cancelled(f"{self.what}: cancelled")
         # Its pipe is closed, and it hangs all the same
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(10)
@@ -231,9 +294,10 @@ class Worker:
         self.stop_process()
         self._listener.join(1)
         self._log.close()
-        if self._command_fd >= 0:
-            os.close(self._command_fd)
-            self._command_fd = -1
+        with self._sending:
+            if self._command_fd >= 0:
+                os.close(self._command_fd)
+                self._command_fd = -1
 
 
 def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -279,24 +343,23 @@ def _tail(log: Any) -> str:
     return ". Last output: " + " | ".join(lines[-4:])[:800] if lines else ""
 
 
-def _packed(message: Any) -> bytes:
-    data = pickle.dumps(message)
+def _framed(data: bytes) -> bytes:
     return struct.pack("<Q", len(data)) + data
 
 
 def _send(pipe: Any, message: tuple[Any, ...]) -> None:
-    pipe.write(_packed(message))
+    pipe.write(_framed(pickle.dumps(message)))
     pipe.flush()
 
 
-def _receive(pipe: Any) -> Any:
+def _receive(pipe: Any) -> bytes | None:
     """The next message, None at the end of the pipe."""
     head = pipe.read(8)
     if len(head) < 8:
         return None
     (size,) = struct.unpack("<Q", head)
-    data = pipe.read(size)
-    return pickle.loads(data) if len(data) == size else None
+    data: bytes = pipe.read(size)
+    return data if len(data) == size else None
 
 
 def end_with(parent: int) -> None:
@@ -313,13 +376,22 @@ def end_with(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _main() -> None:
-    global _CHANNEL, _COMMANDS
-    # Under -m this file is a module of its own (__main__); report() must find the channel in the
-    # imported one.
-    own = importlib.import_module("toast_lab.isolate")
-    own.__dict__["_CHANNEL"] = _CHANNEL = os.fdopen(int(sys.argv[1]), "wb")
-    own.__dict__["_COMMANDS"] = _COMMANDS = os.fdopen(int(sys.argv[2]), "rb")
+def _listen_to_parent(pipe: Any) -> None:
+    """In a child: take in what the parent sends, until it is gone."""
+    while (command := _receive(pipe)) is not None:
+        if command == _END:
+            _END_ASKED.set()
+        else:
+            _COMMANDS.put(command)
+    _END_ASKED.set()
+    _COMMANDS.put(_END)
+
+
+def _run(channel: Any, commands: Any) -> int:
+    """In a child: run what stands on its standard input.  Gives the exit status."""
+    global _CHANNEL
+    _CHANNEL = channel
+    threading.Thread(target=_listen_to_parent, args=(commands,), daemon=True).start()
     target, args, kwargs, memory_limit, path = pickle.load(sys.stdin.buffer)
     sys.path[:] = path + [p for p in sys.path if p not in path]
     if memory_limit:
@@ -330,13 +402,23 @@ def _main() -> None:
     module, _, function = target.partition(":")
     try:
         result = getattr(importlib.import_module(module), function)(*args, **kwargs)
-        _send(_CHANNEL, ("result", result))
+        _send(channel, ("result", result))
+        return 0
     except BaseException as error:
         ours = isinstance(error, errors.ToastError)
         text = str(error) or type(error).__name__
-        _send(_CHANNEL, ("error", type(error).__name__, text, ours, traceback.format_exc()))
-        sys.exit(1)
-    os._exit(0)  # the result is out; XLA's threads need not be waited for
+        _send(channel, ("error", type(error).__name__, text, ours, traceback.format_exc()))
+        return 1
+
+
+def _main() -> None:
+    # Under -m this file is a module of its own (__main__), and targets know the imported one
+    own = importlib.import_module("toast_lab.isolate")
+    channel, commands = (
+        os.fdopen(int(fd), mode) for fd, mode in zip(sys.argv[1:], ("wb", "rb"), strict=True)
+    )
+    # The result is out; neither XLA's threads nor the listener need be waited for
+    os._exit(own._run(channel, commands))
 
 
 if __name__ == "__main__":

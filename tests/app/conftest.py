@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from toast_lab.app.jobs import Registry
+from toast_lab.jobs.job import Registry
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ import pytest
 pn = pytest.importorskip("panel")
 
 from toast_lab.app.items import MANUAL, PlanItem  # noqa: E402
-from toast_lab.app.jobs import Registry  # noqa: E402
 from toast_lab.app.pages.compare import ComparePage  # noqa: E402
 from toast_lab.app.pages.hand import HandPage  # noqa: E402
 from toast_lab.app.session import Session  # noqa: E402
 from toast_lab.app.tiles_pane import tensors_of  # noqa: E402
 from toast_lab.app.trail import MAX_PAST, Trail  # noqa: E402
 from toast_lab.cost.problem import price  # noqa: E402
+from toast_lab.jobs.job import Registry  # noqa: E402
 from toast_lab.plan_verbs import Plan  # noqa: E402
 from toast_lab.views.by_hand_tables import CHOSEN  # noqa: E402
 
@@ -37,7 +37,7 @@ def page(session: Session) -> HandPage:
 
 
 def resolution(session: Session) -> int:
-    return session.analysis.compatibility_sets[0].resolution
+    return session.loaded.analysis.compatibility_sets[0].resolution
 
 
 # -- the session -----------------------------------------------------------------------------------
@@ -58,109 +58,113 @@ def test_a_trail_undoes_and_redoes_whole_versions() -> None:
 
 def test_a_side_is_chosen_flipped_and_taken_off(session: Session) -> None:
     r = resolution(session)
-    session.choose_side(r, "data", 0)
-    session.choose_side(r, "model", 1)
-    session.choose_side(r, "data", 1)
-    assert session.manual_actions[0] == "S@1->data"
-    item = session.plan_named(MANUAL)
+    session.hand.choose_side(r, "data", 0)
+    session.hand.choose_side(r, "model", 1)
+    session.hand.choose_side(r, "data", 1)
+    assert session.hand.actions[0] == "S@1->data"
+    item = session.plans.named(MANUAL)
     assert item is not None
-    assert item.plan.actions == session.manual_actions
-    session.choose_side(r, "data", None)
-    assert session.manual_actions == ("S@1->model",)
+    assert item.plan.actions == session.hand.actions
+    session.hand.choose_side(r, "data", None)
+    assert session.hand.actions == ("S@1->model",)
     for wanted in (("S@1->data",), ("S@0->data", "S@1->model"), ("S@0->data",), ()):
-        session.undo_action()
-        assert session.manual_actions[: len(wanted)] == wanted
-    assert not session.trail.past
-    session.redo_action()
-    assert session.manual_actions == ("S@0->data",)
+        session.hand.undo()
+        assert session.hand.actions[: len(wanted)] == wanted
+    assert not session.hand.trail.past
+    session.hand.redo()
+    assert session.hand.actions == ("S@0->data",)
 
 
 def test_what_a_flip_leaves_without_effect_is_left_out_and_told(session: Session) -> None:
     session.set_problem(mesh="data=64,model=2")
     r = resolution(session)
-    session.choose_side(r, "model", 0)
-    n = len(session.messages)
-    session.choose_side(r, "data", 0)
-    assert session.messages[n].level == "error"
-    assert "changes nothing" in session.messages[n].text
-    assert session.manual_actions == ("S@0->model",)
+    session.hand.choose_side(r, "model", 0)
+    n = len(session.notices.messages)
+    session.hand.choose_side(r, "data", 0)
+    assert session.notices.messages[n].level == "error"
+    assert "changes nothing" in session.notices.messages[n].text
+    assert session.hand.actions == ("S@0->model",)
 
 
 def test_a_branch_keeps_the_plan_and_goes_on_from_an_earlier_action(session: Session) -> None:
     r = resolution(session)
-    session.choose_side(r, "data", 0)
-    session.choose_side(r, "model", 1)
-    both = session.manual_actions
-    session.branch("mine", at=1)
-    kept = session.plan_named("mine")
+    session.hand.choose_side(r, "data", 0)
+    session.hand.choose_side(r, "model", 1)
+    both = session.hand.actions
+    session.hand.branch("mine", at=1)
+    kept = session.plans.named("mine")
     assert kept is not None
     assert kept.plan.actions == both
     assert kept.cost.time_s == pytest.approx(
-        price(session.problem, Plan.from_actions(session.problem, both)).time_s
+        price(session.loaded.problem, Plan.from_actions(session.loaded.problem, both)).time_s
     )
-    assert session.manual_actions == both[:1]
-    assert [p.name for p in session.branches()] == ["mine"]
-    session.go_on_from("mine")
-    assert session.manual_actions == both
-    session.undo_action()
-    assert session.manual_actions == both[:1]
-    session.branch("mine")
-    assert session.plan_named("mine 2") is not None
-    session.branch("unsharded")
-    assert session.messages[-1].level == "error"
+    assert session.hand.actions == both[:1]
+    assert [p.name for p in session.hand.branches()] == ["mine"]
+    session.hand.go_on_from("mine")
+    assert session.hand.actions == both
+    session.hand.undo()
+    assert session.hand.actions == both[:1]
+    session.hand.branch("mine")
+    assert session.plans.named("mine 2") is not None
+    session.hand.branch("unsharded")
+    assert session.notices.messages[-1].level == "error"
 
 
 def test_there_is_nothing_to_keep_of_an_empty_plan(session: Session) -> None:
-    n = len(session.plans)
-    session.branch("mine")
-    assert "no plan by hand to keep yet" in session.messages[-1].text
-    assert len(session.plans) == n
+    n = len(session.plans.items)
+    session.hand.branch("mine")
+    assert "no plan by hand to keep yet" in session.notices.messages[-1].text
+    assert len(session.plans.items) == n
 
 
 def test_another_machine_prices_the_plan_anew_and_another_mesh_has_its_own(
     session: Session,
 ) -> None:
-    session.choose_side(resolution(session), "data", 0)
-    before = session.plan_named(MANUAL)
+    session.hand.choose_side(resolution(session), "data", 0)
+    before = session.plans.named(MANUAL)
     session.set_problem(machine="a100")
-    after = session.plan_named(MANUAL)
+    after = session.plans.named(MANUAL)
     assert before is not None
     assert after is not None
-    assert after.problem is session.problem
+    assert after.problem is session.loaded.problem
     assert after.cost.time_s != before.cost.time_s
     session.set_problem(mesh="x=2")
-    assert session.manual_actions == ()
+    assert session.hand.actions == ()
     session.set_problem(mesh="data=4,model=2")
-    assert session.manual_actions == ("S@0->data",)
+    assert session.hand.actions == ("S@0->data",)
     session.remove_plan(MANUAL)
-    assert session.manual_actions == ()
+    assert session.hand.actions == ()
     assert session.fork().manual_actions == ()
 
 
 def test_axes_with_nothing_to_offer_say_why(session: Session) -> None:
     session.set_problem(mesh="data=4,model=3")
-    session.select((), (0,))
-    offered = session.action_prices()
+    session.selection.select((), (0,))
+    offered = session.hand.action_prices()
     assert {row.axis for row in offered} == {"data"}
-    (why,) = session.refusals(offered)
+    (why,) = session.hand.refusals(offered)
     assert 'S has size 64, not divisible by mesh axis "model" = 3' in why
 
 
 def test_the_best_that_a_search_found_is_of_this_mesh_and_fits(session: Session) -> None:
-    assert session.best_found() is None
+    assert session.hand.best_found() is None
     for name, actions, origin in (
         ("slow", ["S@0->data"], "search"),
         ("fast", ["S@1->model"], "search"),
         ("x", [], "typed"),
     ):
-        plan = Plan.from_actions(session.problem, actions)
-        item = PlanItem(name, origin, plan, session.problem, price(session.problem, plan))
-        session.plans = [*session.plans, item]
-    found = session.best_found()
+        plan = Plan.from_actions(session.loaded.problem, actions)
+        item = PlanItem(
+            name, origin, plan, session.loaded.problem, price(session.loaded.problem, plan)
+        )
+        session.plans.items = [*session.plans.items, item]
+    found = session.hand.best_found()
     assert found is not None
-    assert found.cost.time_s == min(p.cost.time_s for p in session.plans if p.origin == "search")
+    assert found.cost.time_s == min(
+        p.cost.time_s for p in session.plans.items if p.origin == "search"
+    )
     session.set_problem(mesh="x=2")
-    assert session.best_found() is None
+    assert session.hand.best_found() is None
 
 
 # -- the page --------------------------------------------------------------------------------------
@@ -170,43 +174,43 @@ def test_a_row_of_the_board_selects_its_names_and_a_name_its_row(page: HandPage)
     session, board = page.session, page.board
     board._clicked(types.SimpleNamespace(row=1))
     sets = board.board.disputes[0].sets
-    assert session.conflicts == tuple(
-        k for s in sets for k in session.analysis.compatibility_sets[s].conflicts
+    assert session.selection.conflicts == tuple(
+        k for s in sets for k in session.loaded.analysis.compatibility_sets[s].conflicts
     )
     assert board.table.selection == [0, 1]
-    session.select(())
+    session.selection.select(())
     assert board.row is None
     assert board.table.selection == []
-    session.select((session.analysis.conflicts[3].sides[1],))
+    session.selection.select((session.loaded.analysis.conflicts[3].sides[1],))
     assert board.row == 0
     quiet = next(
         n
-        for n in range(session.analysis.names.n)
-        if not any(n in c.sides for c in session.analysis.conflicts)
+        for n in range(session.loaded.analysis.names.n)
+        if not any(n in c.sides for c in session.loaded.analysis.conflicts)
     )
-    session.select((quiet,))
+    session.selection.select((quiet,))
     assert board.row is None
 
 
 def test_flipping_a_switch_changes_board_listing_costs_and_collectives(page: HandPage) -> None:
     session, board = page.session, page.board
-    session.select((), (0,))
+    session.selection.select((), (0,))
     before, lines = page.history.costs.object, [line.text for line in page._lines]
     board._switches["data"].value = "0"
-    assert session.manual_actions == ("S@0->data",)
+    assert session.hand.actions == ("S@0->data",)
     assert board.table.value["data"][0].startswith(CHOSEN)
     first = page.history.costs.object
     assert first != before
     board._switches["data"].value = "1"
-    assert session.manual_actions == ("S@1->data",)
+    assert session.hand.actions == ("S@1->data",)
     assert board.table.value["data"][1].startswith(CHOSEN)
     assert not board.table.value["data"][0].startswith(CHOSEN)
     assert page.history.costs.object != first
     assert [line.text for line in page._lines] != lines
-    item = session.plan_named(MANUAL)
+    item = session.plans.named(MANUAL)
     assert page.collectives.value["number"].sum() == len(item.cost.collectives) > 0
     assert sum(line.collective for line in page._lines) == len(item.cost.collectives)
-    session.undo_action()
+    session.hand.undo()
     assert board._switches["data"].value == "0"
 
 
@@ -214,8 +218,8 @@ def test_a_hidden_page_waits_until_it_is_shown(session: Session) -> None:
     session.step = "hand"
     page = HandPage(session)
     session.step = "graph"
-    session.select((), (0,))
-    session.add_action("data")
+    session.selection.select((), (0,))
+    session.hand.add_action("data")
     assert page.history.table.value["action"].tolist() == ["unsharded"]
     session.step = "hand"
     assert page.history.table.value["action"].tolist() == ["unsharded", "S@0->data"]
@@ -224,8 +228,8 @@ def test_a_hidden_page_waits_until_it_is_shown(session: Session) -> None:
 
 def test_the_compare_page_takes_plans_in_when_it_is_shown(session: Session) -> None:
     page = ComparePage(session)
-    session.select((), (0,))
-    session.add_action("data")
+    session.selection.select((), (0,))
+    session.hand.add_action("data")
     assert MANUAL not in page.table.value["plan"].tolist()
     session.step = "compare"
     assert MANUAL in page.table.value["plan"].tolist()
@@ -233,14 +237,14 @@ def test_the_compare_page_takes_plans_in_when_it_is_shown(session: Session) -> N
 
 def test_tiles_follow_the_plan_and_offer_the_tensors_of_the_selection(page: HandPage) -> None:
     session, tiles = page.session, page.tiles
-    program = session.analysis.program
+    program = session.loaded.analysis.program
     assert tiles.tensor.value in range(program.n_arguments)
-    session.select((), (0,))
-    place = session.analysis.conflicts[0].places[0]
+    session.selection.select((), (0,))
+    place = session.loaded.analysis.conflicts[0].places[0]
     assert tiles.tensor.value == place.value
-    session.choose_side(resolution(session), "data", 1)
-    item = session.plan_named(MANUAL)
-    for value in tensors_of(session.analysis, session.names):
+    session.hand.choose_side(resolution(session), "data", 1)
+    item = session.plans.named(MANUAL)
+    for value in tensors_of(session.loaded.analysis, session.selection.names):
         tiles.tensor.value = value
         shape, spec = tiles.spec()
         assert (shape, spec) == (program.dims(value), item.plan.value_specs()[value])
@@ -252,14 +256,14 @@ def test_tiles_follow_the_plan_and_offer_the_tensors_of_the_selection(page: Hand
 
 def test_an_action_selected_in_the_list_is_where_a_branch_begins(page: HandPage) -> None:
     session, history = page.session, page.history
-    session.choose_side(resolution(session), "data", 0)
-    session.choose_side(resolution(session), "model", 1)
+    session.hand.choose_side(resolution(session), "data", 0)
+    session.hand.choose_side(resolution(session), "model", 1)
     assert history.at == 2
     history.table.selection = [1]
     assert history.at == 1
     assert page.collectives.titles["action"] == "by action 1"
     history.kept_name.value = "both"
     history.branch.clicks += 1
-    assert session.manual_actions == ("S@0->data",)
+    assert session.hand.actions == ("S@0->data",)
     history.other.value = "both"
-    assert session.manual_actions == ("S@0->data", "S@1->model")
+    assert session.hand.actions == ("S@0->data", "S@1->model")

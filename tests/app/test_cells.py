@@ -109,11 +109,11 @@ def test_the_selection_in_a_graph_cell_is_linked_both_ways(attention: tl.Analysi
     assert cell.listing.pane.chosen == sorted({int(attention.names.op[n]) for n in conflict.sides})
     op = attention.program.n_arguments
     cell.listing.pane.picked = [op, 1]
-    assert cell.session.names == tuple(attention.program.factors(op))
+    assert cell.session.selection.names == tuple(attention.program.factors(op))
     with_problem: GraphCell = tl.views.graph(tl.Problem(attention, {"s": 4}))._make()
-    with_problem.session.select((0,))
-    with_problem.session.add_action("s", 0)
-    assert with_problem.session.manual_actions == ("S@0->s",)
+    with_problem.session.selection.select((0,))
+    with_problem.session.hand.add_action("s", 0)
+    assert with_problem.session.hand.actions == ("S@0->s",)
 
 
 def test_listing(attention: tl.Analysis) -> None:
@@ -132,16 +132,16 @@ def test_conflicts_of_an_analysis_and_of_a_problem(attention: tl.Analysis) -> No
     ]
     cell: ConflictsCell = view._make()
     cell.clicked(2)
-    assert cell.session.conflicts == (2,)
-    assert cell.session.names == attention.conflicts[2].sides
+    assert cell.session.selection.conflicts == (2,)
+    assert cell.session.selection.names == attention.conflicts[2].sides
     assert "why both dims have one colour" in cell.words.pane.object
     problem = tl.Problem(attention, {"s": 4})
     board = tl.views.conflicts(problem)
     option = tl.conflicts(problem).disputes[0].options[0]
     assert f"{option.time_s * 1e6:.3g} µs" in board.table["s"][0]
     page: BoardCell = board._make()
-    page.session.choose_side(0, "s", 1)
-    assert page.session.plan_named("manual").plan.actions == ("S@1->s",)
+    page.session.hand.choose_side(0, "s", 1)
+    assert page.session.plans.named("manual").plan.actions == ("S@1->s",)
     none = tl.views.conflicts(analysed("mlp"))
     assert "No tensor" in none.to_html()
 
@@ -153,7 +153,7 @@ def test_colours(problem: tl.Problem) -> None:
     assert sizes == {g.name: g.n_names for g in analysis.groups if g.n_names > 1}
     cell: ColoursCell = view._make()
     cell.clicked(0)
-    assert len(cell.session.names) == sum(
+    assert len(cell.session.selection.names) == sum(
         len(analysis.colours[c].names)
         for c in analysis.groups[analysis.group_index(view.table["colour"][0])].colours
     )

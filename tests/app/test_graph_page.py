@@ -7,11 +7,11 @@ import pytest
 
 pn = pytest.importorskip("panel")
 
-from toast_lab.app.jobs import Registry  # noqa: E402
 from toast_lab.app.pages.graph import GraphPage  # noqa: E402
 from toast_lab.app.session import Session  # noqa: E402
 from toast_lab.conflicts.analysis import analyse  # noqa: E402
 from toast_lab.frontends import from_jax  # noqa: E402
+from toast_lab.jobs.job import Registry  # noqa: E402
 
 # Panel warns of what version 2 will call its buttons
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
@@ -22,7 +22,7 @@ def page_of(size: int) -> GraphPage:
     page = GraphPage(Session(jobs=Registry()))
     page.session.param.update(model=model, analysis=analyse(model))
     page.session.set_problem(mesh="data=2,model=2")
-    page.session.select(names=[0])
+    page.session.selection.select(names=[0])
     page.inspector.show_actions()
     return page
 
@@ -31,9 +31,9 @@ def test_buttons_say_what_there_is_and_shard_the_colour_that_they_say() -> None:
     page = page_of(8)
     session, buttons = page.session, page.inspector.actions.list
     assert [row[0] for row in buttons.rows] == ["data", "model"]
-    group = session.selected_group
+    group = session.selection.group
     buttons._handle_msg([group, "data", 0, 1])
-    assert session.manual_actions == ("x.0->data",)
+    assert session.hand.actions == ("x.0->data",)
     assert [row[0] for row in buttons.rows] == ["model"]
 
 
@@ -42,15 +42,16 @@ def test_a_click_on_a_button_of_a_colour_that_is_no_longer_selected_shards_nothi
     session.load("mlp")
     page = GraphPage(session)
     first, second = (
-        session.analysis.colours[session.analysis.colour_name.index(c)].names for c in ("B", "U")
+        session.loaded.analysis.colours[session.loaded.analysis.colour_name.index(c)].names
+        for c in ("B", "U")
     )
-    session.select(tuple(map(int, first)))
+    session.selection.select(tuple(map(int, first)))
     late = [page.inspector.actions.list.group, *page.inspector.actions.list.rows[0][:2], 1]
-    session.select(tuple(map(int, second)))
+    session.selection.select(tuple(map(int, second)))
     assert page.inspector.actions.list.group != late[0]
     page.inspector.actions.list._handle_msg(late)
-    assert session.manual_actions == ()
-    assert "Another colour was selected" in session.messages[-1].text
+    assert session.hand.actions == ()
+    assert "Another colour was selected" in session.notices.messages[-1].text
 
 
 def test_why_there_is_no_button_follows_the_mesh() -> None:

@@ -7,8 +7,8 @@ import pytest
 pytest.importorskip("panel")
 
 from toast_lab.app import link
-from toast_lab.app.jobs import Registry
 from toast_lab.app.session import STEPS, Session
+from toast_lab.jobs.job import Registry
 
 
 @pytest.fixture
@@ -30,9 +30,9 @@ def test_a_link_brings_model_mesh_machine_selection_plan_and_level_back(
     session: Session, jobs: Registry
 ) -> None:
     session.set_problem(mesh="a=2,b=4", machine="a100", memory_gib=3.5)
-    session.select((), (2, 3))
-    session.choose_side(0, "b", 1)
-    session.level, session.step = "lines", "hand"
+    session.selection.select((), (2, 3))
+    session.hand.choose_side(0, "b", 1)
+    session.selection.level, session.step = "lines", "hand"
     query = link.query(link.write(session))
     other = opened(jobs, query)
     for name in (
@@ -49,24 +49,28 @@ def test_a_link_brings_model_mesh_machine_selection_plan_and_level_back(
         # key=16 is the default
         wanted = {"sequence": 128} if name == "sizes" else getattr(session, name)
         assert getattr(other, name) == wanted, name
-    assert other.manual_actions == session.manual_actions == ("S@1->b",)
+    assert other.hand.actions == session.hand.actions == ("S@1->b",)
     assert link.query(link.write(other)) == query
     assert len(query) < 300
 
 
 def test_names_are_kept_as_ranges(session: Session, jobs: Registry) -> None:
-    session.select((3, 4, 5, 9))
+    session.selection.select((3, 4, 5, 9))
     assert opened(jobs, link.query(link.write(session))).names == (3, 4, 5, 9)
 
 
 def test_selection_and_plan_of_another_program_are_left_out_and_it_is_said(
     session: Session, jobs: Registry
 ) -> None:
-    session.select((), (1,))
+    session.selection.select((), (1,))
     query = link.query(link.write(session)).replace("sequence=128", "sequence=256")
     other = opened(jobs, query)
-    assert (other.which, other.sizes, other.conflicts) == ("attention", {"sequence": 256}, ())
-    assert "another version of this model" in other.messages[-1].text
+    assert (other.loaded.which, other.loaded.sizes, other.selection.conflicts) == (
+        "attention",
+        {"sequence": 256},
+        (),
+    )
+    assert "another version of this model" in other.notices.messages[-1].text
 
 
 @pytest.mark.parametrize(
@@ -110,14 +114,15 @@ def test_what_does_not_belong_into_a_link_is_refused_and_said(query: str, said: 
 
 def test_numbers_beyond_the_program_are_left_out(session: Session) -> None:
     view, _ = link.read(
-        f"model=attention&sequence=128&program={session.digest[:12]}&conflicts=3-90&names=1", STEPS
+        f"model=attention&sequence=128&program={session.loaded.digest[:12]}&conflicts=3-90&names=1",
+        STEPS,
     )
     link.open_view(session, view)
-    assert session.conflicts == (3, 4)
+    assert session.selection.conflicts == (3, 4)
 
 
 def test_a_wrong_action_in_a_link_is_a_message(session: Session) -> None:
-    view, _ = link.read(f"program={session.digest[:12]}&act=nothing->data", STEPS)
+    view, _ = link.read(f"program={session.loaded.digest[:12]}&act=nothing->data", STEPS)
     link.open_view(session, view)
-    assert session.messages[-1].level == "error"
-    assert session.manual_actions == ()
+    assert session.notices.messages[-1].level == "error"
+    assert session.hand.actions == ()

@@ -8,11 +8,11 @@ import pytest
 
 pn = pytest.importorskip("panel")
 
-from toast_lab.app.jobs import Registry  # noqa: E402
 from toast_lab.app.pages.load import LoadPage  # noqa: E402
 from toast_lab.app.session import Session  # noqa: E402
 from toast_lab.conflicts.analysis import analyse  # noqa: E402
 from toast_lab.frontends import load  # noqa: E402
+from toast_lab.jobs.job import Registry  # noqa: E402
 from toast_lab.models import registry  # noqa: E402
 
 # Panel warns of what version 2 will call its buttons

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.helpers import analysed
-from toast_lab.app.jobs import Registry
-from toast_lab.app.mirror import Chunk, Mirror, Sender
 from toast_lab.app.plan_facts import PlanFacts
-from toast_lab.app.session import Session
 from toast_lab.app.tree_state import TreeState, best_rows
 from toast_lab.cost.problem import Cost, Problem, Quick, price
+from toast_lab.jobs.mirror import Chunk, Mirror, Sender
 from toast_lab.plan_verbs import Plan
 from toast_lab.search.contract import Budget, SearchResult, search
 
@@ -55,7 +54,7 @@ def test_chunks_put_together_are_the_trace(sent: tuple[SearchResult, list[Any]])
 def test_no_more_than_the_limit_is_mirrored(
     sent: tuple[SearchResult, list[Any]], monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("toast_lab.app.mirror.MOST", 40)
+    monkeypatch.setattr("toast_lab.jobs.mirror.MOST", 40)
     chunks: list[Any] = []
     Sender(chunks.append).trace(sent[0].trace, last=True)
     mirror = mirrored(chunks)
@@ -74,20 +73,22 @@ def test_a_sample_keeps_what_is_better_and_the_last(sent: tuple[SearchResult, li
     assert len(shown) < trace.row.n / 4
 
 
+@dataclasses.dataclass
+class Source:
+    """A search that has been mirrored."""
+
+    mirror: Mirror
+    simulations: int
+    problem: Problem
+    searched_with: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
 @pytest.fixture
 def state(problem: Problem, sent: tuple[SearchResult, list[Any]]) -> TreeState:
-    session = Session(jobs=Registry())
-
-    class Job:
-        mirror = mirrored(sent[1])
-        about: ClassVar[dict[str, Any]] = {}
-
-    session._search_job = Job()  # type: ignore[assignment]
-    session.search_problem = problem
-    session.simulations = Job.mirror.n
-    found = TreeState(session)
-    assert found.shown == Job.mirror.n
-    return found
+    mirror = mirrored(sent[1])
+    state = TreeState(Source(mirror, mirror.n, problem))
+    assert state.shown == mirror.n
+    return state
 
 
 def test_everything_is_shown_as_of_a_simulation(
@@ -118,7 +119,7 @@ def test_a_running_search_is_not_counted_at_every_tick(state: TreeState) -> None
 
 
 def test_what_a_step_holds_back_is_not_shown(state: TreeState) -> None:
-    state.session.simulations = 7
+    state.source.searches.simulations = 7
     state.count(now=True)
     assert state.tally is not None
     assert (state.shown, state.tally.n) == (7, 7)

@@ -3,91 +3,84 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from tests.app.test_session import first_points, settle, wait
-from toast_lab.app import worker
 from toast_lab.app.from_search import path_to_compare, path_to_graph, race_to_compare
-from toast_lab.app.jobs import Registry
 from toast_lab.app.session import Session
 from toast_lab.app.tree_state import TreeState
+from toast_lab.jobs.job import Registry, Watch
+from toast_lab.jobs.orders import Order
+from toast_lab.jobs.race_job import race_methods
+from toast_lab.search.contract import Budget
 from toast_lab.views.race_curves import RaceCurves, look_of, race_frame
 
 
 @pytest.fixture
 def session(jobs: Registry) -> Session:
-    made = Session(jobs=jobs, method="beam")
+    made = Session(jobs=jobs)
+    made.searches.method = "beam"
     made.load("attention")
     return made
 
 
 def test_a_race_tells_of_each_method_and_its_plans_are_compared(session: Session) -> None:
-    session.start_race(["random", "beam"], 0.5, 3)
-    assert [r.status for r in session.race.rows] == ["waits", "waits"]
-    wait(lambda: (session.tick(), session.race.running == "random")[1], "the first method")
-    assert session.race.status("random") in ("prepares", "runs", "budget")
-    assert session.race.status("beam") == "waits"
+    session.searches.start_race(["random", "beam"], 0.5, 3)
+    assert [r.status for r in session.searches.race.rows] == ["waits", "waits"]
+    wait(lambda: (session.tick(), session.searches.race.running == "random")[1], "the first method")
+    assert session.searches.race.status("random") in ("prepares", "runs", "budget")
+    assert session.searches.race.status("beam") == "waits"
     settle(session)
-    assert "The race is over" in session.messages[-1].text
-    assert set(session.race.outcomes) == {"random", "beam"}
-    assert all(session.race.points[m] for m in ("random", "beam"))
-    frame = race_frame(session.race.rows)
+    assert "The race is over" in session.notices.messages[-1].text
+    assert set(session.searches.race.outcomes) == {"random", "beam"}
+    assert all(session.searches.race.points[m] for m in ("random", "beam"))
+    frame = race_frame(session.searches.race.rows)
     assert frame["method"].tolist() == ["random", "beam"]
     assert frame["status"].tolist() == ["budget", "converged"]
     race_to_compare(session)
     for name in ("random", "beam"):
-        item = session.plan_named(f"{name} (race, seed 3)")
+        item = session.plans.named(f"{name} (race, seed 3)")
         assert item is not None
-        assert item.cost.time_s == pytest.approx(session.race.points[name][-1].time_s)
+        assert item.cost.time_s == pytest.approx(session.searches.race.points[name][-1].time_s)
     race_to_compare(session)
-    assert sum("race" in p.name for p in session.plans) == 2, "again is not twice"
+    assert sum("race" in p.name for p in session.plans.items) == 2, "again is not twice"
 
 
 def test_a_held_race_stands_still_and_a_stopped_one_keeps_what_there_is(session: Session) -> None:
-    session.start_race(["beam", "random", "exhaustive"], 0.5, 0)
-    session.pause_search()
+    session.searches.start_race(["beam", "random", "exhaustive"], 0.5, 0)
+    session.searches.pause()
 
     def through() -> int:
         session.tick()
-        return len(session.race.outcomes)
+        return len(session.searches.race.outcomes)
 
     first = through()
-    session.pause_search()
+    session.searches.pause()
     wait(lambda: through() >= first + 1, "the first method")
-    session.stop_search()
+    session.searches.stop()
     settle(session)
-    assert session.race.outcomes["beam"].plan is not None
-    assert session.race.outcomes["exhaustive"].status == "CANCELLED"
-    assert session.race.found is not None
+    assert session.searches.race.outcomes["beam"].plan is not None
+    assert session.searches.race.outcomes["exhaustive"].status == "CANCELLED"
+    assert session.searches.race.raced is not None
 
 
-def test_a_held_race_begins_no_method(tmp_path: Path, session: Session) -> None:
-    control = tmp_path / "control"
-    control.write_text("pause 0")
+def test_a_held_race_begins_no_method(session: Session) -> None:
     looks = iter(range(1000))
     said: list[object] = []
-    found = worker.race_methods(
-        session.problem,
-        ("beam",),
-        0,
-        1.0,
-        control=str(control),
-        on_event=said.append,
-        cancel=lambda: next(looks) > 5,
-    )
+    watch = Watch(said.append, lambda: next(looks) > 5, lambda: Order("pause"))
+    found = race_methods(session.loaded.problem, ("beam",), 0, Budget(1.0), watch=watch)
     assert next(looks) > 5
     assert [o.status for o in found.race.outcomes] == ["CANCELLED"]
     assert not [e for e in said if isinstance(e, str)]
 
 
 def test_wrong_methods_are_a_message(session: Session) -> None:
-    session.start_race(["beam", "boom"], 1.0, 0)
-    assert "no search is called 'boom'" in session.messages[-1].text
-    session.start_race([], 1.0, 0)
-    assert "no method is given" in session.messages[-1].text
-    assert not session.busy
+    session.searches.start_race(["beam", "boom"], 1.0, 0)
+    assert "no search is called 'boom'" in session.notices.messages[-1].text
+    session.searches.start_race([], 1.0, 0)
+    assert "no method is given" in session.notices.messages[-1].text
+    assert not session.work.busy
 
 
 def test_methods_differ_in_hue_marker_and_dash() -> None:
@@ -108,41 +101,41 @@ def test_a_curve_goes_on_to_the_end_of_its_search(session: Session) -> None:
 def test_another_session_finds_a_running_search_by_its_job(
     jobs: Registry, session: Session
 ) -> None:
-    session.method = "mcts"
-    session.step_search()
+    session.searches.method = "mcts"
+    session.searches.step()
     first_points(session)
-    assert session.job is not None
-    job = jobs.find(session.job.id)
+    assert session.work.job is not None
+    job = jobs.find(session.work.job.id)
     assert job is not None
     other = Session(jobs=jobs)
     assert other.adopt(job)
     first_points(other)
-    assert (other.method, other.points[0].simulation) == ("mcts", 1)
-    state = TreeState(other)
+    assert (other.searches.method, other.searches.points[0].simulation) == ("mcts", 1)
+    state = TreeState(other.searches)
     wait(lambda: state.count(now=True), "the tree")
-    assert state.shown == other.simulations
-    session.stop_search()
+    assert state.shown == other.searches.simulations
+    session.searches.stop()
     settle(session)
     settle(other)
-    assert other.plan_named("mcts (seed 0)") is not None
+    assert other.plans.named("mcts (seed 0)") is not None
     load = jobs.start("load", "loading", "tests.app.test_session:child_sleep", 0.0)
     assert not other.adopt(load)
 
 
 def test_a_plan_of_the_tree_goes_to_compare_and_to_the_graph(session: Session) -> None:
-    session.start_search()
+    session.searches.start()
     settle(session)
-    state = TreeState(session)
+    state = TreeState(session.searches)
     assert state.count(now=True)
     state.selected = state.action_rows()[0][0]
     place = state.place()
     assert place is not None
     path_to_compare(session, place.plan, "step")
-    item = session.plan_named("step")
+    item = session.plans.named("step")
     assert item is not None
     assert (item.plan.actions, session.step) == (place.plan, "compare")
     path_to_graph(session, place.plan)
-    assert (session.manual_actions, session.step) == (place.plan, "graph")
+    assert (session.hand.actions, session.step) == (place.plan, "graph")
     session.set_problem(mesh="data=2")
     path_to_graph(session, place.plan)
-    assert re.search("the mesh is data=2 now", session.messages[-1].text)
+    assert re.search("the mesh is data=2 now", session.notices.messages[-1].text)

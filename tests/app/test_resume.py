@@ -7,87 +7,91 @@ from pathlib import Path
 import pytest
 
 from tests.app.test_session import settle
-from toast_lab.app import kept_search
-from toast_lab.app.jobs import MAX_TRACES, Registry
 from toast_lab.app.session import Session
 from toast_lab.errors import InvalidProblem
+from toast_lab.jobs.job import MAX_TRACES, Registry
+from toast_lab.jobs.search_job import read_trace
 from toast_lab.search import trace_file
 from toast_lab.search.trace import Trace
 
 
 @pytest.fixture
 def searched(jobs: Registry) -> Session:
-    session = Session(
-        jobs=jobs, method="random", seconds=None, evaluations=40, options={"depth": 3}
+    session = Session(jobs=jobs)
+    session.searches.param.update(
+        method="random", seconds=None, evaluations=40, options={"depth": 3}
     )
     session.load("attention")
-    session.start_search()
+    session.searches.start()
     settle(session)
-    assert session.plan_named("random (seed 0)") is not None
+    assert session.plans.named("random (seed 0)") is not None
     return session
 
 
 def test_a_search_that_ended_goes_on_and_shows_all_of_itself(searched: Session) -> None:
-    session, before = searched, searched.simulations
-    first = list(session.points)
+    session, before = searched, searched.searches.simulations
+    first = list(session.searches.points)
     # What the page says now is of the next search, not of this one
-    session.seed, session.method = 9, "mcts"
-    session.resume_search()
+    session.searches.seed, session.searches.method = 9, "mcts"
+    session.searches.resume()
     settle(session)
-    assert session.simulations > before
-    assert [p.simulation for p in session.points] == sorted({p.simulation for p in session.points})
-    assert session.points[0] == first[0]
-    assert session.mirror is not None
-    assert session.mirror.n == session.simulations
-    assert max(len(s.actions) for s in session.mirror.trace.simulations) == 3
-    assert session.plan_named("random (seed 0) #2") is not None
-    session.resume_search()
+    assert session.searches.simulations > before
+    assert [p.simulation for p in session.searches.points] == sorted(
+        {p.simulation for p in session.searches.points}
+    )
+    assert session.searches.points[0] == first[0]
+    assert session.searches.mirror is not None
+    assert session.searches.mirror.n == session.searches.simulations
+    assert max(len(s.actions) for s in session.searches.mirror.trace.simulations) == 3
+    assert session.plans.named("random (seed 0) #2") is not None
+    session.searches.resume()
     settle(session)
-    assert session.plan_named("random (seed 0) #3") is not None
+    assert session.plans.named("random (seed 0) #3") is not None
 
 
 def test_a_saved_trace_goes_on_in_another_session(searched: Session, jobs: Registry) -> None:
-    job = searched.search_job
+    job = searched.searches.job
     assert job is not None
     assert job.trace_path is not None
     file = job.trace_path.read_bytes()
-    session = Session(jobs=jobs, method="beam", seconds=None, evaluations=20)
+    session = Session(jobs=jobs)
+    session.searches.param.update(method="beam", seconds=None, evaluations=20)
     session.load("attention")
-    session.resume_saved(file)
+    session.searches.resume_saved(file)
     settle(session)
-    assert session.simulations > searched.simulations
-    assert session.plan_named("random (seed 0)") is not None
+    assert session.searches.simulations > searched.searches.simulations
+    assert session.plans.named("random (seed 0)") is not None
 
     session.set_problem(mesh="data=2")
-    session.resume_saved(file)
+    session.searches.resume_saved(file)
     settle(session)
     assert (
         "cannot be resumed here: its trace has mesh 'data=4,model=2', not 'data=2'"
-        in session.messages[-1].text
+        in session.notices.messages[-1].text
     )
-    session.resume_saved(b"PK not a trace")
+    session.searches.resume_saved(b"PK not a trace")
     settle(session)
-    assert "Choose a file that a search has saved" in session.messages[-1].text
+    assert "Choose a file that a search has saved" in session.notices.messages[-1].text
 
 
 def test_without_a_search_there_is_nothing_to_resume(jobs: Registry) -> None:
     session = Session(jobs=jobs)
     session.load("attention")
-    session.resume_search()
-    assert "run one first" in session.messages[-1].text
-    assert session.job is None
+    session.searches.resume()
+    assert "run one first" in session.notices.messages[-1].text
+    assert session.work.job is None
 
 
 def test_a_file_that_unpacks_to_too_much_is_refused(
     searched: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    job = searched.search_job
+    job = searched.searches.job
     assert job is not None
     assert job.trace_path is not None
-    assert isinstance(kept_search.read_trace(str(job.trace_path)), Trace)
+    assert isinstance(read_trace(str(job.trace_path)), Trace)
     monkeypatch.setattr(trace_file, "MOST_BYTES", 1000)
     with pytest.raises(InvalidProblem, match=r"it unpacks to .* at most"):
-        kept_search.read_trace(str(job.trace_path))
+        read_trace(str(job.trace_path))
 
 
 def test_old_traces_make_room(jobs: Registry) -> None:

@@ -12,13 +12,13 @@ import pytest
 
 pytest.importorskip("panel")
 
-from toast_lab.app.jobs import Registry
 from toast_lab.app.session import Session
 from toast_lab.app.tour import transformer
 from toast_lab.app.tour.figures import FIGURES
 from toast_lab.app.tour.step import Scene
 from toast_lab.app.tour.tour import BY_KEY, CHAPTERS, STEPS, Tour
 from toast_lab.app.tour.words import cost, dims, moved, taken
+from toast_lab.jobs.job import Registry
 
 # Panel warns of what version 2 will call its buttons
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
@@ -43,7 +43,7 @@ def test_the_tour_can_be_followed_to_its_end_and_back(tour: Tour) -> None:
         assert not tour.away, step.key
         assert session.step == step.page
         assert 80 < len(tour.text) < 420, (step.key, len(tour.text))
-        assert step.actions is None or session.manual_actions == step.actions
+        assert step.actions is None or session.hand.actions == step.actions
         if step.page != "search" and step.key != "transformer.beside":
             assert tour.done == (step.task is None and step.quiz is None), step.key
             tour.do()
@@ -51,13 +51,13 @@ def test_the_tour_can_be_followed_to_its_end_and_back(tour: Tour) -> None:
             assert bool(tour.said) == (step.task is not None or step.quiz is not None), step.key
         tour.next()
     assert seen == [s.key for s in STEPS]
-    assert not [m.text for m in session.messages if m.level == "error"]
-    kept = session.manual_actions
+    assert not [m.text for m in session.notices.messages if m.level == "error"]
+    kept = session.hand.actions
     assert tour.step is None
-    assert session.manual_actions == kept
+    assert session.hand.actions == kept
     for step in reversed([s for s in QUICK if s.actions is not None]):
         tour.go(step.key)
-        assert (session.manual_actions, session.step, tour.away) == (step.actions, step.page, "")
+        assert (session.hand.actions, session.step, tour.away) == (step.actions, step.page, "")
     tour.back()
     assert tour.step is STEPS[0]
     tour.leave()
@@ -72,9 +72,9 @@ def test_a_task_is_recognised_when_it_is_done_and_when_it_is_taken_back(
     tour.do()
     assert tour.done
     if step.page == "hand" and step.key != "attention.set":
-        tour.session.undo_action()
+        tour.session.hand.undo()
     else:
-        tour.session.select(())
+        tour.session.selection.select(())
     assert not tour.done
     tour.leave()
 
@@ -89,15 +89,15 @@ def test_whoever_wandered_off_is_told_and_brought_back(tour: Tour) -> None:
     session.load("attention")
     assert tour.text == ""
     tour.establish()
-    assert (tour.away, session.model.name, session.step) == ("", "mlp", "hand")
-    assert session.manual_actions == ("B->b",)
-    session.select(())
-    session.add_typed("B->b, U->m")  # another plan does not count
+    assert (tour.away, session.loaded.model.name, session.step) == ("", "mlp", "hand")
+    assert session.hand.actions == ("B->b",)
+    session.selection.select(())
+    session.plans.add_typed("B->b, U->m")  # another plan does not count
     assert not tour.done
-    session.take_by_hand(["U->m", "B->b"])
+    session.hand.take(["U->m", "B->b"])
     assert tour.done
     tour.leave()
-    assert session.manual_actions == ("U->m", "B->b")
+    assert session.hand.actions == ("U->m", "B->b")
 
 
 def test_a_page_that_is_loaded_anew_goes_on_at_the_same_step(tour: Tour) -> None:
@@ -115,13 +115,13 @@ def test_a_running_job_holds_the_tour_where_it_is(tour: Tour) -> None:
     tour.go("mlp.batch")
     session = tour.session
     session._settled = False
-    session.job = type("Job", (), {"running": True, "title": "mcts on x"})()
+    session.work.job = type("Job", (), {"running": True, "title": "mcts on x"})()
     tour.go("xxt.program")
     assert tour.step is BY_KEY["mlp.batch"]
-    assert "mcts on x is still running" in session.messages[-1].text
+    assert "mcts on x is still running" in session.notices.messages[-1].text
     tour.next()
     assert tour.step is BY_KEY["mlp.tiles"]
-    session._settled, session.job = True, None
+    session._settled, session.work.job = True, None
     tour.leave()
 
 
@@ -143,26 +143,26 @@ def test_answers_come_from_the_program(tour: Tour, step: object) -> None:
 def test_numbers_of_the_texts_are_those_of_the_problem(tour: Tour) -> None:
     session = tour.session
     tour.go("mlp.fresh")
-    names = session.analysis.names
+    names = session.loaded.analysis.names
     assert f"M leads from definitions to uses, {_word(len(names.source))}" in tour.text
     tour.go("mlp.megatron")
     tour.do()
-    (row,) = cost(session, session.manual_actions).collectives
+    (row,) = cost(session, session.hand.actions).collectives
     assert f"`{row.kind} {{{','.join(row.axes)}}}` on `{row.value}`" in tour.said
-    assert dims(session, "w1", session.manual_actions) == "[32, 64{m}]"
-    assert f"`{dims(session, 'w1', session.manual_actions)}`" in tour.said
+    assert dims(session, "w1", session.hand.actions) == "[32, 64{m}]"
+    assert f"`{dims(session, 'w1', session.hand.actions)}`" in tour.said
     tour.go("attention.graph")
-    n = len(session.analysis.conflicts)
+    n = len(session.loaded.analysis.conflicts)
     assert f"the {_word(n)} conflicts" in tour.text
     assert f"{2**n} resolutions" in tour.text
     tour.go("attention.other")
     tour.do()
-    assert set(moved(session, "all_gather", session.manual_actions)) == {"qt", "v"}
+    assert set(moved(session, "all_gather", session.hand.actions)) == {"qt", "v"}
     assert "`qt` and `v`" in tour.said
     tour.go("attention.one_path")
-    assert len(session.analysis.compatibility_sets) == 2
+    assert len(session.loaded.analysis.compatibility_sets) == 2
     tour.go("attention.two_paths")
-    assert len(session.analysis.compatibility_sets) == 1
+    assert len(session.loaded.analysis.compatibility_sets) == 1
     assert all(
         any(k == "all_to_all" for k, *_ in taken(session, (a,)).sent) for a in ("S@0->s", "S@1->s")
     )
@@ -198,24 +198,24 @@ def test_the_search_of_the_tour_finds_a_plan_of_actions_that_can_be_taken_over(t
     tour.go("transformer.search")
     tour.do()
     deadline = time.monotonic() + 120
-    while session.busy and time.monotonic() < deadline:
+    while session.work.busy and time.monotonic() < deadline:
         session.tick()
         time.sleep(0.05)
     assert tour.done
-    found = session.adviser()
+    found = session.hand.adviser()
     assert found is not None
     assert all("->" in a for a in found.plan.actions)
     assert f"{found.name}: " in tour.said
     tour.next()
     assert not tour.done
-    while (text := session.next_of(found)) is not None:
-        session.take_next(found)
-        assert session.manual_actions[-1] == text
+    while (text := session.hand.next_of(found)) is not None:
+        session.hand.take_next(found)
+        assert session.hand.actions[-1] == text
         assert tour.done
-    assert set(found.plan.actions) <= set(session.manual_actions) | set(transformer.DATA)
-    session.take_next(found)
-    assert "has no action left" in session.messages[-1].text
-    session.jobs.cancel_all()
+    assert set(found.plan.actions) <= set(session.hand.actions) | set(transformer.DATA)
+    session.hand.take_next(found)
+    assert "has no action left" in session.notices.messages[-1].text
+    session.work.registry.cancel_all()
 
 
 def _word(n: int) -> str:

@@ -252,16 +252,15 @@ def curves(repeats: int, plans: int = PLANS) -> list[Row]:
 
     rows: list[Row] = []
     with serving() as url, chromium() as browser:
-        session = Session(
-            method="mcts", seed=0, seconds=None, evaluations=plans, mesh="data=4,model=2"
-        )
+        session = Session()
+        session.searches.param.update(seconds=None, evaluations=plans)
         session.load("t2b")
-        while session.busy:
+        while session.work.busy:
             session.tick()
             time.sleep(0.1)
         for threads in (os.cpu_count() or 1, 1):
             # Trajectories only, all the time.
-            session.options = {"refine": 0, "restarts": 10**6, "threads": threads}
+            session.searches.options = {"refine": 0, "restarts": 10**6, "threads": threads}
             _search(session)  # the machine has read everything once
             rows += _watched(session, browser, url, repeats, threads)
     return rows
@@ -325,8 +324,8 @@ def _search(
     Gives what it did and how many updates a second the page had.
     """
     before = cpu_s()
-    session.start_search()
-    job = session.job
+    session.searches.start()
+    job = session.work.job
     finish = watch(job) if watch is not None else None
     after = dict(before)
     while job.running:
@@ -336,10 +335,10 @@ def _search(
     for key, seconds in after.items():
         took[key[0]] += seconds - before.get(key, 0.0)
     changes = finish() if finish is not None else 0.0
-    while session.busy:
+    while session.work.busy:
         session.tick()
     assert job.result is not None, job.message
-    return Found(job.mirror.n, job.result.found.elapsed_s, took), changes
+    return Found(job.mirror.n, job.result.elapsed_s, took), changes
 
 
 def cpu_s() -> dict[tuple[str, int], float]:

@@ -193,3 +193,73 @@ def test_no_process_is_left_behind(work: str) -> None:
 
 def test_the_child_uses_this_python(work: str) -> None:
     assert isolate.run_in_child("sys:getswitchinterval") == sys.getswitchinterval()
+
+
+ANSWERING = """
+import time
+from toast_lab import isolate
+
+def until_asked():
+    isolate.report("at work")
+    while not isolate.end_is_asked():
+        time.sleep(0.01)
+    return "handed over"
+
+def deaf():
+    isolate.report("at work")
+    time.sleep(600)
+
+def obey():
+    seen = []
+    while (command := isolate.next_command()) != "enough":
+        seen.append(command)
+    isolate.report(seen)
+    while not (later := isolate.new_commands()):
+        time.sleep(0.01)
+    return later
+"""
+
+
+@pytest.fixture
+def answering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "child_answers.py").write_text(ANSWERING)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "child_answers"
+
+
+def test_a_child_that_is_asked_to_end_hands_over_what_it_has(answering: str) -> None:
+    begun: list[object] = []
+    assert (
+        isolate.run_in_child(
+            f"{answering}:until_asked",
+            on_event=begun.append,
+            cancel=lambda: bool(begun),
+            patience_s=60.0,
+        )
+        == "handed over"
+    )
+
+
+def test_a_child_that_does_not_answer_is_killed(answering: str) -> None:
+    begun: list[object] = []
+    with pytest.raises(isolate.Cancelled, match="listening: cancelled"):
+        isolate.run_in_child(
+            f"{answering}:deaf",
+            on_event=begun.append,
+            cancel=lambda: bool(begun),
+            patience_s=0.3,
+            what="listening",
+        )
+
+
+def test_commands_arrive_in_order_beside_the_request_to_end(answering: str) -> None:
+    events: list[object] = []
+    with isolate.Worker(f"{answering}:obey") as worker:
+        for command in ("one", {"two": 2}, "enough"):
+            worker.command(command)
+        worker.ask_to_end()
+        worker.command("x" * 1_000_000)
+        assert worker.result(60.0, on_event=events.append) == ["x" * 1_000_000]
+        worker.command("nobody listens any more")
+    assert events == [["one", {"two": 2}]]
+    worker.command("nor after the end")

@@ -115,10 +115,10 @@ def test_the_command_line_lists_and_checks_it(capsys: pytest.CaptureFixture[str]
 @pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 def test_the_explorers_form_offers_and_checks_it() -> None:
     pytest.importorskip("panel")
-    from toast_lab.app.jobs import Registry
     from toast_lab.app.pages.search_race import raced
     from toast_lab.app.pages.search_settings import SearchSettings
     from toast_lab.app.session import Session
+    from toast_lab.jobs.job import Registry
 
     form = SearchSettings(Session(jobs=Registry()), lambda: None)
     assert "toy" in form.method.options
@@ -139,7 +139,6 @@ def test_a_race_takes_it_into_a_process_of_its_own(problem: tl.Problem) -> None:
 
 
 def test_a_search_in_the_background_knows_it(problem: tl.Problem) -> None:
-    pytest.importorskip("panel")
     running = tl.start_search(problem, "toy", budget=FEW, steps=2)
     assert running.result(timeout_s=300).status is Status.DONE
 

@@ -8,7 +8,7 @@ import panel as pn
 import param
 from panel.custom import JSComponent
 
-from toast_lab.app import look
+from toast_lab.app import assets, look
 from toast_lab.app.items import ActionPrice
 from toast_lab.app.markup import bytes_text, h, seconds_text
 from toast_lab.app.session import Session
@@ -28,38 +28,8 @@ class ActionList(JSComponent):
     rows = param.List(default=[], doc="[axis, bits, label] of each button")
     clicked = param.List(default=[], doc="[group, axis, bits, counter] of the last click")
 
-    _esm = """
-export function render({ model }) {
-  const root = document.createElement('div')
-  let clicks = 0
-  function fill() {
-    const group = model.group
-    root.replaceChildren(...model.rows.map(([axis, bits, label]) => {
-      const button = document.createElement('button')
-      button.type = 'button'
-      button.textContent = label
-      button.title = label
-      button.addEventListener('click', () => { model.send_msg([group, axis, bits, ++clicks]) })
-      return button
-    }))
-  }
-  model.on('rows', fill)
-  model.on('group', fill)
-  fill()
-  return root
-}
-"""
-    _stylesheets = [  # noqa: RUF012
-        f"""
-:host {{ display: block; }}
-button {{ display: block; width: 100%; margin: 2px 0; padding: 6px 10px; border: 0;\
- border-radius: 6px; cursor: pointer;
-  background: var(--tl-soft, #eef3f9); color: var(--tl-ink, #1c2430); font: 13px/1.3 {look.FONT};\
- text-align: left; }}
-button:hover {{ background: var(--tl-on, #e3eefc); }}
-button:focus-visible {{ outline: 2px solid var(--tl-accent, #1f6feb); outline-offset: 1px; }}
-"""
-    ]
+    _esm = assets.script("action_buttons")
+    _stylesheets = [assets.sheet("action_buttons")]  # noqa: RUF012
 
     def _handle_msg(self, data: Any) -> None:
         self.clicked = list(data)
@@ -85,15 +55,15 @@ class ActionButtons(pn.viewable.Viewer):
 
     def refresh(self) -> None:
         """Price what the selected colour can do now."""
-        session, group = self.session, self.session.selected_group
-        every = session.action_prices()
+        session, group = self.session, self.session.selection.group
+        every = session.hand.action_prices()
         rows = every[:MAX_PRICED]
-        notes = [] if rows else [session.why_no_action()]
+        notes = [] if rows else [session.hand.why_no_action()]
         if rows and self._reasons:
-            notes = session.refusals(every)
-        shown = session.analysis is not None and group is not None
+            notes = session.hand.refusals(every)
+        shown = session.loaded.analysis is not None and group is not None
         if shown and group is not None:
-            name = session.analysis.groups[group].name
+            name = session.loaded.analysis.groups[group].name
             self.head.object = h(
                 "h2", f"shard {name} on …  ", h("span", "estimated", cls="tag estimated")
             )
@@ -107,13 +77,13 @@ class ActionButtons(pn.viewable.Viewer):
 
     def _clicked(self, group: int, axis: str, bits: int) -> None:
         session = self.session
-        if session.analysis is None or group != session.selected_group:
-            session.say(
+        if session.loaded.analysis is None or group != session.selection.group:
+            session.notices.say(
                 "Another colour was selected before this click arrived; nothing was sharded.",
                 "error",
             )
             return
-        session.add_action(axis, bits)
+        session.hand.add_action(axis, bits)
 
     def __panel__(self) -> Any:
         return self.column

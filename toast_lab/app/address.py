@@ -12,8 +12,6 @@ from toast_lab.app import link
 from toast_lab.app.session import STEPS
 from toast_lab.app.shell import Shell
 
-WATCHED = ["step", "which", "sizes", "problem", "names", "conflicts", "plans", "level", "job"]
-
 
 class Address:
     """Made by ``Explorer``.
@@ -27,7 +25,14 @@ class Address:
         self.extra: dict[str, str] = {}
         self._dirty = True
         self._at: tuple[str, str] | None = None  #: model and step of the last address
-        session.param.watch(lambda *_: self._changed(), WATCHED)
+        for part, names in (
+            (session, ["step"]),
+            (session.loaded, ["which", "sizes", "problem"]),
+            (session.selection, ["names", "conflicts", "level"]),
+            (session.plans, ["items"]),
+            (session.work, ["job"]),
+        ):
+            part.param.watch(lambda *_: self._changed(), names)
         shell.param.watch(lambda e: self._arrived(e.new), "arrived")
 
     def _changed(self) -> None:
@@ -36,15 +41,15 @@ class Address:
     def flush(self) -> None:
         """Write the address if something changed."""
         session = self.session
-        if not self._dirty or session.analysis is None or self.shell.framed:
+        if not self._dirty or session.loaded.analysis is None or self.shell.framed:
             return
         self._dirty = False
         pairs = link.write(session)
-        job = session.job
+        job = session.work.job
         if job is not None and job.about is not None:
             pairs.append(("job", job.id))
         text = link.query([*pairs, *self.extra.items()])
-        at = (session.which, session.step)
+        at = (session.loaded.which, session.step)
         push = self._at is not None and at != self._at
         self._at = at
         if self.shell.query[:1] != [text]:
@@ -54,8 +59,8 @@ class Address:
         """Back or forward: the same page goes to that view."""
         view, _ = link.read(str(arrived[0]) if arrived else "", STEPS)
         step = view.step or STEPS[0]
-        self._at = (view.model or self.session.which, step)
-        if view.model and view.model != self.session.which and not self.session.busy:
+        self._at = (view.model or self.session.loaded.which, step)
+        if view.model and view.model != self.session.loaded.which and not self.session.work.busy:
             link.open_view(self.session, view._replace(step=step))
         else:
             self.session.step = step

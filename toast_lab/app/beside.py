@@ -9,7 +9,7 @@ from typing import Any
 
 import panel as pn
 
-from toast_lab.app import look
+from toast_lab.app import assets, look
 from toast_lab.app.markup import bytes_text, h, seconds_text
 from toast_lab.app.session import Session
 
@@ -26,7 +26,7 @@ class BesidePane(pn.viewable.Viewer):
         )
         fixed: dict[str, Any] = {"sizing_mode": "fixed", "height": 30, "margin": (4, 0, 0, 6)}
         self.ask = look.button("Ask the search", width=124, **fixed)
-        self.ask.on_click(lambda _: session.ask_search())
+        self.ask.on_click(lambda _: session.hand.ask_search())
         self.next = look.button("Take its next step", width=140, **fixed)
         self.next.on_click(lambda _: self._take())
         self.view = pn.Column(
@@ -40,18 +40,18 @@ class BesidePane(pn.viewable.Viewer):
     def refresh(self) -> None:
         """Show the best plan of a search on this problem beside the plan by hand."""
         session = self.session
-        if session.problem is None:
+        if session.loaded.problem is None:
             return
-        job = session.job
+        job = session.work.job
         searching = job is not None and job.kind == "search" and job.running
-        self.ask.disabled = session.busy
+        self.ask.disabled = session.work.busy
         self.ask.name = (
             f"searching, {job.elapsed_s:.0f} s"
             if searching and job is not None
             else ("Ask the search")
         )
-        item = session.adviser()
-        following = None if item is None else session.next_of(item)
+        item = session.hand.adviser()
+        following = None if item is None else session.hand.next_of(item)
         self.next.disabled = following is None
         if item is None:
             self._head.object = h(
@@ -59,8 +59,8 @@ class BesidePane(pn.viewable.Viewer):
             )
             self._list.object = ""
             return
-        have = session.manual_actions
-        mine = session.taken()[-1]
+        have = session.hand.actions
+        mine = session.hand.taken()[-1]
         rows: list[Any] = []
         for text in item.plan.actions:
             mark, note = (
@@ -89,9 +89,9 @@ class BesidePane(pn.viewable.Viewer):
         self._list.object = h("ul", *rows, cls="differ")
 
     def _take(self) -> None:
-        item = self.session.adviser()
+        item = self.session.hand.adviser()
         if item is not None:
-            self.session.take_next(item)
+            self.session.hand.take_next(item)
 
     def __panel__(self) -> Any:
         return self.view
@@ -103,8 +103,4 @@ def _line(mark: str, text: str, note: str) -> Any:
     )
 
 
-LIST = """
-ul.differ { list-style: none; margin: 6px 0 0; padding: 0; columns: 2; }
-ul.differ li { overflow-wrap: anywhere; padding: 2px 0; break-inside: avoid; }
-.mark { display: inline-block; width: 18px; font-weight: 650; color: var(--tl-good, #125c36); }
-"""
+LIST = assets.sheet("beside")

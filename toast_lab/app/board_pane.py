@@ -10,7 +10,7 @@ from typing import Any
 
 import panel as pn
 
-from toast_lab.app import look
+from toast_lab.app import assets, look
 from toast_lab.app.markup import bytes_text, h, join, seconds_text
 from toast_lab.app.session import Session
 from toast_lab.cost.problem import Problem
@@ -82,23 +82,23 @@ class BoardPane(pn.viewable.Viewer):
     def refresh(self) -> None:
         """Show the board of the session's problem, and what the plan by hand has chosen."""
         session = self.session
-        if session.problem is None:
+        if session.loaded.problem is None:
             return
-        if session.problem is not self._problem:
-            self._problem = session.problem
-            self.board = conflicts(session.problem)
-            sets = session.problem.analysis.compatibility_sets
+        if session.loaded.problem is not self._problem:
+            self._problem = session.loaded.problem
+            self.board = conflicts(session.loaded.problem)
+            sets = session.loaded.problem.analysis.compatibility_sets
             self._resolutions = [sets[d.sets[0]].resolution for d in self.board.disputes]
             row_of = {r: i for i, r in enumerate(self._resolutions)}
             self._of_name = {
                 name: row_of[sets[c.set].resolution]
-                for c in session.problem.analysis.conflicts
+                for c in session.loaded.problem.analysis.conflicts
                 for name in c.sides
             }
             self.row = None
         problem = self._problem
         assert self.board is not None
-        actions, axes = session.manual_actions, self._axes()
+        actions, axes = session.hand.actions, self._axes()
         chosen = {
             (i, axis): side_on(problem, actions, r, axis)
             for i, r in enumerate(self._resolutions)
@@ -113,7 +113,7 @@ class BoardPane(pn.viewable.Viewer):
         self.show_selection()
 
     def _axes(self) -> list[str]:
-        problem = self.session.problem
+        problem = self.session.loaded.problem
         return [a for a, n in zip(problem.mesh.axes, problem.mesh.sizes, strict=True) if n > 1]
 
     def show_selection(self) -> None:
@@ -128,22 +128,22 @@ class BoardPane(pn.viewable.Viewer):
         self._show_choices()
 
     def _wanted_row(self) -> int | None:
-        analysis, session = self.session.analysis, self.session
+        analysis, session = self.session.loaded.analysis, self.session
         assert self.board is not None
         if not self.board.disputes or analysis is None:
             return None
-        for k in session.conflicts:
+        for k in session.selection.conflicts:
             return self._resolutions.index(
                 analysis.compatibility_sets[analysis.conflicts[k].set].resolution
             )
-        return next((self._of_name[n] for n in session.names if n in self._of_name), None)
+        return next((self._of_name[n] for n in session.selection.names if n in self._of_name), None)
 
     def _show_detail(self) -> None:
         assert self.board is not None
         if not self.board.disputes:
             words: Any = (
-                "No tensor of this program has two dims that would be sharded alike: "
-                "nothing to settle."
+                "No tensor of this program has two dims that would be sharded alike: nothing to "
+                "settle."
             )
             self._detail.object = h("p", words, cls="quiet")
             return
@@ -172,11 +172,11 @@ class BoardPane(pn.viewable.Viewer):
 
     # -- choosing ----------------------------------------------------------------------------------
     def _show_choices(self) -> None:
-        session, problem = self.session, self.session.problem
+        session, problem = self.session, self.session.loaded.problem
         if self.row is None or problem is None:
             self._offered, self._switches, self._choices.objects = None, {}, []
             return
-        resolution, actions = self._resolutions[self.row], session.manual_actions
+        resolution, actions = self._resolutions[self.row], session.hand.actions
         pricer = problem.pricer()
         options = {a: side_options(problem, actions, resolution, a, pricer) for a in self._axes()}
         offered = (
@@ -228,17 +228,17 @@ class BoardPane(pn.viewable.Viewer):
 
     def _chosen(self, axis: str, event: Any) -> None:
         if not self._quiet and self.row is not None:
-            self.session.choose_side(
+            self.session.hand.choose_side(
                 self._resolutions[self.row], axis, int(event.new) if event.new else None
             )
             self._show_choices()  # a refused choice goes back
 
     def _clicked(self, event: Any) -> None:
-        analysis = self.session.analysis
+        analysis = self.session.loaded.analysis
         if self.board is None or analysis is None or event.row // 2 >= len(self.board.disputes):
             return
         sets = self.board.disputes[event.row // 2].sets
-        self.session.select(
+        self.session.selection.select(
             (), tuple(k for s in sets for k in analysis.compatibility_sets[s].conflicts)
         )
 
@@ -253,7 +253,4 @@ def _label(option: SideOption) -> str:
     )
 
 
-SWITCH = """
-.bk-btn { padding: 3px 8px; font-size: 12px; white-space: nowrap; overflow: hidden;\
- text-overflow: ellipsis; }
-"""
+SWITCH = assets.sheet("switch")

@@ -76,8 +76,8 @@ def explore(
     from toast_lab.app import frames, serve, theme
     from toast_lab.app.explorer import Explorer
     from toast_lab.app.session import Session
-    from toast_lab.app.worker import Loaded
     from toast_lab.conflicts.analysis import analyse
+    from toast_lab.jobs.load_job import Loaded
 
     if model is None or isinstance(model, str):
         loaded = load_model(model or "attention")

@@ -8,7 +8,7 @@ from typing import Any
 
 import panel as pn
 
-from toast_lab.app import keys, look, theme
+from toast_lab.app import assets, keys, look, theme
 from toast_lab.app.address import Address
 from toast_lab.app.listing_pane import listing_pane, prepared
 from toast_lab.app.markup import h, join
@@ -75,7 +75,7 @@ class Explorer(pn.viewable.Viewer):
         self.cancel = look.button(
             "Cancel", sizing_mode="fixed", width=70, height=30, disabled=True, margin=(2, 0, 0, 8)
         )
-        self.cancel.on_click(lambda _: self.session.cancel_job())
+        self.cancel.on_click(lambda _: self.session.work.cancel())
         self.shell = Shell(framed=height is not None, commands=keys.table())
         self.shell.param.watch(
             lambda e: keys.perform(str(e.new[0]), self) if e.new else None, "command"
@@ -118,10 +118,11 @@ class Explorer(pn.viewable.Viewer):
         )
         s = self.session
         s.param.watch(lambda *_: self.show_step(), "step")
-        s.param.watch(lambda *_: self.show_model(), "analysis")
-        s.param.watch(lambda *_: self.show_head(), ["problem", "job_changes"])
-        s.param.watch(lambda *_: self.show_messages(), "messages")
-        s.param.watch(lambda *_: self.show_selection(), ["names", "conflicts"])
+        s.loaded.param.watch(lambda *_: self.show_model(), "analysis")
+        s.loaded.param.watch(lambda *_: self.show_head(), "problem")
+        s.work.param.watch(lambda *_: self.show_head(), "changes")
+        s.notices.param.watch(lambda *_: self.show_messages(), "messages")
+        s.selection.param.watch(lambda *_: self.show_selection(), ["names", "conflicts"])
         self.show_model()
         self.show_head()
         self.show_messages()
@@ -144,7 +145,9 @@ class Explorer(pn.viewable.Viewer):
         self.listing.param.watch(lambda e: self._line_picked(e.new), "picked")
         self.conflicts = look.table(_no_conflicts(), layout="fit_data_stretch")
         self.conflicts.on_click(
-            lambda e: self.session.select((), (int(self.conflicts.value["conflict"].iloc[e.row]),))
+            lambda e: self.session.selection.select(
+                (), (int(self.conflicts.value["conflict"].iloc[e.row]),)
+            )
         )
         self.source = SourcePane(self.session)
         self._log = look.text(sizing_mode="stretch_both")
@@ -187,7 +190,7 @@ class Explorer(pn.viewable.Viewer):
     def _line_picked(self, picked: list[int]) -> None:
         line = next((found for found in self._lines if picked and found.op == picked[0]), None)
         if line is not None:
-            self.session.select(line.names)
+            self.session.selection.select(line.names)
 
     # -- showing -----------------------------------------------------------------------------------
     def show_step(self) -> None:
@@ -227,7 +230,7 @@ class Explorer(pn.viewable.Viewer):
 
     def show_model(self) -> None:
         """Fill the drawer for a new model."""
-        analysis = self.session.analysis
+        analysis = self.session.loaded.analysis
         if analysis is None:
             return
         if analysis.program.n_ops > MANY_OPS and pn.state.curdoc is not None:
@@ -242,14 +245,20 @@ class Explorer(pn.viewable.Viewer):
         """Model, mesh, machine and the running job."""
         s = self.session
         parts: list[Any] = [h("span", "TOAST Lab", cls="brand")]
-        if s.model is not None:
-            parts.append(h("span", h("b", s.model.name), cls="model", title=s.model.source))
-        if s.problem is not None:
+        if s.loaded.model is not None:
             parts.append(
-                h("span", f"mesh {s.problem.mesh} · {s.problem.machine.name}", cls="quiet")
+                h("span", h("b", s.loaded.model.name), cls="model", title=s.loaded.model.source)
+            )
+        if s.loaded.problem is not None:
+            parts.append(
+                h(
+                    "span",
+                    f"mesh {s.loaded.problem.mesh} · {s.loaded.problem.machine.name}",
+                    cls="quiet",
+                )
             )
         self._head.object = h("div", *parts, cls="bar")
-        job = s.job
+        job = s.work.job
         running = job is not None and job.running
         self.cancel.disabled = not running
         text = (
@@ -268,7 +277,7 @@ class Explorer(pn.viewable.Viewer):
 
     def show_messages(self) -> None:
         """The last message under the header, all of them in the log."""
-        found = self.session.messages
+        found = self.session.notices.messages
         last = found[-1] if found else None
         if last is not None and last is self._read:
             last = None
@@ -290,7 +299,7 @@ class Explorer(pn.viewable.Viewer):
 
     def dismiss(self) -> bool:
         """Put the error under the header away; it stays in the log.  False: there is none."""
-        found = self.session.messages
+        found = self.session.notices.messages
         if not found or found[-1].level != "error" or found[-1] is self._read:
             return False
         self._read = found[-1]
@@ -299,16 +308,18 @@ class Explorer(pn.viewable.Viewer):
 
     def show_selection(self) -> None:
         """Mark the selection in the listing and in the conflict table."""
-        s, analysis = self.session, self.session.analysis
+        s, analysis = self.session, self.session.loaded.analysis
         if analysis is None:
             return
         self.listing.chosen = (
-            sorted({int(o) for o in analysis.names.op[list(s.names)]}) if s.names else []
+            sorted({int(o) for o in analysis.names.op[list(s.selection.names)]})
+            if s.selection.names
+            else []
         )
-        met = s.conflicts or _conflicts_of(analysis, s.names)
+        met = s.selection.conflicts or _conflicts_of(analysis, s.selection.names)
         if list(self.conflicts.selection) != list(met):
             self.conflicts.selection = list(met)
-        if s.conflicts and self.tabs.active == LOG_TAB:
+        if s.selection.conflicts and self.tabs.active == LOG_TAB:
             self.tabs.active = 1
 
     def page(self, step: str) -> Any:
@@ -327,7 +338,7 @@ class Explorer(pn.viewable.Viewer):
         if self._preparing is not None and self._preparing[1].done():
             analysis, future = self._preparing
             self._preparing = None
-            if analysis is self.session.analysis:
+            if analysis is self.session.loaded.analysis:
                 self._lines, self.listing.packed = future.result()
         loading = self._pages.get("load")
         if loading is not None and self.session.step == "load":
@@ -340,7 +351,7 @@ class Explorer(pn.viewable.Viewer):
     def _pace(self) -> None:
         """Tick fast while a job runs or the slider of the search may be moved, slowly else."""
         session = self.session
-        wanted = TICK_MS if session.busy or session.step == "search" else IDLE_MS
+        wanted = TICK_MS if session.work.busy or session.step == "search" else IDLE_MS
         if self._ticker is not None and self._ticker.period != wanted:
             self._ticker.period = wanted
 
@@ -355,7 +366,8 @@ class Explorer(pn.viewable.Viewer):
 
         def begin() -> None:
             self._ticker = pn.state.add_periodic_callback(self.tick, period=TICK_MS)
-            self.session.param.watch(lambda *_: self._pace(), ["job", "job_changes", "step"])
+            self.session.param.watch(lambda *_: self._pace(), "step")
+            self.session.work.param.watch(lambda *_: self._pace(), ["job", "changes"])
 
         pn.state.onload(begin)
 
@@ -376,10 +388,7 @@ DOING = {
 }
 # On narrow screens it is hidden, since the pages say it again
 HEAD = "@media (max-width: 1100px) { :host { display: none !important; } }"
-NAV = """
-.bk-btn { padding: 4px 14px; font-weight: 600; }
-@media (max-width: 1100px) { .bk-btn { padding: 4px 8px; } }
-"""
+NAV = assets.sheet("nav")
 
 
 def _conflicts_of(analysis: Any, names: Any) -> list[int]:

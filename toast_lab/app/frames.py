@@ -12,6 +12,7 @@ runs no scripts, shows the picture.
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import socket
 import threading
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs
 
+from toast_lab.app import assets
 from toast_lab.app.markup import Safe, h, join
 from toast_lab.errors import RunFailed
 
@@ -134,35 +136,13 @@ def html(url: str, height: int, title: str, static: Safe) -> str:
     """
     name = "toast-lab-" + secrets.token_hex(6)
     place = h("div", static, id=name, cls="toast-lab-view")
-    script = _SCRIPT % {
+    frame = {
         "id": name,
-        "url": url,
         "alive": url.replace("/?", f"{ALIVE}?"),
-        "height": height,
+        "src": url,
+        "title": title,
+        "height": str(height),
     }
-    return join([place, Safe(f"<script>{script.replace('TITLE', _js(title))}</script>")])
-
-
-def _js(text: str) -> str:
-    """A text inside a quoted literal of a script."""
-    return "".join(
-        c if c.isalnum() or c in " .,()-" else f"\\u{ord(c):04x}" if ord(c) < 0x10000 else "?"
-        for c in text
-    )
-
-
-_SCRIPT = """(() => {
-  let tries = 0
-  const begin = () => {
-    const place = document.getElementById('%(id)s')
-    if (!place) { if (tries++ < 50) setTimeout(begin, 100); return }
-    fetch('%(alive)s').then((answer) => {
-      if (!answer.ok) return
-      const frame = document.createElement('iframe')
-      Object.assign(frame, { src: '%(url)s', title: 'TITLE', width: '100%%', height: '%(height)d' })
-      frame.style.border = '0'
-      place.replaceChildren(frame)
-    }).catch(() => {})
-  }
-  begin()
-})()"""
+    # A title that holds the end of a script must not end ours
+    words = json.dumps(frame).replace("<", "\\u003c")
+    return join([place, Safe(f"<script>({assets.script('frame')})({words})</script>")])

@@ -8,42 +8,59 @@ from toast_lab.app.items import PlanItem
 from toast_lab.app.session import Session
 from toast_lab.cost.problem import price
 from toast_lab.errors import InvalidPlan
+from toast_lab.jobs.race_job import RaceState
 from toast_lab.sharding.plan import plan_of_actions
+
+
+def race_items(race: RaceState) -> list[PlanItem]:
+    """The best plan of each method of a race, for the comparison."""
+    if race.raced is None or race.problem is None:
+        return []
+    return [
+        PlanItem(
+            f"{method} (race, seed {race.seed})",
+            "race",
+            plan,
+            race.problem,
+            race.raced.costs[method],
+        )
+        for method, plan in race.raced.race.plans.items()
+    ]
 
 
 def race_to_compare(session: Session) -> None:
     """Take the best plan of each method that raced into the comparison."""
-    items = session.race.items()
+    items = race_items(session.searches.race)
     names = {item.name for item in items}
-    session.plans = [*[p for p in session.plans if p.name not in names], *items]
-    session.say(f"{len(items)} plans of the race are in the comparison now.", "good")
+    session.plans.items = [*[p for p in session.plans.items if p.name not in names], *items]
+    session.notices.say(f"{len(items)} plans of the race are in the comparison now.", "good")
     session.step = "compare"
 
 
 def path_to_compare(session: Session, actions: Sequence[str], name: str) -> None:
     """Take a plan of the search tree into the comparison."""
-    problem = session.search_problem
+    problem = session.searches.problem
     if problem is not None:
-        with session.guarded():
+        with session.notices.guarded():
             plan = plan_of_actions(problem.space, list(actions))
             item = PlanItem(
-                session.free_name(name), "search tree", plan, problem, price(problem, plan)
+                session.plans.free_name(name), "search tree", plan, problem, price(problem, plan)
             )
-            session.plans = [*session.plans, item]
-            session.say(f"Added the plan {item.name}: {', '.join(plan.actions)}", "good")
+            session.plans.items = [*session.plans.items, item]
+            session.notices.say(f"Added the plan {item.name}: {', '.join(plan.actions)}", "good")
             session.step = "compare"
 
 
 def path_to_graph(session: Session, actions: Sequence[str]) -> None:
     """Make a plan of the search tree the manual plan, to go on with in the graph."""
-    problem = session.search_problem
-    if problem is None or session.problem is None:
+    problem = session.searches.problem
+    if problem is None or session.loaded.problem is None:
         return
-    with session.guarded():
-        if problem.mesh != session.problem.mesh:
+    with session.notices.guarded():
+        if problem.mesh != session.loaded.problem.mesh:
             raise InvalidPlan(
-                f"the search was on the mesh {problem.mesh}; the mesh is {session.problem.mesh} now"
+                f"the search was on the mesh {problem.mesh}; the mesh is {session.loaded.problem.mesh} now"
             )
-        session.take_by_hand(list(actions))
-        session.say(f"manual plan: {', '.join(session.manual_actions)}", "good")
+        session.hand.take(list(actions))
+        session.notices.say(f"manual plan: {', '.join(session.hand.actions)}", "good")
         session.step = "graph"

@@ -32,7 +32,7 @@ class GraphInspector(pn.viewable.Viewer):
         self.actions = ActionButtons(session)
         self._manual = look.text()
         self.undo = look.button("Undo the last change", visible=False)
-        self.undo.on_click(lambda _: self.session.undo_action())
+        self.undo.on_click(lambda _: self.session.hand.undo())
         self._why = look.text()
         self._legend = pn.pane.HTML(
             "",
@@ -47,7 +47,7 @@ class GraphInspector(pn.viewable.Viewer):
 
     def show_selection(self) -> None:
         """Facts of the selection."""
-        if self.session.analysis is not None:
+        if self.session.loaded.analysis is not None:
             self._facts.object, self._why.object = self._words(), self._chain()
             self.show_actions()
 
@@ -57,16 +57,16 @@ class GraphInspector(pn.viewable.Viewer):
 
     def chain(self) -> list[int]:
         """The shortest chain that causes the selected conflict."""
-        analysis = self.session.analysis
-        if not self.session.conflicts or analysis is None:
+        analysis = self.session.loaded.analysis
+        if not self.session.selection.conflicts or analysis is None:
             return []
-        return inspect.chain(analysis, self.session.conflicts[0])
+        return inspect.chain(analysis, self.session.selection.conflicts[0])
 
     def show_actions(self) -> None:
         """What sharding the selected colour would cost, and the manual plan so far."""
         self.actions.refresh()
         session = self.session
-        item, base = session.plan_named("manual"), session.plan_named("unsharded")
+        item, base = session.plans.named("manual"), session.plans.named("unsharded")
         lines: list[Any] = [h("h2", "manual plan")]
         if item is not None and base is not None and item.plan.actions:
             lines.append(h("ol", *[h("li", a) for a in item.plan.actions], cls="chain mono"))
@@ -79,36 +79,39 @@ class GraphInspector(pn.viewable.Viewer):
                 h("p", "Empty. Shard a selected colour on a mesh axis to begin one.", cls="quiet")
             )
         self._manual.object = join(lines)
-        self.undo.visible = bool(session.trail.past)
+        self.undo.visible = bool(session.hand.trail.past)
 
     def _words(self) -> Safe:
-        session, analysis = self.session, self.session.analysis
-        if session.conflicts:
-            k = session.conflicts[0]
-            more = len(session.conflicts) - 1
+        session, analysis = self.session, self.session.loaded.analysis
+        if session.selection.conflicts:
+            k = session.selection.conflicts[0]
+            more = len(session.selection.conflicts) - 1
             more_text = f" (and {more} more)" if more else ""
             return join(
                 [h("h2", f"conflict{more_text}"), facts(inspect.conflict_facts(analysis, k))]
             )
-        if len(session.names) == 1:
-            return join(
-                [h("h2", "dimension name"), facts(inspect.name_facts(analysis, session.names[0]))]
-            )
-        if session.names:
+        if len(session.selection.names) == 1:
             return join(
                 [
-                    h("h2", f"{len(session.names):,} names"),
-                    facts(_names_facts(analysis, session.names)),
+                    h("h2", "dimension name"),
+                    facts(inspect.name_facts(analysis, session.selection.names[0])),
+                ]
+            )
+        if session.selection.names:
+            return join(
+                [
+                    h("h2", f"{len(session.selection.names):,} names"),
+                    facts(_names_facts(analysis, session.selection.names)),
                 ]
             )
         words = (
-            "Click a marker, a red conflict, a line of the listing or a row of the conflict "
-            "table below."
+            "Click a marker, a red conflict, a line of the listing or a row of the conflict table "
+            "below."
         )
         return join([h("h2", "nothing selected"), h("p", words, cls="quiet")])
 
     def _chain(self) -> Safe:
-        analysis, names = self.session.analysis, self.chain()
+        analysis, names = self.session.loaded.analysis, self.chain()
         if not names:
             return Safe("")
         steps = [

@@ -47,8 +47,7 @@ def find(analysis: Analysis, wanted: str, *, regex: bool) -> tuple[int, ...]:
         except RunFailed:
             raise ToastError(
                 f"{wanted!r} was not through after {PATTERN_LIMIT_S:g} s. Repeats inside of "
-                "repeats take that long; "
-                "write it without them, or search for plain text."
+                "repeats take that long; write it without them, or search for plain text."
             ) from None
     else:
         hits = containing(wanted, ops + names)

@@ -10,7 +10,7 @@ from typing import Any
 import panel as pn
 import param
 
-from toast_lab.app import keys, look
+from toast_lab.app import assets, keys, look
 from toast_lab.app.markup import Safe, h, join
 from toast_lab.app.session import Session
 from toast_lab.explain.taken import Taken, change
@@ -48,8 +48,8 @@ class HistoryPane(pn.viewable.Viewer):
         self._detail = look.text()
         self.undo = look.button("Undo", description=keys.tip("undo"))
         self.redo = look.button("Redo", description=keys.tip("redo"))
-        self.undo.on_click(lambda _: session.undo_action())
-        self.redo.on_click(lambda _: session.redo_action())
+        self.undo.on_click(lambda _: session.hand.undo())
+        self.redo.on_click(lambda _: session.hand.redo())
         self.kept_name = pn.widgets.TextInput(
             placeholder="name of the kept plan", max_length=60, **common
         )
@@ -81,10 +81,10 @@ class HistoryPane(pn.viewable.Viewer):
     def refresh(self) -> None:
         """Show the plan by hand as it is now."""
         session = self.session
-        if session.problem is None:
+        if session.loaded.problem is None:
             return
-        steps = session.taken()
-        actions = session.manual_actions
+        steps = session.hand.taken()
+        actions = session.hand.actions
         if actions != self._followed:  # another list: the last action comes to the front
             self._followed, self.at = actions, len(actions)
         self.costs.object = self._cost_words(steps)
@@ -94,10 +94,10 @@ class HistoryPane(pn.viewable.Viewer):
             self.table.value = frame
         self.table.selection = [self.at]
         self._quiet = False
-        trail = session.trail
+        trail = session.hand.trail
         self.undo.disabled, self.redo.disabled = not trail.past, not trail.future
         self.branch.disabled = not actions
-        names = [p.name for p in session.branches()]
+        names = [p.name for p in session.hand.branches()]
         self._quiet = True
         self.other.param.update(options=[NOTHING, *names], value=NOTHING)
         self._quiet = False
@@ -105,7 +105,7 @@ class HistoryPane(pn.viewable.Viewer):
 
     def show_selected(self) -> None:
         """What the selected action did, and what branching there means."""
-        steps, n = self.session.taken(), len(self.session.manual_actions)
+        steps, n = self.session.hand.taken(), len(self.session.hand.actions)
         if self.at == 0:
             words: Any = (
                 "The unsharded program."
@@ -123,11 +123,11 @@ class HistoryPane(pn.viewable.Viewer):
 
     def pair(self) -> tuple[Taken, Taken] | None:
         """The plan before and after the selected action."""
-        steps = self.session.taken()
+        steps = self.session.hand.taken()
         return (steps[max(self.at - 1, 0)], steps[self.at]) if self.at < len(steps) else None
 
     def _cost_words(self, steps: tuple[Taken, ...]) -> Safe:
-        best = self.session.best_found()
+        best = self.session.hand.best_found()
         rows = costs_rows(steps[-1], steps[0], None if best is None else best.cost)
         head = ["", "by hand", "unsharded", "best found"]
         body = [
@@ -149,8 +149,8 @@ class HistoryPane(pn.viewable.Viewer):
             self.show_selected()
 
     def _branch(self) -> None:
-        n = len(self.session.manual_actions)
-        self.session.branch(
+        n = len(self.session.hand.actions)
+        self.session.hand.branch(
             str(self.kept_name.value_input or self.kept_name.value or ""),
             None if self.at == n else self.at,
         )
@@ -158,17 +158,10 @@ class HistoryPane(pn.viewable.Viewer):
 
     def _go_on(self, name: str) -> None:
         if not self._quiet and name and name != NOTHING:
-            self.session.go_on_from(name)
+            self.session.hand.go_on_from(name)
 
     def __panel__(self) -> Any:
         return self._view
 
 
-COSTS = """
-table.costs { border-collapse: collapse; width: 100%; font-size: 12px;\
- font-variant-numeric: tabular-nums; }
-table.costs th { text-align: left; font-weight: 500; color: var(--tl-quiet, #5b6675);\
- padding: 1px 4px 1px 0; }
-table.costs td { padding: 1px 4px 1px 0; white-space: nowrap; }
-table.costs td:nth-child(2) { font-weight: 650; }
-"""
+COSTS = assets.sheet("costs")

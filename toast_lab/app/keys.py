@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from toast_lab.app.jobs import JobState
+from toast_lab.jobs.job import JobState
 
 
 class Command(NamedTuple):
@@ -82,13 +82,15 @@ def perform(command: str, explorer: Any) -> None:
 def _turn(by: int) -> Callable[[Any], None]:
     def turn(explorer: Any) -> None:
         session = explorer.session
-        n = len(session.analysis.conflicts) if session.analysis is not None else 0
+        n = len(session.loaded.analysis.conflicts) if session.loaded.analysis is not None else 0
         if not n:
-            session.say("This program has no conflicts.")
+            session.notices.say("This program has no conflicts.")
             return
-        at = session.conflicts[0] if session.conflicts else (-1 if by > 0 else n)
-        session.select((), ((at + by) % n,))
-        session.say(f"Conflict {session.conflicts[0] + 1} of {n}.")
+        at = (
+            session.selection.conflicts[0] if session.selection.conflicts else (-1 if by > 0 else n)
+        )
+        session.selection.select((), ((at + by) % n,))
+        session.notices.say(f"Conflict {session.selection.conflicts[0] + 1} of {n}.")
 
     return turn
 
@@ -100,11 +102,11 @@ def _find(explorer: Any) -> None:
 def _run(explorer: Any) -> None:
     """Space: run, pause, go on; never a second search beside another job."""
     session = explorer.session
-    job = session.job
+    job = session.work.job
     if job is not None and job.running:
         if job.kind in ("search", "race"):
-            session.pause_search()
-            session.say("Paused." if job.state is JobState.PAUSED else "Going on.")
+            session.searches.pause()
+            session.notices.say("Paused." if job.state is JobState.PAUSED else "Going on.")
         return
     session.step = "search"
     explorer.page("search").run_now()
@@ -112,7 +114,7 @@ def _run(explorer: Any) -> None:
 
 def _step(explorer: Any) -> None:
     session = explorer.session
-    if session.busy and session.job.kind != "search":
+    if session.work.busy and session.work.job.kind != "search":
         return
     session.step = "search"
     explorer.page("search").step_now()
@@ -122,10 +124,10 @@ def _cancel(explorer: Any) -> None:
     session = explorer.session
     if explorer.dismiss():
         return
-    if session.job is not None and session.job.running:
-        session.cancel_job()
-    elif session.names or session.conflicts:
-        session.select((), ())
+    if session.work.job is not None and session.work.job.running:
+        session.work.cancel()
+    elif session.selection.names or session.selection.conflicts:
+        session.selection.select((), ())
 
 
 _DO: dict[str, Callable[[Any], None]] = {
@@ -133,10 +135,10 @@ _DO: dict[str, Callable[[Any], None]] = {
     "next_conflict": _turn(1),
     "previous_conflict": _turn(-1),
     "drawer": lambda explorer: explorer.toggle_drawer(),
-    "undo": lambda explorer: explorer.session.undo_action(),
-    "redo": lambda explorer: explorer.session.redo_action(),
+    "undo": lambda explorer: explorer.session.hand.undo(),
+    "redo": lambda explorer: explorer.session.hand.redo(),
     "run": _run,
     "step": _step,
-    "stop": lambda explorer: explorer.session.stop_search(),
+    "stop": lambda explorer: explorer.session.searches.stop(),
     "cancel": _cancel,
 }

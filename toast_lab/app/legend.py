@@ -5,6 +5,7 @@ Every mark drawn as it is in the picture, and what it means.
 
 from __future__ import annotations
 
+from toast_lab.app import assets
 from toast_lab.app.markup import Safe, h, join
 from toast_lab.views.overlay import Overlay
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL, style
@@ -23,8 +24,8 @@ def legend(folded: bool, overlay: Overlay | None = None, *, opened: bool = True)
         (_dots(one.hue, two.hue), _node_words(folded)),
         (
             _lane(one.hue),
-            "a lane is a colour: dims that are cut alike. Its marker's shape stands "
-            "before its name",
+            "a lane is a colour: dims that are cut alike. Its marker's shape stands before its "
+            "name",
         ),
         (
             _line(one.hue),
@@ -33,14 +34,14 @@ def legend(folded: bool, overlay: Overlay | None = None, *, opened: bool = True)
         (
             _line(CONFLICT, "6 3", 2.2),
             "a red dashed line, without direction, is a conflict: two dims of one colour on one "
-            "tensor. There the lane "
-            "splits into side 0 (left) and side 1 (right), and joins again where the conflict ends",
+            "tensor. There the lane splits into side 0 (left) and side 1 (right), and joins again "
+            "where the conflict ends",
         ),
         (_box(), "an outline is a compatibility set: conflicts that one bit settles together"),
         (
             _times(),
-            "×18 after a row or a colour: code that ran 18 times, or as many mirrored "
-            "colours, shown as one",
+            "×18 after a row or a colour: code that ran 18 times, or as many mirrored colours, "
+            "shown as one",
         ),
         (_ring(one.hue), "a blue ring marks what is selected"),
         (
@@ -56,8 +57,8 @@ def legend(folded: bool, overlay: Overlay | None = None, *, opened: bool = True)
     table = h("dl", *[join([h("dt", mark), h("dd", words)]) for mark, words in rows], cls="legend")
     tip = h(
         "p",
-        "Click a marker or a red line to select it; click a row's marker twice to unfold the "
-        "row, or fold it back.",
+        "Click a marker or a red line to select it; click a row's marker twice to unfold the row, "
+        "or fold it back.",
         cls="quiet",
     )
     scale: list[object] = []
@@ -130,12 +131,4 @@ def _ring(hue: str) -> Safe:
     return _svg(h("circle", cx="17", cy="8", r="6", fill=hue, stroke=ACCENT, stroke_width="3"))
 
 
-LEGEND = """
-details summary { font-size: 11px; letter-spacing: .06em; text-transform: uppercase;\
- font-weight: 650;
-  color: var(--tl-quiet, #5b6675); cursor: pointer; margin: 10px 0 5px; }
-details summary:focus-visible { outline: 1px solid var(--tl-accent, #1f6feb); }
-dl.legend { display: grid; grid-template-columns: 34px minmax(0, 1fr); gap: 4px 8px;\
- margin: 0 0 6px; font-size: 12px; }
-dl.legend dt, dl.legend dd { margin: 0; }
-"""
+LEGEND = assets.sheet("legend")

@@ -81,31 +81,33 @@ def ranges_text(numbers: Iterable[int]) -> str:
 def write(session: Any) -> list[tuple[str, str]]:
     """The view of a session as pairs of a query."""
     out: list[tuple[str, str]] = []
-    if session.which:
-        out.append(("model", session.which))
-        known = registry.sizes(session.which)
+    if session.loaded.which:
+        out.append(("model", session.loaded.which))
+        known = registry.sizes(session.loaded.which)
         out += [
-            (k, _size_text(v)) for k, v in session.sizes.items() if k in known and v != known[k]
+            (k, _size_text(v))
+            for k, v in session.loaded.sizes.items()
+            if k in known and v != known[k]
         ]
-    if session.problem is not None:
-        out.append(("mesh", str(session.problem.mesh)))
-        if session.machine in MACHINES:
-            out.append(("machine", session.machine))
-        if session.memory_gib:
-            out.append(("memory", f"{session.memory_gib:g}"))
+    if session.loaded.problem is not None:
+        out.append(("mesh", str(session.loaded.problem.mesh)))
+        if session.loaded.machine in MACHINES:
+            out.append(("machine", session.loaded.machine))
+        if session.loaded.memory_gib:
+            out.append(("memory", f"{session.loaded.memory_gib:g}"))
     out.append(("step", session.step))
-    if session.level:
-        out.append(("level", session.level))
+    if session.selection.level:
+        out.append(("level", session.selection.level))
     marked: list[tuple[str, str]] = []
-    if session.conflicts:
-        marked.append(("conflicts", ranges_text(session.conflicts)))
-    elif session.names:
-        marked.append(("names", ranges_text(session.names)))
-    if session.problem is not None:
-        marked += [("act", a) for a in session.manual_actions]
+    if session.selection.conflicts:
+        marked.append(("conflicts", ranges_text(session.selection.conflicts)))
+    elif session.selection.names:
+        marked.append(("names", ranges_text(session.selection.names)))
+    if session.loaded.problem is not None:
+        marked += [("act", a) for a in session.hand.actions]
     marked = [(k, v) for k, v in marked if len(v) <= (MAX_TEXT if k == "act" else MAX_NAMES_TEXT)]
     if marked:
-        out += [("program", session.digest[:12]), *marked]
+        out += [("program", session.loaded.digest[:12]), *marked]
     return out
 
 
@@ -131,8 +133,8 @@ def read(text: str, steps: Iterable[str]) -> tuple[View, list[str]]:
     text = text.lstrip("?")
     if len(text) > MAX_QUERY:
         return View(), [
-            f"the address has {len(text):,} characters, more than {MAX_QUERY:,}: "
-            "nothing of it is read"
+            f"the address has {len(text):,} characters, more than {MAX_QUERY:,}: nothing of it is "
+            "read"
         ]
     try:
         pairs = parse_qsl(text, max_num_fields=200, errors="replace")
@@ -275,7 +277,7 @@ def open_view(session: Any, view: View) -> None:
 
     If the model is another one it comes first, and the rest when it is there.
     """
-    if view.model and (view.model, dict(view.sizes)) != (session.which, _own(session)):
+    if view.model and (view.model, dict(view.sizes)) != (session.loaded.which, _own(session)):
         session.load(view.model, dict(view.sizes), then=lambda loaded: _apply(loaded, view))
     else:
         _apply(session, view)
@@ -283,24 +285,23 @@ def open_view(session: Any, view: View) -> None:
 
 def _own(session: Any) -> dict[str, Any]:
     """Sizes that differ from the defaults, which is what a link has."""
-    known = registry.sizes(session.which) if session.which else {}
-    return {k: v for k, v in session.sizes.items() if v != known.get(k)}
+    known = registry.sizes(session.loaded.which) if session.loaded.which else {}
+    return {k: v for k, v in session.loaded.sizes.items() if v != known.get(k)}
 
 
 def _apply(session: Any, view: View) -> None:
-    if session.analysis is None:
+    if session.loaded.analysis is None:
         return
     wanted = {"mesh": view.mesh, "machine": view.machine, "memory_gib": view.memory_gib}
     settings = {k: v for k, v in wanted.items() if v and v != getattr(session, k)}
     if settings:
         session.set_problem(**settings)
     if view.level:
-        session.level = view.level
-    if view.program and view.program != session.digest[: len(view.program)]:
-        session.say(
-            "The link's selection and plan are of another program and are left out: a link "
-            "carries built-in models "
-            "only. Load its model and open the link again."
+        session.selection.level = view.level
+    if view.program and view.program != session.loaded.digest[: len(view.program)]:
+        session.notices.say(
+            "The link's selection and plan are of another program and are left out: a link carries "
+            "built-in models only. Load its model and open the link again."
             if not view.model
             else "The link's selection and plan are of another version of this model and are "
             "left out.",
@@ -309,13 +310,20 @@ def _apply(session: Any, view: View) -> None:
     elif view.program:
         if len(view.program) < 12:
             return
-        n_names, n_conflicts = session.analysis.names.n, len(session.analysis.conflicts)
-        session.select(
+        n_names, n_conflicts = (
+            session.loaded.analysis.names.n,
+            len(session.loaded.analysis.conflicts),
+        )
+        session.selection.select(
             tuple(n for n in view.names if n < n_names),
             tuple(k for k in view.conflicts if k < n_conflicts),
         )
-        if view.actions and view.actions != session.manual_actions and session.problem is not None:
-            with session.guarded():
-                session.take_by_hand(list(view.actions))
+        if (
+            view.actions
+            and view.actions != session.hand.actions
+            and session.loaded.problem is not None
+        ):
+            with session.notices.guarded():
+                session.hand.take(list(view.actions))
     if view.step:
         session.step = view.step

@@ -6,7 +6,7 @@ from typing import Any
 
 import panel as pn
 
-from toast_lab.app import look
+from toast_lab.app import assets, look
 from toast_lab.app.markup import Safe, h, join
 from toast_lab.app.session import Session
 from toast_lab.machines import machine_file
@@ -29,10 +29,10 @@ class ProblemPane(pn.viewable.Viewer):
             "stylesheets": [look.INPUT],
         }
         self.mesh = pn.widgets.TextInput(
-            name="axes and sizes", value=session.mesh, max_length=200, **common
+            name="axes and sizes", value=session.loaded.mesh, max_length=200, **common
         )
         self.machine = pn.widgets.Select(
-            name="hardware", options=[*MACHINES, OWN], value=session.machine, **common
+            name="hardware", options=[*MACHINES, OWN], value=session.loaded.machine, **common
         )
         self.toml = pn.widgets.TextAreaInput(
             name="TOML of the hardware",
@@ -41,7 +41,7 @@ class ProblemPane(pn.viewable.Viewer):
             visible=False,
             sizing_mode="stretch_width",
             margin=(3, 0),
-            stylesheets=[look.INPUT + MONOSPACED],
+            stylesheets=[look.INPUT + assets.sheet("monospaced")],
         )
         self._mesh_said, self._machine_said = look.text(), look.text(visible=False)
         self.take = look.button("Use this mesh and machine", disabled=True)
@@ -62,19 +62,20 @@ class ProblemPane(pn.viewable.Viewer):
             sizing_mode="stretch_width",
             margin=0,
         )
-        session.param.watch(lambda *_: self.follow(), ["problem", "own_machines"])
+        session.loaded.param.watch(lambda *_: self.follow(), ["problem", "own_machines"])
         self.follow()
 
     def follow(self) -> None:
         """Show what is in force."""
         session = self.session
-        names = [*MACHINES, *session.own_machines, OWN]
+        names = [*MACHINES, *session.loaded.own_machines, OWN]
         self.machine.param.update(
-            options=names, value=session.machine if session.machine in names else names[0]
+            options=names,
+            value=session.loaded.machine if session.loaded.machine in names else names[0],
         )
         # Both, or emptying the field would be no change: what is typed starts out as empty.
-        self.mesh.param.update(value=session.mesh, value_input=session.mesh)
-        self.check(mesh=session.mesh)
+        self.mesh.param.update(value=session.loaded.mesh, value_input=session.loaded.mesh)
+        self.check(mesh=session.loaded.mesh)
 
     def check(self, mesh: str | None = None, toml: str | None = None) -> None:
         """Say what is right and wrong; ``mesh`` and ``toml`` as they are being typed."""
@@ -84,7 +85,9 @@ class ProblemPane(pn.viewable.Viewer):
             check_machine(typed) if own else Checked(True, (), machine=self._named())
         )
         text = str(self.mesh.value_input or self.mesh.value) if mesh is None else mesh
-        self._checked_mesh = check_mesh(text, self.session.analysis, self._checked_machine.machine)
+        self._checked_mesh = check_mesh(
+            text, self.session.loaded.analysis, self._checked_machine.machine
+        )
         self._mesh_said.object = words(self._checked_mesh)
         self._machine_said.object = words(self._checked_machine)
         self._machine_said.visible = self.toml.visible = own
@@ -93,8 +96,8 @@ class ProblemPane(pn.viewable.Viewer):
         same = (
             good
             and not own
-            and str(found) == session.mesh
-            and self.machine.value == session.machine
+            and str(found) == session.loaded.mesh
+            and self.machine.value == session.loaded.machine
         )
         self.take.disabled = not good or same
         self.take.button_type = "default" if self.take.disabled else "primary"
@@ -107,23 +110,23 @@ class ProblemPane(pn.viewable.Viewer):
         try:
             text = content[: MAX_MACHINE_TEXT + 1].decode()
         except UnicodeDecodeError:
-            self.session.say(f"{name} is no text, so no machine file", "error")
+            self.session.notices.say(f"{name} is no text, so no machine file", "error")
             return
         self.machine.value = OWN
         self.toml.param.update(value=text, value_input=text)
         self.check(toml=text)
-        self.session.say(
+        self.session.notices.say(
             f"{name} is in the field on the right; use it once nothing is wrong with it."
         )
 
     def _named(self) -> Machine | None:
         name = str(self.machine.value)
-        return self.session.own_machines.get(name) or MACHINES.get(name)
+        return self.session.loaded.own_machines.get(name) or MACHINES.get(name)
 
     def _machine_chosen(self) -> None:
         own = self.machine.value == OWN
         if own and not self.toml.value:
-            base = MACHINES.get(self.session.machine) or MACHINES["tpu-v5e"]
+            base = MACHINES.get(self.session.loaded.machine) or MACHINES["tpu-v5e"]
             text = machine_file.text(base).replace(f'"{base.name}"', '"my machine"', 1)
             self.toml.param.update(value=text, value_input=text)
             self.check(toml=text)
@@ -141,15 +144,15 @@ class ProblemPane(pn.viewable.Viewer):
         if mesh is None or machine is None:
             return
         if self.machine.value == OWN:
-            machine = self.session.keep_machine(machine)
+            machine = self.session.loaded.keep_machine(machine)
         self.session.set_problem(mesh=str(mesh), machine=machine.name)
-        problem = self.session.problem
+        problem = self.session.loaded.problem
         if (
             problem is not None
             and str(problem.mesh) == str(mesh)
             and problem.machine.name == machine.name
         ):
-            self.session.say(f"Mesh {mesh}, {machine.name}.", "good")
+            self.session.notices.say(f"Mesh {mesh}, {machine.name}.", "good")
 
     def __panel__(self) -> Any:
         return self._view
@@ -162,9 +165,3 @@ def words(checked: Checked) -> Safe:
     sign = "✓ " if checked.good else "✗ "
     first = h("p", sign, checked.lines[0], cls="good" if checked.good else "red", role="status")
     return join([first, *(h("p", line, cls="quiet") for line in checked.lines[1:])])
-
-
-MONOSPACED = (
-    f"textarea.bk-input {{ font-family: {look.MONO}; font-size: 11px; white-space: pre; "
-    f"overflow: auto; }}"
-)

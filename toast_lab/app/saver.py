@@ -9,9 +9,9 @@ import panel as pn
 import param
 from panel.custom import JSComponent
 
-from toast_lab.app import look
-from toast_lab.app.figure_export import file_name
+from toast_lab.app import assets, look
 from toast_lab.errors import ToastError
+from toast_lab.files import file_name
 
 
 class Saver(JSComponent):
@@ -19,20 +19,7 @@ class Saver(JSComponent):
 
     sent = param.List(default=[], doc="[name of the file, text, counter]")
 
-    _esm = """
-export function render({ model }) {
-  model.on('sent', () => {
-    const [name, text] = model.sent
-    const link = document.createElement('a')
-    link.href = URL.createObjectURL(new Blob([text], { type: 'text/plain;charset=utf-8' }))
-    link.download = name
-    link.click()
-    setTimeout(() => URL.revokeObjectURL(link.href), 10000)
-    model.sent = []
-  })
-  return document.createElement('span')
-}
-"""
+    _esm = assets.script("saver")
     _count = 0
 
     def hand_over(self, file: str, text: str) -> None:
@@ -82,10 +69,5 @@ def heading(words: Any, *buttons: Any) -> pn.Row:
     return pn.Row(words, *buttons, sizing_mode="stretch_width", margin=0, height=30)
 
 
-SMALL = """
-.bk-btn { font-size: 11px !important; line-height: 1 !important; padding: 5px 7px !important;\
- height: 24px !important;
-  color: var(--tl-quiet, #5b6675); border: 1px solid var(--tl-line, #dfe5ec);\
- background: var(--tl-card, #fff); }
-"""
+SMALL = assets.sheet("small_button")
 ONE_LINE = ".bk-btn { white-space: nowrap; padding: 4px 8px; font-size: 12px; }"

@@ -50,8 +50,7 @@ def own_model(address: str, model: str | None, origins: tuple[str, ...] = ()) ->
         where = ", ".join([address or "all interfaces", *foreign])
         return "", (
             f"Served on {where}, which others can reach, so only built-in models are offered: "
-            "loading your own runs your code. "
-            "Serve on 127.0.0.1 for your own models."
+            "loading your own runs your code. Serve on 127.0.0.1 for your own models."
         )
     return model or "", ""
 
@@ -75,8 +74,8 @@ def read_origin(text: str) -> str:
     )
     if not match or not 1 <= int(match.group(3)) <= 65535:
         raise InvalidInput(
-            f"--allow-origin {text!r:.80} is not HOST:PORT, the name and port in the address "
-            "that browsers open, such "
+            f"--allow-origin {text!r:.80} is not HOST:PORT, the name and port in the address that "
+            "browsers open, such "
             'as "lab.example.org:5006" (443 for https without a port, 80 for http)'
         )
     return f"{match.group(1)}:{int(match.group(3))}"
@@ -130,8 +129,8 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
 
         from toast_lab.app import link, theme
         from toast_lab.app.explorer import Explorer
-        from toast_lab.app.jobs import JOBS
         from toast_lab.app.session import STEPS, Session
+        from toast_lab.jobs.job import JOBS
 
         theme.dress(pn.state.curdoc)
         host = str((pn.state.headers or {}).get("Host", ""))
@@ -154,7 +153,7 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
         if kept is not None:
             session.step = view.step or session.step
         else:
-            if session.analysis is None and not view.model:
+            if session.loaded.analysis is None and not view.model:
                 session.load(
                     offered or built_in or "attention",
                     then=lambda loaded: link.open_view(loaded, view),
@@ -162,10 +161,10 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
             else:
                 link.open_view(session, view)
             # What takes a worker takes seconds; show something meanwhile
-            if session.analysis is None:
+            if session.loaded.analysis is None:
                 session.load("attention")
         if refused:
-            session.say("Ignored in the address:\n" + join_offenders(refused, 8), "error")
+            session.notices.say("Ignored in the address:\n" + join_offenders(refused, 8), "error")
         explorer = Explorer(session, offered=offered, refusal=refusal)
         explorer.address.extra["state"] = key
         explorer.watch()
@@ -254,9 +253,9 @@ def greeting(address: str, port: int, origins: tuple[str, ...] = ()) -> str:
         text += "".join(f"\nalso as {o}" for o in origins)
     elif is_wildcard(address):
         text += (
-            "\nIt listens on all interfaces, but pages open on this machine only: say under "
-            "which name others reach "
-            f"it, for instance --allow-origin {socket.gethostname()}:{port}"
+            "\n"
+            "It listens on all interfaces, but pages open on this machine only: say under which "
+            f"name others reach it, for instance --allow-origin {socket.gethostname()}:{port}"
         )
     return text
 
@@ -339,7 +338,7 @@ def start(
     except KeyboardInterrupt:
         pass
     finally:
-        from toast_lab.app.jobs import JOBS
+        from toast_lab.jobs.job import JOBS
 
         JOBS.cancel_all()
 

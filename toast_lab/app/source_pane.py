@@ -34,7 +34,8 @@ class SourcePane(pn.viewable.Viewer):
         self._analysis: Analysis | None = None
         self._ops: dict[str, dict[int, list[int]]] = {}
         self._view = pn.Column(self._title, self.lines, sizing_mode="stretch_both", margin=0)
-        session.param.watch(lambda *_: self.refresh(), ["analysis", "names", "conflicts"])
+        session.loaded.param.watch(lambda *_: self.refresh(), "analysis")
+        session.selection.param.watch(lambda *_: self.refresh(), ["names", "conflicts"])
         self.refresh()
 
     @property
@@ -44,15 +45,15 @@ class SourcePane(pn.viewable.Viewer):
 
     def refresh(self) -> None:
         """Show the file of the selected op, and mark the lines of all that are selected."""
-        session, analysis = self.session, self.session.analysis
+        session, analysis = self.session, self.session.loaded.analysis
         if analysis is None:
             return
         if analysis is not self._analysis:
             self._analysis, self._file = analysis, ""
             self._ops = source_lines.ops_of_lines(analysis.program)
         ops = (
-            sorted({int(o) for o in analysis.names.op[list(session.names)]})
-            if session.names
+            sorted({int(o) for o in analysis.names.op[list(session.selection.names)]})
+            if session.selection.names
             else []
         )
         frames = [f for f in (source_lines.op_frame(analysis.program, op) for op in ops) if f.file]
@@ -70,8 +71,8 @@ class SourcePane(pn.viewable.Viewer):
         text, ops = source_lines.file_lines(file), self._ops.get(file, {})
         if not text:
             words = (
-                f"{file or 'The source'} cannot be read here; the listing says which line an "
-                "op comes from."
+                f"{file or 'The source'} cannot be read here; the listing says which line an op "
+                "comes from."
             )
             self._title.object = h("p", words, cls="quiet one")
         else:
@@ -88,13 +89,13 @@ class SourcePane(pn.viewable.Viewer):
         self.lines.put(lines)
 
     def _picked(self, picked: list[int]) -> None:
-        analysis = self.session.analysis
+        analysis = self.session.loaded.analysis
         if analysis is None or not picked:
             return
         ops = self._ops.get(self._file, {}).get(picked[0], [])
         names = [n for op in ops for n in analysis.program.factors(op)]
         if names:
-            self.session.select(tuple(dict.fromkeys(names)))
+            self.session.selection.select(tuple(dict.fromkeys(names)))
 
     def __panel__(self) -> Any:
         return self._view

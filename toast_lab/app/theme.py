@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from toast_lab.app import assets
+
 LIGHT = {
     "ink": "#1c2430",
     "quiet": "#5b6675",
@@ -54,43 +56,21 @@ DARK = {
 }
 
 # What Bokeh's and Panel's own sheets ask for where ours say nothing.
-_BORROWED = """--design-background-color: var(--tl-card);\
- --design-background-text-color: var(--tl-ink);
-  --design-surface-color: var(--tl-soft); --design-surface-text-color: var(--tl-ink);
-  --design-primary-color: var(--tl-accent); --design-primary-text-color: #fff;\
- --bokeh-icon-color: var(--tl-quiet);"""
+_BORROWED = " ".join(
+    (
+        "--design-background-color: var(--tl-card);",
+        "--design-background-text-color: var(--tl-ink);",
+        "--design-surface-color: var(--tl-soft);",
+        "--design-surface-text-color: var(--tl-ink);",
+        "--design-primary-color: var(--tl-accent);",
+        "--design-primary-text-color: #fff;",
+        "--bokeh-icon-color: var(--tl-quiet);",
+    )
+)
 # Tooltips of Bokeh hang on the body or on their figure, and bring their own colours along unless
 # these are stronger.  One that covers the next button must not take its click.
-TOOLTIP = """.bk-Tooltip {
-  --background-color: var(--tl-card, #fff) !important; --color: var(--tl-ink, #18191d) !important;
-  --tooltip-color: var(--tl-card, #fff) !important;\
- --tooltip-text: var(--tl-ink, #18191d) !important;
-  --tooltip-border: var(--tl-edge, #d7d7d8) !important;\
- --divider-color: var(--tl-edge, #d7d7d8) !important;
-  --tooltip-arrow-color: var(--tl-card, #fff) !important;\
- pointer-events: none; }"""
-DECIDE = """(() => {
-  const stored = () => { try { return localStorage.getItem('tl-theme') } catch { return null } }
-  const system = matchMedia('(prefers-color-scheme: dark)')
-  const lab = () => document.body?.dataset.jpThemeLight === 'false'
-  window.tlTheme = {
-    chosen: () => ['light', 'dark'].includes(stored()) ? stored() : 'auto',
-    now() { return this.chosen() === 'auto'\
- ? (system.matches || lab() ? 'dark' : 'light') : this.chosen() },
-    choose(word) {
-      try { word === 'auto'\
- ? localStorage.removeItem('tl-theme') : localStorage.setItem('tl-theme', word) } catch {}
-      this.show()
-    },
-    show() {
-      document.documentElement.dataset.tlTheme = this.now()
-      window.dispatchEvent(new Event('tl-theme'))
-    },
-  }
-  system.addEventListener('change', () => window.tlTheme.show())
-  window.addEventListener('storage', (e) => { if (e.key === 'tl-theme') window.tlTheme.show() })
-  window.tlTheme.show()
-})()"""
+TOOLTIP = assets.sheet("tooltip")
+DECIDE = assets.script("theme")
 DECIDE_ONCE = f"if (!window.tlTheme) {DECIDE}"  #: where the head is not ours
 
 

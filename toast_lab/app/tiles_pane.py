@@ -92,11 +92,13 @@ class TilesPane(pn.viewable.Viewer):
 
     def refresh(self) -> None:
         """Offer the tensors of the selection; keep the one that is shown if it is among them."""
-        analysis = self.session.analysis
-        if analysis is None or self.session.problem is None:
+        analysis = self.session.loaded.analysis
+        if analysis is None or self.session.loaded.problem is None:
             return
         program = analysis.program
-        found = tensors_of(analysis, tuple(self.session.names), tuple(self.session.conflicts))
+        found = tensors_of(
+            analysis, tuple(self.session.selection.names), tuple(self.session.selection.conflicts)
+        )
         options = {
             f"{program.value_name[v]} [{', '.join(map(str, program.dims(v)))}]": v for v in found
         }
@@ -116,14 +118,14 @@ class TilesPane(pn.viewable.Viewer):
         """
         session, value = self.session, self.tensor.value
         if (
-            session.problem is None
+            session.loaded.problem is None
             or value is None
-            or value >= session.problem.analysis.program.n_values
+            or value >= session.loaded.problem.analysis.program.n_values
         ):
             return None
-        shape = session.problem.analysis.program.dims(int(value))
-        item = session.plan_named(MANUAL)
-        if item is None or not session.manual_actions:
+        shape = session.loaded.problem.analysis.program.dims(int(value))
+        item = session.plans.named(MANUAL)
+        if item is None or not session.hand.actions:
             return shape, tuple(() for _ in shape)
         if self._specs[0] is not item.plan:
             self._specs = (item.plan, item.plan.kept_layouts())
@@ -131,7 +133,7 @@ class TilesPane(pn.viewable.Viewer):
 
     def draw(self) -> None:
         """Draw the chosen tensor."""
-        found, problem = self.spec(), self.session.problem
+        found, problem = self.spec(), self.session.loaded.problem
         if found is None or problem is None:
             return
         shape, spec = found

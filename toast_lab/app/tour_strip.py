@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 import panel as pn
 
-from toast_lab.app import look
+from toast_lab.app import assets, look
 from toast_lab.app.markup import Safe, h, join
 from toast_lab.app.session import Session
 from toast_lab.app.tour.figures import FIGURES
@@ -159,7 +159,7 @@ class TourStrip(pn.viewable.Viewer):
             sizing_mode="stretch_width",
             margin=0,
             visible=False,
-            stylesheets=[STRIP % LOW],
+            stylesheets=[_strip(LOW)],
         )
         tour.param.watch(lambda *_: self.refresh(), "changes")
 
@@ -245,7 +245,7 @@ class TourStrip(pn.viewable.Viewer):
         tall = step is not None and (
             step.code is not None or step.quiz is not None or step.task is not None
         )
-        sheets = [STRIP % (ROOMY if tall else LOW)]
+        sheets = [_strip(ROOMY if tall else LOW)]
         if self._root.stylesheets != sheets:
             self._root.stylesheets = sheets
 
@@ -332,30 +332,14 @@ def _index() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def _strip(least_px: int) -> str:
+    return assets.sheet("strip") + f":host {{ min-height: {least_px}px; }}"
+
+
 OUTLINE = {"outline": "3px solid var(--tl-accent, #1f6feb)", "outline-offset": "-3px"}
 AROUND = {"outline": "3px solid var(--tl-accent, #1f6feb)", "outline-offset": "3px"}
 #: least heights; a step with a task has room for what is said when it is done
 LOW, ROOMY = 112, 146
-STRIP = """
-:host { background: var(--tl-card, #fff); border: 1px solid var(--tl-accent, #1f6feb);\
- border-radius: 8px;
-  padding: 8px 10px; box-sizing: border-box; flex: 0 0 auto !important; overflow: auto;\
- height: auto;
-  min-height: %dpx; max-height: 460px; }
-"""
-PLACE = """
-.title { font-size: 15px; font-weight: 650; line-height: 1.25; margin: 1px 0 4px; }
-.bar { height: 4px; border-radius: 2px; background: var(--tl-line, #dfe5ec); margin-top: 6px; }
-.bar div { height: 4px; border-radius: 2px; background: var(--tl-accent, #1f6feb); }
-"""
-WORDS = """
-:host { overflow: auto; }
-.words { max-width: 980px; }
-.ask { font-weight: 650; } .said { color: var(--tl-good, #125c36); }\
- .away { color: var(--tl-bad, #b3182a); }
-p { margin: 0 0 3px; }
-"""
-QUIZ = """
-.bk-btn { padding: 1px 12px; font-size: 12.5px; }
-.bk-btn.bk-active { background: var(--tl-accent, #1f6feb) !important; color: #fff !important; }
-"""
+PLACE = assets.sheet("tour_place")
+WORDS = assets.sheet("tour_words")
+QUIZ = assets.sheet("quiz")

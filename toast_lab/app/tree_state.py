@@ -6,13 +6,14 @@ It knows as of which simulation, from where, and which place.
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from toast_lab.app.mirror import Mirror
 from toast_lab.app.plan_facts import Lookup, PlanFacts
-from toast_lab.app.session import Session
+from toast_lab.cost.problem import Problem
+from toast_lab.jobs.mirror import Mirror
 from toast_lab.search.confidence import Steering, priors, upper_bounds
 from toast_lab.search.trace import Simulation
 from toast_lab.search.trace_places import Actions, Tally
@@ -40,8 +41,28 @@ class Place(NamedTuple):
     own: tuple[int, float] | None
 
 
+class TreeSource(Protocol):
+    """The search whose tree is looked at."""
+
+    @property
+    def mirror(self) -> Mirror | None:
+        """Its trace, as far as it has arrived; None: there is no search."""
+
+    @property
+    def simulations(self) -> int:
+        """How many of its simulations may be shown."""
+
+    @property
+    def problem(self) -> Problem | None:
+        """What it searches, for the price of a place."""
+
+    @property
+    def searched_with(self) -> Mapping[str, Any]:
+        """Its method and options, as far as they are known."""
+
+
 class TreeState:
-    """One page's look at the tree of its session's search.
+    """One page's look at the tree of a search.
 
     Attributes:
         at: number of simulations to show; None: all that there are.
@@ -52,8 +73,8 @@ class TreeState:
         counted: simulations that it is of.
     """
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    def __init__(self, source: TreeSource) -> None:
+        self.source = source
         self._mirror: Mirror | None = None
         self._lookup = Lookup()
         self._forget()
@@ -69,8 +90,8 @@ class TreeState:
     @property
     def mirror(self) -> Mirror | None:
         """The search's trace; what is looked at is forgotten when it is another search's."""
-        if self._mirror is not self.session.mirror:
-            self._mirror = self.session.mirror
+        if self._mirror is not self.source.mirror:
+            self._mirror = self.source.mirror
             self._forget()
         return self._mirror
 
@@ -78,7 +99,7 @@ class TreeState:
     def there(self) -> int:
         """Simulations that can be shown: those that arrived, less what a step holds back."""
         mirror = self.mirror
-        return 0 if mirror is None else min(mirror.n, self.session.simulations)
+        return 0 if mirror is None else min(mirror.n, self.source.simulations)
 
     @property
     def shown(self) -> int:
@@ -140,8 +161,7 @@ class TreeState:
     @property
     def steering(self) -> Steering:
         """The weights of the tree search, as far as it was given other ones."""
-        job = self.session.search_job
-        about = (job.about if job is not None else None) or {}
+        about = self.source.searched_with
         options = about.get("options", {}) if about.get("method") == "mcts" else {}
         return Steering(**{k: float(v) for k, v in options.items() if k in Steering._fields})
 
@@ -281,7 +301,7 @@ class TreeState:
 
     def facts(self, plan: tuple[str, ...]) -> PlanFacts | None:
         """Prices of a plan and what could follow; None while a thread works them out."""
-        return self._lookup.get(self.session.search_problem, plan)
+        return self._lookup.get(self.source.problem, plan)
 
 
 def best_rows(score: np.ndarray, fits: np.ndarray, most: int) -> np.ndarray:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 import param
 from panel.custom import JSComponent
 
+from toast_lab.app import assets
 from toast_lab.app.loading import MAX_UPLOAD_BYTES
-from toast_lab.app.look import FONT
 
 PIECE_BYTES = 512 * 1024
 MAX_NAME = 120
@@ -33,23 +33,8 @@ class Upload(JSComponent):
     words = param.String(default="")
     taken = param.List(default=[], doc="[id, bytes that have arrived]; -1: give up")
 
-    _esm = (Path(__file__).parent / "upload.js").read_text(encoding="utf-8")
-    _stylesheets = [  # noqa: RUF012
-        f"""
-:host {{ font-family: {FONT}; font-size: 12.5px; color: var(--tl-quiet, #5b6675); }}
-.zone {{ border: 1.5px dashed var(--tl-edge, #c6cfda); border-radius: 8px; padding: 10px;\
- cursor: pointer;
-  display: flex; flex-direction: column; gap: 6px; line-height: 1.35; overflow-wrap: anywhere; }}
-.zone:hover, .zone.over {{ border-color: var(--tl-accent, #1f6feb);\
- background: var(--tl-soft, #eef3f9); }}
-.zone:focus-visible {{ outline: 2px solid var(--tl-accent, #1f6feb); outline-offset: 1px; }}
-.zone.busy {{ cursor: progress; border-style: solid; color: var(--tl-ink, #1c2430); }}
-button {{ font: inherit; align-self: start; color: var(--tl-ink, #1c2430);\
- background: var(--tl-card, #fff);
-  border: 1px solid var(--tl-edge, #c6cfda); border-radius: 6px; padding: 2px 10px;\
- cursor: pointer; }}
-"""
-    ]
+    _esm = assets.script("upload")
+    _stylesheets = [assets.sheet("upload")]  # noqa: RUF012
 
     def __init__(
         self,

@@ -9,9 +9,7 @@ compiled code counts for no method.
 from __future__ import annotations
 
 import dataclasses
-import os
 import pickle
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple
@@ -161,11 +159,6 @@ def search_in_child(
     if time_limit_s is None:
         time_limit_s = 3600.0 if budget.seconds is None else 2 * budget.seconds + START_S
     points: list[Point] = []
-    # Removing it tells the child to stop
-    handle, stop_file = tempfile.mkstemp(prefix="toast-lab-go-on-")
-    os.close(handle)
-    told_at: list[float] = []
-
     kept: list[BestPlan] = []
 
     def on_event(event: Point | BestPlan) -> None:
@@ -175,12 +168,6 @@ def search_in_child(
         points.append(event)
         if on_point is not None:
             on_point(event)
-
-    def stop() -> bool:
-        if not told_at and cancel is not None and cancel():
-            os.unlink(stop_file)
-            told_at.append(time.monotonic())
-        return bool(told_at) and time.monotonic() - told_at[0] > GRACE_S
 
     started = time.monotonic()
     try:
@@ -192,10 +179,10 @@ def search_in_child(
             seed,
             budget,
             dict(options or {}),
-            stop_file,
             time_limit_s=time_limit_s,
             on_event=on_event,
-            cancel=stop,
+            cancel=cancel,
+            patience_s=GRACE_S,
             what=f"{method} on {problem.describe()}",
         )
     except ToastError as error:
@@ -216,9 +203,6 @@ def search_in_child(
             actions=actions,
             plan=last_plan(problem, points, kept[0] if kept else None),
         )
-    finally:
-        if not told_at:
-            os.unlink(stop_file)
     sharding, key = outcome.pop("plan")
     plan = make_plan(problem.analysis, problem.mesh, sharding, outcome["actions"], key=key)
     return Outcome(method=method, points=tuple(points), plan=plan, **outcome)
@@ -231,22 +215,11 @@ def run_one(
     seed: int,
     budget: Budget,
     options: dict[str, Any],
-    stop_file: str,
 ) -> dict[str, Any]:
     """What runs in the child: warm up, search, report every improvement."""
     started = time.monotonic()
     ensure(method, target)
-    looked_at, stopped = 0.0, False
-
-    def cancel() -> bool:
-        nonlocal looked_at, stopped
-        now = time.monotonic()
-        if (
-            now - looked_at > 0.02
-        ):  # a look at the file system before each of 10,000 plans a second is too much
-            looked_at, stopped = now, not os.path.exists(stop_file)
-        return stopped
-
+    cancel = isolate.end_is_asked
     prepare(*FIRST, method, cancel=cancel)
     contract.search(pickle.loads(pickled), method, seed=seed, budget=WARM, cancel=cancel, **options)
     problem = pickle.loads(pickled)

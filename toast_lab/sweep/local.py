@@ -14,9 +14,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import importlib
-import queue
-import threading
-from collections.abc import Sequence
 from typing import Any
 
 from toast_lab import isolate
@@ -108,7 +105,7 @@ class LocalPool:
         """Ask every search to end with what it has."""
         self._stopped = True
         for place in self._places:
-            place.process.command(("stop",))
+            place.process.ask_to_end()
 
     def close(self) -> None:
         """End the workers, whatever they do."""
@@ -120,9 +117,7 @@ class LocalPool:
         for place in self._places:
             if self._waiting and place.ready and place.task is None:
                 task = place.task = self._waiting.popleft()
-                place.process.command(
-                    ("run", RUN, task, reference(METHODS[task.method]), self.retries)
-                )
+                place.process.command((RUN, task, reference(METHODS[task.method]), self.retries))
 
     def _died(self, place: _Place, message: tuple[Any, ...]) -> tuple[Task, dict[str, Any]] | None:
         """Replace a worker.  Gives its task with a row if that is not to be tried again."""
@@ -159,30 +154,13 @@ def _start() -> isolate.Worker:
 # -- in the worker ---------------------------------------------------------------------------------
 def serve() -> None:
     """Do the tasks that the pool sends, one after the other, until it is gone."""
-    orders: queue.SimpleQueue[Sequence[Any] | None] = queue.SimpleQueue()
-    stopped = threading.Event()
-
-    def listen() -> None:
-        while True:
-            order = isolate.next_command()
-            if order is not None and order[0] == "stop":
-                stopped.set()
-            else:
-                orders.put(order)
-            if order is None:
-                return
-
-    threading.Thread(target=listen, daemon=True).start()
     isolate.report(Ready())
-    while True:
-        order = orders.get()
-        if order is None:
-            return
-        _, run, task, target, retries = order
+    while (command := isolate.next_command()) is not None:
+        run, task, target, retries = command
         module, _, function = run.partition(":")
         try:
             row = getattr(importlib.import_module(module), function)(
-                task, target, retries, stopped.is_set
+                task, target, retries, isolate.end_is_asked
             )
         except Exception as error:
             row = worker.failed_row(task, error)

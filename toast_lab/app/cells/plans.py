@@ -177,8 +177,8 @@ def _entries(what: Any, problem: Problem | None, view: str) -> list[Entry]:
     bare = [str(k) for k, v in what.items() if isinstance(v, ShardingPlan)]
     if bare and problem is None:
         raise InvalidInput(
-            f"views.{view}: the price of {', '.join(bare)} needs the problem. For "
-            f"instance: {example}"
+            f"views.{view}: the price of {', '.join(bare)} needs the problem. For instance: "
+            f"{example}"
         )
     found = []
     for name, item in what.items():
@@ -357,8 +357,8 @@ def _value(plan: ShardingPlan, tensor: str | int | None) -> int:
     if isinstance(tensor, int) and not isinstance(tensor, bool) and 0 <= tensor < program.n_values:
         return tensor
     raise InvalidInput(
-        "views.tiles: a tensor is a name or a number from 0 to "
-        f"{program.n_values - 1}, not {tensor!r}"
+        f"views.tiles: a tensor is a name or a number from 0 to {program.n_values - 1}, not "
+        f"{tensor!r}"
     )
 
 

@@ -72,9 +72,8 @@ def graph(
         if len(found.nodes) > MAX_NODES:
             found = graph_layout(analysis, "colours", conflicts_only=conflicts_only)
         legend = (
-            "A lane is a colour, program order runs down; red dashes are conflicts between side "
-            "0 (left) and side 1 "
-            "(right), an outline is a compatibility set."
+            "A lane is a colour, program order runs down; red dashes are conflicts between side 0 "
+            "(left) and side 1 (right), an outline is a compatibility set."
         )
         if len(found.nodes) > MAX_NODES:
             return join(
@@ -212,17 +211,17 @@ class Listing:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.pane = listing_pane()
-        self._lines: list[Line] = self.pane.fill(session.analysis)
+        self._lines: list[Line] = self.pane.fill(session.loaded.analysis)
         self.pane.param.watch(lambda e: self._picked(e.new), "picked")
-        session.param.watch(lambda *_: self._mark(), "names")
+        session.selection.param.watch(lambda *_: self._mark(), "names")
 
     def _picked(self, picked: list[int]) -> None:
         line = next((found for found in self._lines if picked and found.op == picked[0]), None)
         if line is not None:
-            self.session.select(line.names)
+            self.session.selection.select(line.names)
 
     def _mark(self) -> None:
-        names, analysis = self.session.names, self.session.analysis
+        names, analysis = self.session.selection.names, self.session.loaded.analysis
         self.pane.chosen = sorted({int(o) for o in analysis.names.op[list(names)]}) if names else []
 
 
@@ -232,13 +231,13 @@ class Words:
     def __init__(self, session: Session, hint: str) -> None:
         self.session, self.hint = session, hint
         self.pane = look.text()
-        session.param.watch(lambda *_: self._show(), ["names", "conflicts"])
+        session.selection.param.watch(lambda *_: self._show(), ["names", "conflicts"])
         self._show()
 
     def _show(self) -> None:
-        session, analysis = self.session, self.session.analysis
-        if session.conflicts:
-            k = session.conflicts[0]
+        session, analysis = self.session, self.session.loaded.analysis
+        if session.selection.conflicts:
+            k = session.selection.conflicts[0]
             chain = [
                 h("li", f"{analysis.name_text[n]}  {op_label(analysis, int(analysis.names.op[n]))}")
                 for n in inspect.chain(analysis, k)[:14]
@@ -252,12 +251,12 @@ class Words:
                     h("ol", *chain, cls="chain mono"),
                 ]
             )
-        elif session.names:
+        elif session.selection.names:
             names = [
                 join([h("h2", "name"), facts(inspect.name_facts(analysis, n))])
-                for n in session.names[:6]
+                for n in session.selection.names[:6]
             ]
-            more = len(session.names) - 6
+            more = len(session.selection.names) - 6
             self.pane.object = join(
                 [*names, h("p", f"and {more:,} names more", cls="quiet") if more > 0 else ""]
             )
@@ -276,7 +275,7 @@ class GraphCell(pn.viewable.Viewer):
         every_tick(self.graph.tick)  # large layouts are made in a thread
         self.listing = Listing(session)
         self._said = look.text(height=18)
-        session.param.watch(lambda *_: self._say(), "messages")
+        session.notices.param.watch(lambda *_: self._say(), "messages")
         self.session = session
         beside = pn.Tabs(
             ("Selection", self.graph.right),
@@ -307,7 +306,7 @@ class GraphCell(pn.viewable.Viewer):
         )
 
     def _say(self) -> None:
-        last = self.session.messages[-1]
+        last = self.session.notices.messages[-1]
         self._said.object = h(
             "p", last.text, cls="red one" if last.level == "error" else "quiet one", title=last.text
         )
@@ -380,7 +379,7 @@ class ConflictsCell(TableCell):
     """One row a conflict."""
 
     def __init__(self, session: Session) -> None:
-        frame = inspect.conflicts_frame(session.analysis)
+        frame = inspect.conflicts_frame(session.loaded.analysis)
         table = look.table(
             frame, height=look.rows_height(len(frame), 240), sizing_mode="stretch_width"
         )
@@ -390,14 +389,14 @@ class ConflictsCell(TableCell):
 
     def clicked(self, row: int) -> None:
         """Select the conflict."""
-        self.session.select((), (int(self.table.value["conflict"].iloc[row]),))
+        self.session.selection.select((), (int(self.table.value["conflict"].iloc[row]),))
 
 
 class ColoursCell(TableCell):
     """One row a colour group."""
 
     def __init__(self, session: Session) -> None:
-        frame = colours_frame(session.analysis)
+        frame = colours_frame(session.loaded.analysis)
         table = look.table(
             frame.drop(columns=["group"]),
             height=look.rows_height(len(frame), 240),
@@ -408,9 +407,11 @@ class ColoursCell(TableCell):
 
     def clicked(self, row: int) -> None:
         """Select all names of the colour group."""
-        analysis = self.session.analysis
+        analysis = self.session.loaded.analysis
         group = analysis.groups[self._groups[row]]
-        self.session.select(tuple(int(n) for c in group.colours for n in analysis.colours[c].names))
+        self.session.selection.select(
+            tuple(int(n) for c in group.colours for n in analysis.colours[c].names)
+        )
 
 
 class BoardCell(pn.viewable.Viewer):

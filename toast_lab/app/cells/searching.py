@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pandas as pd
 import panel as pn
 
 from toast_lab.app import look
-from toast_lab.app.background import Running, RunningRace, RunningSearch
 from toast_lab.app.cells.view import FILL, View, every_tick, filling, refused, shown, table_html
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
-from toast_lab.app.mirror import Mirror
 from toast_lab.app.pages.search_tree import TreePane
 from toast_lab.app.plan_facts import PlanFacts, plan_facts
 from toast_lab.app.tree_state import TreeState
-from toast_lab.app.worker import Batch
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidInput
+from toast_lab.jobs.background import Running, RunningRace, RunningSearch
+from toast_lab.jobs.mirror import Mirror
+from toast_lab.jobs.search_job import Batch
 from toast_lab.search.contract import SearchResult
 from toast_lab.search.race import Race, Row
 from toast_lab.search.search_child import Point
@@ -494,40 +493,41 @@ class CellTree(TreeState):
 
     def facts(self, plan: tuple[str, ...]) -> PlanFacts | None:
         """As there; without a problem there are no prices."""
-        if self.session.search_problem is None:
+        if self.source.problem is None:
             why = "Give the problem as well to have a place priced: tl.views.tree(result, problem)."
             return PlanFacts(why, (), ())
         return super().facts(plan)
 
 
 def _tree_state(what: SearchResult | RunningSearch, problem: Problem | None) -> CellTree:
-    """The state that the explorer's tree looks at.
-
-    In place of a session there is what it reads of one.
-    """
-    source: Any
+    """The state that the explorer's tree looks at."""
     if isinstance(what, RunningSearch):
-        source = _Live(what)
-    else:
-        trace, mirror = _trace(what), Mirror()
-        mirror.trace, mirror.places = trace, Places(trace)
-        mirror.own = {k: trace.node[k] for k in ("visits", "value", "score")}
-        source = SimpleNamespace(mirror=mirror, simulations=trace.row.n)
-        source.search_problem = source.problem = problem
-        source.method, source.search_job = what.method, SimpleNamespace(about=trace.about)
-    return CellTree(source)
+        return CellTree(_Live(what))
+    trace, mirror = _trace(what), Mirror()
+    mirror.trace, mirror.places = trace, Places(trace)
+    mirror.own = {name: trace.node[name] for name in ("visits", "value", "score")}
+    return CellTree(_Over(mirror, trace.row.n, problem, trace.about))
+
+
+class _Over(NamedTuple):
+    """A search that is over, as the tree looks at it."""
+
+    mirror: Mirror
+    simulations: int
+    problem: Problem | None
+    searched_with: Mapping[str, Any]
 
 
 class _Live:
-    """What the tree reads of a session, from a search in the background."""
+    """A search in the background, as the tree looks at it."""
 
     def __init__(self, run: RunningSearch) -> None:
-        self._run, self.mirror, self.method = run, run.job.mirror, run.method
-        self.search_job = SimpleNamespace(about={"method": run.method, "options": run.options})
-        self.search_problem = self.problem = run.problem
+        self._run, self.mirror, self.problem = run, run.job.mirror, run.problem
+        self.searched_with = {"method": run.method, "options": run.options}
 
     @property
     def simulations(self) -> int:
+        """How many have been reported."""
         return self._run.simulations
 
 
@@ -538,8 +538,7 @@ class TreeCell(pn.viewable.Viewer):
         super().__init__()
         state = _tree_state(what, problem)
         state.count(now=True)
-        self.pane = TreePane(state.session, state)
-        self.pane.compare.visible = self.pane.graph.visible = False
+        self.pane = TreePane(state)
         self.controls = Controls(what if isinstance(what, RunningSearch) else None)
         left = pn.Column(
             filling(self.pane.centre),

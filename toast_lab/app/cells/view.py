@@ -14,17 +14,14 @@ from typing import Any
 import pandas as pd
 import panel as pn
 
-from toast_lab.app import frames, look, theme
+from toast_lab.app import assets, frames, look, theme
 from toast_lab.app.markup import Safe, h, join
 from toast_lab.errors import InvalidInput
 from toast_lab.files import write_whole
 
 TICK_MS = 200
 MAX_ROWS = 40  #: of a static table
-FRAME = f"""
-:host {{ padding: 4px; box-sizing: border-box; background: var(--tl-page, #f5f7fa); gap: 6px;
-  font-family: {look.FONT}; }}
-"""
+FRAME = assets.sheet("cell")
 
 
 FILL = ":host { flex: 1 1 0 !important; min-height: 0 !important; overflow: hidden; }"

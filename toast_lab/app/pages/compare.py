@@ -37,8 +37,8 @@ WIDTHS = {
     "compiled collectives": 110,
 }
 HELP = (
-    "A click selects a plan; a click on ☑ takes it out of the pictures. "
-    "AG all_gather, AR all_reduce, RS reduce_scatter, A2A all_to_all, CP collective_permute."
+    "A click selects a plan; a click on ☑ takes it out of the pictures. AG all_gather, AR "
+    "all_reduce, RS reduce_scatter, A2A all_to_all, CP collective_permute."
 )
 
 
@@ -54,7 +54,7 @@ class ComparePage(pn.viewable.Viewer):
             "stylesheets": [look.INPUT],
         }
         parallel = look.button("Add data parallel")
-        parallel.on_click(lambda _: session.add_data_parallel())
+        parallel.on_click(lambda _: session.plans.add_data_parallel())
         self.typed = pn.widgets.TextAreaInput(
             name="actions (colour->axis, ...)",
             placeholder="batch->data, hidden->model",
@@ -116,7 +116,9 @@ class ComparePage(pn.viewable.Viewer):
             stylesheets=[look.TABS + WIDE],
         )
         self.tabs.param.watch(lambda _: self._draw(), "active")
-        csv = csv_button(save, lambda: "plans", lambda: compare_frame(self._entries()), session.say)
+        csv = csv_button(
+            save, lambda: "plans", lambda: compare_frame(self._entries()), session.notices.say
+        )
         words = look.text(
             h("p", h("b", "Plans"), h("span", f"  {HELP}", cls="quiet"), cls="one", title=HELP),
             margin=(5, 0, 0, 0),
@@ -130,19 +132,21 @@ class ComparePage(pn.viewable.Viewer):
             margin=0,
         )
         self.right = RunPane(session, save)
-        session.param.watch(lambda e: self._changed(e.name), ["plans", "step", "hidden", "problem"])
-        session.param.watch(lambda *_: self._selected(), "names")
+        session.param.watch(lambda event: self._changed(event.name), "step")
+        session.plans.param.watch(lambda event: self._changed(event.name), ["items", "hidden"])
+        session.loaded.param.watch(lambda event: self._changed(event.name), "problem")
+        session.selection.param.watch(lambda *_: self._selected(), "names")
         self.show_plans()
 
     # -- state -------------------------------------------------------------------------------------
     @property
     def selected(self) -> PlanItem | None:
         """The plan of the selected row."""
-        return self.session.plan_named(self._name)
+        return self.session.plans.named(self._name)
 
     def select(self, name: str) -> None:
         """Select a plan."""
-        if name != self._name and self.session.plan_named(name) is not None:
+        if name != self._name and self.session.plans.named(name) is not None:
             self._name = name
             self._mark()
             self.right.show_plan(self.selected)
@@ -154,23 +158,23 @@ class ComparePage(pn.viewable.Viewer):
             self._draw()
 
     def _add_typed(self) -> None:
-        self.session.add_typed(
+        self.session.plans.add_typed(
             str(self.typed.value_input or self.typed.value), str(self.typed_name.value or "")
         )
 
     def _clicked(self, row: int, column: str) -> None:
-        plans = self.session.plans
+        plans = self.session.plans.items
         if row >= len(plans):
             return
         if column == "show":
-            self.session.toggle(plans[row].name)
+            self.session.plans.toggle(plans[row].name)
             self._mark()
         else:
             self.select(plans[row].name)
 
     def _entries(self) -> list[Any]:
-        hidden = self.session.hidden
-        return [p.entry(i, p.name not in hidden) for i, p in enumerate(self.session.plans)]
+        hidden = self.session.plans.hidden
+        return [p.entry(i, p.name not in hidden) for i, p in enumerate(self.session.plans.items)]
 
     # -- showing -----------------------------------------------------------------------------------
     def _changed(self, what: str) -> None:
@@ -182,7 +186,7 @@ class ComparePage(pn.viewable.Viewer):
     def show_plans(self) -> None:
         """The table, and whatever is open below it."""
         self._stale = False
-        names = [p.name for p in self.session.plans]
+        names = [p.name for p in self.session.plans.items]
         new = [n for n in names if n not in self._known]
         if self._name not in names or (new and self._known):
             self._name = new[-1] if new else names[-1] if names else ""
@@ -195,7 +199,7 @@ class ComparePage(pn.viewable.Viewer):
         self._forget()
 
     def _mark(self) -> None:
-        names = [p.name for p in self.session.plans]
+        names = [p.name for p in self.session.plans.items]
         self.table.selection = [names.index(self._name)] if self._name in names else []
 
     def _forget(self) -> None:
@@ -207,7 +211,7 @@ class ComparePage(pn.viewable.Viewer):
     def _draw(self) -> None:
         """Draw what is open, unless it is up to date."""
         i = self.tabs.active
-        if i in self._fresh or self.session.problem is None:
+        if i in self._fresh or self.session.loaded.problem is None:
             return
         self._fresh.add(i)
         new = i not in self.panes
@@ -228,7 +232,7 @@ class ComparePage(pn.viewable.Viewer):
         for pane in self.panes.values():
             if hasattr(pane, "tick"):
                 pane.tick()
-        job = self.session.job
+        job = self.session.work.job
         if job is not None and job.running:
             self.right.show_job()
 

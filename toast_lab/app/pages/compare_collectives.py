@@ -13,7 +13,7 @@ import panel as pn
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
-from toast_lab.app.running import ANSWERS
+from toast_lab.app.plan_store import ANSWERS
 from toast_lab.app.saver import Saver, csv_button, heading
 from toast_lab.app.session import Session
 from toast_lab.explain.why import Change, Reason
@@ -30,8 +30,8 @@ from toast_lab.views.plan_tables import (
 MAX_ROWS = 400
 ALL_ROWS = {"columnDefaults": {"headerSort": False, "minWidth": 20}, "renderVertical": "basic"}
 HINT = (
-    "Select a collective: what caused it, what undoing that costs, and the cheapest change "
-    "that removes it."
+    "Select a collective: what caused it, what undoing that costs, and the cheapest change that "
+    "removes it."
 )
 
 
@@ -68,8 +68,12 @@ class Collectives:
         )
         self.table.on_click(lambda e: self.ask(int(e.row)))
         self.answer = look.text(h("p", HINT, cls="quiet"), margin=(0, 6))
-        sums = csv_button(save, lambda: self._file("sums"), lambda: self._sums(), session.say)
-        rows = csv_button(save, lambda: self._file("collectives"), lambda: self._rows, session.say)
+        sums = csv_button(
+            save, lambda: self._file("sums"), lambda: self._sums(), session.notices.say
+        )
+        rows = csv_button(
+            save, lambda: self._file("collectives"), lambda: self._rows, session.notices.say
+        )
         why = pn.Column(
             self.answer,
             width=264,
@@ -105,8 +109,8 @@ class Collectives:
         self._matching = None
         if item.made is None:
             words = (
-                f"{item.name}: estimated only. Compile or execute the plan to see what a "
-                "compiler makes of it."
+                f"{item.name}: estimated only. Compile or execute the plan to see what a compiler "
+                "makes of it."
             )
             self._show(collective_rows(item.cost, None), words)
             return
@@ -119,20 +123,20 @@ class Collectives:
             item, future = self._matching
             self._matching = None
             if item is self._item:
-                with self.session.guarded():
+                with self.session.notices.guarded():
                     where = getattr(item.made, "topology", "") or item.made.devices
                     found = future.result()
                     n = len(found.different)
                     words = (
-                        f"{item.name}, compiled for {where}: {n} of {len(found.rows)} differ "
-                        "from the estimate"
+                        f"{item.name}, compiled for {where}: {n} of {len(found.rows)} differ from "
+                        "the estimate"
                     )
                     words += f", {len(found.unexplained)} for no known reason." if n else "."
                     self._show(collective_rows(item.cost, found.tidy()), words)
         if self._asked is not None and self._asked[2].done():
             _, _, reasons = self._asked
             self._asked = None
-            with self.session.guarded():
+            with self.session.notices.guarded():
                 self.answer.object = join([_reason(r) for r in reasons.result()])
 
     def _show(self, rows: Any, words: str) -> None:
@@ -151,7 +155,7 @@ class Collectives:
         found = self._rows.iloc[row]
         self.table.selection = [row]
         if int(found["op"]) >= 0:
-            self.session.select(tuple(self._item.plan.program.factors(int(found["op"]))))
+            self.session.selection.select(tuple(self._item.plan.program.factors(int(found["op"]))))
         if int(found["number"]) < 0:
             reason = found["reason"] or "no reason is known"
             self.answer.object = join(
@@ -161,7 +165,7 @@ class Collectives:
                 ]
             )
             return
-        future = self.session.ask_why(self._item.name, int(found["number"]))
+        future = self.session.plans.ask_why(self._item.name, int(found["number"]))
         if future is not None:
             self.answer.object = h("p", "Looking for the cause …", cls="quiet")
             self._asked = (self._item.name, row, future)

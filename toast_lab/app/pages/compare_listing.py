@@ -11,7 +11,7 @@ from toast_lab.app import look
 from toast_lab.app.items import PlanItem
 from toast_lab.app.markup import h, text
 from toast_lab.app.pair_pane import pair_pane
-from toast_lab.app.running import ANSWERS
+from toast_lab.app.plan_store import ANSWERS
 from toast_lab.app.saver import ONE_LINE, Saver, csv_button, heading
 from toast_lab.app.session import Session
 from toast_lab.explain.difference import Difference, difference
@@ -68,7 +68,7 @@ class SideBySide:
             _changes(None), selectable=False, sizing_mode="stretch_both", min_height=80
         )
         csv = csv_button(
-            save, lambda: f"from {self.a.value} to {self.b.value}", self._raw, session.say
+            save, lambda: f"from {self.a.value} to {self.b.value}", self._raw, session.notices.say
         )
         self._listing = pn.Column(
             pn.Row(*self._heads, sizing_mode="stretch_width", margin=0, height=20),
@@ -104,7 +104,7 @@ class SideBySide:
 
     def offer(self, selected: PlanItem | None) -> None:
         """Bring the choices up to date; B follows the selected row."""
-        names = [p.name for p in self.session.plans]
+        names = [p.name for p in self.session.plans.items]
         self._quiet = True
         kept = self.a.value if self.a.value in names else (names[0] if names else None)
         self.a.param.update(options=names, value=kept)
@@ -117,7 +117,7 @@ class SideBySide:
         self._make()
 
     def _make(self) -> None:
-        a, b = (self.session.plan_named(str(w.value)) for w in (self.a, self.b))
+        a, b = (self.session.plans.named(str(w.value)) for w in (self.a, self.b))
         if a is None or b is None:
             return
         shown = (
@@ -141,7 +141,7 @@ class SideBySide:
                 cls="one",
                 title=item.name,
             )
-        program = self.session.analysis.program
+        program = self.session.loaded.analysis.program
         if self._where[0] is not program:
             self._where = (program, [line_text(program.where(op)) for op in program.ops()])
         self._words.object = h("p", "Writing the listings …", cls="quiet one")
@@ -158,7 +158,7 @@ class SideBySide:
         self._making = None
         if shown != self._shown:
             return
-        with self.session.guarded():
+        with self.session.notices.guarded():
             self._made = future.result()
             self._quiet = True
             self.short.value = len(self._made.pairs) > MANY
@@ -178,11 +178,10 @@ class SideBySide:
         if change is not None:
             words += (
                 f" · step {seconds_text(change.before.time_s)} → "
-                f"{seconds_text(change.after.time_s)}"
-                f" · peak {bytes_text(change.before.peak_bytes)} → "
-                f"{bytes_text(change.after.peak_bytes)}, estimated"
-                f" · {len(change.collectives)} kinds of collectives and {len(change.tensors)} "
-                "tensors change"
+                f"{seconds_text(change.after.time_s)} · peak "
+                f"{bytes_text(change.before.peak_bytes)} → {bytes_text(change.after.peak_bytes)}, "
+                f"estimated · {len(change.collectives)} kinds of collectives and "
+                f"{len(change.tensors)} tensors change"
             )
         else:
             words += " · on different meshes or machines"
@@ -200,15 +199,15 @@ class SideBySide:
 
     def _picked(self, picked: list[int]) -> None:
         """Select the names of the line's op everywhere."""
-        analysis = self.session.analysis
+        analysis = self.session.loaded.analysis
         if analysis is not None and picked:
             op = picked[0]
             names = [n for v in analysis.program.results(op) for n in analysis.program.def_names(v)]
-            self.session.select(tuple(analysis.program.factors(op)) or tuple(names))
+            self.session.selection.select(tuple(analysis.program.factors(op)) or tuple(names))
 
     def mark(self) -> None:
         """Mark the lines of the selected names."""
-        analysis, names = self.session.analysis, self.session.names
+        analysis, names = self.session.loaded.analysis, self.session.selection.names
         if analysis is not None:
             self.pane.chosen = (
                 sorted({int(o) for o in analysis.names.op[list(names)]}) if names else []

@@ -64,7 +64,7 @@ class Picture:
     def parts(self) -> list[Any]:
         """From top to bottom."""
         menu = figure_menu(self.figure, f"{self.figure}")
-        csv = csv_button(self.save, lambda: self.figure, self.raw, self.session.say)
+        csv = csv_button(self.save, lambda: self.figure, self.raw, self.session.notices.say)
         return [heading(self._words, *self.controls(), menu, csv), self._pane, self.twin]
 
     def controls(self) -> Sequence[Any]:
@@ -73,12 +73,12 @@ class Picture:
 
     def entries(self) -> list[Entry]:
         """All plans as the views take them."""
-        hidden = self.session.hidden
-        return [p.entry(i, p.name not in hidden) for i, p in enumerate(self.session.plans)]
+        hidden = self.session.plans.hidden
+        return [p.entry(i, p.name not in hidden) for i, p in enumerate(self.session.plans.items)]
 
     def refresh(self, _: PlanItem | None) -> None:
         """Draw everything anew."""
-        if self.session.problem is None:
+        if self.session.loaded.problem is None:
             return
         entries = self.entries()
         self._frame = self.frame(entries)
@@ -134,7 +134,9 @@ class TimeMemory(Picture):
 
     def draw(self, entries: list[Entry]) -> Any:
         """The figure."""
-        plot = time_memory_plot(self._frame, entries, self.session.problem.memory_limit_bytes)
+        plot = time_memory_plot(
+            self._frame, entries, self.session.loaded.problem.memory_limit_bytes
+        )
         self.on_tap(plot, "estimated measured")
         return plot
 
@@ -175,7 +177,7 @@ class Breakdown(Picture):
                 p.problem.machine.op_overhead_s,
                 p.plan.program.trips,
             )
-            for p in self.session.plans
+            for p in self.session.plans.items
         }
         return breakdown_frame(
             entries, rates, str(self.by.value) if hasattr(self, "by") else "kind"
@@ -210,7 +212,7 @@ class Timelines(Picture):
             self.save,
             lambda: f"in memory at the peak of {self._item.name}" if self._item else "peak",
             lambda: held_frame(self._item.cost) if self._item else _no_held(),
-            self.session.say,
+            self.session.notices.say,
         )
         top, figure, twin = super().parts()
         peaks = pn.Column(
@@ -223,7 +225,7 @@ class Timelines(Picture):
         return [top, figure, pn.Row(peaks, held, sizing_mode="stretch_width", margin=0, height=160)]
 
     def _where(self) -> list[str]:
-        program = self.session.analysis.program
+        program = self.session.loaded.analysis.program
         if getattr(self, "_lines", (None, []))[0] is not program:
             self._lines = (program, [line_text(program.where(op)) for op in program.ops()])
         return list(self._lines[1])
@@ -234,7 +236,7 @@ class Timelines(Picture):
 
     def draw(self, entries: list[Entry]) -> Any:
         """The figure."""
-        plot = timeline_plot(entries, self.session.problem.memory_limit_bytes, self._where())
+        plot = timeline_plot(entries, self.session.loaded.problem.memory_limit_bytes, self._where())
         self.on_tap(plot, "peaks")
         return plot
 
@@ -251,8 +253,7 @@ class Timelines(Picture):
         self.held.value = shown_held(held_frame(item.cost))
         words = (
             f"Held where {item.name} peaks: {bytes_text(item.cost.peak_bytes)} at op "
-            f"{item.cost.peak_op}. "
-            "A click selects the value."
+            f"{item.cost.peak_op}. A click selects the value."
         )
         self._head.object = h("p", words, cls="quiet one", title=words)
 
@@ -263,7 +264,7 @@ class Timelines(Picture):
             held, program = item.cost.at_peak[row], item.plan.program
             values = [v for v in program.results(held.op) if program.value_name[v] == held.value]
             names = [n for v in values for n in program.def_names(v)]
-            self.session.select(tuple(names) or tuple(program.factors(held.op)))
+            self.session.selection.select(tuple(names) or tuple(program.factors(held.op)))
 
     def twin_frame(self, entries: list[Entry]) -> Any:
         """The table as people read it."""

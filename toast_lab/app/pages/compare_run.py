@@ -12,11 +12,11 @@ from typing import Any
 import panel as pn
 
 from toast_lab.app import look
-from toast_lab.app.after_plan import EXPORTS
 from toast_lab.app.items import PlanItem
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.app.saver import Saver
 from toast_lab.app.session import Session
+from toast_lab.jobs import plan_job
 from toast_lab.runtime.topologies import CHIPS
 
 KINDS = ("run", "compile", "export")
@@ -50,17 +50,19 @@ class RunPane(pn.viewable.Viewer):
         self._progress = look.text()
         self.compile = look.button("Compile the selected plan")
         self.topology = pn.widgets.Select(name="compile for", options=[], **common)
-        self.kind = pn.widgets.Select(name="export as", options=EXPORTS, **common)
+        self.kind = pn.widgets.Select(name="export as", options=plan_job.EXPORTS, **common)
         self.export = look.button("Export the selected plan")
         self.remove = look.button("Remove it from the table")
         self._facts = look.text()
         self.execute.on_click(lambda _: self._run([self.item] if self.item else []))
-        self.every.on_click(lambda _: self._run(session.in_pictures()))
+        self.every.on_click(lambda _: self._run(session.plans.in_pictures()))
         self.compile.on_click(
-            lambda _: self._act(lambda name: session.start_compile(name, str(self.topology.value)))
+            lambda _: self._act(
+                lambda name: session.plans.start_compile(name, str(self.topology.value))
+            )
         )
         self.export.on_click(
-            lambda _: self._act(lambda name: session.start_export(name, str(self.kind.value)))
+            lambda _: self._act(lambda name: session.plans.start_export(name, str(self.kind.value)))
         )
         self.remove.on_click(lambda _: self._act(session.remove_plan))
         numbers = pn.Row(
@@ -84,8 +86,8 @@ class RunPane(pn.viewable.Viewer):
             save,
             width=300,
         )
-        session.param.watch(lambda *_: self.show_job(), "job_changes")
-        session.param.watch(
+        session.work.param.watch(lambda *_: self.show_job(), "changes")
+        session.plans.param.watch(
             lambda e: self.save.hand_over(e.new.file, e.new.text) if e.new else None, "exported"
         )
         self.show_plan(None)
@@ -97,9 +99,10 @@ class RunPane(pn.viewable.Viewer):
     def _run(self, items: list[PlanItem]) -> None:
         names = [p.name for p in items]
         if names:
-            self.session.start_runs(
-                names, str(self.devices.value), self.repeats.value or 10, self.warmup.value or 2
+            how = plan_job.Execution(
+                str(self.devices.value), self.repeats.value or 10, self.warmup.value or 2
             )
+            self.session.plans.start_runs(names, how)
 
     def show_plan(self, item: PlanItem | None) -> None:
         """Show a plan: its actions, and its numbers, each with where it comes from."""
@@ -122,11 +125,11 @@ class RunPane(pn.viewable.Viewer):
 
     def show_job(self) -> None:
         """Buttons, and the progress of what runs."""
-        session, job, item = self.session, self.session.job, self.item
-        shown = len(session.in_pictures())
+        session, job, item = self.session, self.session.work.job, self.item
+        shown = len(session.plans.in_pictures())
         for button in (self.execute, self.compile, self.export):
-            button.disabled = session.busy or item is None
-        self.every.disabled = session.busy or not shown
+            button.disabled = session.work.busy or item is None
+        self.every.disabled = session.work.busy or not shown
         self.every.name = f"Execute the {shown} checked plans in turns"
         if job is None or job.kind not in KINDS:
             words: Safe = h(
@@ -180,10 +183,14 @@ def _stage(last: list[Any]) -> tuple[str, float]:
 
 
 def _ended(session: Session) -> str:
-    job = session.job
-    if job.kind != "run" or session.comparison is None or job.result is not session.comparison:
+    job = session.work.job
+    if (
+        job.kind != "run"
+        or session.plans.comparison is None
+        or job.result is not session.plans.comparison
+    ):
         return str(job.message)
-    return f"{job.message}. {session.comparison.order}."
+    return f"{job.message}. {session.plans.comparison.order}."
 
 
 def _head(item: PlanItem) -> Safe:

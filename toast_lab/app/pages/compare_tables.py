@@ -40,7 +40,7 @@ class Ops:
             save,
             lambda: f"ops of {self._item.name}" if self._item else "ops",
             self._raw,
-            session.say,
+            session.notices.say,
         )
         self.view = pn.Column(
             heading(self._words, csv), self.table, sizing_mode="stretch_both", margin=0
@@ -57,15 +57,17 @@ class Ops:
         frame = self._frame = ops_frame(item.cost)
         more = f", the {MAX_OPS:,} longest are shown" if len(frame) > MAX_OPS else ""
         words = (
-            f"{item.name}, estimated: {len(frame):,} ops and collectives that take "
-            f"time{more}. Headings sort."
+            f"{item.name}, estimated: {len(frame):,} ops and collectives that take time{more}. "
+            "Headings sort."
         )
         self._words.object = h("p", words, cls="quiet one", title=words)
         self.table.value = shown_ops(frame)
 
     def _pick(self, row: int) -> None:
         if self._item is not None and row < len(self._frame):
-            self.session.select(tuple(self._item.plan.program.factors(int(self._frame["op"][row]))))
+            self.session.selection.select(
+                tuple(self._item.plan.program.factors(int(self._frame["op"][row])))
+            )
 
 
 class _Empty:
@@ -84,7 +86,7 @@ class Runs:
         self.table = look.table(
             _runs([]), selectable=False, sizing_mode="stretch_both", min_height=120
         )
-        csv = csv_button(save, lambda: "kept runs", self._raw, session.say)
+        csv = csv_button(save, lambda: "kept runs", self._raw, session.notices.say)
         self.view = pn.Column(
             heading(self._words, csv), self.table, sizing_mode="stretch_both", margin=0
         )
@@ -99,14 +101,14 @@ class Runs:
         words = "Nothing was executed yet; what is, is kept for good."
         self._found = []
         try:
-            if store.default_path().exists() and self.session.model is not None:
+            if store.default_path().exists() and self.session.loaded.model is not None:
                 with store.Store(read_only=True) as kept:
-                    self._found = kept.rows(self.session.model.name, MAX_RUNS)
+                    self._found = kept.rows(self.session.loaded.model.name, MAX_RUNS)
         except ToastError as error:
             words = str(error)
         if self._found:
             words = (
-                f"The last {len(self._found)} kept rows of {self.session.model.name}, the "
+                f"The last {len(self._found)} kept rows of {self.session.loaded.model.name}, the "
                 "newest first."
             )
         self._words.object = h("p", words, cls="quiet one", title=f"{words} {store.default_path()}")

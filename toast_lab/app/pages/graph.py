@@ -71,7 +71,7 @@ class GraphPage(pn.viewable.Viewer):
     def _watch(self) -> None:
         c, session = self.controls, self.session
         c.level.param.watch(lambda e: self._level_chosen(e.new), "value")
-        session.param.watch(lambda e: self._show_level(e.new), "level")
+        session.selection.param.watch(lambda event: self._show_level(event.new), "level")
         for widget in (c.level, c.only, c.singles, c.lanes, c.scopes):
             widget.param.watch(lambda _: self.draw(), "value")
         c.hue.param.watch(lambda _: self.show_hues(), "value")
@@ -79,7 +79,7 @@ class GraphPage(pn.viewable.Viewer):
         c.hops.param.watch(lambda *_: self._hops_changed(), "value_throttled")
         c.find.param.watch(lambda e: self._find(e.new or ""), "value")
         c.regex.param.watch(lambda _: self._find(c.find.value or ""), "value")
-        c.focus.on_click(lambda _: self._refocus(tuple(self.session.names)))
+        c.focus.on_click(lambda _: self._refocus(tuple(self.session.selection.names)))
         c.back.on_click(lambda _: self._refocus(()))
         c.colours.on_click(self._colour_clicked)
         self.zoom.on_click(lambda _: self._zoom())
@@ -87,20 +87,21 @@ class GraphPage(pn.viewable.Viewer):
         self.whole.on_click(lambda _: self._see("whole"))
         self.unfold.on_click(lambda _: self._unfold_selected())
         self.fold.on_click(lambda _: self._fold_selected())
-        session.param.watch(lambda *_: self.show_model(), "analysis")
-        session.param.watch(lambda *_: self.show_selection(), ["names", "conflicts"])
-        session.param.watch(lambda *_: self.show_plans(), ["problem", "plans"])
+        session.loaded.param.watch(lambda *_: self.show_model(), "analysis")
+        session.selection.param.watch(lambda *_: self.show_selection(), ["names", "conflicts"])
+        session.loaded.param.watch(lambda *_: self.show_plans(), "problem")
+        session.plans.param.watch(lambda *_: self.show_plans(), "items")
 
     # -- drawing -----------------------------------------------------------------------------------
     def show_model(self) -> None:
         """A new model: start at the level that suits it."""
-        analysis = self.session.analysis
+        analysis = self.session.loaded.analysis
         if analysis is None:
             return
         self._drawing = True
         self._focus, self._unfolded = (), set()
         self.controls.back.visible = False
-        self.controls.fill(analysis, self.session.level)
+        self.controls.fill(analysis, self.session.selection.level)
         self._drawing = False
         self.draw()
         self.show_selection()
@@ -108,7 +109,7 @@ class GraphPage(pn.viewable.Viewer):
     def _level_chosen(self, level: str) -> None:
         """The link has it; a level that the page chose by itself is none."""
         if not self._drawing:
-            self.session.level = level
+            self.session.selection.level = level
 
     def _show_level(self, level: str) -> None:
         if level in LEVELS:
@@ -119,7 +120,7 @@ class GraphPage(pn.viewable.Viewer):
 
         A large graph is laid out in a thread, and ``tick`` takes it in.
         """
-        analysis, c = self.session.analysis, self.controls
+        analysis, c = self.session.loaded.analysis, self.controls
         if analysis is None or self._drawing:
             return
         asked: dict[str, Any] = {
@@ -148,9 +149,11 @@ class GraphPage(pn.viewable.Viewer):
     def _take(self, layout: GraphLayout) -> None:
         shown = self._overlay(layout)
         self.plot = GraphPlot(
-            layout, on_select=self.session.select, on_row=self._toggle_row, overlay=shown
+            layout, on_select=self.session.selection.select, on_row=self._toggle_row, overlay=shown
         )
-        self.plot.select(self.session.names, self.session.conflicts, self.inspector.chain())
+        self.plot.select(
+            self.session.selection.names, self.session.selection.conflicts, self.inspector.chain()
+        )
         self.plot.figure.tags.append("page")
         self._pane.object = self.plot.figure
         self._note.object = h(
@@ -167,7 +170,7 @@ class GraphPage(pn.viewable.Viewer):
         if self._making is not None and self._making[1].done():
             analysis, future = self._making
             self._making = None
-            if analysis is self.session.analysis:
+            if analysis is self.session.loaded.analysis:
                 self._take(future.result())
         if self._finding is not None and self._finding[1].done():
             self._take_found()
@@ -176,7 +179,9 @@ class GraphPage(pn.viewable.Viewer):
     def _refocus(self, names: tuple[int, ...]) -> None:
         c = self.controls
         if not names and not self._focus:
-            self.session.say("Select a name, a conflict or a listing line first, then focus on it.")
+            self.session.notices.say(
+                "Select a name, a conflict or a listing line first, then focus on it."
+            )
             return
         self._focus = names
         c.back.visible = bool(names)
@@ -194,7 +199,7 @@ class GraphPage(pn.viewable.Viewer):
         if self.plot is None:
             return []
         layout = self.plot.layout
-        nodes = {int(layout.node_of[n]) for n in self.session.names} - {-1}
+        nodes = {int(layout.node_of[n]) for n in self.session.selection.names} - {-1}
         return [layout.rows[y] for y in sorted({layout.nodes[i].y for i in nodes})]
 
     def _unfold_selected(self) -> None:
@@ -215,11 +220,11 @@ class GraphPage(pn.viewable.Viewer):
 
     def _zoom(self) -> None:
         if self.plot is not None:
-            names = self.session.names
+            names = self.session.selection.names
             if any(self.plot.layout.node_of[n] >= 0 for n in names):
                 look.later(self.plot.zoom_to, names)
             else:
-                self.session.say(
+                self.session.notices.say(
                     "Nothing that is selected is shown here: select something, or show more "
                     "(level, filters, focus)."
                 )
@@ -238,16 +243,16 @@ class GraphPage(pn.viewable.Viewer):
         self.unfold.name = "Unfold the selected rows" if some else "Unfold all rows"
         self.fold.disabled = not level or not self._unfolded
         self.fold.name = "Fold the selected rows" if chosen & self._unfolded else "Fold all rows"
-        self.zoom.disabled = self.controls.focus.disabled = not self.session.names
+        self.zoom.disabled = self.controls.focus.disabled = not self.session.selection.names
 
     # -- hues --------------------------------------------------------------------------------------
     def _overlay(self, layout: GraphLayout) -> Overlay | None:
         c, session = self.controls, self.session
         item = (
-            session.plan_named(c.plan.value) if c.hue.value in OF_A_PLAN and c.plan.value else None
+            session.plans.named(c.plan.value) if c.hue.value in OF_A_PLAN and c.plan.value else None
         )
         plan, cost = (None, None) if item is None else (item.plan, item.cost)
-        return overlay(session.analysis, layout, c.hue.value, plan, cost)
+        return overlay(session.loaded.analysis, layout, c.hue.value, plan, cost)
 
     def show_plans(self) -> None:
         """The plans have changed: prices, and hues that are of a plan."""
@@ -255,8 +260,8 @@ class GraphPage(pn.viewable.Viewer):
         self.inspector.show_actions()
         names = [
             p.name
-            for p in session.plans
-            if session.problem is not None and p.plan.mesh == session.problem.mesh
+            for p in session.plans.items
+            if session.loaded.problem is not None and p.plan.mesh == session.loaded.problem.mesh
         ]
         first = "manual" if "manual" in names else names[-1] if names else None
         self._drawing = True
@@ -271,7 +276,7 @@ class GraphPage(pn.viewable.Viewer):
         """Colour the markers by what is asked for; nothing is laid out again."""
         c = self.controls
         c.plan.visible = c.hue.value in OF_A_PLAN
-        if self.plot is None or self._drawing or self.session.analysis is None:
+        if self.plot is None or self._drawing or self.session.loaded.analysis is None:
             return
         shown = self._overlay(self.plot.layout)
         look.later(self.plot.colour_by, shown)
@@ -281,7 +286,7 @@ class GraphPage(pn.viewable.Viewer):
     def show_selection(self) -> None:
         """Selected names and conflicts, in the picture and in words."""
         session = self.session
-        if session.analysis is None:
+        if session.loaded.analysis is None:
             return
         if self.plot is not None:
             look.later(self._mark)
@@ -299,10 +304,10 @@ class GraphPage(pn.viewable.Viewer):
         """
         self._telling = False
         session = self.session
-        if session.analysis is not None:
-            group = session.selected_group
+        if session.loaded.analysis is not None:
+            group = session.selection.group
             self.controls.mark_colour(
-                session.analysis.groups[group].name if group is not None else None
+                session.loaded.analysis.groups[group].name if group is not None else None
             )
             self.inspector.show_selection()
             self._enable()
@@ -310,20 +315,24 @@ class GraphPage(pn.viewable.Viewer):
     def _mark(self) -> None:
         """Mark what is selected by now: another tap may have come since this was put off."""
         if self.plot is not None:
-            self.plot.select(self.session.names, self.session.conflicts, self.inspector.chain())
+            self.plot.select(
+                self.session.selection.names,
+                self.session.selection.conflicts,
+                self.inspector.chain(),
+            )
 
     def _colour_clicked(self, event: Any) -> None:
-        analysis = self.session.analysis
+        analysis = self.session.loaded.analysis
         if analysis is None:
             return
         group = analysis.group_index(str(self.controls.colours.value.iloc[event.row]["colour"]))
-        self.session.select(
+        self.session.selection.select(
             tuple(int(n) for c in analysis.groups[group].colours for n in analysis.colours[c].names)
         )
 
     # -- search ------------------------------------------------------------------------------------
     def _find(self, text: str) -> None:
-        analysis, c = self.session.analysis, self.controls
+        analysis, c = self.session.loaded.analysis, self.controls
         wanted = text if c.regex.value else text.strip()
         if analysis is None or not wanted:
             c.found.object = ""
@@ -356,7 +365,7 @@ class GraphPage(pn.viewable.Viewer):
         self.controls.found.object = h(
             "p", f"{len(names):,} names{hidden}", cls="quiet", role="status"
         )
-        self.session.select(names)
+        self.session.selection.select(names)
 
     def __panel__(self) -> Any:
         return pn.Row(self.left, self.centre, self.right)

@@ -113,9 +113,11 @@ class HandPage(pn.viewable.Viewer):
             stylesheets=[look.CANVAS, LOWER],
         )
         self.centre = pn.Column(self.upper, self.lower, sizing_mode="stretch_both", margin=0)
-        session.param.watch(lambda *_: self._changed(), ["problem", "plans", "step"])
-        session.param.watch(lambda *_: self._selected(), ["names", "conflicts"])
-        session.param.watch(lambda *_: self._job_changed(), "job_changes")
+        session.param.watch(lambda *_: self._changed(), "step")
+        session.loaded.param.watch(lambda *_: self._changed(), "problem")
+        session.plans.param.watch(lambda *_: self._changed(), "items")
+        session.selection.param.watch(lambda *_: self._selected(), ["names", "conflicts"])
+        session.work.param.watch(lambda *_: self._job_changed(), "changes")
         self._changed()
 
     # -- showing -----------------------------------------------------------------------------------
@@ -138,9 +140,14 @@ class HandPage(pn.viewable.Viewer):
         if not self._stale or not self._ready():
             return
         self._stale = False
-        if session.problem is not self._problem:
-            self._problem, self._before, self._lines, self._plan = session.problem, [], [], None
-            self.short.value = session.analysis.program.n_ops > MANY_OPS
+        if session.loaded.problem is not self._problem:
+            self._problem, self._before, self._lines, self._plan = (
+                session.loaded.problem,
+                [],
+                [],
+                None,
+            )
+            self.short.value = session.loaded.analysis.program.n_ops > MANY_OPS
         self.history.refresh()
         self._show_colours()
         self._show_actions()
@@ -168,7 +175,10 @@ class HandPage(pn.viewable.Viewer):
         Between the two a new model has come and its problem has not.
         """
         session = self.session
-        return session.problem is not None and session.problem.analysis is session.analysis
+        return (
+            session.loaded.problem is not None
+            and session.loaded.problem.analysis is session.loaded.analysis
+        )
 
     def _fit_board(self) -> None:
         sheets = [look.CANVAS, UPPER % self.board.height]
@@ -177,28 +187,28 @@ class HandPage(pn.viewable.Viewer):
 
     def _show_actions(self) -> None:
         self.actions.refresh()
-        self._hint.visible = self.session.selected_group is None
+        self._hint.visible = self.session.selection.group is None
 
     def _show_colours(self) -> None:
         session = self.session
-        frame = _colours(session.problem, session.manual_actions)
+        frame = _colours(session.loaded.problem, session.hand.actions)
         if not frame.equals(self.colours.value):
             self.colours.value = frame
             self.colours.height = look.rows_height(len(frame), 236)
-        group = session.selected_group
-        name = session.analysis.groups[group].name if group is not None else None
+        group = session.selection.group
+        name = session.loaded.analysis.groups[group].name if group is not None else None
         self.colours.selection = [i for i, c in enumerate(frame["colour"]) if c == name][:1]
 
     def _show_collectives(self) -> None:
         session, pair = self.session, self.history.pair()
         item = (
-            session.plan_named(MANUAL)
-            if session.manual_actions
-            else session.plan_named("unsharded")
+            session.plans.named(MANUAL)
+            if session.hand.actions
+            else session.plans.named("unsharded")
         )
-        if item is None or pair is None or session.problem is None:
+        if item is None or pair is None or session.loaded.problem is None:
             return
-        frame = collectives_frame(session.problem, item.cost, pair[0].sent, pair[1].sent)
+        frame = collectives_frame(session.loaded.problem, item.cost, pair[0].sent, pair[1].sent)
         at = self.history.at
         self.collectives.titles = {
             "number": "in the plan",
@@ -208,8 +218,8 @@ class HandPage(pn.viewable.Viewer):
 
     # -- listing -----------------------------------------------------------------------------------
     def _make_listing(self) -> None:
-        session, problem = self.session, self.session.problem
-        item = session.plan_named(MANUAL) if session.manual_actions else None
+        session, problem = self.session, self.session.loaded.problem
+        item = session.plans.named(MANUAL) if session.hand.actions else None
         plan = item.plan if item is not None else replicated(problem)
         if (
             self._plan is not None
@@ -236,7 +246,7 @@ class HandPage(pn.viewable.Viewer):
         self._show_lines()
 
     def _show_lines(self) -> None:
-        analysis = self.session.analysis
+        analysis = self.session.loaded.analysis
         if analysis is None:
             return
         found = local_lines(analysis, self._lines, self._before, short=self.short.value)
@@ -246,25 +256,27 @@ class HandPage(pn.viewable.Viewer):
         self._mark()
 
     def _mark(self) -> None:
-        names, analysis = self.session.names, self.session.analysis
+        names, analysis = self.session.selection.names, self.session.loaded.analysis
         ops = {int(o) for o in analysis.names.op[list(names)]} if names else set()
         self.listing.chosen = [i for i, line in enumerate(self._shown) if line.op in ops]
 
     def _line_picked(self, picked: list[int]) -> None:
-        analysis = self.session.analysis
+        analysis = self.session.loaded.analysis
         if analysis is not None and picked and picked[0] < len(self._shown):
             op = self._shown[picked[0]].op
             names = [n for v in analysis.program.results(op) for n in analysis.program.def_names(v)]
-            self.session.select(tuple(analysis.program.factors(op)) or tuple(names))
+            self.session.selection.select(tuple(analysis.program.factors(op)) or tuple(names))
 
     def _colour_clicked(self, event: Any) -> None:
-        analysis = self.session.analysis
+        analysis = self.session.loaded.analysis
         if analysis is None:
             return
         group = analysis.groups[
             analysis.group_index(str(self.colours.value.iloc[event.row]["colour"]))
         ]
-        self.session.select(tuple(int(n) for c in group.colours for n in analysis.colours[c].names))
+        self.session.selection.select(
+            tuple(int(n) for c in group.colours for n in analysis.colours[c].names)
+        )
 
     def __panel__(self) -> Any:
         return pn.Row(self.left, self.centre, self.right)

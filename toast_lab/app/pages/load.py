@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import panel as pn
 
-from toast_lab.app import look
+from toast_lab.app import assets, look
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.gallery import SOLVED, Solved, card_text
 from toast_lab.app.loading import MAX_UPLOAD_BYTES, refuse_file
@@ -150,8 +150,8 @@ class LoadPage(pn.viewable.Viewer):
             go, self.problem, self._sizes, self._apply, self._facts, self._worth_knowing, width=300
         )
         self._busy_shown, self._note, self._drawn = "", "", None
-        session.param.watch(lambda *_: self.refresh(), ["analysis", "problem"])
-        session.param.watch(lambda *_: self.tick(), ["job_changes", "job"])
+        session.loaded.param.watch(lambda *_: self.refresh(), ["analysis", "problem"])
+        session.work.param.watch(lambda *_: self.tick(), ["changes", "job"])
         self.refresh()
 
     def show_full(self, full: bool) -> None:
@@ -168,13 +168,13 @@ class LoadPage(pn.viewable.Viewer):
             self.session.load_file(name, content)
 
     def _refused(self, name: str, nbytes: int) -> None:
-        with self.session.guarded():
+        with self.session.notices.guarded():
             refuse_file(name, nbytes)
 
     # -- progress ----------------------------------------------------------------------------------
     def tick(self) -> None:
         """What a loading job is at, with seconds; the title comes back when it is over."""
-        job = self.session.job
+        job = self.session.work.job
         text = stages_text(job) if job is not None and job.kind == "load" and job.running else ""
         if text != self._busy_shown:
             self._busy_shown = text
@@ -195,8 +195,8 @@ class LoadPage(pn.viewable.Viewer):
     def _open(self, case: Solved) -> None:
         def show(session: Session) -> None:
             session.set_problem(mesh=case.mesh)
-            with session.guarded():
-                session.take_by_hand(list(case.actions))
+            with session.notices.guarded():
+                session.hand.take(list(case.actions))
             session.step = "hand"
 
         self.session.load(case.model, then=show)
@@ -256,16 +256,18 @@ class LoadPage(pn.viewable.Viewer):
     def refresh(self) -> None:
         """Show what is loaded."""
         session = self.session
-        analysis, model = session.analysis, session.model
+        analysis, model = session.loaded.analysis, session.loaded.model
         if analysis is None or model is None:
             self._title.object = h("p", "Choose a model from the gallery.", cls="quiet")
             return
-        if session.which not in registry.MODELS:
+        if session.loaded.which not in registry.MODELS:
             self._inputs, self._sizes.objects, self._apply.visible = {}, [], False
-        elif not self._inputs or self._which != session.which:
-            self._show_sizes(session.which, session.sizes)
+        elif not self._inputs or self._which != session.loaded.which:
+            self._show_sizes(session.loaded.which, session.loaded.sizes)
         for name, card in self._cards.items():
-            card.button_type = "primary" if name in (session.which, model.source) else "default"
+            card.button_type = (
+                "primary" if name in (session.loaded.which, model.source) else "default"
+            )
         if analysis is not self._drawn:
             self._drawn = analysis
             layout = graph_layout(analysis)
@@ -279,7 +281,7 @@ class LoadPage(pn.viewable.Viewer):
         self._worth_knowing.object = self._notes()
 
     def _show_title(self) -> None:
-        model = self.session.model
+        model = self.session.loaded.model
         if model is not None and not self._busy_shown:
             self._title.object = h(
                 "p", h("b", model.name), h("span", self._note, cls="quiet"), cls="one"
@@ -290,7 +292,7 @@ class LoadPage(pn.viewable.Viewer):
 
         A tab counts its rows, and an empty table says that all is well.
         """
-        analysis, problem = self.session.analysis, self.session.problem
+        analysis, problem = self.session.loaded.analysis, self.session.loaded.problem
         verdicts = {"Coverage": _verdict(coverage(analysis))}
         frames = {
             "Arguments": arguments_frame(analysis),
@@ -311,10 +313,10 @@ class LoadPage(pn.viewable.Viewer):
                 self._tabs[i] = (f"{name} ({len(frames[name])})", report.view())
 
     def _notes(self) -> Safe:
-        problem, analysis = self.session.problem, self.session.analysis
+        problem, analysis = self.session.loaded.problem, self.session.loaded.analysis
         if analysis is None:
             return h("p")
-        found = [Note(text) for text in getattr(self.session.model, "notes", ())]
+        found = [Note(text) for text in getattr(self.session.loaded.model, "notes", ())]
         found += notes(coverage(analysis), problem.divisibility() if problem is not None else None)
         return join(
             [
@@ -357,20 +359,12 @@ def _verdict(report: Any) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-WRAP = """
-.tabulator .tabulator-row .tabulator-cell { white-space: normal !important; height: auto !important;
-  overflow-wrap: anywhere; vertical-align: top; }
-"""
-BELOW = (
-    ":host { flex: 0 0 auto !important; height: clamp(170px, 30vh, 320px) !important; "
-    "overflow: hidden; }"
-)
+WRAP = assets.sheet("wrap")
+BELOW = assets.sheet("below")
 UPLOAD_HELP = (
     "Drop a file here, or click to choose one: StableHLO as text or bytecode, or a jax.export "
-    "artefact, up to "
-    f"{MAX_UPLOAD_BYTES // 2**20} MiB. It is read in a process of its own and never run. A "
-    "machine file (.toml) "
-    "goes to the field on the right."
+    f"artefact, up to {MAX_UPLOAD_BYTES // 2**20} MiB. It is read in a process of its own and "
+    "never run. A machine file (.toml) goes to the field on the right."
 )
 OWN_HELP = (
     "Start the server with it: toast-lab serve my.module:make, where make() returns (fn, args)."

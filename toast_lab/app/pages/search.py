@@ -10,7 +10,6 @@ import panel as pn
 
 from toast_lab.app import keys, look
 from toast_lab.app.figure_export import figure_menu
-from toast_lab.app.jobs import JobState
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.app.pages.search_race import RacePane
 from toast_lab.app.pages.search_settings import SearchSettings
@@ -18,6 +17,7 @@ from toast_lab.app.pages.search_trajectories import TrajectoryPane
 from toast_lab.app.pages.search_tree import TreePane
 from toast_lab.app.session import Session
 from toast_lab.app.tree_state import TreeState
+from toast_lab.jobs.job import JobState
 from toast_lab.text import gap_text
 from toast_lab.views.search_curves import Point, SearchCurves
 
@@ -48,10 +48,10 @@ class SearchPage(pn.viewable.Viewer):
             description="go on where the last search ended, for another budget",
         )
         self.run.on_click(lambda _: self._run())
-        self.pause.on_click(lambda _: session.pause_search())
+        self.pause.on_click(lambda _: session.searches.pause())
         self.step.on_click(lambda _: self._step())
         self.round.on_click(lambda _: self._step(whole_round=True))
-        self.stop.on_click(lambda _: session.stop_search())
+        self.stop.on_click(lambda _: session.searches.stop())
         self.resume.on_click(lambda _: self._resume())
         self.save = pn.widgets.FileDownload(
             callback=self._trace,
@@ -78,8 +78,8 @@ class SearchPage(pn.viewable.Viewer):
             sizing_mode="stretch_width",
         )
         ends = pn.Row(self.resume, gap.clone(), self.save, margin=0, sizing_mode="stretch_width")
-        self.tree_state = TreeState(session)
-        self.tree = TreePane(session, self.tree_state)
+        self.tree_state = TreeState(session.searches)
+        self.tree = TreePane(self.tree_state, session)
         self.race = RacePane(session)
         self.trajectories = TrajectoryPane(session, self.tree_state, lambda: self._show_view())
         self.trajectories.tree.on_click(lambda _: self._to_tree())
@@ -171,12 +171,13 @@ class SearchPage(pn.viewable.Viewer):
         self._scrubbed = False
         self._scrub_shown: tuple[int, int | None] = (-1, None)
         self._scrub_shown_at = 0.0
-        session.param.watch(lambda *_: self._new_problem(), "problem")
+        session.loaded.param.watch(lambda *_: self._new_problem(), "problem")
         self._stale, self._refreshed_at, self._state = False, 0.0, (False, None)
-        session.param.watch(lambda *_: self._changed(), ["job_changes", "plans"])
+        session.work.param.watch(lambda *_: self._changed(), "changes")
+        session.plans.param.watch(lambda *_: self._changed(), "items")
         self._new_problem()
         self._show_view()
-        job = session.job
+        job = session.work.job
         if job is not None and job.kind == "race":
             self.view.value = "race"
 
@@ -226,8 +227,8 @@ class SearchPage(pn.viewable.Viewer):
         Every word that changes makes the browser lay the page out anew, on cores that the search
         wants.
         """
-        job = self.session.job
-        state = (self.session.busy, job.state if job is not None else None)
+        job = self.session.work.job
+        state = (self.session.work.busy, job.state if job is not None else None)
         running = state == (True, JobState.RUNNING)
         self._stale = (
             running
@@ -243,7 +244,7 @@ class SearchPage(pn.viewable.Viewer):
         state = self.tree_state
         if self._stale:
             self._changed()
-        job = self.session.job
+        job = self.session.work.job
         live = job is not None and job.running and job.state is JobState.RUNNING
         if (state.there, state.at) != self._scrub_shown and not (
             live
@@ -267,13 +268,13 @@ class SearchPage(pn.viewable.Viewer):
             self.trajectories.refresh()
 
     def _new_problem(self) -> None:
-        problem = self.session.problem
+        problem = self.session.loaded.problem
         self.curves = (
             SearchCurves(problem.memory_limit_bytes, *problem.baseline)
             if problem is not None
             else SearchCurves()
         )
-        self.curves.append(self.session.points)
+        self.curves.append(self.session.searches.points)
         self._curves_pane.object = self.curves.root
         self.refresh()
 
@@ -295,23 +296,23 @@ class SearchPage(pn.viewable.Viewer):
 
     def _run(self) -> None:
         self.settings.apply()
-        self.session.start_search()
+        self.session.searches.start()
         self._new_problem()
 
     def _resume(self) -> None:
         self.settings.apply_budget()
-        self.session.resume_search()
+        self.session.searches.resume()
         self._new_problem()
 
     def _resume_saved(self, file: bytes | None) -> None:
         if file:
             self.settings.apply_budget()
-            self.session.resume_saved(file)
+            self.session.searches.resume_saved(file)
             self._new_problem()
 
     def _trace(self) -> io.BytesIO:
         """The file to be saved."""
-        job = self.session.search_job
+        job = self.session.searches.job
         path = job.trace_path if job is not None and job.left_trace else None
         return io.BytesIO(path.read_bytes() if path is not None else b"")
 
@@ -322,13 +323,13 @@ class SearchPage(pn.viewable.Viewer):
             self.tree.draw()
 
     def _step(self, *, whole_round: bool = False) -> None:
-        if not self.session.busy:
+        if not self.session.work.busy:
             self.settings.apply()
             self._new_problem()
         if whole_round:
-            self.session.step_round()
+            self.session.searches.step_round()
         else:
-            self.session.step_search()
+            self.session.searches.step()
 
     def feed(self, points: list[Point]) -> None:
         """New simulations for the curves."""
@@ -341,55 +342,55 @@ class SearchPage(pn.viewable.Viewer):
     def refresh(self) -> None:
         """Buttons and numbers."""
         self._refreshed_at = time.monotonic()
-        session, job = self.session, self.session.job
+        session, job = self.session, self.session.work.job
         searching = job is not None and job.kind == "search" and job.running
         paused = searching and job is not None and job.state is JobState.PAUSED
         errors = self.settings.errors
-        self.run.disabled = session.busy or bool(errors)
+        self.run.disabled = session.work.busy or bool(errors)
         self.pause.disabled = self.stop.disabled = not searching
-        self.step.disabled = self.round.disabled = (session.busy and not searching) or (
+        self.step.disabled = self.round.disabled = (session.work.busy and not searching) or (
             not searching and bool(errors)
         )
-        last = session.search_job
+        last = session.searches.job
         left = last is not None and last.left_trace
-        self.resume.disabled = session.busy or not left
+        self.resume.disabled = session.work.busy or not left
         self.save.disabled = not left
-        self.file.disabled = session.busy
+        self.file.disabled = session.work.busy
         if left and last is not None and last.about:
             self.save.filename = f"search-{last.about['method']}-{last.about['seed']}.npz"
-        said = f"Not yet: {errors[0]}." if errors and not session.busy else ""
+        said = f"Not yet: {errors[0]}." if errors and not session.work.busy else ""
         if self._why_not.visible != bool(said) or said:
             self._why_not.object, self._why_not.visible = h("p", said, cls="red"), bool(said)
         self.pause.name = "Go on" if paused else "Pause"
-        problem = session.problem
+        problem = session.loaded.problem
         self._title.object = h(
             "p",
             h("b", problem.describe() if problem is not None else "no model"),
             " ",
             h("span", "estimated", cls="tag estimated"),
-            h("span", f"  {session.simulations:,} simulations", cls="quiet"),
+            h("span", f"  {session.searches.simulations:,} simulations", cls="quiet"),
         )
         self.race.refresh()
         self._facts.object = self._words(searching, paused)
 
     def _words(self, searching: bool, paused: bool) -> Safe:
-        session, problem, job = self.session, self.session.problem, self.session.job
-        if problem is None or not session.points:
+        session, problem, job = self.session, self.session.loaded.problem, self.session.work.job
+        if problem is None or not session.searches.points:
             state = (
                 "The worker starts; the first simulations come in a few seconds."
                 if searching
                 else (
-                    "Run the search, or step it one simulation at a time. "
-                    "The curves show the best plan so far; grey dots are what was tried."
+                    "Run the search, or step it one simulation at a time. The curves show the best "
+                    "plan so far; grey dots are what was tried."
                 )
             )
             return join([h("h2", "search"), h("p", state, cls="quiet")])
         seen = self.tree_state.best() if self.tree_state.at is not None else None
-        last = session.points[-1]
+        last = session.searches.points[-1]
         best_s = last.best_s
         best_bytes = last.best_bytes
         best_score = last.best_score
-        actions = session.best_actions
+        actions = session.searches.best_actions
         if seen is not None:
             best_s, best_bytes, best_score = seen.best_time_s, seen.best_peak_bytes, seen.best_score
             actions = seen.actions
@@ -397,7 +398,7 @@ class SearchPage(pn.viewable.Viewer):
         state = "paused" if paused else "searching" if searching else "ended"
         rows: list[tuple[str, object]] = [
             ("state", f"{state}, {job.elapsed_s:.1f} s" if job is not None else state),
-            ("simulations", f"{session.simulations:,}"),
+            ("simulations", f"{session.searches.simulations:,}"),
             ("best C(s)", f"{best_score:.4f}"),
             (
                 "best step",
@@ -416,8 +417,8 @@ class SearchPage(pn.viewable.Viewer):
                     f"simulation {self.tree_state.shown:,}, best found by number {seen.index:,}",
                 ),
             )
-        elif session.search_gap is not None:
-            rows.insert(1, ("proof", gap_text(session.search_gap)))
+        elif session.searches.gap is not None:
+            rows.insert(1, ("proof", gap_text(session.searches.gap)))
         return join(
             [
                 h("h2", "search ", h("span", "estimated", cls="tag estimated")),
@@ -426,7 +427,7 @@ class SearchPage(pn.viewable.Viewer):
                 h("ol", *[h("li", a) for a in actions], cls="chain mono")
                 if actions
                 else h("p", "none: unsharded is the best so far", cls="quiet"),
-                h("p", session.search_note, cls="quiet"),
+                h("p", session.searches.note, cls="quiet"),
             ]
         )
 

@@ -13,18 +13,17 @@ from toast_lab.app import look
 from toast_lab.app.checked import Checked, number
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.from_search import race_to_compare
-from toast_lab.app.jobs import JobState
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.app.session import Session
+from toast_lab.jobs.job import JobState
 from toast_lab.search.methods import METHODS
 from toast_lab.views.race_curves import SHOWN, RaceCurves, race_frame
 
 HELP = (
     "One method after the other, each in a process of its own with the same budget, so that none "
-    "takes "
-    "another's cores. Preparing comes before its clock starts. A method that runs cannot stand "
-    "still, since its "
-    "clock would run on: Hold lets it end and stands still before the next one."
+    "takes another's cores. Preparing comes before its clock starts. A method that runs cannot "
+    "stand still, since its clock would run on: Hold lets it end and stands still before the next "
+    "one."
 )
 FIRST = ["mcts", "beam", "random"]
 
@@ -62,8 +61,8 @@ class RacePane(pn.viewable.Viewer):
         )
         self.stop = look.button("Stop and keep", disabled=True)
         self.run.on_click(lambda _: self._run())
-        self.hold.on_click(lambda _: session.pause_search())
-        self.stop.on_click(lambda _: session.stop_search())
+        self.hold.on_click(lambda _: session.searches.pause())
+        self.stop.on_click(lambda _: session.searches.stop())
         gap = pn.Spacer(width=8)
         self._about = look.text(join([h("p", HELP, cls="quiet"), *[_sentence(m) for m in raced()]]))
         self.left = pn.Column(
@@ -107,7 +106,7 @@ class RacePane(pn.viewable.Viewer):
         self._new_chart()
 
     def _run(self) -> None:
-        self.session.start_race(
+        self.session.searches.start_race(
             list(self.methods.value or []), float(self.seconds.value), int(self.seed.value)
         )
         self._new_chart()
@@ -123,7 +122,7 @@ class RacePane(pn.viewable.Viewer):
             self.refresh()
 
     def _new_chart(self) -> None:
-        race = self.session.race
+        race = self.session.searches.race
         unsharded = race.problem.baseline if race.problem is not None else (1.0, 2.0**30)
         self.curves = RaceCurves(race.methods, str(self.kind.value), unsharded)
         self._race, self._shown = race, ()
@@ -132,13 +131,13 @@ class RacePane(pn.viewable.Viewer):
 
     def refresh(self) -> None:
         """Buttons, chart, table and words."""
-        session, race, job = self.session, self.session.race, self.session.job
+        session, race, job = self.session, self.session.searches.race, self.session.work.job
         if race is not self._race:
             self._new_chart()
             return
         racing = job is not None and job.kind == "race" and job.running
         errors = self.errors
-        self.run.disabled = session.busy or bool(errors)
+        self.run.disabled = session.work.busy or bool(errors)
         self._why_not.visible = bool(errors)
         self._why_not.object = h("p", f"Not yet: {errors[0]}.", cls="red") if errors else ""
         self.hold.disabled = self.stop.disabled = not racing
@@ -147,10 +146,10 @@ class RacePane(pn.viewable.Viewer):
             if racing and job is not None and job.state is JobState.PAUSED
             else ("Hold after this")
         )
-        self.compare.disabled = race.found is None or not race.found.costs
+        self.compare.disabled = race.raced is None or not race.raced.costs
         shown = (
             race.changes,
-            race.found is not None,
+            race.raced is not None,
             racing,
             job.state if racing and job is not None else None,
         )
@@ -167,12 +166,12 @@ class RacePane(pn.viewable.Viewer):
         self._facts.object = self._words(racing)
 
     def _words(self, racing: bool) -> Safe:
-        session, race = self.session, self.session.race
+        session, race = self.session, self.session.searches.race
         if race.problem is None:
             return join(
                 [h("h2", "race"), h("p", "Choose two methods or more and race them.", cls="quiet")]
             )
-        job = session.job
+        job = session.work.job
         held = racing and job is not None and job.state is JobState.PAUSED
         between = not race.running or race.running in race.outcomes
         state = (

@@ -29,8 +29,8 @@ def parse_mesh(text: str) -> Mesh:
     mesh = make_mesh(text)
     if mesh.n_devices > MOST_DEVICES:
         raise ValueError(
-            f"{mesh} has {mesh.n_devices:,} devices, at most {MOST_DEVICES:,} here; "
-            "make an axis smaller"
+            f"{mesh} has {mesh.n_devices:,} devices, at most {MOST_DEVICES:,} here; make an axis "
+            "smaller"
         )
     return mesh
 
@@ -93,15 +93,15 @@ class SearchSettings(pn.viewable.Viewer):
         watch: dict[str, Any] = {"on_check": on_check}
         self.mesh = Checked(
             "mesh (axis=size, ...)",
-            session.mesh,
+            session.loaded.mesh,
             parse_mesh,
             lambda m: self._problem(mesh=str(m)),
             **watch,
         )
         self.machine = pn.widgets.Select(
             name="machine",
-            options=[*MACHINES, *session.own_machines],
-            value=session.machine,
+            options=[*MACHINES, *session.loaded.own_machines],
+            value=session.loaded.machine,
             sizing_mode="stretch_width",
             margin=(3, 0),
             stylesheets=[look.INPUT],
@@ -109,7 +109,7 @@ class SearchSettings(pn.viewable.Viewer):
         self.machine.param.watch(lambda e: self._problem(machine=e.new), "value")
         self.memory = Checked(
             "memory limit, GiB",
-            f"{session.memory_gib:g}" if session.memory_gib else "",
+            f"{session.loaded.memory_gib:g}" if session.loaded.memory_gib else "",
             number(1e-6, 1e6, unit=" GiB", empty="the machine's"),
             lambda v: self._problem(memory_gib=v),
             placeholder="the machine's",
@@ -118,7 +118,7 @@ class SearchSettings(pn.viewable.Viewer):
         self.method = pn.widgets.Select(
             name="method",
             options=list(METHODS),
-            value=session.method,
+            value=session.searches.method,
             sizing_mode="stretch_width",
             margin=(3, 0),
             stylesheets=[look.INPUT],
@@ -126,23 +126,25 @@ class SearchSettings(pn.viewable.Viewer):
         self._sentence = look.text()
         self.seconds = Checked(
             "seconds",
-            _text(session.seconds),
+            _text(session.searches.seconds),
             number(0.5, MOST_SECONDS, unit=" seconds", empty="no limit"),
             placeholder="no limit",
             **watch,
         )
         self.evaluations = Checked(
             "plans",
-            _text(session.evaluations),
+            _text(session.searches.evaluations),
             number(1, 1e9, whole=True, unit=" plans", empty="no limit"),
             placeholder="no limit",
             description="Distinct shardings that may be priced; empty: no limit.",
             **watch,
         )
-        self.seed = Checked("seed", str(session.seed), number(0, 2**63 - 1, whole=True), **watch)
+        self.seed = Checked(
+            "seed", str(session.searches.seed), number(0, 2**63 - 1, whole=True), **watch
+        )
         self.options = Checked(
             "options",
-            ", ".join(f"{k}={v}" for k, v in session.options.items()),
+            ", ".join(f"{k}={v}" for k, v in session.searches.options.items()),
             lambda text: parse_options(str(self.method.value), text),
             placeholder="name=value, ...",
             **watch,
@@ -177,7 +179,7 @@ class SearchSettings(pn.viewable.Viewer):
             sizing_mode="stretch_width",
             margin=0,
         )
-        session.param.watch(
+        session.loaded.param.watch(
             lambda *_: self._follow(), ["mesh", "machine", "own_machines", "memory_gib"]
         )
 
@@ -187,11 +189,13 @@ class SearchSettings(pn.viewable.Viewer):
     def _follow(self) -> None:
         """Show what is in force, also where it was set elsewhere."""
         s = self.session
-        if self.mesh.error or str(self.mesh.value) != str(make_mesh(s.mesh)):
-            self.mesh.put(s.mesh)
-        self.machine.param.update(options=[*MACHINES, *s.own_machines], value=s.machine)
-        if (self.memory.value or None) != (s.memory_gib or None):
-            self.memory.put(f"{s.memory_gib:g}" if s.memory_gib else "")
+        if self.mesh.error or str(self.mesh.value) != str(make_mesh(s.loaded.mesh)):
+            self.mesh.put(s.loaded.mesh)
+        self.machine.param.update(
+            options=[*MACHINES, *s.loaded.own_machines], value=s.loaded.machine
+        )
+        if (self.memory.value or None) != (s.loaded.memory_gib or None):
+            self.memory.put(f"{s.loaded.memory_gib:g}" if s.loaded.memory_gib else "")
 
     def _describe(self) -> None:
         method = str(self.method.value)
@@ -216,7 +220,7 @@ class SearchSettings(pn.viewable.Viewer):
 
     def apply(self) -> None:
         """Give the session what the fields say."""
-        self.session.param.update(
+        self.session.searches.param.update(
             method=self.method.value,
             seconds=self.seconds.value,
             evaluations=self.evaluations.value,
@@ -226,7 +230,9 @@ class SearchSettings(pn.viewable.Viewer):
 
     def apply_budget(self) -> None:
         """Only the budget: what is resumed keeps its method, seed and options."""
-        self.session.param.update(seconds=self.seconds.value, evaluations=self.evaluations.value)
+        self.session.searches.param.update(
+            seconds=self.seconds.value, evaluations=self.evaluations.value
+        )
 
     def __panel__(self) -> Any:
         return pn.Column(self.problem_box, self.search_box, sizing_mode="stretch_width", margin=0)

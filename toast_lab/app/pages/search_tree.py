@@ -21,22 +21,24 @@ from toast_lab.views.icicle import TINTS, IciclePlot, Scene
 TABLE_EVERY_S = 3.0
 TABLE_HELP = (
     "N: simulations through the action here. Q: their mean C(s). P: what the action brought "
-    "wherever it was taken, "
-    "1 for the best. UCT: the upper confidence bound of the tree search, worked out from these."
+    "wherever it was taken, 1 for the best. UCT: the upper confidence bound of the tree search, "
+    "worked out from these."
 )
 HELP = (
     "Click a block to select it, click it again to begin the picture with it; click a grey block "
-    "to unfold it. "
-    "Visits are simulations that went through a step or ended in it."
+    "to unfold it. Visits are simulations that went through a step or ended in it."
 )
 
 
 class TreePane(pn.viewable.Viewer):
-    """The tree as of ``state.at``.  ``refresh`` is called several times a second."""
+    """The tree as of ``state.at``.  ``refresh`` is called several times a second.
 
-    def __init__(self, session: Session, state: TreeState, **params: Any) -> None:
-        super().__init__(**params)
-        self.session, self.state = session, state
+    Without a session nothing leads to the explorer's other pages.
+    """
+
+    def __init__(self, state: TreeState, session: Session | None = None) -> None:
+        super().__init__()
+        self.state, self._session = state, session
         self.plot = IciclePlot(self._tapped)
         common: dict[str, Any] = {"margin": (0, 8, 0, 0), "stylesheets": [look.INPUT]}
         self.tint = pn.widgets.Select(
@@ -100,10 +102,12 @@ class TreePane(pn.viewable.Viewer):
         self._facts = look.text()
         self.compare = look.button("Compare this plan →")
         self.graph = look.button("Go on by hand in the graph →")
-        self.compare.on_click(
-            lambda _: path_to_compare(session, self._plan, f"{session.method} step")
-        )
-        self.graph.on_click(lambda _: path_to_graph(session, self._plan))
+        self.compare.visible = self.graph.visible = session is not None
+        if session is not None:
+            self.compare.on_click(
+                lambda _: path_to_compare(session, self._plan, f"{session.searches.method} step")
+            )
+            self.graph.on_click(lambda _: path_to_graph(session, self._plan))
         self.right = pn.Column(
             self._facts, self.compare, self.graph, sizing_mode="stretch_width", margin=0
         )
@@ -172,7 +176,7 @@ class TreePane(pn.viewable.Viewer):
         with mirror.lock:
             way = [mirror.places.label(p) for p in mirror.places.chain(state.root)]
         n = f"{state.shown:,} simulations"
-        if mirror.n < self.session.simulations and state.at is None and mirror.n == state.shown:
+        if mirror.n < state.source.simulations and state.at is None and mirror.n == state.shown:
             n = f"the first {n}"
         return h(
             "p",
@@ -193,15 +197,18 @@ class TreePane(pn.viewable.Viewer):
         self.compare.disabled = (
             place is None or not place.plan or isinstance(price, str) or price is None
         )
-        problem, mine = self.session.problem, self.session.search_problem
-        self.graph.disabled = (
-            self.compare.disabled or problem is None or mine is None or problem.mesh != mine.mesh
-        )
+        self.graph.disabled = self.compare.disabled or not self._is_of_the_problem()
         self._facts.object = _place_words(place, known)
         label = "unsharded" if place is None else place.label
         self._heading.object = h(
             "h2", f"actions at {label} (click a head to sort)", title=TABLE_HELP
         )
+
+    def _is_of_the_problem(self) -> bool:
+        """Is the tree of the mesh that the explorer looks at?"""
+        searched = self.state.source.problem
+        problem = None if self._session is None else self._session.loaded.problem
+        return searched is not None and problem is not None and searched.mesh == problem.mesh
 
     def __panel__(self) -> Any:
         return pn.Row(self.centre, self.right)

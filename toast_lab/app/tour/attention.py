@@ -40,103 +40,92 @@ def sequence_side(s: Session) -> int:
 
 
 def _choose(s: Session, side: int) -> None:
-    if any(action in s.manual_actions for action in SIDES):
-        s.choose_side(s.analysis.compatibility_sets[0].resolution, "s", side)
+    if any(action in s.hand.actions for action in SIDES):
+        s.hand.choose_side(s.loaded.analysis.compatibility_sets[0].resolution, "s", side)
     else:
         take(s, SIDES[side])
 
 
 def _program(s: Session) -> str:
-    a = s.analysis
+    a = s.loaded.analysis
     twice = carriers(a, "S", 2)
     return (
-        "Attention with an average in place of the softmax, as in the paper. Keys and queries "
-        "both come from `x`, so "
-        f"that the scores `a` are `{dims(s, 'a')}`: conflicts on {listed(twice)}. The reduction "
-        "leaves `b` with "
-        f"`{dims(s, 'b')}` and the last matmul `z` with `{dims(s, 'z')}`: there the conflict ends."
+        "Attention with an average in place of the softmax, as in the paper. Keys and queries both "
+        f"come from `x`, so that the scores `a` are `{dims(s, 'a')}`: conflicts on "
+        f"{listed(twice)}. The reduction leaves `b` with `{dims(s, 'b')}` and the last matmul `z` "
+        f"with `{dims(s, 'z')}`: there the conflict ends."
     )
 
 
 def _names(s: Session) -> str:
-    a = s.analysis
+    a = s.loaded.analysis
     return (
         "The same program with I applied only. Every op has names of its own, written beside the "
-        "text and drawn as "
-        f"markers: {count(a.names.n, 'name')}, of which colour `S` has "
+        f"text and drawn as markers: {count(a.names.n, 'name')}, of which colour `S` has "
         f"{a.groups[a.group_index('S')].n_names}. Where a tensor has two of them, at its "
-        "definition or at a use, they "
-        "are in conflict."
+        "definition or at a use, they are in conflict."
     )
 
 
 def _graph(s: Session) -> str:
-    a, n = s.analysis, len(s.analysis.conflicts)
+    a, n = s.loaded.analysis, len(s.loaded.analysis.conflicts)
     return (
-        f"The lane of `S` is the paper's dimension graph: thin lines are M, red dashes the "
+        "The lane of `S` is the paper's dimension graph: thin lines are M, red dashes the "
         f"{count(n, 'conflict')}, on {listed(place_text(a, k) for k in range(n))}. Each could be "
-        "settled in two ways, "
-        f"which makes {2**n} resolutions of this small program alone. Most of them move data for "
-        "nothing."
+        f"settled in two ways, which makes {2**n} resolutions of this small program alone. Most of "
+        "them move data for nothing."
     )
 
 
 def _box(s: Session) -> str:
-    a, text = s.analysis, s.analysis.name_text
+    a, text = s.loaded.analysis, s.loaded.analysis.name_text
     (n, o), other = a.conflicts[0].sides, boxed_with(a, 0)[0]
     left, right = a.conflicts[other].sides
     return (
         f"Two conflicts are selected: on the definition of `a`, `{text[n]}` and `{text[o]}`, and "
-        "on a use of it, "
-        f"`{text[left]}` and `{text[right]}`. M leads straight down both sides, and no path goes "
-        "across: the paper's "
-        "box. Settled alike they cost nothing; settled differently, `a` would have to be moved "
-        "by an all_to_all."
+        f"on a use of it, `{text[left]}` and `{text[right]}`. M leads straight down both sides, "
+        "and no path goes across: the paper's box. Settled alike they cost nothing; settled "
+        "differently, `a` would have to be moved by an all_to_all."
     )
 
 
 def _one_path(s: Session) -> str:
-    a = s.analysis
+    a = s.loaded.analysis
     return (
         "Another program, `w = z + row sums of z`. Dim 0 of `z` goes straight on to `w`, but by "
-        "way of the sums `s` "
-        f"it "
-        "also reaches dim 1 of that use: a path across the box. Such conflicts are not "
-        "compatible, and the "
-        f"{count(len(a.conflicts), 'conflict')} fall into "
+        "way of the sums `s` it also reaches dim 1 of that use: a path across the box. Such "
+        f"conflicts are not compatible, and the {count(len(a.conflicts), 'conflict')} fall into "
         f"{count(len(a.compatibility_sets), 'set')}. "
         f"{begin(count(len(a.compatibility_sets), 'bit'))} settle them, "
-        f"{2 ** len(a.compatibility_sets)} ways instead "
-        f"of 2, and where the two differ an all_to_all may be due."
+        f"{2 ** len(a.compatibility_sets)} ways instead of 2, and where the two differ an "
+        "all_to_all may be due."
     )
 
 
 def _two_paths(s: Session) -> str:
-    a = s.analysis
+    a = s.loaded.analysis
     rows = [taken(s, (side,)) for side in SIDES]
     return (
-        "With `w = z + transpose(z)` both dims reach the other side too. The definition of `z` "
-        "and its use in the sum "
-        "make no box. By way of the transpose they are still in "
-        f"{count(len(a.compatibility_sets), 'set')}, the other "
-        f"way round. Whatever side is taken, `z` has to move: side 0 needs {sent(rows[0])}, side "
-        f"1 {sent(rows[1])}."
+        "With `w = z + transpose(z)` both dims reach the other side too. The definition of `z` and "
+        "its use in the sum make no box. By way of the transpose they are still in "
+        f"{count(len(a.compatibility_sets), 'set')}, the other way round. Whatever side is taken, "
+        f"`z` has to move: side 0 needs {sent(rows[0])}, side 1 {sent(rows[1])}."
     )
 
 
 def _set(s: Session) -> str:
-    a, n = s.analysis, len(s.analysis.conflicts)
+    a, n = s.loaded.analysis, len(s.loaded.analysis.conflicts)
     return (
-        f"Boxes chain the conflicts together. What they join is a compatibility set; here "
-        f"{count(len(a.compatibility_sets), 'set')} holds all {n}. One bit settles it, so that "
-        f"of {2**n} resolutions "
-        f"{s.analysis.n_resolutions} are left: all side 0 or all side 1, the two rows of the board."
+        "Boxes chain the conflicts together. What they join is a compatibility set; here "
+        f"{count(len(a.compatibility_sets), 'set')} holds all {n}. One bit settles it, so that of "
+        f"{2**n} resolutions {s.loaded.analysis.n_resolutions} are left: all side 0 or all side 1, "
+        "the two rows of the board."
     )
 
 
 def _whole_set(s: Session) -> bool:
-    return s.analysis is not None and set(s.conflicts) == set(
-        s.analysis.compatibility_sets[0].conflicts
+    return s.loaded.analysis is not None and set(s.selection.conflicts) == set(
+        s.loaded.analysis.compatibility_sets[0].conflicts
     )
 
 
@@ -144,11 +133,9 @@ def _sequence(s: Session) -> str:
     side = sequence_side(s)
     d = 1 if side else 0
     return (
-        f"Side {side} cuts dim {d} of {listed(carriers(s.analysis, 'S', 2))}: sequence sharding, "
-        "which lets "
-        "a Transformer read texts that no single device could hold. Choose it on axis `s` and "
-        "compare the listing with "
-        "the figure."
+        f"Side {side} cuts dim {d} of {listed(carriers(s.loaded.analysis, 'S', 2))}: sequence "
+        "sharding, which lets a Transformer read texts that no single device could hold. Choose it "
+        "on axis `s` and compare the listing with the figure."
     )
 
 
@@ -158,24 +145,21 @@ def _sequence_done(s: Session) -> str:
     where = [f"{kind} of {listed(moved(s, kind, plan))}" for kind in kinds if moved(s, kind, plan)]
     return (
         f"`a` is `{dims(s, 'a', plan)}` and `z` `{dims(s, 'z', plan)}`, with "
-        f"{' and '.join(where)}. "
-        f"A step takes {price(taken(s, plan))}."
+        f"{' and '.join(where)}. A step takes {price(taken(s, plan))}."
     )
 
 
 def _gathered(s: Session) -> str:
     return (
-        f"The listing is the figure's, line by line: {sent(taken(s, SIDES[1:]))}. `x` comes in "
-        "cut along the "
-        f"sequence, and so are "
-        "`k`, `v` and `q`. The scores `a` need every row of one operand and the device's own "
-        "columns of the other."
+        f"The listing is the figure's, line by line: {sent(taken(s, SIDES[1:]))}. `x` comes in cut "
+        "along the sequence, and so are `k`, `v` and `q`. The scores `a` need every row of one "
+        "operand and the device's own columns of the other."
     )
 
 
 def _other(s: Session) -> str:
     return (
-        f'The paper leaves the other resolution out "for lack of space". Flip the switch to side '
+        'The paper leaves the other resolution out "for lack of space". Flip the switch to side '
         f"{1 - sequence_side(s)}: the rows of `a` are cut instead, and other tensors have to move."
     )
 
@@ -184,13 +168,10 @@ def _other_done(s: Session) -> str:
     plan = (SIDES[1 - sequence_side(s)],)
     mine, other = taken(s, (SIDES[sequence_side(s)],)), taken(s, plan)
     return (
-        f"Gathered are {listed(moved(s, 'all_gather', plan))}, the two all_gathers of the "
-        "paper's text. The sum over "
-        f"the rows "
-        "of `a` is partial as well, hence the all_reduce of "
-        f"{listed(moved(s, 'all_reduce', plan))}, which the text "
-        f"does not "
-        f"mention. {price(other)} against {price(mine)}."
+        f"Gathered are {listed(moved(s, 'all_gather', plan))}, the two all_gathers of the paper's "
+        "text. The sum over the rows of `a` is partial as well, hence the all_reduce of "
+        f"{listed(moved(s, 'all_reduce', plan))}, which the text does not mention. {price(other)} "
+        f"against {price(mine)}."
     )
 
 
@@ -214,8 +195,7 @@ CHAPTER = Chapter(
                 lambda s: ["a = matmul", "c = broadcast", "d = div", "z = matmul"],
                 lambda s: "z = matmul",
                 lambda s: (
-                    f"`z = matmul(d, v)` sums over one of the two dims: `{dims(s, 'd')}` "
-                    "becomes "
+                    f"`z = matmul(d, v)` sums over one of the two dims: `{dims(s, 'd')}` becomes "
                     f"`{dims(s, 'z')}`."
                 ),
             ),
@@ -231,7 +211,7 @@ CHAPTER = Chapter(
             actions=(),
             level="names",
             select=lambda s: (factors(s, "a"), ()),
-            code=lambda s: identified_lines(s.analysis),
+            code=lambda s: identified_lines(s.loaded.analysis),
         ),
         Step(
             "attention.graph",
@@ -255,7 +235,7 @@ CHAPTER = Chapter(
             _box,
             actions=(),
             level="names",
-            select=lambda s: ((), (0, boxed_with(s.analysis, 0)[0])),
+            select=lambda s: ((), (0, boxed_with(s.loaded.analysis, 0)[0])),
         ),
         Step(
             "attention.one_path",
@@ -295,8 +275,10 @@ CHAPTER = Chapter(
             task=Task(
                 lambda s: "Select the set: click a row of the board.",
                 _whole_set,
-                lambda s: s.select((), s.analysis.compatibility_sets[0].conflicts),
-                lambda s: f"Selected: {count(len(s.conflicts), 'conflict')} that one bit settles.",
+                lambda s: s.selection.select((), s.loaded.analysis.compatibility_sets[0].conflicts),
+                lambda s: (
+                    f"Selected: {count(len(s.selection.conflicts), 'conflict')} that one bit settles."
+                ),
             ),
         ),
         Step(
@@ -309,10 +291,10 @@ CHAPTER = Chapter(
             _sequence,
             actions=(),
             tab="listing",
-            select=lambda s: ((), s.analysis.compatibility_sets[0].conflicts),
+            select=lambda s: ((), s.loaded.analysis.compatibility_sets[0].conflicts),
             task=Task(
                 lambda s: f"Choose side {sequence_side(s)} on `s`.",
-                lambda s: SIDES[sequence_side(s)] in s.manual_actions,
+                lambda s: SIDES[sequence_side(s)] in s.hand.actions,
                 lambda s: _choose(s, sequence_side(s)),
                 _sequence_done,
             ),
@@ -333,9 +315,8 @@ CHAPTER = Chapter(
                 lambda s: ["x", "k", "v", "q", "qt"],
                 lambda s: moved(s, "all_gather", SIDES[1:])[0],
                 lambda s: (
-                    f"`{moved(s, 'all_gather', SIDES[1:])[0]}_` is the whole of it; `z_`, "
-                    "a partial sum, is "
-                    f"then scattered."
+                    f"`{moved(s, 'all_gather', SIDES[1:])[0]}_` is the whole of it; `z_`, a "
+                    "partial sum, is then scattered."
                 ),
             ),
         ),
@@ -349,10 +330,10 @@ CHAPTER = Chapter(
             _other,
             actions=SIDES[1:],
             tab="listing",
-            select=lambda s: ((), s.analysis.compatibility_sets[0].conflicts),
+            select=lambda s: ((), s.loaded.analysis.compatibility_sets[0].conflicts),
             task=Task(
                 lambda s: f"Choose side {1 - sequence_side(s)} on `s`.",
-                lambda s: SIDES[1 - sequence_side(s)] in s.manual_actions,
+                lambda s: SIDES[1 - sequence_side(s)] in s.hand.actions,
                 lambda s: _choose(s, 1 - sequence_side(s)),
                 _other_done,
             ),

@@ -31,99 +31,85 @@ BATCH, MODEL = "B->b", "U->m"
 
 
 def _system(s: Session) -> str:
-    p, a = s.analysis.program, s.analysis
+    p, a = s.loaded.analysis.program, s.loaded.analysis
     return (
-        "The paper's Figure 7 is the row of pages above. **Load** reads a program, here "
-        "StableHLO of JAX, "
-        f"{count(p.n_ops - p.n_arguments, 'op')}. **Graph** is the static analysis: it finds "
-        f"{a.names.n} dimension "
-        f"names "
-        "and sorts them into colours. **By hand** and **Search** pick colours to shard, priced "
-        "by one cost model for "
-        f"`{s.problem.machine.name}` on the mesh `{s.problem.mesh}`. **Compare** lowers plans to "
-        "device-local "
-        "code, compiles and runs them."
+        "The paper's Figure 7 is the row of pages above. **Load** reads a program, here StableHLO "
+        f"of JAX, {count(p.n_ops - p.n_arguments, 'op')}. **Graph** is the static analysis: it "
+        f"finds {a.names.n} dimension names and sorts them into colours. **By hand** and "
+        "**Search** pick colours to shard, priced by one cost model for "
+        f"`{s.loaded.problem.machine.name}` on the mesh `{s.loaded.problem.mesh}`. **Compare** "
+        "lowers plans to device-local code, compiles and runs them."
     )
 
 
 def _program(s: Session) -> str:
-    a = s.analysis
+    a = s.loaded.analysis
     names = [g.name for g in a.groups if g.n_names > 1]
     yellow, green = (
         f"`{c}` ({a.groups[a.group_index(c)].size}) on {listed(carriers(a, c))}" for c in ("B", "U")
     )
     return (
-        "Two matmuls with a ReLU between them. In the listing below every dim has its colour: "
-        "dims of one colour "
-        f"should be cut alike. There are {count(len(names), 'colour')}. The paper's yellow is "
-        f"{yellow}, its green "
-        f"{green}. "
-        "Nobody wrote these colours down: they come out of what each op does."
+        "Two matmuls with a ReLU between them. In the listing below every dim has its colour: dims "
+        f"of one colour should be cut alike. There are {count(len(names), 'colour')}. The paper's "
+        f"yellow is {yellow}, its green {green}. Nobody wrote these colours down: they come out of "
+        "what each op does."
     )
 
 
 def _rules(s: Session) -> str:
     y = factors(s, "y")
-    classes = s.analysis.program.factor_class
-    summed = [s.analysis.name_text[n] for n in y if classes[n] == REDUCTION]
+    classes = s.loaded.analysis.program.factor_class
+    summed = [s.loaded.analysis.name_text[n] for n in y if classes[n] == REDUCTION]
     return (
-        "Every op has a rule, the figure's, that says which dims of its operands and results "
-        "are cut together. The "
-        f"selected markers are all there is to `y = matmul(x, w1)`: {count(len(y), 'name')}, "
-        f"{count(len(y), 'way')} to cut it. Cutting along {listed(summed)} leaves partial sums, "
-        "which an "
-        "`all_reduce` has to add up. Beside the text every dim is fresh, with the identities I "
-        "of the rule below."
+        "Every op has a rule, the figure's, that says which dims of its operands and results are "
+        "cut together. The selected markers are all there is to `y = matmul(x, w1)`: "
+        f"{count(len(y), 'name')}, {count(len(y), 'way')} to cut it. Cutting along "
+        f"{listed(summed)} leaves partial sums, which an `all_reduce` has to add up. Beside the "
+        "text every dim is fresh, with the identities I of the rule below."
     )
 
 
 def _fresh(s: Session) -> str:
-    text = fresh_lines(s.analysis)
+    text = fresh_lines(s.loaded.analysis)
     return (
         "The analysis gives a fresh name to each dim of each definition and each use; `x.0'` is "
-        "dim 0 of the first use "
-        f"of x. M leads from definitions to uses, {count(text.count('→'), 'entry', 'entries')} "
-        "here. I holds the "
-        f"{count(text.count('≐'), 'identity', 'identities')} of the ops' rules. The marked line "
-        "of the graph is one op "
-        "of these."
+        "dim 0 of the first use of x. M leads from definitions to uses, "
+        f"{count(text.count('→'), 'entry', 'entries')} here. I holds the "
+        f"{count(text.count('≐'), 'identity', 'identities')} of the ops' rules. The marked line of "
+        "the graph is one op of these."
     )
 
 
 def _identified(s: Session) -> str:
     return (
-        f"I applied: each name left is one way to cut one op. These {s.analysis.names.n} names "
-        "are the graph's markers, "
-        "with the same numbers, and M is the thin lines between them. Each op could still be cut "
-        "in a way of its own: "
-        "where neighbours along M are cut differently, data has to move between devices."
+        f"I applied: each name left is one way to cut one op. These {s.loaded.analysis.names.n} "
+        "names are the graph's markers, with the same numbers, and M is the thin lines between "
+        "them. Each op could still be cut in a way of its own: where neighbours along M are cut "
+        "differently, data has to move between devices."
     )
 
 
 def _colours(s: Session) -> str:
-    a = s.analysis
+    a = s.loaded.analysis
     u = a.groups[a.group_index("U")]
     return (
         "Now read M as identities too. What hangs together becomes one colour, a lane of the "
-        "graph: "
-        f"`U` joins {count(u.n_names, 'name')}, on {listed(carriers(a, 'U'))}. A plan no longer "
-        "cuts tensors one by "
-        "one: it puts a colour on a mesh axis, and every tensor with that colour follows."
+        f"graph: `U` joins {count(u.n_names, 'name')}, on {listed(carriers(a, 'U'))}. A plan no "
+        "longer cuts tensors one by one: it puts a colour on a mesh axis, and every tensor with "
+        "that colour follows."
     )
 
 
 def _contracted(s: Session) -> str:
-    a = s.analysis
+    a = s.loaded.analysis
     return next(a.dim_text(n) for n in factors(s, "w") if a.program.factor_class[n] == REDUCTION)
 
 
 def _batch(s: Session) -> str:
     return (
-        f"The mesh `{s.problem.mesh}` has {s.problem.mesh.n_devices} devices. To cut the batch, "
-        "colour `B` goes on "
-        f"axis "
-        f"`b`: select it left, then take the offer for `b`. Unsharded, a step takes "
-        f"{price(taken(s, ()))} by the cost model."
+        f"The mesh `{s.loaded.problem.mesh}` has {s.loaded.problem.mesh.n_devices} devices. To cut "
+        "the batch, colour `B` goes on axis `b`: select it left, then take the offer for `b`. "
+        f"Unsharded, a step takes {price(taken(s, ()))} by the cost model."
     )
 
 
@@ -131,34 +117,31 @@ def _batch_done(s: Session) -> str:
     row = taken(s, (BATCH,))
     return (
         f"`x` is now `{dims(s, 'x', [BATCH])}`, cut along `b`, and so are "
-        f"{listed(carriers(s.analysis, 'B')[1:])}. "
-        f"Every device works on its own rows: {sent(row)}. A step takes {price(row)}."
+        f"{listed(carriers(s.loaded.analysis, 'B')[1:])}. Every device works on its own rows: "
+        f"{sent(row)}. A step takes {price(row)}."
     )
 
 
 def _whole(s: Session) -> list[str]:
     """Arguments that cutting the batch leaves whole."""
-    specs, program = plan_of(s, [BATCH]).value_specs(), s.analysis.program
+    specs, program = plan_of(s, [BATCH]).value_specs(), s.loaded.analysis.program
     return [program.value_name[v] for v in range(program.n_arguments) if not any(specs[v])]
 
 
 def _tiles(s: Session) -> str:
     return (
         "Each box is a device and the filled part is what it holds of `x`. Devices that share a "
-        "hue hold the same "
-        f"rows: axis `b` has {s.problem.mesh.sizes[0]} parts, and the {s.problem.mesh.sizes[1]} "
-        "devices along `m` are "
-        f"copies. {listed(_whole(s))} are whole everywhere, which is the price of cutting only "
-        "the batch."
+        f"hue hold the same rows: axis `b` has {s.loaded.problem.mesh.sizes[0]} parts, and the "
+        f"{s.loaded.problem.mesh.sizes[1]} devices along `m` are copies. {listed(_whole(s))} are "
+        "whole everywhere, which is the price of cutting only the batch."
     )
 
 
 def _megatron(s: Session) -> str:
     return (
-        f"To cut {listed(_whole(s))} as well, put colour `U` on axis `m`. The first matmul and "
-        "the ReLU then work on "
-        "their own columns. The second matmul sums over `U`, so that each device has a part of "
-        "the sum only."
+        f"To cut {listed(_whole(s))} as well, put colour `U` on axis `m`. The first matmul and the "
+        "ReLU then work on their own columns. The second matmul sums over `U`, so that each device "
+        "has a part of the sum only."
     )
 
 
@@ -167,9 +150,8 @@ def _megatron_done(s: Session) -> str:
     row = taken(s, both)
     lines = [f"`{c.kind} {{{','.join(c.axes)}}}` on `{c.value}`" for c in cost(s, both).collectives]
     return (
-        f"The listing has {' and '.join(lines)}, as in the figure. `w1` is "
-        f"`{dims(s, 'w1', both)}` and `w2` "
-        f"`{dims(s, 'w2', both)}`. This is Megatron's way: {sent(row)}, {price(row)}."
+        f"The listing has {' and '.join(lines)}, as in the figure. `w1` is `{dims(s, 'w1', both)}` "
+        f"and `w2` `{dims(s, 'w2', both)}`. This is Megatron's way: {sent(row)}, {price(row)}."
     )
 
 
@@ -178,11 +160,9 @@ def _back_and_forth(s: Session) -> str:
     better = "slower" if both.time_s > first.time_s else "faster"
     return (
         f"The model is tiny, so that the all_reduce costs more than it gains: {price(both)} are "
-        f"{better} than "
-        f"{price(first)} before. The cost model adds up compute, {seconds_text(both.compute_s)}, "
-        "and collectives, "
-        f"{seconds_text(both.comm_s)}, along the critical path, and the memory that is alive at "
-        "the peak."
+        f"{better} than {price(first)} before. The cost model adds up compute, "
+        f"{seconds_text(both.compute_s)}, and collectives, {seconds_text(both.comm_s)}, along the "
+        "critical path, and the memory that is alive at the peak."
     )
 
 
@@ -222,7 +202,7 @@ CHAPTER = Chapter(
             actions=(),
             level="names",
             select=lambda s: (factors(s, "y"), ()),
-            code=lambda s: fresh_lines(s.analysis, "y"),
+            code=lambda s: fresh_lines(s.loaded.analysis, "y"),
         ),
         Step(
             "mlp.fresh",
@@ -235,7 +215,7 @@ CHAPTER = Chapter(
             actions=(),
             level="names",
             select=lambda s: (factors(s, "z"), ()),
-            code=lambda s: fresh_lines(s.analysis),
+            code=lambda s: fresh_lines(s.loaded.analysis),
         ),
         Step(
             "mlp.identified",
@@ -248,7 +228,7 @@ CHAPTER = Chapter(
             actions=(),
             level="names",
             select=lambda s: ((), ()),
-            code=lambda s: identified_lines(s.analysis),
+            code=lambda s: identified_lines(s.loaded.analysis),
         ),
         Step(
             "mlp.colours",
@@ -264,11 +244,10 @@ CHAPTER = Chapter(
             drawer=True,
             quiz=Quiz(
                 "Along which colour does the second matmul sum?",
-                lambda s: [g.name for g in s.analysis.groups if g.n_names > 1],
+                lambda s: [g.name for g in s.loaded.analysis.groups if g.n_names > 1],
                 _contracted,
                 lambda s: (
-                    f"`w` is `{dims(s, 'w')}`: {_contracted(s)} of `z` `{dims(s, 'z')}` "
-                    "and `w2` "
+                    f"`w` is `{dims(s, 'w')}`: {_contracted(s)} of `z` `{dims(s, 'z')}` and `w2` "
                     f"`{dims(s, 'w2')}` is gone from it."
                 ),
             ),
@@ -286,7 +265,7 @@ CHAPTER = Chapter(
             select=lambda s: ((), ()),
             task=Task(
                 lambda s: "Put colour `B` on axis `b`.",
-                lambda s: BATCH in s.manual_actions,
+                lambda s: BATCH in s.hand.actions,
                 lambda s: take(s, BATCH),
                 _batch_done,
             ),
@@ -317,7 +296,7 @@ CHAPTER = Chapter(
             select=lambda s: ((), ()),
             task=Task(
                 lambda s: "Put colour `U` on axis `m`.",
-                lambda s: {BATCH, MODEL} <= set(s.manual_actions),
+                lambda s: {BATCH, MODEL} <= set(s.hand.actions),
                 lambda s: take(s, BATCH, MODEL),
                 _megatron_done,
             ),
@@ -338,9 +317,8 @@ CHAPTER = Chapter(
                 lambda s: ["y", "z", "w"],
                 lambda s: moved(s, "all_reduce", (BATCH, MODEL))[0],
                 lambda s: (
-                    "The collective stands on "
-                    f"{listed(moved(s, 'all_reduce', (BATCH, MODEL)))}; the table has "
-                    f"its bytes and time."
+                    f"The collective stands on {listed(moved(s, 'all_reduce', (BATCH, MODEL)))}; "
+                    "the table has its bytes and time."
                 ),
             ),
         ),

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import param
 
-from toast_lab.app.loading import load_ahead
+from toast_lab.app.loading import load_at_once
 from toast_lab.app.session import Session
 from toast_lab.app.tour import attention, mlp, transformer, xxt
 from toast_lab.app.tour.step import Chapter, Scene, Step
@@ -44,11 +44,17 @@ class Tour(param.Parameterized):
         session.param.watch(lambda e: self._moved(), "tour")
         if self.step is not None:  # a page that was loaded anew
             scene = self.step.scene
-            self._loaded[scene.model, scene.sizes] = load_ahead(
-                scene.model, scene.sizes
+            self._loaded[scene.model, scene.sizes] = load_at_once(
+                scene.model, dict(scene.sizes)
             ).analysis.program.digest()
-        watched = ["step", "analysis", "problem", "plans", "names", "conflicts", "job_changes"]
-        session.param.watch(lambda *_: None if self._moving else self._changed(), watched)
+        for part, names in (
+            (session, ["step"]),
+            (session.loaded, ["analysis", "problem"]),
+            (session.plans, ["items"]),
+            (session.selection, ["names", "conflicts"]),
+            (session.work, ["changes"]),
+        ):
+            part.param.watch(lambda *_: None if self._moving else self._changed(), names)
 
     # -- reading -----------------------------------------------------------------------------------
     @property
@@ -87,8 +93,8 @@ class Tour(param.Parameterized):
         if not self.there:
             scene = step.scene
             return (
-                f"This step is about {scene.model} on the mesh {scene.mesh}; something else "
-                "is loaded."
+                f"This step is about {scene.model} on the mesh {scene.mesh}; something else is "
+                "loaded."
             )
         return "" if session.step == step.page else "This step is on another page."
 
@@ -229,22 +235,23 @@ class Tour(param.Parameterized):
         if Tour._ahead is None:
             scenes = list(dict.fromkeys((s.scene.model, s.scene.sizes) for s in STEPS))
             Tour._ahead = threading.Thread(
-                target=lambda: [load_ahead(*scene) for scene in scenes], daemon=True
+                target=lambda: [load_at_once(model, dict(sizes)) for model, sizes in scenes],
+                daemon=True,
             )
             Tour._ahead.start()
 
     # -- bringing about ----------------------------------------------------------------------------
     def _may(self, scene: Scene) -> bool:
-        if self.session.busy and not self._scene_is(scene):
-            self.session.say(
-                f"{self.session.job.title} is still running; wait for it or cancel it, then go on.",
+        if self.session.work.busy and not self._scene_is(scene):
+            self.session.notices.say(
+                f"{self.session.work.job.title} is still running; wait for it or cancel it, then go on.",
                 "error",
             )
             return False
         return True
 
     def _digest(self) -> str:
-        program = self.session.analysis.program
+        program = self.session.loaded.analysis.program
         # 15 ms for thousands of ops, and it is asked for at every turn
         if self._known[0] is not program:
             self._known = (program, program.digest())
@@ -252,29 +259,29 @@ class Tour(param.Parameterized):
 
     def _scene_is(self, scene: Scene) -> bool:
         session = self.session
-        if session.analysis is None or session.problem is None:
+        if session.loaded.analysis is None or session.loaded.problem is None:
             return False
         wanted = self._loaded.get((scene.model, scene.sizes))
         return (
             wanted is not None
             and self._digest() == wanted
-            and str(session.problem.mesh).replace(" ", "") == scene.mesh
-            and session.problem.machine.name == scene.machine
+            and str(session.loaded.problem.mesh).replace(" ", "") == scene.mesh
+            and session.loaded.problem.machine.name == scene.machine
         )
 
     def _establish(self, step: Step) -> None:
         session, scene = self.session, step.scene
         known = (scene.model, scene.sizes)
-        if session.analysis is None or self._loaded.get(known) != self._digest():
+        if session.loaded.analysis is None or self._loaded.get(known) != self._digest():
             # Set before the model is loaded, or it is priced twice
-            session.param.update(mesh=scene.mesh, machine=scene.machine, memory_gib=None)
+            session.loaded.param.update(mesh=scene.mesh, machine=scene.machine, memory_gib=None)
             session.load(scene.model, dict(scene.sizes))
             self._loaded[known] = self._digest()
         if not self._scene_is(scene):
             session.set_problem(mesh=scene.mesh, machine=scene.machine, memory_gib=None)
-        if step.actions is not None and session.manual_actions != step.actions:
-            with session.guarded():
-                session.take_by_hand(list(step.actions))
+        if step.actions is not None and session.hand.actions != step.actions:
+            with session.notices.guarded():
+                session.hand.take(list(step.actions))
         if step.select is not None:
-            session.select(*step.select(session))
+            session.selection.select(*step.select(session))
         session.step = step.page

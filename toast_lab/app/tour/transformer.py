@@ -42,7 +42,7 @@ RIVALS = ("mcts", "automap", "alpa")
 
 def hidden_value(s: Session) -> str:
     """The first activation with the dims batch, sequence and hidden."""
-    a = s.analysis
+    a = s.loaded.analysis
     wanted = ["batch", "sequence", "hidden"]
     return next(
         a.program.value_name[v]
@@ -52,49 +52,44 @@ def hidden_value(s: Session) -> str:
 
 
 def _hidden_names(s: Session) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    a = s.analysis
+    a = s.loaded.analysis
     op = int(a.program.value_op[a.program.value_name.index(hidden_value(s))])
     return tuple(a.program.factors(op)), ()
 
 
 def _program(s: Session) -> str:
-    a, p = s.analysis, s.analysis.program
+    a, p = s.loaded.analysis, s.loaded.analysis.program
     return (
         f"A Gemma-style Transformer of {SIZES['layers']} layers with its Adam training step: "
-        f"{p.n_ops - p.n_arguments:,} "
-        f"ops and {a.names.n:,} dimension names, yet only "
-        f"{sum(1 for g in a.groups if g.n_names > 1)} colours to shard. "
-        "Each lane is a colour, each row a source line; layers run through the same lines, so "
-        "they lie on top of each "
+        f"{p.n_ops - p.n_arguments:,} ops and {a.names.n:,} dimension names, yet only "
+        f"{sum(1 for g in a.groups if g.n_names > 1)} colours to shard. Each lane is a colour, "
+        "each row a source line; layers run through the same lines, so they lie on top of each "
         f"other and ×{SIZES['layers']} stands beside them."
     )
 
 
 def _sets(s: Session) -> str:
-    a = s.analysis
+    a = s.loaded.analysis
     alike = Counter(x.resolution for x in a.compatibility_sets)
     each = len(a.conflicts) // max(1, len(a.compatibility_sets))
     return (
         f"{begin(count(len(a.conflicts), 'conflict'))}, but "
-        f"{count(len(a.compatibility_sets), 'compatibility set')}: "
-        f"one a layer, of {each} conflicts. Their graphs are isomorphic, so one bit settles "
-        f"{max(alike.values())} of them alike and {a.n_resolutions} resolutions are left, "
-        "however many layers there "
-        "are. The paper counts 4, a forward and a backward set each; here the saved softmax ties "
-        "the two."
+        f"{count(len(a.compatibility_sets), 'compatibility set')}: one a layer, of {each} "
+        f"conflicts. Their graphs are isomorphic, so one bit settles {max(alike.values())} of them "
+        f"alike and {a.n_resolutions} resolutions are left, however many layers there are. The "
+        "paper counts 4, a forward and a backward set each; here the saved softmax ties the two."
     )
 
 
 def _data(s: Session) -> str:
     row = taken(s, ())
-    limit = bytes_text(s.problem.memory_limit_bytes)
+    limit = bytes_text(s.loaded.problem.memory_limit_bytes)
     fits = "which fits" if row.fits else f"more than the {limit} of a device"
     return (
-        f"On one device a step needs {bytes_text(row.peak_bytes)}, {fits}. Data parallelism is "
-        "one action: the "
-        f"colour `batch`, {s.analysis.groups[s.analysis.group_index('batch')].n_names} names in "
-        "all, on axis `data`. "
-        "No strategy is coded anywhere; watch what it becomes."
+        f"On one device a step needs {bytes_text(row.peak_bytes)}, {fits}. Data parallelism is one "
+        "action: the colour `batch`, "
+        f"{s.loaded.analysis.groups[s.loaded.analysis.group_index('batch')].n_names} names in all, "
+        "on axis `data`. No strategy is coded anywhere; watch what it becomes."
     )
 
 
@@ -107,23 +102,19 @@ def _left(s: Session) -> str:
     name = hidden_value(s)
     return (
         f"`{name}` is an activation of three dims, `{dims(s, name)}`, under this plan "
-        f"`{dims(s, name, DATA)}`. "
-        f"As on the left of the figure it is cut along one axis: {s.problem.mesh.sizes[0]} "
-        "different shards, each on "
-        f"the {s.problem.mesh.sizes[1]} devices along `model`, in one hue. Choose above which "
+        f"`{dims(s, name, DATA)}`. As on the left of the figure it is cut along one axis: "
+        f"{s.loaded.problem.mesh.sizes[0]} different shards, each on the "
+        f"{s.loaded.problem.mesh.sizes[1]} devices along `model`, in one hue. Choose above which "
         "two dims are drawn."
     )
 
 
 def _fsdp(s: Session) -> str:
     return (
-        "The batch has taken axis `data` wherever a tensor has it; parameters and the "
-        "optimiser's state do not. "
-        "Putting "
-        "`d_model` on the same axis cuts just those. That is fully sharded data parallelism, "
-        "FSDP: earlier actions "
-        "keep "
-        "what they have, and order is what makes the difference."
+        "The batch has taken axis `data` wherever a tensor has it; parameters and the optimiser's "
+        "state do not. Putting `d_model` on the same axis cuts just those. That is fully sharded "
+        "data parallelism, FSDP: earlier actions keep what they have, and order is what makes the "
+        "difference."
     )
 
 
@@ -138,10 +129,9 @@ def _fsdp_done(s: Session) -> str:
 def _model(s: Session) -> str:
     return (
         "Model parallelism: `hidden` cuts the MLPs, `heads` the attention and `vocab` the "
-        "embedding, each along "
-        "`model`. It is the MLP chapter's Figure 2c again, in every layer at once: one action is "
-        "mirrored to the "
-        "colours of all layers, since their arguments are used alike."
+        "embedding, each along `model`. It is the MLP chapter's Figure 2c again, in every layer at "
+        "once: one action is mirrored to the colours of all layers, since their arguments are used "
+        "alike."
     )
 
 
@@ -154,9 +144,8 @@ def _right(s: Session) -> str:
     name = hidden_value(s)
     return (
         f"The same activation, now `{dims(s, name, MEGATRON)}`: cut along both axes, as on the "
-        "right of the figure. "
-        f"Each of the {s.problem.mesh.n_devices} devices holds a part of its own, and every hue "
-        "stands once."
+        f"right of the figure. Each of the {s.loaded.problem.mesh.n_devices} devices holds a part "
+        "of its own, and every hue stands once."
     )
 
 
@@ -167,132 +156,123 @@ def _sequence(s: Session) -> str:
         if kind == "all_reduce" and axes == ("model",)
     )
     return (
-        f"The {n} all_reduces over `model` sum activations that every device then keeps whole. "
-        "Put `sequence` on "
-        f"`model` as well: "
-        "what has neither heads nor hidden is cut along the text. This colour has the conflict, "
-        "so the action "
-        "says which side: `sequence` side 1."
+        f"The {n} all_reduces over `model` sum activations that every device then keeps whole. Put "
+        "`sequence` on `model` as well: what has neither heads nor hidden is cut along the text. "
+        "This colour has the conflict, so the action says which side: `sequence` side 1."
     )
 
 
 def _sequenced(s: Session) -> bool:
-    return any(a.startswith("sequence") and a.endswith("->model") for a in s.manual_actions)
+    return any(a.startswith("sequence") and a.endswith("->model") for a in s.hand.actions)
 
 
 def _sequence_done(s: Session) -> str:
     before, row = taken(s, MEGATRON), taken(s)
     return (
-        "Sequence parallelism, as experts do it by hand: an all_reduce became a reduce_scatter "
-        "and an all_gather "
-        f"with less kept in between. {price(row)}, after {price(before)}. Now {sent(row)}."
+        "Sequence parallelism, as experts do it by hand: an all_reduce became a reduce_scatter and "
+        f"an all_gather with less kept in between. {price(row)}, after {price(before)}. Now "
+        f"{sent(row)}."
     )
 
 
 def _search(s: Session) -> str:
     return (
-        f"By hand it took {count(len(s.manual_actions), 'action')} and an expert. Monte Carlo "
-        "tree search tries "
-        "sequences of the same actions, guided by the cost model. Run it: the curves show the "
-        "best "
-        "cost, time and memory so far. Reordered actions that end in one sharding are one node "
-        "of its tree."
+        f"By hand it took {count(len(s.hand.actions), 'action')} and an expert. Monte Carlo tree "
+        "search tries sequences of the same actions, guided by the cost model. Run it: the curves "
+        "show the best cost, time and memory so far. Reordered actions that end in one sharding "
+        "are one node of its tree."
     )
 
 
 def _search_done(s: Session) -> str:
-    best = s.adviser()
+    best = s.hand.adviser()
     assert best is not None
     mine = taken(s)
     hand = (
         f"{seconds_text(mine.time_s)} by hand"
-        if s.manual_actions
+        if s.hand.actions
         else f"{seconds_text(mine.time_s)} unsharded"
     )
     actions = listed(a for a in best.plan.actions if "->" in a)
     return (
         f"{best.name}: {seconds_text(best.cost.time_s)} a step and "
-        f"{bytes_text(best.cost.peak_bytes)} a device, "
-        f"against {hand}. Its actions: {actions}. No strategy was told to it."
+        f"{bytes_text(best.cost.peak_bytes)} a device, against {hand}. Its actions: {actions}. No "
+        "strategy was told to it."
     )
 
 
 def _beside(s: Session) -> str:
-    best = s.adviser()
+    best = s.hand.adviser()
     if best is None:
         return (
-            "The search's plan stands beside yours here as soon as there is one. Press the "
-            "button to run one."
+            "The search's plan stands beside yours here as soon as there is one. Press the button "
+            "to run one."
         )
     row = taken(s)
     return (
-        f"The plan by hand is back at its first action. Beside it stands what the search would do: "
-        f"{seconds_text(best.cost.time_s)} against "
-        f"{seconds_text(row.time_s)}. The list shows which of its actions you have and which you "
-        "lack; take over "
-        "its next one, one at a time, and undo it if you like."
+        "The plan by hand is back at its first action. Beside it stands what the search would do: "
+        f"{seconds_text(best.cost.time_s)} against {seconds_text(row.time_s)}. The list shows "
+        "which of its actions you have and which you lack; take over its next one, one at a time, "
+        "and undo it if you like."
     )
 
 
 def _stepped(s: Session) -> bool:
-    best = s.adviser()
+    best = s.hand.adviser()
     if best is None:
         return False
-    return s.next_of(best) is None or any(
-        a in best.plan.actions for a in s.manual_actions if a not in MEGATRON[:1]
+    return s.hand.next_of(best) is None or any(
+        a in best.plan.actions for a in s.hand.actions if a not in MEGATRON[:1]
     )
 
 
 def _take_next(s: Session) -> None:
-    best = s.adviser()
+    best = s.hand.adviser()
     if best is None:
-        s.ask_search()
+        s.hand.ask_search()
     else:
-        s.take_next(best)
+        s.hand.take_next(best)
 
 
 def _evaluation(s: Session) -> str:
     return (
         "Figures 8 and 9 compare step times and search times of four methods on five models. The "
-        "whole rerun is in "
-        f"docs/evaluation.md; here is a small one: {', '.join(RIVALS)} race on this program, "
-        f"{RACE_S:.0f} s each, "
-        "priced by the one cost model. The curve is the best plan against search time, the table "
-        "has both of the "
-        "figures' numbers."
+        f"whole rerun is in docs/evaluation.md; here is a small one: {', '.join(RIVALS)} race on "
+        f"this program, {RACE_S:.0f} s each, priced by the one cost model. The curve is the best "
+        "plan against search time, the table has both of the figures' numbers."
     )
 
 
 def _raced(s: Session) -> str:
     found = [
         f"{r.method} {seconds_text(r.time_s)} after {r.own_best_s or 0:.1f} s"
-        for r in s.race.rows
+        for r in s.searches.race.rows
         if r.score
     ]
-    return f"{begin(s.race.verdict())} Step time and when it was found: {'; '.join(found)}."
+    return (
+        f"{begin(s.searches.race.verdict())} Step time and when it was found: {'; '.join(found)}."
+    )
 
 
 def _scaling(s: Session) -> str:
-    a = s.analysis
+    a = s.loaded.analysis
     return (
         "Figure 10 grows T2B's sequence together with the mesh. docs/evaluation.md has the "
         'rerun, "Scaling devices '
         "and "
         'sequence length". To do it here, set `layers`, `sequence` and the mesh as you like and '
-        "search again: "
-        f"the plan by hand has {count(len(s.manual_actions), 'action')} on `{s.problem.mesh}`, "
-        "the sequence is "
-        f"{a.groups[a.group_index('sequence')].size} now."
+        f"search again: the plan by hand has {count(len(s.hand.actions), 'action')} on "
+        f"`{s.loaded.problem.mesh}`, the sequence is {a.groups[a.group_index('sequence')].size} "
+        "now."
     )
 
 
 def _end(s: Session) -> str:
     return (
-        f"That is the whole method. All {len(s.plans)} plans of this program are in the table: "
-        "price them on other "
-        "machines, compile or execute them on virtual devices, and export PartitionSpecs for "
-        "your own code. Your own "
-        "model loads on the first page. Leaving the tour keeps all that you see."
+        f"That is the whole method. All {len(s.plans.items)} plans of this program are in the "
+        "table: price them on other machines, compile or execute them on virtual devices, and "
+        "export PartitionSpecs for your own code. Your own model loads on the first page. Leaving "
+        "the tour keeps all that you see."
     )
 
 
@@ -321,7 +301,7 @@ CHAPTER = Chapter(
             _sets,
             actions=(),
             tab="listing",
-            select=lambda s: ((), s.analysis.compatibility_sets[0].conflicts),
+            select=lambda s: ((), s.loaded.analysis.compatibility_sets[0].conflicts),
         ),
         Step(
             "transformer.data",
@@ -336,7 +316,7 @@ CHAPTER = Chapter(
             select=lambda s: colour_names(s, "batch"),
             task=Task(
                 lambda s: "Put `batch` on `data`.",
-                lambda s: DATA[0] in s.manual_actions,
+                lambda s: DATA[0] in s.hand.actions,
                 lambda s: take(s, *DATA),
                 _data_done,
             ),
@@ -367,7 +347,7 @@ CHAPTER = Chapter(
             select=lambda s: colour_names(s, "d_model"),
             task=Task(
                 lambda s: "Put `d_model` on `data`.",
-                lambda s: set(FSDP) <= set(s.manual_actions),
+                lambda s: set(FSDP) <= set(s.hand.actions),
                 lambda s: take(s, *FSDP),
                 _fsdp_done,
             ),
@@ -385,7 +365,7 @@ CHAPTER = Chapter(
             select=lambda s: colour_names(s, "hidden"),
             task=Task(
                 lambda s: "Put `hidden`, `heads` and `vocab` on `model`.",
-                lambda s: set(MEGATRON) <= set(s.manual_actions),
+                lambda s: set(MEGATRON) <= set(s.hand.actions),
                 lambda s: take(s, *MEGATRON),
                 _model_done,
             ),
@@ -431,8 +411,8 @@ CHAPTER = Chapter(
             _search,
             task=Task(
                 lambda s: "Run the search.",
-                lambda s: s.adviser() is not None and not s.busy,
-                lambda s: s.ask_search(),
+                lambda s: s.hand.adviser() is not None and not s.work.busy,
+                lambda s: s.hand.ask_search(),
                 _search_done,
             ),
         ),
@@ -451,7 +431,7 @@ CHAPTER = Chapter(
                 lambda s: "Take the search's next step.",
                 _stepped,
                 _take_next,
-                lambda s: f"The plan by hand: {listed(s.manual_actions)}, {price(taken(s))}.",
+                lambda s: f"The plan by hand: {listed(s.hand.actions)}, {price(taken(s))}.",
             ),
         ),
         Step(
@@ -464,8 +444,8 @@ CHAPTER = Chapter(
             _evaluation,
             task=Task(
                 lambda s: "Race the methods.",
-                lambda s: s.race.found is not None and not s.busy,
-                lambda s: s.start_race(RIVALS, RACE_S, 0),
+                lambda s: s.searches.race.raced is not None and not s.work.busy,
+                lambda s: s.searches.start_race(RIVALS, RACE_S, 0),
                 _raced,
             ),
             tab="race",

@@ -50,8 +50,8 @@ def value(analysis: Analysis, name: str) -> int:
 
 def factors(session: Session, name: str) -> tuple[int, ...]:
     """Names of the op that makes a value."""
-    program = session.analysis.program
-    return tuple(program.factors(int(program.value_op[value(session.analysis, name)])))
+    program = session.loaded.analysis.program
+    return tuple(program.factors(int(program.value_op[value(session.loaded.analysis, name)])))
 
 
 def carriers(analysis: Analysis, colour: str, times: int = 1) -> list[str]:
@@ -66,7 +66,7 @@ def carriers(analysis: Analysis, colour: str, times: int = 1) -> list[str]:
 
 def dims(session: Session, name: str, actions: Sequence[str] | None = None) -> str:
     """A value as the listing writes it: ``[256{b}, 32]`` under a plan, else its colours."""
-    analysis = session.analysis
+    analysis = session.loaded.analysis
     v = value(analysis, name)
     if actions is None:
         return "[" + ", ".join(analysis.dim_text(n) for n in analysis.program.def_names(v)) + "]"
@@ -84,17 +84,17 @@ def dims(session: Session, name: str, actions: Sequence[str] | None = None) -> s
 
 def plan_of(session: Session, actions: Sequence[str]) -> ShardingPlan:
     """The plan that actions make."""
-    return plan_of_actions(session.problem.space, list(actions))
+    return plan_of_actions(session.loaded.problem.space, list(actions))
 
 
 def cost(session: Session, actions: Sequence[str]) -> Cost:
     """Of the plan that actions make."""
-    return priced(session.problem, plan_of(session, actions))
+    return priced(session.loaded.problem, plan_of(session, actions))
 
 
 def taken(session: Session, actions: Sequence[str] | None = None) -> Taken:
     """What a list of actions makes of the program; without one, the plan by hand."""
-    return session.taken(None if actions is None else tuple(actions))[-1]
+    return session.hand.taken(None if actions is None else tuple(actions))[-1]
 
 
 def price(row: Taken) -> str:
@@ -124,14 +124,14 @@ def moved(session: Session, kind: str, actions: Sequence[str]) -> list[str]:
 
 def colour_names(session: Session, colour: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Selection of a whole colour."""
-    analysis = session.analysis
+    analysis = session.loaded.analysis
     group = analysis.groups[analysis.group_index(colour)]
     return tuple(int(n) for c in group.colours for n in analysis.colours[c].names), ()
 
 
 def take(session: Session, *actions: str) -> None:
     """Add what is missing to the plan by hand."""
-    with session.guarded():
-        session.take_by_hand(
-            [*session.manual_actions, *[a for a in actions if a not in session.manual_actions]]
+    with session.notices.guarded():
+        session.hand.take(
+            [*session.hand.actions, *[a for a in actions if a not in session.hand.actions]]
         )

@@ -24,28 +24,24 @@ SIDES = ("S@0->s", "S@1->s")
 
 
 def _program(s: Session) -> str:
-    a = s.analysis
+    a = s.loaded.analysis
     return (
         "`x` flows into the matmul along two paths: as it is, and transposed as `y`. So `y` is "
-        f"`{dims(s, 'y')}`, and "
-        f"the result `z` is `{dims(s, 'z')}`: {listed(carriers(a, 'S', 2))} has colour `S` on "
-        "both dims. "
-        "One mesh axis cannot cut two dims of one tensor. That is a sharding conflict, the red "
-        "line of the graph: "
-        f"this program has {count(len(a.conflicts), 'conflict')}."
+        f"`{dims(s, 'y')}`, and the result `z` is `{dims(s, 'z')}`: {listed(carriers(a, 'S', 2))} "
+        "has colour `S` on both dims. One mesh axis cannot cut two dims of one tensor. That is a "
+        "sharding conflict, the red line of the graph: this program has "
+        f"{count(len(a.conflicts), 'conflict')}."
     )
 
 
 def _chain(s: Session) -> str:
-    a = s.analysis
+    a = s.loaded.analysis
     way = [a.name_text[n] for n in chain(a, 0)]
     sides = [a.name_text[n] for n in a.conflicts[0].sides]
     return (
         "Names tell the two uses apart: before M is read as identities, `z` has the names "
-        f"{listed(sides)}. "
-        "They get one colour since a chain of M joins them: "
-        f"{' – '.join(f'`{n}`' for n in way)}. The right pane has "
-        "that chain with its ops."
+        f"{listed(sides)}. They get one colour since a chain of M joins them: "
+        f"{' – '.join(f'`{n}`' for n in way)}. The right pane has that chain with its ops."
     )
 
 
@@ -53,10 +49,8 @@ def _board(s: Session) -> str:
     rows = [taken(s, (side,)) for side in SIDES]
     return (
         "The conflict board has a row for each way out and a column for each mesh axis. Side 0 "
-        "cuts the rows of `z`, "
-        f"side 1 its columns. Alone on `s`, side 0 takes {price(rows[0])} and side 1 "
-        f"{price(rows[1])}. "
-        "Choose a side with the switch below the table."
+        f"cuts the rows of `z`, side 1 its columns. Alone on `s`, side 0 takes {price(rows[0])} "
+        f"and side 1 {price(rows[1])}. Choose a side with the switch below the table."
     )
 
 
@@ -68,19 +62,16 @@ def _chosen(s: Session) -> str:
 def _gathered(s: Session) -> str:
     return (
         f"`z` is `{dims(s, 'z', SIDES[:1])}`: each device makes some rows of it. For these it "
-        "needs its own rows of "
-        f"one "
-        "operand, and all of the other one, though both came in cut. Read the listing: "
-        f"{sent(taken(s, SIDES[:1]))}."
+        "needs its own rows of one operand, and all of the other one, though both came in cut. "
+        f"Read the listing: {sent(taken(s, SIDES[:1]))}."
     )
 
 
 def _flip(s: Session) -> str:
     return (
         f"Now the other way out. With side 0 it is {listed(moved(s, 'all_gather', SIDES[:1]))} "
-        "that every device "
-        f"needs whole. "
-        "Flip the switch to side 1 and see which operand is gathered instead."
+        "that every device needs whole. Flip the switch to side 1 and see which operand is "
+        "gathered instead."
     )
 
 
@@ -88,11 +79,9 @@ def _flipped(s: Session) -> str:
     zero, one = (taken(s, (side,)) for side in SIDES)
     return (
         f"`z` is `{dims(s, 'z', SIDES[1:])}` and {listed(moved(s, 'all_gather', SIDES[1:]))} is "
-        "gathered. Time and "
-        f"memory: "
-        f"{price(zero)} against {price(one)}. Both ways are right; which is better depends on "
-        "sizes and on what comes "
-        "after. So the search has to choose, and the analysis tells it where."
+        f"gathered. Time and memory: {price(zero)} against {price(one)}. Both ways are right; "
+        "which is better depends on sizes and on what comes after. So the search has to choose, "
+        "and the analysis tells it where."
     )
 
 
@@ -123,12 +112,14 @@ CHAPTER = Chapter(
             actions=(),
             level="names",
             select=lambda s: ((), ()),
-            code=lambda s: fresh_lines(s.analysis),
+            code=lambda s: fresh_lines(s.loaded.analysis),
             task=Task(
                 lambda s: "Click the red line of the graph.",
-                lambda s: 0 in s.conflicts,
-                lambda s: s.select((), (0,)),
-                lambda s: f"Selected: the conflict on {listed(carriers(s.analysis, 'S', 2))}.",
+                lambda s: 0 in s.selection.conflicts,
+                lambda s: s.selection.select((), (0,)),
+                lambda s: (
+                    f"Selected: the conflict on {listed(carriers(s.loaded.analysis, 'S', 2))}."
+                ),
             ),
         ),
         Step(
@@ -144,8 +135,8 @@ CHAPTER = Chapter(
             select=lambda s: ((), (0,)),
             task=Task(
                 lambda s: "Choose side 0 on `s`.",
-                lambda s: SIDES[0] in s.manual_actions,
-                lambda s: s.choose_side(0, "s", 0),
+                lambda s: SIDES[0] in s.hand.actions,
+                lambda s: s.hand.choose_side(0, "s", 0),
                 _chosen,
             ),
         ),
@@ -165,9 +156,8 @@ CHAPTER = Chapter(
                 lambda s: ["x", "y", "z"],
                 lambda s: moved(s, "all_gather", SIDES[:1])[0],
                 lambda s: (
-                    f"`{moved(s, 'all_gather', SIDES[:1])[0]}_` in the listing is the "
-                    "whole of it, on every "
-                    f"device."
+                    f"`{moved(s, 'all_gather', SIDES[:1])[0]}_` in the listing is the whole of it, "
+                    "on every device."
                 ),
             ),
         ),
@@ -184,9 +174,11 @@ CHAPTER = Chapter(
             select=lambda s: ((), (0,)),
             task=Task(
                 lambda s: "Choose side 1 on `s`.",
-                lambda s: SIDES[1] in s.manual_actions,
+                lambda s: SIDES[1] in s.hand.actions,
                 lambda s: (
-                    s.choose_side(0, "s", 1) if SIDES[0] in s.manual_actions else take(s, SIDES[1])
+                    s.hand.choose_side(0, "s", 1)
+                    if SIDES[0] in s.hand.actions
+                    else take(s, SIDES[1])
                 ),
                 _flipped,
             ),

@@ -1,20 +1,22 @@
-"""The plan made by hand: a part of the session."""
+"""The plan made by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import param
 
 from toast_lab.app.items import MANUAL, ActionPrice, PlanItem
+from toast_lab.app.loaded import LoadedState, Selection
+from toast_lab.app.notices import Notices
+from toast_lab.app.plan_store import PlanStore
+from toast_lab.app.searches import Searches
 from toast_lab.app.trail import Actions, Trail
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidPlan
 from toast_lab.explain.taken import Taken, replay, taken, with_side
-from toast_lab.ir.program import Program
 from toast_lab.sharding.plan import ShardingPlan, no_effect, plan_of_actions
 from toast_lab.sharding.space import Action
 
@@ -23,44 +25,39 @@ ASKED_S = 6.0
 MAX_MOVES = 16  #: settings of one colour's bits that are offered at once
 
 
-class ByHand:
-    """What a session does for the plan called ``manual``.
+class HandPlan:
+    """The plan called ``manual``: every program and mesh has one, with a trail of its own."""
 
-    Every program and mesh has one, with a trail of its own.
-    """
+    def __init__(
+        self,
+        loaded: LoadedState,
+        selection: Selection,
+        plans: PlanStore,
+        searches: Searches,
+        notices: Notices,
+    ) -> None:
+        self._loaded, self._selection, self._plans = loaded, selection, plans
+        self._searches, self._notices = searches, notices
+        self._trails: dict[tuple[str, str], Trail] = {}
+        self._memo: tuple[Problem | None, dict[Actions, Taken]] = (None, {})
 
-    problem: Any
-    plans: Any
-    _trails: dict[tuple[str, str], Trail]
-    _digest: tuple[Program | None, str]
-    _memo: tuple[Problem | None, dict[Actions, Taken]]
-    selected_group: Any  # a property there
-    say: Callable[..., None]
-    guarded: Callable[[], AbstractContextManager[None]]
-    plan_named: Callable[[str], PlanItem | None]
-    _add: Callable[..., PlanItem]
-    _search: Callable[..., None]
+    @property
+    def _problem(self) -> Any:
+        return self._loaded.problem
 
     # -- reading -----------------------------------------------------------------------------------
     @property
     def trail(self) -> Trail:
         """Versions of the plan by hand."""
-        return self._trails.get(self._trail_key(), Trail()) if self.problem is not None else Trail()
-
-    @property
-    def digest(self) -> str:
-        """Digest of the program; the problem has to be there."""
-        program = self.problem.analysis.program
-        # 15 ms for thousands of ops, and the key is asked for at every turn
-        if self._digest[0] is not program:
-            self._digest = (program, program.digest())
-        return self._digest[1]
+        return (
+            self._trails.get(self._trail_key(), Trail()) if self._problem is not None else Trail()
+        )
 
     def _trail_key(self) -> tuple[str, str]:
-        return self.digest, str(self.problem.mesh)
+        return self._loaded.digest, str(self._problem.mesh)
 
     @property
-    def manual_actions(self) -> Actions:
+    def actions(self) -> Actions:
         """Actions of the plan by hand so far."""
         return self.trail.now
 
@@ -69,65 +66,59 @@ class ByHand:
 
         The actions are those of the plan by hand, or of another list.
         """
-        if self.problem is None:
+        if self._problem is None:
             return ()
-        problem: Problem = self.problem
+        problem: Problem = self._problem
         if self._memo[0] is not problem or len(self._memo[1]) > 1000:
             self._memo = (problem, {})
-        return taken(problem, self.manual_actions if actions is None else actions, self._memo[1])
+        return taken(problem, self.actions if actions is None else actions, self._memo[1])
 
     def best_found(self) -> PlanItem | None:
         """The best plan that a search found for this mesh and machine.
 
         Those that fit come first.
         """
-        return min(self._found(), key=lambda p: (not p.cost.fits, p.cost.time_s), default=None)
-
-    def _found(self) -> list[PlanItem]:
-        problem = self.problem
-        return [
-            p
-            for p in self.plans
-            if p.origin == "search"
-            and p.problem.mesh == problem.mesh
-            and p.problem.machine == problem.machine
-        ]
+        return min(
+            self._plans.searched(), key=lambda p: (not p.cost.fits, p.cost.time_s), default=None
+        )
 
     def next_of(self, item: PlanItem) -> str | None:
         """The next action of another plan that the plan by hand could take, if any.
 
         That is the other plan's first action that the plan by hand lacks and that would change it.
         """
-        have = self.manual_actions
+        have = self.actions
         for text in item.plan.actions:
             if "->" in text and text not in have:  # what is refined op by op is no action
-                _, kept, _ = replay(self.problem, [*have, text])
+                _, kept, _ = replay(self._problem, [*have, text])
                 if len(kept) > len(have):
                     return text
         return None
 
     def take_next(self, item: PlanItem) -> None:
         """Take over the next action of another plan."""
-        with self.guarded():
+        with self._notices.guarded():
             text = self.next_of(item)
             if text is None:
                 raise InvalidPlan(
                     f"{item.name} has no action left that would change the plan by hand"
                 )
-            self.take_by_hand([*self.manual_actions, text])
-            self.say(f"manual plan: {', '.join(self.manual_actions)}", "good")
+            self.take([*self.actions, text])
+            self._notices.say(f"manual plan: {', '.join(self.actions)}", "good")
 
     def ask_search(self) -> None:
         """Search for a few seconds for the best sequence of actions on this problem, as a job."""
-        self._search(method="mcts", seconds=ASKED_S, evaluations=None, options={"refine": 0})
+        self._searches.start_with(
+            method="mcts", seconds=ASKED_S, evaluations=None, options={"refine": 0}
+        )
 
     def adviser(self) -> PlanItem | None:
         """The best plan that a search found here and that is made of actions alone.
 
         Failing that, the best one.
         """
-        problem = self.problem
-        pure = [p for p in self._found() if all("->" in text for text in p.plan.actions)]
+        problem = self._problem
+        pure = [p for p in self._plans.searched() if all("->" in text for text in p.plan.actions)]
         if problem is None or not pure:
             return self.best_found() if problem is not None else None
         return min(pure, key=lambda p: (not p.cost.fits, p.cost.time_s))
@@ -136,20 +127,20 @@ class ByHand:
         """Plans that one can go on from: of this mesh, and made of actions."""
         return [
             p
-            for p in self.plans
+            for p in self._plans.items
             if p.name != MANUAL
-            and p.problem.mesh == self.problem.mesh
+            and p.problem.mesh == self._problem.mesh
             and p.plan.actions
             and all("->" in text for text in p.plan.actions)
         ]
 
     def action_prices(self) -> list[ActionPrice]:
         """Every way to shard the selected colour, on top of the manual plan."""
-        group, problem = self.selected_group, self.problem
+        group, problem = self._selection.group, self._problem
         if group is None or problem is None:
             return []
         space = problem.space
-        state, _, _ = replay(problem, self.manual_actions)
+        state, _, _ = replay(problem, self.actions)
         pricer, n = problem.pricer(), len(problem.analysis.groups[group].resolutions)
         rows = []
         for move in np.flatnonzero(space.group == group)[:MAX_MOVES]:
@@ -166,7 +157,7 @@ class ByHand:
 
     def why_no_action(self) -> str:
         """Why the selected colour has nothing left to shard."""
-        group, problem = self.selected_group, self.problem
+        group, problem = self._selection.group, self._problem
         if group is None or problem is None:
             return ""
         found = problem.analysis.groups[group]
@@ -177,7 +168,7 @@ class ByHand:
 
     def refusals(self, offered: Sequence[ActionPrice]) -> list[str]:
         """For every axis on which the selected colour has no action left, why."""
-        group, problem = self.selected_group, self.problem
+        group, problem = self._selection.group, self._problem
         if group is None or problem is None or not problem.analysis.groups[group].shardable:
             return []
         there = {row.axis for row in offered}
@@ -193,16 +184,16 @@ class ByHand:
     # -- doing -------------------------------------------------------------------------------------
     def add_action(self, axis: str, bits: int = 0) -> None:
         """Shard the selected colour along ``axis`` in the manual plan."""
-        group, problem = self.selected_group, self.problem
+        group, problem = self._selection.group, self._problem
         if group is None or problem is None:
-            self.say(
+            self._notices.say(
                 "Select a name or a conflict first: its colour is what an action shards.", "error"
             )
             return
-        with self.guarded():
+        with self._notices.guarded():
             action = Action(group, bits, problem.mesh.axes.index(axis))
-            self.take_by_hand([*self.manual_actions, action])
-            self.say(f"manual plan: {', '.join(self.manual_actions)}", "good")
+            self.take([*self.actions, action])
+            self._notices.say(f"manual plan: {', '.join(self.actions)}", "good")
 
     def choose_side(self, resolution: int, axis: str, side: int | None) -> None:
         """Settle a conflict on an axis: shard side 0 or 1 of it, or neither.
@@ -210,23 +201,23 @@ class ByHand:
         An action that stands in the list keeps its place; later ones that then change nothing are
         left out, and the message says so.
         """
-        if self.problem is None:
+        if self._problem is None:
             return
-        with self.guarded():
-            wanted = with_side(self.problem, self.manual_actions, resolution, axis, side)
-            _, kept, left_out = replay(self.problem, wanted)
-            self.take_by_hand(kept)
-            words = f"manual plan: {', '.join(self.manual_actions) or 'no action'}"
-            self.say(
+        with self._notices.guarded():
+            wanted = with_side(self._problem, self.actions, resolution, axis, side)
+            _, kept, left_out = replay(self._problem, wanted)
+            self.take(kept)
+            words = f"manual plan: {', '.join(self.actions) or 'no action'}"
+            self._notices.say(
                 "; ".join([words, *(f"left out: {why}" for why in left_out)]),
                 "info" if left_out else "good",
             )
 
-    def undo_action(self) -> None:
+    def undo(self) -> None:
         """Take the last change of the manual plan back."""
         self._move(self.trail.undo())
 
-    def redo_action(self) -> None:
+    def redo(self) -> None:
         """Make the change again that was taken back last."""
         self._move(self.trail.redo())
 
@@ -235,8 +226,8 @@ class ByHand:
 
         ``at`` None: from all of them.
         """
-        actions, problem = self.manual_actions, self.problem
-        with self.guarded():
+        actions, problem = self.actions, self._problem
+        with self._notices.guarded():
             if problem is None or not actions:
                 raise InvalidPlan(
                     "there is no plan by hand to keep yet: shard a colour on an axis first"
@@ -244,52 +235,58 @@ class ByHand:
             name = name.strip() or "by hand"
             if name in (MANUAL, "unsharded"):
                 raise InvalidPlan(f'"{name}" is taken; give the branch another name')
-            with param.parameterized.batch_call_watchers(self):
-                item = self._add(
-                    name,
-                    "by hand",
-                    lambda: plan_of_actions(problem.space, actions),
-                    replace=False,
-                )
+            with param.parameterized.batch_call_watchers(self._plans):
+                kept_as = self._plans.free_name(name)
+                plan = plan_of_actions(problem.space, actions)
+                item = self._plans.add(kept_as, "by hand", plan)
                 rest = actions if at is None else actions[:at]
-                self.take_by_hand(list(rest))
+                self.take(list(rest))
             on = f"; going on from {', '.join(rest) or 'unsharded'}" if rest != actions else ""
-            self.say(
+            self._notices.say(
                 f"Kept {item.name}: {', '.join(actions)}{on}. It is in the comparison now.", "good"
             )
 
     def go_on_from(self, name: str) -> None:
         """Take the actions of another plan as the plan by hand; undo brings back what was there."""
-        with self.guarded():
+        with self._notices.guarded():
             item = next((p for p in self.branches() if p.name == name), None)
             if item is None:
                 raise InvalidPlan(
-                    f"{name} is not made of actions on {self.problem.mesh}, so nothing can be "
+                    f"{name} is not made of actions on {self._problem.mesh}, so nothing can be "
                     "added to it"
                 )
-            self.take_by_hand(list(item.plan.actions))
-            self.say(f"manual plan: {', '.join(self.manual_actions)}", "good")
+            self.take(list(item.plan.actions))
+            self._notices.say(f"manual plan: {', '.join(self.actions)}", "good")
 
-    def take_by_hand(self, actions: list[Any]) -> None:
+    def take(self, actions: list[Any]) -> None:
         """Make these the actions of the manual plan."""
         before, key = self.trail, self._trail_key()
-        plan = plan_of_actions(self.problem.space, actions)
+        plan = plan_of_actions(self._problem.space, actions)
         self._trails[key] = before.to(plan.actions)
         self._show_manual(plan)
 
     def _move(self, trail: Trail) -> None:
-        if self.problem is None or trail is self.trail:
+        if self._problem is None or trail is self.trail:
             return
-        with self.guarded():
-            plan = plan_of_actions(self.problem.space, trail.now)
+        with self._notices.guarded():
+            plan = plan_of_actions(self._problem.space, trail.now)
             self._trails[self._trail_key()] = trail
             self._show_manual(plan)
-            self.say(f"manual plan: {', '.join(trail.now) or 'no action'}")
+            self._notices.say(f"manual plan: {', '.join(trail.now) or 'no action'}")
 
     def _show_manual(self, plan: ShardingPlan) -> None:
-        self._add(MANUAL, "taken in the graph", lambda: plan)
+        self._plans.add(MANUAL, "taken in the graph", plan)
 
-    def _renew_manual(self) -> None:
+    def renew(self) -> None:
         """Price the plan by hand for a problem that has come anew."""
-        if self.manual_actions:
-            self._show_manual(plan_of_actions(self.problem.space, self.manual_actions))
+        if self.actions:
+            self._show_manual(plan_of_actions(self._problem.space, self.actions))
+
+    def forget(self) -> None:
+        """Forget the plan of this program and mesh, and how it came about."""
+        self._trails.pop(self._trail_key(), None)
+        self._plans.remove(MANUAL)
+
+    def follow(self, other: HandPlan) -> None:
+        """Go on from the plans by hand of another page."""
+        self._trails = dict(other._trails)

@@ -16,22 +16,21 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toast_lab.app import worker
-from toast_lab.app.jobs import JOBS, Job, JobState
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidInput, RunFailed, ToastError
-from toast_lab.pipeline import race_with_verbs
+from toast_lab.jobs.job import JOBS, Job, JobState
+from toast_lab.jobs.race_job import Raced, RaceEnd, RacePoint, RaceState, race_methods
+from toast_lab.jobs.search_job import RUN_SEARCH, Batch, SearchEnd, SearchRequest
+from toast_lab.pipeline import race_with_verbs, search_with_verbs
 from toast_lab.plan_verbs import Plan
 from toast_lab.search.contract import Budget, SearchResult, Status
-from toast_lab.search.methods import brought, method_named
+from toast_lab.search.methods import method_named
 from toast_lab.search.race import Race, Row, check
 from toast_lab.search.search_child import Point, last_plan
 from toast_lab.search.trace import Trace
-from toast_lab.sharding.plan import make_plan
 from toast_lab.sharding.space import parse_action
 
 TIME_LIMIT_S = 24 * 3600.0
-PATIENCE_S = 10.0  #: that a search which was told to stop has before it is killed
 WORDS = {
     JobState.PAUSED: "paused",
     JobState.DONE: "done",
@@ -61,8 +60,7 @@ class Running:
     @property
     def state(self) -> str:
         """``preparing``, ``searching``, ``paused``, ``done``, ``failed`` or ``cancelled``."""
-        found = WORDS.get(self.job.state)
-        return found or ("searching" if self._began() else "preparing")
+        return WORDS.get(self.job.state) or ("searching" if self._began() else "preparing")
 
     @property
     def elapsed_s(self) -> float:
@@ -79,7 +77,7 @@ class Running:
 
     def stop(self) -> None:
         """End now and keep what was found; ``result`` then gives it."""
-        JOBS.stop(self.job, PATIENCE_S)
+        self.job.stop()
 
     def cancel(self) -> None:
         """Kill the child; what it had found is lost, but for the curve."""
@@ -178,7 +176,7 @@ class RunningSearch(Running):
             if not isinstance(self.job.error, RunFailed) or self._crashed is None:
                 raise
             return self._crashed
-        return self._made
+        return self._finished
 
     @functools.cached_property
     def _crashed(self) -> SearchResult[Plan] | None:
@@ -206,66 +204,54 @@ class RunningSearch(Running):
             )
         except (ToastError, IndexError):  # refined, or made by an integer program
             taken = ()
-        message = (
-            f"{Status.CRASHED.value} {self.simulations} simulations were reported. "
-            f"{self.job.message}"
-        )
+        reported = f"{self.simulations} simulations were reported."
         return SearchResult(
-            Plan.of(plan),
-            price(problem, plan),
-            Status.CRASHED,
-            trace,
-            self.method,
-            self.seed,
-            self.simulations,
-            elapsed_s,
-            taken,
-            message,
+            plan=Plan.of(plan),
+            cost=price(problem, plan),
+            status=Status.CRASHED,
+            trace=trace,
+            method=self.method,
+            seed=self.seed,
+            evaluations=self.simulations,
+            elapsed_s=elapsed_s,
+            actions=taken,
+            message=f"{Status.CRASHED.value} {reported} {self.job.message}",
         )
 
     @functools.cached_property
-    def _made(self) -> SearchResult[Plan]:
-        found, problem = self.job.result, self.problem
-        plan = make_plan(
-            problem.analysis, problem.mesh, found.sharding, found.actions, key=found.key
-        )
-        return SearchResult(
-            Plan.of(plan),
-            found.cost,
-            Status[found.status],
-            found.trace,
-            self.method,
-            self.seed,
-            found.evaluations,
-            found.elapsed_s,
-            found.taken,
-            found.message,
-            found.bound,
-        )
+    def _finished(self) -> SearchResult[Plan]:
+        end: SearchEnd = self.job.result
+        return search_with_verbs(end.search_result(self.problem))
 
     def _began(self) -> bool:
         return self.simulations > 0
 
     def _take(self, data: Any) -> None:
-        if isinstance(data, worker.Batch):
+        if isinstance(data, Batch):
             self._done = data.done
             self._points += [
-                Point(s.elapsed_s, s.score, s.time_s, s.peak_bytes, s.fits, s.index, s.actions)
-                for s in data.simulations
-                if s.improved
+                Point(
+                    elapsed_s=simulation.elapsed_s,
+                    score=simulation.score,
+                    time_s=simulation.time_s,
+                    peak_bytes=simulation.peak_bytes,
+                    fits=simulation.fits,
+                    simulation=simulation.index,
+                    actions=simulation.actions,
+                )
+                for simulation in data.simulations
+                if simulation.improved
             ]
 
     def __repr__(self) -> str:
-        best = self.best
-        found = (
-            f", best {best.time_s * 1e3:.3f} ms, {best.peak_bytes / 2**30:.2f} GiB"
-            if best is not None
-            else ""
-        )
-        return (
+        text = (
             f"{self.job.title}: {self.state}, {self.elapsed_s:.1f} s, {self.simulations:,} "
-            f"simulations{found}"
+            "simulations"
         )
+        best = self.best
+        if best is not None:
+            text += f", best {best.time_s * 1e3:.3f} ms, {best.peak_bytes / 2**30:.2f} GiB"
+        return text
 
 
 class RunningRace(Running):
@@ -276,8 +262,6 @@ class RunningRace(Running):
     """
 
     def __init__(self, problem: Problem, job: Job, methods: tuple[str, ...], seed: int) -> None:
-        from toast_lab.app.racing import RaceState
-
         super().__init__(problem, job)
         self.methods, self.seed = methods, seed
         self._race = RaceState(problem, methods, seed)
@@ -286,7 +270,7 @@ class RunningRace(Running):
     def points(self) -> dict[str, list[Point]]:
         """By method, the improvements so far."""
         self._drain()
-        return {m: list(p) for m, p in self._race.points.items()}
+        return {method: list(points) for method, points in self._race.points.items()}
 
     @property
     def rows(self) -> list[Row]:
@@ -297,9 +281,10 @@ class RunningRace(Running):
     @property
     def best(self) -> Row | None:
         """The row of the best plan so far; None before the first."""
-        found = [r for r in self.rows if r.score is not None]
         return min(
-            found, key=lambda r: (not r.fits, r.score or 0.0, r.own_best_s or 0.0), default=None
+            (row for row in self.rows if row.score is not None),
+            key=lambda row: (not row.fits, row.score or 0.0, row.own_best_s or 0.0),
+            default=None,
         )
 
     def result(self, timeout_s: float | None = None) -> Race[Plan]:
@@ -311,21 +296,18 @@ class RunningRace(Running):
             RunFailed: the race was cancelled.
             TimeoutError: it goes on.
         """
-        return race_with_verbs(self._wait(timeout_s).race)
-
-    def stop(self) -> None:
-        """End now and keep what was found; each method has time to hand it over."""
-        JOBS.stop(self.job, 60.0)
+        raced: Raced = self._wait(timeout_s)
+        return race_with_verbs(raced.race)
 
     def _began(self) -> bool:
         return bool(self.rows)
 
     def _take(self, data: Any) -> None:
-        if isinstance(data, worker.RacePoint | worker.RaceEnd):
+        if isinstance(data, RacePoint | RaceEnd):
             self._race.take(data)
 
     def __repr__(self) -> str:
-        through = sum(r.status != "runs" for r in self.rows)
+        through = sum(row.status != "runs" for row in self.rows)
         return (
             f"{self.job.title}: {self.state}, {self.elapsed_s:.1f} s, {through} of "
             f"{len(self.methods)} through"
@@ -358,23 +340,17 @@ def start_search(
     """
     _check_problem(problem, "start_search")
     method_named(method).of(options)
-    budget = budget or Budget()
-    job = JOBS.start(
-        "search",
-        f"{method} on {problem.describe()}",
-        "toast_lab.app.worker:search_problem",
+    request = SearchRequest(
         problem,
         method,
         seed,
-        budget.seconds,
-        budget.evaluations,
-        dict(options),
-        controlled=True,
-        time_limit_s=TIME_LIMIT_S,
+        budget=budget or Budget(),
+        options=options,
         resume=resume,
         with_trace=True,
-        brought=brought(),
     )
+    title = f"{method} on {problem.describe()}"
+    job = JOBS.start("search", title, RUN_SEARCH, request, time_limit_s=TIME_LIMIT_S)
     _end_with_us()
     return RunningSearch(problem, job, method, seed, options)
 
@@ -404,18 +380,15 @@ def start_race(
     """
     _check_problem(problem, "start_race")
     check(methods, options)
-    budget = budget or Budget()
     job = JOBS.start(
         "race",
         f"racing {', '.join(methods)} on {problem.describe()}",
-        worker.race_methods,
-        problem,
-        tuple(methods),
-        seed,
-        budget.seconds,
-        evaluations=budget.evaluations,
+        race_methods,
+        problem=problem,
+        methods=tuple(methods),
+        seed=seed,
+        budget=budget or Budget(),
         options=options,
-        controlled=True,
     )
     _end_with_us()
     return RunningRace(problem, job, tuple(methods), seed)
@@ -424,8 +397,8 @@ def start_race(
 def _check_problem(problem: object, who: str) -> None:
     if not isinstance(problem, Problem):
         raise InvalidInput(
-            f"{who} takes a Problem, not a {type(problem).__name__}: "
-            f"tl.{who}(tl.Problem(analysis, mesh=...))"
+            f"{who} takes a Problem, not a {type(problem).__name__}: tl.{who}(tl.Problem(analysis, "
+            "mesh=...))"
         )
 
 

@@ -1,22 +1,26 @@
-"""What is done with a plan, in a job's thread.
+"""What is done with a plan, in a job's thread: compile it, execute it, write it as code.
 
-It is compiled, executed beside others, or written as code.
-
-Each of these makes its own child processes, whose progress and end are theirs to handle.
+Each of these makes its own child processes, and watches them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from toast_lab.app.figure_export import file_name
+from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem
+from toast_lab.files import file_name
 from toast_lab.ir.model import Model, Recipe
+from toast_lab.jobs.job import Watch
 from toast_lab.lowering.specs import partition_text
 from toast_lab.plan_verbs import Plan
 from toast_lab.sharding import plan_file, portable
 from toast_lab.sharding.plan import ShardingPlan
+
+if TYPE_CHECKING:
+    from toast_lab.compare.result import Comparison
+    from toast_lab.runtime.compiled import Compiled
 
 CONSTRAINTS_S = 120.0  #: after which the smallest set of constraints so far is taken
 EXPORTS = {
@@ -47,18 +51,23 @@ class Exported(NamedTuple):
     words: tuple[str, ...]  #: what there is to know about it: what is left out, what still differs
 
 
+class Execution(NamedTuple):
+    """How plans are executed."""
+
+    devices: str = "cpu"  #: virtual devices, or attached ones, as ``compare`` takes them
+    repeats: int = 10
+    warmup: int = 2
+    time_limit_s: float = 1800.0  #: of all plans together
+
+
 def execute(
     model: Model,
     plans: Mapping[str, ShardingPlan],
-    problem: Any,
-    devices: str,
-    repeats: int,
-    warmup: int,
-    time_limit_s: float,
+    problem: Problem,
+    how: Execution,
     *,
-    on_event: Any,
-    cancel: Any,
-) -> Any:
+    watch: Watch,
+) -> Comparison:
     """Execute plans in turns, each in a process of its own; rows are kept in the store."""
     from toast_lab.compare.compare import compare
 
@@ -66,30 +75,26 @@ def execute(
     return compare(
         model,
         dict(plans),
-        devices,
-        repeats=repeats,
-        warmup=warmup,
+        how.devices,
+        repeats=how.repeats,
+        warmup=how.warmup,
         problem=problem,
         machine=None if one_mesh else problem.machine,
         store=True,
-        time_limit_s=time_limit_s,
-        on_event=on_event,
-        cancel=cancel,
+        time_limit_s=how.time_limit_s,
+        on_event=watch.on_event,
+        cancel=watch.cancel,
     )
 
 
-def compile_one(
-    model: Model, plan: ShardingPlan, topology: str, *, on_event: Any, cancel: Any
-) -> Any:
+def compile_one(model: Model, plan: ShardingPlan, topology: str, *, watch: Watch) -> Compiled:
     """Compile a plan ahead of time."""
     from toast_lab.runtime.compile import compile_plan
 
-    return compile_plan(model, plan, topology, on_progress=on_event, cancel=cancel)
+    return compile_plan(model, plan, topology, on_progress=watch.on_event, cancel=watch.cancel)
 
 
-def export(
-    model: Model, plan: ShardingPlan, name: str, kind: str, *, on_event: Any, cancel: Any
-) -> Exported:
+def export(model: Model, plan: ShardingPlan, name: str, kind: str, *, watch: Watch) -> Exported:
     """Write a plan in one of ``EXPORTS``."""
     words: tuple[str, ...] = ()
     if kind == "json":
@@ -103,19 +108,23 @@ def export(
     elif kind == "rules":
         text = f"{Plan.of(plan).to_axis_rules(model=model)}\n"
     elif kind == "test":
-        text = _test(model, plan, name, on_event, cancel)
+        text = _test(model, plan, name, watch)
         words = (f"It reads {file_name(name)}.json beside it: export the plan as JSON, too.",)
     else:
         from toast_lab.export.minimal import minimal_constraints
 
-        found = minimal_constraints(
-            plan, model, seconds=CONSTRAINTS_S, on_event=on_event, cancel=cancel
+        constraints = minimal_constraints(
+            plan,
+            model,
+            seconds=CONSTRAINTS_S,
+            on_event=watch.on_event,
+            cancel=watch.cancel,
         )
-        words = (str(found).splitlines()[0], *found.remaining[:5])
+        words = (str(constraints).splitlines()[0], *constraints.remaining[:5])
         if kind == "python":
-            text = Plan.of(plan).to_python(found)
+            text = Plan.of(plan).to_python(constraints)
         else:
-            patch = Plan.of(plan).to_patch(found)
+            patch = Plan.of(plan).to_patch(constraints)
             text = str(patch.text)
             words = (*words, *(f"not in the patch: {left}" for left in patch.left_out))
             if not text.strip():
@@ -151,11 +160,11 @@ def specs_text(plan: ShardingPlan) -> str:
     )
 
 
-def _test(model: Model, plan: ShardingPlan, name: str, on_event: Any, cancel: Any) -> str:
+def _test(model: Model, plan: ShardingPlan, name: str, watch: Watch) -> str:
     if not isinstance(model.function, Recipe):
         raise InvalidProblem(
-            f"a test loads its model by name or as package.module:make, and {model.name} came "
-            f"from {model.source}"
+            f"a test loads its model by name or as package.module:make, and {model.name} came from "
+            f"{model.source}"
         )
     which, sizes = model.function
     return Plan.of(plan).to_test(
@@ -163,6 +172,6 @@ def _test(model: Model, plan: ShardingPlan, name: str, on_event: Any, cancel: An
         f"{file_name(name)}.json",
         sizes=sizes,
         model=model,
-        on_progress=on_event,
-        cancel=cancel,
+        on_progress=watch.on_event,
+        cancel=watch.cancel,
     )

@@ -3,19 +3,12 @@
 A job outlives the page that started it.  Its event log only grows, so a page reads on from where it
 was, and a second page that asks later sees the same.  A worker that crashes, hangs or runs out of
 memory ends its job with a message; the registry and every page go on.
-
-The control of a running search is one small file that the child reads between simulations: ``run``,
-``pause N`` (stand still once N simulations are shown; a step is N + 1), ``round N`` (show the round
-of what comes after N simulations to its end, then stand still) or ``stop``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import enum
-import os
 import secrets
-import shutil
 import tempfile
 import threading
 import time
@@ -24,12 +17,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from toast_lab import isolate
-from toast_lab.app.mirror import Mirror
 from toast_lab.errors import ToastError
+from toast_lab.jobs.mirror import Mirror
+from toast_lab.jobs.orders import RUN, STOP, Order
 
 MAX_RUNNING = 4
 MAX_KEPT = 64
 MAX_TRACES = 16  #: left by searches, to be resumed
+PATIENCE_S = 10.0  #: that a search which was told to stop has before it is killed
 
 
 class JobState(enum.Enum):
@@ -50,10 +45,18 @@ class Event(NamedTuple):
     data: Any
 
 
+class Watch(NamedTuple):
+    """How a function that makes its own children is watched by its job."""
+
+    on_event: Callable[[Any], None]  #: takes what there is to report
+    cancel: Callable[[], bool]  #: polled; True: end at once
+    order: Callable[[], Order]  #: the order in force
+
+
 class Job:
     """One piece of work in a child process.  Made by ``Registry.start``."""
 
-    def __init__(self, kind: str, title: str, folder: Path) -> None:
+    def __init__(self, kind: str, title: str) -> None:
         self.id = secrets.token_urlsafe(12)
         self.kind = kind
         self.title = title
@@ -70,8 +73,8 @@ class Job:
         self.finished = threading.Event()
         self._cancel = threading.Event()
         self._lock = threading.Lock()
-        self._folder = folder
-        self._write("run")
+        self._order = RUN
+        self._worker: isolate.Worker | None = None
 
     # -- reading -----------------------------------------------------------------------------------
     @property
@@ -83,11 +86,6 @@ class Job:
     def elapsed_s(self) -> float:
         """Seconds from start to end, or to now."""
         return (self.ended or time.monotonic()) - self.started
-
-    @property
-    def control_path(self) -> str:
-        """The control file."""
-        return str(self._folder / "control")
 
     def since(self, index: int) -> list[Event]:
         """Events from number ``index`` on."""
@@ -106,9 +104,7 @@ class Job:
 
     def pause(self, at: int = 0) -> None:
         """Stand still after simulation ``at``, or at once if more are done already."""
-        if self.running:
-            self.state = JobState.PAUSED
-            self._write(f"pause {at}")
+        self._hold(Order("pause", at))
 
     def step(self, done: int) -> None:
         """Do one simulation more than ``done`` and stand still."""
@@ -116,28 +112,70 @@ class Job:
 
     def step_round(self, done: int) -> None:
         """Show the rest of the round that goes on after ``done`` simulations and stand still."""
-        if self.running:
-            self.state = JobState.PAUSED
-            self._write(f"round {done}")
+        self._hold(Order("round", done))
 
     def resume(self) -> None:
         """Go on."""
         if self.running:
             self.state = JobState.RUNNING
-            self._write("run")
+            self._give(RUN)
 
     def stop(self) -> None:
-        """Ask for what was found so far.
+        """Ask a search for what it found so far.
 
-        A child that does not answer is killed by ``Registry``.
+        One that does not answer within ``PATIENCE_S`` is killed.
         """
-        self._write("stop")
+        self._give(STOP)
 
-    def _write(self, text: str) -> None:
-        with contextlib.suppress(FileNotFoundError):  # the job ended and its folder is gone
-            part = self._folder / "control.part"
-            part.write_text(text)
-            os.replace(part, self._folder / "control")
+    def _hold(self, order: Order) -> None:
+        if self.running:
+            self.state = JobState.PAUSED
+            self._give(order)
+
+    def _give(self, order: Order) -> None:
+        with self._lock:
+            self._order = order
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._worker is None:
+            return
+        if self._order is STOP:
+            self._worker.ask_to_end(PATIENCE_S)
+        else:
+            self._worker.command(self._order)
+
+    # -- in the job's thread -----------------------------------------------------------------------
+    def _work(self, target: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        time_limit_s = kwargs.pop("time_limit_s")
+        watch = Watch(self._append, self._cancel.is_set, lambda: self._order)
+        if not isinstance(target, str):
+            return target(*args, watch=watch, **kwargs)
+        environment = {"JAX_PLATFORMS": "cpu"}
+        with isolate.Worker(target, *args, env=environment, what=self.title, **kwargs) as worker:
+            with self._lock:
+                self._worker = worker
+                self._pass_on()
+            return worker.result(time_limit_s, on_event=watch.on_event, cancel=watch.cancel)
+
+    def _run(self, target: str | Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Do the work, and tell how it ended; nothing is raised."""
+        try:
+            self.result = self._work(target, *args, **kwargs)
+            self._end(JobState.DONE, f"{self.title}: done in {self.elapsed_s:.1f} s")
+        except isolate.Cancelled:
+            self._end(JobState.CANCELLED, f"{self.title}: cancelled after {self.elapsed_s:.1f} s")
+        except ToastError as error:
+            self.error = error
+            self._end(JobState.FAILED, str(error))
+        except Exception as error:  # a worker must never take the page down
+            self.error = error
+            self._end(JobState.FAILED, f"{self.title}: {type(error).__name__}: {error}")
+
+    def _end(self, state: JobState, message: str) -> None:
+        self.state, self.message = state, message
+        self.ended = time.monotonic()
+        self.finished.set()
 
     def _append(self, data: Any) -> None:
         if self.mirror.take(data):
@@ -169,8 +207,7 @@ class Registry:
         *args: Any,
         time_limit_s: float = 600.0,
         on_end: Callable[[Job], None] | None = None,
-        controlled: bool = False,
-        leaves_trace: bool = False,
+        trace_path: Path | None = None,
         about: Any = None,
         **kwargs: Any,
     ) -> Job:
@@ -179,15 +216,14 @@ class Registry:
         A function that makes its own child may be given as well; it runs in a thread.
 
         Args:
-            kind: "load", "search", "race" or "run".
+            kind: "load", "search", "race", "run", "compile" or "export".
             title: what people read.
-            target: function of the installed package; or a callable that takes ``on_event`` and
-                ``cancel`` and gives them to the child that it starts.
+            target: function of the installed package; or a callable that takes a ``Watch`` as
+                ``watch`` and passes it on to the children that it starts.
             args: pickled.
             time_limit_s: the child is killed after that.
             on_end: called in the job's thread when it ended, however it ended.
-            controlled: give the function the path of the control file as ``control``.
-            leaves_trace: give the function a path as ``keep``, which becomes ``Job.trace_path``.
+            trace_path: where a search leaves its trace; kept as ``Job.trace_path``.
             about: kept as ``Job.about``.
             kwargs: pickled.
 
@@ -195,68 +231,29 @@ class Registry:
             ToastError: too much is running already.
         """
         with self._lock:
-            running = [j for j in self._jobs.values() if j.running]
+            running = self.running()
             if len(running) >= MAX_RUNNING:
                 raise ToastError(
                     f"{len(running)} jobs are running already; cancel one or wait for one: "
-                    f"{', '.join(j.title for j in running)}"
+                    f"{', '.join(job.title for job in running)}"
                 )
-            folder = Path(tempfile.mkdtemp(prefix="toast-lab-job-"))
-            job = Job(kind, title, folder)
-            job.about = about
+            job = Job(kind, title)
+            job.about, job.trace_path = about, trace_path
             self._jobs[job.id] = job
-            for old in [j for j in self._jobs.values() if not j.running][
-                : max(0, len(self._jobs) - MAX_KEPT)
-            ]:
-                del self._jobs[old.id]
-            if leaves_trace:
-                job.trace_path = self.keep_file(job.id)
-                kwargs["keep"] = str(job.trace_path)
-        if controlled:
-            kwargs["control"] = job.control_path
+            self._forget_old()
 
         def work() -> None:
-            try:
-                watch: dict[str, Any] = {"on_event": job._append, "cancel": job._cancel.is_set}
-                if callable(target):
-                    job.result = target(*args, **watch, **kwargs)
-                else:
-                    job.result = isolate.run_in_child(
-                        target,
-                        *args,
-                        time_limit_s=time_limit_s,
-                        env={"JAX_PLATFORMS": "cpu"},
-                        what=title,
-                        **watch,
-                        **kwargs,
-                    )
-                job.state, job.message = (
-                    JobState.DONE,
-                    f"{title}: done in {time.monotonic() - job.started:.1f} s",
-                )
-            except isolate.Cancelled:
-                job.state, job.message = (
-                    JobState.CANCELLED,
-                    f"{title}: cancelled after {time.monotonic() - job.started:.1f} s",
-                )
-            except ToastError as error:
-                job.error = error
-                job.state, job.message = JobState.FAILED, str(error)
-            except Exception as error:  # a worker must never take the page down
-                job.error = error
-                job.state, job.message = (
-                    JobState.FAILED,
-                    f"{title}: {type(error).__name__}: {error}",
-                )
-            finally:
-                job.ended = time.monotonic()
-                shutil.rmtree(folder, ignore_errors=True)
-                job.finished.set()
-                if on_end is not None:
-                    on_end(job)
+            job._run(target, *args, time_limit_s=time_limit_s, **kwargs)
+            if on_end is not None:
+                on_end(job)
 
         threading.Thread(target=work, name=f"job {title}", daemon=True).start()
         return job
+
+    def _forget_old(self) -> None:
+        ended = [job for job in self._jobs.values() if not job.running]
+        for old in ended[: max(0, len(self._jobs) - MAX_KEPT)]:
+            del self._jobs[old.id]
 
     def keep_file(self, name: str) -> Path:
         """Path of a new file that lives as long as the server.
@@ -270,16 +267,6 @@ class Registry:
         for path in old[: max(0, len(old) - MAX_TRACES + 1)]:
             path.unlink(missing_ok=True)
         return folder / f"{name}.npz"
-
-    def stop(self, job: Job, patience_s: float = 5.0) -> None:
-        """Ask a search to give what it found; kill it if it does not answer in time."""
-        job.stop()
-
-        def later() -> None:
-            if not job.finished.wait(patience_s):
-                job.cancel()
-
-        threading.Thread(target=later, daemon=True).start()
 
     def running(self) -> list[Job]:
         """Those that have not ended."""

@@ -1,0 +1,109 @@
+"""What is loaded: the model, its analysis, and the problem that a mesh and a machine make of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import param
+
+from toast_lab.cost.problem import Problem
+from toast_lab.errors import InvalidPlan
+from toast_lab.ir.program import Program
+from toast_lab.machines.catalogue import MACHINES
+from toast_lab.machines.machine_model import Machine
+
+MAX_MACHINES = 16
+MAX_DEVICES = 4096
+
+
+class LoadedState(param.Parameterized):
+    """A model and the problem that is looked at."""
+
+    model: Any = param.Parameter(default=None, doc="Model")
+    analysis: Any = param.Parameter(default=None, doc="Analysis")
+    which: Any = param.String(
+        default="", doc="the built-in model that is loaded; empty for any other"
+    )
+    sizes: Any = param.Dict(default={}, doc="sizes that it was asked for")
+    problem: Any = param.Parameter(default=None, doc="Problem")
+    mesh: Any = param.String(default="data=4,model=2")
+    machine: Any = param.String(default="tpu-v5e")
+    own_machines: Any = param.Dict(default={}, doc="machines typed or dropped in, by name")
+    memory_gib: Any = param.Number(
+        default=None, allow_None=True, doc="limit a device; the machine's own if None"
+    )
+
+    def __init__(self, **params: Any) -> None:
+        super().__init__(**params)
+        self._digest: tuple[Program | None, str] = (None, "")
+
+    @property
+    def digest(self) -> str:
+        """Digest of the program; the analysis has to be there."""
+        program = self.analysis.program
+        # 15 ms for thousands of ops, and it is asked for at every turn
+        if self._digest[0] is not program:
+            self._digest = (program, program.digest())
+        return self._digest[1]
+
+    def problem_with(self, settings: dict[str, Any]) -> Problem:
+        """The problem of a mesh, a machine and a memory limit.
+
+        Raises InvalidPlan or another ToastError: a setting is wrong.
+        """
+        memory_gib, name = settings["memory_gib"], settings["machine"]
+        problem = Problem(
+            self.analysis,
+            settings["mesh"],
+            self.own_machines.get(name, name),
+            memory_limit_bytes=memory_gib * 2**30 if memory_gib else None,
+        )
+        if problem.mesh.n_devices > MAX_DEVICES:
+            raise InvalidPlan(
+                f"mesh {problem.mesh} has {problem.mesh.n_devices} devices, at most {MAX_DEVICES} "
+                "here"
+            )
+        return problem
+
+    def keep_machine(self, machine: Machine) -> Machine:
+        """Offer a machine of one's own.
+
+        Gives it under the name that it is offered by, which no built-in machine has.
+        """
+        if machine.name in MACHINES:
+            machine = dataclasses.replace(machine, name=f"{machine.name} (own)")
+        kept = {**self.own_machines, machine.name: machine}
+        self.own_machines = dict(list(kept.items())[-MAX_MACHINES:])
+        return machine
+
+
+class Selection(param.Parameterized):
+    """What is selected of the program that is loaded."""
+
+    names: Any = param.Parameter(default=(), doc="selected dimension names")
+    conflicts: Any = param.Parameter(default=(), doc="selected conflicts")
+    level: Any = param.String(
+        default="", doc="level of detail of the graph; empty: the one that suits the model"
+    )
+
+    def __init__(self, loaded: LoadedState) -> None:
+        super().__init__()
+        self._loaded = loaded
+
+    def select(self, names: Any = (), conflicts: Any = ()) -> None:
+        """Select names and conflicts; conflicts without names bring their own with them."""
+        analysis = self._loaded.analysis
+        if analysis is None:
+            return
+        if conflicts and not names:
+            names = (name for index in conflicts for name in analysis.conflicts[index].sides)
+        self.param.update(names=tuple(names), conflicts=tuple(conflicts))
+
+    @property
+    def group(self) -> int | None:
+        """Colour group of what is selected."""
+        analysis = self._loaded.analysis
+        if analysis is None or not self.names:
+            return None
+        return int(analysis.group[analysis.colour[self.names[0]]])

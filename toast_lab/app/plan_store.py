@@ -1,0 +1,256 @@
+"""The plans of a page, and what is done with them: compile, execute, write as code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import param
+
+from toast_lab.app.items import PlanItem
+from toast_lab.app.loaded import LoadedState
+from toast_lab.app.notices import Notices
+from toast_lab.app.ready_plans import data_parallel
+from toast_lab.app.work import Handler, Work
+from toast_lab.cost.problem import price
+from toast_lab.errors import InvalidPlan, InvalidProblem, ToastError
+from toast_lab.explain.why import Reason, why
+from toast_lab.jobs import plan_job
+from toast_lab.jobs.job import Job
+from toast_lab.pipeline import replicated
+from toast_lab.sharding.plan import ShardingPlan, plan_of_actions
+
+ANSWERS = ThreadPoolExecutor(1, "about a plan")
+MAX_ACTIONS_TYPED = 64
+
+
+class PlanStore(param.Parameterized):
+    """Plans by name, in the order in which they came."""
+
+    items: Any = param.List(default=[], doc="PlanItems")
+    hidden: Any = param.Parameter(
+        default=frozenset(), doc="names of plans that are not in the pictures"
+    )
+    exported: Any = param.Parameter(default=None, doc="the last plan_job.Exported")
+    comparison: Any = param.Parameter(
+        default=None, doc="the last toast_lab.compare.result.Comparison"
+    )
+
+    def __init__(self, loaded: LoadedState, notices: Notices, work: Work) -> None:
+        super().__init__()
+        self._loaded, self._notices, self._work = loaded, notices, work
+        work.handle("run", Handler(self._executed))
+        work.handle("compile", Handler(self._compiled))
+        work.handle("export", Handler(self._export_made))
+
+    # -- reading -----------------------------------------------------------------------------------
+    def named(self, name: str) -> PlanItem | None:
+        """A plan by its name."""
+        return next((item for item in self.items if item.name == name), None)
+
+    def in_pictures(self) -> list[PlanItem]:
+        """The plans that are shown."""
+        return [item for item in self.items if item.name not in self.hidden]
+
+    def searched(self) -> list[PlanItem]:
+        """Plans that searches found for this mesh and machine."""
+        problem = self._loaded.problem
+        return [
+            item
+            for item in self.items
+            if item.origin == "search"
+            and item.problem.mesh == problem.mesh
+            and item.problem.machine == problem.machine
+        ]
+
+    def free_name(self, name: str, between: str = " ") -> str:
+        """``name``, numbered if a plan is called so already."""
+        free, number = name, 2
+        while self.named(free) is not None:
+            free, number = f"{name}{between}{number}", number + 1
+        return free
+
+    def _chosen(self, names: Sequence[str]) -> list[PlanItem]:
+        chosen = [item for item in self.items if item.name in names]
+        if not chosen or self._loaded.model is None:
+            raise ToastError("Select a plan in the table first.")
+        return chosen
+
+    # -- adding ------------------------------------------------------------------------------------
+    def add(self, name: str, origin: str, plan: ShardingPlan) -> PlanItem:
+        """Price a plan of the problem and put it in the place of the one of the same name.
+
+        What was measured of an equal plan stays.
+        """
+        problem = self._loaded.problem
+        item = PlanItem(name, origin, plan, problem, price(problem, plan))
+        old = self.named(name)
+        if old is None:
+            self.items = [*self.items, item]
+            return item
+        if (
+            old.plan.key == plan.key
+            and old.problem.mesh == problem.mesh
+            and old.problem.machine == problem.machine
+        ):
+            item = item._replace(run=old.run, compiled=old.compiled, note=old.note)
+        self.items = [item if other.name == name else other for other in self.items]
+        return item
+
+    def add_unsharded(self) -> None:
+        """The plan of no actions."""
+        self.add("unsharded", "every device does everything", replicated(self._loaded.problem))
+
+    def add_typed(self, text: str, name: str = "") -> None:
+        """A plan from an action list such as ``batch->data, hidden->model``."""
+        problem = self._loaded.problem
+        if problem is None:
+            return
+        parts = text.replace("\n", ",").replace(";", ",").split(",")
+        actions = [part.strip() for part in parts if part.strip()]
+        with self._notices.guarded():
+            if not actions:
+                raise InvalidPlan(
+                    'type actions as "colour->axis", separated by commas; for instance batch->data'
+                )
+            if len(actions) > MAX_ACTIONS_TYPED:
+                raise InvalidPlan(f"{len(actions)} actions, at most {MAX_ACTIONS_TYPED}")
+            plan = plan_of_actions(problem.space, actions)
+            item = self.add(self.free_name(name.strip() or "typed"), "typed", plan)
+            listed = ", ".join(item.plan.actions)
+            self._notices.say(f"Added the plan {item.name}: {listed}", "good")
+
+    def add_data_parallel(self) -> None:
+        """The batch dimension along every mesh axis that divides it."""
+        problem = self._loaded.problem
+        if problem is None:
+            return
+        with self._notices.guarded():
+            plan = plan_of_actions(problem.space, data_parallel(problem))
+            self.add("data parallel", "batch dimension", plan)
+
+    def remove(self, name: str) -> None:
+        """Forget a plan."""
+        self.items = [item for item in self.items if item.name != name]
+
+    def toggle(self, name: str) -> None:
+        """Take a plan into the pictures, or out of them."""
+        self.hidden = self.hidden ^ {name}
+
+    # -- execute -----------------------------------------------------------------------------------
+    def start_run(self, name: str, how: plan_job.Execution | None = None) -> None:
+        """Execute one plan on virtual or attached devices."""
+        self.start_runs([name], how)
+
+    def start_runs(self, names: Sequence[str], how: plan_job.Execution | None = None) -> None:
+        """Execute plans in turns, beside the unsharded program; rows are kept in the store."""
+        how = how or plan_job.Execution()
+        with self._notices.guarded():
+            items = self._chosen(names)
+            title = items[0].name if len(items) == 1 else f"{len(items)} plans in turns"
+            self._work.start(
+                "run",
+                f"executing {title} on {how.devices}",
+                plan_job.execute,
+                self._loaded.model,
+                {item.name: item.plan for item in items},
+                items[0].problem,
+                how,
+                context=tuple(items),
+            )
+
+    def _executed(self, job: Job) -> None:
+        comparison = job.result
+        keys = {item.name: item.plan.key for item in self._work.context}
+        measured, failed, items = [], [], []
+        for item in self.items:
+            if keys.get(item.name) == item.plan.key:
+                row = comparison[item.name]
+                if row.status == "ok":
+                    item = item._replace(run=row, note="")
+                    measured.append(row)
+                else:
+                    item = item._replace(note=f"{row.status}: {row.message}")
+                    failed.append(row)
+            items.append(item)
+        self.param.update(items=items, comparison=comparison)
+        lines = []
+        if measured:
+            numbers = ", ".join(map(str, comparison.stored_as))
+            noun = "rows" if len(comparison.stored_as) > 1 else "row"
+            kept = f" Kept as {noun} {numbers}." if numbers else ""
+            names = ", ".join(row.name for row in measured)
+            lines.append(f"{names}: executed on {measured[0].devices}.{kept}")
+        lines += [
+            f"{row.name}: {row.status}: {row.message} What was measured before stays."
+            for row in failed
+        ]
+        level = "good"
+        if failed:
+            level = "info" if all(row.status == "cancelled" for row in failed) else "error"
+        self._notices.say("\n".join([*lines, *comparison.notes]), level)
+
+    # -- compile -----------------------------------------------------------------------------------
+    def start_compile(self, name: str, topology: str = "") -> None:
+        """Compile a plan for virtual devices, attached GPUs or a TPU slice.
+
+        The TPU slice need not be attached.
+        """
+        with self._notices.guarded():
+            item = self._chosen([name])[0]
+            topology = topology or f"cpu:{item.problem.mesh.n_devices}"
+            self._work.start(
+                "compile",
+                f"compiling {name} for {topology}",
+                plan_job.compile_one,
+                self._loaded.model,
+                item.plan,
+                topology,
+                context=item,
+            )
+
+    def _compiled(self, job: Job) -> None:
+        compiled, item = job.result, self._work.context
+        note = "" if compiled.fits else f"refused by the compiler: {compiled.refusal[:300]}"
+        self.items = [
+            other._replace(compiled=compiled, note=note)
+            if other.name == item.name and other.plan.key == item.plan.key
+            else other
+            for other in self.items
+        ]
+        how = "taken from the cache" if compiled.cached else f"in {compiled.compile_s:.1f} s"
+        if compiled.fits:
+            self._notices.say(f"{item.name}: compiled for {compiled.topology}, {how}.", "good")
+        else:
+            self._notices.say(f"{item.name}: {note}", "error")
+
+    # -- export ------------------------------------------------------------------------------------
+    def start_export(self, name: str, kind: str) -> None:
+        """Write a plan as one of ``plan_job.EXPORTS``; it ends up in ``exported``."""
+        with self._notices.guarded():
+            if kind not in plan_job.EXPORTS.values():
+                raise InvalidProblem(
+                    f"no export is called {kind!r}; there are "
+                    f"{', '.join(plan_job.EXPORTS.values())}"
+                )
+            item = self._chosen([name])[0]
+            self._work.start(
+                "export",
+                f"exporting {name}: {kind}",
+                plan_job.export,
+                self._loaded.model,
+                item.plan,
+                name,
+                kind,
+            )
+
+    def _export_made(self, job: Job) -> None:
+        self.exported = job.result
+        self._notices.say("\n".join([f"Made {job.result.file}.", *job.result.words]), "good")
+
+    # -- questions ---------------------------------------------------------------------------------
+    def ask_why(self, name: str, number: int) -> Future[list[Reason]] | None:
+        """Why a plan has a collective of its price, worked out in a thread."""
+        item = self.named(name)
+        return None if item is None else ANSWERS.submit(why, item.problem, item.plan, number)

@@ -1,0 +1,274 @@
+"""The searches and races of a page: their settings, their curves, and what they leave."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import param
+
+from toast_lab.app.items import PlanItem
+from toast_lab.app.loaded import LoadedState
+from toast_lab.app.notices import Notices
+from toast_lab.app.plan_store import PlanStore
+from toast_lab.app.ready_plans import rescue
+from toast_lab.app.work import Handler, Work
+from toast_lab.cost.problem import Cost, Problem, price
+from toast_lab.errors import ToastError
+from toast_lab.jobs.job import Event, Job, JobState
+from toast_lab.jobs.mirror import Mirror
+from toast_lab.jobs.race_job import RaceState, race_methods
+from toast_lab.jobs.search_job import RUN_SEARCH, Batch, SearchEnd, SearchRequest
+from toast_lab.search.contract import Budget
+from toast_lab.search.race import check
+from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.text import gap_text
+from toast_lab.views.search_curves import Point, point
+
+#: of a search's curve; beyond that every second one goes that was no improvement
+MAX_POINTS = 20_000
+SETTINGS = ("method", "seed", "seconds", "evaluations", "options")
+TIME_LIMIT_S = 24 * 3600.0
+
+
+class Searches(param.Parameterized):
+    """Settings of the next search, and the state of the last one."""
+
+    method: Any = param.String(default="mcts")
+    seed: Any = param.Integer(default=0)
+    options: Any = param.Dict(default={}, doc="options of the method")
+    seconds: Any = param.Number(default=20.0, allow_None=True)
+    evaluations: Any = param.Integer(
+        default=None, allow_None=True, doc="budget of distinct shardings; None: no limit"
+    )
+    simulations: Any = param.Integer(default=0, doc="simulations of the last search")
+
+    def __init__(self, loaded: LoadedState, plans: PlanStore, work: Work, notices: Notices) -> None:
+        super().__init__()
+        self._loaded, self._plans, self._work, self._notices = loaded, plans, work, notices
+        self.job: Job | None = None  #: that searches what is loaded, or did last
+        self.problem: Problem | None = None  #: of that search
+        self.points: list[Point] = []  #: of its curves
+        self._fresh: list[Point] = []  #: of these, those that no page has drawn yet
+        self.best_actions: tuple[str, ...] = ()
+        self.note = ""  #: how it ended
+        self.gap: float | None = None
+        self.race = RaceState()
+        work.handle("search", Handler(self._ended, self._reported, self._lost))
+        work.handle("race", Handler(self._raced, lambda event: self.race.take(event.data)))
+
+    # -- reading -----------------------------------------------------------------------------------
+    @property
+    def mirror(self) -> Mirror | None:
+        """The trace of the last search, as far as it has arrived."""
+        return None if self.job is None else self.job.mirror
+
+    @property
+    def searched_with(self) -> Mapping[str, Any]:
+        """Method and options of the last search; empty if there is none."""
+        return {} if self.job is None else self.job.about or {}
+
+    def new_points(self) -> list[Point]:
+        """Points of the curves that have come since the last call."""
+        fresh, self._fresh = self._fresh, []
+        return fresh
+
+    def forget(self) -> None:
+        """Something else is loaded, or another search begins."""
+        self.points, self._fresh, self.best_actions = [], [], ()
+        self.note, self.gap = "", None
+        self.simulations = 0
+        self.job = None
+
+    # -- starting ----------------------------------------------------------------------------------
+    def start(self) -> None:
+        """Search for a plan of the current problem, with the current settings."""
+        self.start_with()
+
+    def start_with(self, **settings: Any) -> None:
+        """Search with other settings than the current ones."""
+        with self._notices.guarded():
+            self._launch(self._free(), settings)
+
+    def resume(self) -> None:
+        """Go on where the last search ended, for another budget.
+
+        It may have been stopped, or have ended by itself.
+        """
+        job, problem = self.job, self.problem
+        with self._notices.guarded():
+            self._work.check_idle()
+            if job is None or problem is None or not job.left_trace:
+                raise ToastError(
+                    "There is no search to go on from: run one first, or choose the file of a "
+                    "saved one."
+                )
+            settings = {key: job.about[key] for key in ("method", "seed", "options")}
+            self._launch(problem, settings, job.trace_path)
+
+    def resume_saved(self, file: bytes) -> None:
+        """Go on from the file of a trace.
+
+        It is read in the search's own process, and refused if it does not fit.
+        """
+        with self._notices.guarded():
+            problem = self._free()
+            path = self._work.registry.keep_file(secrets.token_hex(8))
+            path.write_bytes(file)
+            self._launch(problem, {}, path)
+
+    def start_race(self, methods: Sequence[str], seconds: float, seed: int) -> None:
+        """Race methods on the current problem, one after the other."""
+        with self._notices.guarded():
+            problem = self._free()
+            check(methods)
+            self.race = RaceState(problem, tuple(methods), seed)
+            self._work.start(
+                "race",
+                f"racing {', '.join(methods)} on {problem.describe()}",
+                race_methods,
+                problem,
+                tuple(methods),
+                seed,
+                Budget(seconds),
+                about={**self._about(problem), "race": self.race},
+            )
+
+    def _free(self) -> Problem:
+        """The problem to work on.  Raises ToastError if nothing is loaded, or a job runs."""
+        problem: Problem | None = self._loaded.problem
+        if problem is None:
+            raise ToastError("Load a model first.")
+        self._work.check_idle()
+        return problem
+
+    def _launch(
+        self, problem: Problem, settings: Mapping[str, Any], saved: Path | None = None
+    ) -> None:
+        about = {**self._about(problem), **settings}
+        kept = self._work.registry.keep_file(secrets.token_hex(8))
+        request = SearchRequest(
+            problem,
+            about["method"],
+            about["seed"],
+            budget=Budget(about["seconds"], about["evaluations"]),
+            options=about["options"],
+            saved=None if saved is None else str(saved),
+            keep=str(kept),
+        )
+        job = self._work.start(
+            "search",
+            f"{about['method']} on {problem.describe()}{', resumed' if saved else ''}",
+            RUN_SEARCH,
+            request,
+            trace_path=kept,
+            time_limit_s=TIME_LIMIT_S,
+            about=about,
+        )
+        self.forget()  # only now: a search that could not be started takes nothing away
+        self.problem, self.job = problem, job
+        self._work.changed()
+
+    def _about(self, problem: Problem) -> dict[str, Any]:
+        """What another page needs to know of a search, to watch it."""
+        settings = {name: getattr(self, name) for name in SETTINGS}
+        loaded = self._loaded.param.values()
+        del loaded["name"]
+        return {**loaded, **settings, "problem": problem}
+
+    # -- control -----------------------------------------------------------------------------------
+    def pause(self) -> None:
+        """Stand still, or go on; a race stands still before the next method."""
+        if self._work.runs("search", "race"):
+            job = self._work.job
+            if job.state is JobState.PAUSED:
+                job.resume()
+            else:
+                job.pause()
+            self._work.changed()
+
+    def step(self) -> None:
+        """Do one simulation and stand still; starts a paused search if none runs."""
+        self._step(Job.step)
+
+    def step_round(self) -> None:
+        """Do the rest of a round of the search and stand still; starts a search if none runs."""
+        self._step(Job.step_round)
+
+    def _step(self, step: Callable[[Job, int], None]) -> None:
+        if not self._work.busy:
+            self.start()
+        if self._work.runs("search"):
+            self._work.tick()
+            step(self._work.job, self.simulations)
+            self._work.changed()
+
+    def stop(self) -> None:
+        """End the search or the race, keeping what was found."""
+        if self._work.runs("search", "race"):
+            self._work.job.stop()
+            self._work.changed()
+
+    # -- what jobs tell ----------------------------------------------------------------------------
+    def _reported(self, event: Event) -> None:
+        if not isinstance(event.data, Batch):
+            return
+        self.simulations = event.data.done
+        for simulation in event.data.simulations:
+            self._fresh.append(point(simulation))
+            self.points.append(self._fresh[-1])
+            if simulation.improved:
+                self.best_actions = simulation.actions
+        if len(self.points) > MAX_POINTS:
+            last = len(self.points) - 1
+            self.points = [
+                point for i, point in enumerate(self.points) if point.improved or i % 2 or i == last
+            ]
+
+    def _ended(self, job: Job) -> None:
+        end: SearchEnd = job.result
+        problem = self.problem
+        assert problem is not None
+        self.best_actions, self.gap = end.actions, end.gap
+        self.note = f"{end.message} {gap_text(end.gap)}".rstrip()
+        self._keep(end.plan(problem), end.cost, f"{end.method} (seed {end.seed})")
+
+    def _lost(self, job: Job) -> None:
+        """Keep the best plan that had been reported."""
+        problem = self.problem
+        if self.points and problem is not None:
+            method, seed = job.about["method"], job.about["seed"]
+            plan, self.note = rescue(problem, method, self.best_actions)
+            self._keep(plan, price(problem, plan), f"{method} (seed {seed})")
+
+    def _keep(self, plan: ShardingPlan, cost: Cost, name: str) -> None:
+        assert self.problem is not None
+        name = self._plans.free_name(name, " #")
+        self._plans.items = [
+            *self._plans.items,
+            PlanItem(name, "search", plan, self.problem, cost),
+        ]
+        self._notices.say(f"{name}: {self.note} It is in the comparison now.", "good")
+
+    def _raced(self, job: Job) -> None:
+        self.race.raced = job.result
+        self._notices.say(f"The race is over: {self.race.verdict()}", "good")
+
+    # -- other pages -------------------------------------------------------------------------------
+    def adopt(self, job: Job) -> None:
+        """Watch a search or a race that another page started, from its beginning."""
+        about = job.about
+        self.param.update(**{name: about[name] for name in SETTINGS})
+        if job.kind == "search":
+            self.job, self.problem = job, about["problem"]
+        else:
+            self.race = about["race"].fresh()
+        self._work.watch(job)
+
+    def follow(self, other: Searches) -> None:
+        """Go on from the searches of another page."""
+        self.points = list(other.points)
+        self.best_actions, self.note, self.gap = other.best_actions, other.note, other.gap
+        self.problem, self.job, self.race = other.problem, other.job, other.race.copy()

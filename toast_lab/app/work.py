@@ -1,0 +1,129 @@
+"""The one job that a page runs at a time.
+
+Work that can take long runs as a job.  ``tick`` brings in what it has reported, in the caller's
+thread, and hands it to the part of the session that started it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import param
+
+from toast_lab.app.notices import Notices
+from toast_lab.errors import ToastError
+from toast_lab.jobs.job import JOBS, Event, Job, JobState, Registry
+
+
+class Handler(NamedTuple):
+    """What a part of the session does with a kind of job."""
+
+    done: Callable[[Job], None]  #: it has its result
+    report: Callable[[Event], None] = lambda event: None
+    lost: Callable[[Job], None] = lambda job: None  #: it failed or was cancelled
+
+
+class Work(param.Parameterized):
+    """The job of a page, running or over."""
+
+    job: Any = param.Parameter(default=None, doc="the job that runs, or the last one")
+    changes: Any = param.Integer(
+        default=0, doc="counts up whenever something about the job changed"
+    )
+
+    def __init__(self, notices: Notices, registry: Registry | None = None) -> None:
+        super().__init__()
+        self.notices = notices
+        self.registry = JOBS if registry is None else registry  # an empty registry is false
+        self.context: Any = None  #: what the part that started the job wants to know at its end
+        self._handlers: dict[str, Handler] = {}
+        self._seen = 0
+        self._settled = True
+
+    def handle(self, kind: str, handler: Handler) -> None:
+        """Say what is to be done with jobs of a kind."""
+        self._handlers[kind] = handler
+
+    @property
+    def busy(self) -> bool:
+        """Does a job of this page run?"""
+        return self.job is not None and (self.job.running or not self._settled)
+
+    def runs(self, *kinds: str) -> bool:
+        """Does a job of one of these kinds run?"""
+        return self.job is not None and self.job.kind in kinds and self.job.running
+
+    def check_idle(self) -> None:
+        """Raises ToastError if a job of this page runs."""
+        if self.busy:
+            raise ToastError(f"{self.job.title} is still running; wait for it or cancel it first")
+
+    def start(
+        self, kind: str, title: str, target: Any, *args: Any, context: Any = None, **kwargs: Any
+    ) -> Job:
+        """Start a job, see ``Registry.start``.
+
+        Args:
+            kind: one that has a handler.
+            title: what people read.
+            target: what the job does.
+            args: of the target.
+            context: kept as ``context``.
+            kwargs: for ``Registry.start`` and the target.
+
+        Raises:
+            ToastError: a job of this page runs, or too many of all pages.
+        """
+        self.check_idle()
+        job = self.registry.start(kind, title, target, *args, **kwargs)
+        self.watch(job, context)
+        return job
+
+    def watch(self, job: Job, context: Any = None) -> None:
+        """Follow a job from its beginning."""
+        self._seen, self._settled, self.context = 0, False, context
+        self.job = job
+        self.changed()
+
+    def changed(self) -> None:
+        """Let pages know that something about the job changed."""
+        self.changes += 1
+
+    def cancel(self) -> None:
+        """Kill whatever runs."""
+        if self.job is not None and self.job.running:
+            self.job.cancel()
+            self.changed()
+
+    def tick(self) -> None:
+        """Bring in what the job reported since the last call, and its end."""
+        job = self.job
+        if job is None or self._settled:
+            return
+        # Read first: whatever was logged before the end is in the log by now
+        ended = job.finished.is_set()
+        events = job.since(self._seen)
+        self._seen += len(events)
+        handler = self._handlers[job.kind]
+        for event in events:
+            handler.report(event)
+        if ended:
+            self._settle(job, handler)
+        if events or ended:
+            self.changed()
+
+    def _settle(self, job: Job, handler: Handler) -> None:
+        self._settled = True
+        with self.notices.guarded():
+            if job.state is JobState.DONE:
+                handler.done(job)
+                return
+            level = "info" if job.state is JobState.CANCELLED else "error"
+            self.notices.say(job.message, level)
+            handler.lost(job)
+
+    def follow(self, other: Work) -> None:
+        """Watch the same job as another page, from where that page is."""
+        self.job, self.context = other.job, other.context
+        self._seen, self._settled = other._seen, other._settled

@@ -1,0 +1,86 @@
+"""Load and analyse a model in a child process.
+
+Every function takes and gives plain data or frozen results, since both are pickled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+from toast_lab import isolate
+from toast_lab.conflicts.analysis import Analysis, analyse
+from toast_lab.ir.model import Model, Recipe
+from toast_lab.jobs.job import Watch
+
+
+class Loaded(NamedTuple):
+    """A model and its analysis, which finds its model again where it arrives."""
+
+    model: Model
+    analysis: Analysis
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _loaded, tuple(self)
+
+
+def _loaded(model: Model, analysis: Analysis) -> Loaded:
+    analysis = analysis.of_model(model)
+    return Loaded(analysis.model, analysis)
+
+
+def load_model(which: str, sizes: dict[str, Any]) -> Loaded:
+    """Load and analyse a model.
+
+    Whatever wants its function later makes it again in a process of its own: the page's is not to
+    trace anything.
+    """
+    from toast_lab import frontends
+    from toast_lab.frontends import stages
+
+    isolate.report("preparing")
+    with stages.listening(isolate.report):
+        model = frontends.load(which, **sizes)
+    model = dataclasses.replace(model, function=Recipe(which, dict(sizes)))
+    isolate.report("analysing")
+    return Loaded(model, analyse(model))
+
+
+# -- called in a thread: these make their own children ---------------------------------------------
+def load_own(which: str, sizes: dict[str, Any], *, watch: Watch) -> Loaded:
+    """Load and analyse the user's ``package.module:make``."""
+    from toast_lab import frontends
+
+    model = frontends.load(which, on_event=watch.on_event, cancel=watch.cancel, **sizes)
+    analysis = isolate.run_in_child(
+        "toast_lab.conflicts.analysis:analyse",
+        model,
+        on_event=watch.on_event,
+        cancel=watch.cancel,
+        what=f"analysing {which}",
+    )
+    return _loaded(model, analysis)
+
+
+def read_file(name: str, content: bytes, time_limit_s: float, *, watch: Watch) -> Loaded:
+    """Read and analyse StableHLO or a jax.export artefact, each in a child."""
+    from toast_lab import frontends
+
+    watch.on_event("reading")
+    model = frontends.from_stablehlo(
+        content,
+        name=name.rpartition(".")[0] or name,
+        what=name,
+        time_limit_s=time_limit_s,
+        cancel=watch.cancel,
+    )
+    watch.on_event("analysing")
+    analysis = isolate.run_in_child(
+        "toast_lab.conflicts.analysis:analyse",
+        model,
+        time_limit_s=time_limit_s,
+        on_event=watch.on_event,
+        cancel=watch.cancel,
+        what=f"analysing {name}",
+    )
+    return _loaded(model, analysis)

@@ -1,0 +1,153 @@
+"""A race in a job's thread, and what a page knows of it while it runs and after it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from toast_lab.cost.problem import Cost, Problem, price
+from toast_lab.jobs.job import Watch
+from toast_lab.search.contract import Budget
+from toast_lab.search.race import Race, Row, not_started, race, rows
+from toast_lab.search.search_child import Outcome, Point
+
+POLL_EVERY_S = 0.02
+
+
+class RacePoint(NamedTuple):
+    """An improvement of one method of a race."""
+
+    method: str
+    point: Point
+
+
+class RaceEnd(NamedTuple):
+    """A method of a race is through."""
+
+    outcome: Outcome
+
+
+class Raced(NamedTuple):
+    """What a race gave: the price of each method's best plan, by its name."""
+
+    race: Race
+    costs: dict[str, Cost]
+
+
+def race_methods(
+    problem: Problem,
+    methods: tuple[str, ...],
+    seed: int,
+    budget: Budget,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    watch: Watch,
+) -> Raced:
+    """Race methods, each in a child of its own, one after the other.
+
+    A race that is held stands still before the next method.
+    """
+
+    def stopped() -> bool:
+        return watch.cancel() or watch.order().kind == "stop"
+
+    outcomes: list[Outcome] = []
+    for method in methods:
+        while watch.order().kind == "pause" and not stopped():
+            time.sleep(POLL_EVERY_S)
+        if stopped():
+            outcomes.append(not_started(method))
+        else:
+            watch.on_event(f"{method} starts")
+            own = {name: given for name, given in (options or {}).items() if name == method}
+            one = race(
+                problem,
+                [method],
+                budget,
+                seed,
+                options=own,
+                on_progress=lambda method, point: watch.on_event(RacePoint(method, point)),
+                cancel=stopped,
+            )
+            outcomes += one.outcomes
+        watch.on_event(RaceEnd(outcomes[-1]))
+    whole: Race[Any] = Race(problem, seed, tuple(outcomes))
+    return Raced(whole, {method: price(problem, plan) for method, plan in whole.plans.items()})
+
+
+class RaceState:
+    """The methods that race, their improvements so far, and how those ended that did.
+
+    Attributes:
+        points: by method, the improvements in order.
+        outcomes: by method, of those that are through.
+        running: the method whose turn it is.
+        raced: the whole race, once it is over.
+        changes: counts up with everything that arrives.
+    """
+
+    def __init__(
+        self, problem: Problem | None = None, methods: tuple[str, ...] = (), seed: int = 0
+    ) -> None:
+        self.problem, self.methods, self.seed = problem, methods, seed
+        self.points: dict[str, list[Point]] = {method: [] for method in methods}
+        self.outcomes: dict[str, Outcome] = {}
+        self.running = ""
+        self.raced: Raced | None = None
+        self.changes = 0
+
+    def take(self, event: RacePoint | RaceEnd | str) -> None:
+        """Take in what the job reported."""
+        self.changes += 1
+        if isinstance(event, str):
+            self.running = event.removesuffix(" starts")
+        elif isinstance(event, RacePoint):
+            self.points[event.method].append(event.point)
+        else:
+            self.outcomes[event.outcome.method] = event.outcome
+
+    def fresh(self) -> RaceState:
+        """The same race before anything was reported."""
+        return RaceState(self.problem, self.methods, self.seed)
+
+    def copy(self) -> RaceState:
+        """An independent copy."""
+        new = self.fresh()
+        new.points = {method: list(points) for method, points in self.points.items()}
+        new.outcomes = dict(self.outcomes)
+        new.raced, new.changes, new.running = self.raced, self.changes, self.running
+        return new
+
+    @property
+    def rows(self) -> list[Row]:
+        """The table so far, one row for each method."""
+        return rows(self.outcomes.get(method) or self._so_far(method) for method in self.points)
+
+    def _so_far(self, method: str) -> Outcome:
+        points = self.points[method]
+        return Outcome(
+            method=method,
+            status=self.status(method),
+            message="",
+            points=tuple(points),
+            evaluations=None,
+            elapsed_s=points[-1].elapsed_s if points else 0.0,
+            prepare_s=None,
+            bound=None,
+            actions=(),
+            plan=None,
+        )
+
+    def status(self, method: str) -> str:
+        """How far a method is, in a word."""
+        if method in self.outcomes:
+            return self.outcomes[method].status.lower()
+        if method == self.running:
+            return "runs" if self.points[method] else "prepares"
+        return "waits"
+
+    def verdict(self) -> str:
+        """Who won."""
+        best = None if self.raced is None else self.raced.race.best
+        return "no method found a plan." if best is None else f"{best.method} found the best plan."
