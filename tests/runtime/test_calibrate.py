@@ -12,7 +12,8 @@ from toast_lab.errors import InvalidProblem, RunFailed
 from toast_lab.machines.catalogue import machine
 from toast_lab.machines.machine_model import Machine
 from toast_lab.runtime import calibrate as c
-from toast_lab.runtime.calibrate_child import COLLECTIVES, Found, Point, Progress
+from toast_lab.runtime.calibrate_child import COLLECTIVES, Found, Point
+from toast_lab.runtime.child import Progress
 
 
 @pytest.fixture(scope="module")

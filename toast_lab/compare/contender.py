@@ -24,6 +24,7 @@ from toast_lab.ir.program import Program
 from toast_lab.runtime import child, hlo, inputs
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime.executable import Executable, Job, allocator_peak
+from toast_lab.runtime.measuring import Execution
 
 Errors = Mapping[str, float]  # by output path
 
@@ -48,8 +49,7 @@ class Request:
     gradient_names: tuple[str, ...]
     gradient_shapes: tuple[tuple[int, ...], ...]
     devices: dev.Devices
-    seed: int
-    arrays: list[np.ndarray] | None  #: the user's inputs
+    options: Execution  #: its inputs are numpy arrays that fit the program
     process: Process | None = None
 
 
@@ -102,13 +102,12 @@ class Contender:
         The results are compared with those in file ``expected``, or written to ``keep``.
         """
         request = self.request
-        self.arrays = request.arrays or inputs.draw(
-            request.program, request.seed, non_negative=non_negative
-        )
-        found = self._first(self._executable(), request.program.output_paths, expected, keep)
-        for _ in range(warmup - 1):
-            self.batch(1)
-        return found
+        given, seed = request.options.inputs, request.options.seed
+        self.arrays = given or inputs.draw(request.program, seed, non_negative=non_negative)
+        started = self._first(self._executable(), request.program.output_paths, expected, keep)
+        if warmup > 1:
+            self.batch(warmup - 1)
+        return started
 
     def _first(
         self, executable: Executable, names: Sequence[str], expected: str | None, keep: str | None

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from toast_lab import isolate
 from toast_lab.runtime import devices as dev
+from toast_lab.runtime.child import Progress
 
 DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "f64": "float64"}
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute")
@@ -56,13 +57,6 @@ class Skipped(NamedTuple):
     why: str
 
 
-class Progress(NamedTuple):
-    """One progress event."""
-
-    stage: str
-    fraction: float
-
-
 def measure(platform: str, count: int | None, time_limit_s: float, quick: bool = False) -> bool:
     """Measure ``count`` devices, reporting Found, Point, Skipped and Progress.
 
@@ -83,25 +77,25 @@ def measure(platform: str, count: int | None, time_limit_s: float, quick: bool =
     import jax
 
     jax.config.update("jax_enable_x64", True)
-    end = time.monotonic() + time_limit_s
-    found = dev.attached(dev.Devices(platform, count or 1))
+    deadline = time.monotonic() + time_limit_s
+    devices = dev.attached(dev.Devices(platform, count or 1))
     if count is None:
-        found = list(jax.local_devices(backend=platform))
-    isolate.report(_found(platform, found))
-    plan = _plan(len(found), platform, quick)
-    done: dict[tuple[str, str, int], float] = {}  # series -> time of its last round
+        devices = list(jax.local_devices(backend=platform))
+    isolate.report(_found(platform, devices))
+    plan = _plan(len(devices), platform, quick)
+    last_round_s: dict[tuple[str, str, int], float] = {}  # series -> time of its last round
     for number, (series, label, start) in enumerate(plan):
         isolate.report(Progress(label, number / len(plan)))
-        if time.monotonic() > end:
+        if time.monotonic() > deadline:
             return False
-        if done.get(series, 0.0) > _SLOWEST_S:
+        if last_round_s.get(series, 0.0) > _SLOWEST_S:
             continue
         try:
-            for point in start(found):
-                done[series] = point.time_s if point.what != "overlap" else 0.0
+            for point in start(devices):
+                last_round_s[series] = point.time_s if point.what != "overlap" else 0.0
                 isolate.report(point)
         except Exception as error:  # one type or size that a device refuses must not end the rest
-            done[series] = float("inf")
+            last_round_s[series] = float("inf")
             isolate.report(
                 Skipped(label, f"{type(error).__name__}: {str(error).splitlines()[0][:200]}")
             )
@@ -175,14 +169,14 @@ def _per_round_s(build: Callable[[int], Callable[[], Any]]) -> float:
     """Seconds of one round; ``build(r)`` gives a call that runs r rounds, compiled and warm."""
     once = _best_s(build(1), 1)
     rounds = int(min(_MOST_ROUNDS, max(3, _WORTH_S / once)))
-    many = build(rounds)
-    spent = _best_s(many, _REPEATS)
+    looped = build(rounds)
+    spent = _best_s(looped, _REPEATS)
     while spent < _WORTH_S and rounds < _MOST_ROUNDS * 16:  # starting it was most of that one round
         rounds = int(min(_MOST_ROUNDS * 16, rounds * min(16.0, 2 * _WORTH_S / spent)))
-        many = build(rounds)
-        spent = _best_s(many, _REPEATS)
-    one = _best_s(build(1), _REPEATS)
-    return max(spent - one, 0.02 * spent) / (rounds - 1)
+        looped = build(rounds)
+        spent = _best_s(looped, _REPEATS)
+    single = _best_s(build(1), _REPEATS)
+    return max(spent - single, 0.02 * spent) / (rounds - 1)
 
 
 def _best_s(call: Callable[[], Any], repeats: int) -> float:
@@ -215,8 +209,8 @@ def _looped(
     from jax.sharding import NamedSharding, PartitionSpec
 
     mesh = jax.sharding.Mesh(np.asarray(devices).reshape(-1, group or len(devices)), ("group", "d"))
-    cut = PartitionSpec(("group", "d"))
-    put = [jax.device_put(a, NamedSharding(mesh, cut)) for a in arrays]
+    split = PartitionSpec(("group", "d"))
+    placed = [jax.device_put(array, NamedSharding(mesh, split)) for array in arrays]
 
     def build(rounds: int) -> Callable[[], Any]:
         def body(*locals_: Any) -> Any:
@@ -225,12 +219,12 @@ def _looped(
         mapped = jax.shard_map(
             body,
             mesh=mesh,
-            in_specs=(cut,) * len(put),
-            out_specs=(cut,) * len(put),
+            in_specs=(split,) * len(placed),
+            out_specs=(split,) * len(placed),
             check_vma=False,
         )
-        compiled = jax.jit(mapped).lower(*put).compile()
-        return lambda: compiled(*put)
+        compiled = jax.jit(mapped).lower(*placed).compile()
+        return lambda: compiled(*placed)
 
     return build
 
@@ -246,114 +240,135 @@ def _normal(shape: tuple[int, ...], dtype: str, scale: float = 1.0) -> Any:
 # -- what is measured ------------------------------------------------------------------------------
 
 
-def _overhead(found: list[Any]) -> Iterator[Point]:
+def _overhead(devices: list[Any]) -> Iterator[Point]:
     """Tiny dots one after the other.
 
     Each is an op of its own, and none takes time for its numbers.
     """
-    n, length = len(found), 64
+    n_devices, length = len(devices), 64
 
     def step(_: Any, carry: Any) -> Any:
-        y, w = carry
-        for _i in range(length):
-            y = y @ w
-        return y, w
+        value, weights = carry
+        for _repeat in range(length):
+            value = value @ weights
+        return value, weights
 
-    arrays = [_normal((n * 8, 8), "float32"), _normal((n * 8, 8), "float32", 0.1)]
+    arrays = [_normal((n_devices * 8, 8), "float32"), _normal((n_devices * 8, 8), "float32", 0.1)]
     yield Point(
-        "overhead", "f32", n, 0.0, 2.0 * 8**3, _per_round_s(_looped(found, step, arrays)) / length
+        "overhead",
+        "f32",
+        n_devices,
+        0.0,
+        2.0 * 8**3,
+        _per_round_s(_looped(devices, step, arrays)) / length,
     )
 
 
-def _dot(found: list[Any], dtype: str, side: int) -> Iterator[Point]:
-    n, name = len(found), DTYPES[dtype]
-    arrays = [_normal((n * side, side), name), _normal((n * side, side), name, side**-0.5)]
+def _dot(devices: list[Any], dtype: str, side: int) -> Iterator[Point]:
+    n_devices, name = len(devices), DTYPES[dtype]
+    arrays = [
+        _normal((n_devices * side, side), name),
+        _normal((n_devices * side, side), name, side**-0.5),
+    ]
     size = 3.0 * side * side * arrays[0].dtype.itemsize
 
     def step(_: Any, carry: Any) -> Any:
-        y, w = carry
-        return y @ w, w
+        value, weights = carry
+        return value @ weights, weights
 
-    yield Point("dot", dtype, n, size, 2.0 * side**3, _per_round_s(_looped(found, step, arrays)))
+    yield Point(
+        "dot", dtype, n_devices, size, 2.0 * side**3, _per_round_s(_looped(devices, step, arrays))
+    )
 
 
-def _memory(found: list[Any], size_bytes: float) -> Iterator[Point]:
-    n, length = len(found), int(size_bytes / 8)  # f32: half is read, half is written
+def _memory(devices: list[Any], size_bytes: float) -> Iterator[Point]:
+    n_devices, length = len(devices), int(size_bytes / 8)  # f32: half is read, half is written
 
     def step(_: Any, carry: Any) -> Any:
-        (x,) = carry
-        return (x * 0.5 + 0.25,)
+        (array,) = carry
+        return (array * 0.5 + 0.25,)
 
     yield Point(
         "memory",
         "f32",
-        n,
+        n_devices,
         size_bytes,
         0.0,
-        _per_round_s(_looped(found, step, [_normal((n * length,), "f4")])),
+        _per_round_s(_looped(devices, step, [_normal((n_devices * length,), "f4")])),
     )
 
 
-def _collective_step(kind: str, n: int, length: int) -> Callable[[Any, Any], Any]:
+def _collective_step(kind: str, n_devices: int, length: int) -> Callable[[Any, Any], Any]:
     """``length``: elements of the larger side.
 
     Whatever a kind leaves over is carried on, with next to no copying.
     """
     from jax import lax
 
-    part = length // n
+    part = length // n_devices
 
-    def step(i: Any, x: Any) -> Any:
+    def step(i: Any, array: Any) -> Any:
         if kind == "all_reduce":
-            return lax.psum(x, "d")
+            return lax.psum(array, "d")
         if kind == "all_gather":
-            return lax.dynamic_slice(lax.all_gather(x, "d", tiled=True), ((i % n) * part,), (part,))
+            return lax.dynamic_slice(
+                lax.all_gather(array, "d", tiled=True), ((i % n_devices) * part,), (part,)
+            )
         if kind == "reduce_scatter":
-            return lax.dynamic_update_slice(x, lax.psum_scatter(x, "d", tiled=True), (0,))
+            return lax.dynamic_update_slice(array, lax.psum_scatter(array, "d", tiled=True), (0,))
         if kind == "all_to_all":
-            return lax.all_to_all(x, "d", 0, 0, tiled=True)
+            return lax.all_to_all(array, "d", 0, 0, tiled=True)
         # To the farthest of a ring
-        return lax.ppermute(x, "d", [(a, (a + n // 2) % n) for a in range(n)])
+        return lax.ppermute(
+            array,
+            "d",
+            [(device, (device + n_devices // 2) % n_devices) for device in range(n_devices)],
+        )
 
     return step
 
 
-def _collective(found: list[Any], over: int, kind: str, size_bytes: float) -> Iterator[Point]:
+def _collective(devices: list[Any], over: int, kind: str, size_bytes: float) -> Iterator[Point]:
     import jax.numpy as jnp
 
     length = max(1, int(size_bytes / 4 / over)) * over
     local = length // over if kind == "all_gather" else length
     step = _collective_step(kind, over, length)
-    zeros = jnp.zeros(len(found) * local, "float32")
-    build = _looped(found, lambda i, carry: (step(i, carry[0]),), [zeros], over)
+    zeros = jnp.zeros(len(devices) * local, "float32")
+    build = _looped(devices, lambda i, carry: (step(i, carry[0]),), [zeros], over)
     yield Point(kind, "f32", over, 4.0 * length, 0.0, _per_round_s(build))
 
 
-def _overlap(found: list[Any], share: float, quick: bool) -> Iterator[Point]:
+def _overlap(devices: list[Any], share: float, quick: bool) -> Iterator[Point]:
     """How much of a collective is hidden behind an independent dot in one program.
 
     It is the hidden part of whichever of the two is shorter.
     """
     import jax.numpy as jnp
 
-    n = len(found)
-    side, length = (64, n * 2**10) if quick else (256, n * 2**16)
-    reduce = _collective_step("all_reduce", n, length)
-    y, w = _normal((n * side, side), "float32"), _normal((n * side, side), "float32", side**-0.5)
-    x = jnp.zeros(n * length, "float32")
-    comm_s = _per_round_s(_looped(found, lambda i, c: (reduce(i, c[0]),), [x]))
-    dot_s = _per_round_s(_looped(found, lambda _, c: (c[0] @ c[1], c[1]), [y, w]))
+    n_devices = len(devices)
+    side, length = (64, n_devices * 2**10) if quick else (256, n_devices * 2**16)
+    reduce = _collective_step("all_reduce", n_devices, length)
+    value, weights = (
+        _normal((n_devices * side, side), "float32"),
+        _normal((n_devices * side, side), "float32", side**-0.5),
+    )
+    array = jnp.zeros(n_devices * length, "float32")
+    comm_s = _per_round_s(_looped(devices, lambda i, c: (reduce(i, c[0]),), [array]))
+    dot_s = _per_round_s(_looped(devices, lambda _, c: (c[0] @ c[1], c[1]), [value, weights]))
     dots = max(1, min(64, round(share * comm_s / dot_s)))
 
     def compute(carry: Any) -> Any:
-        a, b = carry
+        value, weights = carry
         for _ in range(dots):
-            a = a @ b
-        return a, b
+            value = value @ weights
+        return value, weights
 
-    compute_s = _per_round_s(_looped(found, lambda _, c: compute(c), [y, w]))
+    compute_s = _per_round_s(_looped(devices, lambda _, c: compute(c), [value, weights]))
     both_s = _per_round_s(
-        _looped(found, lambda i, c: (reduce(i, c[0]), *compute(c[1:])), [x, y, w])
+        _looped(devices, lambda i, c: (reduce(i, c[0]), *compute(c[1:])), [array, value, weights])
     )
     hidden = (comm_s + compute_s - both_s) / min(comm_s, compute_s)
-    yield Point("overlap", "f32", n, 4.0 * length, 2.0 * side**3 * dots, min(1.0, max(0.0, hidden)))
+    yield Point(
+        "overlap", "f32", n_devices, 4.0 * length, 2.0 * side**3 * dots, min(1.0, max(0.0, hidden))
+    )

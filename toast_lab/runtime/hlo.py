@@ -76,7 +76,9 @@ class Collective(NamedTuple):
 
 
 def collectives(
-    text: str, mesh: Mapping[str, int], rounds: Callable[[Instruction], float | None] | None = None
+    hlo_source: str,
+    mesh: Mapping[str, int],
+    rounds: Callable[[Instruction], float | None] | None = None,
 ) -> list[Collective]:
     """Collectives of optimised HLO ``text``, in text order.
 
@@ -84,7 +86,7 @@ def collectives(
 
     ``rounds`` is asked for a loop's number of rounds where the text does not tell.
     """
-    return collectives_of(hlo_text.parse(text), source_lines(text), mesh, rounds)
+    return collectives_of(hlo_text.parse(hlo_source), source_lines(hlo_source), mesh, rounds)
 
 
 def collectives_of(
@@ -94,25 +96,27 @@ def collectives_of(
     rounds: Callable[[Instruction], float | None] | None = None,
 ) -> list[Collective]:
     """``collectives`` of a text that was parsed before; ``frames`` is ``source_lines`` of it."""
-    position = {name: i for i, name in enumerate(module.computations)}
-    found: list[tuple[tuple[int, int], Collective]] = []
+    row_of = {name: i for i, name in enumerate(module.computations)}
+    placed: list[tuple[tuple[int, int], Collective]] = []
     seen: set[tuple[str, tuple[str, ...]]] = set()
-    for here in hlo_text.executed(module, rounds):
-        for row, instruction in enumerate(here.computation.instructions):
+    for place in hlo_text.executed(module, rounds):
+        for row, instruction in enumerate(place.computation.instructions):
             match = _OPCODE.fullmatch(instruction.opcode)
             if not match:
                 continue
             channel = _CHANNEL.search(instruction.attributes)
             # A piece of a gather that is spread over several fusions of one body
-            if here.fused and channel:
-                outer = next(n for n, call in enumerate(here.via) if call.opcode == "fusion")
-                key = channel.group(1), tuple(call.name for call in here.via[:outer])
+            if place.fused and channel:
+                outer = next(
+                    depth for depth, call in enumerate(place.via) if call.opcode == "fusion"
+                )
+                key = channel.group(1), tuple(call.name for call in place.via[:outer])
                 if key in seen:
                     continue
                 seen.add(key)
-            place = position[here.computation.name], row
-            found.append((place, _collective(module, here, instruction, match, mesh, frames)))
-    return [collective for _, collective in sorted(found, key=lambda pair: pair[0])]
+            position_ = row_of[place.computation.name], row
+            placed.append((position_, _collective(module, place, instruction, match, mesh, frames)))
+    return [collective for _, collective in sorted(placed, key=lambda pair: pair[0])]
 
 
 def op_of(instruction: Instruction | None) -> int:
@@ -168,20 +172,20 @@ def _only_sliced(computation: Computation, instruction: Instruction) -> bool:
 
 
 def _own_or_outer(
-    here: Executed, instruction: Instruction, pattern: re.Pattern[str]
+    place: Executed, instruction: Instruction, pattern: re.Pattern[str]
 ) -> re.Match[str] | None:
     """What an instruction says of itself or, inside of fusions, what those say, innermost first."""
-    found = pattern.search(instruction.attributes)
-    for call in reversed(here.via):
-        if found or call.opcode not in ("fusion", "async-start"):
+    match = pattern.search(instruction.attributes)
+    for call in reversed(place.via):
+        if match or call.opcode not in ("fusion", "async-start"):
             break
-        found = pattern.search(call.attributes)
-    return found
+        match = pattern.search(call.attributes)
+    return match
 
 
 def _parts(
     module: hlo_text.Module,
-    here: Executed,
+    place: Executed,
     instruction: Instruction,
     kind: str,
     start: bool,
@@ -194,24 +198,28 @@ def _parts(
     copy, all others to the op that makes the value.
     """
     arrays = _ARRAY.findall(instruction.type)
-    n = len(instruction.operands)
-    if n <= 1 or kind == "collective_permute":
+    n_arrays = len(instruction.operands)
+    if n_arrays <= 1 or kind == "collective_permute":
         return (Part(op, local_bytes, arrays[0][0] if arrays else ""),)
     if start and kind == "all_gather":
-        arrays = arrays[n:]
-    if len(arrays) != n:
+        arrays = arrays[n_arrays:]
+    if len(arrays) != n_arrays:
         return (Part(op, local_bytes, arrays[0][0] if arrays else ""),)
-    whole = sum(_array_bytes(*a) for a in arrays) or 1
-    found = []
+    whole = sum(_array_bytes(*array_type) for array_type in arrays) or 1
+    parts = []
     for i, (array, operand) in enumerate(zip(arrays, instruction.operands, strict=True)):
-        near = _reader(here.computation, instruction, i) if kind == "all_gather" else None
-        own = op_of(near or hlo_text.chain_up(here.computation, operand))
-        if own < 0:
-            own = op_of(hlo_text.element_of(module, here.computation, operand))
-        found.append(
-            Part(own if own >= 0 else op, local_bytes * _array_bytes(*array) // whole, array[0])
+        reader = _reader(place.computation, instruction, i) if kind == "all_gather" else None
+        part_op = op_of(reader or hlo_text.chain_up(place.computation, operand))
+        if part_op < 0:
+            part_op = op_of(hlo_text.element_of(module, place.computation, operand))
+        parts.append(
+            Part(
+                part_op if part_op >= 0 else op,
+                local_bytes * _array_bytes(*array) // whole,
+                array[0],
+            )
         )
-    return tuple(found)
+    return tuple(parts)
 
 
 def _reader(computation: Computation, instruction: Instruction, index: int) -> Instruction | None:
@@ -220,7 +228,9 @@ def _reader(computation: Computation, instruction: Instruction, index: int) -> I
     while steps < 8:
         users = computation.users.get(name, [])
         if steps == 0:
-            users = [u for u in users if f"index={index}" in u.attributes.split(", ")] or users
+            users = [
+                user for user in users if f"index={index}" in user.attributes.split(", ")
+            ] or users
         if not users:
             return None
         if op_of(users[0]) >= 0 and users[0].opcode != "get-tuple-element":
@@ -235,9 +245,9 @@ def _reader(computation: Computation, instruction: Instruction, index: int) -> I
 def _local_bytes(result_type: str, kind: str, start: bool, group_size: int) -> int:
     arrays = _ARRAY.findall(result_type)
     if start and kind == "collective_permute":  # (source, target, context words)
-        arrays = [a for a in arrays if a[0] not in ("u32", "s32") or a[1]]
-        return sum(_array_bytes(*a) for a in arrays) // 2
-    total = sum(_array_bytes(*a) for a in arrays)
+        arrays = [array for array in arrays if array[0] not in ("u32", "s32") or array[1]]
+        return sum(_array_bytes(*array) for array in arrays) // 2
+    total = sum(_array_bytes(*array) for array in arrays)
     # (shards, gathered): the shards are 1/group_size of the gathered
     if start and kind == "all_gather":
         return total * group_size // (group_size + 1)
@@ -252,7 +262,7 @@ def _array_bytes(element: str, dims: str) -> int:
     else:
         width = _WIDTH.match(element)
         bits = int(width.group(1)) if width else 0  # tokens hold nothing
-    return math.prod(int(d) for d in dims.split(",") if d) * bits // 8
+    return math.prod(int(extent) for extent in dims.split(",") if extent) * bits // 8
 
 
 # -- who talks to whom -----------------------------------------------------------------------------
@@ -264,12 +274,14 @@ def replica_groups(line: str, n_devices: int) -> list[list[int]]:
     Three spellings are in use: written out ``{{0,1},{2,3}}``, a transposed iota ``[2,2]<=[4]``, and
     some axes of a mesh of the compiler's own, ``mesh['a'=2,'b'=2] {'b'}``.
     """
-    own = _MESH.search(line)
+    mesh_match = _MESH.search(line)
     # Parts of an axis are written 'a':(1)2; not taken apart here
-    if own and "(" not in own.group(3):
-        sizes = {name: int(size) for name, size in re.findall(r"'([^']*)'=(\d+)", own.group(1))}
-        joined = _product_groups(re.findall(r"'([^']*)'", own.group(3)), sizes)
-        order = _device_order(own.group(2) or "") or list(range(math.prod(sizes.values())))
+    if mesh_match and "(" not in mesh_match.group(3):
+        sizes = {
+            name: int(size) for name, size in re.findall(r"'([^']*)'=(\d+)", mesh_match.group(1))
+        }
+        joined = _product_groups(re.findall(r"'([^']*)'", mesh_match.group(3)), sizes)
+        order = _device_order(mesh_match.group(2) or "") or list(range(math.prod(sizes.values())))
         return [[order[i] for i in sorted(group)] for group in joined]
     iota = _IOTA.search(line)
     if iota:
@@ -280,10 +292,10 @@ def replica_groups(line: str, n_devices: int) -> list[list[int]]:
     return groups or [list(range(n_devices))]  # no groups at all means everyone
 
 
-def _device_order(text: str) -> list[int]:
+def _device_order(order: str) -> list[int]:
     """Devices of a compiler's mesh in order: ``3,2,1,0`` or ``[2,4]T(1,0)``."""
-    iota = _TRANSPOSED.fullmatch(text)
-    return _transposed_iota(iota.group(1), iota.group(2)) if iota else _ints(text)
+    iota = _TRANSPOSED.fullmatch(order)
+    return _transposed_iota(iota.group(1), iota.group(2)) if iota else _ints(order)
 
 
 def _transposed_iota(shape: str, permutation: str | None) -> list[int]:
@@ -292,7 +304,10 @@ def _transposed_iota(shape: str, permutation: str | None) -> list[int]:
     order = _ints(permutation) if permutation else list(range(len(dims)))
     strides = [math.prod(dims[i + 1 :]) for i in range(len(dims))]
     counts = itertools.product(*(range(dims[i]) for i in order))
-    return [sum(c * strides[i] for c, i in zip(count, order, strict=True)) for count in counts]
+    return [
+        sum(coordinate * strides[i] for coordinate, i in zip(count, order, strict=True))
+        for count in counts
+    ]
 
 
 def group_axes(groups: Sequence[Sequence[int]], mesh: Mapping[str, int]) -> tuple[str, ...] | None:
@@ -305,7 +320,9 @@ def group_axes(groups: Sequence[Sequence[int]], mesh: Mapping[str, int]) -> tupl
     size = max((len(g) for g in groups), default=1)
     for count in range(len(axes) + 1):
         for chosen in itertools.combinations(axes, count):
-            if math.prod(mesh[a] for a in chosen) != size or any(mesh[a] == 1 for a in chosen):
+            if math.prod(mesh[axis] for axis in chosen) != size or any(
+                mesh[axis] == 1 for axis in chosen
+            ):
                 continue
             if wanted == _product_groups(chosen, mesh):
                 return chosen
@@ -314,58 +331,60 @@ def group_axes(groups: Sequence[Sequence[int]], mesh: Mapping[str, int]) -> tupl
 
 def permute_axes(pairs: Iterable[Sequence[int]], mesh: Mapping[str, int]) -> tuple[str, ...] | None:
     """Mesh axes along which any (source, target) pair moves; None for devices outside the mesh."""
-    n = math.prod(mesh.values())
+    n_devices = math.prod(mesh.values())
     moved = set()
     for source, target in pairs:
-        if not (0 <= source < n and 0 <= target < n):
+        if not (0 <= source < n_devices and 0 <= target < n_devices):
             return None
-        here, there = _coordinates(source, mesh), _coordinates(target, mesh)
-        moved |= {axis for axis in mesh if here[axis] != there[axis]}
+        start, end = _coordinates(source, mesh), _coordinates(target, mesh)
+        moved |= {axis for axis in mesh if start[axis] != end[axis]}
     return tuple(axis for axis in mesh if axis in moved)
 
 
 def _product_groups(chosen: Sequence[str], mesh: Mapping[str, int]) -> set[frozenset[int]]:
     groups: dict[tuple[int, ...], set[int]] = {}
     for device in range(math.prod(mesh.values())):
-        at = _coordinates(device, mesh)
-        groups.setdefault(tuple(at[a] for a in mesh if a not in chosen), set()).add(device)
-    return {frozenset(g) for g in groups.values()}
+        position = _coordinates(device, mesh)
+        groups.setdefault(tuple(position[axis] for axis in mesh if axis not in chosen), set()).add(
+            device
+        )
+    return {frozenset(group) for group in groups.values()}
 
 
 def _coordinates(device: int, mesh: Mapping[str, int]) -> dict[str, int]:
-    at = {}
+    position = {}
     for axis in reversed(list(mesh)):
-        device, at[axis] = divmod(device, mesh[axis])
-    return at
+        device, position[axis] = divmod(device, mesh[axis])
+    return position
 
 
 def _rows(match: re.Match[str] | None) -> list[list[int]]:
     return [_ints(row) for row in _ROW.findall(match.group(1))] if match else []
 
 
-def _ints(text: str) -> list[int]:
-    return [int(part) for part in text.split(",") if part.strip()]
+def _ints(numbers: str) -> list[int]:
+    return [int(part) for part in numbers.split(",") if part.strip()]
 
 
 # -- where it comes from ---------------------------------------------------------------------------
 
 
-def _source(here: Executed, instruction: Instruction, frames: Mapping[int, str]) -> str:
-    direct = _own_or_outer(here, instruction, _SOURCE)
+def _source(place: Executed, instruction: Instruction, frames: Mapping[int, str]) -> str:
+    direct = _own_or_outer(place, instruction, _SOURCE)
     if direct:
         return direct.group(1) + (f":{direct.group(2)}" if direct.group(2) else "")
-    frame = _own_or_outer(here, instruction, _FRAME)
+    frame = _own_or_outer(place, instruction, _FRAME)
     return frames.get(int(frame.group(1)), "") if frame else ""
 
 
-def source_lines(text: str) -> dict[int, str]:
+def source_lines(hlo_source: str) -> dict[int, str]:
     """Source lines ("file.py:12") by stack frame id.
 
     They are read from the tables at the top of newer HLO texts.
     """
     tables: dict[str, dict[int, str]] = {}
     current: dict[int, str] | None = None
-    for line in text.splitlines():
+    for line in hlo_source.splitlines():
         if line in ("FileNames", "FunctionNames", "FileLocations", "StackFrames"):
             current = tables.setdefault(line, {})
         elif not line.strip():
@@ -375,13 +394,13 @@ def source_lines(text: str) -> dict[int, str]:
             if number.isdigit():
                 current[int(number)] = rest
     files = {i: name.strip('"') for i, name in tables.get("FileNames", {}).items()}
-    found = {}
+    source_of = {}
     for frame, entry in tables.get("StackFrames", {}).items():
         location = tables.get("FileLocations", {}).get(_field(entry, "file_location_id"), "")
         name = files.get(_field(location, "file_name_id"), "")
         if name:
-            found[frame] = f"{name}:{_field(location, 'line')}"
-    return found
+            source_of[frame] = f"{name}:{_field(location, 'line')}"
+    return source_of
 
 
 def _field(entry: str, key: str) -> int:

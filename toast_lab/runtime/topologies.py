@@ -78,7 +78,7 @@ def known() -> list[str]:
     return [f"tpu:{name}:{dims}" for name, chip in CHIPS.items() for dims in chip.slices]
 
 
-def parse(text: str, mesh: Mesh) -> Topology:
+def parse(name_: str, mesh: Mesh) -> Topology:
     """Read a topology's name for a mesh.
 
     Raises:
@@ -86,28 +86,28 @@ def parse(text: str, mesh: Mesh) -> Topology:
             mesh.
     """
     match = (
-        re.fullmatch(r"\s*(?:tpu:)?(v\w+):(\d+(?:x\d+)*)\s*", text.lower())
-        if isinstance(text, str)
+        re.fullmatch(r"\s*(?:tpu:)?(v\w+):(\d+(?:x\d+)*)\s*", name_.lower())
+        if isinstance(name_, str)
         else None
     )
     if match and match.group(1) in CHIPS:
-        found = _tpu(match.group(1), match.group(2))
-    elif isinstance(text, str) and re.match(r"\s*(cpu|gpu)\b", text.lower()):
-        found = _attached(text, mesh)
+        topology = _tpu(match.group(1), match.group(2))
+    elif isinstance(name_, str) and re.match(r"\s*(cpu|gpu)\b", name_.lower()):
+        topology = _attached(name_, mesh)
     else:
         slices = "; ".join(f"tpu:{name}: {', '.join(chip.slices)}" for name, chip in CHIPS.items())
         raise InvalidProblem(
-            f"no topology is called {text!r}{did_you_mean(str(text), [*known(), 'cpu:8', 'gpu'])}. "
+            f"no topology is called {name_!r}{did_you_mean(str(name_), [*known(), 'cpu:8', 'gpu'])}. "
             f'Known are "cpu:{mesh.n_devices}", "gpu", and of TPUs, in chips: {slices}'
         )
-    if found.count != mesh.n_devices:
-        more = "more" if mesh.n_devices > found.count else "fewer"
+    if topology.count != mesh.n_devices:
+        difference = "more" if mesh.n_devices > topology.count else "fewer"
         raise InvalidProblem(
-            f"the mesh {mesh} has {mesh.n_devices} devices, {more} than the {found.count} of "
-            f"{found}"
-            f"{_cores(found)}. Choose a mesh of {found.count}{_fitting(found, mesh.n_devices)}."
+            f"the mesh {mesh} has {mesh.n_devices} devices, {difference} than the {topology.count} of "
+            f"{topology}"
+            f"{_cores(topology)}. Choose a mesh of {topology.count}{_fitting(topology, mesh.n_devices)}."
         )
-    return found
+    return topology
 
 
 def _tpu(name: str, dims: str) -> Topology:
@@ -120,44 +120,44 @@ def _tpu(name: str, dims: str) -> Topology:
     return Topology("tpu", math.prod(map(int, dims.split("x"))) * chip.devices_per_chip, name, dims)
 
 
-def _attached(text: str, mesh: Mesh) -> Topology:
-    match = re.fullmatch(r"\s*(cpu|gpu)(?::(\d+))?\s*", text.lower())
+def _attached(name: str, mesh: Mesh) -> Topology:
+    match = re.fullmatch(r"\s*(cpu|gpu)(?::(\d+))?\s*", name.lower())
     if not match:
         raise InvalidProblem(
-            f'cannot read the topology {text!r}; write "cpu:{mesh.n_devices}" or "gpu"'
+            f'cannot read the topology {name!r}; write "cpu:{mesh.n_devices}" or "gpu"'
         )
     count = mesh.n_devices if match.group(2) is None else int(match.group(2))
     return Topology(match.group(1), count)
 
 
-def _cores(found: Topology) -> str:
-    per_chip = CHIPS[found.chip].devices_per_chip if found.chip else 1
+def _cores(topology: Topology) -> str:
+    per_chip = CHIPS[topology.chip].devices_per_chip if topology.chip else 1
     return f" ({per_chip} a chip)" if per_chip > 1 else ""
 
 
-def _fitting(found: Topology, wanted: int) -> str:
-    if not found.chip:
-        return f' or write "{found.platform}:{wanted}"'
-    chip = CHIPS[found.chip]
+def _fitting(topology: Topology, wanted: int) -> str:
+    if not topology.chip:
+        return f' or write "{topology.platform}:{wanted}"'
+    chip = CHIPS[topology.chip]
     names = [
-        f"tpu:{found.chip}:{dims}"
+        f"tpu:{topology.chip}:{dims}"
         for dims in chip.slices
         if math.prod(map(int, dims.split("x"))) * chip.devices_per_chip == wanted
     ]
     return f", or the topology {' or '.join(names)}" if names else ""
 
 
-def machine_of(text: str, machines: Collection[str]) -> str:
+def machine_of(topology: str, machines: Collection[str]) -> str:
     """Name of the machine model of a topology's devices; the nearest there is, without a remark."""
-    match = re.match(r"\s*(?:tpu:)?(v\w+):", text.lower())
-    name = (
+    match = re.match(r"\s*(?:tpu:)?(v\w+):", topology.lower())
+    machine = (
         CHIPS[match.group(1)].machine
         if match and match.group(1) in CHIPS
         else "cpu"
-        if "cpu" in text
+        if "cpu" in topology
         else "a100"
     )
-    return name if name in machines else "tpu-v5e"
+    return machine if machine in machines else "tpu-v5e"
 
 
 def environment(topology: Topology) -> dict[str, str]:
@@ -197,7 +197,7 @@ def devices(topology: Topology, mesh: Mesh) -> list[Any]:
 
     options = {"chips_per_host_bounds": (1, 1, 1)} if topology.slice == "1x1" else {}
     try:
-        found = topologies.get_topology_desc(
+        description = topologies.get_topology_desc(
             platform="tpu", topology_name=f"{topology.chip}:{topology.slice}", **options
         )
     except Exception as error:
@@ -208,7 +208,7 @@ def devices(topology: Topology, mesh: Mesh) -> list[Any]:
                 'pip install "toast-lab[tpu]", or pip install "jax[tpu]".'
             ) from None
         raise InvalidProblem(f"libtpu gives no topology {topology}: {str(error)[:300]}") from None
-    listed = list(found.devices)
+    listed = list(description.devices)
     try:
         ordered = mesh_utils.create_device_mesh(mesh.sizes, listed, allow_split_physical_axes=True)
         return list(ordered.reshape(-1))
