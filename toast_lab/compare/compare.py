@@ -139,7 +139,7 @@ def _named(
     if isinstance(plans, Mapping):
         named = {str(name): plan for name, plan in plans.items()}
     else:
-        named = {f"plan {i + 1}": plan for i, plan in enumerate(plans)}
+        named = {f"plan {index + 1}": plan for index, plan in enumerate(plans)}
     if not named:
         raise InvalidProblem("there is no plan to compare")
     if UNSHARDED in named:
@@ -147,14 +147,14 @@ def _named(
             f"no plan may be called {UNSHARDED}: this is the unsharded program beside them"
         )
     digest = model.program.digest()
-    wrong = [
+    offenders = [
         f"{name}: shards {plan.program.name} ({plan.program.digest()})"
         for name, plan in named.items()
         if plan.program.digest() != digest
     ]
-    if wrong:
+    if offenders:
         raise InvalidPlan(
-            f"plans of another program than {model.name} ({digest}):\n{join_offenders(wrong)}"
+            f"plans of another program than {model.name} ({digest}):\n{join_offenders(offenders)}"
         )
     return named
 
@@ -162,18 +162,18 @@ def _named(
 def _check_processes(named: Mapping[str, ShardingPlan], processes: int, devices: str) -> None:
     if processes == 1:
         return
-    wrong = [
+    offenders = [
         f"{name}: {plan.mesh.n_devices} devices cannot be divided among {processes} processes"
         for name, plan in named.items()
         if plan.mesh.n_devices % processes
     ]
     if not str(devices).strip().lower().startswith("cpu"):
-        wrong.append(
+        offenders.append(
             f"processes={processes} divides virtual CPU devices; devices={devices!r} wants "
             f'devices="{DISTRIBUTED}" in processes that a launcher starts'
         )
-    if wrong:
-        raise InvalidProblem(f"cannot compare:\n{join_offenders(wrong)}")
+    if offenders:
+        raise InvalidProblem(f"cannot compare:\n{join_offenders(offenders)}")
 
 
 def _devices(text: str, wanted: int, cancel: Callable[[], bool] | None) -> dev.Devices:
@@ -189,7 +189,9 @@ def _check_same(model: Model, named: Mapping[str, ShardingPlan], seed: int) -> N
         [(name, plan.op_factor.tobytes()) for name, plan in named.items()],
         seed,
     )
-    differ = [i for i, theirs in enumerate(distributed.exchange(mine)) if theirs != mine]
+    differ = [
+        process for process, theirs in enumerate(distributed.exchange(mine)) if theirs != mine
+    ]
     if differ:
         raise InvalidProblem(
             f"processes {differ} compare other plans or another model: start all with the same "
@@ -353,7 +355,7 @@ def _prices(
 
 
 def _order(settings: Settings, together: bool) -> str:
-    sizes = " or ".join(str(n) for n in sorted(set(settings.steps)))
+    sizes = " or ".join(str(size) for size in sorted(set(settings.steps)))
     steps = f"{len(settings.steps)} rounds of {sizes} steps for each plan, in a changing order"
     if together:
         return f"{steps}, in the processes that were launched"

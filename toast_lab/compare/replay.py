@@ -35,7 +35,8 @@ from toast_lab.runtime import _jax_private, child, inputs
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime.child import Progress
 from toast_lab.runtime.executable import Executable, Job, allocator_peak, donated_arguments
-from toast_lab.runtime.measuring import Timing
+from toast_lab.runtime.hlo import counts_text
+from toast_lab.runtime.measuring import Timing, interquartile_range
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.text import bytes_text
@@ -77,8 +78,7 @@ class Replay:
     @property
     def spread_s(self) -> float:
         """Interquartile range of the local steps."""
-        low, high = np.percentile(self.step_times_s, [25, 75])
-        return float(high - low)
+        return interquartile_range(self.step_times_s)
 
     @property
     def estimate_s(self) -> float:
@@ -88,7 +88,7 @@ class Replay:
     @property
     def removed_counts(self) -> dict[str, int]:
         """Number of XLA's collectives by kind."""
-        return dict(collections.Counter(r.kind for r in self.removed))
+        return dict(collections.Counter(collective.kind for collective in self.removed))
 
     @property
     def divided_otherwise(self) -> bool:
@@ -101,22 +101,19 @@ class Replay:
     def to_json(self) -> dict[str, Any]:
         """All fields as plain data, with the derived ones."""
         data = dataclasses.asdict(self)
-        data["removed"] = [r._asdict() for r in self.removed]
+        data["removed"] = [collective._asdict() for collective in self.removed]
         for name in ("median_s", "spread_s", "estimate_s", "removed_counts", "divided_otherwise"):
             data[name] = getattr(self, name)
         return data
 
     def __str__(self) -> str:
-        counts = (
-            ", ".join(f"{n} {kind}" for kind, n in sorted(self.removed_counts.items())) or "none"
-        )
         memory = self.allocator_peak_bytes or self.peak_bytes
         lines = [
             f"{self.name}, one device of {self.mesh}",
             f"computation   {self.median_s * 1e3:.4g} ms measured on {self.device_kind} (spread "
             f"{self.spread_s * 1e3:.2g} ms), {self.predicted_compute_s * 1e3:.4g} ms predicted",
             f"collectives   {self.priced_collectives_s * 1e3:.4g} ms priced on {self.machine}; "
-            f"taken out: {counts}",
+            f"taken out: {counts_text(self.removed_counts) or 'none'}",
             f"step          {self.estimate_s * 1e3:.4g} ms, {self.predicted_time_s * 1e3:.4g} ms "
             "predicted",
             f"memory        {bytes_text(memory)}",

@@ -1,6 +1,4 @@
-"""Does a sharded program compute what the unsharded one does?
-
-The one place that says how near is near enough.
+"""Does a sharded program compute what the unsharded one does?  The one place for tolerances.
 
 Sharding changes the order of sums and nothing else, so errors are those of rounding.  A sum of n
 terms in a type whose rounding unit is eps comes out with an error of about eps times the root of n,
@@ -63,9 +61,5 @@ def verdict(error: float | None, limit: float | None) -> str:
     word = {True: "agrees", False: "DIFFERS", None: "not compared"}[agrees(error, limit)]
     if error is None:
         return word
-    return (
-        word
-        + f" (largest error {error:.1e}"
-        + ("" if limit is None else f", tolerance {limit:.1e}")
-        + ")"
-    )
+    tolerated = "" if limit is None else f", tolerance {limit:.1e}"
+    return f"{word} (largest error {error:.1e}{tolerated})"

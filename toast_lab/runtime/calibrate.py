@@ -19,7 +19,8 @@ from toast_lab.runtime import calibrate_child as child
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime.child import Progress
 
-MOST_VIRTUAL = 64  #: virtual devices: each is a few threads of the host
+#: The most virtual devices: each is a few threads of the host.
+MOST_VIRTUAL = 64
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,16 +44,18 @@ class Calibration:
             "Fit: measured time over fitted time",
             f"{'what':24} {'points':>6} {'median':>8} {'worst':>8}",
         ]
+        for row in self.fit.residuals:
+            lines.append(
+                f"{row.what:24} {row.points:6} {row.median_ratio:8.3g} {row.worst_ratio:8.3g}"
+            )
         lines += [
-            f"{residual.what:24} {residual.points:6} {residual.median_ratio:8.3g} {residual.worst_ratio:8.3g}"
-            for residual in self.fit.residuals
+            "",
+            "Points (of overlap: the share that was hidden, in place of a time)",
+            "what,dtype,devices,size_bytes,flops,time_s",
         ]
-        lines += ["", "Points (of overlap: the share that was hidden, in place of a time)"]
-        lines += ["what,dtype,devices,size_bytes,flops,time_s"]
-        lines += [
-            f"{point.what},{point.dtype},{point.devices},{point.size_bytes:g},{point.flops:g},{point.time_s:.4g}"
-            for point in self.points
-        ]
+        for point in self.points:
+            numbers = f"{point.devices},{point.size_bytes:g},{point.flops:g},{point.time_s:.4g}"
+            lines.append(f"{point.what},{point.dtype},{numbers}")
         self.fit.machine.to_toml(path, "\n".join(lines))
 
 
@@ -86,14 +89,14 @@ def calibrate(
         platform = dev.find("auto", 1, time_limit_s=120.0, cancel=cancel).platform
     if platform == "cpu" and count is None:
         count = 8
-    reported: list[child.Found] = []
+    reported: list[child.Hardware] = []
     points: list[child.Point] = []
     skipped: list[child.Skipped] = []
 
     def listen(event: object) -> None:
         if isinstance(event, child.Point):
             points.append(event)
-        elif isinstance(event, child.Found):
+        elif isinstance(event, child.Hardware):
             reported.append(event)
         elif isinstance(event, child.Skipped):
             skipped.append(event)
@@ -107,7 +110,7 @@ def calibrate(
             platform,
             count,
             time_limit_s,
-            quick,
+            quick=quick,
             env=dev.environment(dev.Devices(platform, count or 1)),
             time_limit_s=time_limit_s + 30.0,
             on_event=listen,
@@ -127,20 +130,22 @@ def calibrate(
         refused = "; ".join(f"{skip.what}: {skip.why}" for skip in skipped[:3])
         raise RunFailed(f"calibrating {devices}: nothing was measured. {note or refused}")
     hardware = reported[0]
-    machine_name = name or re.sub(
-        r"[^a-z0-9]+", "-", f"{hardware.kind}-x{hardware.n_devices}".lower()
-    ).strip("-")
+    label = f"{hardware.kind}-x{hardware.n_devices}".lower()
+    versions = [f"{package} {version}" for package, version in hardware.versions.items()]
     provenance = {
         "command": f"toast-lab calibrate --devices {devices}",
         "devices": f"{hardware.n_devices} x {hardware.kind} ({hardware.platform})",
         "host": f"{host.machine()}, {host.system()}",
-        "versions": ", ".join(
-            f"{package} {version}" for package, version in hardware.versions.items()
-        ),
+        "versions": ", ".join(versions),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
     }
-    base = nearest(hardware.platform, hardware.kind)
-    result = fit(points, machine_name, base, hardware.memory_bytes, provenance)
+    result = fit(
+        points,
+        name=name or re.sub(r"[^a-z0-9]+", "-", label).strip("-"),
+        base=nearest(hardware.platform, hardware.kind),
+        memory_bytes=hardware.memory_bytes,
+        provenance=provenance,
+    )
     return Calibration(result, tuple(points), tuple(skipped), note)
 
 

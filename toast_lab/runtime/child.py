@@ -87,7 +87,7 @@ def execute(request: Request) -> Report:
     for number, job in enumerate(request.jobs):
         share = (1 - start) / len(request.jobs)
         stage = Stage("sharded", start + share * number, share)
-        measured.append(measure_beside(expected, request, job, devices, arrays, stage))
+        measured.append(measure_beside(expected, request, job, devices, arrays=arrays, stage=stage))
     return Report(
         device_kind=devices[0].device_kind,
         inputs=inputs_are,
@@ -122,7 +122,7 @@ def try_reference(
     stage = Stage("unsharded", 0.0, 0.2)
     results: list[np.ndarray] = []
     try:
-        measured = measure(request, whole, [device], arrays, stage, on_results=results.extend)
+        measured = measure(request, whole, [device], arrays, stage=stage, on_results=results.extend)
     except Exception as error:
         # Not to fit on one device is the very reason to shard: go on without a reference.
         if "RESOURCE_EXHAUSTED" in str(error) or "out of memory" in str(error).lower():
@@ -142,7 +142,7 @@ def measure_beside(
 ) -> Measured:
     """``measure``, with the errors against the ``expected`` results, unless these are None."""
     if expected is None:
-        return measure(request, job, devices, arrays, stage)
+        return measure(request, job, devices, arrays, stage=stage)
     errors: dict[str, float] = {}
 
     def compare(results: list[np.ndarray]) -> None:
@@ -150,7 +150,7 @@ def measure_beside(
         for path, result, right in zip(paths, results, expected, strict=True):
             errors[path] = relative_error(result, right)
 
-    measured = measure(request, job, devices, arrays, stage, on_results=compare)
+    measured = measure(request, job, devices, arrays, stage=stage, on_results=compare)
     return measured._replace(errors=errors)
 
 

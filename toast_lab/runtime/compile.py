@@ -103,7 +103,7 @@ def compile_plan(
         stablehlo,
         plan.mesh,
         wanted,
-        _rounds(plan.program),
+        rounds_by_op=_rounds(plan.program),
         env=top.environment(wanted),
         time_limit_s=time_limit_s,
         on_event=on_progress,
@@ -111,7 +111,7 @@ def compile_plan(
         memory_limit_bytes=memory_limit_bytes,
         what=f"compiling {model.name} for {wanted}",
     )
-    compiled = _result(plan, wanted, report, versions, flags)
+    compiled = _result(plan, wanted, report, versions=versions, flags=flags)
     if file is not None:
         # The result counts; without the cache it is made again
         with contextlib.suppress(OSError, NotSaved):
@@ -189,10 +189,8 @@ def _located(compiled: Compiled, program: Program) -> Compiled:
     A cached one knows those of the day on which it was made.
     """
     collectives = tuple(
-        collective._replace(source=program.where(collective.op))
-        if 0 <= collective.op < program.n_ops
-        else collective
-        for collective in compiled.collectives
+        row._replace(source=program.where(row.op)) if 0 <= row.op < program.n_ops else row
+        for row in compiled.collectives
     )
     return dataclasses.replace(compiled, collectives=collectives)
 

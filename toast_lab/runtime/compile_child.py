@@ -9,11 +9,12 @@ on an efficient reshard.
 
 from __future__ import annotations
 
+import importlib.metadata as metadata
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -146,21 +147,17 @@ def _standard_error() -> Iterator[Callable[[], str]]:
     """Collect what native code writes to standard error; it is passed on at the end."""
     sys.stderr.flush()
     saved = os.dup(2)
+    written = b""
     with tempfile.TemporaryFile() as log:
         os.dup2(log.fileno(), 2)
-        chunks: list[bytes] = []
-
-        def read() -> str:
-            return b"".join(chunks).decode(errors="replace")
-
         try:
-            yield read
+            yield lambda: written.decode(errors="replace")
         finally:
             os.dup2(saved, 2)
             os.close(saved)
             log.seek(0)
-            chunks.append(log.read())
-            _pass_on(chunks[0])
+            written = log.read()
+            _pass_on(written)
 
 
 def _pass_on(data: bytes) -> None:
@@ -168,12 +165,13 @@ def _pass_on(data: bytes) -> None:
         data = data[os.write(2, data) :]
 
 
-def versions() -> dict[str, Any]:
-    """Versions that decide what a compile gives; importing libtpu is not needed for its own."""
-    import importlib.metadata as metadata
+def versions(packages: Sequence[str] = ("jax", "jaxlib", "libtpu")) -> dict[str, Any]:
+    """Versions of packages, "" for those that are not installed; nothing is imported.
 
+    By default those that decide what a compile gives.
+    """
     by_package = {}
-    for package in ("jax", "jaxlib", "libtpu"):
+    for package in packages:
         try:
             by_package[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

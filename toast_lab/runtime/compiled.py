@@ -1,4 +1,4 @@
-"""``Compiled``: what a compiler made of a plan, as plain data that can be saved and loaded."""
+"""``Compiled``: a plan as a compiler compiled it, as plain data that can be saved and loaded."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import collections
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from toast_lab.errors import InvalidPlan
 from toast_lab.files import write_whole
 from toast_lab.runtime.compiler_messages import Allocation, Rematerialised
-from toast_lab.runtime.hlo import Collective, Part
+from toast_lab.runtime.hlo import Collective, Part, counts_text
 
 FORMAT = 1  # of the JSON; another number is not read
 
@@ -74,16 +74,16 @@ class Compiled:
 
     def bytes_by_kind(self) -> dict[str, float]:
         """Bytes of collectives by kind, each as often as it runs."""
-        total: collections.Counter[str] = collections.Counter()
-        for collective in self.collectives:
-            total[collective.kind] += collective.bytes * collective.times  # type: ignore[assignment]
-        return dict(total)
+        return self._totals([row.bytes * row.times for row in self.collectives])
 
     def counts_by_kind(self) -> dict[str, float]:
         """Runs of collectives by kind."""
-        total: collections.Counter[str] = collections.Counter()
-        for collective in self.collectives:
-            total[collective.kind] += collective.times  # type: ignore[assignment]
+        return self._totals([row.times for row in self.collectives])
+
+    def _totals(self, amounts: Sequence[float]) -> dict[str, float]:
+        total: dict[str, float] = collections.defaultdict(float)
+        for collective, amount in zip(self.collectives, amounts, strict=True):
+            total[collective.kind] += amount
         return dict(total)
 
     def to_json(self) -> dict[str, Any]:
@@ -93,12 +93,8 @@ class Compiled:
         data["mesh"] = dict(self.mesh)
         data["allocations"] = [allocation._asdict() for allocation in self.allocations]
         data["collectives"] = [
-            {
-                **collective._asdict(),
-                "axes": None if collective.axes is None else list(collective.axes),
-                "parts": [part._asdict() for part in collective.parts],
-            }
-            for collective in self.collectives
+            {**row.to_json(), "parts": [part._asdict() for part in row.parts]}
+            for row in self.collectives
         ]
         data["loops"] = [list(loop) for loop in self.loops]
         data["cycles_by_op"] = {str(op): cycles for op, cycles in self.cycles_by_op.items()}
@@ -129,19 +125,13 @@ class Compiled:
             names = {field.name for field in dataclasses.fields(cls)}
             fields = {name: value for name, value in data.items() if name in names}
             fields["plan_key"] = int(fields["plan_key"], 16)
-            fields["allocations"] = tuple(
-                Allocation(**allocation) for allocation in fields["allocations"]
-            )
-            fields["collectives"] = tuple(
-                _collective(collective) for collective in fields["collectives"]
-            )
-            fields["loops"] = tuple((int(op), float(count)) for op, count in fields["loops"])
-            fields["cycles_by_op"] = {
-                int(op): float(count) for op, count in fields["cycles_by_op"].items()
-            }
-            fields["rematerialised"] = tuple(
-                Rematerialised(**remat) for remat in fields["rematerialised"]
-            )
+            fields["allocations"] = tuple(Allocation(**row) for row in fields["allocations"])
+            fields["collectives"] = tuple(_collective(row) for row in fields["collectives"])
+            fields["loops"] = tuple((int(op), float(rounds)) for op, rounds in fields["loops"])
+            cycles = fields["cycles_by_op"].items()
+            fields["cycles_by_op"] = {int(op): float(count) for op, count in cycles}
+            remats = fields["rematerialised"]
+            fields["rematerialised"] = tuple(Rematerialised(**row) for row in remats)
             return cls(**fields)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidPlan(
@@ -168,9 +158,6 @@ class Compiled:
         return cls.from_json(data)
 
     def __str__(self) -> str:
-        counts = ", ".join(
-            f"{count:g} {kind}" for kind, count in sorted(self.counts_by_kind().items())
-        ) or ("no collectives")
         if not self.fits:
             if self.needed_bytes is None:
                 return f"{self.topology}: refused for lack of memory"
@@ -180,11 +167,11 @@ class Compiled:
         time = f", {self.compute_s * 1e3:.3f} ms of compute" if self.compute_s is not None else ""
         peak = self.peak_bytes or 0
         size = f"{peak / 2**30:.3g} GiB" if peak >= 2**30 else f"{peak / 2**20:.3g} MiB"
+        counts = counts_text(self.counts_by_kind()) or "no collectives"
         return f"{self.topology}: {size} peak a device{time}, {counts}"
 
 
 def _collective(data: Mapping[str, Any]) -> Collective:
     axes = None if data["axes"] is None else tuple(data["axes"])
-    return Collective(
-        **{**data, "axes": axes, "parts": tuple(Part(**part) for part in data["parts"])}
-    )
+    parts = tuple(Part(**part) for part in data["parts"])
+    return Collective(**{**data, "axes": axes, "parts": parts})

@@ -85,7 +85,11 @@ def refusal(message: str) -> Refusal | None:
     elif allocate:
         needed = _bytes(allocate.group(1), allocate.group(2))
     return Refusal(
-        needed, limit, bool(temporaries and not used), _allocations(message), message.strip()[:4000]
+        needed_bytes=needed,
+        limit_bytes=limit,
+        only_temporaries=bool(temporaries and not used),
+        allocations=_allocations(message),
+        message=message.strip()[:4000],
     )
 
 
@@ -100,11 +104,11 @@ def _allocations(message: str) -> tuple[Allocation, ...]:
             name = label.group(1).strip()[:200]
         allocations.append(
             Allocation(
-                _bytes(entry.group(2), entry.group(3)),
-                shape.group(1).strip() if shape else "",
-                op,
-                name,
-                kind.group(1).strip() if kind else "",
+                bytes=_bytes(entry.group(2), entry.group(3)),
+                shape=shape.group(1).strip() if shape else "",
+                op=op,
+                op_name=name,
+                kind=kind.group(1).strip() if kind else "",
             )
         )
     unique = dict.fromkeys(allocations)  # the message may list the same ones for several memories

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -77,6 +78,7 @@ REASONS = (
     IDLE,
     REORDER,
 )
+_SUMS = ("all_reduce", "reduce_scatter")
 # Kinds between which a reshard may be swapped
 _MOVES = ("all_to_all", "collective_permute", "all_gather")
 
@@ -111,7 +113,7 @@ class Row(NamedTuple):
     """One line of the comparison."""
 
     op: int
-    what: str  #: kind of our op, "dot_general"
+    op_kind: str  #: of our op, "dot_general"
     where: str  #: source line
     predicted: Side | None
     compiled: Side | None
@@ -121,7 +123,7 @@ class Row(NamedTuple):
     def __str__(self) -> str:
         left, right = (str(side) if side else "-" for side in (self.predicted, self.compiled))
         return (
-            f"%{self.op} {self.what} ({self.where}): {left} | {right} | {self.status}: "
+            f"%{self.op} {self.op_kind} ({self.where}): {left} | {right} | {self.status}: "
             f"{self.reason or 'unexplained'}"
         )
 
@@ -155,7 +157,7 @@ class CompiledDiff:
         """One flat dict a row, for tables and JSON; the same keys in each."""
         rows = []
         for row in self.rows:
-            data: dict[str, Any] = {"op": row.op, "what": row.what, "where": row.where}
+            data: dict[str, Any] = {"op": row.op, "what": row.op_kind, "where": row.where}
             for prefix, side in (("predicted", row.predicted), ("compiled", row.compiled)):
                 for key in ("kind", "axes", "bytes", "times", "value", "dtype", "merged"):
                     value = getattr(side, key) if side is not None else None
@@ -206,26 +208,31 @@ def diff_compiled(problem: Problem, plan: ShardingPlan, compiled: Compiled | Run
             raise InvalidPlan(
                 f"the compiler refused this plan, so there is nothing to compare: {compiled}"
             )
-    remats = (
-        {remat.op for remat in compiled.rematerialised} if isinstance(compiled, Compiled) else set()
-    )
+    remats: set[int] = set()
+    if isinstance(compiled, Compiled):
+        remats = {remat.op for remat in compiled.rematerialised}
     return compare(
-        program, plan.mesh, predicted(problem, plan), sides(compiled.collectives), remats
+        program,
+        plan.mesh,
+        priced=predicted(problem, plan),
+        compiled=sides(compiled.collectives),
+        remats=remats,
     )
 
 
 def compare(
     program: Program,
     mesh: Mesh,
-    ours: Sequence[Side],
-    theirs: Sequence[Side],
+    priced: Sequence[Side],
+    compiled: Sequence[Side],
     remats: Iterable[int] = (),
 ) -> CompiledDiff:
     """``diff_compiled`` on two lists.
 
     ``remats`` are ops that the partitioner rematerialised involuntarily.
     """
-    return CompiledDiff(tuple(_Matcher(program, mesh, ours, theirs, set(remats)).rows()))
+    matcher = _Matcher(program, mesh, left=priced, right=compiled, remats=set(remats))
+    return CompiledDiff(tuple(matcher.rows()))
 
 
 def predicted(problem: Problem, plan: ShardingPlan) -> list[Side]:
@@ -233,32 +240,28 @@ def predicted(problem: Problem, plan: ShardingPlan) -> list[Side]:
     trips = plan.program.trips
     return [
         Side(
-            row.op,
-            "collective_permute" if row.kind == "permute" else row.kind,
-            row.axes,
-            row.local_bytes,
-            float(trips[row.op]),
-            row.value,
+            op=row.op,
+            kind="collective_permute" if row.kind == "permute" else row.kind,
+            axes=row.axes,
+            bytes=row.local_bytes,
+            times=float(trips[row.op]),
+            value=row.value,
         )
         for row in price(problem, plan).collectives
     ]
 
 
 def sides(compiled: Iterable[Any]) -> list[Side]:
-    """Compiled collectives (``hlo.Collective``), array by array.
-
-    Those among single devices are none.
-    """
+    """Compiled collectives (``hlo.Collective``), array by array, without those of one device."""
     return [
         Side(
-            part.op,
-            collective.kind,
-            collective.axes,
-            float(part.bytes),
-            collective.times,
-            "",
-            part.dtype,
-            len(collective.parts) > 1,
+            op=part.op,
+            kind=collective.kind,
+            axes=collective.axes,
+            bytes=float(part.bytes),
+            times=collective.times,
+            dtype=part.dtype,
+            merged=len(collective.parts) > 1,
         )
         for collective in compiled
         for part in collective.parts
@@ -280,7 +283,7 @@ class _Matcher:
         self.program, self.mesh, self.remats = program, mesh, remats
         self.left, self.right = list(left), list(right)
         self.all_left = list(left)
-        self.found: list[Row] = []
+        self.pairs: list[Row] = []
         self.values = {name: value for value, name in enumerate(program.value_name)}
         self.users: dict[int, list[int]] = collections.defaultdict(list)
         for op in program.ops():
@@ -328,39 +331,36 @@ class _Matcher:
         self.pair(lambda a, b: near(a, b) and _alike(a, b), OTHER_SIZE)
         self.pair(lambda a, b: near(a, b) and a.kind == b.kind, OTHER_AXES)
         self.pair(lambda a, b: near(a, b) and a.kind in _MOVES and b.kind in _MOVES, OTHER_ROUTE)
-        self.found += [self.row(a, None, MISSING, self.why_missing(a)) for a in self.left]
-        self.found += [self.row(None, b, EXTRA, self.why_extra(b)) for b in self.right]
-        return sorted(self.found, key=lambda row: (row.op, row.status))
+        missing = [self.row(a, None, MISSING, self.why_missing(a)) for a in self.left]
+        extra = [self.row(None, b, EXTRA, self.why_extra(b)) for b in self.right]
+        return sorted([*self.pairs, *missing, *extra], key=lambda row: (row.op, row.status))
 
     def pair(self, fits: Callable[[Side, Side], bool], reason: str) -> None:
         """Take the first partner of each priced one that ``fits`` out of both lists."""
         rest = []
         for priced in self.left:
-            index = next(
-                (index for index, compiled in enumerate(self.right) if fits(priced, compiled)), None
-            )
-            if index is None:
+            compiled = next((side for side in self.right if fits(priced, side)), None)
+            if compiled is None:
                 rest.append(priced)
                 continue
-            compiled = self.right.pop(index)
+            self.right.remove(compiled)
             status = CHANGED if reason else EQUAL
-            self.found.append(
-                self.row(
-                    priced,
-                    compiled,
-                    status,
-                    REMATERIALISED if compiled.op in self.remats and reason else reason,
-                )
-            )
+            why = REMATERIALISED if compiled.op in self.remats and reason else reason
+            self.pairs.append(self.row(priced, compiled, status, why))
         self.left = rest
 
     def row(self, priced: Side | None, compiled: Side | None, status: str, reason: str) -> Row:
         side = priced or compiled
-        op = side.op if side is not None else -1
-        if not 0 <= op < self.program.n_ops:
-            return Row(-1, "", "unknown line", priced, compiled, status, reason)
+        known = side is not None and 0 <= side.op < self.program.n_ops
+        op = side.op if side is not None and known else -1
         return Row(
-            op, self.program.kind[op], self.program.where(op), priced, compiled, status, reason
+            op=op,
+            op_kind=self.program.kind[op] if known else "",
+            where=self.program.where(op) if known else "unknown line",
+            predicted=priced,
+            compiled=compiled,
+            status=status,
+            reason=reason,
         )
 
     def same_op(self, priced: Side, compiled: Side) -> bool:
@@ -384,10 +384,7 @@ class _Matcher:
 
         It has the same axes; its value is cut along one more axis of the mesh.
         """
-        if priced.kind not in ("reduce_scatter", "all_reduce") or compiled.kind not in (
-            "reduce_scatter",
-            "all_reduce",
-        ):
+        if priced.kind not in _SUMS or compiled.kind not in _SUMS:
             return False
         idle = [
             size
@@ -435,69 +432,44 @@ class _Matcher:
                 and compiled.op == priced.op
                 and _axes(compiled) <= _axes(priced)
             ]
-            if (
-                priced.kind not in ("all_gather", "reduce_scatter")
-                or not partners
-                or not self.is_product(priced.op)
-            ):
+            may_be = priced.kind in ("all_gather", "reduce_scatter") and self.is_product(priced.op)
+            if not may_be or not partners:
                 rest.append(priced)
                 continue
             paired = set(map(id, partners))
-            self.right = [compiled for compiled in self.right if id(compiled) not in paired]
-            whole = partners[0]._replace(
-                bytes=sum(compiled.total_bytes for compiled in partners) / partners[0].times
-            )
-            self.found.append(self.row(priced, whole, CHANGED, WINDOWED))
+            self.right = [side for side in self.right if id(side) not in paired]
+            total_bytes = sum(side.total_bytes for side in partners)
+            whole = partners[0]._replace(bytes=total_bytes / partners[0].times)
+            self.pairs.append(self.row(priced, whole, CHANGED, WINDOWED))
         self.left = rest
 
     def is_product(self, op: int) -> bool:
         return 0 <= op < self.program.n_ops and self.program.op_class[op] in (p.DOT, p.CONVOLUTION)
 
-    def partners(self, status: Iterable[str]) -> Iterator[Row]:
-        return (
-            row for row in self.found if row.status in status and row.predicted and row.compiled
-        )
-
     def why_missing(self, missing: Side) -> str:
-        for row in self.partners((EQUAL, CHANGED)):
+        for row in self.pairs:
             priced = row.predicted
             assert priced is not None
-            if (
-                priced.kind != missing.kind
-                or _axes(priced) != _axes(missing)
-                or not _close(missing.bytes, priced.bytes)
-            ):
+            if not _alike(priced, missing) or not _same_bytes(priced, missing):
                 continue
             if priced.value == missing.value:
                 return SHARED
-            if missing.kind in ("all_reduce", "reduce_scatter") and self.reach(
-                missing.op
-            ) & self.reach(priced.op) - {missing.op, priced.op}:
+            common = self.reach(missing.op) & self.reach(priced.op) - {missing.op, priced.op}
+            if missing.kind in _SUMS and common:
                 return REASSOCIATED
-        if missing.op in self.remats:
-            return REMATERIALISED
-        return UNEXPLAINED
+        return REMATERIALISED if missing.op in self.remats else UNEXPLAINED
 
     def why_extra(self, extra: Side) -> str:
         if extra.op in self.remats:
             return REMATERIALISED
-        for row in self.partners((EQUAL, CHANGED)):
+        for row in self.pairs:
             compiled = row.compiled
-            if (
-                compiled is not None
-                and compiled.op == extra.op
-                and compiled.kind == extra.kind
-                and _axes(compiled) == _axes(extra)
-                and _close(compiled.bytes, extra.bytes)
-            ):
+            assert compiled is not None
+            same_op = compiled.op == extra.op
+            if same_op and _alike(compiled, extra) and _same_bytes(compiled, extra):
                 return REPEATED
-        sums = any(
-            priced.op == extra.op and priced.kind in ("all_reduce", "reduce_scatter")
-            for priced in self.all_left
-        )
-        if extra.kind == "collective_permute" and sums:
-            return REORDER
-        return UNEXPLAINED
+        sums = any(priced.op == extra.op and priced.kind in _SUMS for priced in self.all_left)
+        return REORDER if extra.kind == "collective_permute" and sums else UNEXPLAINED
 
 
 def _alike(priced: Side, compiled: Side) -> bool:
@@ -521,12 +493,11 @@ def _close(first: float, second: float) -> bool:
 
 
 def _width(dtype: str) -> float:
-    digits = (
-        "".join(character for character in dtype.partition("e")[0] if character.isdigit())
-        if dtype
-        else ""
-    )
-    return 1.0 if dtype == "pred" else int(digits) / 8 if digits else 0.0
+    """Bytes of an element, 0 if unknown."""
+    if dtype == "pred":
+        return 1.0
+    digits = re.search(r"\d+", dtype)
+    return int(digits.group()) / 8 if digits else 0.0
 
 
 def _weight(row: Row) -> float:

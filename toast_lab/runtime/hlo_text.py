@@ -151,29 +151,34 @@ def executed(
         rounds: asked for a loop's number of rounds where the text does not tell; without an answer
             it is 1.
     """
-    todo = [Executed(module.computations[module.entry], 1.0, (), False, ())]
+    entry = module.computations[module.entry]
+    todo = [Executed(entry, times=1.0, via=(), fused=False, loops=())]
     while todo:
         place = todo.pop()
         yield place
         for instruction in place.computation.instructions:
+            loops = place.loops
             if instruction.opcode == "while":
                 count = trip_count(module, place.computation, instruction)
                 if count is None and rounds is not None:
                     count = rounds(instruction)
                 names, times = [instruction.called("body")], count or 1.0
+                loops = (*loops, times)
             elif instruction.opcode in _RUNS:
                 names, times = _called(instruction), 1.0
             else:
                 continue
-            loops = (times,) if instruction.opcode == "while" else ()
-            for name in names:
-                if name in module.computations:
-                    fused = place.fused or instruction.opcode == "fusion"
-                    target = module.computations[name]
-                    via = (*place.via, instruction)
-                    todo.append(
-                        Executed(target, place.times * times, via, fused, (*place.loops, *loops))
-                    )
+            todo += [
+                Executed(
+                    module.computations[name],
+                    times=place.times * times,
+                    via=(*place.via, instruction),
+                    fused=place.fused or instruction.opcode == "fusion",
+                    loops=loops,
+                )
+                for name in names
+                if name in module.computations
+            ]
 
 
 def trip_count(module: Module, computation: Computation, loop: Instruction) -> float | None:
@@ -198,10 +203,7 @@ def trip_count(module: Module, computation: Computation, loop: Instruction) -> f
 
 
 def chain_up(computation: Computation, name: str) -> Instruction | None:
-    """The instruction that really makes ``name``.
-
-    It is found behind copies, casts, permutes and tuple elements.
-    """
+    """The instruction that makes ``name``, behind copies, casts, permutes and tuple elements."""
     instruction = computation.by_name.get(name)
     while instruction is not None and instruction.opcode in _CHAINS and instruction.operands:
         above = computation.by_name.get(instruction.operands[0])
@@ -212,9 +214,9 @@ def chain_up(computation: Computation, name: str) -> Instruction | None:
 
 
 def element_of(module: Module, computation: Computation, name: str) -> Instruction | None:
-    """What makes ``name`` inside of a fusion of several results.
+    """The instruction that makes ``name`` inside of a fusion of several results.
 
-    It is None if ``name`` comes from no such fusion.
+    None: ``name`` comes from no such fusion.
     """
     index = ""
     instruction = computation.by_name.get(name)
@@ -226,11 +228,9 @@ def element_of(module: Module, computation: Computation, name: str) -> Instructi
     if instruction is None or instruction.opcode != "fusion" or not index:
         return None
     inside = module.computations.get(instruction.called("calls"))
-    return (
-        chain_up(inside, _element(inside, inside.root, int(index), own=True))
-        if inside is not None
-        else None
-    )
+    if inside is None:
+        return None
+    return chain_up(inside, _element(inside, inside.root, int(index), own=True))
 
 
 # -- one line --------------------------------------------------------------------------------------
@@ -252,7 +252,15 @@ def _instruction(line: str) -> Instruction | None:
     close = _balanced(behind, len(opcode))
     inside = behind[len(opcode) + 1 : close - 1]
     operands = tuple(_OPERAND.findall(inside)) if "%" in inside else _plain_operands(inside)
-    return Instruction(name, kind, opcode, operands, behind[close:], line, root)
+    return Instruction(
+        name=name,
+        type=kind,
+        opcode=opcode,
+        operands=operands,
+        attributes=behind[close:],
+        line=line,
+        root=root,
+    )
 
 
 def _plain_operands(inside: str) -> tuple[str, ...]:
@@ -300,29 +308,16 @@ def _counter_bound(condition: Computation) -> tuple[int, int, bool] | None:
 
 
 def _counter_step(module: Module, body: Computation, index: int) -> int | None:
-    """By how much a round increases the counter.
-
-    It is None if the counter is not plainly increased by a constant.
-    """
-    addition = chain_up(body, _element(body, body.root, index, own=True))
-    where = body
-    if (
-        addition is not None
-        and addition.opcode == "fusion"
-        and addition.called("calls") in module.computations
-    ):
-        where = module.computations[addition.called("calls")]
-        addition = where.root
+    """By how much a round increases the counter; None if not by a constant."""
+    addition, computation = chain_up(body, _element(body, body.root, index, own=True)), body
+    if addition is not None and addition.opcode == "fusion":
+        inside = module.computations.get(addition.called("calls"))
+        if inside is not None:
+            addition, computation = inside.root, inside
     if addition is None or addition.opcode != "add":
         return None
-    return next(
-        (
-            step
-            for step in (_constant(where, operand) for operand in addition.operands)
-            if step is not None
-        ),
-        None,
-    )
+    steps = [_constant(computation, operand) for operand in addition.operands]
+    return next((step for step in steps if step is not None), None)
 
 
 def _element(

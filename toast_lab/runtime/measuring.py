@@ -12,6 +12,8 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from toast_lab import checks
 from toast_lab.errors import InvalidProblem
 from toast_lab.ir.program import Program
@@ -106,6 +108,12 @@ class Turns(Execution):
         yield from _whole("processes", self.processes, 1)
         if self.plan_time_limit_s is not None:
             yield from _seconds("plan_time_limit_s", self.plan_time_limit_s)
+
+
+def interquartile_range(times_s: Sequence[float]) -> float:
+    """The spread of step times, 0 for fewer than 2."""
+    low, high = np.percentile(times_s, [25, 75])
+    return float(high - low)
 
 
 def _whole(name: str, value: Any, least: int, most: int = checks.MOST_COUNT) -> Iterator[str]:

@@ -29,8 +29,8 @@ from toast_lab.runtime import agreement, child
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime import inputs as made_up
 from toast_lab.runtime.executable import Job
-from toast_lab.runtime.hlo import Collective
-from toast_lab.runtime.measuring import Execution
+from toast_lab.runtime.hlo import Collective, counts_text
+from toast_lab.runtime.measuring import Execution, interquartile_range
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan
 
@@ -98,27 +98,17 @@ class Run:
         """All fields as plain data, with the derived ones; collectives as a list of dicts."""
         data = dataclasses.asdict(self)
         data["step_times_s"] = list(self.step_times_s)
-        data["collectives"] = [
-            {
-                **collective._asdict(),
-                "axes": None if collective.axes is None else list(collective.axes),
-            }
-            for collective in self.collectives
-        ]
+        data["collectives"] = [collective.to_json() for collective in self.collectives]
         data["collective_counts"] = self.collective_counts
         data["max_relative_error"], data["agrees"] = self.max_relative_error, self.agrees
         return data
 
     def __str__(self) -> str:
         error = agreement.verdict(self.max_relative_error, self.tolerance)
-        counts = ", ".join(
-            f"{count} {kind}" for kind, count in sorted(self.collective_counts.items())
-        )
         return (
             f"{self.devices} ({self.device_kind}): {self.median_s * 1e3:.3f} ms a step "
             f"(spread {self.spread_s * 1e3:.3f} ms), {self.peak_bytes / 2**20:.2f} MiB peak a "
-            f"device, {error}; "
-            f"{counts or 'no collectives'}"
+            f"device, {error}; {counts_text(self.collective_counts) or 'no collectives'}"
         )
 
 
@@ -257,7 +247,6 @@ def _result(
     tolerance: float,
 ) -> Run:
     times = measured.step_times_s
-    quartiles = np.percentile(times, [25, 75])
     memory, reference = measured.memory, report.reference
     return Run(
         devices=str(devices),
@@ -265,7 +254,7 @@ def _result(
         n_devices=devices.count,
         step_times_s=times,
         median_s=statistics.median(times),
-        spread_s=float(quartiles[1] - quartiles[0]),
+        spread_s=interquartile_range(times),
         compile_s=measured.compile_s,
         argument_bytes=memory["argument"],
         output_bytes=memory["output"],

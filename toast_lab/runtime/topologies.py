@@ -1,6 +1,6 @@
-"""What a plan is compiled for.
+"""The devices that a plan is compiled for.
 
-That is a TPU slice that need not be there, virtual CPU devices, or attached GPUs.
+They are a TPU slice that need not be attached, virtual CPU devices, or attached GPUs.
 
     parse("tpu:v5e:4x4")   16 chips of TPU v5e, their links a torus or mesh of 4 by 4
     parse("cpu:8")         8 virtual devices of this machine's processor
@@ -78,34 +78,32 @@ def known() -> list[str]:
     return [f"tpu:{name}:{dims}" for name, chip in CHIPS.items() for dims in chip.slices]
 
 
-def parse(name_: str, mesh: Mesh) -> Topology:
+def parse(text: str, mesh: Mesh) -> Topology:
     """Read a topology's name for a mesh.
 
     Raises:
         InvalidProblem: there is no such topology, or it has not exactly as many devices as the
             mesh.
     """
-    match = (
-        re.fullmatch(r"\s*(?:tpu:)?(v\w+):(\d+(?:x\d+)*)\s*", name_.lower())
-        if isinstance(name_, str)
-        else None
-    )
+    name = text.lower() if isinstance(text, str) else ""
+    match = re.fullmatch(r"\s*(?:tpu:)?(v\w+):(\d+(?:x\d+)*)\s*", name)
     if match and match.group(1) in CHIPS:
         topology = _tpu(match.group(1), match.group(2))
-    elif isinstance(name_, str) and re.match(r"\s*(cpu|gpu)\b", name_.lower()):
-        topology = _attached(name_, mesh)
+    elif re.match(r"\s*(cpu|gpu)\b", name):
+        topology = _attached(text, mesh)
     else:
-        slices = "; ".join(f"tpu:{name}: {', '.join(chip.slices)}" for name, chip in CHIPS.items())
+        slices = "; ".join(f"tpu:{chip}: {', '.join(CHIPS[chip].slices)}" for chip in CHIPS)
+        hint = did_you_mean(str(text), [*known(), "cpu:8", "gpu"])
         raise InvalidProblem(
-            f"no topology is called {name_!r}{did_you_mean(str(name_), [*known(), 'cpu:8', 'gpu'])}. "
+            f"no topology is called {text!r}{hint}. "
             f'Known are "cpu:{mesh.n_devices}", "gpu", and of TPUs, in chips: {slices}'
         )
     if topology.count != mesh.n_devices:
         difference = "more" if mesh.n_devices > topology.count else "fewer"
+        choices = f"{topology.count}{_fitting(topology, mesh.n_devices)}"
         raise InvalidProblem(
-            f"the mesh {mesh} has {mesh.n_devices} devices, {difference} than the {topology.count} of "
-            f"{topology}"
-            f"{_cores(topology)}. Choose a mesh of {topology.count}{_fitting(topology, mesh.n_devices)}."
+            f"the mesh {mesh} has {mesh.n_devices} devices, {difference} than the "
+            f"{topology.count} of {topology}{_cores(topology)}. Choose a mesh of {choices}."
         )
     return topology
 
@@ -120,11 +118,11 @@ def _tpu(name: str, dims: str) -> Topology:
     return Topology("tpu", math.prod(map(int, dims.split("x"))) * chip.devices_per_chip, name, dims)
 
 
-def _attached(name: str, mesh: Mesh) -> Topology:
-    match = re.fullmatch(r"\s*(cpu|gpu)(?::(\d+))?\s*", name.lower())
+def _attached(text: str, mesh: Mesh) -> Topology:
+    match = re.fullmatch(r"\s*(cpu|gpu)(?::(\d+))?\s*", text.lower())
     if not match:
         raise InvalidProblem(
-            f'cannot read the topology {name!r}; write "cpu:{mesh.n_devices}" or "gpu"'
+            f'cannot read the topology {text!r}; write "cpu:{mesh.n_devices}" or "gpu"'
         )
     count = mesh.n_devices if match.group(2) is None else int(match.group(2))
     return Topology(match.group(1), count)
@@ -148,15 +146,12 @@ def _fitting(topology: Topology, wanted: int) -> str:
 
 
 def machine_of(topology: str, machines: Collection[str]) -> str:
-    """Name of the machine model of a topology's devices; the nearest there is, without a remark."""
+    """Name of the machine model of a topology's devices, or of the nearest that there is."""
     match = re.match(r"\s*(?:tpu:)?(v\w+):", topology.lower())
-    machine = (
-        CHIPS[match.group(1)].machine
-        if match and match.group(1) in CHIPS
-        else "cpu"
-        if "cpu" in topology
-        else "a100"
-    )
+    chip = CHIPS.get(match.group(1)) if match else None
+    machine = "cpu" if "cpu" in topology else "a100"
+    if chip is not None:
+        machine = chip.machine
     return machine if machine in machines else "tpu-v5e"
 
 

@@ -107,18 +107,20 @@ def run_sweep(
         RunFailed: the scheduler is gone, or no worker can be started; rows are kept.
         StoreError: another sweep writes to the same file.
     """
-    wanted = list({t.digest: t for t in tasks}.values())
+    wanted = list({task.digest: task for task in tasks}.values())
     again = (search_child.CRASHED, search_child.FAILED) if workers.retry_crashed else ()
     with store.claimed():
         todo = [
-            t for t in wanted if t.digest not in store or store.rows[t.digest]["status"] in again
+            task
+            for task in wanted
+            if task.digest not in store or store.rows[task.digest]["status"] in again
         ]
         drive = _Drive(todo, len(wanted) - len(todo), store, on_progress, cancel)
         if todo:
             with _pool(workers) as pool:
                 drive.all(pool)
-    missing = [t for t in wanted if t.digest not in store]
-    rows = [store.rows[t.digest] for t in wanted if t.digest in store]
+    missing = [task for task in wanted if task.digest not in store]
+    rows = [store.rows[task.digest] for task in wanted if task.digest in store]
     return Sweep(rows, drive.made, missing, drive.not_kept, drive.failure)
 
 
@@ -187,7 +189,9 @@ class _Drive:
         if self.on_progress is not None:
             total = self.done + len(self.todo)
             self.on_progress(
-                Progress(self.done + self.made, total, row, tuple(str(t) for t in self.running))
+                Progress(
+                    self.done + self.made, total, row, tuple(str(task) for task in self.running)
+                )
             )
 
 
