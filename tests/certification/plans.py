@@ -42,6 +42,7 @@ from toast_lab.lowering.annotate import annotate
 from toast_lab.runtime import child
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime import inputs as made_up
+from toast_lab.runtime.measuring import Execution
 from toast_lab.sharding.plan import ShardingPlan
 
 EPSILONS = {"wide": 64, "narrow": 4}
@@ -181,7 +182,11 @@ def prepare(
             )
         )
     request = child.Request(
-        model.program, model.stablehlo, tuple(jobs), DEVICES, 1, 0, seed, case.arrays(model, seed)
+        program=model.program,
+        reference=model.stablehlo,
+        jobs=tuple(jobs),
+        devices=DEVICES,
+        options=Execution(repeats=1, warmup=0, seed=seed, inputs=case.arrays(model, seed)),
     )
     return Work(case.name, request, tolerances(model.program, case.slack), True), plans
 
@@ -364,9 +369,9 @@ def run_all(works: list[tuple[Work, int]]) -> None:
     found = dev.attached(DEVICES)
     for work, first in works:
         request, started = work.request, time.perf_counter()
-        assert request.arrays is not None
+        assert request.options.inputs is not None
         try:
-            _, expected, failure = child._try_reference(request, found[0], request.arrays)
+            _, expected, failure = child.try_reference(request, found[0], request.options.inputs)
         except Exception as error:
             expected, failure = None, f"{type(error).__name__}: {error}"[:600]
         if expected is not None and work.finite and not child.all_finite(expected):
@@ -388,11 +393,11 @@ def run_all(works: list[tuple[Work, int]]) -> None:
 
 def _outcome(work: Work, index: int, found: list[Any], expected: list[np.ndarray]) -> Outcome:
     request, started = work.request, time.perf_counter()
-    assert request.arrays is not None
-    stages = _Silent()
+    arrays = request.options.inputs
+    assert arrays is not None
     try:
-        measured = child._measure(
-            request, request.jobs[index], found, request.arrays, expected, stages
+        measured = child.measure_beside(
+            expected, request, request.jobs[index], found, arrays, _Silent()
         )
     except Exception as error:
         text = f"{type(error).__name__}: {error}"[:600]
@@ -403,7 +408,7 @@ def _outcome(work: Work, index: int, found: list[Any], expected: list[np.ndarray
     )
 
 
-class _Silent(child._Stages):
+class _Silent(child.Stage):
     """Progress is told by outcomes here."""
 
     def __init__(self) -> None:

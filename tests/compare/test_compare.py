@@ -109,20 +109,8 @@ def test_the_gradients_are_those_of_the_function() -> None:
     made = module.gradients.prepare(model, [plans_of(model)["both"]])
     arrays = module.made_up.draw(model.program, 0)
     assert made.reference is not None
-    request = contender.Request(
-        "g",
-        model.program,
-        made.reference,
-        True,
-        None,
-        (),
-        (),
-        module.dev.Devices("cpu", 1),
-        0,
-        arrays,
-    )
     executable = contender.Executable(made.reference, made.shapes, [False] * 3, jax.devices()[:1])
-    executable.put(request.arrays or [])
+    executable.put(arrays)
     found = dict(zip(made.names, executable.results(executable.step()[1]), strict=True))
     weights = {"in": arrays[0], "out": arrays[1]}
     value, gradient = jax.value_and_grad(own_models.loss)(weights, arrays[2])
@@ -338,9 +326,11 @@ def test_wrong_requests() -> None:
     with pytest.raises(InvalidProblem, match="the mesh needs 4 devices"):
         compare(model, plans, "cpu:2")
     with pytest.raises(
-        InvalidProblem, match=r"(?s)repeats must be at least 1.*data: 4 devices cannot be divided"
+        InvalidProblem, match=r"repeats must be at least 1.*warmup must not be.*rounds must be"
     ):
-        compare(model, plans, repeats=0, processes=3)
+        compare(model, plans, repeats=0, warmup=-1, rounds=0)
+    with pytest.raises(InvalidProblem, match="data: 4 devices cannot be divided"):
+        compare(model, plans, processes=3)
     with pytest.raises(InvalidProblem, match="processes=2 divides virtual CPU devices"):
         compare(model, plans, "gpu", processes=2)
 

@@ -9,19 +9,15 @@ import numpy as np
 import pytest
 
 from tests.helpers import analysed, plan, small_transformer, traced
+from tests.machines.plain import PLAIN
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidProblem
-from toast_lab.machines.machine_model import Machine
 from toast_lab.pipeline import replicated
 from toast_lab.plan_verbs import Plan
 from toast_lab.sharding.state import State, legal_actions
 
 S = jax.ShapeDtypeStruct
 F = jnp.float32
-# Round numbers: 1 flop/s and 1 byte/s would do, but not for telling the terms apart.
-PLAIN = Machine.flat(
-    "plain", {"f32": 1e6}, 1e9, 1e3, 1e2, 0.0, "ring", 0.0, "a machine for sums in the head"
-)
 
 
 def cost_of(fn, *shapes, mesh=None, actions=(), on=PLAIN, donate_argnums=(), **options):

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from tests.cost.test_fold import check
 from tests.helpers import plan, traced
+from tests.machines import plain
 from toast_lab.cost.problem import Problem, price
 from toast_lab.ir import program as p
 from toast_lab.machines.machine_model import Machine
@@ -28,9 +29,7 @@ from toast_lab.sharding.step_kinds import SLICE
 S = jax.ShapeDtypeStruct
 COMPILERS = ("cpu", "gpu", "tpu")
 # Memory decides (1 byte/s), and peak FLOP/s are out of reach.
-PLAIN = Machine.flat(
-    "plain", {"f32": 1e18}, 1e9, 1.0, 1e2, 0.0, "ring", 0.0, "a machine for sums in the head"
-)
+PLAIN = dataclasses.replace(plain.PLAIN, flops={"f32": 1e18}, memory_bytes_per_s=1.0)
 SQUARE = S((64, 64), jnp.float32)
 SIZE = 4 * 64 * 64
 

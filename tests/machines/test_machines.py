@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers import analysed, plan
+from tests.machines.plain import PLAIN
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidProblem, NotSaved
 from toast_lab.machines import catalogue, machine_file
@@ -27,9 +28,6 @@ from toast_lab.machines.topology import lay_out
 from toast_lab.sharding.mesh import Mesh, make_mesh
 
 NAMES = ["tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "p100", "a100", "h100", "cpu"]
-PLAIN = Machine.flat(
-    "plain", {"f32": 1e6}, 1e9, 1e3, 1e2, 0.0, "ring", 0.0, "a machine for sums in the head"
-)
 
 
 def laid(name: str, mesh: str):

@@ -12,7 +12,8 @@ from toast_lab.errors import InvalidProblem, RunFailed
 from toast_lab.machines.catalogue import machine
 from toast_lab.machines.machine_model import Machine
 from toast_lab.runtime import calibrate as c
-from toast_lab.runtime.calibrate_child import COLLECTIVES, Found, Point, Progress
+from toast_lab.runtime.calibrate_child import COLLECTIVES, Hardware, Point
+from toast_lab.runtime.child import Progress
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,7 @@ def test_a_child_that_crashes_keeps_what_there_was(monkeypatch):
     """The parent's side alone: the child sends two points and dies."""
 
     def crashing(*_, on_event, **__):
-        on_event(Found("gpu", "NVIDIA H100", 1, 8e10, {"jax": "0"}))
+        on_event(Hardware("gpu", "NVIDIA H100", 1, 8e10, {"jax": "0"}))
         on_event(Point("dot", "f32", 1, 1.0, 1e9, 1e-3))
         raise RunFailed("its process crashed (SIGSEGV)")
 

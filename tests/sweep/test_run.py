@@ -20,7 +20,7 @@ import pytest
 from tests.search.bad_methods import bring
 from toast_lab.errors import InvalidProblem, RunFailed, StoreError
 from toast_lab.sweep import local, remote, worker
-from toast_lab.sweep.run import Progress, open_store, run_sweep
+from toast_lab.sweep.run import Progress, Workers, open_store, run_sweep
 from toast_lab.sweep.table import COLUMNS, table
 from toast_lab.sweep.task import Task, tasks_of
 
@@ -77,7 +77,7 @@ def test_what_kills_its_worker_is_a_row_and_the_others_are_done(
     monkeypatch.setenv("DEATHS", str(tmp_path / "deaths"))
     tasks = [task("dies", evaluations=31), task("mcts", seed=666), task("mcts", seed=1)]
     store = open_store(tmp_path)
-    done = run_sweep(tasks, store, retries=1)
+    done = run_sweep(tasks, store, Workers(retries=1))
     child_died, worker_died, fine = done.rows
     assert child_died["status"] == "CRASHED"
     assert child_died["attempts"] == 2
@@ -90,7 +90,7 @@ def test_what_kills_its_worker_is_a_row_and_the_others_are_done(
     assert run_sweep(tasks, open_store(tmp_path)).made == 0
     monkeypatch.undo()
     bring(monkeypatch, "dies")
-    again = run_sweep(tasks[1:], open_store(tmp_path), retry_crashed=True)
+    again = run_sweep(tasks[1:], open_store(tmp_path), Workers(retry_crashed=True))
     assert again.made == 1
     assert again.rows[0]["status"] == "BUDGET"
 
@@ -127,7 +127,7 @@ def test_a_scheduler_that_is_not_there(tmp_path: Path, monkeypatch: pytest.Monke
         InvalidProblem,
         match=r"no scheduler with workers answers at tcp://127.0.0.1:1 .*dask scheduler",
     ):
-        run_sweep([task("mcts")], open_store(tmp_path), scheduler="tcp://127.0.0.1:1")
+        run_sweep([task("mcts")], open_store(tmp_path), Workers("tcp://127.0.0.1:1"))
 
 
 def test_a_scheduler_given_by_its_address(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_scheduler_given_by_its_address(tmp_path: Path) -> None:
     with distributed.LocalCluster(
         n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
     ) as cluster:
-        done = run_sweep([task("mcts")], open_store(tmp_path), scheduler=cluster.scheduler_address)
+        done = run_sweep([task("mcts")], open_store(tmp_path), Workers(cluster.scheduler_address))
     assert [r["status"] for r in done.rows] == ["BUDGET"]
 
 
@@ -232,7 +232,7 @@ def test_a_worker_that_dies_with_its_first_search_is_replaced(tmp_path: Path) ->
         done = run_sweep(
             [task("random", seed=s) for s in range(3)],
             open_store(tmp_path),
-            retries=2,
+            Workers(retries=2),
             cancel=given_up(180),
         )
     assert len(killed.pids) == 2
@@ -257,7 +257,7 @@ def test_a_worker_of_a_scheduler_that_dies_does_not_hold_the_sweep(tmp_path: Pat
         done = run_sweep(
             [task("random")],
             open_store(tmp_path),
-            scheduler=cluster.scheduler_address,
+            Workers(cluster.scheduler_address),
             cancel=given_up(120),
         )
     assert len(killed.pids) == 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from toast_lab.errors import InvalidProblem, ToastError, did_you_mean, join_offenders
@@ -303,109 +304,57 @@ class Choice(NamedTuple):
 
     def _models(self) -> Iterator[Cell]:
         for case, machine, method in itertools.product(self.cases, self.machines, self.methods):
-            sizes = case.quick if self.quick else case.sizes
-            yield self._cell("models", case.name, 0.0, case.model, sizes, MESH, machine, method)
+            scale = Scale(case.name, case.quick if self.quick else case.sizes, MESH, x=0.0)
+            seconds = self.seconds * LONGER.get((method, case.model), 1.0)
+            yield self._cell("models", scale, case.model, machine, method, seconds=seconds)
 
     def _scaling(self) -> Iterator[Cell]:
-        for scale, method in itertools.product(self._first(SCALING), self.methods):
-            yield self._cell(
-                "scaling",
-                scale.name,
-                scale.x,
-                "t2b",
-                self._t2b(scale),
-                scale.mesh,
-                SCALING_MACHINE,
-                method,
-            )
+        for scale, method in itertools.product(self._t2b(SCALING), self.methods):
+            yield self._cell("scaling", scale, "t2b", SCALING_MACHINE, method)
 
     def _goals(self) -> Iterator[Cell]:
-        s = FOUR_BY_FOUR
-        for method in self.methods:
-            yield self._cell(
-                "goals", s.name, s.x, "t2b", self._t2b(s), s.mesh, FOUR_BY_FOUR_MACHINE, method
-            )
+        for scale, method in itertools.product(self._t2b([FOUR_BY_FOUR]), self.methods):
+            yield self._cell("goals", scale, "t2b", FOUR_BY_FOUR_MACHINE, method)
         for name, model, sizes, mesh in SMALL:
-            yield self._cell(
-                "goals", name, 0.0, model, sizes, mesh, SMALL_MACHINE, "exhaustive", seconds=120.0
-            )
+            small = partial(self._cell, "goals", Scale(name, sizes, mesh, x=0.0), model)
+            yield small(SMALL_MACHINE, "exhaustive", seconds=120.0)
             for seed in range(2 if self.quick else SEEDS):
-                yield self._cell(
-                    "goals", name, 0.0, model, sizes, mesh, SMALL_MACHINE, OURS, seed=seed
-                )
+                yield small(SMALL_MACHINE, OURS, seed=seed)
 
     def _depth(self) -> Iterator[Cell]:
-        for s in self._first(DEPTHS):
-            yield self._cell(
-                "depth",
-                s.name,
-                s.x,
-                "t2b",
-                self._t2b(s),
-                s.mesh,
-                LARGE_MACHINE,
-                OURS,
-                seconds=self._long,
-                options=PAPER_ONLY,
-            )
+        return self._growth("depth", DEPTHS)
 
     def _devices(self) -> Iterator[Cell]:
-        for s in self._first(DEVICES):
-            yield self._cell(
-                "devices",
-                s.name,
-                s.x,
-                "t2b",
-                self._t2b(s),
-                s.mesh,
-                LARGE_MACHINE,
-                OURS,
-                seconds=self._long,
-                options=PAPER_ONLY,
-            )
+        return self._growth("devices", DEVICES)
 
-    @property
-    def _long(self) -> float:
-        """Seconds of a search that is to end by itself, not by its budget."""
-        return 3 * self.seconds
+    def _growth(self, part: str, scales: Sequence[Scale]) -> Iterator[Cell]:
+        # Three times as long, for a search that is to end by itself and not by its budget
+        limits = {"seconds": 3 * self.seconds, "options": PAPER_ONLY}
+        for scale in self._t2b(scales):
+            yield self._cell(part, scale, "t2b", LARGE_MACHINE, OURS, **limits)
 
-    def _first(self, scales: Sequence[Scale]) -> Iterable[Scale]:
-        return scales[:2] if self.quick else scales
-
-    def _t2b(self, scale: Scale) -> Mapping[str, Any]:
+    def _t2b(self, scales: Sequence[Scale]) -> Iterator[Scale]:
         if not self.quick:
-            return scale.sizes
-        small = next(c.quick for c in CASES if c.model == "t2b")
-        depth = {"layers": int(scale.x) // 9} if "layers" in scale.sizes else {}
-        return {**small, "sequence": 64, **depth}
+            yield from scales
+            return
+        small = next(case.quick for case in CASES if case.model == "t2b")
+        for scale in scales[:2]:
+            depth = {"layers": int(scale.x) // 9} if "layers" in scale.sizes else {}
+            yield scale._replace(sizes={**small, "sequence": 64, **depth})
 
     def _cell(
-        self,
-        part: str,
-        case: str,
-        x: float,
-        model: str,
-        sizes: Mapping[str, Any],
-        mesh: str,
-        machine: str,
-        method: str,
-        *,
-        seed: int | None = None,
-        seconds: float | None = None,
-        options: Mapping[str, Any] = {},
+        self, part: str, scale: Scale, model: str, machine: str, method: str, **budget: Any
     ) -> Cell:
-        budget = (seconds or self.seconds) * (
-            LONGER.get((method, model), 1.0) if part == "models" else 1.0
+        """A search; ``budget`` has seed, seconds and options where they are not the choice's."""
+        task = Task.make(
+            model,
+            scale.sizes,
+            scale.mesh,
+            machine=machine,
+            method=method,
+            **{"seed": self.seed, "seconds": self.seconds, **budget},
         )
-        seed = self.seed if seed is None else seed
-        return Cell(
-            part,
-            case,
-            x,
-            Task.make(
-                model, sizes, mesh, machine, method, seed=seed, seconds=budget, options=options
-            ),
-        )
+        return Cell(part, scale.name, scale.x, task)
 
 
 def _unknown(what: str, name: str, choices: Iterable[str]) -> str:

@@ -16,7 +16,7 @@ from toast_lab.bench.page import Content, page
 from toast_lab.bench.targets import Target, targets
 from toast_lab.errors import InvalidProblem, NotSaved
 from toast_lab.files import write_whole
-from toast_lab.sweep.run import Progress, Sweep, open_store, run_sweep
+from toast_lab.sweep.run import ONE_WORKER, Progress, Sweep, Workers, open_store, run_sweep
 from toast_lab.sweep.store import Store
 from toast_lab.text import write_csv
 
@@ -63,10 +63,7 @@ def run_paper(
     *,
     command: str,
     page_file: Path | None = None,
-    compile_too: bool = False,
-    scheduler: str | None = None,
-    workers: int = 1,
-    retry_crashed: bool = False,
+    workers: Workers = ONE_WORKER,
     on_progress: Callable[[Progress], None] | None = None,
     on_compile: Callable[[int, int, str], None] | None = None,
     cancel: Callable[[], bool] | None = None,
@@ -78,10 +75,7 @@ def run_paper(
         folder: for rows, tables, charts and (by default) the page.
         command: as it is shown on the page.
         page_file: the page, "evaluation.md" in the folder by default.
-        compile_too: also compile the best plans of reduced models.
-        scheduler: as for ``run_sweep``.
         workers: as for ``run_sweep``; one by default, since searches that share cores take longer.
-        retry_crashed: as for ``run_sweep``.
         on_progress: called as searches start and end.
         on_compile: called with (number, of how many, what) before each plan is compiled.
         cancel: polled; True ends it.  What was done is written down all the same.
@@ -91,21 +85,19 @@ def run_paper(
     """
     store, cells = open_store(folder), choice.cells()
     jobs = compiled.jobs(choice)
-    compile_too = compile_too or COMPILED in choice.parts
+    compiling = COMPILED in choice.parts
     compiled_store = Store(folder / "compiled.jsonl", compiled.row_offence)
     with store.claimed(), compiled_store.claimed():
         sweep = run_sweep(
             [cell.task for cell in cells],
             store,
-            scheduler=scheduler,
-            workers=workers,
-            retry_crashed=retry_crashed,
+            workers,
             on_progress=on_progress,
             cancel=cancel,
         )
         stores = [(store, sweep.not_kept, sweep.failure)]
         try:
-            if compile_too and not sweep.failure and not (cancel is not None and cancel()):
+            if compiling and not sweep.failure and not (cancel is not None and cancel()):
                 stores.append(
                     (
                         compiled_store,
@@ -129,11 +121,11 @@ def run_paper(
                 tables.step_times(found),
                 tables.search_times(found),
                 compiled_rows,
-                len(jobs) if compile_too or compiled_rows else 0,
+                len(jobs) if compiling or compiled_rows else 0,
                 judged,
             )
             files, notes, failures = write(content, folder, page_file or folder / "evaluation.md")
-    missing = sum(job.digest not in compiled_store for job in jobs) if compile_too else 0
+    missing = sum(job.digest not in compiled_store for job in jobs) if compiling else 0
     not_kept = [NotKept(s.path, list(rows), why) for s, rows, why in stores if rows]
     return Paper(sweep, missing, judged, files, notes, failures, not_kept)
 

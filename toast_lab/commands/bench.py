@@ -25,6 +25,7 @@ def run(args: argparse.Namespace) -> int:
 
     from toast_lab.bench.cases import COMPILED, Choice
     from toast_lab.bench.paper import run_paper
+    from toast_lab.sweep.run import Workers
 
     choice = Choice.make(
         args.parts,
@@ -35,7 +36,9 @@ def run(args: argparse.Namespace) -> int:
         args.quick,
         args.compile_seconds,
     )
-    if (args.compile or COMPILED in choice.parts) and importlib.util.find_spec("libtpu") is None:
+    if args.compile:
+        choice = choice._replace(parts=(*choice.parts, COMPILED))
+    if COMPILED in choice.parts and importlib.util.find_spec("libtpu") is None:
         raise InvalidProblem(
             'bench paper: --compile needs libtpu, though no TPU: pip install "toast-lab[tpu]". '
             "Without --compile the "
@@ -56,10 +59,7 @@ def run(args: argparse.Namespace) -> int:
             Path(args.out),
             command=command(args),
             page_file=page_file,
-            compile_too=args.compile,
-            scheduler=args.scheduler,
-            workers=args.workers,
-            retry_crashed=args.retry_crashed,
+            workers=Workers(args.scheduler, args.workers, retry_crashed=args.retry_crashed),
             on_progress=on_progress,
             on_compile=on_compile,
             cancel=stopped,

@@ -13,7 +13,7 @@ from toast_lab.text import bytes_text
 
 if TYPE_CHECKING:
     from toast_lab.runtime.calibrate import Calibration
-    from toast_lab.runtime.calibrate_child import Progress
+    from toast_lab.runtime.child import Progress
 
 
 def run(args: argparse.Namespace) -> int:

@@ -117,7 +117,7 @@ def _show(
             ("op", "~at", "~priced", "~compiled", "~why"),
             [
                 (
-                    r.what,
+                    r.op_kind,
                     line_text(r.where),
                     r.predicted or "-",
                     r.compiled or "-",

@@ -24,7 +24,7 @@ OPTIONS = ("models", "meshes", "machines", "methods", "seeds", "seconds", "evalu
 
 def run(args: argparse.Namespace) -> int:
     """Search what has no row yet; Ctrl-C or SIGTERM ends it, and keeps every row that is done."""
-    from toast_lab.sweep.run import open_store, run_sweep
+    from toast_lab.sweep.run import Workers, open_store, run_sweep
     from toast_lab.sweep.table import COLUMNS, table
     from toast_lab.sweep.task import read_sweep, tasks_of
     from toast_lab.text import write_csv
@@ -47,10 +47,7 @@ def run(args: argparse.Namespace) -> int:
         done = run_sweep(
             tasks,
             store,
-            scheduler=args.scheduler,
-            workers=args.workers,
-            retries=args.retries,
-            retry_crashed=args.retry_crashed,
+            Workers(args.scheduler, args.workers, args.retries, args.retry_crashed),
             on_progress=on_progress,
             cancel=stopped,
         )

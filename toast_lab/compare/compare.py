@@ -19,21 +19,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from toast_lab import checks, isolate
-from toast_lab.compare import distributed, gradients, measure, store
+from toast_lab.compare import distributed, gradients, measure
+from toast_lab.compare import store as kept_rows
 from toast_lab.compare.contender import Request
 from toast_lab.compare.measure import Entry, Settings
 from toast_lab.compare.result import Certificate, Comparison, Predicted, Row
 from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, InvalidProblem, StoreError, join_offenders
-from toast_lab.runtime import agreement
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime import inputs as made_up
 from toast_lab.runtime.child import Progress
 from toast_lab.runtime.executable import whole_job
+from toast_lab.runtime.measuring import Turns
 from toast_lab.runtime.run import job_of, unsharded_text
 from toast_lab.sharding import plan_file
 from toast_lab.sharding.plan import ShardingPlan
@@ -51,23 +49,12 @@ def compare(
     plans: Mapping[str, ShardingPlan] | Sequence[ShardingPlan],
     devices: str = "cpu",
     *,
-    repeats: int = 10,
-    rounds: int | None = None,
-    warmup: int = 2,
-    seed: int = 0,
-    inputs: Sequence[Any] | None = None,
-    reference: bool = True,
-    gradients: bool = True,
     problem: Problem | None = None,
     machine: str | Machine | None = None,
-    processes: int = 1,
-    apart: bool | None = None,
-    tolerance: float | None = None,
     store: bool | str | os.PathLike[str] = False,
-    time_limit_s: float = 600.0,
-    plan_time_limit_s: float | None = None,
     on_event: Callable[[Progress], None] | None = None,
     cancel: Callable[[], bool] | None = None,
+    **options: Any,
 ) -> Comparison:
     """Measure ``plans`` side by side; see ``measure`` for who runs when.
 
@@ -76,97 +63,75 @@ def compare(
         plans: by name, or in a sequence; then they are called "plan 1", "plan 2", ...
         devices: as for ``tl.run``: "cpu:8", "gpu", "tpu", "auto"; or "distributed", see
             ``distributed.py``.
-        repeats: timed steps of each plan.
-        rounds: into how many rounds they are divided; 5, or 3 where each costs a compile, see
-            ``apart``.
-        warmup: untimed steps before, at least 1; on accelerators in each round.
-        seed: of the made-up inputs and of the order within a round.
-        inputs: arrays to use instead, one for each argument leaf in order.
-        reference: run the unsharded program, too, and compare with it.
-        gradients: also compare loss, gradients and a step of gradient descent, after all times were
-            taken.
         problem: prices the plans on its mesh; others have no prediction.
         machine: prices all plans instead, each on its own mesh.
-        processes: processes of this machine that the virtual devices are divided among.
-        apart: a process for each plan and round, one at a time, where memory does not hold all
-            plans at once; None: on accelerators.
-        tolerance: largest relative error that passes; by the program's types and sums if None, see
-            ``agreement``.
-        store: True keeps the rows in the default place, a path there; see ``store.py``.
-        time_limit_s: for everything together; what is not done then is left out.
-        plan_time_limit_s: for one plan; by default its share of the former, of all plans and the
-            unsharded program.
+        store: True keeps the rows in the default place, a path in that file; see ``store.py``.
         on_event: receives ``Progress`` (stage, fraction).
-        cancel: polled; True ends it, and rows keep what they have.
+        cancel: polled; True ends the comparison, and rows keep what they have.
+        options: ``repeats``, ``rounds``, ``warmup`` (at least 1; on accelerators in each round),
+            ``seed`` (also of the order within a round), ``inputs``, ``reference``, ``gradients``,
+            ``tolerance``, ``processes``, ``apart``, ``time_limit_s`` (what is not done then is left
+            out) and ``plan_time_limit_s``: the fields of ``runtime/measuring.Turns``.
 
     Raises:
         InvalidPlan: plans of another program (all are listed).
-        InvalidProblem: bad devices, too few of them, inputs that do not fit.
+        InvalidProblem: bad devices, too few of them, wrong options, inputs that do not fit.
 
     What happens to a plan while it is compiled and run is never raised: its row says it.
     """
-    seed = checks.seed(seed)
-    time_limit_s = checks.number("time_limit_s", time_limit_s, above=0.0, most=checks.MOST_SECONDS)
-    if plan_time_limit_s is not None:
-        checks.number("plan_time_limit_s", plan_time_limit_s, above=0.0, most=checks.MOST_SECONDS)
-    if tolerance is not None:
-        tolerance = checks.number("tolerance", tolerance, 0.0)
+    turns = Turns(**options)
     named = _named(model, plans)
-    _check(named, repeats, rounds, warmup, processes, devices)
+    _check_processes(named, turns.processes, devices)
     together = devices == DISTRIBUTED
     if together:
         distributed.connect()
-    chosen = {
-        name: _devices(devices, plan.mesh.n_devices, processes, cancel)
-        for name, plan in named.items()
-    }
+    chosen = {name: _devices(devices, plan.mesh.n_devices, cancel) for name, plan in named.items()}
     if together:
-        _check_same(model, named, seed)
-    arrays = None if inputs is None else made_up.check(model.program, inputs)
-    platform = next(iter(chosen.values())).platform
-    apart = (platform != "cpu" if apart is None else apart) and not together
-    rounds = min(repeats, rounds or (3 if apart else 5))
-    made = _gradients(model, list(named.values()), gradients and reference, time_limit_s)
-    entries = _entries(model, named, chosen, made, reference, seed, arrays)
-    settings = Settings(
-        _divided(repeats, rounds),
-        max(warmup, 1),
-        apart,
-        made.reference is not None,
-        seed,
-        False if inputs is not None or not reference else None,
-        plan_time_limit_s or time_limit_s / len(entries),
-    )
-    clock = (distributed.JointClock if together else measure.Clock)(time_limit_s, on_event, cancel)
+        _check_same(model, named, turns.seed)
+    if turns.inputs is not None:
+        turns = dataclasses.replace(turns, inputs=made_up.check(model.program, turns.inputs))
+    traced = _gradients(model, list(named.values()), turns)
+    entries = _entries(model, named, chosen, traced, turns)
+    on_accelerators = next(iter(chosen.values())).platform != "cpu"
+    settings = _settings(turns, traced, len(entries), on_accelerators, together)
+    joint_clock = distributed.JointClock if together else measure.Clock
+    clock = joint_clock(turns.time_limit_s, on_event, cancel)
+
+    def host(request: Request) -> measure.Host:
+        if together:
+            return distributed.Here(request, clock)
+        return measure.Children(request, 1 if request.is_reference else turns.processes, clock)
+
     with tempfile.TemporaryDirectory(prefix="toast-compare-") as folder:
-
-        def host(request: Request) -> measure.Host:
-            if together:
-                return distributed.Here(request, clock)
-            return measure.Children(request, 1 if request.is_reference else processes, clock)
-
-        non_negative = measure.measure(entries, settings, clock, Path(folder), host)
-    count = len(distributed.exchange(None)) if together else processes
-    limit = agreement.tolerance(model.program) if tolerance is None else tolerance
-    rows = [
-        _row(
-            entry, named.get(entry.request.name), made, i - len(entries) + len(named), limit, count
-        )
-        for i, entry in enumerate(entries)
-    ]
+        non_negative = measure.measure(entries, settings, clock, Path(folder), open_host=host)
+    processes = len(distributed.exchange(None)) if together else turns.processes
+    tolerance = turns.tolerance_for(model.program)
     prices = _prices(model, named, problem, machine)
-    done = Comparison(
+    rows = []
+    for entry, (name, plan), note in zip(
+        entries[-len(named) :], named.items(), traced.notes, strict=True
+    ):
+        row = _row(entry, processes)
+        rows.append(
+            dataclasses.replace(
+                row,
+                mesh=str(plan.mesh),
+                certificate=_certificate(entry, traced, note, tolerance),
+                predicted=prices.get(name),
+                plan=plan_file.to_json(plan),
+            )
+        )
+    inputs = "non-negative" if non_negative else "normal"
+    comparison = Comparison(
         model=model.name,
         program_digest=model.program.digest(),
-        rows=tuple(
-            dataclasses.replace(r, predicted=prices.get(r.name)) for r in rows if r.name in named
-        ),
-        reference=next((r for r in rows if r.name not in named), None),
-        inputs="given" if inputs is not None else "non-negative" if non_negative else "normal",
-        seed=seed,
+        rows=tuple(rows),
+        reference=_row(entries[0], 1) if turns.reference else None,
+        inputs="given" if turns.inputs is not None else inputs,
+        seed=turns.seed,
         order=_order(settings, together),
     )
-    return _kept(done, store, together)
+    return _kept(comparison, store, together)
 
 
 def _named(
@@ -175,7 +140,7 @@ def _named(
     if isinstance(plans, Mapping):
         named = {str(name): plan for name, plan in plans.items()}
     else:
-        named = {f"plan {i + 1}": plan for i, plan in enumerate(plans)}
+        named = {f"plan {index + 1}": plan for index, plan in enumerate(plans)}
     if not named:
         raise InvalidProblem("there is no plan to compare")
     if UNSHARDED in named:
@@ -183,65 +148,39 @@ def _named(
             f"no plan may be called {UNSHARDED}: this is the unsharded program beside them"
         )
     digest = model.program.digest()
-    wrong = [
+    offenders = [
         f"{name}: shards {plan.program.name} ({plan.program.digest()})"
         for name, plan in named.items()
         if not plan.is_of(model.program)
     ]
-    if wrong:
+    if offenders:
         raise InvalidPlan(
-            f"plans of another program than {model.name} ({digest}):\n{join_offenders(wrong)}"
+            f"plans of another program than {model.name} ({digest}):\n{join_offenders(offenders)}"
         )
     return named
 
 
-def _check(
-    named: Mapping[str, ShardingPlan],
-    repeats: int,
-    rounds: int | None,
-    warmup: int,
-    processes: int,
-    devices: str,
-) -> None:
-    counts = {"repeats": (repeats, 1), "warmup": (warmup, 0), "processes": (processes, 1)}
-    counts |= {} if rounds is None else {"rounds": (rounds, 1)}
-    wrong = [
-        f"{name} {text}"
-        for name, (value, least) in counts.items()
-        if (text := checks.whole_offence(value, least, checks.MOST_COUNT))
+def _check_processes(named: Mapping[str, ShardingPlan], processes: int, devices: str) -> None:
+    if processes == 1:
+        return
+    offenders = [
+        f"{name}: {plan.mesh.n_devices} devices cannot be divided among {processes} processes"
+        for name, plan in named.items()
+        if plan.mesh.n_devices % processes
     ]
-    if not checks.whole_offence(processes, 2):
-        if not str(devices).strip().lower().startswith("cpu"):
-            wrong.append(
-                f"processes={processes} divides virtual CPU devices; devices={devices!r} wants "
-                f'devices="{DISTRIBUTED}" '
-                "in processes that a launcher starts"
-            )
-        wrong += [
-            f"{name}: {plan.mesh.n_devices} devices cannot be divided among {processes} processes"
-            for name, plan in named.items()
-            if plan.mesh.n_devices % processes
-        ]
-    if wrong:
-        raise InvalidProblem(f"cannot compare:\n{join_offenders(wrong)}")
+    if not str(devices).strip().lower().startswith("cpu"):
+        offenders.append(
+            f"processes={processes} divides virtual CPU devices; devices={devices!r} wants "
+            f'devices="{DISTRIBUTED}" in processes that a launcher starts'
+        )
+    if offenders:
+        raise InvalidProblem(f"cannot compare:\n{join_offenders(offenders)}")
 
 
-def _devices(
-    text: str, wanted: int, processes: int, cancel: Callable[[], bool] | None
-) -> dev.Devices:
+def _devices(text: str, wanted: int, cancel: Callable[[], bool] | None) -> dev.Devices:
     if text == DISTRIBUTED:
         return dev.Devices(distributed.attached(wanted)[0].platform, wanted)
-    chosen = dev.parse(text, wanted)
-    if chosen is None:
-        chosen = isolate.run_in_child(
-            "toast_lab.runtime.child:choose_devices",
-            wanted,
-            env=dev.environment(None),
-            time_limit_s=120.0,
-            what="looking for devices",
-            cancel=cancel,
-        )
-    return chosen
+    return dev.find(text, wanted, time_limit_s=120.0, cancel=cancel)
 
 
 def _check_same(model: Model, named: Mapping[str, ShardingPlan], seed: int) -> None:
@@ -251,7 +190,9 @@ def _check_same(model: Model, named: Mapping[str, ShardingPlan], seed: int) -> N
         [(name, plan.op_factor.tobytes()) for name, plan in named.items()],
         seed,
     )
-    differ = [i for i, theirs in enumerate(distributed.exchange(mine)) if theirs != mine]
+    differ = [
+        process for process, theirs in enumerate(distributed.exchange(mine)) if theirs != mine
+    ]
     if differ:
         raise InvalidProblem(
             f"processes {differ} compare other plans or another model: start all with the same "
@@ -264,59 +205,81 @@ def _divided(repeats: int, rounds: int) -> tuple[int, ...]:
     return tuple(repeats // rounds + (number < repeats % rounds) for number in range(rounds))
 
 
-def _gradients(
-    model: Model, plans: Sequence[ShardingPlan], wanted: bool, limit_s: float
-) -> gradients.Gradients:
-    if not wanted:
+def _settings(
+    turns: Turns,
+    traced: gradients.Gradients,
+    n_entries: int,
+    on_accelerators: bool,
+    together: bool,
+) -> Settings:
+    apart = (on_accelerators if turns.apart is None else turns.apart) and not together
+    rounds = min(turns.repeats, turns.rounds or (3 if apart else 5))
+    normal_inputs = turns.inputs is not None or not turns.reference
+    return Settings(
+        steps=_divided(turns.repeats, rounds),
+        warmup=max(turns.warmup, 1),
+        apart=apart,
+        gradients=traced.reference is not None,
+        seed=turns.seed,
+        non_negative=False if normal_inputs else None,
+        plan_time_limit_s=turns.plan_time_limit_s or turns.time_limit_s / n_entries,
+    )
+
+
+def _gradients(model: Model, plans: Sequence[ShardingPlan], turns: Turns) -> gradients.Gradients:
+    if not (turns.gradients and turns.reference):
         return gradients.none("gradients were not asked for", len(plans))
-    return gradients.prepare(model, plans, time_limit_s=limit_s)
+    return gradients.prepare(model, plans, time_limit_s=turns.time_limit_s)
 
 
 def _entries(
     model: Model,
     named: Mapping[str, ShardingPlan],
     chosen: Mapping[str, dev.Devices],
-    made: gradients.Gradients,
-    reference: bool,
-    seed: int,
-    arrays: list[np.ndarray] | None,
+    traced: gradients.Gradients,
+    turns: Turns,
 ) -> list[Entry]:
     """The reference first, then the plans in order."""
-    found = []
-    whole = made.names, made.shapes
-    if reference:
-        job = whole_job(model.program, unsharded_text(model, next(iter(named.values()))))
-        one = dev.Devices(next(iter(chosen.values())).platform, 1)
-        found.append(
-            Request(UNSHARDED, model.program, job, True, made.reference, *whole, one, seed, arrays)
+    first = next(iter(named))
+    unsharded = Request(
+        name=UNSHARDED,
+        program=model.program,
+        job=whole_job(model.program, unsharded_text(model, named[first])),
+        is_reference=True,
+        gradient=traced.reference,
+        gradient_names=traced.names,
+        gradient_shapes=traced.shapes,
+        devices=dev.Devices(chosen[first].platform, 1),
+        options=turns,
+    )
+    sharded = [
+        dataclasses.replace(
+            unsharded,
+            name=name,
+            job=job_of(model, plan),
+            is_reference=False,
+            gradient=gradient,
+            devices=chosen[name],
         )
-    for (name, plan), gradient in zip(named.items(), made.planned, strict=True):
-        job = job_of(model, plan)
-        found.append(
-            Request(name, model.program, job, False, gradient, *whole, chosen[name], seed, arrays)
-        )
-    return [Entry(request) for request in found]
+        for (name, plan), gradient in zip(named.items(), traced.planned, strict=True)
+    ]
+    requests = [unsharded, *sharded] if turns.reference else sharded
+    return [Entry(request) for request in requests]
 
 
-def _row(
-    entry: Entry,
-    plan: ShardingPlan | None,
-    made: gradients.Gradients,
-    index: int,
-    tolerance: float,
-    processes: int,
-) -> Row:
+def _row(entry: Entry, processes: int) -> Row:
+    """What was measured of an entry, without what is known of its plan."""
     request, compiled = entry.request, entry.compiled
     memory: Mapping[str, int] = compiled.memory if compiled else {}
     return Row(
         name=request.name,
         status=entry.status,
         message=entry.message,
-        mesh=str(request.job.mesh) if plan is not None else "",
+        mesh="",
         devices=str(request.devices),
         device_kind=compiled.device_kind if compiled else "",
         n_devices=request.devices.count,
-        n_processes=1 if request.is_reference else processes,
+        n_processes=processes,
         batches_s=tuple(entry.batches_s),
         compile_s=compiled.compile_s if compiled else None,
         argument_bytes=memory.get("argument"),
@@ -325,16 +288,14 @@ def _row(
         peak_bytes=memory.get("peak"),
         allocator_peak_bytes=entry.allocator_peak_bytes,
         collectives=compiled.collectives if compiled else (),
-        certificate=None
-        if plan is None
-        else _certificate(entry, made, made.notes[index], tolerance),
+        certificate=None,
         predicted=None,
-        plan=None if plan is None else plan_file.to_json(plan),
+        plan=None,
     )
 
 
 def _certificate(
-    entry: Entry, made: gradients.Gradients, note: str, tolerance: float
+    entry: Entry, traced: gradients.Gradients, note: str, tolerance: float
 ) -> Certificate:
     checked, missing = [], []
     if entry.errors is not None:
@@ -346,20 +307,21 @@ def _certificate(
             "outputs: there are no results of the unsharded program, or none of this plan"
         )
     if entry.gradient_errors is not None:
-        n = len(entry.gradient_errors) // 2
+        count = len(entry.gradient_errors) // 2
         checked.append(
-            f"loss ({made.loss}), {n} gradients and {n} arguments after a step of gradient descent "
-            f"(rate {gradients.RATE:g}), through plan.jit: the loss is of the planned program, "
-            "the derivatives are "
-            "traced by JAX with the plan's argument shardings"
+            f"loss ({traced.loss}), {count} gradients and {count} arguments after a step of "
+            f"gradient descent (rate {gradients.RATE:g}), through plan.jit: the loss is of the "
+            "planned program, the derivatives are traced by JAX with the plan's argument shardings"
         )
     else:
-        missing.append(
-            "gradients: "
-            f"{made.why_not or note or entry.gradient_failure or 'the plan did not get so far'}"
-        )
+        why = traced.why_not or note or entry.gradient_failure or "the plan did not get so far"
+        missing.append(f"gradients: {why}")
     return Certificate(
-        entry.errors, entry.gradient_errors, tolerance, tuple(checked), tuple(missing)
+        outputs=entry.errors,
+        gradients=entry.gradient_errors,
+        tolerance=tolerance,
+        checked=tuple(checked),
+        not_checked=tuple(missing),
     )
 
 
@@ -375,23 +337,26 @@ def _prices(
     if analysis is None or analysis.program.digest() != model.program.digest():
         analysis = analyse(model)
     problems = {problem.mesh: problem} if problem is not None and machine is None else {}
-    found = {}
+    predictions = {}
     for name, plan in named.items():
         if plan.mesh not in problems:
             if machine is None:
                 continue
             problems[plan.mesh] = Problem(analysis, plan.mesh, machine)
         cost = price(problems[plan.mesh], plan)
-        counts = collections.Counter(c.kind for c in cost.collectives)
-        where = problems[plan.mesh].machine.name
-        found[name] = Predicted(
-            where, cost.time_s, cost.overlapped_s, cost.peak_bytes, dict(counts)
+        counts = collections.Counter(row.kind for row in cost.collectives)
+        predictions[name] = Predicted(
+            machine=problems[plan.mesh].machine.name,
+            time_s=cost.time_s,
+            overlapped_s=cost.overlapped_s,
+            peak_bytes=cost.peak_bytes,
+            collective_counts=dict(counts),
         )
-    return found
+    return predictions
 
 
 def _order(settings: Settings, together: bool) -> str:
-    sizes = " or ".join(str(n) for n in sorted(set(settings.steps)))
+    sizes = " or ".join(str(size) for size in sorted(set(settings.steps)))
     steps = f"{len(settings.steps)} rounds of {sizes} steps for each plan, in a changing order"
     if together:
         return f"{steps}, in the processes that were launched"
@@ -400,19 +365,21 @@ def _order(settings: Settings, together: bool) -> str:
     return f"{steps}; a process for each plan, the others waiting"
 
 
-def _kept(done: Comparison, where: bool | str | os.PathLike[str], together: bool) -> Comparison:
-    """With the numbers of its rows in the store.
+def _kept(
+    comparison: Comparison, where: bool | str | os.PathLike[str], together: bool
+) -> Comparison:
+    """The comparison with the numbers of its rows in the store.
 
     Results matter more than keeping them, so a failure to keep them is only noted.
     """
     if where is False or (together and not is_first()):
-        return done
+        return comparison
     try:
-        return dataclasses.replace(
-            done, stored_as=store.keep(done, None if where is True else where)
-        )
+        numbers = kept_rows.keep(comparison, None if where is True else where)
     except StoreError as error:
-        return dataclasses.replace(done, notes=(*done.notes, f"not kept: {error}"))
+        notes = (*comparison.notes, f"not kept: {error}")
+        return dataclasses.replace(comparison, notes=notes)
+    return dataclasses.replace(comparison, stored_as=numbers)
 
 
 def is_first() -> bool:

@@ -24,6 +24,7 @@ from toast_lab.ir.program import Program
 from toast_lab.runtime import child, hlo, inputs
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime.executable import Executable, Job, allocator_peak
+from toast_lab.runtime.measuring import Execution
 
 Errors = Mapping[str, float]  # by output path
 
@@ -48,8 +49,7 @@ class Request:
     gradient_names: tuple[str, ...]
     gradient_shapes: tuple[tuple[int, ...], ...]
     devices: dev.Devices
-    seed: int
-    arrays: list[np.ndarray] | None  #: the user's inputs
+    options: Execution  #: its inputs are numpy arrays that fit the program
     process: Process | None = None
 
 
@@ -88,7 +88,11 @@ class Contender:
         """Compile the program."""
         request = self.request
         self.executable = Executable.of_program(request.job, request.program, self.devices)
-        local = [d for d in self.devices if d.process_index == d.client.process_index()]
+        local = [
+            device
+            for device in self.devices
+            if device.process_index == device.client.process_index()
+        ]
         kind = (local or self.devices)[0].device_kind
         return Compiled(
             self.executable.compile_s, self.executable.memory(), self.executable.collectives(), kind
@@ -102,13 +106,12 @@ class Contender:
         The results are compared with those in file ``expected``, or written to ``keep``.
         """
         request = self.request
-        self.arrays = request.arrays or inputs.draw(
-            request.program, request.seed, non_negative=non_negative
-        )
-        found = self._first(self._executable(), request.program.output_paths, expected, keep)
-        for _ in range(warmup - 1):
-            self.batch(1)
-        return found
+        given, seed = request.options.inputs, request.options.seed
+        self.arrays = given or inputs.draw(request.program, seed, non_negative=non_negative)
+        started = self._first(self._executable(), request.program.output_paths, expected, keep)
+        if warmup > 1:
+            self.batch(warmup - 1)
+        return started
 
     def _first(
         self, executable: Executable, names: Sequence[str], expected: str | None, keep: str | None
@@ -116,7 +119,7 @@ class Contender:
         executable.put(self.arrays)
         results = executable.results(executable.step()[1])
         if keep is not None:
-            whole = [np.asarray(r) for r in results]
+            whole = [np.asarray(array) for array in results]
             part = f"{keep}.part"
             with open(part, "wb") as file:
                 pickle.dump(whole, file, protocol=5)
@@ -127,7 +130,11 @@ class Contender:
         with open(expected, "rb") as file:
             wanted = pickle.load(file)
         return Started(
-            True, {n: shards_error(a, b) for n, a, b in zip(names, results, wanted, strict=True)}
+            True,
+            {
+                name: shards_error(result, right)
+                for name, result, right in zip(names, results, wanted, strict=True)
+            },
         )
 
     def _executable(self) -> Executable:
@@ -164,7 +171,7 @@ class Contender:
         return allocator_peak(self.devices[-1])
 
 
-def shards_error(found: Any, expected: np.ndarray) -> float:
+def shards_error(result: Any, expected: np.ndarray) -> float:
     """``child.relative_error`` over all shards that this process holds, copies included.
 
     ``found`` is a global JAX array.  The scale is that of the whole of ``expected``.
@@ -175,12 +182,14 @@ def shards_error(found: Any, expected: np.ndarray) -> float:
     whole = expected.astype(wide)
     finite = np.isfinite(whole)
     worst = 0.0
-    for shard in found.addressable_shards:
-        part, there = np.asarray(shard.data).astype(wide), finite[shard.index]
-        if not np.array_equal(np.isfinite(part), there):
+    for shard in result.addressable_shards:
+        part, finite_here = np.asarray(shard.data).astype(wide), finite[shard.index]
+        if not np.array_equal(np.isfinite(part), finite_here):
             return float("inf")
-        if there.any():
-            worst = max(worst, float(np.max(np.abs(part[there] - whole[shard.index][there]))))
+        if finite_here.any():
+            worst = max(
+                worst, float(np.max(np.abs(part[finite_here] - whole[shard.index][finite_here])))
+            )
     if not finite.any():
         return float("nan")
     return worst / (float(np.max(np.abs(whole[finite]))) or 1.0)

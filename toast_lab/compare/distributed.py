@@ -68,19 +68,21 @@ def attached(count: int) -> list[Any]:
     """
     import jax
 
-    found = jax.devices()
-    if len(found) < count:
+    devices = jax.devices()
+    if len(devices) < count:
         raise InvalidProblem(
-            f"{jax.process_count()} processes have {len(found)} devices, the mesh needs {count}"
+            f"{jax.process_count()} processes have {len(devices)} devices, the mesh needs {count}"
         )
-    idle = sorted(set(range(jax.process_count())) - {d.process_index for d in found[:count]})
+    idle = sorted(
+        set(range(jax.process_count())) - {device.process_index for device in devices[:count]}
+    )
     if idle:
         raise InvalidProblem(
             f"a mesh of {count} devices leaves processes {', '.join(map(str, idle))} without any "
-            f"({len(found)} devices "
+            f"({len(devices)} devices "
             "in all): start as many processes as the mesh needs"
         )
-    return list(found[:count])
+    return list(devices[:count])
 
 
 class JointClock(Clock):
@@ -91,14 +93,14 @@ class JointClock(Clock):
 
     def check(self) -> None:
         """Raises Cancelled or TimedOut, in all processes."""
-        mine: Exception | None = None
+        error_here: Exception | None = None
         try:
             super().check()
         except ToastError as error:
-            mine = error
-        told: list[Exception] = [one for one in exchange(mine) if one is not None]
-        if told:
-            raise told[0]
+            error_here = error
+        errors: list[Exception] = [one for one in exchange(error_here) if one is not None]
+        if errors:
+            raise errors[0]
 
 
 class Here:
@@ -121,11 +123,11 @@ class Here:
             answer = getattr(self.contender, command)(*args)
         except Exception as error:
             failure = f"{type(error).__name__}: {str(error)[:1500]}"
-        found = exchange((failure, answer))
-        failures = [f"process {i}: {text}" for i, (text, _) in enumerate(found) if text]
+        answers = exchange((failure, answer))
+        failures = [f"process {i}: {text}" for i, (text, _) in enumerate(answers) if text]
         if failures:
             raise RunFailed(f"{self.request.name}: {failures[0]}")
-        return [one for _, one in found]
+        return [answer for _, answer in answers]
 
     def stop(self) -> None:
         """Free its arrays."""
@@ -133,14 +135,14 @@ class Here:
         gc.collect()
 
 
-def exchange(thing: Any) -> list[Any]:
+def exchange(message: Any) -> list[Any]:
     """What every process gave, in their order."""
     import jax
     from jax.experimental import multihost_utils
 
     if jax.process_count() == 1:
-        return [thing]
-    data = np.frombuffer(pickle.dumps(thing), np.uint8)
+        return [message]
+    data = np.frombuffer(pickle.dumps(message), np.uint8)
     sizes = np.asarray(
         multihost_utils.process_allgather(np.asarray([len(data)], np.int32))
     ).reshape(-1)

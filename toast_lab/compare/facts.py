@@ -1,18 +1,20 @@
-"""What a measured number hangs on besides the plan.
+"""What a measured number depends on besides the plan: the machine and the versions.
 
-That is the machine and the versions, with digests to find alike ones by.
+Their digests find those that are alike.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from toast_lab.runtime import compile_child
 
 PACKAGES = ("jax", "jaxlib", "numba", "numpy")
 
@@ -24,14 +26,14 @@ def digest(data: Any) -> str:
 
 
 def plan_digest(plan: Mapping[str, Any] | None) -> str:
-    """Of the shardings of a plan, as ``Plan.to_json`` gives it; not of how it was found."""
+    """Digest of a plan's shardings (``Plan.to_json``), whatever way they were found."""
     if plan is None:
         return ""
-    return digest({k: v for k, v in plan.items() if k not in ("actions", "key", "program")})
+    return digest({key: plan[key] for key in plan if key not in ("actions", "key", "program")})
 
 
 def machine(device_kind: str, n_devices: int, n_processes: int) -> dict[str, Any]:
-    """Host and devices.  Takes what only a process with the devices knows."""
+    """Host and devices; the arguments are known only to a process that has the devices."""
     return {
         "host_cpu": host_cpu(),
         "host_cores": os.cpu_count() or 0,
@@ -43,15 +45,13 @@ def machine(device_kind: str, n_devices: int, n_processes: int) -> dict[str, Any
 
 @functools.cache
 def host_cpu() -> str:
-    """What the processor calls itself."""
+    """The processor's model, as the system calls it."""
     try:
-        with open("/proc/cpuinfo") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        names = [line.partition(":")[2] for line in lines if line.startswith("model name")]
+        return names[0].strip()
+    except (OSError, IndexError):
+        return platform.processor() or platform.machine()
 
 
 @functools.cache
@@ -59,10 +59,8 @@ def versions() -> dict[str, str]:
     """Of this package, of Python and of what compiles and prices."""
     from toast_lab import __version__
 
-    found = {"toast_lab": __version__, "python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = ""
-    return found
+    return {
+        "toast_lab": __version__,
+        "python": platform.python_version(),
+        **compile_child.versions(PACKAGES),
+    }

@@ -62,7 +62,7 @@ def prepare(
     if isinstance(model.function, Function):
         return _trace(model.function, model.program, plans)
     try:
-        found: Gradients = in_child(
+        traced: Gradients = in_child(
             "toast_lab.compare.gradients:_trace_recipe",
             model.function,
             model.program,
@@ -70,7 +70,7 @@ def prepare(
             time_limit_s=time_limit_s,
             what=f"tracing the gradient of {model.name}",
         )
-        return found
+        return traced
     except Exception as error:  # pickling a plan whose pytrees are the user's own is among them
         return none(f"tracing the gradient failed: {_short(error)}", len(plans))
 
@@ -84,12 +84,12 @@ def _includes_update(program: Program) -> str:
 
     Each array among them is like an argument of its own.
     """
-    left = [_kind(program, a) for a in range(program.n_arguments)]
-    arrays = [_kind(program, int(v)) for v in program.outputs if program.dims(int(v))]
+    left = [_kind(program, argument) for argument in range(program.n_arguments)]
+    arrays = [_kind(program, int(value)) for value in program.outputs if program.dims(int(value))]
     scalars = [
-        v
-        for v in program.outputs
-        if not program.dims(int(v)) and _is_float(program.value_dtype[int(v)])
+        value
+        for value in program.outputs
+        if not program.dims(int(value)) and _is_float(program.value_dtype[int(value)])
     ]
     for kind in arrays:
         if kind not in left:
@@ -117,21 +117,35 @@ def _trace(function: Function, program: Program, plans: Sequence[ShardingPlan]) 
     if function.changes:
         return none("the function changes modules among its arguments", len(plans))
     leaves, tree = jax.tree_util.tree_flatten(function.given)
-    if any(jax.numpy.issubdtype(getattr(x, "dtype", float), jax.dtypes.extended) for x in leaves):
+    if any(
+        jax.numpy.issubdtype(getattr(leaf, "dtype", float), jax.dtypes.extended) for leaf in leaves
+    ):
         return none("there are typed random keys among the arguments", len(plans))
-    wanted = [a for a in range(program.n_arguments) if _is_float(program.value_dtype[a])]
+    wanted = [
+        argument
+        for argument in range(program.n_arguments)
+        if _is_float(program.value_dtype[argument])
+    ]
     if not wanted or len(leaves) != program.n_arguments:
         return none("no argument is a floating-point array", len(plans))
     try:
         structs = jax.tree_util.tree_leaves(jax.eval_shape(function.call, *function.given))
-        loss, words = _loss(structs)
+        loss, loss_name = _loss(structs)
     except Exception as error:
         return none(f"tracing the gradient failed: {_short(error)}", len(plans))
     if loss is None:
         return none("no result is a floating-point array", len(plans))
-    paths = [program.value_name[a] for a in wanted]
-    names = ("loss", *(f"gradient of {p}" for p in paths), *(f"{p} after a step" for p in paths))
-    shapes = ((), *(program.dims(a) for a in wanted), *(program.dims(a) for a in wanted))
+    paths = [program.value_name[argument] for argument in wanted]
+    names = (
+        "loss",
+        *(f"gradient of {path}" for path in paths),
+        *(f"{path} after a step" for path in paths),
+    )
+    shapes = (
+        (),
+        *(program.dims(argument) for argument in wanted),
+        *(program.dims(argument) for argument in wanted),
+    )
     step = _Step(tree, leaves, wanted, loss)
     try:
         reference = whole_job(program, step.text(function.call), shapes)
@@ -146,7 +160,7 @@ def _trace(function: Function, program: Program, plans: Sequence[ShardingPlan]) 
         except Exception as error:
             planned.append(None)
             notes.append(f"no gradient through plan.jit: {_short(error)}")
-    return Gradients(names, shapes, words, reference, tuple(planned), tuple(notes))
+    return Gradients(names, shapes, loss_name, reference, tuple(planned), tuple(notes))
 
 
 class _Step:
@@ -164,16 +178,19 @@ class _Step:
         import jax
 
         def step(*leaves: Any) -> list[Any]:
-            def of(some: list[Any]) -> Any:
-                every = list(leaves)
-                for i, x in zip(self.wanted, some, strict=True):
-                    every[i] = x
-                result = call(*jax.tree_util.tree_unflatten(self.tree, every))
+            def of(arrays: list[Any]) -> Any:
+                arguments = list(leaves)
+                for i, array in zip(self.wanted, arrays, strict=True):
+                    arguments[i] = array
+                result = call(*jax.tree_util.tree_unflatten(self.tree, arguments))
                 return self.loss(jax.tree_util.tree_leaves(result))
 
             old = [leaves[i] for i in self.wanted]
             loss, gradients = jax.value_and_grad(of)(old)
-            new = [(x - RATE * g).astype(x.dtype) for x, g in zip(old, gradients, strict=True)]
+            new = [
+                (array - RATE * gradient).astype(array.dtype)
+                for array, gradient in zip(old, gradients, strict=True)
+            ]
             return [loss, *gradients, *new]
 
         return step
@@ -190,12 +207,15 @@ class _Step:
         mesh = _abstract_mesh(plan)
         sharded = jit(plan, call, mesh=mesh)
         specs = plan.value_specs()[: plan.program.n_arguments]
-        ins = [sharded.argument_shardings[plan.program.value_name[a]] for a in range(len(specs))]
-        some = [ins[a] for a in self.wanted]
-        outs = [NamedSharding(mesh, PartitionSpec()), *some, *some]
-        text = self.text(sharded, in_shardings=tuple(ins), out_shardings=outs)
-        kept = [specs[a] for a in self.wanted]
-        return Job(text, plan.mesh, tuple(specs), ((), *kept, *kept))
+        inputs = [
+            sharded.argument_shardings[plan.program.value_name[argument]]
+            for argument in range(len(specs))
+        ]
+        differentiated = [inputs[argument] for argument in self.wanted]
+        outputs = [NamedSharding(mesh, PartitionSpec()), *differentiated, *differentiated]
+        stablehlo = self.text(sharded, in_shardings=tuple(inputs), out_shardings=outputs)
+        argument_specs_ = [specs[argument] for argument in self.wanted]
+        return Job(stablehlo, plan.mesh, tuple(specs), ((), *argument_specs_, *argument_specs_))
 
 
 def _abstract_mesh(plan: ShardingPlan) -> AbstractMesh:
@@ -212,16 +232,18 @@ def _loss(structs: Sequence[Any]) -> tuple[Callable[[Sequence[Any]], Any] | None
     """What to differentiate, of the results' leaves, and in words."""
     import jax.numpy as jnp
 
-    floats = [i for i, s in enumerate(structs) if jnp.issubdtype(s.dtype, jnp.floating)]
-    scalars = [i for i in floats if _size(structs[i]) == 1]
+    floats = [
+        index for index, struct in enumerate(structs) if jnp.issubdtype(struct.dtype, jnp.floating)
+    ]
+    scalars = [index for index in floats if _size(structs[index]) == 1]
     if len(scalars) == 1:
         return lambda found: found[scalars[0]].reshape(()), "the function's scalar result"
     if not floats:
         return None, ""
 
-    def mean_of_squares(found: Sequence[Any]) -> Any:
-        total = sum(jnp.sum(jnp.square(found[i].astype(jnp.float32))) for i in floats)
-        return total / max(sum(_size(structs[i]) for i in floats), 1)
+    def mean_of_squares(results: Sequence[Any]) -> Any:
+        total = sum(jnp.sum(jnp.square(results[index].astype(jnp.float32))) for index in floats)
+        return total / max(sum(_size(structs[index]) for index in floats), 1)
 
     return mean_of_squares, "the mean of squares of the floating-point results"
 

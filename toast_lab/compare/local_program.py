@@ -93,12 +93,12 @@ def divide(
         return _local(module, donated, platform, divided=n_devices > 1)
 
 
-def _divided(text: str, n_devices: int, folder: str) -> bytes:
-    _jax_private.compile_module(text, dev.attached(dev.Devices("cpu", n_devices)))
-    found = glob.glob(os.path.join(glob.escape(folder), f"*after_{PASS}.*.pb"))
-    if len(found) != 1:
-        raise RunFailed(f"XLA wrote {len(found)} divided programs where one was expected")
-    with open(found[0], "rb") as file:
+def _divided(stablehlo: str, n_devices: int, folder: str) -> bytes:
+    _jax_private.compile_module(stablehlo, dev.attached(dev.Devices("cpu", n_devices)))
+    files = glob.glob(os.path.join(glob.escape(folder), f"*after_{PASS}.*.pb"))
+    if len(files) != 1:
+        raise RunFailed(f"XLA wrote {len(files)} divided programs where one was expected")
+    with open(files[0], "rb") as file:
         return _jaxlib.stablehlo_of_hlo(file.read())
 
 
@@ -123,7 +123,9 @@ def _local(module: Any, donated: Sequence[bool], platform: str, *, divided: bool
         elif op.name == "sdy.mesh" and divided:  # nothing refers to it any more
             op.erase()
     main = canonical.main_function(module)
-    for name in [getattr(a, "name", a) for a in module.operation.attributes]:
+    for name in [
+        getattr(attribute, "name", attribute) for attribute in module.operation.attributes
+    ]:
         if name.startswith("mhlo."):  # number of partitions, aliases: of the divided program
             del module.operation.attributes[name]
     _donate(main, donated)
@@ -139,14 +141,14 @@ def _local(module: Any, donated: Sequence[bool], platform: str, *, divided: bool
 
 
 def _every(module: Any) -> list[Any]:
-    found = []
+    operations = []
 
     def see(op: Any) -> Any:
-        found.append(op.operation)
+        operations.append(op.operation)
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(see)
-    return found
+    return operations
 
 
 def _kind(op: Any) -> str:
@@ -177,8 +179,8 @@ def _shape(type_: Any) -> tuple[int, ...]:
 
 def _bytes(op: Any) -> int:
     def size(values: Any) -> int:
-        types = [ir.RankedTensorType(v.type) for v in values]
-        return sum(math.prod(t.shape) * _width(t.element_type) for t in types)
+        types = [ir.RankedTensorType(value.type) for value in values]
+        return sum(math.prod(type_.shape) * _width(type_.element_type) for type_ in types)
 
     return max(size(op.operands), size(op.results))
 
@@ -191,17 +193,17 @@ def _product_flops(op: Any) -> int:
     if _kind(op) == "dot_general":
         numbers = _jaxlib.stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
         summed = list(numbers.lhs_contracting_dimensions)
-    return 2 * math.prod(_shape(op.results[0].type)) * math.prod(left[d] for d in summed)
+    return 2 * math.prod(_shape(op.results[0].type)) * math.prod(left[dim] for dim in summed)
 
 
 def _width(element: Any) -> int:
-    text = str(element)
-    if text.startswith("complex"):
-        return 2 * int(text[9:-1]) // 8
+    name = str(element)
+    if name.startswith("complex"):
+        return 2 * int(name[9:-1]) // 8
     digits = (
-        "".join(c for c in text.partition("E")[0] if c.isdigit())
-        if not text.startswith("bf")
-        else text[2:]
+        "".join(character for character in name.partition("E")[0] if character.isdigit())
+        if not name.startswith("bf")
+        else name[2:]
     )
     return max(int(digits) // 8, 1)
 
@@ -214,10 +216,10 @@ def _replace(op: Any, values: Sequence[Any]) -> None:
 
 def _make(before: Any, name: str, type_: Any, operands: Sequence[Any], **attributes: Any) -> Any:
     with ir.InsertionPoint(before):
-        made = ir.Operation.create(
+        operation = ir.Operation.create(
             f"stablehlo.{name}", results=[type_], operands=operands, attributes=attributes
         )
-    return made.results[0]
+    return operation.results[0]
 
 
 def _barrier(before: Any, value: Any) -> Any:
@@ -233,7 +235,10 @@ def _zero(op: Any) -> Any:
 
 
 def _stand_ins(op: Any) -> list[Any]:
-    return [_stand_in(op, o, r.type) for o, r in zip(op.operands, op.results, strict=True)]
+    return [
+        _stand_in(op, operand, result.type)
+        for operand, result in zip(op.operands, op.results, strict=True)
+    ]
 
 
 def _stand_in(op: Any, operand: Any, wanted: Any) -> Any:
@@ -245,30 +250,32 @@ def _stand_in(op: Any, operand: Any, wanted: Any) -> Any:
     element = ir.RankedTensorType(wanted).element_type
     if len(shape) != len(target) or (math.prod(shape) == math.prod(target) and shape != target):
         return _barrier(op, _make(op, "reshape", wanted, [value]))
-    for dim, (have, want) in enumerate(zip(shape, target, strict=True)):
-        here = list(_shape(value.type))
-        if want > have:
-            times = -(-want // have)
-            here[dim] = have * times
+    for dim, (held, needed) in enumerate(zip(shape, target, strict=True)):
+        shape_now = list(_shape(value.type))
+        if needed > held:
+            times = -(-needed // held)
+            shape_now[dim] = held * times
             along = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), dim)
-            type_ = ir.RankedTensorType.get(here, element)
+            type_ = ir.RankedTensorType.get(shape_now, element)
             value = _make(op, "concatenate", type_, [value] * times, dimension=along)
-        if want < here[dim]:
-            here[dim] = want
+        if needed < shape_now[dim]:
+            shape_now[dim] = needed
             value = _make(
                 op,
                 "slice",
-                ir.RankedTensorType.get(here, element),
+                ir.RankedTensorType.get(shape_now, element),
                 [value],
-                start_indices=ir.DenseI64ArrayAttr.get([0] * len(here)),
-                limit_indices=ir.DenseI64ArrayAttr.get(here),
-                strides=ir.DenseI64ArrayAttr.get([1] * len(here)),
+                start_indices=ir.DenseI64ArrayAttr.get([0] * len(shape_now)),
+                limit_indices=ir.DenseI64ArrayAttr.get(shape_now),
+                strides=ir.DenseI64ArrayAttr.get([1] * len(shape_now)),
             )
     return _barrier(op, value)
 
 
 def _donate(main: Any, donated: Sequence[bool]) -> None:
     none, donor = ir.DictAttr.get({}), ir.DictAttr.get({"jax.buffer_donor": ir.BoolAttr.get(True)})
-    main.attributes["arg_attrs"] = ir.ArrayAttr.get([donor if d else none for d in donated])
+    main.attributes["arg_attrs"] = ir.ArrayAttr.get(
+        [donor if donate else none for donate in donated]
+    )
     if "res_attrs" in main.attributes:
         del main.attributes["res_attrs"]

@@ -120,13 +120,15 @@ class Children:
         port = _free_port() if processes > 1 else 0
         self.workers: list[isolate.Worker] = []
         for index in range(processes):
-            own = dev.Devices(request.devices.platform, request.devices.count // processes)
+            devices = dev.Devices(request.devices.platform, request.devices.count // processes)
             if processes > 1:
                 request = dataclasses.replace(
                     request, process=Process(f"127.0.0.1:{port}", processes, index)
                 )
-            what = request.name if processes == 1 else f"{request.name}, process {index}"
-            self.workers.append(isolate.Worker(SERVE, request, env=dev.environment(own), what=what))
+            name = request.name if processes == 1 else f"{request.name}, process {index}"
+            self.workers.append(
+                isolate.Worker(SERVE, request, env=dev.environment(devices), what=name)
+            )
 
     def ask(self, command: str, *args: Any, time_limit_s: float) -> list[Any]:
         """Tell all processes, and wait for all; the first that fails decides."""
@@ -279,11 +281,11 @@ class _Run:
             self.begin_reference(entry)
             return
         expected = self.results if entry.errors is None and os.path.exists(self.results) else None
-        found: list[Started] = self.ask(
+        starts: list[Started] = self.ask(
             entry, "start", bool(self.non_negative), self.settings.warmup, expected, None
         )
         if expected is not None:
-            entry.errors = worst([f.errors or {} for f in found])
+            entry.errors = worst([start.errors or {} for start in starts])
 
     def begin_reference(self, entry: Entry) -> None:
         """Let the unsharded program decide which inputs are usable.
@@ -292,12 +294,14 @@ class _Run:
         """
         keep = None if os.path.exists(self.results) else self.results
         warmup = self.settings.warmup
-        found: list[Started] = self.ask(entry, "start", bool(self.non_negative), warmup, None, keep)
+        starts: list[Started] = self.ask(
+            entry, "start", bool(self.non_negative), warmup, None, keep
+        )
         if self.non_negative is None:
-            self.non_negative = not all(f.finite for f in found)
+            self.non_negative = not all(start.finite for start in starts)
             if self.non_negative:
-                found = self.ask(entry, "start", True, warmup, None, keep)
-        entry.finite = all(f.finite for f in found)
+                starts = self.ask(entry, "start", True, warmup, None, keep)
+        entry.finite = all(start.finite for start in starts)
 
     def batch(self, entry: Entry, number: int) -> None:
         self.clock.say(
@@ -310,7 +314,7 @@ class _Run:
     def end(self, entry: Entry) -> None:
         self.clock.say(f"checking {entry.request.name}")
         reached: list[int | None] = self.ask(entry, "finish")
-        peaks = [p for p in reached if p is not None]
+        peaks = [peak for peak in reached if peak is not None]
         entry.allocator_peak_bytes = max(peaks) if peaks else None
         if not self.settings.gradients or entry.request.gradient is None:
             return
@@ -320,7 +324,7 @@ class _Run:
             return
         files = (None, self.gradients) if reference else (self.gradients, None)
         try:
-            found: list[Certified] = self.ask(entry, "certify", *files)
+            answers: list[Certified] = self.ask(entry, "certify", *files)
         except isolate.Cancelled:
             raise
         except Exception as error:  # its times stand, whatever became of its gradient
@@ -328,14 +332,14 @@ class _Run:
                 raise
             entry.gradient_failure = str(error)
             return
-        entry.gradient_failure = next((f.failure for f in found if f.failure), "")
+        entry.gradient_failure = next((answer.failure for answer in answers if answer.failure), "")
         if not entry.gradient_failure and not reference:
-            entry.gradient_errors = worst([f.errors or {} for f in found])
+            entry.gradient_errors = worst([answer.errors or {} for answer in answers])
 
 
-def worst(found: Sequence[Any]) -> dict[str, float]:
+def worst(by_process: Sequence[Any]) -> dict[str, float]:
     """The largest error by path over several processes; NaN wins."""
-    return {path: float(np.max([errors[path] for errors in found])) for path in found[0]}
+    return {path: float(np.max([errors[path] for errors in by_process])) for path in by_process[0]}
 
 
 def status_of(error: Exception) -> str:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from toast_lab import checks, isolate
+from toast_lab import isolate
 from toast_lab.compare import local_program
 from toast_lab.compare.local_program import LocalProgram, Removed
 from toast_lab.conflicts.analysis import analyse
@@ -33,7 +33,9 @@ from toast_lab.lowering.annotate import annotate
 from toast_lab.runtime import _jax_private, child, inputs
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime.child import Progress
-from toast_lab.runtime.executable import Executable, Job, allocator_peak
+from toast_lab.runtime.executable import Executable, Job, allocator_peak, donated_arguments
+from toast_lab.runtime.hlo import counts_text
+from toast_lab.runtime.measuring import Timing, interquartile_range
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.text import bytes_text
@@ -75,8 +77,7 @@ class Replay:
     @property
     def spread_s(self) -> float:
         """Interquartile range of the local steps."""
-        low, high = np.percentile(self.step_times_s, [25, 75])
-        return float(high - low)
+        return interquartile_range(self.step_times_s)
 
     @property
     def estimate_s(self) -> float:
@@ -86,7 +87,7 @@ class Replay:
     @property
     def removed_counts(self) -> dict[str, int]:
         """Number of XLA's collectives by kind."""
-        return dict(collections.Counter(r.kind for r in self.removed))
+        return dict(collections.Counter(collective.kind for collective in self.removed))
 
     @property
     def divided_otherwise(self) -> bool:
@@ -99,22 +100,19 @@ class Replay:
     def to_json(self) -> dict[str, Any]:
         """All fields as plain data, with the derived ones."""
         data = dataclasses.asdict(self)
-        data["removed"] = [r._asdict() for r in self.removed]
+        data["removed"] = [collective._asdict() for collective in self.removed]
         for name in ("median_s", "spread_s", "estimate_s", "removed_counts", "divided_otherwise"):
             data[name] = getattr(self, name)
         return data
 
     def __str__(self) -> str:
-        counts = (
-            ", ".join(f"{n} {kind}" for kind, n in sorted(self.removed_counts.items())) or "none"
-        )
         memory = self.allocator_peak_bytes or self.peak_bytes
         lines = [
             f"{self.name}, one device of {self.mesh}",
             f"computation   {self.median_s * 1e3:.4g} ms measured on {self.device_kind} (spread "
             f"{self.spread_s * 1e3:.2g} ms), {self.predicted_compute_s * 1e3:.4g} ms predicted",
             f"collectives   {self.priced_collectives_s * 1e3:.4g} ms priced on {self.machine}; "
-            f"taken out: {counts}",
+            f"taken out: {counts_text(self.removed_counts) or 'none'}",
             f"step          {self.estimate_s * 1e3:.4g} ms, {self.predicted_time_s * 1e3:.4g} ms "
             "predicted",
             f"memory        {bytes_text(memory)}",
@@ -130,15 +128,6 @@ class Replay:
                 "some results are not finite: some ops may have been slower than with real values"
             )
         return "\n".join(lines)
-
-
-class _Request(NamedTuple):
-    program: Program
-    local: LocalProgram
-    devices: dev.Devices
-    repeats: int
-    warmup: int
-    seed: int
 
 
 class _Measured(NamedTuple):
@@ -158,12 +147,9 @@ def replay(
     *,
     machine: str | Machine | None = None,
     problem: Problem | None = None,
-    repeats: int = 10,
-    warmup: int = 2,
-    seed: int = 0,
-    time_limit_s: float = 600.0,
     on_event: Callable[[Progress], None] | None = None,
     cancel: Callable[[], bool] | None = None,
+    **options: Any,
 ) -> Replay:
     """Time one device's share of ``plan`` on one device.
 
@@ -171,43 +157,34 @@ def replay(
         model: the model that the plan shards.
         plan: for a mesh of any size; XLA divides it for as many virtual CPU devices.
         device: "cpu", "gpu", "tpu" or "auto".
-        machine: on which collectives are priced; the problem's, or tpu-v5e, if not given.
+        machine: prices the collectives; by default the problem's machine, or tpu-v5e.
         problem: of this model on the plan's mesh; saves the analysis.
-        repeats: timed steps, at least 1.
-        warmup: steps before those.
-        seed: of the made-up inputs.
-        time_limit_s: for dividing, and again for running.
         on_event: receives ``Progress`` (stage, fraction).
         cancel: polled; True stops it and raises ``isolate.Cancelled``.
+        options: ``repeats``, ``warmup``, ``seed`` and ``time_limit_s`` (for dividing, and again for
+            running): the fields of ``runtime/measuring.Timing``.
 
     Raises:
         InvalidPlan: the plan belongs to another program, or the problem to another mesh.
-        InvalidProblem: there is no such device.
-        UnsupportedOp: ops that cannot be replayed there (all are listed).
+        InvalidProblem: there is no such device, or options are wrong.
+        UnsupportedOp: ops that cannot be replayed on this device (all are listed).
         RunFailed: the child crashed, hung or ran out of memory, or the compiler refused the
             program.
     """
-    checks.whole("repeats", repeats, 1, checks.MOST_COUNT)
-    checks.whole("warmup", warmup, 0, checks.MOST_COUNT)
-    seed = checks.seed(seed)
-    time_limit_s = checks.number("time_limit_s", time_limit_s, above=0.0, most=checks.MOST_SECONDS)
+    timing = Timing(**options)
     plan.check_is_of(model.program, None if problem is None else problem.mesh)
-    text = annotate(model, plan)
-    limits: dict[str, Any] = {"time_limit_s": time_limit_s, "cancel": cancel}
-    chosen = dev.parse(device, 1)
-    if chosen is None:
-        chosen = isolate.run_in_child(
-            "toast_lab.runtime.child:choose_devices",
-            1,
-            env=dev.environment(None),
-            what="looking for devices",
-            **limits,
-        )
-    local = _divided(model, plan, text, chosen.platform, on_event, limits)
-    request = _Request(model.program, local, chosen, repeats, warmup, seed)
+    annotated = annotate(model, plan)
+    limits: dict[str, Any] = {"time_limit_s": timing.time_limit_s, "cancel": cancel}
+    chosen = dev.find(device, 1, **limits)
+    if on_event is not None:
+        on_event(Progress("dividing", 0.0))
+    local = _divided(model, plan.mesh.n_devices, annotated, chosen.platform, limits)
     measured: _Measured = isolate.run_in_child(
         "toast_lab.compare.replay:_measure",
-        request,
+        model.program,
+        local,
+        chosen,
+        timing,
         env=dev.environment(chosen),
         on_event=on_event,
         what=f"replaying {model.name} on {chosen}",
@@ -249,68 +226,58 @@ def planned_product_flops(plan: ShardingPlan) -> float:
 
 
 def _divided(
-    model: Model,
-    plan: ShardingPlan,
-    text: str,
-    platform: str,
-    on_event: Callable[[Progress], None] | None,
-    limits: Mapping[str, Any],
+    model: Model, n_devices: int, annotated: str, platform: str, limits: Mapping[str, Any]
 ) -> LocalProgram:
-    if on_event is not None:
-        on_event(Progress("dividing", 0.0))
-    program, n_devices = model.program, plan.mesh.n_devices
-    donated = [bool(d) for d in program.donated[: program.n_arguments]]
-    env = dev.environment(dev.Devices("cpu", n_devices))
+    environment = dev.environment(dev.Devices("cpu", n_devices))
     with tempfile.TemporaryDirectory(prefix="toast-replay-") as folder:
-        env["XLA_FLAGS"] += f" {local_program.flags(folder)}"  # of two dumps the last one counts
+        # Of two flags that name a folder XLA heeds the last
+        environment["XLA_FLAGS"] += f" {local_program.flags(folder)}"
         local: LocalProgram = isolate.run_in_child(
             "toast_lab.compare.local_program:divide",
-            text,
-            n_devices,
-            folder,
-            donated,
-            platform,
-            env=env,
+            annotated,
+            n_devices=n_devices,
+            folder=folder,
+            donated=donated_arguments(model.program),
+            platform=platform,
+            env=environment,
             what=f"dividing {model.name} for {n_devices} devices",
             **limits,
         )
     return local
 
 
-def _measure(request: _Request) -> _Measured:
-    """Runs in the child."""
+def _measure(
+    program: Program, local: LocalProgram, chosen: dev.Devices, timing: Timing
+) -> _Measured:
+    """Compile and time the local program.  Runs in a child."""
     import jax
 
     jax.config.update("jax_enable_x64", True)
-    found = dev.attached(request.devices)
-    program, local = request.program, request.local
+    devices = dev.attached(chosen)
 
     def whole(shapes: tuple[tuple[int, ...], ...]) -> tuple[Any, ...]:
         return tuple(((),) * len(shape) for shape in shapes)
 
+    def running(number: int, total: int) -> None:
+        isolate.report(Progress(f"running {number}/{total}", 0.6 + 0.4 * (number - 1) / total))
+
     job = Job(
-        local.text, Mesh(("one",), (1,)), whole(local.argument_shapes), whole(local.result_shapes)
+        text=local.text,
+        mesh=Mesh(("one",), (1,)),
+        argument_specs=whole(local.argument_shapes),
+        result_specs=whole(local.result_shapes),
     )
     isolate.report(Progress("compiling", 0.3))
-    donated = [bool(d) for d in program.donated[: program.n_arguments]]
-    executable = Executable(job, local.result_shapes, donated, found)
-    arrays = inputs.draw(program, request.seed, shapes=local.argument_shapes)
-    times, finite = [], True
-    total = request.warmup + request.repeats
-    for number in range(total):
-        isolate.report(Progress(f"running {number + 1}/{total}", 0.6 + 0.4 * number / total))
-        executable.put(arrays)
-        time_s, outputs = executable.step()
-        times.append(time_s)
-        if number == 0:
-            finite = child.all_finite([np.asarray(r) for r in executable.results(outputs)])
-        del outputs
+    executable = Executable(job, local.result_shapes, donated_arguments(program), devices)
+    arrays = inputs.draw(program, timing.seed, shapes=local.argument_shapes)
+    results: list[np.ndarray] = []
+    times_s = executable.times_s(arrays, timing, running, results.extend)
     return _Measured(
-        found[0].device_kind,
-        executable.compile_s,
-        tuple(times[request.warmup :]),
-        _jax_private.flops(executable.loaded),
-        executable.memory(),
-        allocator_peak(found[0]),
-        finite,
+        device_kind=devices[0].device_kind,
+        compile_s=executable.compile_s,
+        step_times_s=times_s,
+        flops=_jax_private.flops(executable.loaded),
+        memory=executable.memory(),
+        allocator_peak_bytes=allocator_peak(devices[0]),
+        finite=child.all_finite(results),
     )

@@ -15,7 +15,8 @@ import numpy as np
 
 from toast_lab.files import write_whole
 from toast_lab.runtime import agreement
-from toast_lab.runtime.hlo import Collective
+from toast_lab.runtime.hlo import Collective, counts_text
+from toast_lab.runtime.measuring import interquartile_range
 from toast_lab.text import as_html, bytes_text, table
 
 
@@ -46,11 +47,11 @@ class Certificate:
         return agreement.agrees(self.max_relative_error, self.tolerance)
 
     def __str__(self) -> str:
-        words = agreement.verdict(self.max_relative_error, self.tolerance)
+        verdict = agreement.verdict(self.max_relative_error, self.tolerance)
         lines = [
-            words,
-            *(f"  checked: {c}" for c in self.checked),
-            *(f"  not checked: {c}" for c in self.not_checked),
+            verdict,
+            *(f"  checked: {sentence}" for sentence in self.checked),
+            *(f"  not checked: {sentence}" for sentence in self.not_checked),
         ]
         return "\n".join(lines)
 
@@ -96,7 +97,7 @@ class Row:
     @property
     def step_times_s(self) -> tuple[float, ...]:
         """All timed steps, in order."""
-        return tuple(t for batch in self.batches_s for t in batch)
+        return tuple(time_s for batch in self.batches_s for time_s in batch)
 
     @property
     def median_s(self) -> float | None:
@@ -106,15 +107,12 @@ class Row:
     @property
     def spread_s(self) -> float | None:
         """Interquartile range of the steps, 0 for fewer than 2."""
-        if not self.batches_s:
-            return None
-        low, high = np.percentile(self.step_times_s, [25, 75])
-        return float(high - low)
+        return interquartile_range(self.step_times_s) if self.batches_s else None
 
     @property
     def collective_counts(self) -> dict[str, int]:
         """Number of compiled collectives by kind."""
-        return dict(collections.Counter(c.kind for c in self.collectives))
+        return dict(collections.Counter(collective.kind for collective in self.collectives))
 
     def to_json(self) -> dict[str, Any]:
         """All fields as plain data, with the derived ones.
@@ -122,17 +120,14 @@ class Row:
         Numbers that are not finite become None.
         """
         data = dataclasses.asdict(self)
-        data["collectives"] = [
-            {**c._asdict(), "axes": None if c.axes is None else list(c.axes)}
-            for c in self.collectives
-        ]
+        data["collectives"] = [collective.to_json() for collective in self.collectives]
         data["median_s"], data["spread_s"] = self.median_s, self.spread_s
         data["collective_counts"] = self.collective_counts
         if self.certificate is not None:
             data["certificate"]["passed"] = self.certificate.passed
             data["certificate"]["max_relative_error"] = self.certificate.max_relative_error
-        found: dict[str, Any] = _plain(data)
-        return found
+        plain: dict[str, Any] = _plain(data)
+        return plain
 
 
 CSV_COLUMNS = (
@@ -178,18 +173,19 @@ class Comparison:
         Rows that differ from the unsharded program are left out.
         """
         good = [
-            r
-            for r in self.rows
-            if r.status == "ok" and (r.certificate is None or r.certificate.passed is not False)
+            row
+            for row in self.rows
+            if row.status == "ok"
+            and (row.certificate is None or row.certificate.passed is not False)
         ]
-        return min(good, key=lambda r: r.median_s or math.inf, default=None)
+        return min(good, key=lambda row: row.median_s or math.inf, default=None)
 
     def __getitem__(self, name: str) -> Row:
         for row in self.rows:
             if row.name == name:
                 return row
         raise KeyError(
-            f"no plan is called {name!r}; there are {', '.join(r.name for r in self.rows)}"
+            f"no plan is called {name!r}; there are {', '.join(row.name for row in self.rows)}"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -209,15 +205,16 @@ class Comparison:
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
         """One line a plan, as text; also written to ``path`` if given."""
-        out = io.StringIO()
-        writer = csv.DictWriter(out, CSV_COLUMNS, lineterminator="\n")
+        buffer = io.StringIO()
+        writer = csv.DictWriter(buffer, CSV_COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(
-            {k: "" if v is None else v for k, v in _csv(row).items()} for row in self.rows
+            {column: "" if value is None else value for column, value in _csv(row).items()}
+            for row in self.rows
         )
         if path is not None:
-            write_whole(path, out.getvalue(), "the table")
-        return out.getvalue()
+            write_whole(path, buffer.getvalue(), "the table")
+        return buffer.getvalue()
 
     def __repr__(self) -> str:
         return f"<Comparison of {len(self.rows)} plans of {self.model}>"
@@ -226,9 +223,9 @@ class Comparison:
         return as_html(self)
 
     def __str__(self) -> str:
-        every = [*self.rows, *([self.reference] if self.reference else [])]
-        lines = [table(COLUMNS, [cells(row) for row in every]), self.order]
-        lines += [f"{row.name}: {row.status}: {row.message}" for row in every if row.status != "ok"]
+        rows = [*self.rows, *([self.reference] if self.reference else [])]
+        lines = [table(COLUMNS, [cells(row) for row in rows]), self.order]
+        lines += [f"{row.name}: {row.status}: {row.message}" for row in rows if row.status != "ok"]
         same = {row.certificate.not_checked for row in self.rows if row.certificate}
         for row in self.rows:
             if row.certificate is not None:
@@ -258,7 +255,7 @@ COLUMNS = (
 
 def cells(row: Row) -> tuple[str, ...]:
     """A row as the texts of ``COLUMNS``; the last two are of the prediction."""
-    counts = ", ".join(f"{n} {kind}" for kind, n in sorted(row.collective_counts.items()))
+    counts = counts_text(row.collective_counts)
     certificate, predicted = row.certificate, row.predicted
     error = None if certificate is None else certificate.max_relative_error
     agrees = "-"
@@ -295,7 +292,9 @@ def _csv(row: Row) -> dict[str, Any]:
         "compile_s": row.compile_s,
         "peak_bytes": row.peak_bytes,
         "allocator_peak_bytes": row.allocator_peak_bytes,
-        "collectives": " ".join(f"{kind}={n}" for kind, n in sorted(row.collective_counts.items())),
+        "collectives": " ".join(
+            f"{kind}={count}" for kind, count in sorted(row.collective_counts.items())
+        ),
         "passed": certificate.passed if certificate else None,
         "max_relative_error": certificate.max_relative_error if certificate else None,
         "predicted_time_s": predicted.time_s if predicted else None,
@@ -311,9 +310,9 @@ def _csv(row: Row) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
+        return [_plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -115,15 +115,15 @@ class Store:
         return sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None)
 
     def _check(self, read_only: bool) -> None:
-        found = int(self.connection.execute("PRAGMA user_version").fetchone()[0])
+        version = int(self.connection.execute("PRAGMA user_version").fetchone()[0])
         tables = self.connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if tables and self.connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
             raise StoreError(
                 f"{self.path} is a database of something else; give another file for results"
             )
-        if found > VERSION:
+        if version > VERSION:
             raise StoreError(
-                f"{self.path} was written by a newer TOAST Lab (version {found} of its columns, "
+                f"{self.path} was written by a newer TOAST Lab (version {version} of its columns, "
                 "this one knows "
                 f"{VERSION}): upgrade, or give another file with --store or TOAST_LAB_RUNS"
             )
@@ -132,8 +132,11 @@ class Store:
         self.connection.execute("PRAGMA journal_mode = WAL")
         self.connection.execute("BEGIN IMMEDIATE")
         with self._transaction():
-            columns = [*(f"{c} TEXT NOT NULL" for c in _TEXT), *(f"{c} REAL" for c in _NUMBER)]
-            columns += [f"{c} TEXT" for c in _JSON]
+            columns = [
+                *(f"{column} TEXT NOT NULL" for column in _TEXT),
+                *(f"{column} REAL" for column in _NUMBER),
+            ]
+            columns += [f"{column} TEXT" for column in _JSON]
             self.connection.execute(
                 "CREATE TABLE IF NOT EXISTS runs (id INTEGER PRIMARY KEY AUTOINCREMENT, "
                 f"{', '.join(columns)})"
@@ -182,8 +185,10 @@ class Store:
                 for too long.
         """
         names = [*_TEXT, *_NUMBER, *_JSON]
-        values = [row[n] for n in names[: -len(_JSON)]]
-        values += [None if row[n] is None else json.dumps(row[n], allow_nan=False) for n in _JSON]
+        values = [row[name] for name in names[: -len(_JSON)]]
+        values += [
+            None if row[name] is None else json.dumps(row[name], allow_nan=False) for name in _JSON
+        ]
         marks = ", ".join("?" * len(names))
         with self._explained("write"):
             self.connection.execute("BEGIN IMMEDIATE")
@@ -201,10 +206,10 @@ class Store:
         where, values = ("WHERE model = ?", [model]) if model else ("", [])
         limited = f"LIMIT {int(limit)}" if limit is not None else ""
         with self._explained("read"):
-            found = self.connection.execute(
+            answers = self.connection.execute(
                 f"SELECT {', '.join(COLUMNS)} FROM runs {where} ORDER BY id DESC {limited}", values
             ).fetchall()
-        given = [dict(zip(COLUMNS, values, strict=True)) for values in found]
+        given = [dict(zip(COLUMNS, values, strict=True)) for values in answers]
         self.damaged = [f"row {row['id']}: {text}" for row in given if (text := _offence(row))]
         return [_typed(row) for row in given if not _offence(row)]
 
@@ -216,15 +221,15 @@ class Store:
         """
         names = [*COLUMNS, *_JSON]
         with self._explained("read"):
-            found = self.connection.execute(
+            values = self.connection.execute(
                 f"SELECT {', '.join(names)} FROM runs WHERE id = ?", [number]
             ).fetchone()
             count, last = self.connection.execute("SELECT count(*), max(id) FROM runs").fetchone()
-        if found is None:
+        if values is None:
             raise StoreError(
                 f"{self.path} has no row {number}; there are {count}, the last one is {last}"
             )
-        row = dict(zip(names, found, strict=True))
+        row = dict(zip(names, values, strict=True))
         if wrong := _offence(row):
             raise StoreError(
                 f"{self.path}: row {number} is damaged: {wrong}. The others can be read; to take "
@@ -232,7 +237,8 @@ class Store:
                 f'sqlite3 {self.path} "DELETE FROM runs WHERE id = {int(number)}"'
             )
         return {
-            k: json.loads(v) if k in _JSON and v is not None else v for k, v in _typed(row).items()
+            name: json.loads(value) if name in _JSON and value is not None else value
+            for name, value in _typed(row).items()
         }
 
     def close(self) -> None:
@@ -248,10 +254,10 @@ class Store:
 
 def keep(comparison: Comparison, path: str | os.PathLike[str] | None = None) -> tuple[int, ...]:
     """Add all rows of a comparison, each by itself; gives their numbers.  Raises StoreError."""
-    every = [*comparison.rows, *([comparison.reference] if comparison.reference else [])]
-    together = uuid.uuid4().hex[:12]
+    rows = [*comparison.rows, *([comparison.reference] if comparison.reference else [])]
+    comparison_id = uuid.uuid4().hex[:12]
     with Store(path) as store:
-        return tuple(store.add(record(comparison, row, together)) for row in every)
+        return tuple(store.add(record(comparison, row, comparison_id)) for row in rows)
 
 
 def record(comparison: Comparison, row: Row, together: str) -> dict[str, Any]:
@@ -259,8 +265,8 @@ def record(comparison: Comparison, row: Row, together: str) -> dict[str, Any]:
     data, certificate, predicted = row.to_json(), row.certificate, row.predicted
     machine = facts.machine(row.device_kind, row.n_devices, row.n_processes)
     measured = {
-        k: data[k]
-        for k in (
+        key: data[key]
+        for key in (
             "batches_s",
             "argument_bytes",
             "output_bytes",
@@ -274,11 +280,17 @@ def record(comparison: Comparison, row: Row, together: str) -> dict[str, Any]:
         "comparison": together,
         "time_utc": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "model": comparison.model,
-        **{k: data[k] for k in ("name", "status", "message", "mesh", "devices", "device_kind")},
+        **{
+            key: data[key]
+            for key in ("name", "status", "message", "mesh", "devices", "device_kind")
+        },
         "program_digest": comparison.program_digest,
         "plan_digest": facts.plan_digest(row.plan),
         "machine_digest": facts.digest(machine),
-        **{k: data[k] for k in ("n_devices", "n_processes", "median_s", "spread_s", "compile_s")},
+        **{
+            key: data[key]
+            for key in ("n_devices", "n_processes", "median_s", "spread_s", "compile_s")
+        },
         "seed": comparison.seed,
         "peak_bytes": row.peak_bytes,
         "allocator_peak_bytes": row.allocator_peak_bytes,

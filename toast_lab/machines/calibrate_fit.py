@@ -76,7 +76,7 @@ def nearest(platform: str, kind: str) -> Machine:
 
     It stands in for what could not be measured.
     """
-    words = {
+    by_word = {
         "v6": "tpu-v6e",
         "v5p": "tpu-v5p",
         "v5": "tpu-v5e",
@@ -89,7 +89,9 @@ def nearest(platform: str, kind: str) -> Machine:
     fallback = {"cpu": "cpu", "tpu": "tpu-v5e"}.get(platform, "a100")
     if platform == "cpu":
         return MACHINES["cpu"]
-    return MACHINES[next((name for word, name in words.items() if word in kind.lower()), fallback)]
+    return MACHINES[
+        next((name for word, name in by_word.items() if word in kind.lower()), fallback)
+    ]
 
 
 def fit(
@@ -108,35 +110,37 @@ def fit(
         memory_bytes: of one device, 0 if unknown.
         provenance: what the measurement was made on.
     """
-    by: dict[str, list[Measured]] = {}
-    for p in points:
-        if math.isfinite(p.time_s) and (p.time_s > 0 or p.what == "overlap"):
-            by.setdefault(p.what, []).append(p)
+    by_kind: dict[str, list[Measured]] = {}
+    for point in points:
+        if math.isfinite(point.time_s) and (point.time_s > 0 or point.what == "overlap"):
+            by_kind.setdefault(point.what, []).append(point)
     residuals: list[Residual] = []
     missing: list[str] = []
     dots: dict[str, list[Measured]] = {}
-    for p in by.get("dot", []):
-        dots.setdefault(p.dtype, []).append(p)
-    flops = {dtype: peak_flops(some) for dtype, some in dots.items()}
+    for point in by_kind.get("dot", []):
+        dots.setdefault(point.dtype, []).append(point)
+    flops = {dtype: peak_flops(group) for dtype, group in dots.items()}
     if "f32" not in flops:
         missing.append("flops.f32")
         flops["f32"] = base.flops["f32"]
-    if by.get("memory"):
-        memory_rate = memory_bytes_per_s(by["memory"])
+    if by_kind.get("memory"):
+        memory_rate = memory_bytes_per_s(by_kind["memory"])
     else:
         missing.append("memory_bytes_per_s")
         memory_rate = base.memory_bytes_per_s
     overhead_s = (
-        statistics.median(p.time_s for p in by["overhead"])
-        if "overhead" in by
+        statistics.median(point.time_s for point in by_kind["overhead"])
+        if "overhead" in by_kind
         else base.op_overhead_s
     )
-    missing += [] if "overhead" in by else ["op_overhead_s"]
+    missing += [] if "overhead" in by_kind else ["op_overhead_s"]
     overlap = (
-        statistics.median(p.time_s for p in by["overlap"]) if "overlap" in by else base.overlap
+        statistics.median(point.time_s for point in by_kind["overlap"])
+        if "overlap" in by_kind
+        else base.overlap
     )
-    missing += [] if "overlap" in by else ["overlap"]
-    comm = monotone([p for kind in STEP_KINDS for p in by.get(kind, [])])
+    missing += [] if "overlap" in by_kind else ["overlap"]
+    comm = monotone([point for kind in STEP_KINDS for point in by_kind.get(kind, [])])
     if comm:
         links: tuple[Link, ...] = (fit_link(comm),)
     else:
@@ -159,38 +163,46 @@ def fit(
         tile=base.tile,
         compiler=base.compiler,
     )
-    for dtype, some in dots.items():
+    for dtype, group in dots.items():
         pairs = [
-            (p, max(p.flops / flops[dtype], p.size_bytes / memory_rate) + overhead_s) for p in some
+            (point, max(point.flops / flops[dtype], point.size_bytes / memory_rate) + overhead_s)
+            for point in group
         ]
         residuals.append(_residual(f"dot {dtype}", pairs))
-    if by.get("memory"):
+    if by_kind.get("memory"):
         residuals.append(
             _residual(
-                "memory", [(p, p.size_bytes / memory_rate + overhead_s) for p in by["memory"]]
+                "memory",
+                [
+                    (point, point.size_bytes / memory_rate + overhead_s)
+                    for point in by_kind["memory"]
+                ],
             )
         )
     if comm:
-        groups = sorted({(p.what, p.devices) for p in comm})
+        groups = sorted({(point.what, point.devices) for point in comm})
         for kind, devices in groups:
-            some = [p for p in comm if (p.what, p.devices) == (kind, devices)]
+            group = [point for point in comm if (point.what, point.devices) == (kind, devices)]
             residuals.append(
-                _residual(f"{kind} over {devices}", [(p, collective_of(machine, p)) for p in some])
+                _residual(
+                    f"{kind} over {devices}",
+                    [(point, collective_of(machine, point)) for point in group],
+                )
             )
     return Fit(machine, tuple(residuals), tuple(missing))
 
 
-def _residual(what: str, pairs: Sequence[tuple[Measured, float]]) -> Residual:
-    ratios = [p.time_s / fitted for p, fitted in pairs]
-    worst = max(ratios, key=lambda r: abs(math.log(r)))
-    return Residual(what, len(pairs), statistics.median(ratios), worst)
+def _residual(label: str, pairs: Sequence[tuple[Measured, float]]) -> Residual:
+    ratios = [point.time_s / fitted for point, fitted in pairs]
+    worst = max(ratios, key=lambda ratio: abs(math.log(ratio)))
+    return Residual(label, len(pairs), statistics.median(ratios), worst)
 
 
 def peak_flops(points: Sequence[Measured]) -> float:
     """Largest FLOP/s of the rates reached, after these are made monotone in the size of the dot."""
-    ordered = sorted(points, key=lambda p: p.flops)
-    rates = [p.flops / p.time_s for p in ordered]
-    return float(isotonic_regression(rates, weights=[p.time_s for p in ordered]).x[-1])
+    ordered = sorted(points, key=lambda point: point.flops)
+    rates = [point.flops / point.time_s for point in ordered]
+    return float(isotonic_regression(rates, weights=[point.time_s for point in ordered]).x[-1])
 
 
 def memory_bytes_per_s(points: Sequence[Measured]) -> float:
@@ -198,9 +210,9 @@ def memory_bytes_per_s(points: Sequence[Measured]) -> float:
 
     It is the middle rate of the sizes within a sixteenth of the largest.
     """
-    largest = max(p.size_bytes for p in points)
+    largest = max(point.size_bytes for point in points)
     return statistics.median(
-        p.size_bytes / p.time_s for p in points if p.size_bytes >= largest / 16
+        point.size_bytes / point.time_s for point in points if point.size_bytes >= largest / 16
     )
 
 
@@ -220,15 +232,17 @@ def monotone(points: Sequence[Measured]) -> list[Measured]:
     Times are smoothed for each collective over each number of devices, in logarithms.
     """
     smoothed: list[Measured] = []
-    for kind, devices in sorted({(p.what, p.devices) for p in points}):
-        some = sorted(
-            (p for p in points if (p.what, p.devices) == (kind, devices)),
-            key=lambda p: p.size_bytes,
+    for kind, devices in sorted({(point.what, point.devices) for point in points}):
+        group = sorted(
+            (point for point in points if (point.what, point.devices) == (kind, devices)),
+            key=lambda point: point.size_bytes,
         )
-        times = np.exp(isotonic_regression(np.log([p.time_s for p in some])).x)
+        times = np.exp(isotonic_regression(np.log([point.time_s for point in group])).x)
         smoothed += [
-            _Smooth(p.what, p.dtype, p.devices, p.size_bytes, p.flops, float(t))
-            for p, t in zip(some, times, strict=True)
+            _Smooth(
+                point.what, point.dtype, point.devices, point.size_bytes, point.flops, float(time_s)
+            )
+            for point, time_s in zip(group, times, strict=True)
         ]
     return smoothed
 
@@ -257,7 +271,7 @@ def fit_link(points: Sequence[Measured]) -> Link:
 
     What is minimised are the damped logarithms of measured over fitted times.
     """
-    measured = np.log([p.time_s for p in points])
+    measured = np.log([point.time_s for point in points])
 
     def link(parameters: np.ndarray) -> Link:
         latency_s, rate = np.exp(parameters)
@@ -271,13 +285,16 @@ def fit_link(points: Sequence[Measured]) -> Link:
 
     def off(parameters: np.ndarray) -> np.ndarray:
         trial = Machine("trial", {"f32": 1.0}, 1.0, 1.0, (link(parameters),), 0.0)
-        return measured - np.log([collective_of(trial, p) for p in points])
+        return measured - np.log([collective_of(trial, point) for point in points])
 
     starts = [
         np.log(
-            [min(p.time_s for p in points) * scale, max(p.size_bytes / p.time_s for p in points)]
+            [
+                min(point.time_s for point in points) * scale,
+                max(point.size_bytes / point.time_s for point in points),
+            ]
         )
         for scale in (0.1, 0.5, 1.0)
     ]
     fits = [least_squares(off, start, loss="soft_l1", f_scale=0.2) for start in starts]
-    return link(min(fits, key=lambda f: f.cost).x)
+    return link(min(fits, key=lambda candidate: candidate.cost).x)

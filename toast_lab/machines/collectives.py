@@ -77,7 +77,7 @@ _N, _RATE, _LATENCY, _HOPS, _SPREAD, _PERMUTED, _GROUP = range(7)  # columns of 
 @helper
 def axis_time_s(
     kind: int,
-    n: float,
+    devices: float,
     local_bytes: float,
     rate: float,
     latency: float,
@@ -91,23 +91,23 @@ def axis_time_s(
     ``rate`` in bytes/s, ``latency`` in s a hop; ``hops``, ``spread`` and ``permuted`` as in
     ``topology.HOPS`` and below.
     """
-    if n <= 1:
+    if devices <= 1:
         return 0.0
-    share = local_bytes * (n - 1) / n / rate
+    share = local_bytes * (devices - 1) / devices / rate
     if kind == ALL_GATHER or kind == REDUCE_SCATTER:
         return hops * latency + share
     if kind == ALL_REDUCE:
         if switched:
-            rounds = hops if 2.0 ** round(math.log2(n)) == n else hops + 2
+            rounds = hops if 2.0 ** round(math.log2(devices)) == devices else hops + 2
             whole = rounds * (latency + local_bytes * max(1.0, spread) / rate)
         else:
-            whole = hops * latency + local_bytes * (n - 1) / rate
+            whole = hops * latency + local_bytes * (devices - 1) / rate
         return min(2 * (hops * latency + share), whole)
     if kind == ALL_TO_ALL:
         direct = local_bytes * spread / rate
         if switched:
             return min(
-                (n - 1) * latency + direct,
+                (devices - 1) * latency + direct,
                 hops * (latency + max(0.5 * local_bytes / rate, direct / hops)),
             )
         return hops * latency + direct
@@ -133,19 +133,19 @@ def collective_time_s(
     ``shape`` [A, 9] one row (its columns: ``topology.HOPS`` and below).
     """
     count, last, total = 0, 0, 1.0
-    for a in range(axis_size.shape[0]):
-        if (mask >> a) & 1 and axis_size[a] > 1:
+    for axis in range(axis_size.shape[0]):
+        if (mask >> axis) & 1 and axis_size[axis] > 1:
             count += 1
-            last = a
-            total *= axis_size[a]
+            last = axis
+            total *= axis_size[axis]
     if count == 0:
         return 0.0
-    big = in_bytes * total if kind == ALL_GATHER else in_bytes
+    larger_bytes = in_bytes * total if kind == ALL_GATHER else in_bytes
     if count == 1:
         return axis_time_s(
             kind,
             total,
-            big,
+            larger_bytes,
             rate[last],
             latency[last],
             switched[last],
@@ -156,7 +156,7 @@ def collective_time_s(
     entries = np.empty((count, 7))
     on_switch = np.empty(count, np.bool_)
     count = _entries(mask, axis_size, rate, latency, switched, shape, entries, on_switch)
-    return _several(kind, big, total, entries[:count], on_switch[:count])
+    return _several(kind, larger_bytes, total, entries[:count], on_switch[:count])
 
 
 @helper
@@ -175,39 +175,49 @@ def _entries(
     The slowest row comes first.
     """
     count, done = 0, 0
-    for a in range(axis_size.shape[0]):
-        if not (mask >> a) & 1 or axis_size[a] <= 1 or (done >> a) & 1:
+    for axis in range(axis_size.shape[0]):
+        if not (mask >> axis) & 1 or axis_size[axis] <= 1 or (done >> axis) & 1:
             continue
         together, members = 1.0, 0
-        for b in range(axis_size.shape[0]):
-            if (mask >> b) & 1 and axis_size[b] > 1 and shape[b, GROUP] == shape[a, GROUP]:
-                together *= axis_size[b]
-                members |= 1 << b
+        for other in range(axis_size.shape[0]):
+            if (
+                (mask >> other) & 1
+                and axis_size[other] > 1
+                and shape[other, GROUP] == shape[axis, GROUP]
+            ):
+                together *= axis_size[other]
+                members |= 1 << other
         row = entries[count]
-        on_switch[count] = switched[a]
-        row[_LATENCY], row[_GROUP] = latency[a], shape[a, GROUP]
-        row[_N], row[_RATE], row[_HOPS] = axis_size[a], rate[a], shape[a, HOPS]
-        row[_SPREAD], row[_PERMUTED] = shape[a, SPREAD], shape[a, PERMUTED]
-        if together > axis_size[a]:
-            if switched[a]:
+        on_switch[count] = switched[axis]
+        row[_LATENCY], row[_GROUP] = latency[axis], shape[axis, GROUP]
+        row[_N], row[_RATE], row[_HOPS] = axis_size[axis], rate[axis], shape[axis, HOPS]
+        row[_SPREAD], row[_PERMUTED] = shape[axis, SPREAD], shape[axis, PERMUTED]
+        if together > axis_size[axis]:
+            if switched[axis]:
                 done |= members
                 row[_N], row[_HOPS], row[_SPREAD] = (
                     together,
                     math.ceil(math.log2(together)),
                     1 - 1 / together,
                 )
-            elif together == shape[a, WAYS]:
+            elif together == shape[axis, WAYS]:
                 done |= members
                 row[_N], row[_RATE], row[_HOPS] = (
                     together,
-                    shape[a, GROUP_RATE],
-                    shape[a, GROUP_HOPS],
+                    shape[axis, GROUP_RATE],
+                    shape[axis, GROUP_HOPS],
                 )
-                row[_SPREAD], row[_PERMUTED] = shape[a, GROUP_SPREAD], shape[a, GROUP_PERMUTED]
+                row[_SPREAD], row[_PERMUTED] = (
+                    shape[axis, GROUP_SPREAD],
+                    shape[axis, GROUP_PERMUTED],
+                )
         i = count
         while i > 0 and entries[i, _RATE] < entries[i - 1, _RATE]:
-            for c in range(7):
-                entries[i, c], entries[i - 1, c] = entries[i - 1, c], entries[i, c]
+            for column in range(7):
+                entries[i, column], entries[i - 1, column] = (
+                    entries[i - 1, column],
+                    entries[i, column],
+                )
             on_switch[i], on_switch[i - 1] = on_switch[i - 1], on_switch[i]
             i -= 1
         count += 1
@@ -230,7 +240,9 @@ def _row_time_s(kind: int, local_bytes: float, row: np.ndarray, switched: bool) 
 
 
 @helper
-def _several(kind: int, big: float, total: float, rows: np.ndarray, switched: np.ndarray) -> float:
+def _several(
+    kind: int, larger_bytes: float, total: float, rows: np.ndarray, switched: np.ndarray
+) -> float:
     """Seconds over all ``rows`` (slowest first).
 
     ``big``: local bytes of the larger side.  ``total``: devices.
@@ -242,29 +254,29 @@ def _several(kind: int, big: float, total: float, rows: np.ndarray, switched: np
         for j in range(i):
             apart &= rows[i, _GROUP] != rows[j, _GROUP]
     if kind == PERMUTE:
-        far, busiest, together = 0.0, 0.0, 0.0
+        latency_s, busiest, together = 0.0, 0.0, 0.0
         for i in range(count):
-            far += (1.0 if switched[i] else rows[i, _HOPS]) * rows[i, _LATENCY]
-            busy = big * rows[i, _PERMUTED] / rows[i, _RATE]
+            latency_s += (1.0 if switched[i] else rows[i, _HOPS]) * rows[i, _LATENCY]
+            busy = larger_bytes * rows[i, _PERMUTED] / rows[i, _RATE]
             together += busy
             busiest = max(busiest, busy)
-        return far + (busiest if apart else together)
+        return latency_s + (busiest if apart else together)
     if kind == ALL_TO_ALL:
-        in_turn, far, busiest = 0.0, 0.0, 0.0
+        in_turn, latency_s, busiest = 0.0, 0.0, 0.0
         for i in range(count):
-            in_turn += _row_time_s(kind, big, rows[i], switched[i])
-            far += rows[i, _HOPS] * rows[i, _LATENCY]
-            busiest = max(busiest, big * rows[i, _SPREAD] / rows[i, _RATE])
-        return min(in_turn, far + busiest) if apart else in_turn
-    in_turn, each, here, far = 0.0, 0.0, big / total, 0.0
+            in_turn += _row_time_s(kind, larger_bytes, rows[i], switched[i])
+            latency_s += rows[i, _HOPS] * rows[i, _LATENCY]
+            busiest = max(busiest, larger_bytes * rows[i, _SPREAD] / rows[i, _RATE])
+        return min(in_turn, latency_s + busiest) if apart else in_turn
+    in_turn, each, gathered, latency_s = 0.0, 0.0, larger_bytes / total, 0.0
     for i in range(count):
-        here *= rows[i, _N]
-        in_turn += _row_time_s(ALL_GATHER, here, rows[i], switched[i])
-        each += _row_time_s(ALL_REDUCE, big, rows[i], switched[i])
-        far = max(far, rows[i, _HOPS] * rows[i, _LATENCY])
+        gathered *= rows[i, _N]
+        in_turn += _row_time_s(ALL_GATHER, gathered, rows[i], switched[i])
+        each += _row_time_s(ALL_REDUCE, larger_bytes, rows[i], switched[i])
+        latency_s = max(latency_s, rows[i, _HOPS] * rows[i, _LATENCY])
     best = in_turn
     if apart:
-        best = min(best, count * far + big * _simultaneous_s(total, rows))
+        best = min(best, count * latency_s + larger_bytes * _simultaneous_s(total, rows))
     return min(2 * best, each) if kind == ALL_REDUCE else best
 
 

@@ -234,7 +234,7 @@ def text(machine: Machine, comment: str = "") -> str:
     for key in _TABLES:
         if table := getattr(machine, key):
             lines += ["", f"[{key}]"]
-            lines += [f"{_quoted(k)} = {_plain(v)}" for k, v in table.items()]
+            lines += [f"{_quoted(key)} = {_plain(value)}" for key, value in table.items()]
     for link in machine.links:
         lines += ["", "[[links]]"]
         for key in _LINK_KEYS:
@@ -252,14 +252,18 @@ def _plain(value: Any) -> str:
     if isinstance(value, str):
         return _quoted(value)
     if isinstance(value, tuple):
-        return "[" + ", ".join(_plain(v) for v in value) + "]"
+        return "[" + ", ".join(_plain(item) for item in value) + "]"
     return repr(value)
 
 
 def _quoted(value: str) -> str:
     """A basic TOML string; control characters, which it may not hold, and quotes as escapes."""
     escaped = "".join(
-        f"\\{c}" if c in '"\\' else f"\\u{ord(c):04x}" if ord(c) < 32 or ord(c) == 127 else c
-        for c in value
+        f"\\{character}"
+        if character in '"\\'
+        else f"\\u{ord(character):04x}"
+        if ord(character) < 32 or ord(character) == 127
+        else character
+        for character in value
     )
     return f'"{escaped}"'

@@ -57,40 +57,6 @@ class Machine:
             raise InvalidProblem(f"machine {self.name}: impossible numbers: {'; '.join(texts)}")
 
     @classmethod
-    def flat(
-        cls,
-        name: str,
-        flops: Mapping[str, float],
-        memory_bytes: float,
-        memory_bytes_per_s: float,
-        link_bytes_per_s: float,
-        link_latency_s: float,
-        topology: str,
-        op_overhead_s: float,
-        source: str,
-    ) -> Machine:
-        """A machine with one level of links, for any number of devices.
-
-        The links are a ``"ring"`` or a ``"switch"``.
-        """
-        link = Link(
-            name="links",
-            topology=topology,
-            bytes_per_s=link_bytes_per_s,
-            latency_s=link_latency_s,
-            source=source,
-        )
-        return cls(
-            name=name,
-            flops=flops,
-            memory_bytes=memory_bytes,
-            memory_bytes_per_s=memory_bytes_per_s,
-            links=(link,),
-            op_overhead_s=op_overhead_s,
-            sources={"all": source},
-        )
-
-    @classmethod
     def from_toml(cls, path: str | Path) -> Machine:
         """Read a machine file.  Raises InvalidProblem with every offending key."""
         return cls(**machine_file.read(path))

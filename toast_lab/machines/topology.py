@@ -108,39 +108,47 @@ def lay_out(machine: Machine, mesh: Mesh) -> AxisLinks:
         if link.topology == "torus":
             spans, slice_ = _torus(link, sizes)
             wraps = _wraps(link, slice_)
-            for a in range(n_axes):
-                if spans[a]:
-                    paths[a].append((sizes[a], _torus_path(link, spans[a], slice_, wraps)))
+            for axis in range(n_axes):
+                if spans[axis]:
+                    paths[axis].append((sizes[axis], _torus_path(link, spans[axis], slice_, wraps)))
             _join_groups(group, group_path, spans, link, slice_, wraps)
         else:
-            for a in range(n_axes):
-                if sizes[a] <= 1:
+            for axis in range(n_axes):
+                if sizes[axis] <= 1:
                     continue
                 if link.topology == "ring":
-                    path = _own_ring(link, sizes[a])
+                    path = _own_ring(link, sizes[axis])
                 else:
                     path = _switch(
-                        link, sizes[a], outside=level > 0, others=mesh.sizes[a] // sizes[a]
+                        link, sizes[axis], outside=level > 0, others=mesh.sizes[axis] // sizes[axis]
                     )
-                paths[a].append((sizes[a], path))
-            whole = [a for a in range(n_axes) if sizes[a] > 1 and sizes[a] == mesh.sizes[a]]
+                paths[axis].append((sizes[axis], path))
+            whole = [
+                axis
+                for axis in range(n_axes)
+                if sizes[axis] > 1 and sizes[axis] == mesh.sizes[axis]
+            ]
             if link.topology == "switch":
-                for a in whole:
-                    group[a] = group[whole[0]]
-    chosen = [_combine(p) for p in paths]
+                for axis in whole:
+                    group[axis] = group[whole[0]]
+    chosen = [_combine(axis_paths) for axis_paths in paths]
     shape = np.zeros((n_axes, N_COLUMNS))
-    for a, path in enumerate(chosen):
-        same = [b for b in range(n_axes) if group[b] == group[a] and mesh.sizes[b] > 1]
-        ways = math.prod(mesh.sizes[b] for b in same)
-        together = group_path.get(int(group[a])) if len(same) > 1 and not path.switched else path
-        if together is None or any(len(paths[b]) > 1 for b in same):
+    for axis, path in enumerate(chosen):
+        same = [
+            other
+            for other in range(n_axes)
+            if group[other] == group[axis] and mesh.sizes[other] > 1
+        ]
+        ways = math.prod(mesh.sizes[other] for other in same)
+        together = group_path.get(int(group[axis])) if len(same) > 1 and not path.switched else path
+        if together is None or any(len(paths[other]) > 1 for other in same):
             # 0: the group never acts as one axis.
             ways, together = 0, path
-        shape[a] = (
+        shape[axis] = (
             path.hops,
             path.spread,
             path.permuted,
-            group[a],
+            group[axis],
             ways,
             together.rate,
             together.hops,
@@ -170,39 +178,47 @@ def _parts_by_level(machine: Machine, mesh: Mesh) -> list[list[int]]:
         room = None if outermost or link.devices is None else link.devices // inside
         inside = link.devices or inside
         sizes = [1] * len(left)
-        for a in reversed(range(len(left))):
-            part = left[a] if room is None else _largest_divisor(left[a], room)
-            sizes[a] = part
-            left[a] //= part
+        for axis in reversed(range(len(left))):
+            part = left[axis] if room is None else _largest_divisor(left[axis], room)
+            sizes[axis] = part
+            left[axis] //= part
             if room is not None:
                 room //= part
-                if left[a] > 1:
+                if left[axis] > 1:
                     # What is left of this axis is outside, and so are all axes outside it.
                     room = 1
         parts.append(sizes)
     return parts
 
 
-def _switch(link: Link, n: int, *, outside: bool, others: int) -> _Path:
-    where = f"{link.name} between {n} groups" if outside else f"{link.name}, {n} devices"
+def _switch(link: Link, devices: int, *, outside: bool, others: int) -> _Path:
+    where = (
+        f"{link.name} between {devices} groups" if outside else f"{link.name}, {devices} devices"
+    )
     if outside and others > 1:
-        where = f"{link.name} between {n} groups of {others}"
+        where = f"{link.name} between {devices} groups of {others}"
     return _Path(
-        link.bytes_per_s, link.latency_s, True, math.ceil(math.log2(n)), 1 - 1 / n, 1.0, where
+        link.bytes_per_s,
+        link.latency_s,
+        True,
+        math.ceil(math.log2(devices)),
+        1 - 1 / devices,
+        1.0,
+        where,
     )
 
 
-def _own_ring(link: Link, n: int) -> _Path:
-    one_way = 1.0 if n == 2 else 2.0  # with 2 devices both links lead to the same neighbour
-    spread = n * n // 4 / n
+def _own_ring(link: Link, devices: int) -> _Path:
+    one_way = 1.0 if devices == 2 else 2.0  # with 2 devices both links lead to the same neighbour
+    spread = devices * devices // 4 / devices
     return _Path(
         link.bytes_per_s,
         link.latency_s,
         False,
-        n // 2,
+        devices // 2,
         spread,
         max(one_way, 2 * spread),
-        f"{link.name}, ring of {n}",
+        f"{link.name}, ring of {devices}",
     )
 
 
@@ -212,27 +228,27 @@ def _combine(paths: list[tuple[int, _Path]]) -> _Path:
         return _Path(1.0, 0.0, True, 0.0, 0.0, 0.0, "nowhere, size 1")
     if len(paths) == 1:
         return paths[0][1]
-    n = math.prod(size for size, _ in paths)
-    latency_s = max(p.latency_s for _, p in paths)
+    devices = math.prod(size for size, _ in paths)
+    latency_s = max(path.latency_s for _, path in paths)
     inner, rate, all_to_all_s, permute_s = 1, math.inf, 0.0, 0.0
-    for size, p in paths:
-        rate = min(rate, inner * p.rate)
-        crossing = inner * size / n  # share of the destinations that lie within this level
+    for size, path in paths:
+        rate = min(rate, inner * path.rate)
+        crossing = inner * size / devices  # share of the destinations that lie within this level
         all_to_all_s = max(
             all_to_all_s,
-            (p.spread / (1 - 1 / size) * (inner * (size - 1) / n)) / p.rate
-            if p.switched
-            else p.spread * crossing / p.rate,
+            (path.spread / (1 - 1 / size) * (inner * (size - 1) / devices)) / path.rate
+            if path.switched
+            else path.spread * crossing / path.rate,
         )
-        permute_s = max(permute_s, p.permuted / p.rate)
+        permute_s = max(permute_s, path.permuted / path.rate)
         inner *= size
     hops = (
-        sum(p.hops * p.latency_s for _, p in paths) / latency_s
+        sum(path.hops * path.latency_s for _, path in paths) / latency_s
         if latency_s
-        else sum(p.hops for _, p in paths)
+        else sum(path.hops for _, path in paths)
     )
-    where = " and ".join(p.where for _, p in paths)
-    switched = all(p.switched for _, p in paths)
+    where = " and ".join(path.where for _, path in paths)
+    switched = all(path.switched for _, path in paths)
     return _Path(rate, latency_s, switched, hops, all_to_all_s * rate, permute_s * rate, where)
 
 
@@ -242,22 +258,25 @@ def _combine(paths: list[tuple[int, _Path]]) -> _Path:
 def _torus(link: Link, sizes: list[int]) -> tuple[list[list[Span]], tuple[int, ...]]:
     """Spans of each axis, and the slice: extents of all dims."""
     extents = link.extents
-    axes = [a for a, s in enumerate(sizes) if s > 1]
-    tried = [_own_dims(axes, sizes, extents, n) for n in range(min(len(axes), len(extents)), 0, -1)]
+    axes = [axis for axis, size in enumerate(sizes) if size > 1]
+    tried = [
+        _own_dims(axes, sizes, extents, n_bundles)
+        for n_bundles in range(min(len(axes), len(extents)), 0, -1)
+    ]
     candidates = [*tried, _poured(axes, sizes, extents)]
     factors = next((candidate for candidate in candidates if candidate is not None), None)
     spans: list[list[Span]] = [[] for _ in sizes]
     if factors is None:  # one long path, axes nested in it, minor first
         stride = 1
-        for a in reversed(axes):
-            spans[a] = [Span(-1, sizes[a], stride)]
-            stride *= sizes[a]
+        for axis in reversed(axes):
+            spans[axis] = [Span(-1, sizes[axis], stride)]
+            stride *= sizes[axis]
         return spans, (stride,)
     slice_ = []
     for dim, on_dim in enumerate(factors):
         stride = 1
-        for a, part in on_dim:
-            spans[a].append(Span(dim, part, stride))
+        for axis, part in on_dim:
+            spans[axis].append(Span(dim, part, stride))
             stride *= part
         slice_.append(stride)
     return spans, tuple(slice_)
@@ -273,9 +292,9 @@ def _own_dims(
 
     It is None if a dim would be longer than the torus.
     """
-    bundles = [[a] for a in axes]
+    bundles = [[axis] for axis in axes]
     while len(bundles) > n_bundles:
-        products = [math.prod(sizes[a] for a in b) for b in bundles]
+        products = [math.prod(sizes[axis] for axis in bundle) for bundle in bundles]
         pairs = itertools.combinations(range(len(bundles)), 2)
         i, j = min(pairs, key=lambda pair: products[pair[0]] * products[pair[1]])
         bundles[i] = sorted(bundles[i] + bundles.pop(j))
@@ -285,31 +304,33 @@ def _own_dims(
         # of it.
         open_ = [
             i
-            for i, b in enumerate(bundles)
-            if len(b) == 1 and min(_near_square(sizes[b[0]], n_dims[i] + 1)) > 1
+            for i, bundle in enumerate(bundles)
+            if len(bundle) == 1 and min(_near_square(sizes[bundle[0]], n_dims[i] + 1)) > 1
         ]
         if not open_:
             break
         i = max(open_, key=lambda i: (max(_near_square(sizes[bundles[i][0]], n_dims[i])), -i))
         n_dims[i] += 1
     wanted: _Factors = []
-    for bundle, n in zip(bundles, n_dims, strict=True):
-        if n == 1:
-            wanted.append([(a, sizes[a]) for a in reversed(bundle)])
+    for bundle, count in zip(bundles, n_dims, strict=True):
+        if count == 1:
+            wanted.append([(axis, sizes[axis]) for axis in reversed(bundle)])
         else:
             wanted += [
-                [(bundle[0], part)] for part in _near_square(sizes[bundle[0]], n) if part > 1
+                [(bundle[0], part)] for part in _near_square(sizes[bundle[0]], count) if part > 1
             ]
     # The longest dims of the slice take the longest dims of the torus.
     lengths = [math.prod(part for _, part in dim) for dim in wanted]
     if any(
-        n > e
-        for n, e in zip(sorted(lengths, reverse=True), sorted(extents, reverse=True), strict=False)
+        count > extent
+        for count, extent in zip(
+            sorted(lengths, reverse=True), sorted(extents, reverse=True), strict=False
+        )
     ):
         return None
     by_dim: _Factors = [[] for _ in extents]
-    free = sorted(range(len(extents)), key=lambda d: extents[d])
-    if extents == tuple(sorted(extents)) and all(n <= extents[0] for n in lengths):
+    free = sorted(range(len(extents)), key=lambda dim: extents[dim])
+    if extents == tuple(sorted(extents)) and all(count <= extents[0] for count in lengths):
         # In mesh order where any order fits.
         by_dim[: len(wanted)] = wanted
         return by_dim
@@ -319,24 +340,30 @@ def _own_dims(
 
 
 @functools.lru_cache(maxsize=1024)
-def _divisors(n: int) -> list[int]:
-    small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
-    return [*small, *(n // d for d in reversed(small) if d * d != n)]
+def _divisors(number: int) -> list[int]:
+    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    return [
+        *small,
+        *(number // divisor for divisor in reversed(small) if divisor * divisor != number),
+    ]
 
 
-def _largest_divisor(n: int, limit: int) -> int:
-    return max(d for d in _divisors(n) if d <= max(limit, 1))
+def _largest_divisor(number: int, limit: int) -> int:
+    return max(divisor for divisor in _divisors(number) if divisor <= max(limit, 1))
 
 
 @functools.lru_cache(maxsize=1024)
-def _near_square(n: int, k: int) -> tuple[int, ...]:
+def _near_square(number: int, count: int) -> tuple[int, ...]:
     """``n`` as k factors, the largest as small as can be, largest last."""
-    if k == 1:
-        return (n,)
-    options = [d for d in _divisors(n) if d**k <= n]
+    if count == 1:
+        return (number,)
+    options = [divisor for divisor in _divisors(number) if divisor**count <= number]
     return min(
-        (tuple(sorted((d, *_near_square(n // d, k - 1)))) for d in options),
-        key=lambda f: (f[-1], -f[0]),
+        (
+            tuple(sorted((divisor, *_near_square(number // divisor, count - 1))))
+            for divisor in options
+        ),
+        key=lambda sizes: (sizes[-1], -sizes[0]),
     )
 
 
@@ -344,12 +371,12 @@ def _poured(axes: list[int], sizes: list[int], extents: tuple[int, ...]) -> _Fac
     """Minor axes fill the dims one after the other; None if something does not fit."""
     by_dim: _Factors = [[] for _ in extents]
     room = list(extents)
-    for a in reversed(axes):
-        left = sizes[a]
-        for dim in sorted(range(len(extents)), key=lambda d: (room[d] == extents[d], d)):
+    for axis in reversed(axes):
+        left = sizes[axis]
+        for dim in sorted(range(len(extents)), key=lambda dim: (room[dim] == extents[dim], dim)):
             part = _largest_divisor(left, room[dim])
             if part > 1:
-                by_dim[dim].append((a, part))
+                by_dim[dim].append((axis, part))
                 room[dim] //= part
                 left //= part
         if left > 1:
@@ -368,7 +395,7 @@ def _wraps(link: Link, slice_: tuple[int, ...]) -> list[bool]:
 
 def _torus_path(link: Link, spans: list[Span], slice_: tuple[int, ...], wraps: list[bool]) -> _Path:
     """Rates of an axis on one dim, or on several whose links it uses together."""
-    n = math.prod(s.size for s in spans)
+    devices = math.prod(span.size for span in spans)
     rates, hops, spread_s, permute_s, where = [], 0, 0.0, 0.0, []
     for dim, size, stride in spans:
         # The outermost axis of a dim closes with it; one inside has lines.
@@ -389,11 +416,11 @@ def _torus_path(link: Link, spans: list[Span], slice_: tuple[int, ...], wraps: l
         )
     # The bound of collectives._simultaneous_s, over the dims of this one axis.
     worst_s = max(
-        (math.prod(spans[i].size for i in some) - 1) / n / sum(rates[i] for i in some)
-        for k in range(1, len(spans) + 1)
-        for some in itertools.combinations(range(len(spans)), k)
+        (math.prod(spans[i].size for i in chosen) - 1) / devices / sum(rates[i] for i in chosen)
+        for count in range(1, len(spans) + 1)
+        for chosen in itertools.combinations(range(len(spans)), count)
     )
-    rate = rates[0] if len(rates) == 1 else (1 - 1 / n) / worst_s
+    rate = rates[0] if len(rates) == 1 else (1 - 1 / devices) / worst_s
     text = f"{link.name} {' and '.join(where)}"
     return _Path(rate, link.latency_s, False, hops, spread_s * rate, permute_s * rate, text)
 
@@ -410,11 +437,15 @@ def _join_groups(
 
     The path of a dim that a group fills alone goes along.
     """
-    for dim in {s.dim for axis in spans for s in axis}:
-        members = [a for a, axis in enumerate(spans) if any(s.dim == dim for s in axis)]
+    for dim in {span.dim for axis_spans in spans for span in axis_spans}:
+        members = [
+            axis
+            for axis, axis_spans in enumerate(spans)
+            if any(span.dim == dim for span in axis_spans)
+        ]
         first = group[members[0]]
-        for a in members[1:]:
-            group[group == group[a]] = first
-        if len(members) > 1 and all(len(spans[a]) == 1 for a in members):
-            size = math.prod(s.size for a in members for s in spans[a])
+        for axis in members[1:]:
+            group[group == group[axis]] = first
+        if len(members) > 1 and all(len(spans[axis]) == 1 for axis in members):
+            size = math.prod(span.size for axis in members for span in spans[axis])
             group_path[int(first)] = _torus_path(link, [Span(dim, size, 1)], slice_, wraps)

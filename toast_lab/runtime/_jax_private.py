@@ -19,7 +19,7 @@ from toast_lab import _jaxlib
 from toast_lab.ir import fourier
 
 
-def compile_module(text: str, devices: Sequence[Any]) -> Any:
+def compile_module(stablehlo: str, devices: Sequence[Any]) -> Any:
     """Compile StableHLO text for ``devices``, one partition each, with Shardy.
 
     Gives an executable that is loaded, or one that cannot be run if the devices are only described
@@ -27,11 +27,11 @@ def compile_module(text: str, devices: Sequence[Any]) -> Any:
     """
     from jax.extend import backend
 
-    if "@lapack_" in text and devices[0].platform == "cpu":
+    if "@lapack_" in stablehlo and devices[0].platform == "cpu":
         _load_lapack()
     devices = list(devices)
-    if fourier.KIND in text and devices[0].platform == "cpu":
-        text = _with_pinned_layouts(text)
+    if fourier.KIND in stablehlo and devices[0].platform == "cpu":
+        stablehlo = _with_pinned_layouts(stablehlo)
     options = backend.get_compile_options(
         num_replicas=1, num_partitions=len(devices), device_assignment=np.asarray(devices)[None, :]
     )
@@ -39,19 +39,19 @@ def compile_module(text: str, devices: Sequence[Any]) -> Any:
     options.executable_build_options.use_shardy_partitioner = True
     client = devices[0].client
     if type(client).__name__ != "CompileOnlyPyClient":
-        return client.compile_and_load(text, devices, options)
+        return client.compile_and_load(stablehlo, devices, options)
     from jaxlib import _jax
 
     # This client takes a parsed module only.
-    module = _jaxlib.parse_module(_jaxlib.make_context(), text)
+    module = _jaxlib.parse_module(_jaxlib.make_context(), stablehlo)
     return client.compile(
         module, executable_devices=_jax.DeviceList(tuple(devices)), compile_options=options
     )
 
 
-def _with_pinned_layouts(text: str) -> str:
+def _with_pinned_layouts(stablehlo: str) -> str:
     context = _jaxlib.make_context()
-    module = _jaxlib.parse_module(context, text)
+    module = _jaxlib.parse_module(context, stablehlo)
     with context, _jaxlib.ir.Location.unknown(context):
         fourier.pin_layouts(module)
         return str(module.operation.get_asm(enable_debug_info=True))
@@ -86,12 +86,12 @@ def flops(executable: Any) -> float | None:
     A loop's body counts once, whatever its number of rounds.
     """
     try:
-        found = executable.cost_analysis()
+        analysis = executable.cost_analysis()
     except Exception:
         return None
-    if isinstance(found, list | tuple):
-        found = found[0] if found else {}
-    value = found.get("flops")
+    if isinstance(analysis, list | tuple):
+        analysis = analysis[0] if analysis else {}
+    value = analysis.get("flops")
     return None if value is None or value < 0 else float(value)
 
 
@@ -105,12 +105,12 @@ def memory_stats(executable: Any) -> dict[str, int]:
     used: on CPU it was seen far below the temporaries alone (118 KB beside 711 KB).
     """
     stats = executable.get_compiled_memory_stats()
-    found = {
+    sizes = {
         "argument": int(stats.argument_size_in_bytes),
         "output": int(stats.output_size_in_bytes),
         "alias": int(stats.alias_size_in_bytes),
         "temp": int(stats.temp_size_in_bytes),
         "code": int(stats.generated_code_size_in_bytes),
     }
-    found["peak"] = found["argument"] + found["output"] - found["alias"] + found["temp"]
-    return found
+    sizes["peak"] = sizes["argument"] + sizes["output"] - sizes["alias"] + sizes["temp"]
+    return sizes

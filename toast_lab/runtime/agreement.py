@@ -1,6 +1,4 @@
-"""Does a sharded program compute what the unsharded one does?
-
-The one place that says how near is near enough.
+"""Does a sharded program compute what the unsharded one does?  The one place for tolerances.
 
 Sharding changes the order of sums and nothing else, so errors are those of rounding.  A sum of n
 terms in a type whose rounding unit is eps comes out with an error of about eps times the root of n,
@@ -30,20 +28,20 @@ def tolerance(program: Program) -> float:
     """
     import ml_dtypes
 
-    kinds = {t for t in program.value_dtype if t.startswith(("f", "bf"))}
-    unit = {t: float(ml_dtypes.finfo(inputs.dtype_of(t)).eps) for t in kinds}
-    least = math.sqrt(max(unit.values(), default=0.0))
+    dtypes = {dtype for dtype in program.value_dtype if dtype.startswith(("f", "bf"))}
+    rounding_units = {dtype: float(ml_dtypes.finfo(inputs.dtype_of(dtype)).eps) for dtype in dtypes}
+    least = math.sqrt(max(rounding_units.values(), default=0.0))
     summed = np.where(program.factor_class == REDUCTION, program.factor_size, 1)
-    found = least
+    largest = least
     for op in range(program.n_ops):
         first, end = int(program.factor_ptr[op]), int(program.factor_ptr[op + 1])
         terms = math.prod(summed[first:end].tolist())
         results = program.results(op)
         if terms <= 1 or not results or op_kind(program.kind[op]).sums_wider:
             continue
-        eps = unit.get(program.value_dtype[results[0]], 0.0)
-        found = max(found, min(MOST, eps * math.sqrt(terms)))
-    return found
+        rounding_unit = rounding_units.get(program.value_dtype[results[0]], 0.0)
+        largest = max(largest, min(MOST, rounding_unit * math.sqrt(terms)))
+    return largest
 
 
 def agrees(error: float | None, limit: float | None) -> bool | None:
@@ -60,12 +58,8 @@ def verdict(error: float | None, limit: float | None) -> str:
     As in ``agrees (largest error 3.6e-03, tolerance 8.8e-02)``, ``DIFFERS (...)`` or
     ``not compared``.
     """
-    words = {True: "agrees", False: "DIFFERS", None: "not compared"}[agrees(error, limit)]
+    word = {True: "agrees", False: "DIFFERS", None: "not compared"}[agrees(error, limit)]
     if error is None:
-        return words
-    return (
-        words
-        + f" (largest error {error:.1e}"
-        + ("" if limit is None else f", tolerance {limit:.1e}")
-        + ")"
-    )
+        return word
+    tolerated = "" if limit is None else f", tolerance {limit:.1e}"
+    return f"{word} (largest error {error:.1e}{tolerated})"

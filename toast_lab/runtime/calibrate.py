@@ -17,8 +17,10 @@ from toast_lab.errors import InvalidProblem, RunFailed
 from toast_lab.machines.calibrate_fit import Fit, fit, nearest
 from toast_lab.runtime import calibrate_child as child
 from toast_lab.runtime import devices as dev
+from toast_lab.runtime.child import Progress
 
-MOST_VIRTUAL = 64  #: virtual devices: each is a few threads of the host
+#: The most virtual devices: each is a few threads of the host.
+MOST_VIRTUAL = 64
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,22 +38,24 @@ class Calibration:
         The measured points and the fit's residuals stand as comments at its end.
         """
         lines = [self.note] if self.note else []
-        lines += [f"Not measured: {s.what}: {s.why}" for s in self.skipped]
+        lines += [f"Not measured: {skip.what}: {skip.why}" for skip in self.skipped]
         lines += [
             "",
             "Fit: measured time over fitted time",
             f"{'what':24} {'points':>6} {'median':>8} {'worst':>8}",
         ]
+        for row in self.fit.residuals:
+            lines.append(
+                f"{row.what:24} {row.points:6} {row.median_ratio:8.3g} {row.worst_ratio:8.3g}"
+            )
         lines += [
-            f"{r.what:24} {r.points:6} {r.median_ratio:8.3g} {r.worst_ratio:8.3g}"
-            for r in self.fit.residuals
+            "",
+            "Points (of overlap: the share that was hidden, in place of a time)",
+            "what,dtype,devices,size_bytes,flops,time_s",
         ]
-        lines += ["", "Points (of overlap: the share that was hidden, in place of a time)"]
-        lines += ["what,dtype,devices,size_bytes,flops,time_s"]
-        lines += [
-            f"{p.what},{p.dtype},{p.devices},{p.size_bytes:g},{p.flops:g},{p.time_s:.4g}"
-            for p in self.points
-        ]
+        for point in self.points:
+            numbers = f"{point.devices},{point.size_bytes:g},{point.flops:g},{point.time_s:.4g}"
+            lines.append(f"{point.what},{point.dtype},{numbers}")
         self.fit.machine.to_toml(path, "\n".join(lines))
 
 
@@ -60,7 +64,7 @@ def calibrate(
     *,
     name: str = "",
     time_limit_s: float = 600.0,
-    on_event: Callable[[child.Progress], None] | None = None,
+    on_event: Callable[[Progress], None] | None = None,
     cancel: Callable[[], bool] | None = None,
     quick: bool = False,
 ) -> Calibration:
@@ -80,42 +84,34 @@ def calibrate(
         RunFailed: nothing was measured, with the reason.
         Cancelled: cancelled before anything was measured.
     """
-    wanted, count = _read(devices)
-    if wanted == "auto":
-        seen = isolate.run_in_child(
-            "toast_lab.runtime.child:choose_devices",
-            1,
-            env=dev.environment(None),
-            time_limit_s=120.0,
-            cancel=cancel,
-            what="looking for devices",
-        )
-        wanted, count = (seen.platform, None) if seen.platform != "cpu" else ("cpu", 8)
-    if wanted == "cpu" and count is None:
+    platform, count = _read(devices)
+    if platform == "auto":
+        platform = dev.find("auto", 1, time_limit_s=120.0, cancel=cancel).platform
+    if platform == "cpu" and count is None:
         count = 8
-    found: list[child.Found] = []
+    reported: list[child.Hardware] = []
     points: list[child.Point] = []
     skipped: list[child.Skipped] = []
 
     def listen(event: object) -> None:
         if isinstance(event, child.Point):
             points.append(event)
-        elif isinstance(event, child.Found):
-            found.append(event)
+        elif isinstance(event, child.Hardware):
+            reported.append(event)
         elif isinstance(event, child.Skipped):
             skipped.append(event)
-        elif isinstance(event, child.Progress) and on_event is not None:
+        elif isinstance(event, Progress) and on_event is not None:
             on_event(event)
 
     note = ""
     try:
         finished = isolate.run_in_child(
             "toast_lab.runtime.calibrate_child:measure",
-            wanted,
+            platform,
             count,
             time_limit_s,
-            quick,
-            env=dev.environment(dev.Devices(wanted, count or 1)),
+            quick=quick,
+            env=dev.environment(dev.Devices(platform, count or 1)),
             time_limit_s=time_limit_s + 30.0,
             on_event=listen,
             cancel=cancel,
@@ -131,19 +127,25 @@ def calibrate(
             raise
         note = f"Ended early: {error}"
     if not points:
-        refused = "; ".join(f"{s.what}: {s.why}" for s in skipped[:3])
+        refused = "; ".join(f"{skip.what}: {skip.why}" for skip in skipped[:3])
         raise RunFailed(f"calibrating {devices}: nothing was measured. {note or refused}")
-    there = found[0]
-    made = name or re.sub(r"[^a-z0-9]+", "-", f"{there.kind}-x{there.n_devices}".lower()).strip("-")
+    hardware = reported[0]
+    label = f"{hardware.kind}-x{hardware.n_devices}".lower()
+    versions = [f"{package} {version}" for package, version in hardware.versions.items()]
     provenance = {
         "command": f"toast-lab calibrate --devices {devices}",
-        "devices": f"{there.n_devices} x {there.kind} ({there.platform})",
+        "devices": f"{hardware.n_devices} x {hardware.kind} ({hardware.platform})",
         "host": f"{host.machine()}, {host.system()}",
-        "versions": ", ".join(f"{k} {v}" for k, v in there.versions.items()),
+        "versions": ", ".join(versions),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
     }
-    base = nearest(there.platform, there.kind)
-    result = fit(points, made, base, there.memory_bytes, provenance)
+    result = fit(
+        points,
+        name=name or re.sub(r"[^a-z0-9]+", "-", label).strip("-"),
+        base=nearest(hardware.platform, hardware.kind),
+        memory_bytes=hardware.memory_bytes,
+        provenance=provenance,
+    )
     return Calibration(result, tuple(points), tuple(skipped), note)
 
 

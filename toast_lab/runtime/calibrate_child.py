@@ -9,20 +9,26 @@ soon as it is there; a run that is cut short keeps them.
 
 from __future__ import annotations
 
+import itertools
 import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 from toast_lab import isolate
 from toast_lab.runtime import devices as dev
+from toast_lab.runtime.child import Progress
+from toast_lab.runtime.compile_child import versions
 
 DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "f64": "float64"}
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute")
-_WORTH_S = 0.03  #: a measurement lasts at least this long, or takes _MOST_ROUNDS
+#: A measurement lasts at least this long, or takes _MOST_ROUNDS.
+_WORTH_S = 0.03
 _MOST_ROUNDS = 256
-_SLOWEST_S = 1.0  #: no larger sizes once a single round takes this long
+#: Larger sizes are left out once a single round takes this long.
+_SLOWEST_S = 1.0
 _REPEATS = 3
 
 
@@ -39,7 +45,7 @@ class Point(NamedTuple):
     time_s: float  #: one round; of "overlap" the share hidden instead, 0 to 1
 
 
-class Found(NamedTuple):
+class Hardware(NamedTuple):
     """The devices that a child measures; reported first."""
 
     platform: str
@@ -56,21 +62,12 @@ class Skipped(NamedTuple):
     why: str
 
 
-class Progress(NamedTuple):
-    """One progress event."""
-
-    stage: str
-    fraction: float
-
-
 def measure(platform: str, count: int | None, time_limit_s: float, quick: bool = False) -> bool:
-    """Measure ``count`` devices, reporting Found, Point, Skipped and Progress.
-
-    ``count`` None: all that are attached.
+    """Measure devices, reporting Hardware, Point, Skipped and Progress.
 
     Args:
         platform: "cpu", "gpu" or "tpu".
-        count: number of devices.
+        count: number of devices; None: all that are attached.
         time_limit_s: no new measurement is begun after this.
         quick: few and small sizes, for tests.
 
@@ -83,89 +80,92 @@ def measure(platform: str, count: int | None, time_limit_s: float, quick: bool =
     import jax
 
     jax.config.update("jax_enable_x64", True)
-    end = time.monotonic() + time_limit_s
-    found = dev.attached(dev.Devices(platform, count or 1))
+    deadline = time.monotonic() + time_limit_s
+    devices = dev.attached(dev.Devices(platform, count or 1))
     if count is None:
-        found = list(jax.local_devices(backend=platform))
-    isolate.report(_found(platform, found))
-    plan = _plan(len(found), platform, quick)
-    done: dict[tuple[str, str, int], float] = {}  # series -> time of its last round
+        devices = list(jax.local_devices(backend=platform))
+    isolate.report(_hardware(platform, devices))
+    plan = _plan(len(devices), platform, quick)
+    last_round_s: dict[tuple[str, str, int], float] = {}  # series -> time of its last round
     for number, (series, label, start) in enumerate(plan):
         isolate.report(Progress(label, number / len(plan)))
-        if time.monotonic() > end:
+        if time.monotonic() > deadline:
             return False
-        if done.get(series, 0.0) > _SLOWEST_S:
+        if last_round_s.get(series, 0.0) > _SLOWEST_S:
             continue
         try:
-            for point in start(found):
-                done[series] = point.time_s if point.what != "overlap" else 0.0
+            for point in start(devices):
+                last_round_s[series] = point.time_s if point.what != "overlap" else 0.0
                 isolate.report(point)
         except Exception as error:  # one type or size that a device refuses must not end the rest
-            done[series] = float("inf")
+            last_round_s[series] = float("inf")
             isolate.report(
                 Skipped(label, f"{type(error).__name__}: {str(error).splitlines()[0][:200]}")
             )
     return True
 
 
+_Series = tuple[str, str, int]  # kind of measurement, element type, devices
 _Start = Callable[[list[Any]], Iterator[Point]]
 
 
-def _plan(n: int, platform: str, quick: bool) -> list[tuple[tuple[str, str, int], str, _Start]]:
+def _plan(n_devices: int, platform: str, quick: bool) -> list[tuple[_Series, str, _Start]]:
     """What to measure, the most needed first: (series, label, start)."""
-    host = platform == "cpu"
-    sides = [32, 64] if quick else [64, 128, 256, 512, 1024, *([] if host else [2048, 4096, 8192])]
-    traffic = [2.0**14, 2.0**18] if quick else [2.0**k for k in range(14, 27 if host else 31, 2)]
-    sizes = [2.0**10, 2.0**16] if quick else [2.0**k for k in range(10, 25 if host else 29, 2)]
-    plan: list[tuple[tuple[str, str, int], str, _Start]] = [
-        (("overhead", "", 1), "start of an op", _overhead)
-    ]
+    on_host = platform == "cpu"
+    sides = [64, 128, 256, 512, 1024, *([] if on_host else [2048, 4096, 8192])]
+    traffic = [2.0**power for power in range(14, 27 if on_host else 31, 2)]
+    sizes = [2.0**power for power in range(10, 25 if on_host else 29, 2)]
+    shares = [0.25, 0.5, 1.0, 2.0, 4.0]
+    group_sizes = [2, 4, 8, 16, 32, 64, 128]
+    if quick:
+        sides, traffic, sizes = [32, 64], [2.0**14, 2.0**18], [2.0**10, 2.0**16]
+        shares, group_sizes = [0.25, 1.0], [2]
+    plan: list[tuple[_Series, str, _Start]] = [(("overhead", "", 1), "start of an op", _overhead)]
 
     def dots(dtype: str) -> None:
         for side in sides:
             label = f"dot {dtype} {side}x{side}"
-            plan.append((("dot", dtype, n), label, lambda d, s=side: _dot(d, dtype, s)))  # type: ignore[misc]
+            plan.append((("dot", dtype, n_devices), label, partial(_dot, dtype=dtype, side=side)))
 
-    def collectives(over: int) -> None:
-        for kind in COLLECTIVES:
-            for size in sizes:
-                label = f"{kind} over {over}, {size / 1024:g} KiB"
-                plan.append(
-                    ((kind, "", over), label, lambda d, k=kind, s=size: _collective(d, over, k, s))  # type: ignore[misc]
-                )
+    def collectives(group: int) -> None:
+        for kind, size in itertools.product(COLLECTIVES, sizes):
+            label = f"{kind} over {group}, {size / 1024:g} KiB"
+            start = partial(_collective, group=group, kind=kind, size_bytes=size)
+            plan.append(((kind, "", group), label, start))
 
     dots("f32")
     for size in traffic:
-        plan.append(
-            (("memory", "", n), f"memory {size / 1024:g} KiB", lambda d, s=size: _memory(d, s))  # type: ignore[misc]
-        )
-    if n > 1:
-        collectives(n)
+        label = f"memory {size / 1024:g} KiB"
+        plan.append((("memory", "", n_devices), label, partial(_memory, size_bytes=size)))
+    if n_devices > 1:
+        collectives(n_devices)
     dots("bf16")
-    overs = [
-        o for o in (2, 4, 8, 16, 32, 64, 128) if o < n and n % o == 0 and not (quick and o > 2)
-    ]
-    for over in overs:
-        collectives(over)
-    if n > 1:
-        for share in (0.25, 1.0) if quick else (0.25, 0.5, 1.0, 2.0, 4.0):
+    for group in group_sizes:
+        if group < n_devices and n_devices % group == 0:
+            collectives(group)
+    if n_devices > 1:
+        for share in shares:
             label = f"overlap, {share:g} as much compute"
-            plan.append((("overlap", "", n), label, lambda d, s=share: _overlap(d, s, quick)))  # type: ignore[misc]
+            start = partial(_overlap, share=share, quick=quick)
+            plan.append((("overlap", "", n_devices), label, start))
     if not quick:
         dots("f16")
         dots("f64")
     return plan
 
 
-def _found(platform: str, found: list[Any]) -> Found:
-    import importlib.metadata
-
+def _hardware(platform: str, devices: list[Any]) -> Hardware:
     if platform == "cpu":
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / len(found)
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / len(devices)
     else:
-        memory = float((found[0].memory_stats() or {}).get("bytes_limit", 0))
-    versions = {package: importlib.metadata.version(package) for package in ("jax", "jaxlib")}
-    return Found(platform, found[0].device_kind, len(found), memory, versions)
+        memory = float((devices[0].memory_stats() or {}).get("bytes_limit", 0))
+    return Hardware(
+        platform=platform,
+        kind=devices[0].device_kind,
+        n_devices=len(devices),
+        memory_bytes=memory,
+        versions=versions(("jax", "jaxlib")),
+    )
 
 
 # -- timing ----------------------------------------------------------------------------------------
@@ -175,14 +175,14 @@ def _per_round_s(build: Callable[[int], Callable[[], Any]]) -> float:
     """Seconds of one round; ``build(r)`` gives a call that runs r rounds, compiled and warm."""
     once = _best_s(build(1), 1)
     rounds = int(min(_MOST_ROUNDS, max(3, _WORTH_S / once)))
-    many = build(rounds)
-    spent = _best_s(many, _REPEATS)
+    looped = build(rounds)
+    spent = _best_s(looped, _REPEATS)
     while spent < _WORTH_S and rounds < _MOST_ROUNDS * 16:  # starting it was most of that one round
         rounds = int(min(_MOST_ROUNDS * 16, rounds * min(16.0, 2 * _WORTH_S / spent)))
-        many = build(rounds)
-        spent = _best_s(many, _REPEATS)
-    one = _best_s(build(1), _REPEATS)
-    return max(spent - one, 0.02 * spent) / (rounds - 1)
+        looped = build(rounds)
+        spent = _best_s(looped, _REPEATS)
+    single = _best_s(build(1), _REPEATS)
+    return max(spent - single, 0.02 * spent) / (rounds - 1)
 
 
 def _best_s(call: Callable[[], Any], repeats: int) -> float:
@@ -202,21 +202,17 @@ def _looped(
 ) -> Callable[[int], Any]:
     """A build function for ``_per_round_s`` that runs ``step(i, carry)`` on every device.
 
-    Arrays are cut along their first dim.
-
-    Mesh axis "d" has ``group`` devices (all by default), and as many groups work side by side as
-    there are.
-
-    The number of rounds is a constant of the program: a GPU would otherwise ask the host after each
-    one.
+    Arrays are split along their first dim.  Mesh axis "d" has ``group`` devices (all by default),
+    and all groups work side by side.  The number of rounds is a constant of the program, or a GPU
+    would ask the host after each one.
     """
     import jax
     import numpy as np
     from jax.sharding import NamedSharding, PartitionSpec
 
     mesh = jax.sharding.Mesh(np.asarray(devices).reshape(-1, group or len(devices)), ("group", "d"))
-    cut = PartitionSpec(("group", "d"))
-    put = [jax.device_put(a, NamedSharding(mesh, cut)) for a in arrays]
+    split = PartitionSpec(("group", "d"))
+    placed = [jax.device_put(array, NamedSharding(mesh, split)) for array in arrays]
 
     def build(rounds: int) -> Callable[[], Any]:
         def body(*locals_: Any) -> Any:
@@ -225,12 +221,12 @@ def _looped(
         mapped = jax.shard_map(
             body,
             mesh=mesh,
-            in_specs=(cut,) * len(put),
-            out_specs=(cut,) * len(put),
+            in_specs=(split,) * len(placed),
+            out_specs=(split,) * len(placed),
             check_vma=False,
         )
-        compiled = jax.jit(mapped).lower(*put).compile()
-        return lambda: compiled(*put)
+        compiled = jax.jit(mapped).lower(*placed).compile()
+        return lambda: compiled(*placed)
 
     return build
 
@@ -246,114 +242,146 @@ def _normal(shape: tuple[int, ...], dtype: str, scale: float = 1.0) -> Any:
 # -- what is measured ------------------------------------------------------------------------------
 
 
-def _overhead(found: list[Any]) -> Iterator[Point]:
-    """Tiny dots one after the other.
-
-    Each is an op of its own, and none takes time for its numbers.
-    """
-    n, length = len(found), 64
+def _overhead(devices: list[Any]) -> Iterator[Point]:
+    """Tiny dots one after the other, each an op of its own whose numbers take no time."""
+    length = 64
 
     def step(_: Any, carry: Any) -> Any:
-        y, w = carry
-        for _i in range(length):
-            y = y @ w
-        return y, w
+        value, weights = carry
+        for _repeat in range(length):
+            value = value @ weights
+        return value, weights
 
-    arrays = [_normal((n * 8, 8), "float32"), _normal((n * 8, 8), "float32", 0.1)]
+    rows = len(devices) * 8
+    arrays = [_normal((rows, 8), "float32"), _normal((rows, 8), "float32", 0.1)]
     yield Point(
-        "overhead", "f32", n, 0.0, 2.0 * 8**3, _per_round_s(_looped(found, step, arrays)) / length
+        "overhead",
+        "f32",
+        devices=len(devices),
+        size_bytes=0.0,
+        flops=2.0 * 8**3,
+        time_s=_per_round_s(_looped(devices, step, arrays)) / length,
     )
 
 
-def _dot(found: list[Any], dtype: str, side: int) -> Iterator[Point]:
-    n, name = len(found), DTYPES[dtype]
-    arrays = [_normal((n * side, side), name), _normal((n * side, side), name, side**-0.5)]
-    size = 3.0 * side * side * arrays[0].dtype.itemsize
+def _product(_: Any, carry: Any) -> Any:
+    value, weights = carry
+    return value @ weights, weights
+
+
+def _squares(devices: list[Any], side: int, dtype: str) -> list[Any]:
+    """Two square matrices for each device, whose product has elements of the same size."""
+    shape = (len(devices) * side, side)
+    return [_normal(shape, dtype), _normal(shape, dtype, side**-0.5)]
+
+
+def _dot(devices: list[Any], dtype: str, side: int) -> Iterator[Point]:
+    arrays = _squares(devices, side, DTYPES[dtype])
+    yield Point(
+        "dot",
+        dtype,
+        devices=len(devices),
+        size_bytes=3.0 * side * side * arrays[0].dtype.itemsize,
+        flops=2.0 * side**3,
+        time_s=_per_round_s(_looped(devices, _product, arrays)),
+    )
+
+
+def _memory(devices: list[Any], size_bytes: float) -> Iterator[Point]:
+    length = int(size_bytes / 8)  # f32: half of the bytes are read, half are written
 
     def step(_: Any, carry: Any) -> Any:
-        y, w = carry
-        return y @ w, w
+        (array,) = carry
+        return (array * 0.5 + 0.25,)
 
-    yield Point("dot", dtype, n, size, 2.0 * side**3, _per_round_s(_looped(found, step, arrays)))
-
-
-def _memory(found: list[Any], size_bytes: float) -> Iterator[Point]:
-    n, length = len(found), int(size_bytes / 8)  # f32: half is read, half is written
-
-    def step(_: Any, carry: Any) -> Any:
-        (x,) = carry
-        return (x * 0.5 + 0.25,)
-
+    array = _normal((len(devices) * length,), "f4")
     yield Point(
         "memory",
         "f32",
-        n,
-        size_bytes,
-        0.0,
-        _per_round_s(_looped(found, step, [_normal((n * length,), "f4")])),
+        devices=len(devices),
+        size_bytes=size_bytes,
+        flops=0.0,
+        time_s=_per_round_s(_looped(devices, step, [array])),
     )
 
 
-def _collective_step(kind: str, n: int, length: int) -> Callable[[Any, Any], Any]:
-    """``length``: elements of the larger side.
+def _collective_step(kind: str, group: int, length: int) -> Callable[[Any, Any], Any]:
+    """One collective on ``length`` elements of its larger side.
 
-    Whatever a kind leaves over is carried on, with next to no copying.
+    What is left over is carried on, with next to no copying.
     """
     from jax import lax
 
-    part = length // n
+    part = length // group
 
-    def step(i: Any, x: Any) -> Any:
+    def step(i: Any, array: Any) -> Any:
         if kind == "all_reduce":
-            return lax.psum(x, "d")
+            return lax.psum(array, "d")
         if kind == "all_gather":
-            return lax.dynamic_slice(lax.all_gather(x, "d", tiled=True), ((i % n) * part,), (part,))
+            gathered = lax.all_gather(array, "d", tiled=True)
+            return lax.dynamic_slice(gathered, ((i % group) * part,), (part,))
         if kind == "reduce_scatter":
-            return lax.dynamic_update_slice(x, lax.psum_scatter(x, "d", tiled=True), (0,))
+            return lax.dynamic_update_slice(array, lax.psum_scatter(array, "d", tiled=True), (0,))
         if kind == "all_to_all":
-            return lax.all_to_all(x, "d", 0, 0, tiled=True)
+            return lax.all_to_all(array, "d", 0, 0, tiled=True)
         # To the farthest of a ring
-        return lax.ppermute(x, "d", [(a, (a + n // 2) % n) for a in range(n)])
+        return lax.ppermute(
+            array, "d", [(device, (device + group // 2) % group) for device in range(group)]
+        )
 
     return step
 
 
-def _collective(found: list[Any], over: int, kind: str, size_bytes: float) -> Iterator[Point]:
+def _collective(devices: list[Any], group: int, kind: str, size_bytes: float) -> Iterator[Point]:
     import jax.numpy as jnp
 
-    length = max(1, int(size_bytes / 4 / over)) * over
-    local = length // over if kind == "all_gather" else length
-    step = _collective_step(kind, over, length)
-    zeros = jnp.zeros(len(found) * local, "float32")
-    build = _looped(found, lambda i, carry: (step(i, carry[0]),), [zeros], over)
-    yield Point(kind, "f32", over, 4.0 * length, 0.0, _per_round_s(build))
+    length = max(1, int(size_bytes / 4 / group)) * group
+    local = length // group if kind == "all_gather" else length
+    step = _collective_step(kind, group, length)
+    zeros = jnp.zeros(len(devices) * local, "float32")
+    build = _looped(devices, lambda i, carry: (step(i, carry[0]),), [zeros], group)
+    yield Point(
+        kind,
+        "f32",
+        devices=group,
+        size_bytes=4.0 * length,
+        flops=0.0,
+        time_s=_per_round_s(build),
+    )
 
 
-def _overlap(found: list[Any], share: float, quick: bool) -> Iterator[Point]:
-    """How much of a collective is hidden behind an independent dot in one program.
+def _overlap(devices: list[Any], share: float, quick: bool) -> Iterator[Point]:
+    """Which part of a collective is hidden behind an independent dot of the same program.
 
     It is the hidden part of whichever of the two is shorter.
     """
     import jax.numpy as jnp
 
-    n = len(found)
-    side, length = (64, n * 2**10) if quick else (256, n * 2**16)
-    reduce = _collective_step("all_reduce", n, length)
-    y, w = _normal((n * side, side), "float32"), _normal((n * side, side), "float32", side**-0.5)
-    x = jnp.zeros(n * length, "float32")
-    comm_s = _per_round_s(_looped(found, lambda i, c: (reduce(i, c[0]),), [x]))
-    dot_s = _per_round_s(_looped(found, lambda _, c: (c[0] @ c[1], c[1]), [y, w]))
+    count = len(devices)
+    side, length = (64, count * 2**10) if quick else (256, count * 2**16)
+    reduce = _collective_step("all_reduce", count, length)
+    matrices = _squares(devices, side, "float32")
+    array = jnp.zeros(count * length, "float32")
+    comm_s = _per_round_s(_looped(devices, lambda i, carry: (reduce(i, carry[0]),), [array]))
+    dot_s = _per_round_s(_looped(devices, _product, matrices))
     dots = max(1, min(64, round(share * comm_s / dot_s)))
 
-    def compute(carry: Any) -> Any:
-        a, b = carry
+    def compute(i: Any, carry: Any) -> Any:
         for _ in range(dots):
-            a = a @ b
-        return a, b
+            carry = _product(i, carry)
+        return carry
 
-    compute_s = _per_round_s(_looped(found, lambda _, c: compute(c), [y, w]))
-    both_s = _per_round_s(
-        _looped(found, lambda i, c: (reduce(i, c[0]), *compute(c[1:])), [x, y, w])
-    )
+    def both(i: Any, carry: Any) -> Any:
+        return reduce(i, carry[0]), *compute(i, carry[1:])
+
+    compute_s = _per_round_s(_looped(devices, compute, matrices))
+    both_s = _per_round_s(_looped(devices, both, [array, *matrices]))
     hidden = (comm_s + compute_s - both_s) / min(comm_s, compute_s)
-    yield Point("overlap", "f32", n, 4.0 * length, 2.0 * side**3 * dots, min(1.0, max(0.0, hidden)))
+    yield Point(
+        "overlap",
+        "f32",
+        devices=count,
+        size_bytes=4.0 * length,
+        flops=2.0 * side**3 * dots,
+        time_s=min(1.0, max(0.0, hidden)),
+    )

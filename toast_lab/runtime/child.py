@@ -8,7 +8,7 @@ compiled for one device; it runs first, because its results decide which made-up
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from toast_lab.ir.program import Program
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime import hlo, inputs
 from toast_lab.runtime.executable import Executable, Job, allocator_peak, whole_job
+from toast_lab.runtime.measuring import Execution
 
 
 class Progress(NamedTuple):
@@ -35,10 +36,7 @@ class Request:
     reference: str | None  #: StableHLO without annotations; None: no reference
     jobs: tuple[Job, ...]
     devices: dev.Devices
-    repeats: int
-    warmup: int
-    seed: int
-    arrays: list[np.ndarray] | None  #: the user's inputs
+    options: Execution  #: its inputs are numpy arrays that fit the program
 
 
 class Measured(NamedTuple):
@@ -62,11 +60,6 @@ class Report(NamedTuple):
     allocator_peak_bytes: int | None
 
 
-def choose_devices(wanted: int) -> dev.Devices:
-    """``devices.choose`` under a name that a child can be sent."""
-    return dev.choose(wanted)
-
-
 def execute(request: Request) -> Report:
     """Compile and run every job of ``request`` on the same inputs.
 
@@ -75,99 +68,115 @@ def execute(request: Request) -> Report:
     """
     import jax
 
-    jax.config.update("jax_enable_x64", True)  # or 64-bit inputs would be cut to 32 on their way in
-    found = dev.attached(request.devices)
-    arrays, used = request.arrays, "given"
+    # Otherwise 64-bit inputs would be cut to 32 bits on their way in
+    jax.config.update("jax_enable_x64", True)
+    devices = dev.attached(request.devices)
+    program, given = request.program, request.options.inputs
+    arrays, inputs_are = given, "given"
     if arrays is None:
-        arrays, used = inputs.draw(request.program, request.seed), "normal"
+        arrays, inputs_are = inputs.draw(program, request.options.seed), "normal"
     reference, expected, failure = None, None, ""
     if request.reference is not None:
-        reference, expected, failure = _try_reference(request, found[0], arrays)
-        if expected is not None and request.arrays is None and not all_finite(expected):
-            arrays = inputs.draw(request.program, request.seed, non_negative=True)
-            used = "non-negative"
-            reference, expected, failure = _try_reference(request, found[0], arrays)
+        reference, expected, failure = try_reference(request, devices[0], arrays)
+        if expected is not None and given is None and not all_finite(expected):
+            arrays = inputs.draw(program, request.options.seed, non_negative=True)
+            inputs_are = "non-negative"
+            reference, expected, failure = try_reference(request, devices[0], arrays)
     measured = []
     start = 0.2 if request.reference is not None else 0.0
     for number, job in enumerate(request.jobs):
         share = (1 - start) / len(request.jobs)
-        stages = _Stages("sharded", start + share * number, share)
-        measured.append(_measure(request, job, found, arrays, expected, stages))
-    peak = allocator_peak(found[-1])
-    return Report(found[0].device_kind, used, reference, failure, tuple(measured), peak)
-
-
-class _Stages:
-    """Turns the steps of one executable into events on its share of the whole."""
-
-    def __init__(self, what: str, start: float, share: float) -> None:
-        self.what, self.start, self.share = what, start, share
-
-    def compiling(self) -> None:
-        isolate.report(Progress(f"compiling {self.what}", self.start))
-
-    def running(self, number: int, total: int) -> None:
-        fraction = self.start + self.share * (0.6 + 0.4 * number / max(total, 1))
-        isolate.report(Progress(f"running {self.what} {number}/{total}", fraction))
-
-
-def _try_reference(
-    request: Request, device: Any, arrays: Sequence[np.ndarray]
-) -> tuple[Measured | None, list[np.ndarray] | None, str]:
-    whole = whole_job(request.program, request.reference or "")
-    results: list[np.ndarray] = []
-    try:
-        stages = _Stages("unsharded", 0.0, 0.2)
-        return _measure(request, whole, [device], arrays, None, stages, results), results, ""
-    except Exception as error:
-        # What does not fit on one device is the very reason to shard it: go on without a reference.
-        if "RESOURCE_EXHAUSTED" in str(error) or "out of memory" in str(error).lower():
-            return (
-                None,
-                None,
-                (f"the unsharded program does not fit on one device: {str(error)[:300]}"),
-            )
-        raise
-
-
-def _measure(
-    request: Request,
-    job: Job,
-    found: Sequence[Any],
-    arrays: Sequence[np.ndarray],
-    expected: Sequence[np.ndarray] | None,
-    stages: _Stages,
-    results: list[np.ndarray] | None = None,
-) -> Measured:
-    """Compile and time one job; ``results``, if given, receives the first execution's outputs."""
-    stages.compiling()
-    executable = Executable.of_program(job, request.program, found)
-    times, errors = [], None
-    total = request.warmup + request.repeats
-    for number in range(total):
-        stages.running(number + 1, total)
-        executable.put(arrays)
-        time_s, outputs = executable.step()
-        times.append(time_s)
-        if number == 0 and (expected is not None or results is not None):
-            whole = [np.asarray(array) for array in executable.results(outputs)]
-            if results is not None:
-                results.extend(whole)
-            if expected is not None:
-                pairs = zip(request.program.output_paths, whole, expected, strict=True)
-                errors = {path: relative_error(a, b) for path, a, b in pairs}
-        del outputs
-    return Measured(
-        executable.compile_s,
-        tuple(times[request.warmup :]),
-        executable.memory(),
-        executable.collectives(),
-        errors,
+        stage = Stage("sharded", start + share * number, share)
+        measured.append(measure_beside(expected, request, job, devices, arrays=arrays, stage=stage))
+    return Report(
+        device_kind=devices[0].device_kind,
+        inputs=inputs_are,
+        reference=reference,
+        reference_failure=failure,
+        jobs=tuple(measured),
+        allocator_peak_bytes=allocator_peak(devices[-1]),
     )
 
 
-def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
-    """``max|found - expected| / max|expected|`` over the elements where ``expected`` is finite.
+class Stage:
+    """Turns the steps of one executable into events on its share of the whole."""
+
+    def __init__(self, name: str, start: float, share: float) -> None:
+        self.name, self.start, self.share = name, start, share
+
+    def compiling(self) -> None:
+        """The program is compiled from now on."""
+        isolate.report(Progress(f"compiling {self.name}", self.start))
+
+    def running(self, number: int, total: int) -> None:
+        """The program is executed from now on, for the ``number``-th time of ``total``."""
+        fraction = self.start + self.share * (0.6 + 0.4 * number / max(total, 1))
+        isolate.report(Progress(f"running {self.name} {number}/{total}", fraction))
+
+
+def try_reference(
+    request: Request, device: Any, arrays: Sequence[np.ndarray]
+) -> tuple[Measured | None, list[np.ndarray] | None, str]:
+    """Run the unsharded program: its measurements, its results, and why there are none."""
+    whole = whole_job(request.program, request.reference or "")
+    stage = Stage("unsharded", 0.0, 0.2)
+    results: list[np.ndarray] = []
+    try:
+        measured = measure(request, whole, [device], arrays, stage=stage, on_results=results.extend)
+    except Exception as error:
+        # Not to fit on one device is the very reason to shard: go on without a reference.
+        if "RESOURCE_EXHAUSTED" in str(error) or "out of memory" in str(error).lower():
+            why = f"the unsharded program does not fit on one device: {str(error)[:300]}"
+            return None, None, why
+        raise
+    return measured, results, ""
+
+
+def measure_beside(
+    expected: Sequence[np.ndarray] | None,
+    request: Request,
+    job: Job,
+    devices: Sequence[Any],
+    arrays: Sequence[np.ndarray],
+    stage: Stage,
+) -> Measured:
+    """``measure``, with the errors against the ``expected`` results, unless these are None."""
+    if expected is None:
+        return measure(request, job, devices, arrays, stage=stage)
+    errors: dict[str, float] = {}
+
+    def compare(results: list[np.ndarray]) -> None:
+        paths = request.program.output_paths
+        for path, result, right in zip(paths, results, expected, strict=True):
+            errors[path] = relative_error(result, right)
+
+    measured = measure(request, job, devices, arrays, stage=stage, on_results=compare)
+    return measured._replace(errors=errors)
+
+
+def measure(
+    request: Request,
+    job: Job,
+    devices: Sequence[Any],
+    arrays: Sequence[np.ndarray],
+    stage: Stage,
+    on_results: Callable[[list[np.ndarray]], None] | None = None,
+) -> Measured:
+    """Compile and time one job; ``on_results`` receives the first execution's results."""
+    stage.compiling()
+    executable = Executable.of_program(job, request.program, devices)
+    times_s = executable.times_s(arrays, request.options, stage.running, on_results)
+    return Measured(
+        compile_s=executable.compile_s,
+        step_times_s=times_s,
+        memory=executable.memory(),
+        collectives=executable.collectives(),
+        errors=None,
+    )
+
+
+def relative_error(result: np.ndarray, expected: np.ndarray) -> float:
+    """``max|result - expected| / max|expected|`` over the elements where ``expected`` is finite.
 
     Where all of ``expected`` is zero the difference itself is given.  Infinity: the two are not
     finite in the same places.  NaN: there is nothing finite to compare.  0 for arrays without
@@ -176,16 +185,16 @@ def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
     if expected.size == 0:
         return 0.0
     wide = np.complex128 if np.iscomplexobj(expected) else np.float64
-    a, b = found.astype(wide), expected.astype(wide)
-    finite = np.isfinite(b)
-    if not np.array_equal(np.isfinite(a), finite):
+    result, expected = result.astype(wide), expected.astype(wide)
+    finite = np.isfinite(expected)
+    if not np.array_equal(np.isfinite(result), finite):
         return float("inf")
     if not finite.any():
         return float("nan")
-    scale = float(np.max(np.abs(b[finite])))
-    return float(np.max(np.abs(a[finite] - b[finite]))) / (scale or 1.0)
+    scale = float(np.max(np.abs(expected[finite])))
+    return float(np.max(np.abs(result[finite] - expected[finite]))) / (scale or 1.0)
 
 
 def all_finite(arrays: Sequence[np.ndarray]) -> bool:
     """Are there no infinities and no NaN?"""
-    return all(bool(np.isfinite(a.astype(np.complex128)).all()) for a in arrays)
+    return all(bool(np.isfinite(array.astype(np.complex128)).all()) for array in arrays)

@@ -81,22 +81,25 @@ def compile_plan(
     """
     plan.check_is_of(model.program)
     wanted = top.parse(topology, plan.mesh)
-    text = annotate(model, plan, located=True)
+    stablehlo = annotate(model, plan, located=True)
     versions, flags = compile_child.versions(), _flags()
     check_compiler(wanted)
     file = None
     if cache is not False:
         folder = cache_folder() if cache is True else Path(cache)
-        file = folder / f"{_key(text, wanted, versions, flags)}.json"
-        known = _cached(file)
-        if known is not None:
+        file = folder / f"{_key(stablehlo, wanted, versions, flags)}.json"
+        cached = _cached(file)
+        if cached is not None:
             # Plans that came about in other ways can be the same text.
-            return dataclasses.replace(_located(known, plan.program), plan_key=plan.key)
+            return dataclasses.replace(_located(cached, plan.program), plan_key=plan.key)
     if on_progress is not None:
         on_progress(Progress("starting", 0.0))
     report = isolate.run_in_child(
         "toast_lab.runtime.compile_child:compile_one",
-        compile_child.Request(text, plan.mesh, wanted, _rounds(plan.program)),
+        stablehlo,
+        plan.mesh,
+        wanted,
+        rounds_by_op=_rounds(plan.program),
         env=top.environment(wanted),
         time_limit_s=time_limit_s,
         on_event=on_progress,
@@ -104,13 +107,13 @@ def compile_plan(
         memory_limit_bytes=memory_limit_bytes,
         what=f"compiling {model.name} for {wanted}",
     )
-    made = _result(plan, wanted, report, versions, flags)
+    compiled = _result(plan, wanted, report, versions=versions, flags=flags)
     if file is not None:
         # The result counts; without the cache it is made again
         with contextlib.suppress(OSError, NotSaved):
             file.parent.mkdir(parents=True, exist_ok=True)
-            made.save(file)
-    return _located(made, plan.program)
+            compiled.save(file)
+    return _located(compiled, plan.program)
 
 
 def check_compiler(wanted: top.Topology) -> None:
@@ -128,9 +131,9 @@ def cache_folder() -> Path:
 
     It is ``$TOAST_LAB_CACHE``, else the platform's folder for caches.
     """
-    own = os.environ.get(CACHE_VARIABLE)
-    if own:
-        return Path(own) / "compiled"
+    named = os.environ.get(CACHE_VARIABLE)
+    if named:
+        return Path(named) / "compiled"
     if sys.platform == "darwin":
         base = Path.home() / "Library" / "Caches"
     elif os.name == "nt":
@@ -145,11 +148,11 @@ def _flags() -> dict[str, str]:
 
 
 def _key(
-    text: str, topology: top.Topology, versions: Mapping[str, str], flags: Mapping[str, str]
+    stablehlo: str, topology: top.Topology, versions: Mapping[str, str], flags: Mapping[str, str]
 ) -> str:
     parts = [
         FORMAT,
-        without_locations(text),
+        without_locations(stablehlo),
         str(topology),
         sorted(versions.items()),
         sorted(flags.items()),
@@ -157,12 +160,12 @@ def _key(
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def without_locations(text: str) -> str:
+def without_locations(stablehlo: str) -> str:
     """StableHLO without its locations.
 
     They change with every line above a model and decide nothing.
     """
-    return _LOCATION_LINE.sub("", _LOCATION.sub("", text))
+    return _LOCATION_LINE.sub("", _LOCATION.sub("", stablehlo))
 
 
 def _cached(file: Path) -> Compiled | None:
@@ -182,8 +185,8 @@ def _located(compiled: Compiled, program: Program) -> Compiled:
     A cached one knows those of the day on which it was made.
     """
     collectives = tuple(
-        c._replace(source=program.where(c.op)) if 0 <= c.op < program.n_ops else c
-        for c in compiled.collectives
+        row._replace(source=program.where(row.op)) if 0 <= row.op < program.n_ops else row
+        for row in compiled.collectives
     )
     return dataclasses.replace(compiled, collectives=collectives)
 
@@ -193,13 +196,13 @@ def _rounds(program: Program) -> dict[int, float]:
 
     Compiled loops carry these numbers as names.
     """
-    found = {}
+    rounds_by_op = {}
     for region in program.regions:
         if region.kind == "loop":
             for op in range(region.begin, region.end):
                 if program.kind[op] == "while.enter":
-                    found[op] = region.times
-    return found
+                    rounds_by_op[op] = region.times
+    return rounds_by_op
 
 
 def _result(

@@ -9,12 +9,12 @@ on an efficient reshard.
 
 from __future__ import annotations
 
-import dataclasses
+import importlib.metadata as metadata
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -25,74 +25,72 @@ from toast_lab.runtime.child import Progress
 from toast_lab.sharding.mesh import Mesh
 
 
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """One module to compile."""
-
-    text: str  #: annotated StableHLO with located ops
-    mesh: Mesh
-    topology: top.Topology
-    #: rounds of our loops by the number of any of their ops, for texts that do not tell
-    rounds: dict[int, float]
-
-
 class Report(NamedTuple):
-    """What came of it."""
+    """The outcome of a compilation."""
 
     device_kind: str
     compile_s: float
-    memory: dict[str, int] | None  #: see _jax_private.memory_stats; None: refused
     refusal: compiler_messages.Refusal | None
-    collectives: tuple[hlo.Collective, ...]
+    remats: tuple[compiler_messages.Rematerialised, ...]
     #: estimated cycles of one step by op of ours, -1: unknown; empty where there are none
     cycles: dict[int, float]
+    memory: dict[str, int] | None = None  #: see _jax_private.memory_stats; None: refused
+    collectives: tuple[hlo.Collective, ...] = ()
     #: (op of ours or -1, rounds) of every loop left in the program
-    loops: tuple[tuple[int, float], ...]
-    remats: tuple[compiler_messages.Rematerialised, ...]
+    loops: tuple[tuple[int, float], ...] = ()
 
 
-def compile_one(request: Request) -> Report:
-    """Compile ``request``.
+def compile_one(
+    stablehlo: str, mesh: Mesh, topology: top.Topology, rounds_by_op: dict[int, float]
+) -> Report:
+    """Compile one module.
+
+    Args:
+        stablehlo: annotated, with located ops.
+        mesh: of the plan.
+        topology: the devices to compile for.
+        rounds_by_op: rounds of our loops by the number of any of their ops, for compiled texts that
+            do not tell.
 
     Raises:
         InvalidProblem: libtpu is missing, or too few devices are attached.
     """
     isolate.report(Progress("loading the compiler", 0.0))
-    devices = top.devices(request.topology, request.mesh)
-    isolate.report(Progress(f"compiling for {request.topology}", 0.1))
+    devices = top.devices(topology, mesh)
+    isolate.report(Progress(f"compiling for {topology}", 0.1))
     started = time.perf_counter()
     refusal, executable = None, None
     with _standard_error() as log:
         try:
-            executable = _jax_private.compile_module(request.text, devices)
+            executable = _jax_private.compile_module(stablehlo, devices)
         except Exception as error:
             refusal = compiler_messages.refusal(str(error))
             if refusal is None:
                 raise
     compile_s = time.perf_counter() - started
-    remats = compiler_messages.rematerialised(log())
-    kind = str(devices[0].device_kind)
-    if executable is None:
-        return Report(kind, compile_s, None, refusal, (), {}, (), remats)
-    isolate.report(Progress("reading the compiled program", 0.9))
-    text = _jax_private.optimised_hlo(executable)
-    module = hlo_text.parse(text)
-    rounds = _rounds(request.rounds)
-    sizes = dict(zip(request.mesh.axes, request.mesh.sizes, strict=True))
-    return Report(
-        kind,
-        compile_s,
-        _jax_private.memory_stats(executable),
-        None,
-        tuple(hlo.collectives_of(module, hlo.source_lines(text), sizes, rounds)),
-        cycles(module, rounds),
-        tuple(loops(module, rounds)),
-        remats,
+    report = Report(
+        device_kind=str(devices[0].device_kind),
+        compile_s=compile_s,
+        refusal=refusal,
+        remats=compiler_messages.rematerialised(log()),
+        cycles={},
     )
+    if executable is None:
+        return report
+    isolate.report(Progress("reading the compiled program", 0.9))
+    hlo_source = _jax_private.optimised_hlo(executable)
+    module = hlo_text.parse(hlo_source)
+    sizes = dict(zip(mesh.axes, mesh.sizes, strict=True))
 
+    def rounds(instruction: hlo_text.Instruction) -> float | None:
+        return rounds_by_op.get(hlo.op_of(instruction))
 
-def _rounds(ours: dict[int, float]) -> Callable[[hlo_text.Instruction], float | None]:
-    return lambda instruction: ours.get(hlo.op_of(instruction))
+    return report._replace(
+        memory=_jax_private.memory_stats(executable),
+        collectives=tuple(hlo.collectives_of(module, hlo.source_lines(hlo_source), sizes, rounds)),
+        cycles=cycles(module, rounds),
+        loops=tuple(loops(module, rounds)),
+    )
 
 
 def cycles(
@@ -106,24 +104,28 @@ def cycles(
     copies.  Collectives, asynchronous copies and custom fusions (gathers, scatters, sorts) have
     none.
     """
-    found: dict[int, float] = {}
-    for here in hlo_text.executed(module, rounds):
-        if here.fused:  # the fusion's own estimate covers what is inside
+    cycles_by_op: dict[int, float] = {}
+    for place in hlo_text.executed(module, rounds):
+        if place.fused:  # the fusion's own estimate covers what is inside
             continue
-        for instruction in here.computation.instructions:
-            text = instruction.field("estimated_cycles")
-            if text and int(text) > 0:
+        for instruction in place.computation.instructions:
+            estimate = instruction.field("estimated_cycles")
+            if estimate and int(estimate) > 0:
                 op = hlo.op_of(instruction)
                 if op < 0 and instruction.opcode == "fusion":
                     op = _op_inside(module, instruction)
-                found[op] = found.get(op, 0.0) + int(text) * here.times
-    return found
+                cycles_by_op[op] = cycles_by_op.get(op, 0.0) + int(estimate) * place.times
+    return cycles_by_op
 
 
 def _op_inside(module: hlo_text.Module, fusion: hlo_text.Instruction) -> int:
     """The op that most instructions of a fusion belong to; -1 if none says."""
     inside = module.computations.get(fusion.called("calls"))
-    ops = [op for i in (inside.instructions if inside else ()) if (op := hlo.op_of(i)) >= 0]
+    ops = [
+        op
+        for instruction in (inside.instructions if inside else ())
+        if (op := hlo.op_of(instruction)) >= 0
+    ]
     return max(ops, key=lambda op: (ops.count(op), op)) if ops else -1
 
 
@@ -131,35 +133,31 @@ def loops(
     module: hlo_text.Module, rounds: Callable[[hlo_text.Instruction], float | None] | None = None
 ) -> Iterator[tuple[int, float]]:
     """(op of ours or -1, rounds) of every loop that runs; 1 round where nobody knows."""
-    for here in hlo_text.executed(module, rounds):
-        for instruction in here.computation.instructions:
+    for place in hlo_text.executed(module, rounds):
+        for instruction in place.computation.instructions:
             if instruction.opcode == "while":
-                n = hlo_text.trip_count(module, here.computation, instruction)
-                if n is None and rounds is not None:
-                    n = rounds(instruction)
-                yield hlo.op_of(instruction), n or 1.0
+                count = hlo_text.trip_count(module, place.computation, instruction)
+                if count is None and rounds is not None:
+                    count = rounds(instruction)
+                yield hlo.op_of(instruction), count or 1.0
 
 
 @contextmanager
 def _standard_error() -> Iterator[Callable[[], str]]:
     """Collect what native code writes to standard error; it is passed on at the end."""
     sys.stderr.flush()
-    kept = os.dup(2)
+    saved = os.dup(2)
+    written = b""
     with tempfile.TemporaryFile() as log:
         os.dup2(log.fileno(), 2)
-        text: list[bytes] = []
-
-        def read() -> str:
-            return b"".join(text).decode(errors="replace")
-
         try:
-            yield read
+            yield lambda: written.decode(errors="replace")
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+            os.dup2(saved, 2)
+            os.close(saved)
             log.seek(0)
-            text.append(log.read())
-            _pass_on(text[0])
+            written = log.read()
+            _pass_on(written)
 
 
 def _pass_on(data: bytes) -> None:
@@ -167,14 +165,15 @@ def _pass_on(data: bytes) -> None:
         data = data[os.write(2, data) :]
 
 
-def versions() -> dict[str, Any]:
-    """Versions that decide what a compile gives; importing libtpu is not needed for its own."""
-    import importlib.metadata as metadata
+def versions(packages: Sequence[str] = ("jax", "jaxlib", "libtpu")) -> dict[str, Any]:
+    """Versions of packages, "" for those that are not installed; nothing is imported.
 
-    found = {}
-    for package in ("jax", "jaxlib", "libtpu"):
+    By default those that decide what a compile gives.
+    """
+    by_package = {}
+    for package in packages:
         try:
-            found[package] = metadata.version(package)
+            by_package[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            found[package] = ""
-    return found
+            by_package[package] = ""
+    return by_package

@@ -1,4 +1,4 @@
-"""``Compiled``: what a compiler made of a plan, as plain data that can be saved and loaded."""
+"""``Compiled``: a plan as a compiler compiled it, as plain data that can be saved and loaded."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import collections
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from toast_lab.errors import InvalidPlan
 from toast_lab.files import write_whole
 from toast_lab.runtime.compiler_messages import Allocation, Rematerialised
-from toast_lab.runtime.hlo import Collective, Part
+from toast_lab.runtime.hlo import Collective, Part, counts_text
 
 FORMAT = 1  # of the JSON; another number is not read
 
@@ -74,35 +74,31 @@ class Compiled:
 
     def bytes_by_kind(self) -> dict[str, float]:
         """Bytes of collectives by kind, each as often as it runs."""
-        total: collections.Counter[str] = collections.Counter()
-        for c in self.collectives:
-            total[c.kind] += c.bytes * c.times  # type: ignore[assignment]
-        return dict(total)
+        return self._totals([row.bytes * row.times for row in self.collectives])
 
     def counts_by_kind(self) -> dict[str, float]:
         """Runs of collectives by kind."""
-        total: collections.Counter[str] = collections.Counter()
-        for c in self.collectives:
-            total[c.kind] += c.times  # type: ignore[assignment]
+        return self._totals([row.times for row in self.collectives])
+
+    def _totals(self, amounts: Sequence[float]) -> dict[str, float]:
+        total: dict[str, float] = collections.defaultdict(float)
+        for collective, amount in zip(self.collectives, amounts, strict=True):
+            total[collective.kind] += amount
         return dict(total)
 
     def to_json(self) -> dict[str, Any]:
         """All fields as plain data, with the derived ones."""
-        data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        data = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         data["plan_key"] = f"{self.plan_key:016x}"
         data["mesh"] = dict(self.mesh)
-        data["allocations"] = [a._asdict() for a in self.allocations]
+        data["allocations"] = [allocation._asdict() for allocation in self.allocations]
         data["collectives"] = [
-            {
-                **c._asdict(),
-                "axes": None if c.axes is None else list(c.axes),
-                "parts": [p._asdict() for p in c.parts],
-            }
-            for c in self.collectives
+            {**row.to_json(), "parts": [part._asdict() for part in row.parts]}
+            for row in self.collectives
         ]
         data["loops"] = [list(loop) for loop in self.loops]
         data["cycles_by_op"] = {str(op): cycles for op, cycles in self.cycles_by_op.items()}
-        data["rematerialised"] = [r._asdict() for r in self.rematerialised]
+        data["rematerialised"] = [remat._asdict() for remat in self.rematerialised]
         data["versions"], data["flags"] = dict(self.versions), dict(self.flags)
         del data["cached"]
         return {
@@ -126,14 +122,16 @@ class Compiled:
                 raise InvalidPlan(
                     f"a compiled result of format {data['format']}, this version reads {FORMAT}"
                 )
-            known = {f.name for f in dataclasses.fields(cls)}
-            fields = {k: v for k, v in data.items() if k in known}
+            names = {field.name for field in dataclasses.fields(cls)}
+            fields = {name: value for name, value in data.items() if name in names}
             fields["plan_key"] = int(fields["plan_key"], 16)
-            fields["allocations"] = tuple(Allocation(**a) for a in fields["allocations"])
-            fields["collectives"] = tuple(_collective(c) for c in fields["collectives"])
-            fields["loops"] = tuple((int(op), float(n)) for op, n in fields["loops"])
-            fields["cycles_by_op"] = {int(op): float(n) for op, n in fields["cycles_by_op"].items()}
-            fields["rematerialised"] = tuple(Rematerialised(**r) for r in fields["rematerialised"])
+            fields["allocations"] = tuple(Allocation(**row) for row in fields["allocations"])
+            fields["collectives"] = tuple(_collective(row) for row in fields["collectives"])
+            fields["loops"] = tuple((int(op), float(rounds)) for op, rounds in fields["loops"])
+            cycles = fields["cycles_by_op"].items()
+            fields["cycles_by_op"] = {int(op): float(count) for op, count in cycles}
+            remats = fields["rematerialised"]
+            fields["rematerialised"] = tuple(Rematerialised(**row) for row in remats)
             return cls(**fields)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidPlan(
@@ -160,21 +158,20 @@ class Compiled:
         return cls.from_json(data)
 
     def __str__(self) -> str:
-        counts = ", ".join(
-            f"{n:g} {kind}" for kind, n in sorted(self.counts_by_kind().items())
-        ) or ("no collectives")
         if not self.fits:
             if self.needed_bytes is None:
                 return f"{self.topology}: refused for lack of memory"
-            what = "temporaries alone need" if self.needed_temporaries_only else "needs"
+            need = "temporaries alone need" if self.needed_temporaries_only else "needs"
             limit = f" of {self.limit_bytes / 2**30:.2f} GiB" if self.limit_bytes else ""
-            return f"{self.topology}: refused, {what} {self.needed_bytes / 2**30:.2f} GiB{limit}"
+            return f"{self.topology}: refused, {need} {self.needed_bytes / 2**30:.2f} GiB{limit}"
         time = f", {self.compute_s * 1e3:.3f} ms of compute" if self.compute_s is not None else ""
         peak = self.peak_bytes or 0
         size = f"{peak / 2**30:.3g} GiB" if peak >= 2**30 else f"{peak / 2**20:.3g} MiB"
+        counts = counts_text(self.counts_by_kind()) or "no collectives"
         return f"{self.topology}: {size} peak a device{time}, {counts}"
 
 
 def _collective(data: Mapping[str, Any]) -> Collective:
     axes = None if data["axes"] is None else tuple(data["axes"])
-    return Collective(**{**data, "axes": axes, "parts": tuple(Part(**p) for p in data["parts"])})
+    parts = tuple(Part(**part) for part in data["parts"])
+    return Collective(**{**data, "axes": axes, "parts": parts})

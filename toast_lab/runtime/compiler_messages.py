@@ -70,7 +70,7 @@ def refusal(message: str) -> Refusal | None:
         return None
     needed = limit = None
     temporaries = _TEMPORARIES.search(message)
-    used = [m for m in _USED.finditer(message) if m.group(5).lower() == "hbm"] or list(
+    used = [match for match in _USED.finditer(message) if match.group(5).lower() == "hbm"] or list(
         _USED.finditer(message)
     )
     allocate = _ALLOCATE.search(message)
@@ -85,12 +85,16 @@ def refusal(message: str) -> Refusal | None:
     elif allocate:
         needed = _bytes(allocate.group(1), allocate.group(2))
     return Refusal(
-        needed, limit, bool(temporaries and not used), _allocations(message), message.strip()[:4000]
+        needed_bytes=needed,
+        limit_bytes=limit,
+        only_temporaries=bool(temporaries and not used),
+        allocations=_allocations(message),
+        message=message.strip()[:4000],
     )
 
 
 def _allocations(message: str) -> tuple[Allocation, ...]:
-    found = []
+    allocations = []
     for entry in _ENTRY.finditer(message):
         rest = entry.group(4)
         operator = _OPERATOR.search(rest)
@@ -98,29 +102,29 @@ def _allocations(message: str) -> tuple[Allocation, ...]:
         shape, kind = _SHAPE.search(rest), _TYPE.search(rest)
         if not name and (label := _LABEL.search(rest)):
             name = label.group(1).strip()[:200]
-        found.append(
+        allocations.append(
             Allocation(
-                _bytes(entry.group(2), entry.group(3)),
-                shape.group(1).strip() if shape else "",
-                op,
-                name,
-                kind.group(1).strip() if kind else "",
+                bytes=_bytes(entry.group(2), entry.group(3)),
+                shape=shape.group(1).strip() if shape else "",
+                op=op,
+                op_name=name,
+                kind=kind.group(1).strip() if kind else "",
             )
         )
-    unique = dict.fromkeys(found)  # the message may list the same ones for several memories
-    return tuple(sorted(unique, key=lambda a: -a.bytes))
+    unique = dict.fromkeys(allocations)  # the message may list the same ones for several memories
+    return tuple(sorted(unique, key=lambda allocation: -allocation.bytes))
 
 
 def rematerialised(log: str) -> tuple[Rematerialised, ...]:
     """Involuntary full rematerialisations that XLA's partitioner warned of, in order, each once."""
-    found: dict[Rematerialised, None] = {}
+    unique: dict[Rematerialised, None] = {}
     for match in _REMAT.finditer(log):
         end = log.find("\n", match.start())
-        text = log[match.start() : end if end >= 0 else len(log)]
-        name = _OP_NAME.search(text)
+        warning = log[match.start() : end if end >= 0 else len(log)]
+        name = _OP_NAME.search(warning)
         op, op_name = split_name(name.group(1)) if name else (-1, "")
-        found[Rematerialised(op, op_name, " ".join(text.split())[:1000])] = None
-    return tuple(found)
+        unique[Rematerialised(op, op_name, " ".join(warning.split())[:1000])] = None
+    return tuple(unique)
 
 
 def _bytes(number: str, unit: str) -> float:

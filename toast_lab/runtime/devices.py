@@ -63,6 +63,26 @@ def parse(text: str, wanted: int) -> Devices | None:
     return Devices(match.group(1), wanted)  # of more than enough, the first ones
 
 
+def find(text: str, wanted: int, **limits: Any) -> Devices:
+    """``parse``, where a child that looks at the attached devices settles "auto".
+
+    Args:
+        text: as ``parse`` reads it.
+        wanted: how many devices the mesh has.
+        limits: of the child, see ``isolate.run_in_child``.
+    """
+    devices: Devices | None = parse(text, wanted)
+    if devices is None:
+        devices = isolate.run_in_child(
+            "toast_lab.runtime.devices:choose",
+            wanted,
+            env=environment(None),
+            what="looking for devices",
+            **limits,
+        )
+    return devices
+
+
 def check(text: str, wanted: int) -> None:
     """Refuse devices that a run on ``wanted`` of them would refuse.
 
@@ -94,7 +114,9 @@ def environment(devices: Devices | None) -> dict[str, str]:
         # hide them.
         platforms = os.environ.get("JAX_PLATFORMS", "") if devices is None else ""
         return {"JAX_PLATFORMS": platforms, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    flags = [f for f in os.environ.get("XLA_FLAGS", "").split() if not f.startswith(_COUNT_FLAG)]
+    flags = [
+        flag for flag in os.environ.get("XLA_FLAGS", "").split() if not flag.startswith(_COUNT_FLAG)
+    ]
     return {
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": " ".join([*flags, f"{_COUNT_FLAG}={devices.count}"]),
@@ -110,21 +132,21 @@ def attached(devices: Devices) -> list[Any]:
     import jax
 
     try:
-        found = jax.devices(devices.platform)
+        present = jax.devices(devices.platform)
     except RuntimeError as error:
         raise InvalidProblem(
             f"no {devices.platform} is attached, the mesh needs {devices.count}: "
             f"{str(error)[:300]}. "
             f'Use devices="cpu:{devices.count}" for virtual ones.'
         ) from None
-    if len(found) < devices.count:
+    if len(present) < devices.count:
         raise InvalidProblem(
-            f"{len(found)} {devices.platform} devices are attached, the mesh needs "
+            f"{len(present)} {devices.platform} devices are attached, the mesh needs "
             f"{devices.count}. "
             f'Use devices="cpu:{devices.count}" for virtual ones or search a plan for a mesh of '
-            f"{len(found)}."
+            f"{len(present)}."
         )
-    return list(found[: devices.count])
+    return list(present[: devices.count])
 
 
 def choose(wanted: int) -> Devices:

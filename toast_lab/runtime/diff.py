@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -77,6 +78,7 @@ REASONS = (
     IDLE,
     REORDER,
 )
+_SUMS = ("all_reduce", "reduce_scatter")
 # Kinds between which a reshard may be swapped
 _MOVES = ("all_to_all", "collective_permute", "all_gather")
 
@@ -111,7 +113,7 @@ class Row(NamedTuple):
     """One line of the comparison."""
 
     op: int
-    what: str  #: kind of our op, "dot_general"
+    op_kind: str  #: of our op, "dot_general"
     where: str  #: source line
     predicted: Side | None
     compiled: Side | None
@@ -121,7 +123,7 @@ class Row(NamedTuple):
     def __str__(self) -> str:
         left, right = (str(side) if side else "-" for side in (self.predicted, self.compiled))
         return (
-            f"%{self.op} {self.what} ({self.where}): {left} | {right} | {self.status}: "
+            f"%{self.op} {self.op_kind} ({self.where}): {left} | {right} | {self.status}: "
             f"{self.reason or 'unexplained'}"
         )
 
@@ -144,22 +146,22 @@ class CompiledDiff:
 
     def bytes_by_kind(self) -> dict[str, tuple[float, float]]:
         """(priced, compiled) bytes of one step by kind."""
-        found: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0])
+        totals: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0])
         for row in self.rows:
             for i, side in enumerate((row.predicted, row.compiled)):
                 if side is not None:
-                    found[side.kind][i] += side.total_bytes
-        return {kind: (both[0], both[1]) for kind, both in sorted(found.items())}
+                    totals[side.kind][i] += side.total_bytes
+        return {kind: (both[0], both[1]) for kind, both in sorted(totals.items())}
 
     def tidy(self) -> list[dict[str, Any]]:
         """One flat dict a row, for tables and JSON; the same keys in each."""
         rows = []
         for row in self.rows:
-            data: dict[str, Any] = {"op": row.op, "what": row.what, "where": row.where}
+            data: dict[str, Any] = {"op": row.op, "what": row.op_kind, "where": row.where}
             for prefix, side in (("predicted", row.predicted), ("compiled", row.compiled)):
                 for key in ("kind", "axes", "bytes", "times", "value", "dtype", "merged"):
-                    found = getattr(side, key) if side is not None else None
-                    data[f"{prefix}_{key}"] = ",".join(found) if isinstance(found, tuple) else found
+                    value = getattr(side, key) if side is not None else None
+                    data[f"{prefix}_{key}"] = ",".join(value) if isinstance(value, tuple) else value
             rows.append({**data, "status": row.status, "reason": row.reason})
         return rows
 
@@ -175,8 +177,10 @@ class CompiledDiff:
     def __str__(self) -> str:
         counts = collections.Counter(row.status for row in self.rows)
         lines = [", ".join(f"{counts[status]} {status}" for status in STATUSES)]
-        for kind, (ours, theirs) in self.bytes_by_kind().items():
-            lines.append(f"  {kind:<20} priced {_size(ours):>10}   compiled {_size(theirs):>10}")
+        for kind, (priced, compiled) in self.bytes_by_kind().items():
+            lines.append(
+                f"  {kind:<20} priced {_size(priced):>10}   compiled {_size(compiled):>10}"
+            )
         rows = [f"  {row}" for row in sorted(self.different, key=_weight, reverse=True)]
         return text.bounded([*lines, *rows], len(lines) + SHOWN, " rows: diff.different has all")
 
@@ -204,24 +208,31 @@ def diff_compiled(problem: Problem, plan: ShardingPlan, compiled: Compiled | Run
             raise InvalidPlan(
                 f"the compiler refused this plan, so there is nothing to compare: {compiled}"
             )
-    remats = {r.op for r in compiled.rematerialised} if isinstance(compiled, Compiled) else set()
+    remats: set[int] = set()
+    if isinstance(compiled, Compiled):
+        remats = {remat.op for remat in compiled.rematerialised}
     return compare(
-        program, plan.mesh, predicted(problem, plan), sides(compiled.collectives), remats
+        program,
+        plan.mesh,
+        priced=predicted(problem, plan),
+        compiled=sides(compiled.collectives),
+        remats=remats,
     )
 
 
 def compare(
     program: Program,
     mesh: Mesh,
-    ours: Sequence[Side],
-    theirs: Sequence[Side],
+    priced: Sequence[Side],
+    compiled: Sequence[Side],
     remats: Iterable[int] = (),
 ) -> CompiledDiff:
     """``diff_compiled`` on two lists.
 
     ``remats`` are ops that the partitioner rematerialised involuntarily.
     """
-    return CompiledDiff(tuple(_Matcher(program, mesh, ours, theirs, set(remats)).rows()))
+    matcher = _Matcher(program, mesh, left=priced, right=compiled, remats=set(remats))
+    return CompiledDiff(tuple(matcher.rows()))
 
 
 def predicted(problem: Problem, plan: ShardingPlan) -> list[Side]:
@@ -229,27 +240,32 @@ def predicted(problem: Problem, plan: ShardingPlan) -> list[Side]:
     trips = plan.program.trips
     return [
         Side(
-            row.op,
-            "collective_permute" if row.kind == "permute" else row.kind,
-            row.axes,
-            row.local_bytes,
-            float(trips[row.op]),
-            row.value,
+            op=row.op,
+            kind="collective_permute" if row.kind == "permute" else row.kind,
+            axes=row.axes,
+            bytes=row.local_bytes,
+            times=float(trips[row.op]),
+            value=row.value,
         )
         for row in price(problem, plan).collectives
     ]
 
 
 def sides(compiled: Iterable[Any]) -> list[Side]:
-    """Compiled collectives (``hlo.Collective``), array by array.
-
-    Those among single devices are none.
-    """
+    """Compiled collectives (``hlo.Collective``), array by array, without those of one device."""
     return [
-        Side(part.op, c.kind, c.axes, float(part.bytes), c.times, "", part.dtype, len(c.parts) > 1)
-        for c in compiled
-        for part in c.parts
-        if c.axes != ()
+        Side(
+            op=part.op,
+            kind=collective.kind,
+            axes=collective.axes,
+            bytes=float(part.bytes),
+            times=collective.times,
+            dtype=part.dtype,
+            merged=len(collective.parts) > 1,
+        )
+        for collective in compiled
+        for part in collective.parts
+        if collective.axes != ()
     ]
 
 
@@ -267,8 +283,8 @@ class _Matcher:
         self.program, self.mesh, self.remats = program, mesh, remats
         self.left, self.right = list(left), list(right)
         self.all_left = list(left)
-        self.found: list[Row] = []
-        self.values = {name: v for v, name in enumerate(program.value_name)}
+        self.pairs: list[Row] = []
+        self.values = {name: value for value, name in enumerate(program.value_name)}
         self.users: dict[int, list[int]] = collections.defaultdict(list)
         for op in program.ops():
             for value in program.operands(op):
@@ -315,183 +331,178 @@ class _Matcher:
         self.pair(lambda a, b: near(a, b) and _alike(a, b), OTHER_SIZE)
         self.pair(lambda a, b: near(a, b) and a.kind == b.kind, OTHER_AXES)
         self.pair(lambda a, b: near(a, b) and a.kind in _MOVES and b.kind in _MOVES, OTHER_ROUTE)
-        self.found += [self.row(a, None, MISSING, self.why_missing(a)) for a in self.left]
-        self.found += [self.row(None, b, EXTRA, self.why_extra(b)) for b in self.right]
-        return sorted(self.found, key=lambda row: (row.op, row.status))
+        missing = [self.row(a, None, MISSING, self.why_missing(a)) for a in self.left]
+        extra = [self.row(None, b, EXTRA, self.why_extra(b)) for b in self.right]
+        return sorted([*self.pairs, *missing, *extra], key=lambda row: (row.op, row.status))
 
     def pair(self, fits: Callable[[Side, Side], bool], reason: str) -> None:
         """Take the first partner of each priced one that ``fits`` out of both lists."""
         rest = []
-        for a in self.left:
-            k = next((k for k, b in enumerate(self.right) if fits(a, b)), None)
-            if k is None:
-                rest.append(a)
+        for priced in self.left:
+            compiled = next((side for side in self.right if fits(priced, side)), None)
+            if compiled is None:
+                rest.append(priced)
                 continue
-            b = self.right.pop(k)
+            self.right.remove(compiled)
             status = CHANGED if reason else EQUAL
-            self.found.append(
-                self.row(a, b, status, REMATERIALISED if b.op in self.remats and reason else reason)
-            )
+            why = REMATERIALISED if compiled.op in self.remats and reason else reason
+            self.pairs.append(self.row(priced, compiled, status, why))
         self.left = rest
 
-    def row(self, a: Side | None, b: Side | None, status: str, reason: str) -> Row:
-        side = a or b
-        op = side.op if side is not None else -1
-        if not 0 <= op < self.program.n_ops:
-            return Row(-1, "", "unknown line", a, b, status, reason)
-        return Row(op, self.program.kind[op], self.program.where(op), a, b, status, reason)
+    def row(self, priced: Side | None, compiled: Side | None, status: str, reason: str) -> Row:
+        side = priced or compiled
+        known = side is not None and 0 <= side.op < self.program.n_ops
+        op = side.op if side is not None and known else -1
+        return Row(
+            op=op,
+            op_kind=self.program.kind[op] if known else "",
+            where=self.program.where(op) if known else "unknown line",
+            predicted=priced,
+            compiled=compiled,
+            status=status,
+            reason=reason,
+        )
 
-    def same_op(self, a: Side, b: Side) -> bool:
-        return a.op == b.op
+    def same_op(self, priced: Side, compiled: Side) -> bool:
+        return priced.op == compiled.op
 
-    def is_narrower(self, a: Side, b: Side) -> bool:
+    def is_narrower(self, priced: Side, compiled: Side) -> bool:
         """Is the compiled one of the same shape in another element type?"""
-        value = self.values.get(a.value, -1)
-        width = _width(b.dtype)
+        value = self.values.get(priced.value, -1)
+        width = _width(compiled.dtype)
         if value < 0 or not width:
             return False
-        own = float(self.program.itemsize[value])
-        return own != width and _close(a.bytes * width / own, b.bytes) and a.times == b.times
+        priced_width = float(self.program.itemsize[value])
+        return (
+            priced_width != width
+            and _close(priced.bytes * width / priced_width, compiled.bytes)
+            and priced.times == compiled.times
+        )
 
-    def is_cut_more(self, a: Side, b: Side) -> bool:
+    def is_cut_more(self, priced: Side, compiled: Side) -> bool:
         """Is the compiled collective the same sum of a value that is cut further?
 
         It has the same axes; its value is cut along one more axis of the mesh.
         """
-        if a.kind not in ("reduce_scatter", "all_reduce") or b.kind not in (
-            "reduce_scatter",
-            "all_reduce",
-        ):
+        if priced.kind not in _SUMS or compiled.kind not in _SUMS:
             return False
         idle = [
             size
             for axis, size in zip(self.mesh.axes, self.mesh.sizes, strict=True)
-            if axis not in (a.axes or ())
+            if axis not in (priced.axes or ())
         ]
-        return _axes(a) == _axes(b) and any(
-            size > 1 and _close(a.bytes, b.bytes * size) for size in idle
+        return _axes(priced) == _axes(compiled) and any(
+            size > 1 and _close(priced.bytes, compiled.bytes * size) for size in idle
         )
 
-    def close(self, a: Side, b: Side) -> bool:
+    def close(self, priced: Side, compiled: Side) -> bool:
         """Does one of the two ops use what the other one makes?
 
         There may be a few elementwise ops between them.
         """
-        if not (0 <= a.op < self.program.n_ops and 0 <= b.op < self.program.n_ops):
+        if not (0 <= priced.op < self.program.n_ops and 0 <= compiled.op < self.program.n_ops):
             return False
-        return bool(self.reach(a.op) & self.reach(b.op))
+        return bool(self.reach(priced.op) & self.reach(compiled.op))
 
     def reach(self, op: int) -> set[int]:
         """The op and those that its results go to next.
 
         Results are followed through elementwise ops and views, four steps at most.
         """
-        found, edge = {op}, {op}
+        reached, edge = {op}, {op}
         for _ in range(4):
             edge = {
-                user for here in edge for v in self.program.results(here) for user in self.users[v]
-            } - found
-            found |= edge
-            edge = {o for o in edge if self.program.op_class[o] in (p.ELEMENTWISE, p.VIEW)}
-        return found
+                user
+                for current in edge
+                for value in self.program.results(current)
+                for user in self.users[value]
+            } - reached
+            reached |= edge
+            edge = {user for user in edge if self.program.op_class[user] in (p.ELEMENTWISE, p.VIEW)}
+        return reached
 
     def windowed(self) -> None:
         """Gathers before and scatters behind a matrix product that became rings of permutes."""
         rest = []
-        for a in self.left:
+        for priced in self.left:
             partners = [
-                b
-                for b in self.right
-                if b.kind == "collective_permute" and b.op == a.op and _axes(b) <= _axes(a)
+                compiled
+                for compiled in self.right
+                if compiled.kind == "collective_permute"
+                and compiled.op == priced.op
+                and _axes(compiled) <= _axes(priced)
             ]
-            if (
-                a.kind not in ("all_gather", "reduce_scatter")
-                or not partners
-                or not self.is_product(a.op)
-            ):
-                rest.append(a)
+            may_be = priced.kind in ("all_gather", "reduce_scatter") and self.is_product(priced.op)
+            if not may_be or not partners:
+                rest.append(priced)
                 continue
-            taken = set(map(id, partners))
-            self.right = [b for b in self.right if id(b) not in taken]
-            whole = partners[0]._replace(
-                bytes=sum(b.total_bytes for b in partners) / partners[0].times
-            )
-            self.found.append(self.row(a, whole, CHANGED, WINDOWED))
+            paired = set(map(id, partners))
+            self.right = [side for side in self.right if id(side) not in paired]
+            total_bytes = sum(side.total_bytes for side in partners)
+            whole = partners[0]._replace(bytes=total_bytes / partners[0].times)
+            self.pairs.append(self.row(priced, whole, CHANGED, WINDOWED))
         self.left = rest
 
     def is_product(self, op: int) -> bool:
         return 0 <= op < self.program.n_ops and self.program.op_class[op] in (p.DOT, p.CONVOLUTION)
 
-    def partners(self, status: Iterable[str]) -> Iterator[Row]:
-        return (
-            row for row in self.found if row.status in status and row.predicted and row.compiled
-        )
-
-    def why_missing(self, a: Side) -> str:
-        for row in self.partners((EQUAL, CHANGED)):
-            b = row.predicted
-            assert b is not None
-            if b.kind != a.kind or _axes(b) != _axes(a) or not _close(a.bytes, b.bytes):
+    def why_missing(self, missing: Side) -> str:
+        for row in self.pairs:
+            priced = row.predicted
+            assert priced is not None
+            if not _alike(priced, missing) or not _same_bytes(priced, missing):
                 continue
-            if b.value == a.value:
+            if priced.value == missing.value:
                 return SHARED
-            if a.kind in ("all_reduce", "reduce_scatter") and self.reach(a.op) & self.reach(
-                b.op
-            ) - {a.op, b.op}:
+            common = self.reach(missing.op) & self.reach(priced.op) - {missing.op, priced.op}
+            if missing.kind in _SUMS and common:
                 return REASSOCIATED
-        if a.op in self.remats:
-            return REMATERIALISED
-        return UNEXPLAINED
+        return REMATERIALISED if missing.op in self.remats else UNEXPLAINED
 
-    def why_extra(self, b: Side) -> str:
-        if b.op in self.remats:
+    def why_extra(self, extra: Side) -> str:
+        if extra.op in self.remats:
             return REMATERIALISED
-        for row in self.partners((EQUAL, CHANGED)):
-            c = row.compiled
-            if (
-                c is not None
-                and c.op == b.op
-                and c.kind == b.kind
-                and _axes(c) == _axes(b)
-                and _close(c.bytes, b.bytes)
-            ):
+        for row in self.pairs:
+            compiled = row.compiled
+            assert compiled is not None
+            same_op = compiled.op == extra.op
+            if same_op and _alike(compiled, extra) and _same_bytes(compiled, extra):
                 return REPEATED
-        sums = any(
-            a.op == b.op and a.kind in ("all_reduce", "reduce_scatter") for a in self.all_left
-        )
-        if b.kind == "collective_permute" and sums:
-            return REORDER
-        return UNEXPLAINED
+        sums = any(priced.op == extra.op and priced.kind in _SUMS for priced in self.all_left)
+        return REORDER if extra.kind == "collective_permute" and sums else UNEXPLAINED
 
 
-def _alike(a: Side, b: Side) -> bool:
-    return a.kind == b.kind and _axes(a) == _axes(b)
+def _alike(priced: Side, compiled: Side) -> bool:
+    return priced.kind == compiled.kind and _axes(priced) == _axes(compiled)
 
 
 def _axes(side: Side) -> frozenset[str]:
     return frozenset(side.axes if side.axes is not None else ("?",))
 
 
-def _kinds(a: Side, b: Side, ours: str, theirs: str) -> bool:
-    return a.kind == ours and b.kind == theirs
+def _kinds(priced: Side, compiled: Side, priced_kind: str, compiled_kind: str) -> bool:
+    return priced.kind == priced_kind and compiled.kind == compiled_kind
 
 
-def _same_bytes(a: Side, b: Side) -> bool:
-    return _close(a.bytes, b.bytes)
+def _same_bytes(priced: Side, compiled: Side) -> bool:
+    return _close(priced.bytes, compiled.bytes)
 
 
-def _close(x: float, y: float) -> bool:
-    return abs(x - y) <= 0.01 * max(x, y)
+def _close(first: float, second: float) -> bool:
+    return abs(first - second) <= 0.01 * max(first, second)
 
 
 def _width(dtype: str) -> float:
-    digits = "".join(c for c in dtype.partition("e")[0] if c.isdigit()) if dtype else ""
-    return 1.0 if dtype == "pred" else int(digits) / 8 if digits else 0.0
+    """Bytes of an element, 0 if unknown."""
+    if dtype == "pred":
+        return 1.0
+    digits = re.search(r"\d+", dtype)
+    return int(digits.group()) / 8 if digits else 0.0
 
 
 def _weight(row: Row) -> float:
-    ours, theirs = (side.total_bytes if side else 0.0 for side in (row.predicted, row.compiled))
-    return float(np.abs(ours - theirs))
+    priced, compiled = (side.total_bytes if side else 0.0 for side in (row.predicted, row.compiled))
+    return float(np.abs(priced - compiled))
 
 
 def _size(count: float) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,6 +23,7 @@ import numpy as np
 from toast_lab.errors import RunFailed
 from toast_lab.ir.program import Program
 from toast_lab.runtime import _jax_private, compiler_bugs, hlo
+from toast_lab.runtime.measuring import Timing
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import Spec
 
@@ -45,10 +46,19 @@ def whole_job(
     It is the program, or another with its arguments and the given results.
     """
     shapes = (
-        [program.dims(int(v)) for v in program.outputs] if result_shapes is None else result_shapes
+        [program.dims(int(value)) for value in program.outputs]
+        if result_shapes is None
+        else result_shapes
     )
-    arguments = tuple(((),) * len(program.dims(a)) for a in range(program.n_arguments))
+    arguments = tuple(
+        ((),) * len(program.dims(argument)) for argument in range(program.n_arguments)
+    )
     return Job(text, Mesh(("one",), (1,)), arguments, tuple(((),) * len(shape) for shape in shapes))
+
+
+def donated_arguments(program: Program) -> list[bool]:
+    """For each argument, may results take its place?"""
+    return [bool(donated) for donated in program.donated[: program.n_arguments]]
 
 
 class Executable:
@@ -77,20 +87,20 @@ class Executable:
     @classmethod
     def of_program(cls, job: Job, program: Program, devices: Sequence[Any]) -> Executable:
         """With the results and donations of ``program``."""
-        shapes = [program.dims(int(v)) for v in program.outputs]
-        return cls(
-            job, shapes, [bool(d) for d in program.donated[: program.n_arguments]], devices, program
-        )
+        shapes = [program.dims(int(value)) for value in program.outputs]
+        return cls(job, shapes, donated_arguments(program), devices, program=program)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            said = "" if self.program is None else compiler_bugs.explain(str(error), self.program)
-            if not said:
+            explanation = (
+                "" if self.program is None else compiler_bugs.explain(str(error), self.program)
+            )
+            if not explanation:
                 raise
-            raise RunFailed(said) from error
+            raise RunFailed(explanation) from error
 
     def _sharding(self, spec: Spec) -> Any:
         from jax.sharding import NamedSharding
@@ -131,6 +141,33 @@ class Executable:
             outputs = _jax_private.execute(self.loaded, self._put)
             jax.block_until_ready(outputs)
         return time.perf_counter() - started, outputs
+
+    def times_s(
+        self,
+        arrays: Sequence[np.ndarray],
+        timing: Timing,
+        on_step: Callable[[int, int], None],
+        on_results: Callable[[list[np.ndarray]], None] | None = None,
+    ) -> tuple[float, ...]:
+        """Warm up and run, each time on ``arrays``; seconds of each timed execution.
+
+        Args:
+            arrays: one for each argument, whole.
+            timing: how often to run.
+            on_step: called before each execution with its number, from 1 on, and their count.
+            on_results: receives the results of the first execution, whole.
+        """
+        times = []
+        total = timing.warmup + timing.repeats
+        for number in range(1, total + 1):
+            on_step(number, total)
+            self.put(arrays)
+            time_s, outputs = self.step()
+            times.append(time_s)
+            if number == 1 and on_results is not None:
+                on_results([np.asarray(array) for array in self.results(outputs)])
+            del outputs
+        return tuple(times[timing.warmup :])
 
     def results(self, outputs: Sequence[Sequence[Any]]) -> list[Any]:
         """What ``step`` gave as global JAX arrays."""

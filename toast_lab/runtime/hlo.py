@@ -1,7 +1,7 @@
 """Collectives of a compiled program, read from its optimised HLO text.
 
-What the compiler really put there, to be laid beside what the plan asks for.  Each collective
-counts once, with the number of times that the loops around it run it, however it is written:
+They are laid beside those that the plan asks for.  Each collective counts once, with the number of
+times that the loops around it run it, however it is written:
 
 * the two halves of an asynchronous one (``-start`` and ``-done``) are one;
 * TPU programs spread a gather over the matrix products that it runs beside; its pieces, in as many
@@ -19,7 +19,10 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from toast_lab.lowering.annotate import split_name
 from toast_lab.runtime import hlo_text
@@ -74,17 +77,29 @@ class Collective(NamedTuple):
     times: float = 1.0  #: how often one step runs it
     parts: tuple[Part, ...] = ()  #: what it was merged from; one part if it was not
 
+    def to_json(self) -> dict[str, Any]:
+        """All fields as plain data; parts are tuples."""
+        return {**self._asdict(), "axes": None if self.axes is None else list(self.axes)}
+
+
+def counts_text(counts: Mapping[str, float]) -> str:
+    """Numbers of collectives by kind in words, "" if there are none."""
+    return ", ".join(f"{count:g} {kind}" for kind, count in sorted(counts.items()))
+
 
 def collectives(
-    text: str, mesh: Mapping[str, int], rounds: Callable[[Instruction], float | None] | None = None
+    hlo_source: str,
+    mesh: Mapping[str, int],
+    rounds: Callable[[Instruction], float | None] | None = None,
 ) -> list[Collective]:
-    """Collectives of optimised HLO ``text``, in text order.
+    """Collectives of optimised HLO, in text order.
 
-    The text was compiled for ``mesh`` (axis sizes in mesh order).
-
-    ``rounds`` is asked for a loop's number of rounds where the text does not tell.
+    Args:
+        hlo_source: the optimised HLO of a program.
+        mesh: that it was compiled for: axis sizes in mesh order.
+        rounds: asked for a loop's number of rounds where the text does not tell.
     """
-    return collectives_of(hlo_text.parse(text), source_lines(text), mesh, rounds)
+    return collectives_of(hlo_text.parse(hlo_source), source_lines(hlo_source), mesh, rounds)
 
 
 def collectives_of(
@@ -95,24 +110,31 @@ def collectives_of(
 ) -> list[Collective]:
     """``collectives`` of a text that was parsed before; ``frames`` is ``source_lines`` of it."""
     position = {name: i for i, name in enumerate(module.computations)}
-    found: list[tuple[tuple[int, int], Collective]] = []
+    placed: list[tuple[tuple[int, int], Collective]] = []
     seen: set[tuple[str, tuple[str, ...]]] = set()
-    for here in hlo_text.executed(module, rounds):
-        for row, instruction in enumerate(here.computation.instructions):
+    for place in hlo_text.executed(module, rounds):
+        for row, instruction in enumerate(place.computation.instructions):
             match = _OPCODE.fullmatch(instruction.opcode)
             if not match:
                 continue
             channel = _CHANNEL.search(instruction.attributes)
             # A piece of a gather that is spread over several fusions of one body
-            if here.fused and channel:
-                outer = next(n for n, call in enumerate(here.via) if call.opcode == "fusion")
-                key = channel.group(1), tuple(call.name for call in here.via[:outer])
+            if place.fused and channel:
+                calls = [call.name for call in place.via]
+                depth = next(i for i, call in enumerate(place.via) if call.opcode == "fusion")
+                key = channel.group(1), tuple(calls[:depth])
                 if key in seen:
                     continue
                 seen.add(key)
-            place = position[here.computation.name], row
-            found.append((place, _collective(module, here, instruction, match, mesh, frames)))
-    return [collective for _, collective in sorted(found, key=lambda pair: pair[0])]
+            collective = _collective(
+                module,
+                place,
+                instruction,
+                mesh=mesh,
+                source_of=partial(_source, place, frames=frames),
+            )
+            placed.append(((position[place.computation.name], row), collective))
+    return [collective for _, collective in sorted(placed, key=lambda pair: pair[0])]
 
 
 def op_of(instruction: Instruction | None) -> int:
@@ -123,42 +145,44 @@ def op_of(instruction: Instruction | None) -> int:
 
 def _collective(
     module: hlo_text.Module,
-    here: Executed,
+    place: Executed,
     instruction: Instruction,
-    match: re.Match[str],
+    *,
     mesh: Mapping[str, int],
-    frames: Mapping[int, str],
+    source_of: Callable[[Instruction], str],
 ) -> Collective:
+    match = _OPCODE.fullmatch(instruction.opcode)
+    assert match is not None
     kind = match["kind"].replace("-", "_").removeprefix("ragged_")
-    line, n = instruction.line, math.prod(mesh.values())
+    is_start = bool(match["start"])
     if kind == "collective_permute":
-        pairs = _rows(_PAIRS.search(line))
-        axes, group_size = permute_axes(pairs, mesh), 2
+        axes, group_size = permute_axes(_rows(_PAIRS.search(instruction.line)), mesh), 2
     else:
-        groups = replica_groups(line, n)
-        axes, group_size = group_axes(groups, mesh), max((len(g) for g in groups), default=1)
-    local_bytes = _local_bytes(instruction.type, kind, bool(match["start"]), group_size)
-    if kind == "all_reduce" and here.fused and _only_sliced(here.computation, instruction):
+        groups = replica_groups(instruction.line, math.prod(mesh.values()))
+        axes, group_size = group_axes(groups, mesh), max(map(len, groups), default=1)
+    local_bytes = _local_bytes(instruction.type, kind, is_start, group_size)
+    if kind == "all_reduce" and place.fused and _only_sliced(place.computation, instruction):
         kind = "reduce_scatter"  # the sum is as large as what a device held before
-    text = _own_or_outer(here, instruction, _OP_NAME)
-    (op, name), speaks = split_name(text.group(1)) if text else (-1, ""), instruction
+    name_match, named = _own_or_outer(place, instruction, _OP_NAME), instruction
+    op, op_name = split_name(name_match.group(1)) if name_match else (-1, "")
     if op < 0 and kind in ("all_gather", "all_to_all", "collective_permute"):
-        # Named after the argument that it moves, as newer compilers do: it serves the op that reads
-        # the copy.
-        near = _reader(here.computation, instruction, 0)
-        again = _OP_NAME.search(near.attributes) if near is not None else None
-        if near is not None and again is not None:
-            (op, name), speaks = split_name(again.group(1)), near
+        # Newer compilers name it after the argument that it moves: it serves the op that reads the
+        # copy.
+        reader = _reader(place.computation, instruction, 0)
+        name_match = _OP_NAME.search(reader.attributes) if reader is not None else None
+        if reader is not None and name_match is not None:
+            (op, op_name), named = split_name(name_match.group(1)), reader
+    whole = Part(op, local_bytes, dtype="")
     return Collective(
-        kind,
-        local_bytes,
-        group_size,
-        axes,
-        name,
-        _source(here, speaks, frames),
-        op,
-        here.times,
-        _parts(module, here, instruction, kind, bool(match["start"]), local_bytes, op),
+        kind=kind,
+        bytes=local_bytes,
+        group_size=group_size,
+        axes=axes,
+        op_name=op_name,
+        source=source_of(named),
+        op=op,
+        times=place.times,
+        parts=_parts(module, place, instruction, whole, kind=kind, is_start=is_start),
     )
 
 
@@ -168,50 +192,48 @@ def _only_sliced(computation: Computation, instruction: Instruction) -> bool:
 
 
 def _own_or_outer(
-    here: Executed, instruction: Instruction, pattern: re.Pattern[str]
+    place: Executed, instruction: Instruction, pattern: re.Pattern[str]
 ) -> re.Match[str] | None:
     """What an instruction says of itself or, inside of fusions, what those say, innermost first."""
-    found = pattern.search(instruction.attributes)
-    for call in reversed(here.via):
-        if found or call.opcode not in ("fusion", "async-start"):
+    match = pattern.search(instruction.attributes)
+    for call in reversed(place.via):
+        if match or call.opcode not in ("fusion", "async-start"):
             break
-        found = pattern.search(call.attributes)
-    return found
+        match = pattern.search(call.attributes)
+    return match
 
 
 def _parts(
     module: hlo_text.Module,
-    here: Executed,
+    place: Executed,
     instruction: Instruction,
+    whole: Part,
+    *,
     kind: str,
-    start: bool,
-    local_bytes: int,
-    op: int,
+    is_start: bool,
 ) -> tuple[Part, ...]:
-    """What a collective was merged from.
+    """The arrays that a collective was merged from; ``whole`` is all of them as one.
 
     The merged one carries the name of one of them only.  Gathers belong to the op that reads the
     copy, all others to the op that makes the value.
     """
     arrays = _ARRAY.findall(instruction.type)
-    n = len(instruction.operands)
-    if n <= 1 or kind == "collective_permute":
-        return (Part(op, local_bytes, arrays[0][0] if arrays else ""),)
-    if start and kind == "all_gather":
-        arrays = arrays[n:]
-    if len(arrays) != n:
-        return (Part(op, local_bytes, arrays[0][0] if arrays else ""),)
-    whole = sum(_array_bytes(*a) for a in arrays) or 1
-    found = []
+    n_arrays = len(instruction.operands)
+    merged = n_arrays > 1 and kind != "collective_permute"
+    if merged and is_start and kind == "all_gather":
+        arrays = arrays[n_arrays:]
+    if not merged or len(arrays) != n_arrays:
+        return (whole._replace(dtype=arrays[0][0] if arrays else ""),)
+    total = sum(_array_bytes(*array) for array in arrays) or 1
+    parts = []
     for i, (array, operand) in enumerate(zip(arrays, instruction.operands, strict=True)):
-        near = _reader(here.computation, instruction, i) if kind == "all_gather" else None
-        own = op_of(near or hlo_text.chain_up(here.computation, operand))
-        if own < 0:
-            own = op_of(hlo_text.element_of(module, here.computation, operand))
-        found.append(
-            Part(own if own >= 0 else op, local_bytes * _array_bytes(*array) // whole, array[0])
-        )
-    return tuple(found)
+        reader = _reader(place.computation, instruction, i) if kind == "all_gather" else None
+        op = op_of(reader or hlo_text.chain_up(place.computation, operand))
+        if op < 0:
+            op = op_of(hlo_text.element_of(module, place.computation, operand))
+        size = whole.bytes * _array_bytes(*array) // total
+        parts.append(Part(op if op >= 0 else whole.op, size, dtype=array[0]))
+    return tuple(parts)
 
 
 def _reader(computation: Computation, instruction: Instruction, index: int) -> Instruction | None:
@@ -220,7 +242,9 @@ def _reader(computation: Computation, instruction: Instruction, index: int) -> I
     while steps < 8:
         users = computation.users.get(name, [])
         if steps == 0:
-            users = [u for u in users if f"index={index}" in u.attributes.split(", ")] or users
+            users = [
+                user for user in users if f"index={index}" in user.attributes.split(", ")
+            ] or users
         if not users:
             return None
         if op_of(users[0]) >= 0 and users[0].opcode != "get-tuple-element":
@@ -235,9 +259,9 @@ def _reader(computation: Computation, instruction: Instruction, index: int) -> I
 def _local_bytes(result_type: str, kind: str, start: bool, group_size: int) -> int:
     arrays = _ARRAY.findall(result_type)
     if start and kind == "collective_permute":  # (source, target, context words)
-        arrays = [a for a in arrays if a[0] not in ("u32", "s32") or a[1]]
-        return sum(_array_bytes(*a) for a in arrays) // 2
-    total = sum(_array_bytes(*a) for a in arrays)
+        arrays = [array for array in arrays if array[0] not in ("u32", "s32") or array[1]]
+        return sum(_array_bytes(*array) for array in arrays) // 2
+    total = sum(_array_bytes(*array) for array in arrays)
     # (shards, gathered): the shards are 1/group_size of the gathered
     if start and kind == "all_gather":
         return total * group_size // (group_size + 1)
@@ -252,7 +276,7 @@ def _array_bytes(element: str, dims: str) -> int:
     else:
         width = _WIDTH.match(element)
         bits = int(width.group(1)) if width else 0  # tokens hold nothing
-    return math.prod(int(d) for d in dims.split(",") if d) * bits // 8
+    return math.prod(int(extent) for extent in dims.split(",") if extent) * bits // 8
 
 
 # -- who talks to whom -----------------------------------------------------------------------------
@@ -264,12 +288,12 @@ def replica_groups(line: str, n_devices: int) -> list[list[int]]:
     Three spellings are in use: written out ``{{0,1},{2,3}}``, a transposed iota ``[2,2]<=[4]``, and
     some axes of a mesh of the compiler's own, ``mesh['a'=2,'b'=2] {'b'}``.
     """
-    own = _MESH.search(line)
-    # Parts of an axis are written 'a':(1)2; not taken apart here
-    if own and "(" not in own.group(3):
-        sizes = {name: int(size) for name, size in re.findall(r"'([^']*)'=(\d+)", own.group(1))}
-        joined = _product_groups(re.findall(r"'([^']*)'", own.group(3)), sizes)
-        order = _device_order(own.group(2) or "") or list(range(math.prod(sizes.values())))
+    mesh = _MESH.search(line)
+    # Parts of an axis are written 'a':(1)2; they are not taken apart
+    if mesh and "(" not in mesh.group(3):
+        sizes = {name: int(size) for name, size in re.findall(r"'([^']*)'=(\d+)", mesh.group(1))}
+        joined = _product_groups(re.findall(r"'([^']*)'", mesh.group(3)), sizes)
+        order = _device_order(mesh.group(2) or "") or list(range(math.prod(sizes.values())))
         return [[order[i] for i in sorted(group)] for group in joined]
     iota = _IOTA.search(line)
     if iota:
@@ -280,19 +304,17 @@ def replica_groups(line: str, n_devices: int) -> list[list[int]]:
     return groups or [list(range(n_devices))]  # no groups at all means everyone
 
 
-def _device_order(text: str) -> list[int]:
+def _device_order(order: str) -> list[int]:
     """Devices of a compiler's mesh in order: ``3,2,1,0`` or ``[2,4]T(1,0)``."""
-    iota = _TRANSPOSED.fullmatch(text)
-    return _transposed_iota(iota.group(1), iota.group(2)) if iota else _ints(text)
+    iota = _TRANSPOSED.fullmatch(order)
+    return _transposed_iota(iota.group(1), iota.group(2)) if iota else _ints(order)
 
 
 def _transposed_iota(shape: str, permutation: str | None) -> list[int]:
     """0, 1, 2, ... as an array of ``shape``, transposed and read in order."""
     dims = _ints(shape)
     order = _ints(permutation) if permutation else list(range(len(dims)))
-    strides = [math.prod(dims[i + 1 :]) for i in range(len(dims))]
-    counts = itertools.product(*(range(dims[i]) for i in order))
-    return [sum(c * strides[i] for c, i in zip(count, order, strict=True)) for count in counts]
+    return np.arange(math.prod(dims)).reshape(dims).transpose(order).ravel().tolist()
 
 
 def group_axes(groups: Sequence[Sequence[int]], mesh: Mapping[str, int]) -> tuple[str, ...] | None:
@@ -302,10 +324,12 @@ def group_axes(groups: Sequence[Sequence[int]], mesh: Mapping[str, int]) -> tupl
     """
     wanted = {frozenset(group) for group in groups}
     axes = list(mesh)
-    size = max((len(g) for g in groups), default=1)
+    size = max(map(len, groups), default=1)
     for count in range(len(axes) + 1):
         for chosen in itertools.combinations(axes, count):
-            if math.prod(mesh[a] for a in chosen) != size or any(mesh[a] == 1 for a in chosen):
+            if math.prod(mesh[axis] for axis in chosen) != size or any(
+                mesh[axis] == 1 for axis in chosen
+            ):
                 continue
             if wanted == _product_groups(chosen, mesh):
                 return chosen
@@ -314,58 +338,58 @@ def group_axes(groups: Sequence[Sequence[int]], mesh: Mapping[str, int]) -> tupl
 
 def permute_axes(pairs: Iterable[Sequence[int]], mesh: Mapping[str, int]) -> tuple[str, ...] | None:
     """Mesh axes along which any (source, target) pair moves; None for devices outside the mesh."""
-    n = math.prod(mesh.values())
+    n_devices = math.prod(mesh.values())
     moved = set()
     for source, target in pairs:
-        if not (0 <= source < n and 0 <= target < n):
+        if not (0 <= source < n_devices and 0 <= target < n_devices):
             return None
-        here, there = _coordinates(source, mesh), _coordinates(target, mesh)
-        moved |= {axis for axis in mesh if here[axis] != there[axis]}
+        start, end = _coordinates(source, mesh), _coordinates(target, mesh)
+        moved |= {axis for axis in mesh if start[axis] != end[axis]}
     return tuple(axis for axis in mesh if axis in moved)
 
 
 def _product_groups(chosen: Sequence[str], mesh: Mapping[str, int]) -> set[frozenset[int]]:
     groups: dict[tuple[int, ...], set[int]] = {}
     for device in range(math.prod(mesh.values())):
-        at = _coordinates(device, mesh)
-        groups.setdefault(tuple(at[a] for a in mesh if a not in chosen), set()).add(device)
-    return {frozenset(g) for g in groups.values()}
+        position = _coordinates(device, mesh)
+        outside = tuple(position[axis] for axis in mesh if axis not in chosen)
+        groups.setdefault(outside, set()).add(device)
+    return {frozenset(group) for group in groups.values()}
 
 
 def _coordinates(device: int, mesh: Mapping[str, int]) -> dict[str, int]:
-    at = {}
-    for axis in reversed(list(mesh)):
-        device, at[axis] = divmod(device, mesh[axis])
-    return at
+    position = np.unravel_index(device, tuple(mesh.values()))
+    return dict(zip(mesh, map(int, position), strict=True))
 
 
 def _rows(match: re.Match[str] | None) -> list[list[int]]:
     return [_ints(row) for row in _ROW.findall(match.group(1))] if match else []
 
 
-def _ints(text: str) -> list[int]:
-    return [int(part) for part in text.split(",") if part.strip()]
+def _ints(numbers: str) -> list[int]:
+    return [int(part) for part in numbers.split(",") if part.strip()]
 
 
 # -- where it comes from ---------------------------------------------------------------------------
 
 
-def _source(here: Executed, instruction: Instruction, frames: Mapping[int, str]) -> str:
-    direct = _own_or_outer(here, instruction, _SOURCE)
+def _source(place: Executed, instruction: Instruction, frames: Mapping[int, str]) -> str:
+    """Source line of an instruction ("file.py:12"), "" if unknown."""
+    direct = _own_or_outer(place, instruction, _SOURCE)
     if direct:
-        return direct.group(1) + (f":{direct.group(2)}" if direct.group(2) else "")
-    frame = _own_or_outer(here, instruction, _FRAME)
+        return ":".join(filter(None, direct.groups()))
+    frame = _own_or_outer(place, instruction, _FRAME)
     return frames.get(int(frame.group(1)), "") if frame else ""
 
 
-def source_lines(text: str) -> dict[int, str]:
+def source_lines(hlo_source: str) -> dict[int, str]:
     """Source lines ("file.py:12") by stack frame id.
 
     They are read from the tables at the top of newer HLO texts.
     """
     tables: dict[str, dict[int, str]] = {}
     current: dict[int, str] | None = None
-    for line in text.splitlines():
+    for line in hlo_source.splitlines():
         if line in ("FileNames", "FunctionNames", "FileLocations", "StackFrames"):
             current = tables.setdefault(line, {})
         elif not line.strip():
@@ -375,13 +399,13 @@ def source_lines(text: str) -> dict[int, str]:
             if number.isdigit():
                 current[int(number)] = rest
     files = {i: name.strip('"') for i, name in tables.get("FileNames", {}).items()}
-    found = {}
+    source_of = {}
     for frame, entry in tables.get("StackFrames", {}).items():
         location = tables.get("FileLocations", {}).get(_field(entry, "file_location_id"), "")
         name = files.get(_field(location, "file_name_id"), "")
         if name:
-            found[frame] = f"{name}:{_field(location, 'line')}"
-    return found
+            source_of[frame] = f"{name}:{_field(location, 'line')}"
+    return source_of
 
 
 def _field(entry: str, key: str) -> int:

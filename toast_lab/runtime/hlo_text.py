@@ -77,21 +77,24 @@ class Computation:
     @functools.cached_property
     def by_name(self) -> dict[str, Instruction]:
         """Instructions by name."""
-        return {i.name: i for i in self.instructions}
+        return {instruction.name: instruction for instruction in self.instructions}
 
     @functools.cached_property
     def users(self) -> dict[str, list[Instruction]]:
         """Instructions that read each name."""
-        found: dict[str, list[Instruction]] = {}
+        users_of: dict[str, list[Instruction]] = {}
         for instruction in self.instructions:
             for operand in instruction.operands:
-                found.setdefault(operand, []).append(instruction)
-        return found
+                users_of.setdefault(operand, []).append(instruction)
+        return users_of
 
     @property
     def root(self) -> Instruction:
         """The instruction whose value is the computation's."""
-        return next((i for i in self.instructions if i.root), self.instructions[-1])
+        return next(
+            (instruction for instruction in self.instructions if instruction.root),
+            self.instructions[-1],
+        )
 
 
 class Module(NamedTuple):
@@ -111,28 +114,28 @@ class Executed(NamedTuple):
     loops: tuple[float, ...]  #: rounds of the loops around it, outermost first
 
 
-def parse(text: str) -> Module:
+def parse(hlo_source: str) -> Module:
     """Take HLO ``text`` apart.
 
     A text without any computation gives one of all its instructions.
     """
     computations: dict[str, Computation] = {}
     entry, name = "", ""
-    found: list[Instruction] = []
+    instructions: list[Instruction] = []
     loose: list[Instruction] = []
-    for line in text.splitlines():
+    for line in hlo_source.splitlines():
         header = None if line[:1].isspace() else _HEADER.match(line)
         if header:
-            name, found = header.group(2), []
+            name, instructions = header.group(2), []
             entry = name if header.group(1) else entry
         elif line.startswith("}"):
             if name:
-                computations[name] = Computation(name, tuple(found))
+                computations[name] = Computation(name, tuple(instructions))
             name = ""
         else:
             instruction = _instruction(line)
             if instruction is not None:
-                (found if name else loose).append(instruction)
+                (instructions if name else loose).append(instruction)
     if not computations:
         computations[""] = Computation("", tuple(loose))
     return Module(computations, entry or next(reversed(computations)))
@@ -148,36 +151,41 @@ def executed(
         rounds: asked for a loop's number of rounds where the text does not tell; without an answer
             it is 1.
     """
-    todo = [Executed(module.computations[module.entry], 1.0, (), False, ())]
+    entry = module.computations[module.entry]
+    todo = [Executed(entry, times=1.0, via=(), fused=False, loops=())]
     while todo:
-        here = todo.pop()
-        yield here
-        for instruction in here.computation.instructions:
+        place = todo.pop()
+        yield place
+        for instruction in place.computation.instructions:
+            loops = place.loops
             if instruction.opcode == "while":
-                n = trip_count(module, here.computation, instruction)
-                if n is None and rounds is not None:
-                    n = rounds(instruction)
-                names, times = [instruction.called("body")], n or 1.0
+                count = trip_count(module, place.computation, instruction)
+                if count is None and rounds is not None:
+                    count = rounds(instruction)
+                names, times = [instruction.called("body")], count or 1.0
+                loops = (*loops, times)
             elif instruction.opcode in _RUNS:
                 names, times = _called(instruction), 1.0
             else:
                 continue
-            loops = (times,) if instruction.opcode == "while" else ()
-            for name in names:
-                if name in module.computations:
-                    fused = here.fused or instruction.opcode == "fusion"
-                    target = module.computations[name]
-                    via = (*here.via, instruction)
-                    todo.append(
-                        Executed(target, here.times * times, via, fused, (*here.loops, *loops))
-                    )
+            todo += [
+                Executed(
+                    module.computations[name],
+                    times=place.times * times,
+                    via=(*place.via, instruction),
+                    fused=place.fused or instruction.opcode == "fusion",
+                    loops=loops,
+                )
+                for name in names
+                if name in module.computations
+            ]
 
 
 def trip_count(module: Module, computation: Computation, loop: Instruction) -> float | None:
     """Rounds of a ``while`` instruction, None if the text does not tell."""
-    known = _TRIPS.search(loop.attributes)
-    if known:
-        return float(known.group(1))
+    match = _TRIPS.search(loop.attributes)
+    if match:
+        return float(match.group(1))
     condition = module.computations.get(loop.called("condition"))
     body = module.computations.get(loop.called("body"))
     if condition is None or body is None:
@@ -195,10 +203,7 @@ def trip_count(module: Module, computation: Computation, loop: Instruction) -> f
 
 
 def chain_up(computation: Computation, name: str) -> Instruction | None:
-    """The instruction that really makes ``name``.
-
-    It is found behind copies, casts, permutes and tuple elements.
-    """
+    """The instruction that makes ``name``, behind copies, casts, permutes and tuple elements."""
     instruction = computation.by_name.get(name)
     while instruction is not None and instruction.opcode in _CHAINS and instruction.operands:
         above = computation.by_name.get(instruction.operands[0])
@@ -209,9 +214,9 @@ def chain_up(computation: Computation, name: str) -> Instruction | None:
 
 
 def element_of(module: Module, computation: Computation, name: str) -> Instruction | None:
-    """What makes ``name`` inside of a fusion of several results.
+    """The instruction that makes ``name`` inside of a fusion of several results.
 
-    It is None if ``name`` comes from no such fusion.
+    None: ``name`` comes from no such fusion.
     """
     index = ""
     instruction = computation.by_name.get(name)
@@ -223,19 +228,17 @@ def element_of(module: Module, computation: Computation, name: str) -> Instructi
     if instruction is None or instruction.opcode != "fusion" or not index:
         return None
     inside = module.computations.get(instruction.called("calls"))
-    return (
-        chain_up(inside, _element(inside, inside.root, int(index), own=True))
-        if inside is not None
-        else None
-    )
+    if inside is None:
+        return None
+    return chain_up(inside, _element(inside, inside.root, int(index), own=True))
 
 
 # -- one line --------------------------------------------------------------------------------------
 
 
 def _instruction(line: str) -> Instruction | None:
-    head, sep, rest = line.strip().partition(" = ")
-    if not sep or " " in head.removeprefix("ROOT "):
+    head, separator, rest = line.strip().partition(" = ")
+    if not separator or " " in head.removeprefix("ROOT "):
         return None
     root = head.startswith("ROOT ")
     name = head.removeprefix("ROOT ").lstrip("%")
@@ -243,13 +246,21 @@ def _instruction(line: str) -> Instruction | None:
     if end <= 0:
         return None
     kind, behind = rest[:end], rest[end:].lstrip()
-    opcode, sep, _ = behind.partition("(")
-    if not sep or not re.fullmatch(r"[a-z][\w\-]*", opcode):
+    opcode, separator, _ = behind.partition("(")
+    if not separator or not re.fullmatch(r"[a-z][\w\-]*", opcode):
         return None
     close = _balanced(behind, len(opcode))
     inside = behind[len(opcode) + 1 : close - 1]
     operands = tuple(_OPERAND.findall(inside)) if "%" in inside else _plain_operands(inside)
-    return Instruction(name, kind, opcode, operands, behind[close:], line, root)
+    return Instruction(
+        name=name,
+        type=kind,
+        opcode=opcode,
+        operands=operands,
+        attributes=behind[close:],
+        line=line,
+        root=root,
+    )
 
 
 def _plain_operands(inside: str) -> tuple[str, ...]:
@@ -257,14 +268,14 @@ def _plain_operands(inside: str) -> tuple[str, ...]:
     return tuple(part.split()[-1] for part in inside.split(",") if part.strip())
 
 
-def _balanced(text: str, start: int) -> int:
+def _balanced(line: str, start: int) -> int:
     """Position behind the bracket that closes the one at ``start``."""
     depth = 0
-    for match in re.finditer(r"[()]", text[start:]):
+    for match in re.finditer(r"[()]", line[start:]):
         depth += 1 if match.group() == "(" else -1
         if depth == 0:
             return start + match.end()
-    return len(text)
+    return len(line)
 
 
 def _called(instruction: Instruction) -> list[str]:
@@ -297,18 +308,16 @@ def _counter_bound(condition: Computation) -> tuple[int, int, bool] | None:
 
 
 def _counter_step(module: Module, body: Computation, index: int) -> int | None:
-    """By how much a round increases the counter.
-
-    It is None if the counter is not plainly increased by a constant.
-    """
-    made = chain_up(body, _element(body, body.root, index, own=True))
-    where = body
-    if made is not None and made.opcode == "fusion" and made.called("calls") in module.computations:
-        where = module.computations[made.called("calls")]
-        made = where.root
-    if made is None or made.opcode != "add":
+    """By how much a round increases the counter; None if not by a constant."""
+    addition, computation = chain_up(body, _element(body, body.root, index, own=True)), body
+    if addition is not None and addition.opcode == "fusion":
+        inside = module.computations.get(addition.called("calls"))
+        if inside is not None:
+            addition, computation = inside.root, inside
+    if addition is None or addition.opcode != "add":
         return None
-    return next((c for c in (_constant(where, o) for o in made.operands) if c is not None), None)
+    steps = [_constant(computation, operand) for operand in addition.operands]
+    return next((step for step in steps if step is not None), None)
 
 
 def _element(
@@ -322,8 +331,8 @@ def _element(
 
 
 def _constant(computation: Computation, name: str) -> int | None:
-    made = chain_up(computation, name)
-    if made is None or made.opcode != "constant":
+    constant = chain_up(computation, name)
+    if constant is None or constant.opcode != "constant":
         return None
-    literal = made.line.partition(" constant(")[2].partition(")")[0]
+    literal = constant.line.partition(" constant(")[2].partition(")")[0]
     return int(literal) if _NUMBER.fullmatch(literal) else None

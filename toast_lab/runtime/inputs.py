@@ -83,10 +83,10 @@ def draw(
     bounds, rooted = index_bounds(program), under_roots(program)
     arrays = []
     for argument in range(program.n_arguments):
-        rng = np.random.default_rng([seed, argument])
+        random = np.random.default_rng([seed, argument])
         dtype = dtype_of(program.value_dtype[argument])
         shape = program.dims(argument) if shapes is None else shapes[argument]
-        array = _draw_one(rng, shape, dtype, bounds.get(argument))
+        array = _draw_one(random, shape, dtype, bounds.get(argument))
         if _is_float(dtype) and argument in rooted:
             array = _off_zero(array)
         arrays.append(np.abs(array) if non_negative and _is_float(dtype) else array)
@@ -104,19 +104,19 @@ def check(program: Program, arrays: Sequence[Any]) -> list[np.ndarray]:
             f"{program.name} takes {program.n_arguments} arrays, {len(arrays)} are given. "
             "Flatten the arguments as jax.tree.leaves does."
         )
-    made, wrong = [], []
-    for i, array in enumerate(arrays):
-        dtype, shape = dtype_of(program.value_dtype[i]), program.dims(i)
+    checked, offenders = [], []
+    for argument, array in enumerate(arrays):
+        dtype, shape = dtype_of(program.value_dtype[argument]), program.dims(argument)
         array = np.asarray(array)
         if array.shape != shape or array.dtype != dtype:
-            wrong.append(
-                f"{program.value_name[i]}: {array.dtype}{list(array.shape)} instead of "
+            offenders.append(
+                f"{program.value_name[argument]}: {array.dtype}{list(array.shape)} instead of "
                 f"{dtype}{list(shape)}"
             )
-        made.append(array)
-    if wrong:
-        raise InvalidProblem(f"inputs do not fit {program.name}:\n{join_offenders(wrong)}")
-    return made
+        checked.append(array)
+    if offenders:
+        raise InvalidProblem(f"inputs do not fit {program.name}:\n{join_offenders(offenders)}")
+    return checked
 
 
 def index_bounds(program: Program) -> dict[int, int]:
@@ -130,9 +130,9 @@ def index_bounds(program: Program) -> dict[int, int]:
         if _is_integer_type(program.value_dtype[argument]):
             reaches[argument] = frozenset([argument])
     bounds: dict[int, int] = {}
-    found = -1
+    total = -1
     # What a round returns is what the next one starts with
-    while found != (found := sum(map(len, reaches))):
+    while total != (total := sum(map(len, reaches))):
         _follow_indices(program, reaches, bounds)
         if not program.regions:
             break
@@ -152,7 +152,7 @@ def _follow_indices(
         for index, size in _start_bounds(program, op, operands):
             for argument in reaches[index]:
                 bounds[argument] = min(bounds.get(argument, size), size)
-        carried = frozenset[int]().union(*(reaches[v] for v in operands))
+        carried = frozenset[int]().union(*(reaches[value] for value in operands))
         for value in _given(program, op):
             if carried and _is_integer_type(program.value_dtype[value]):
                 reaches[value] |= carried
@@ -175,11 +175,11 @@ def _handed_on(program: Program) -> dict[int, list[int]]:
 
     Together they are one value of a loop or conditional, seen from all sides.
     """
-    found: dict[int, list[int]] = {}
+    values_of: dict[int, list[int]] = {}
     for op in program.ops():
         if program.op_class[op] == CONTROL:
-            found.setdefault(int(program.owner[op]), []).extend(program.results(op))
-    return found
+            values_of.setdefault(int(program.owner[op]), []).extend(program.results(op))
+    return values_of
 
 
 def _start_bounds(program: Program, op: int, operands: list[int]) -> list[tuple[int, int]]:
@@ -196,9 +196,9 @@ def _start_bounds(program: Program, op: int, operands: list[int]) -> list[tuple[
     # A dim that is taken whole has one place only, and must not force the same on an index shared
     # with others.
     return [
-        (v, n - w + 1)
-        for v, n, w in zip(operands[facts.first_start :], whole, window, strict=True)
-        if n > w
+        (start, extent - length + 1)
+        for start, extent, length in zip(operands[facts.first_start :], whole, window, strict=True)
+        if extent > length
     ]
 
 
@@ -211,12 +211,12 @@ def under_roots(program: Program) -> frozenset[int]:
     scalar.  A product of two tensors ends the way, for it is most often a square.
     """
     wanted: set[int] = set()
-    found = -1
-    while found != (found := len(wanted)):
+    count = -1
+    while count != (count := len(wanted)):
         _follow_roots(program, wanted)
         if not program.regions:
             break
-    return frozenset(v for v in wanted if v < program.n_arguments)
+    return frozenset(value for value in wanted if value < program.n_arguments)
 
 
 def _follow_roots(program: Program, wanted: set[int]) -> None:
@@ -267,17 +267,17 @@ def _indexed_size(program: Program, op: int, index: int) -> int:
 
 
 def _draw_one(
-    rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any], bound: int | None
+    random: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any], bound: int | None
 ) -> np.ndarray:
     if dtype == np.bool_:
-        return rng.integers(0, 2, shape).astype(bool)
+        return random.integers(0, 2, shape).astype(bool)
     if dtype.kind == "c":
-        return (_normal(rng, shape) + 1j * _normal(rng, shape)).astype(dtype)
+        return (_normal(random, shape) + 1j * _normal(random, shape)).astype(dtype)
     if _is_float(dtype):
-        return np.asarray(_normal(rng, shape)).astype(dtype)
+        return np.asarray(_normal(random, shape)).astype(dtype)
     if bound is None and dtype.kind == "u":
-        return rng.integers(0, np.iinfo(dtype).max, shape, dtype=dtype, endpoint=True)
-    return np.asarray(rng.integers(0, bound or 2, shape)).astype(dtype)
+        return random.integers(0, np.iinfo(dtype).max, shape, dtype=dtype, endpoint=True)
+    return np.asarray(random.integers(0, bound or 2, shape)).astype(dtype)
 
 
 def _off_zero(array: np.ndarray) -> np.ndarray:
@@ -289,11 +289,11 @@ def _off_zero(array: np.ndarray) -> np.ndarray:
     return np.asarray(wide + (wide.mean() if wide.size else 0.0)).astype(array.dtype)
 
 
-def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+def _normal(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     """Normal floats; from rank 2 on the deviation is 1/sqrt(side) of the square of equal size."""
     size = int(np.prod(shape, dtype=np.int64))
     scale = max(size, 1) ** -0.25 if len(shape) > 1 else 0.5
-    return rng.standard_normal(shape) * scale
+    return random.standard_normal(shape) * scale
 
 
 def _is_float(dtype: np.dtype[Any]) -> bool:

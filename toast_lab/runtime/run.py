@@ -22,14 +22,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from toast_lab import checks, isolate
+from toast_lab import isolate
 from toast_lab.errors import InvalidProblem
 from toast_lab.lowering.annotate import annotate
 from toast_lab.runtime import agreement, child
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime import inputs as made_up
 from toast_lab.runtime.executable import Job
-from toast_lab.runtime.hlo import Collective
+from toast_lab.runtime.hlo import Collective, counts_text
+from toast_lab.runtime.measuring import Execution, interquartile_range
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.sharding import Sharding
@@ -77,7 +78,7 @@ class Run:
     @property
     def collective_counts(self) -> dict[str, int]:
         """Number of collectives by kind."""
-        return dict(collections.Counter(c.kind for c in self.collectives))
+        return dict(collections.Counter(collective.kind for collective in self.collectives))
 
     @property
     def max_relative_error(self) -> float | None:
@@ -98,22 +99,17 @@ class Run:
         """All fields as plain data, with the derived ones; collectives as a list of dicts."""
         data = dataclasses.asdict(self)
         data["step_times_s"] = list(self.step_times_s)
-        data["collectives"] = [
-            {**c._asdict(), "axes": None if c.axes is None else list(c.axes)}
-            for c in self.collectives
-        ]
+        data["collectives"] = [collective.to_json() for collective in self.collectives]
         data["collective_counts"] = self.collective_counts
         data["max_relative_error"], data["agrees"] = self.max_relative_error, self.agrees
         return data
 
     def __str__(self) -> str:
         error = agreement.verdict(self.max_relative_error, self.tolerance)
-        counts = ", ".join(f"{n} {kind}" for kind, n in sorted(self.collective_counts.items()))
         return (
             f"{self.devices} ({self.device_kind}): {self.median_s * 1e3:.3f} ms a step "
             f"(spread {self.spread_s * 1e3:.3f} ms), {self.peak_bytes / 2**20:.2f} MiB peak a "
-            f"device, {error}; "
-            f"{counts or 'no collectives'}"
+            f"device, {error}; {counts_text(self.collective_counts) or 'no collectives'}"
         )
 
 
@@ -122,16 +118,10 @@ def run(
     plan: ShardingPlan,
     devices: str = "cpu:8",
     *,
-    repeats: int = 10,
-    warmup: int = 2,
-    seed: int = 0,
-    inputs: Sequence[Any] | None = None,
-    reference: bool = True,
-    tolerance: float | None = None,
-    time_limit_s: float = 600.0,
     on_event: Callable[[Any], None] | None = None,
     cancel: Callable[[], bool] | None = None,
     memory_limit_bytes: int | None = None,
+    **options: Any,
 ) -> Run:
     """Compile and execute ``plan``.
 
@@ -140,39 +130,28 @@ def run(
         plan: what a search or ``Plan.from_actions`` gave.
         devices: "cpu:N" for N virtual devices, "gpu", "tpu" for attached ones, or "auto".  The
             first ones are used, as many as the mesh has.
-        repeats: timed executions, at least 1.
-        warmup: executions before those.
-        seed: of the made-up inputs.
-        inputs: arrays to use instead, one for each argument leaf in order.
-        reference: run the unsharded program on the same inputs and compare.
-        tolerance: largest relative error that agrees; by the program's types and sums if None, see
-            ``agreement``.
-        time_limit_s: for everything together.
         on_event: receives ``child.Progress`` (stage, fraction).
         cancel: polled; True stops the child and raises ``isolate.Cancelled``.
         memory_limit_bytes: address space of the child.
+        options: ``repeats``, ``warmup``, ``seed``, ``time_limit_s``, ``inputs``, ``reference`` and
+            ``tolerance``: the fields of ``measuring.Execution``.
 
     Raises:
         InvalidPlan: the plan belongs to another program.
-        InvalidProblem: bad devices, too few of them, or inputs that do not fit.
+        InvalidProblem: bad devices, too few of them, wrong options, or inputs that do not fit.
         RunFailed: the child crashed, hung or ran out of memory, or the compiler refused the
             program.
     """
-    return run_many(
+    runs = run_many(
         model,
         [plan],
         devices,
-        repeats=repeats,
-        warmup=warmup,
-        seed=seed,
-        inputs=inputs,
-        reference=reference,
-        tolerance=tolerance,
-        time_limit_s=time_limit_s,
         on_event=on_event,
         cancel=cancel,
         memory_limit_bytes=memory_limit_bytes,
-    )[0]
+        **options,
+    )
+    return runs[0]
 
 
 def run_many(
@@ -180,85 +159,67 @@ def run_many(
     plans: Sequence[ShardingPlan],
     devices: str = "cpu:8",
     *,
-    repeats: int = 10,
-    warmup: int = 2,
-    seed: int = 0,
-    inputs: Sequence[Any] | None = None,
-    reference: bool = True,
-    tolerance: float | None = None,
-    time_limit_s: float = 600.0,
     on_event: Callable[[Any], None] | None = None,
     cancel: Callable[[], bool] | None = None,
     memory_limit_bytes: int | None = None,
+    **options: Any,
 ) -> list[Run]:
     """``run`` for several plans of one model, in one child process.
 
-    They have one reference and the same inputs.
-
-    The meshes may differ, their numbers of devices may not.  Arguments and errors are those of
-    ``run``.
+    They have one reference and the same inputs.  The meshes may differ, their numbers of devices
+    may not.  Arguments and errors are those of ``run``.
     """
-    wanted, seed = _check(plans, repeats, warmup), checks.seed(seed)
-    time_limit_s = checks.number("time_limit_s", time_limit_s, above=0.0, most=checks.MOST_SECONDS)
-    if tolerance is not None:
-        tolerance = checks.number("tolerance", tolerance, 0.0)
-    limits: dict[str, Any] = {"cancel": cancel, "memory_limit_bytes": memory_limit_bytes}
-    chosen = dev.parse(devices, wanted)
-    if chosen is None:
-        chosen = isolate.run_in_child(
-            "toast_lab.runtime.child:choose_devices",
-            wanted,
-            env=dev.environment(None),
-            time_limit_s=time_limit_s,
-            what="looking for devices",
-            **limits,
-        )
-    request = child.Request(
-        model.program,
-        unsharded_text(model, plans[0]) if reference else None,
-        tuple(job_of(model, plan) for plan in plans),
-        chosen,
-        repeats,
-        warmup,
-        seed,
-        None if inputs is None else _checked(model, inputs),
-    )
+    execution = Execution(**options)
+    wanted = _device_count(plans)
+    limits: dict[str, Any] = {
+        "time_limit_s": execution.time_limit_s,
+        "cancel": cancel,
+        "memory_limit_bytes": memory_limit_bytes,
+    }
+    chosen = dev.find(devices, wanted, **limits)
+    text = unsharded_text(model, plans[0]) if execution.reference else None
+    if execution.inputs is not None:
+        arrays = made_up.check(model.program, execution.inputs)
+        execution = dataclasses.replace(execution, inputs=arrays)
     report = isolate.run_in_child(
         "toast_lab.runtime.child:execute",
-        request,
+        child.Request(
+            program=model.program,
+            reference=text,
+            jobs=tuple(job_of(model, plan) for plan in plans),
+            devices=chosen,
+            options=execution,
+        ),
         env=dev.environment(chosen),
-        time_limit_s=time_limit_s,
         on_event=on_event,
         what=f"running {model.name} on {chosen}",
         **limits,
     )
-    limit = agreement.tolerance(model.program) if tolerance is None else tolerance
-    return [_result(report, measured, chosen, seed, limit) for measured in report.jobs]
+    tolerance = execution.tolerance_for(model.program)
+    return [
+        _result(report, measured, devices=chosen, seed=execution.seed, tolerance=tolerance)
+        for measured in report.jobs
+    ]
 
 
-def _check(plans: Sequence[ShardingPlan], repeats: int, warmup: int) -> int:
+def _device_count(plans: Sequence[ShardingPlan]) -> int:
+    """The number of devices that each of the plans is for."""
     if not plans:
         raise InvalidProblem("there is no plan to run")
-    checks.whole("repeats", repeats, 1, checks.MOST_COUNT)
-    checks.whole("warmup", warmup, 0, checks.MOST_COUNT)
     counts = sorted({plan.mesh.n_devices for plan in plans})
     if len(counts) > 1:
         raise InvalidProblem(f"plans that run together need as many devices each, got {counts}")
     return counts[0]
 
 
-def _checked(model: Model, arrays: Sequence[Any]) -> list[np.ndarray]:
-    return made_up.check(model.program, arrays)
-
-
 def job_of(model: Model, plan: ShardingPlan) -> Job:
     """What a child needs to compile and run ``plan``."""
-    kept = plan.value_specs()
+    specs = plan.value_specs()
     return Job(
         annotate(model, plan, located=True),
         plan.mesh,
-        tuple(kept[: plan.program.n_arguments]),
-        tuple(kept[int(v)] for v in plan.program.outputs),
+        tuple(specs[: plan.program.n_arguments]),
+        tuple(specs[int(value)] for value in plan.program.outputs),
     )
 
 
@@ -274,12 +235,12 @@ def unsharded_text(model: Model, plan: ShardingPlan) -> str:
 def _result(
     report: child.Report,
     measured: child.Measured,
+    *,
     devices: dev.Devices,
     seed: int,
     tolerance: float,
 ) -> Run:
     times = measured.step_times_s
-    quartiles = np.percentile(times, [25, 75])
     memory, reference = measured.memory, report.reference
     return Run(
         devices=str(devices),
@@ -287,7 +248,7 @@ def _result(
         n_devices=devices.count,
         step_times_s=times,
         median_s=statistics.median(times),
-        spread_s=float(quartiles[1] - quartiles[0]),
+        spread_s=interquartile_range(times),
         compile_s=measured.compile_s,
         argument_bytes=memory["argument"],
         output_bytes=memory["output"],

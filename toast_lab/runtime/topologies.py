@@ -1,6 +1,6 @@
-"""What a plan is compiled for.
+"""The devices that a plan is compiled for.
 
-That is a TPU slice that need not be there, virtual CPU devices, or attached GPUs.
+They are a TPU slice that need not be attached, virtual CPU devices, or attached GPUs.
 
     parse("tpu:v5e:4x4")   16 chips of TPU v5e, their links a torus or mesh of 4 by 4
     parse("cpu:8")         8 virtual devices of this machine's processor
@@ -85,29 +85,27 @@ def parse(text: str, mesh: Mesh) -> Topology:
         InvalidProblem: there is no such topology, or it has not exactly as many devices as the
             mesh.
     """
-    match = (
-        re.fullmatch(r"\s*(?:tpu:)?(v\w+):(\d+(?:x\d+)*)\s*", text.lower())
-        if isinstance(text, str)
-        else None
-    )
+    name = text.lower() if isinstance(text, str) else ""
+    match = re.fullmatch(r"\s*(?:tpu:)?(v\w+):(\d+(?:x\d+)*)\s*", name)
     if match and match.group(1) in CHIPS:
-        found = _tpu(match.group(1), match.group(2))
-    elif isinstance(text, str) and re.match(r"\s*(cpu|gpu)\b", text.lower()):
-        found = _attached(text, mesh)
+        topology = _tpu(match.group(1), match.group(2))
+    elif re.match(r"\s*(cpu|gpu)\b", name):
+        topology = _attached(text, mesh)
     else:
-        slices = "; ".join(f"tpu:{name}: {', '.join(chip.slices)}" for name, chip in CHIPS.items())
+        slices = "; ".join(f"tpu:{chip}: {', '.join(CHIPS[chip].slices)}" for chip in CHIPS)
+        hint = did_you_mean(str(text), [*known(), "cpu:8", "gpu"])
         raise InvalidProblem(
-            f"no topology is called {text!r}{did_you_mean(str(text), [*known(), 'cpu:8', 'gpu'])}. "
+            f"no topology is called {text!r}{hint}. "
             f'Known are "cpu:{mesh.n_devices}", "gpu", and of TPUs, in chips: {slices}'
         )
-    if found.count != mesh.n_devices:
-        more = "more" if mesh.n_devices > found.count else "fewer"
+    if topology.count != mesh.n_devices:
+        difference = "more" if mesh.n_devices > topology.count else "fewer"
+        choices = f"{topology.count}{_fitting(topology, mesh.n_devices)}"
         raise InvalidProblem(
-            f"the mesh {mesh} has {mesh.n_devices} devices, {more} than the {found.count} of "
-            f"{found}"
-            f"{_cores(found)}. Choose a mesh of {found.count}{_fitting(found, mesh.n_devices)}."
+            f"the mesh {mesh} has {mesh.n_devices} devices, {difference} than the "
+            f"{topology.count} of {topology}{_cores(topology)}. Choose a mesh of {choices}."
         )
-    return found
+    return topology
 
 
 def _tpu(name: str, dims: str) -> Topology:
@@ -130,34 +128,31 @@ def _attached(text: str, mesh: Mesh) -> Topology:
     return Topology(match.group(1), count)
 
 
-def _cores(found: Topology) -> str:
-    per_chip = CHIPS[found.chip].devices_per_chip if found.chip else 1
+def _cores(topology: Topology) -> str:
+    per_chip = CHIPS[topology.chip].devices_per_chip if topology.chip else 1
     return f" ({per_chip} a chip)" if per_chip > 1 else ""
 
 
-def _fitting(found: Topology, wanted: int) -> str:
-    if not found.chip:
-        return f' or write "{found.platform}:{wanted}"'
-    chip = CHIPS[found.chip]
+def _fitting(topology: Topology, wanted: int) -> str:
+    if not topology.chip:
+        return f' or write "{topology.platform}:{wanted}"'
+    chip = CHIPS[topology.chip]
     names = [
-        f"tpu:{found.chip}:{dims}"
+        f"tpu:{topology.chip}:{dims}"
         for dims in chip.slices
         if math.prod(map(int, dims.split("x"))) * chip.devices_per_chip == wanted
     ]
     return f", or the topology {' or '.join(names)}" if names else ""
 
 
-def machine_of(text: str, machines: Collection[str]) -> str:
-    """Name of the machine model of a topology's devices; the nearest there is, without a remark."""
-    match = re.match(r"\s*(?:tpu:)?(v\w+):", text.lower())
-    name = (
-        CHIPS[match.group(1)].machine
-        if match and match.group(1) in CHIPS
-        else "cpu"
-        if "cpu" in text
-        else "a100"
-    )
-    return name if name in machines else "tpu-v5e"
+def machine_of(topology: str, machines: Collection[str]) -> str:
+    """Name of the machine model of a topology's devices, or of the nearest that there is."""
+    match = re.match(r"\s*(?:tpu:)?(v\w+):", topology.lower())
+    chip = CHIPS.get(match.group(1)) if match else None
+    machine = "cpu" if "cpu" in topology else "a100"
+    if chip is not None:
+        machine = chip.machine
+    return machine if machine in machines else "tpu-v5e"
 
 
 def environment(topology: Topology) -> dict[str, str]:
@@ -197,7 +192,7 @@ def devices(topology: Topology, mesh: Mesh) -> list[Any]:
 
     options = {"chips_per_host_bounds": (1, 1, 1)} if topology.slice == "1x1" else {}
     try:
-        found = topologies.get_topology_desc(
+        description = topologies.get_topology_desc(
             platform="tpu", topology_name=f"{topology.chip}:{topology.slice}", **options
         )
     except Exception as error:
@@ -208,7 +203,7 @@ def devices(topology: Topology, mesh: Mesh) -> list[Any]:
                 'pip install "toast-lab[tpu]", or pip install "jax[tpu]".'
             ) from None
         raise InvalidProblem(f"libtpu gives no topology {topology}: {str(error)[:300]}") from None
-    listed = list(found.devices)
+    listed = list(description.devices)
     try:
         ordered = mesh_utils.create_device_mesh(mesh.sizes, listed, allow_split_physical_axes=True)
         return list(ordered.reshape(-1))

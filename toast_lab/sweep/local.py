@@ -82,24 +82,24 @@ class LocalPool:
         Raises:
             RunFailed: workers die before they can take a task.
         """
-        found: list[tuple[Task, dict[str, Any]]] = []
+        rows: list[tuple[Task, dict[str, Any]]] = []
         if self._stopped:
-            found += [(task, _cancelled(task)) for task in self._waiting]
+            rows += [(task, _cancelled(task)) for task in self._waiting]
             self._waiting.clear()
         for place in self._places:
             for _, message in place.process.arrived(0.0):
                 if message[0] != "event":
                     ended = self._died(place, message)
                     if ended is not None:
-                        found.append(ended)
+                        rows.append(ended)
                     break  # what may follow is the end of the same process
                 if isinstance(message[1], Ready):
                     place.ready, self._futile = True, 0
                 elif place.task is not None:
-                    found.append((place.task, message[1]))
+                    rows.append((place.task, message[1]))
                     place.task = None
         self._hand_out()
-        return found
+        return rows
 
     def stop(self) -> None:
         """Ask every search to end with what it has."""

@@ -48,10 +48,10 @@ def remote_pool(scheduler: str, retries: int) -> Iterator[RemotePool]:
     Raises:
         InvalidProblem: ``distributed`` is not installed, or no scheduler with workers answers.
     """
-    dd = distributed()
+    dask = distributed()
     with contextlib.ExitStack() as stack:
         try:
-            client = stack.enter_context(dd.Client(scheduler, timeout=CONNECT_S))
+            client = stack.enter_context(dask.Client(scheduler, timeout=CONNECT_S))
             client.wait_for_workers(1, timeout=CONNECT_S)
         except (OSError, TimeoutError, ValueError) as error:
             raise InvalidProblem(
@@ -59,7 +59,7 @@ def remote_pool(scheduler: str, retries: int) -> Iterator[RemotePool]:
                 f"{error}. Start one with "
                 '"dask scheduler" and "dask worker ADDRESS", or leave the address out.'
             ) from None
-        event = dd.Event(f"toast-lab-stop-{uuid.uuid4().hex}", client=client)
+        event = dask.Event(f"toast-lab-stop-{uuid.uuid4().hex}", client=client)
         try:
             yield RemotePool(client, event, retries)
         finally:
@@ -101,16 +101,16 @@ class RemotePool:
         Raises:
             RunFailed: the scheduler is gone, or has had no worker for minutes.
         """
-        found = []
+        rows = []
         workers = self.client.nthreads()
-        for future in [f for f in self._running if f.done()]:
+        for future in [future for future in self._running if future.done()]:
             try:
                 row = self._row(future, self._running[future])
             except TimeoutError:
                 continue  # its worker died with the row, which is being made again
-            found.append((self._running.pop(future), row))
+            rows.append((self._running.pop(future), row))
         self._look_for_workers(workers)
-        return found
+        return rows
 
     def stop(self) -> None:
         """Ask every search to end with what it has."""
@@ -132,8 +132,8 @@ class RemotePool:
 
     def _row(self, future: Any, task: Task) -> dict[str, Any]:
         if future.status == "finished":
-            found: dict[str, Any] = future.result(timeout=FETCH_S)
-            return found
+            row: dict[str, Any] = future.result(timeout=FETCH_S)
+            return row
         if future.status in ("cancelled", "lost"):
             raise RunFailed(
                 "the scheduler is gone, or lost its tasks. Rows are kept; run the "
@@ -147,8 +147,8 @@ class RemotePool:
 
 def on_worker(task: Task, target: str, retries: int, stop_name: str) -> dict[str, Any]:
     """``run_task`` on a worker, which looks now and then whether the sweep was cancelled."""
-    dd = distributed()
-    event = dd.Event(stop_name, client=dd.get_client())
+    dask = distributed()
+    event = dask.Event(stop_name, client=dask.get_client())
     looked_at, stopped = 0.0, False
 
     def cancel() -> bool:

@@ -49,7 +49,7 @@ _POINT = 6  #: elapsed_s, score, time_s, peak_bytes, fits, simulation
 
 def row_offence(row: Mapping[str, Any]) -> str:
     """What is wrong with a row, with the field and what stands there; empty if nothing is."""
-    if missing := [k for k in _NEEDED if k not in row]:
+    if missing := [key for key in _NEEDED if key not in row]:
         return f"it lacks {', '.join(missing)}"
     for key in _TEXTS:
         if not isinstance(row[key], str):
@@ -67,18 +67,18 @@ def row_offence(row: Mapping[str, Any]) -> str:
     if row.get("fits") not in (None, True, False):
         return f"fits must be true, false or null, it is {row['fits']!r:.60}"
     actions = row.get("actions") or []
-    if not isinstance(actions, list) or not all(isinstance(a, str) for a in actions):
+    if not isinstance(actions, list) or not all(isinstance(action, str) for action in actions):
         return f"actions must be a list of texts, it is {actions!r:.60}"
     if not isinstance(row["curve"], list) or not all(_is_point(point) for point in row["curve"]):
         return "curve must be a list of points of six numbers"
     # A row names its task twice: by the fields that decide what the task is, and by their digest.
-    task = {f.name: row.get(f.name) for f in dataclasses.fields(Task)}
+    task = {field.name: row.get(field.name) for field in dataclasses.fields(Task)}
     task["evaluations"] = row.get("evaluations_limit")
-    found = hashlib.sha256(json.dumps(task, sort_keys=True).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(json.dumps(task, sort_keys=True).encode()).hexdigest()[:16]
     return (
         ""
-        if row["digest"] == found
-        else (f"digest is {row['digest']!r:.40}, that of its task is {found}")
+        if row["digest"] == digest
+        else (f"digest is {row['digest']!r:.40}, that of its task is {digest}")
     )
 
 

@@ -8,6 +8,7 @@ workers becomes a row with status CRASHED.
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +24,22 @@ from toast_lab.sweep.store import Store
 from toast_lab.sweep.task import Task
 
 FAREWELL_S = 30.0  # that running tasks have to hand over what they found
+
+
+class Workers(NamedTuple):
+    """Who does the tasks of a sweep, and how often."""
+
+    #: address of a running scheduler, such as "tcp://host:8786"; None: processes of this machine
+    scheduler: str | None = None
+    #: processes on this machine; searches of more than one share the cores and take longer
+    processes: int = 1
+    #: how often a search whose process died is tried again, and a task whose worker died
+    retries: int = 1
+    #: also do tasks again whose row says CRASHED or FAILED
+    retry_crashed: bool = False
+
+
+ONE_WORKER = Workers()
 
 
 class Progress(NamedTuple):
@@ -68,11 +85,8 @@ class Pool(Protocol):
 def run_sweep(
     tasks: Sequence[Task],
     store: Store,
+    workers: Workers = ONE_WORKER,
     *,
-    scheduler: str | None = None,
-    workers: int = 1,
-    retries: int = 1,
-    retry_crashed: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> Sweep:
@@ -84,12 +98,7 @@ def run_sweep(
     Args:
         tasks: what to search.
         store: where rows are kept; nobody else can write to it meanwhile.
-        scheduler: address of a running scheduler, such as "tcp://host:8786"; None starts workers on
-            this machine.
-        workers: processes on this machine.  Searches of more than one share the cores, so their
-            times are longer.
-        retries: how often a search whose process died is tried again, and a task whose worker died.
-        retry_crashed: also do tasks again whose row says CRASHED or FAILED.
+        workers: who does the tasks; one process of this machine by default.
         on_progress: called in this thread.
         cancel: polled ten times a second; True ends the sweep and keeps the rows that are there.
 
@@ -98,23 +107,27 @@ def run_sweep(
         RunFailed: the scheduler is gone, or no worker can be started; rows are kept.
         StoreError: another sweep writes to the same file.
     """
-    wanted = list({t.digest: t for t in tasks}.values())
-    again = (search_child.CRASHED, search_child.FAILED) if retry_crashed else ()
+    wanted = list({task.digest: task for task in tasks}.values())
+    again = (search_child.CRASHED, search_child.FAILED) if workers.retry_crashed else ()
     with store.claimed():
         todo = [
-            t for t in wanted if t.digest not in store or store.rows[t.digest]["status"] in again
+            task
+            for task in wanted
+            if task.digest not in store or store.rows[task.digest]["status"] in again
         ]
         drive = _Drive(todo, len(wanted) - len(todo), store, on_progress, cancel)
         if todo:
-            with (
-                remote_pool(scheduler, retries)
-                if scheduler
-                else LocalPool(workers, retries) as pool
-            ):
+            with _pool(workers) as pool:
                 drive.all(pool)
-    missing = [t for t in wanted if t.digest not in store]
-    rows = [store.rows[t.digest] for t in wanted if t.digest in store]
+    missing = [task for task in wanted if task.digest not in store]
+    rows = [store.rows[task.digest] for task in wanted if task.digest in store]
     return Sweep(rows, drive.made, missing, drive.not_kept, drive.failure)
+
+
+def _pool(workers: Workers) -> contextlib.AbstractContextManager[Pool]:
+    if workers.scheduler:
+        return remote_pool(workers.scheduler, workers.retries)
+    return LocalPool(workers.processes, workers.retries)
 
 
 class _Drive:
@@ -176,7 +189,9 @@ class _Drive:
         if self.on_progress is not None:
             total = self.done + len(self.todo)
             self.on_progress(
-                Progress(self.done + self.made, total, row, tuple(str(t) for t in self.running))
+                Progress(
+                    self.done + self.made, total, row, tuple(str(task) for task in self.running)
+                )
             )
 
 

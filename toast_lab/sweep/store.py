@@ -133,7 +133,7 @@ class Store:
 
 
 @contextlib.contextmanager
-def _locked(path: Path, what: Path) -> Iterator[None]:
+def _locked(path: Path, rows_path: Path) -> Iterator[None]:
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
@@ -148,7 +148,7 @@ def _locked(path: Path, what: Path) -> Iterator[None]:
                 "a process that has not said which"
             )
             raise StoreError(
-                f"{what}: another sweep is adding rows here: {holder}. Wait for it, end it, or "
+                f"{rows_path}: another sweep is adding rows here: {holder}. Wait for it, end it, or "
                 "give another folder; "
                 "rows that are there are not made again"
             ) from None

@@ -51,8 +51,8 @@ def table(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [
         {
             **{column: row.get(column) for column in COLUMNS},
-            "sizes": " ".join(f"{k}={v}" for k, v in row["sizes"].items()),
-            "options": " ".join(f"{k}={v}" for k, v in row["options"].items()),
+            "sizes": " ".join(f"{name}={value}" for name, value in row["sizes"].items()),
+            "options": " ".join(f"{name}={value}" for name, value in row["options"].items()),
             "actions": "  ".join(row.get("actions") or ()),
             "seconds_limit": row["seconds"],
             "evaluations_limit": row["evaluations_limit"],

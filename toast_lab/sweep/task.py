@@ -87,13 +87,17 @@ class Task:
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
-        what = " ".join([self.method, self.model, *(f"{k}={v}" for k, v in self.sizes)])
-        return f"{what} on {self.mesh} of {self.machine}, seed {self.seed}"
+        words = " ".join(
+            [self.method, self.model, *(f"{name}={value}" for name, value in self.sizes)]
+        )
+        return f"{words} on {self.mesh} of {self.machine}, seed {self.seed}"
 
 
 def _mesh_text(mesh: Mapping[str, int] | str) -> str:
-    found = make_mesh(mesh)
-    return ",".join(f"{axis}={size}" for axis, size in zip(found.axes, found.sizes, strict=True))
+    axes_of = make_mesh(mesh)
+    return ",".join(
+        f"{axis}={size}" for axis, size in zip(axes_of.axes, axes_of.sizes, strict=True)
+    )
 
 
 def tasks_of(data: Mapping[str, Any]) -> list[Task]:
@@ -108,21 +112,21 @@ def tasks_of(data: Mapping[str, Any]) -> list[Task]:
         InvalidProblem: listing everything that is wrong: unknown keys, models, sizes, methods and
             machines, meshes that a machine cannot hold, and seeds or budgets that are none.
     """
-    wrong: list[str] = [
+    offenders: list[str] = [
         f"there is no {key!r}{did_you_mean(key, KEYS)}; a sweep has: {', '.join(KEYS)}"
         for key in data
         if key not in KEYS
     ]
-    models = _models(_list(data.get("models"), "models", wrong), wrong)
-    meshes = _meshes(_list(data.get("meshes", ["4x2"]), "meshes", wrong), wrong)
-    machines = _machines(_list(data.get("machines", ["tpu-v5e"]), "machines", wrong), wrong)
-    methods = _methods(_list(data.get("methods", ["mcts"]), "methods", wrong), wrong)
-    seeds = _seeds(data.get("seeds", [0]), wrong)
+    models = _models(_list(data.get("models"), "models", offenders), offenders)
+    meshes = _meshes(_list(data.get("meshes", ["4x2"]), "meshes", offenders), offenders)
+    machines = _machines(_list(data.get("machines", ["tpu-v5e"]), "machines", offenders), offenders)
+    methods = _methods(_list(data.get("methods", ["mcts"]), "methods", offenders), offenders)
+    seeds = _seeds(data.get("seeds", [0]), offenders)
     for mesh, name in itertools.product(meshes, machines):
         try:
             lay_out(find_machine(name), make_mesh(mesh))
         except ToastError as error:
-            wrong.append(f"mesh {mesh} on {name}: {error}")
+            offenders.append(f"mesh {mesh} on {name}: {error}")
     evaluations = data.get("evaluations")
     seconds = data.get("seconds", 30.0 if evaluations is None else None)
     limit = data.get("memory_limit_gib")
@@ -132,9 +136,9 @@ def tasks_of(data: Mapping[str, Any]) -> list[Task]:
         ("memory_limit_gib", limit),
     ):
         if value is not None and (text := checks.number_offence(value, 0.0)):
-            wrong.append(f"{key} {text}")
-    if wrong:
-        raise InvalidProblem("this sweep is not possible:\n" + join_offenders(wrong, 50))
+            offenders.append(f"{key} {text}")
+    if offenders:
+        raise InvalidProblem("this sweep is not possible:\n" + join_offenders(offenders, 50))
     return [
         Task.make(
             model,
@@ -174,53 +178,53 @@ def read_sweep(path: str | Path) -> dict[str, Any]:
     return data
 
 
-def _list(value: Any, key: str, wrong: list[str]) -> list[Any]:
+def _list(value: Any, key: str, offenders: list[str]) -> list[Any]:
     if isinstance(value, list | tuple) and value:
         return list(value)
-    wrong.append(f"{key} must be a list with at least one entry, got {value!r}")
+    offenders.append(f"{key} must be a list with at least one entry, got {value!r}")
     return []
 
 
-def _models(entries: Sequence[Any], wrong: list[str]) -> list[tuple[str, dict[str, Any]]]:
-    found = []
+def _models(entries: Sequence[Any], offenders: list[str]) -> list[tuple[str, dict[str, Any]]]:
+    models = []
     for entry in entries:
-        name, sizes = _model(entry, wrong)
+        name, sizes = _model(entry, offenders)
         if not name:
             continue
         if ":" not in name:
             try:
-                known = registry.sizes(name)
+                known_sizes = registry.sizes(name)
             except FrontendError as error:
-                wrong.append(str(error))
+                offenders.append(str(error))
                 continue
-            wrong += [
-                f"{name} has no size {key!r}{did_you_mean(key, known)}; sizes: {', '.join(known)}"
+            offenders += [
+                f"{name} has no size {key!r}{did_you_mean(key, known_sizes)}; sizes: {', '.join(known_sizes)}"
                 for key in sizes
-                if key not in known
+                if key not in known_sizes
             ]
-        columns = [v if isinstance(v, list) else [v] for v in sizes.values()]
-        found += [
+        columns = [value if isinstance(value, list) else [value] for value in sizes.values()]
+        models += [
             (name, dict(zip(sizes, values, strict=True))) for values in itertools.product(*columns)
         ]
-    return found
+    return models
 
 
-def _model(entry: Any, wrong: list[str]) -> tuple[str, dict[str, Any]]:
+def _model(entry: Any, offenders: list[str]) -> tuple[str, dict[str, Any]]:
     if isinstance(entry, Mapping) and isinstance(entry.get("name"), str):
-        return entry["name"], {k: v for k, v in entry.items() if k != "name"}
+        return entry["name"], {key: value for key, value in entry.items() if key != "name"}
     if not isinstance(entry, str):
-        wrong.append(
+        offenders.append(
             f'a model is a name, "name:size=value,..." or a table with a name, got {entry!r}'
         )
         return "", {}
-    name, sep, text = entry.rpartition(":")
-    if not sep or "=" not in text:
+    name, separator, text = entry.rpartition(":")
+    if not separator or "=" not in text:
         return entry, {}
     sizes = {}
     for item in text.split(","):
         key, is_pair, value = item.partition("=")
         if not is_pair or not key:
-            wrong.append(f"{entry}: {item!r} is not of the form size=value")
+            offenders.append(f"{entry}: {item!r} is not of the form size=value")
             continue
         # Several values of one size are set apart by "|": layers=2|4|8.
         values = [_typed(part) for part in value.split("|")]
@@ -237,52 +241,52 @@ def _typed(text: str) -> Any:
         return text
 
 
-def _meshes(entries: Sequence[Any], wrong: list[str]) -> list[str]:
-    found = []
+def _meshes(entries: Sequence[Any], offenders: list[str]) -> list[str]:
+    meshes = []
     for entry in entries:
         try:
-            found.append(_mesh_text(entry))
+            meshes.append(_mesh_text(entry))
         except ToastError as error:
-            wrong.append(f"mesh {entry}: {error}")
+            offenders.append(f"mesh {entry}: {error}")
         except (TypeError, ValueError, AttributeError):
-            wrong.append(f'a mesh is "4x2", "data=4,model=2" or a table of axes, got {entry!r}')
-    return found
+            offenders.append(f'a mesh is "4x2", "data=4,model=2" or a table of axes, got {entry!r}')
+    return meshes
 
 
-def _machines(entries: Sequence[Any], wrong: list[str]) -> list[str]:
-    found = []
+def _machines(entries: Sequence[Any], offenders: list[str]) -> list[str]:
+    machines = []
     for entry in entries:
         try:
             find_machine(str(entry))
-            found.append(str(entry))
+            machines.append(str(entry))
         except (ToastError, OSError) as error:
-            wrong.append(str(error))
-    return found
+            offenders.append(str(error))
+    return machines
 
 
-def _methods(entries: Sequence[Any], wrong: list[str]) -> list[tuple[str, dict[str, Any]]]:
-    found = []
+def _methods(entries: Sequence[Any], offenders: list[str]) -> list[tuple[str, dict[str, Any]]]:
+    methods = []
     for entry in entries:
         options = dict(entry) if isinstance(entry, Mapping) else {"name": entry}
         name = options.pop("name", None)
         if name not in METHODS:
-            wrong.append(no_method(name))
+            offenders.append(no_method(name))
         else:
-            found.append((str(name), options))
-    return found
+            methods.append((str(name), options))
+    return methods
 
 
-def _seeds(value: Any, wrong: list[str]) -> list[int]:
+def _seeds(value: Any, offenders: list[str]) -> list[int]:
     try:
         if isinstance(value, str):
-            found = [seed for part in value.split(",") for seed in _span(part)]
+            seeds = [seed for part in value.split(",") for seed in _span(part)]
         else:
-            found = [value] if isinstance(value, int) else list(value)
-        if not found or any(checks.whole_offence(s, 0, checks.MOST_SEED) for s in found):
+            seeds = [value] if isinstance(value, int) else list(value)
+        if not seeds or any(checks.whole_offence(seed, 0, checks.MOST_SEED) for seed in seeds):
             raise ValueError
-        return found
+        return seeds
     except (TypeError, ValueError):
-        wrong.append(
+        offenders.append(
             f"seeds are whole numbers from 0 to {checks.MOST_SEED}, at most {_MOST_SEEDS} of "
             "them, such as [0, 1], "
             f'"0-4" or "0,3", got {value!r:.80}'
@@ -291,8 +295,8 @@ def _seeds(value: Any, wrong: list[str]) -> list[int]:
 
 
 def _span(text: str) -> range:
-    first, sep, last = text.strip().partition("-")
-    found = range(int(first), int(last if sep else first) + 1)
-    if len(found) > _MOST_SEEDS:
+    first, separator, last = text.strip().partition("-")
+    seeds = range(int(first), int(last if separator else first) + 1)
+    if len(seeds) > _MOST_SEEDS:
         raise ValueError(text)
-    return found
+    return seeds

@@ -11,7 +11,6 @@ from __future__ import annotations
 import datetime
 import functools
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform
@@ -20,11 +19,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from toast_lab.compare.facts import host_cpu
 from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import ToastError
 from toast_lab.frontends import load
 from toast_lab.ir.model import Model
+from toast_lab.runtime.compile_child import versions
 from toast_lab.search import search_child
 from toast_lab.search.contract import Budget
 from toast_lab.search.methods import METHODS, ensure
@@ -54,12 +55,13 @@ def _loaded(model: str, sizes: str) -> Loaded:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # tracing needs no accelerator
     started = time.monotonic()
     given: dict[str, Any] = {
-        k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(sizes).items()
+        name: tuple(size) if isinstance(size, list) else size
+        for name, size in json.loads(sizes).items()
     }
-    found = load(model, **given)
+    traced_model = load(model, **given)
     traced = time.monotonic()
-    analysis = analyse(found)
-    return Loaded(found, analysis, traced - started, time.monotonic() - traced)
+    analysis = analyse(traced_model)
+    return Loaded(traced_model, analysis, traced - started, time.monotonic() - traced)
 
 
 def loaded(task: Task) -> Loaded:
@@ -89,11 +91,11 @@ def run_task(
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     row = {**task_row(task), **where(), "date": today}
     try:
-        found = loaded(task)
-        problem = problem_of(task, found.analysis)
+        ready = loaded(task)
+        problem = problem_of(task, ready.analysis)
     except ToastError as error:
         return {**row, "status": search_child.FAILED, "message": str(error), "curve": []}
-    options = {**expert_options(task.method, found.model), **dict(task.options)}
+    options = {**expert_options(task.method, ready.model), **dict(task.options)}
     for attempt in range(1 + max(retries, 0)):
         outcome = search_child.search_in_child(
             problem,
@@ -110,10 +112,10 @@ def run_task(
     last = outcome.last
     return {
         **row,
-        "program": found.model.program.digest(),
-        "ops": found.model.program.n_ops,
-        "load_s": found.load_s,
-        "analyse_s": found.analyse_s,
+        "program": ready.model.program.digest(),
+        "ops": ready.model.program.n_ops,
+        "load_s": ready.load_s,
+        "analyse_s": ready.analyse_s,
         "memory_limit_bytes": problem.memory_limit_bytes,
         "unsharded_time_s": base_time_s,
         "unsharded_peak_bytes": base_peak_bytes,
@@ -129,7 +131,7 @@ def run_task(
         "own_best_s": last.elapsed_s if last else None,
         "bound": outcome.bound,
         "actions": list(outcome.actions),
-        "curve": [[*p[:6]] for p in outcome.points],
+        "curve": [[*point[:6]] for point in outcome.points],
     }
 
 
@@ -166,25 +168,12 @@ def expert_options(method: str, model: Model) -> dict[str, Any]:
 def where() -> dict[str, Any]:
     """Where and with which code the row was made."""
     return {
-        "cpu": cpu_name(),
+        "cpu": host_cpu(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "code": code_digest(),
-        "versions": {
-            name: importlib.metadata.version(name) for name in ("jax", "numba", "numpy", "scipy")
-        },
+        "versions": versions(("jax", "numba", "numpy", "scipy")),
     }
-
-
-def cpu_name() -> str:
-    """The processor's model, as the system calls it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(
-            line.partition(":")[2].strip() for line in lines if line.startswith("model name")
-        )
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 @functools.cache

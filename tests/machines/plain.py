@@ -1,0 +1,16 @@
+"""A machine with round numbers, for sums in the head; the rates differ to tell terms apart."""
+
+from __future__ import annotations
+
+from toast_lab.machines.links import Link
+from toast_lab.machines.machine_model import Machine
+
+#: Every mesh axis has a closed ring of its own; nothing but flops, memory and rates takes time.
+PLAIN = Machine(
+    name="plain",
+    flops={"f32": 1e6},
+    memory_bytes=1e9,
+    memory_bytes_per_s=1e3,
+    links=(Link("links", "ring", bytes_per_s=1e2, latency_s=0.0),),
+    op_overhead_s=0.0,
+)
