@@ -32,7 +32,8 @@ __all__ = [
 ]
 
 
-Axes = tuple[str, ...]  # "m", or part of an axis as "m:(2)2"
+# "m", or part of an axis as "m:(2)2"
+Axes = tuple[str, ...]
 
 
 def make_context() -> ir.Context:
@@ -81,7 +82,8 @@ def stablehlo_of_hlo(data: bytes) -> bytes:
     while at < len(data):
         key, at = _varint(data, at)
         size, at = _varint(data, at)
-        if key == 1 << 3 | 2:  # field 1, a message: the HloModuleProto
+        # field 1, a message: the HloModuleProto
+        if key == 1 << 3 | 2:
             return bytes(_jax.mlir.hlo_to_stablehlo(data[at : at + size]))
         at += size
     raise ValueError("no HLO module in this dump")
@@ -316,7 +318,8 @@ SHARDY_LOWERING = (
     "canonicalize",
     "sdy-resolve-permutation-factors",
     "func.func(sdy-reshard-to-collectives)",
-    "canonicalize",  # this makes reduce_scatters
+    # this makes reduce_scatters
+    "canonicalize",
 )
 
 _AXIS = re.compile(r'"(\w+)"(?::\((\d+)\)(\d+))?')
@@ -325,20 +328,24 @@ _AXIS = re.compile(r'"(\w+)"(?::\((\d+)\)(\d+))?')
 class RawCollective(NamedTuple):
     """One sdy collective of a lowered module, in program order."""
 
-    kind: str  #: "all_gather", "all_reduce", "all_slice", ...
+    #: "all_gather", "all_reduce", "all_slice", ...
+    kind: str
     axes: Axes
-    parent: int  #: the collective whose result it takes, -1: a value of the program
+    #: the collective whose result it takes, -1: a value of the program
+    parent: int
     #: number (see ``read_collectives``) of the op that made that value, -1: an op that the passes
     #: put there
     op: int
     #: which result of that op; -1 - i: what a loop with that number starts its rounds with as value
     #: i
     result: int
-    before: tuple[Axes, ...]  #: axes per dim
+    #: axes per dim
+    before: tuple[Axes, ...]
     after: tuple[Axes, ...]
     shape: tuple[int, ...]
     element: str
-    read: bool  #: does anything but further collectives take its result?
+    #: does anything but further collectives take its result?
+    read: bool
 
 
 def lower_with_shardy(module: ir.Module) -> None:

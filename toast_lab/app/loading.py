@@ -70,7 +70,7 @@ class Loading:
         sizes = dict(sizes or {})
         with self.guarded():
             if loads_at_once(which, sizes):
-                registry.maker(which)
+                registry.built_in(which)
                 loaded = _load_here(which, tuple(sorted(sizes.items())))
                 self.show(loaded, which, sizes)
                 if then is not None:
@@ -80,7 +80,7 @@ class Loading:
             if ":" in which:
                 self._start("load", f"loading {which}", taken, worker.load_own, which, sizes)
             else:
-                registry.maker(which)
+                registry.built_in(which)
                 self._start(
                     "load",
                     f"loading {which}",

@@ -94,10 +94,10 @@ def _check_layout(args: argparse.Namespace) -> None:
 
     if not getattr(args, "machine", None):
         return
-    found = machine(args.machine)
+    machine_model = machine(args.machine)
     if getattr(args, "mesh", None):
         for mesh in _meshes(args):
-            lay_out(found, mesh)
+            lay_out(machine_model, mesh)
 
 
 def _check_devices(args: argparse.Namespace, meshes: Sequence[Mesh]) -> None:
@@ -145,9 +145,9 @@ def _check_search(args: argparse.Namespace) -> None:
         asked = {"seed": args.seed, "method": args.method}
         if trace is not None:
             wrong = [
-                f"{k} {trace.about.get(k)!r}, not {v!r}"
-                for k, v in asked.items()
-                if v not in (None, trace.about.get(k))
+                f"{key} {trace.about.get(key)!r}, not {value!r}"
+                for key, value in asked.items()
+                if value not in (None, trace.about.get(key))
             ]
             if wrong:
                 raise InvalidProblem(f"--resume {args.resume}: its trace has {'; '.join(wrong)}")
@@ -163,12 +163,13 @@ def search_settings(args: argparse.Namespace) -> tuple[str, Trace | None, dict[s
 
     trace = Trace.load(args.resume) if args.resume else None
     method = args.method or (trace.about.get("method", "mcts") if trace is not None else "mcts")
-    cls = method_named(method)
-    defaults = {name: option.default for name, option in cls.options().items()}
+    search_method = method_named(method)
+    defaults = {name: option.default for name, option in search_method.options().items()}
     wanted = [*args.option, *([f"threads={args.threads}"] if args.threads else [])]
     words = Words("--option", "option", f"options of {method}", "--option depth=8")
     options = _read_values(wanted, defaults, words, closed=True)
-    cls.of(options)  # all that is wrong is said before a model is loaded
+    # all that is wrong is said before a model is loaded
+    search_method.of(options)
     return method, trace, options
 
 
@@ -180,7 +181,8 @@ def check_folder(path: str | None, option: str) -> None:
 
 def _folder_offence(path: str, option: str) -> str:
     if Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir():
-        return ""  # a device or a pipe: nothing is made in its folder
+        # a device or a pipe: nothing is made in its folder
+        return ""
     if (
         not os.access(Path(path).absolute().parent, os.W_OK | os.X_OK)
         or not Path(path).absolute().parent.is_dir()
@@ -195,15 +197,15 @@ def _folder_offence(path: str, option: str) -> str:
 
 def _out_offence(path: str, option: str) -> str:
     """What is wrong with a folder that is made if it is not there."""
-    there = Path(path).absolute()
-    while not there.exists():
-        there = there.parent
-    if not there.is_dir():
-        return f"{option} {path}: {there} is a file, give a folder"
+    existing = Path(path).absolute()
+    while not existing.exists():
+        existing = existing.parent
+    if not existing.is_dir():
+        return f"{option} {path}: {existing} is a file, give a folder"
     return (
         ""
-        if os.access(there, os.W_OK | os.X_OK)
-        else (f"{option} {path}: {there} cannot be written to")
+        if os.access(existing, os.W_OK | os.X_OK)
+        else (f"{option} {path}: {existing} cannot be written to")
     )
 
 
@@ -281,30 +283,30 @@ def _read_values(
 
     All offenders are listed.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     wrong = []
     for item in items:
-        key, sep, text = item.partition("=")
-        if not sep or not key:
+        key, separator, text = item.partition("=")
+        if not separator or not key:
             wrong.append(
                 f"{item!r} is not of the form {words.one}=value "
                 f'(give MODEL before {words.flag}, as in "{words.example}")'
             )
             continue
         if closed and key not in defaults:
-            known = ", ".join(f"{k}={v}" for k, v in defaults.items()) or "none"
+            known = ", ".join(f"{name}={default}" for name, default in defaults.items()) or "none"
             wrong.append(
                 f"there is no {words.one} {key!r}{did_you_mean(key, defaults)}; "
                 f"{words.all}: {known}"
             )
             continue
         try:
-            found[key] = _typed(text, defaults.get(key))
+            values[key] = _typed(text, defaults.get(key))
         except ValueError:
             wrong.append(f"{item}: {text!r} is not {_kind_text(defaults[key])}")
     if wrong:
         raise FrontendError(f"{words.flag}: " + "; ".join(wrong))
-    return found
+    return values
 
 
 def _typed(text: str, default: Any) -> Any:
@@ -363,7 +365,7 @@ def mesh_of(path: str) -> Any:
     """The mesh of a saved plan, as axes and sizes."""
     try:
         data = json.loads(Path(path).read_text())
-        return {str(a): s for a, s in data["mesh"].items()}
+        return {str(axis): size for axis, size in data["mesh"].items()}
     except OSError as error:
         raise InvalidPlan(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from toast_lab.commands import common, keeping, output
+from toast_lab.commands import command_options, common, keeping, output
 from toast_lab.text import bytes_text, line_text
 
 if TYPE_CHECKING:
@@ -14,6 +14,22 @@ if TYPE_CHECKING:
     from toast_lab.runtime.compiled import Compiled
     from toast_lab.runtime.diff import CompiledDiff
     from toast_lab.sharding.plan import ShardingPlan
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``toast-lab compile``."""
+    command_options.model(parser)
+    command_options.problem(parser, "the topology's")
+    command_options.plan(parser)
+    parser.add_argument(
+        "--topology",
+        default="tpu:v5e:4x4",
+        help='"tpu:v5e:4x4" (needs libtpu, no TPU), "cpu:8" (virtual devices) or "gpu" '
+        "(%(default)s)",
+    )
+    parser.add_argument("--no-cache", action="store_true", help="compile anew and keep nothing")
+    parser.add_argument("--all", action="store_true", help="print every row of long tables")
+    command_options.save(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,6 +65,10 @@ def run(args: argparse.Namespace) -> int:
         )
     cost = price(problem, plan)
     diff = diff_compiled(problem, plan, compiled) if compiled.fits else None
+
+    def show(out: output.Out) -> None:
+        _show(out, problem, plan, cost=cost, compiled=compiled, diff=diff, everything=args.all)
+
     data = {
         "model": output.model_data(model),
         "problem": output.problem_data(problem),
@@ -57,18 +77,19 @@ def run(args: argparse.Namespace) -> int:
         "compiled": compiled.to_json(),
         "diff": diff.tidy() if diff else None,
     }
-    output.emit(args, data, lambda out: _show(out, args, problem, plan, cost, compiled, diff))
+    output.emit(args, data, show)
     return 0 if compiled.fits else 1
 
 
 def _show(
     out: output.Out,
-    args: argparse.Namespace,
     problem: Problem,
     plan: ShardingPlan,
+    *,
     cost: Cost,
     compiled: Compiled,
     diff: CompiledDiff | None,
+    everything: bool,
 ) -> None:
     output.show_plan(out, plan)
     out.print(
@@ -101,15 +122,21 @@ def _show(
         out.table(
             "Largest allocations of the refused program",
             (">bytes", "~shape", "~op"),
-            [(bytes_text(a.bytes), a.shape, a.op_name) for a in compiled.allocations],
-            None if args.all else 10,
+            [
+                (bytes_text(allocation.bytes), allocation.shape, allocation.op_name)
+                for allocation in compiled.allocations
+            ],
+            None if everything else 10,
         )
     if diff is None:
         return
     out.table(
         "Collectives of a step",
         ("kind", ">priced", ">compiled"),
-        [(kind, bytes_text(a), bytes_text(b)) for kind, (a, b) in diff.bytes_by_kind().items()],
+        [
+            (kind, bytes_text(priced), bytes_text(compiled_bytes))
+            for kind, (priced, compiled_bytes) in diff.bytes_by_kind().items()
+        ],
     )
     if diff.different:
         out.table(
@@ -117,15 +144,15 @@ def _show(
             ("op", "~at", "~priced", "~compiled", "~why"),
             [
                 (
-                    r.what,
-                    line_text(r.where),
-                    r.predicted or "-",
-                    r.compiled or "-",
-                    r.reason or "unexplained",
+                    row.what,
+                    line_text(row.where),
+                    row.predicted or "-",
+                    row.compiled or "-",
+                    row.reason or "unexplained",
                 )
-                for r in diff.different
+                for row in diff.different
             ],
-            None if args.all else 20,
+            None if everything else 20,
         )
 
 

@@ -7,7 +7,13 @@ from __future__ import annotations
 
 import argparse
 
-from toast_lab.commands import common, output
+from toast_lab.commands import command_options, common, output
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``toast-lab conflicts``."""
+    command_options.model(parser)
+    command_options.problem(parser)
 
 
 def run(args: argparse.Namespace) -> int:

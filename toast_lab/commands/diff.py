@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from toast_lab.commands import common, output
+from toast_lab.commands import command_options, common, output
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``toast-lab diff``."""
+    command_options.model(parser)
+    parser.add_argument("before", metavar="PLAN", help="a plan that --save wrote")
+    parser.add_argument("after", metavar="OTHER", help="another one")
+    command_options.problem(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -13,13 +21,14 @@ def run(args: argparse.Namespace) -> int:
 
     common.check_early(args)
     model = common.load_model(args)
-    args.plan = args.before  # gives the mesh if none is asked for
+    # gives the mesh if none is asked for
+    args.plan = args.before
     problem = common.make_problem(args, common.analyse(args, model))
     plans = [common.load_plan(path, problem) for path in (args.before, args.after)]
-    found = difference(problem, *plans)
+    comparison = difference(problem, *plans)
     data = {
         "model": output.model_data(model),
         "problem": output.problem_data(problem),
-        **found.to_json(),
+        **comparison.to_json(),
     }
-    return output.emit(args, data, lambda out: print(found))
+    return output.emit(args, data, lambda out: print(comparison))

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import argparse
 
-from toast_lab.commands import common, keeping, output, reports
+from toast_lab.commands import command_options, common, keeping, output, reports
 from toast_lab.commands.search import search_data
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``toast-lab list``."""
+    command_options.model(parser)
+    command_options.problem(parser)
+    command_options.plan(parser)
+    command_options.search(parser, seconds=10.0)
+    command_options.save(parser)
 
 
 def run(args: argparse.Namespace) -> int:

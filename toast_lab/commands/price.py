@@ -5,13 +5,22 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from toast_lab.commands import common, keeping, output, reports
+from toast_lab.commands import command_options, common, keeping, output, reports
 from toast_lab.errors import InvalidPlan
 from toast_lab.text import bytes_text, line_text
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Cost, Problem
     from toast_lab.sharding.plan import ShardingPlan
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``toast-lab price``."""
+    command_options.model(parser)
+    command_options.problem(parser)
+    command_options.pins(parser)
+    command_options.plan(parser)
+    command_options.save(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -38,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
             **output.cost_data(cost),
             "ops": [op._asdict() for op in cost.ops],
             "peak_op": cost.peak_op,
-            "at_peak": [h._asdict() for h in cost.at_peak],
+            "at_peak": [held._asdict() for held in cost.at_peak],
             "timeline_bytes": cost.timeline_bytes.tolist(),
         },
         "divisibility": reports.divisibility_data(problem.divisibility(plan)),
@@ -67,14 +76,17 @@ def _show(out: output.Out, problem: Problem, plan: ShardingPlan, cost: Cost) -> 
             for op in slowest
         ],
     )
-    at = (
+    peak_line = (
         problem.analysis.program.where(cost.peak_op)
         if cost.peak_op < problem.analysis.program.n_ops
         else ("the end")
     )
     out.table(
-        f"Largest of {len(cost.at_peak)} things in memory at its peak, {line_text(at)}",
+        f"Largest of {len(cost.at_peak)} things in memory at its peak, {line_text(peak_line)}",
         ("what", "~name", ">bytes", "~made or needed at"),
-        [(h.what, h.value, bytes_text(h.bytes), line_text(h.where)) for h in cost.at_peak[:8]],
+        [
+            (held.what, held.value, bytes_text(held.bytes), line_text(held.where))
+            for held in cost.at_peak[:8]
+        ],
     )
     reports.show_divisibility(out, problem.divisibility(plan))

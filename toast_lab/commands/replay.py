@@ -5,10 +5,28 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from toast_lab.commands import common, output, stopping
+from toast_lab.commands import command_options, common, output, stopping
 
 if TYPE_CHECKING:
     from toast_lab.runtime.child import Progress
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``toast-lab replay``."""
+    command_options.model(parser)
+    parser.add_argument(
+        "plan", metavar="PLAN", help="a plan that --save wrote, for a mesh of any size"
+    )
+    command_options.problem(parser)
+    parser.add_argument(
+        "--device", default="cpu", help='"cpu", "gpu", "tpu" or "auto" (%(default)s)'
+    )
+    parser.add_argument(
+        "--repeats", type=command_options.positive_int, default=10, help="timed steps (%(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=command_options.seed, default=0, help="of the made-up inputs (%(default)s)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -23,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         def on_event(event: Progress) -> None:
             update(event.fraction, event.stage)
 
-        done = replay(
+        replayed = replay(
             model,
             plan,
             args.device,
@@ -37,6 +55,6 @@ def run(args: argparse.Namespace) -> int:
     data: dict[str, Any] = {
         "model": output.model_data(model),
         "problem": output.problem_data(problem),
-        "replay": done.to_json(),
+        "replay": replayed.to_json(),
     }
-    return output.emit(args, data, lambda out: print(done))
+    return output.emit(args, data, lambda out: print(replayed))

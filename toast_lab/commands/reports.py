@@ -37,7 +37,7 @@ def coverage_data(report: Coverage) -> dict[str, Any]:
                 "whole": row.whole,
                 "count": row.op_count,
                 "ops": row.ops,
-                "lines": [{"where": w, "ops": n} for w, n in row.lines],
+                "lines": [{"where": where, "ops": op_count} for where, op_count in row.lines],
                 "colours": row.colours,
                 "flops": row.flops,
                 "bytes": row.bytes,
@@ -78,7 +78,11 @@ def show_coverage(out: output.Out, report: Coverage, *, everything: bool = False
     out.print(f"Coverage: {report.headline()}.")
     if report.whole_rows:
         _coverage_table(out, "Held whole", report.whole_rows, limit)
-    rows = report.other_rows if everything else tuple(r for r in report.other_rows if not r.colours)
+    rows = (
+        report.other_rows
+        if everything
+        else tuple(row for row in report.other_rows if not row.colours)
+    )
     if rows:
         _coverage_table(out, "Split along some dims only, or counted by assumption", rows, limit)
     left_out = len(report.other_rows) - len(rows)
@@ -131,7 +135,7 @@ def show_divisibility(out: output.Out, report: Divisibility, *, everything: bool
             else ("Large arguments that nothing can cut")
         )
         cells = [
-            (r.argument, r.type, bytes_text(r.bytes), share_text(r.bytes_share), r.why)
-            for r in report.arguments
+            (row.argument, row.type, bytes_text(row.bytes), share_text(row.bytes_share), row.why)
+            for row in report.arguments
         ]
         out.table(title, ("~argument", "type", ">bytes", ">of all", "~why"), cells, limit)

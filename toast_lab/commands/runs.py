@@ -8,9 +8,27 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from toast_lab.commands import common, keeping, output
+from toast_lab.commands import command_options, common, keeping, output
 from toast_lab.errors import InvalidProblem, join_offenders
 from toast_lab.text import bytes_text
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``toast-lab runs``."""
+    parser.add_argument("show", metavar="show ID", nargs="*", help="everything about one row")
+    parser.add_argument("--model", help="rows of this model only")
+    parser.add_argument(
+        "--limit",
+        type=command_options.positive_int,
+        metavar="N",
+        help="the newest ones (20; all with --csv)",
+    )
+    parser.add_argument("--csv", metavar="FILE", help="write the rows")
+    parser.add_argument(
+        "--store",
+        metavar="FILE",
+        help="($TOAST_LAB_RUNS, or runs.sqlite in the user's data folder)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -72,19 +90,19 @@ def _list(out: output.Out, path: str, rows: list[dict[str, Any]]) -> None:
         ),
         [
             (
-                r["id"],
-                r["time_utc"][:16].replace("T", " "),
-                r["model"],
-                r["name"],
-                r["mesh"],
-                f"{r['devices']} {r['device_kind']}",
-                r["status"],
-                _time(r["median_s"]),
-                _bytes(r),
-                "-" if r["max_relative_error"] is None else f"{r['max_relative_error']:.0e}",
-                _time(r["predicted_time_s"]),
+                row["id"],
+                row["time_utc"][:16].replace("T", " "),
+                row["model"],
+                row["name"],
+                row["mesh"],
+                f"{row['devices']} {row['device_kind']}",
+                row["status"],
+                _time(row["median_s"]),
+                _bytes(row),
+                "-" if row["max_relative_error"] is None else f"{row['max_relative_error']:.0e}",
+                _time(row["predicted_time_s"]),
             )
-            for r in rows
+            for row in rows
         ],
     )
 
@@ -100,12 +118,22 @@ def _bytes(row: dict[str, Any]) -> str:
 
 def _show(out: output.Out, row: dict[str, Any]) -> None:
     plan = row["plan"] or {}
-    brief = {k: v for k, v in row.items() if k not in ("plan", "measured")}
+    brief = {key: value for key, value in row.items() if key not in ("plan", "measured")}
     cells = [
-        (k, json.dumps(v) if isinstance(v, dict | list) else "-" if v is None else v)
-        for k, v in brief.items()
+        (
+            key,
+            json.dumps(value)
+            if isinstance(value, dict | list)
+            else "-"
+            if value is None
+            else value,
+        )
+        for key, value in brief.items()
     ]
-    measured = {k: v for k, v in row["measured"].items() if k != "collectives"}
-    cells += [(k, json.dumps(v) if isinstance(v, dict | list) else v) for k, v in measured.items()]
+    measured = {key: value for key, value in row["measured"].items() if key != "collectives"}
+    cells += [
+        (key, json.dumps(value) if isinstance(value, dict | list) else value)
+        for key, value in measured.items()
+    ]
     cells.append(("actions", " ".join(plan.get("actions", ())) or "-"))
     out.table(f"Row {row['id']} (--json has its plan and every collective)", ("", "~"), cells)

@@ -5,13 +5,25 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from toast_lab.commands import common, keeping, output, reports
+from toast_lab.commands import command_options, common, keeping, output, reports
+from toast_lab.search.methods import options_text
 from toast_lab.text import gap_text
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Problem
     from toast_lab.frontends import Model
     from toast_lab.search.contract import SearchResult
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``toast-lab search``."""
+    command_options.model(parser)
+    command_options.problem(parser)
+    command_options.pins(parser)
+    command_options.search(parser, seconds=30.0)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = options_text()
+    command_options.save(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -24,13 +36,13 @@ def run(args: argparse.Namespace) -> int:
     problem = common.make_problem(args, common.analyse(args, model))
     result = common.search_plan(args, problem, model)
     keeping.keep_plan(args, result.plan, problem)
-    return show_found(args, model, problem, result)
+    return show_result(args, model, problem, result)
 
 
-def show_found(
+def show_result(
     args: argparse.Namespace, model: Model, problem: Problem, result: SearchResult
 ) -> int:
-    """Print what a search found."""
+    """Print the plan of a search, its price and how the search went."""
     data = {
         "model": output.model_data(model),
         "problem": output.problem_data(problem),

@@ -16,9 +16,11 @@ import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
-TERMINATED = 128 + signal.SIGTERM  #: exit status, as shells give it
+#: exit status, as shells give it
+TERMINATED = 128 + signal.SIGTERM
 
-_terminated = False  # signals are the whole process's, so what came of them is, too
+# signals are the whole process's, so what came of them is, too
+_terminated = False
 
 
 class Terminated(KeyboardInterrupt):
@@ -96,7 +98,8 @@ def _note(number: int, frame: Any) -> None:
 
 def _answer_termination(handler: Callable[[int, Any], None]) -> None:
     if not _terminated:
-        with contextlib.suppress(ValueError):  # not the main thread
+        # not the main thread
+        with contextlib.suppress(ValueError):
             signal.signal(signal.SIGTERM, handler)
 
 

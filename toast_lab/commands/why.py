@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from toast_lab.commands import common, keeping, output
+from toast_lab.commands import command_options, common, keeping, output
 
 
 def number_or_text(question: str) -> int | str:
@@ -14,6 +14,21 @@ def number_or_text(question: str) -> int | str:
         if question.isascii() and question.isdigit() and len(question) < 10
         else question
     )
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``toast-lab why``."""
+    command_options.model(parser)
+    parser.add_argument(
+        "question",
+        metavar="WHICH",
+        help="a kind (all_gather), a kind of op, a value, part of a source line (model.py:31), "
+        "or a number",
+    )
+    command_options.problem(parser)
+    command_options.plan(parser)
+    command_options.search(parser, seconds=10.0)
+    command_options.save(parser)
 
 
 def run(args: argparse.Namespace) -> int:

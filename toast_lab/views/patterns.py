@@ -11,7 +11,8 @@ import re
 
 from toast_lab.errors import ToastError
 
-LONGEST = 200  #: characters of a pattern
+#: characters of a pattern
+LONGEST = 200
 
 
 def matching(pattern: str, texts: list[str]) -> list[int]:
@@ -24,7 +25,7 @@ def matching(pattern: str, texts: list[str]) -> list[int]:
             f"the pattern has {len(pattern)} characters, at most {LONGEST} are searched for"
         )
     try:
-        found = re.compile(pattern, re.IGNORECASE)
+        expression = re.compile(pattern, re.IGNORECASE)
     except re.error as error:
         place = "" if error.pos is None else f" at character {error.pos + 1}"
         raise ToastError(
@@ -33,10 +34,10 @@ def matching(pattern: str, texts: list[str]) -> list[int]:
         ) from None
     except (OverflowError, RecursionError) as error:
         raise ToastError(f"{pattern!r} is no regular expression: {error}") from None
-    return [i for i, text in enumerate(texts) if found.search(text)]
+    return [index for index, text in enumerate(texts) if expression.search(text)]
 
 
 def containing(word: str, texts: list[str]) -> list[int]:
     """Indices of the texts that contain a word, case ignored."""
     word = word.casefold()
-    return [i for i, text in enumerate(texts) if word in text.casefold()]
+    return [index for index, text in enumerate(texts) if word in text.casefold()]
