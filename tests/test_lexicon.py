@@ -58,8 +58,13 @@ def modules(package: Path = PACKAGE) -> tuple[tuple[str, str, ast.Module], ...]:
     )
 
 
-def definitions(package: Path) -> Iterator[Definition]:
+@functools.cache
+def definitions(package: Path) -> tuple[Definition, ...]:
     """Names of classes, functions, parameters and variables."""
+    return tuple(_definitions(package))
+
+
+def _definitions(package: Path) -> Iterator[Definition]:
     for path, _, tree in modules(package):
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

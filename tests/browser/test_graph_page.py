@@ -177,7 +177,7 @@ def test_search_finds_by_text_and_by_pattern_and_says_what_is_wrong(attention: P
     field.fill("^(div|transpose")
     field.press("Enter")
     expect(page.get_by_role("alert")).to_contain_text(
-        "is no regular expression: missing ), unterminated subpattern"
+        "is not a regular expression: missing ), unterminated subpattern"
     )
     field.fill("= (div|transpose)[(]")
     field.press("Enter")

@@ -13,7 +13,6 @@ from toast_lab.text import bytes_text
 
 if TYPE_CHECKING:
     from toast_lab.runtime.calibrate import Calibration
-    from toast_lab.runtime.calibrate_child import Progress
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -56,15 +55,11 @@ def run(args: argparse.Namespace) -> int:
         output.progress(f"calibrating {args.devices}") as update,
         stopping.stop_gently() as stopped,
     ):
-
-        def on_event(event: Progress) -> None:
-            update(event.fraction, event.stage)
-
         calibration = calibrate(
             args.devices,
             name=path.stem,
             time_limit_s=args.time_limit,
-            on_event=on_event,
+            on_event=output.stages_to(update),
             cancel=stopped,
             quick=args.quick,
         )

@@ -1,4 +1,4 @@
-"""What the commands share in coming in: from arguments to models, problems, plans and searches."""
+"""From arguments to models, problems, plans and searches, for all commands."""
 
 from __future__ import annotations
 
@@ -46,12 +46,10 @@ WRITTEN = ("save", "trace", "csv", "page", "python", "patch", "test", "rules", "
 
 
 def check_early(args: argparse.Namespace) -> None:
-    """Refuse what can be seen to be wrong before minutes are spent on tracing and searching.
+    """Refuse wrong options before minutes are spent on tracing and searching; list all of them.
 
-    All of it is listed.
-
-    Whatever options a command has are looked at, by their names: machine, mesh, plans, devices,
-    topology, files to be written, and the search's.
+    Checks those of these options that the command has: machine, mesh, plans, devices, topology,
+    files to write, and the options of searches.
     """
     wrong: list[ToastError] = []
     meshes: list[Mesh] = []
@@ -73,10 +71,7 @@ def check_early(args: argparse.Namespace) -> None:
 
 
 def _meshes(args: argparse.Namespace) -> list[Mesh]:
-    """The meshes that a command will work on.
-
-    They are the one asked for, else those of its plans, else the default one.
-    """
+    """The meshes of a command: the one given, else those of its plans, else the default one."""
     from toast_lab.sharding.mesh import make_mesh
 
     if getattr(args, "mesh", None):
@@ -101,7 +96,7 @@ def _check_layout(args: argparse.Namespace) -> None:
 
 
 def _check_devices(args: argparse.Namespace, meshes: Sequence[Mesh]) -> None:
-    """Devices and topologies go with the meshes; accelerators are looked for, in a child."""
+    """Refuse devices and topologies that do not fit the meshes; a child looks for accelerators."""
     from toast_lab.runtime import devices as dev
 
     if getattr(args, "device", None):
@@ -154,9 +149,9 @@ def _check_search(args: argparse.Namespace) -> None:
 
 
 def search_settings(args: argparse.Namespace) -> tuple[str, Trace | None, dict[str, Any]]:
-    """(method, trace to go on from, options of the method) that the arguments name.
+    """(method, trace to continue, options of the method) that the arguments name.
 
-    All wrong options are listed.
+    Raises FrontendError listing every wrong option.
     """
     from toast_lab.search.methods import method_named
     from toast_lab.search.trace import Trace
@@ -168,7 +163,7 @@ def search_settings(args: argparse.Namespace) -> tuple[str, Trace | None, dict[s
     wanted = [*args.option, *([f"threads={args.threads}"] if args.threads else [])]
     words = Words("--option", "option", f"options of {method}", "--option depth=8")
     options = _read_values(wanted, defaults, words, closed=True)
-    # all that is wrong is said before a model is loaded
+    # Every offence is reported before a model is loaded
     search_method.of(options)
     return method, trace, options
 
@@ -181,7 +176,7 @@ def check_folder(path: str | None, option: str) -> None:
 
 def _folder_offence(path: str, option: str) -> str:
     if Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir():
-        # a device or a pipe: nothing is made in its folder
+        # A device or a pipe: no file is created in its folder
         return ""
     if (
         not os.access(Path(path).absolute().parent, os.W_OK | os.X_OK)
@@ -191,12 +186,12 @@ def _folder_offence(path: str, option: str) -> str:
     if Path(path).is_dir():
         return f"{option} {path}: this is a folder, give a file"
     if Path(path).exists() and not os.access(path, os.W_OK):
-        return f"{option} {path}: this file is there and cannot be written to"
+        return f"{option} {path}: this file exists and cannot be written to"
     return ""
 
 
 def _out_offence(path: str, option: str) -> str:
-    """What is wrong with a folder that is made if it is not there."""
+    """What is wrong with a folder that is created if it does not exist."""
     existing = Path(path).absolute()
     while not existing.exists():
         existing = existing.parent
@@ -210,10 +205,7 @@ def _out_offence(path: str, option: str) -> str:
 
 
 def load_model(args: argparse.Namespace) -> Model:
-    """The MODEL argument with its ``--set`` sizes, whatever it names.
-
-    What was done to it goes to stderr.
-    """
+    """The model that MODEL and ``--set`` name; notes about it go to stderr."""
     model = _load_model(args)
     for note in model.notes:
         print(f"note: {note}", file=sys.stderr)
@@ -241,11 +233,10 @@ def _load_model(args: argparse.Namespace) -> Model:
 
 
 def _trace_on_cpu() -> None:
-    """Let JAX see the CPU only in this process.
+    """Let JAX see only the CPU in this process.
 
-    It just traces, and a GPU's memory is for the child that runs.
-
-    The variable is put back, since children inherit it.
+    It just traces, and a GPU's memory is for the child that runs.  The variable is put back, since
+    children inherit it.
     """
     before = os.environ.get("JAX_PLATFORMS")
     os.environ["JAX_PLATFORMS"] = "cpu"
@@ -268,7 +259,7 @@ def read_sizes(items: Iterable[str], defaults: dict[str, Any]) -> dict[str, Any]
 
 
 class Words(NamedTuple):
-    """What ``_read_values`` says of what it reads."""
+    """Words for the messages of ``_read_values``."""
 
     flag: str
     one: str
@@ -361,6 +352,12 @@ def make_problem(args: argparse.Namespace, analysis: Analysis) -> Problem:
     return problem
 
 
+def load_problem(args: argparse.Namespace) -> tuple[Model, Problem]:
+    """The model of the arguments, and the problem that they make of it."""
+    model = load_model(args)
+    return model, make_problem(args, analyse(args, model))
+
+
 def mesh_of(path: str) -> Any:
     """The mesh of a saved plan, as axes and sizes."""
     try:
@@ -391,12 +388,6 @@ def _given_plan(args: argparse.Namespace, problem: Problem) -> ShardingPlan | No
     if args.actions is not None:
         return ShardingPlan.from_actions(problem, args.actions)
     return None
-
-
-def required_plan(args: argparse.Namespace, model: Model) -> tuple[Problem, ShardingPlan]:
-    """The problem and the plan of a command that takes a saved one."""
-    problem = make_problem(args, analyse(args, model))
-    return problem, load_plan(args.plan, problem)
 
 
 def load_plan(path: str, problem: Problem) -> ShardingPlan:

@@ -12,7 +12,6 @@ from toast_lab.errors import InvalidPlan
 
 if TYPE_CHECKING:
     from toast_lab.compare.result import Comparison
-    from toast_lab.runtime.child import Progress
     from toast_lab.sharding.plan import ShardingPlan
 
 
@@ -93,10 +92,6 @@ def run(args: argparse.Namespace) -> int:
         output.progress(f"comparing {len(plans)} plans") as update,
         stopping.stop_gently() as stopped,
     ):
-
-        def on_event(event: Progress) -> None:
-            update(event.fraction, event.stage)
-
         comparison = compare(
             model,
             plans,
@@ -111,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
             store=_store(args.store),
             time_limit_s=args.time_limit,
             plan_time_limit_s=args.plan_time_limit,
-            on_event=on_event,
+            on_event=output.stages_to(update),
             cancel=stopped,
         )
     if together and not is_first():

@@ -10,7 +10,6 @@ from toast_lab.text import bytes_text, line_text
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Cost, Problem
-    from toast_lab.runtime.child import Progress
     from toast_lab.runtime.compiled import Compiled
     from toast_lab.runtime.diff import CompiledDiff
     from toast_lab.sharding.plan import ShardingPlan
@@ -46,21 +45,16 @@ def run(args: argparse.Namespace) -> int:
 
     args.machine = args.machine or machine_of(args.topology, MACHINES)
     common.check_early(args)
-    model = common.load_model(args)
-    problem = common.make_problem(args, common.analyse(args, model))
+    model, problem = common.load_problem(args)
     plan = common.given_plan(args, problem) or replicated(problem)
     keeping.keep_plan(args, plan, problem)
     with output.progress(f"compiling for {args.topology}") as update:
-
-        def on_progress(event: Progress) -> None:
-            update(event.fraction, event.stage)
-
         compiled = compile_plan(
             model,
             plan,
             args.topology,
             time_limit_s=args.time_limit,
-            on_progress=on_progress,
+            on_progress=output.stages_to(update),
             cache=not args.no_cache,
         )
     cost = price(problem, plan)
@@ -70,8 +64,7 @@ def run(args: argparse.Namespace) -> int:
         _show(out, problem, plan, cost=cost, compiled=compiled, diff=diff, everything=args.all)
 
     data = {
-        "model": output.model_data(model),
-        "problem": output.problem_data(problem),
+        **output.problem_data(model, problem),
         "plan": output.plan_data(plan),
         "cost": output.cost_data(cost),
         "compiled": compiled.to_json(),

@@ -1,7 +1,4 @@
-"""``toast-lab conflicts`` lists every ambiguous choice of a model.
-
-Each comes with what its sides cost on each mesh axis.
-"""
+"""``toast-lab conflicts``: every conflict, with the cost of its sides on each mesh axis."""
 
 from __future__ import annotations
 
@@ -21,12 +18,10 @@ def run(args: argparse.Namespace) -> int:
     from toast_lab.explain.board import conflicts
 
     common.check_early(args)
-    model = common.load_model(args)
-    problem = common.make_problem(args, common.analyse(args, model))
+    model, problem = common.load_problem(args)
     board = conflicts(problem)
     data = {
-        "model": output.model_data(model),
-        "problem": output.problem_data(problem),
+        **output.problem_data(model, problem),
         **board.to_json(),
     }
     return output.emit(args, data, lambda out: print(board.text(None)))

@@ -20,15 +20,13 @@ def run(args: argparse.Namespace) -> int:
     from toast_lab.explain.difference import difference
 
     common.check_early(args)
-    model = common.load_model(args)
-    # gives the mesh if none is asked for
+    # It gives the mesh if --mesh does not
     args.plan = args.before
-    problem = common.make_problem(args, common.analyse(args, model))
+    model, problem = common.load_problem(args)
     plans = [common.load_plan(path, problem) for path in (args.before, args.after)]
     comparison = difference(problem, *plans)
     data = {
-        "model": output.model_data(model),
-        "problem": output.problem_data(problem),
+        **output.problem_data(model, problem),
         **comparison.to_json(),
     }
     return output.emit(args, data, lambda out: print(comparison))

@@ -56,15 +56,14 @@ def run(args: argparse.Namespace) -> int:
     """Find the fewest constraints, and write what was asked for."""
     wanted = {name: getattr(args, name) for name in OUTPUTS if getattr(args, name)}
     common.check_early(args)
-    model = common.load_model(args)
-    problem, plan = common.required_plan(args, model)
+    model, problem = common.load_problem(args)
+    plan = common.load_plan(args.plan, problem)
     needs_constraints = not wanted or "python" in wanted or "patch" in wanted
     constraints = _constraints(args, plan, model) if needs_constraints else None
     texts = {name: _text(name, args, plan, model=model, constraints=constraints) for name in wanted}
     written = {name: path for name, path in wanted.items() if _write(args, name, path, texts[name])}
     data = {
-        "model": output.model_data(model),
-        "problem": output.problem_data(problem),
+        **output.problem_data(model, problem),
         "written": written,
         "constraints": None if constraints is None else [str(row) for row in constraints],
         "proof": None if constraints is None else constraints.proof,

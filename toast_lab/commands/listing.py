@@ -23,14 +23,12 @@ def run(args: argparse.Namespace) -> int:
     from toast_lab.cost.problem import price
     from toast_lab.lowering.listing import listing
 
-    model = common.load_model(args)
-    problem = common.make_problem(args, common.analyse(args, model))
+    model, problem = common.load_problem(args)
     plan, result = common.plan_or_search(args, problem, model)
     text = listing(problem, plan)
     keeping.keep_plan(args, plan, problem)
     data = {
-        "model": output.model_data(model),
-        "problem": output.problem_data(problem),
+        **output.problem_data(model, problem),
         "search": search_data(result) if result else None,
         "plan": output.plan_data(plan),
         "cost": output.cost_data(price(problem, plan)),

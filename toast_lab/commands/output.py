@@ -1,6 +1,4 @@
-"""What the commands share in going out.
-
-Progress to the terminal, results as tables or as one JSON object.
+"""Progress for the terminal, and results as tables or as one JSON object.
 
 Only stdout carries results; progress goes to stderr and only to a terminal.  Keys of JSON objects
 name the unit of their numbers (``time_s``, ``peak_bytes``).
@@ -62,9 +60,14 @@ def progress(activity: str) -> Iterator[Callable[[float | None, str], None]]:
         yield update
 
 
+def stages_to(update: Callable[[float | None, str], None]) -> Callable[[Any], None]:
+    """What to do with the events of a child process: show how far it is, and its stage."""
+    return lambda event: update(event.fraction, event.stage)
+
+
 @contextlib.contextmanager
 def working(activity: str) -> Iterator[None]:
-    """Say on a terminal's stderr that something without a known length goes on."""
+    """Show on a terminal's stderr that work of unknown length goes on."""
     with progress(activity):
         yield
 
@@ -175,10 +178,10 @@ def model_data(model: Model) -> dict[str, Any]:
     }
 
 
-def problem_data(problem: Problem) -> dict[str, Any]:
-    """A problem for JSON."""
+def problem_data(model: Model, problem: Problem) -> dict[str, Any]:
+    """A model and a problem for JSON."""
     time_s, peak_bytes = problem.baseline
-    return {
+    about = {
         "mesh": dict(zip(problem.mesh.axes, problem.mesh.sizes, strict=True)),
         "machine": problem.machine.name,
         "memory_limit_bytes": problem.memory_limit_bytes,
@@ -186,6 +189,7 @@ def problem_data(problem: Problem) -> dict[str, Any]:
         "unsharded_peak_bytes": peak_bytes,
         "pins": [] if problem.pins is None else problem.pins.texts,
     }
+    return {"model": model_data(model), "problem": about}
 
 
 def plan_data(plan: ShardingPlan) -> dict[str, Any]:
@@ -239,7 +243,7 @@ def show_cost(out: Out, problem: Problem, cost: Cost) -> None:
 
 
 def show_pins(out: Out, problem: Problem) -> None:
-    """What every plan of the problem keeps to."""
+    """The pins of a problem."""
     if problem.pins is not None:
         out.print("Kept: " + "; ".join(problem.pins.texts))
 

@@ -33,15 +33,13 @@ def run(args: argparse.Namespace) -> int:
     common.check_early(args)
     from toast_lab.cost.problem import price
 
-    model = common.load_model(args)
-    problem = common.make_problem(args, common.analyse(args, model))
+    model, problem = common.load_problem(args)
     plan = common.given_plan(args, problem)
     assert plan is not None
     cost = price(problem, plan)
     keeping.keep_plan(args, plan, problem)
     data = {
-        "model": output.model_data(model),
-        "problem": output.problem_data(problem),
+        **output.problem_data(model, problem),
         "plan": output.plan_data(plan),
         "cost": {
             **output.cost_data(cost),
@@ -82,7 +80,7 @@ def _show(out: output.Out, problem: Problem, plan: ShardingPlan, cost: Cost) -> 
         else ("the end")
     )
     out.table(
-        f"Largest of {len(cost.at_peak)} things in memory at its peak, {line_text(peak_line)}",
+        f"Largest of {len(cost.at_peak)} entries in memory at its peak, {line_text(peak_line)}",
         ("what", "~name", ">bytes", "~made or needed at"),
         [
             (held.what, held.value, bytes_text(held.bytes), line_text(held.where))

@@ -53,8 +53,7 @@ def run(args: argparse.Namespace) -> int:
     methods = [method.strip() for method in args.methods.split(",") if method.strip()]
     racing.check(methods)
     common.check_early(args)
-    model = common.load_model(args)
-    problem = common.make_problem(args, common.analyse(args, model))
+    model, problem = common.load_problem(args)
     seconds = (
         args.default_seconds if args.seconds is None and args.evaluations is None else args.seconds
     )
@@ -97,8 +96,7 @@ def run(args: argparse.Namespace) -> int:
     if outcome.plan is not None:
         keeping.keep_plan(args, outcome.plan, problem)
     data = {
-        "model": output.model_data(model),
-        "problem": output.problem_data(problem),
+        **output.problem_data(model, problem),
         "race": race_data(outcome),
         "plan": None if outcome.plan is None else output.plan_data(outcome.plan),
     }

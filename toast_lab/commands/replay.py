@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from toast_lab.commands import command_options, common, output, stopping
-
-if TYPE_CHECKING:
-    from toast_lab.runtime.child import Progress
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -34,13 +31,9 @@ def run(args: argparse.Namespace) -> int:
     from toast_lab.compare.replay import replay
 
     common.check_early(args)
-    model = common.load_model(args)
-    problem, plan = common.required_plan(args, model)
+    model, problem = common.load_problem(args)
+    plan = common.load_plan(args.plan, problem)
     with output.progress("replaying") as update, stopping.stop_gently() as stopped:
-
-        def on_event(event: Progress) -> None:
-            update(event.fraction, event.stage)
-
         replayed = replay(
             model,
             plan,
@@ -49,12 +42,11 @@ def run(args: argparse.Namespace) -> int:
             repeats=args.repeats,
             seed=args.seed,
             time_limit_s=args.time_limit,
-            on_event=on_event,
+            on_event=output.stages_to(update),
             cancel=stopped,
         )
     data: dict[str, Any] = {
-        "model": output.model_data(model),
-        "problem": output.problem_data(problem),
+        **output.problem_data(model, problem),
         "replay": replayed.to_json(),
     }
     return output.emit(args, data, lambda out: print(replayed))

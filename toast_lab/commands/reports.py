@@ -1,6 +1,6 @@
 """Coverage and divisibility for the commands.
 
-They are given as plain data, and as tables that are short when all is well.
+Reports become plain data, or tables that are short when all is well.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def divisibility_data(report: Divisibility) -> dict[str, Any]:
 def show_coverage(out: output.Out, report: Coverage, *, everything: bool = False) -> None:
     """One line, and tables of what is held whole.
 
-    Where else actions stop is told only if everything is asked for.
+    Other places where actions stop are listed only with ``everything``.
     """
     limit = None if everything else ROWS
     out.print(f"Coverage: {report.headline()}.")

@@ -12,7 +12,6 @@ from toast_lab.text import bytes_text
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Cost, Problem
-    from toast_lab.runtime.child import Progress
     from toast_lab.runtime.run import Run
     from toast_lab.sharding.plan import ShardingPlan
 
@@ -40,8 +39,7 @@ def run(args: argparse.Namespace) -> int:
     from toast_lab.cost.problem import price
     from toast_lab.runtime.run import run as execute
 
-    model = common.load_model(args)
-    problem = common.make_problem(args, common.analyse(args, model))
+    model, problem = common.load_problem(args)
     plan, result = common.plan_or_search(args, problem, model)
     keeping.keep_plan(args, plan, problem)
     # The plan is told; running it is left out
@@ -49,22 +47,17 @@ def run(args: argparse.Namespace) -> int:
         return show_result(args, model, problem, result)
     devices = args.devices or f"cpu:{problem.mesh.n_devices}"
     with output.progress(f"running on {devices}") as update, stopping.at_once():
-
-        def on_event(event: Progress) -> None:
-            update(event.fraction, event.stage)
-
         executed = execute(
             model,
             plan,
             devices=devices,
             repeats=args.repeats,
             time_limit_s=args.time_limit,
-            on_event=on_event,
+            on_event=output.stages_to(update),
         )
     cost = price(problem, plan)
     data = {
-        "model": output.model_data(model),
-        "problem": output.problem_data(problem),
+        **output.problem_data(model, problem),
         "search": search_data(result) if result else None,
         "plan": output.plan_data(plan),
         "cost": output.cost_data(cost),

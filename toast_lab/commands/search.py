@@ -32,8 +32,7 @@ def run(args: argparse.Namespace) -> int:
     A search that was interrupted or terminated ends like any other, with the best plan so far.
     """
     common.check_early(args)
-    model = common.load_model(args)
-    problem = common.make_problem(args, common.analyse(args, model))
+    model, problem = common.load_problem(args)
     result = common.search_plan(args, problem, model)
     keeping.keep_plan(args, result.plan, problem)
     return show_result(args, model, problem, result)
@@ -44,8 +43,7 @@ def show_result(
 ) -> int:
     """Print the plan of a search, its price and how the search went."""
     data = {
-        "model": output.model_data(model),
-        "problem": output.problem_data(problem),
+        **output.problem_data(model, problem),
         "search": search_data(result),
         "plan": output.plan_data(result.plan),
         "cost": output.cost_data(result.cost),

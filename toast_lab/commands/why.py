@@ -39,14 +39,12 @@ def run(args: argparse.Namespace) -> int:
     common.check_early(args)
     from toast_lab.explain.why import to_json, why
 
-    model = common.load_model(args)
-    problem = common.make_problem(args, common.analyse(args, model))
+    model, problem = common.load_problem(args)
     plan, _ = common.plan_or_search(args, problem, model)
     reasons = why(problem, plan, number_or_text(args.question))
     keeping.keep_plan(args, plan, problem)
     data = {
-        "model": output.model_data(model),
-        "problem": output.problem_data(problem),
+        **output.problem_data(model, problem),
         "plan": output.plan_data(plan),
         "reasons": to_json(reasons),
     }

@@ -198,20 +198,17 @@ def message_passing(params: dict[str, Any], graph: Graph) -> Graph:
     inputs = jnp.concatenate([graph.nodes, sent, received, everywhere(n_nodes)], axis=-1)
     nodes = graph.nodes + mlp(params["node"], inputs)
     inputs = jnp.concatenate([edges.sum(0), nodes.sum(0), graph.globals], axis=-1)
-    return Graph(
-        nodes, edges, graph.globals + mlp(params["global"], inputs), graph.senders, graph.receivers
-    )
+    change = mlp(params["global"], inputs)
+    return graph._replace(nodes=nodes, edges=edges, globals=graph.globals + change)
 
 
 def forward(params: dict[str, Any], graph: Graph) -> Targets:
     """Predicted vector of each node, ``[N, outputs]``, and property of the graph, ``[1]``."""
     encoder = params["encoder"]
-    state = Graph(
-        mlp(encoder["node"], graph.nodes),
-        mlp(encoder["edge"], graph.edges),
-        mlp(encoder["global"], graph.globals),
-        graph.senders,
-        graph.receivers,
+    state = graph._replace(
+        nodes=mlp(encoder["node"], graph.nodes),
+        edges=mlp(encoder["edge"], graph.edges),
+        globals=mlp(encoder["global"], graph.globals),
     )
     for step in params["steps"]:
         state = message_passing(step, state)

@@ -194,7 +194,7 @@ def dim_names(sizes: UnetSizes) -> dict[str, tuple[str, ...]]:
     norm("['attention']", "norm", middle)
     for name in "qkv":
         key = "value" if name == "v" else "key"
-        add("['attention']", f"w{name}", middle, "heads", key)
+        names[f"params['attention']['w{name}']"] = (middle, "heads", key)
         add("['attention']", f"b{name}", "heads", key)
     names["params['attention']['wo']"] = ("heads", "value", middle)
     add("['attention']", "bo", middle)

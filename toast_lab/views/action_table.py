@@ -59,7 +59,7 @@ def action_frame(actions: Iterable[ActionRow]) -> pd.DataFrame:
 
 
 def trajectory_frame(simulations: Iterable[Any]) -> pd.DataFrame:
-    """One row a ``Simulation``, in the order given; the number counts from 1."""
+    """One row per ``Simulation``, in the order given; the number counts from 1."""
     rows = [
         (
             simulation.index,

@@ -1,6 +1,6 @@
 """Where the estimated step time of each plan goes.
 
-One bar a plan, collectives apart by kind or by mesh axis.
+There is one bar per plan, with its collectives by kind or by mesh axis.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bokeh.plotting import figure
 
 from toast_lab.views.compare_table import Entry, seconds_text, time_unit
 from toast_lab.views.palette import NEUTRAL, style
-from toast_lab.views.time_memory import legend_above, quiet
+from toast_lab.views.plot_style import legend_above, new_chart
 
 COMPUTE, TRAFFIC = "compute", "memory traffic"
 BY = {"by kind": "kind", "by mesh axis": "axis"}
@@ -31,7 +31,7 @@ _HATCH = (
 
 
 class Rates(NamedTuple):
-    """What is needed of a machine and a program to tell compute from memory traffic."""
+    """Numbers of a machine and a program that tell compute from memory traffic."""
 
     memory_bytes_per_s: float
     op_overhead_s: float
@@ -49,8 +49,9 @@ def breakdown_frame(
         rates: by plan.
         by: collectives by "kind", or by the mesh "axis" that they run over.
 
-    The model gives an op the longer of its arithmetic and of moving its bytes, and what starting it
-    takes: it counts as memory traffic if moving explains its time, else as compute.
+    The cost model takes the longer of an op's arithmetic and its memory traffic, plus the time to
+    start it.  An op counts as memory traffic if moving its bytes explains its time, else as
+    compute.
     """
     parts_of_plans = []
     for entry in entries:
@@ -74,10 +75,7 @@ def breakdown_frame(
 
 
 def shown_breakdown(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table twin.
-
-    A row for each plan and part, after the parts of a plan all of them together.
-    """
+    """The table twin: a row for each part of a plan, then one for all of them together."""
     lines = []
     for plan, group in frame.groupby("plan", sort=False):
         step_s = float(group["time_s"].sum())
@@ -106,16 +104,12 @@ def breakdown_plot(frame: pd.DataFrame, entries: Sequence[Entry]) -> figure:
         labels = {plan: f"{symbol.get(plan, '')} {plan}" for plan in plans}
     longest = float(frame.groupby("plan")["time_s"].sum().max()) if len(frame) else 1.0
     unit, scale = time_unit(longest)
-    plot: Any = figure(
+    plot = new_chart(
+        "cost breakdown",
         y_range=FactorRange(factors=[labels[plan] for plan in reversed(plans)], range_padding=0.15),
-        sizing_mode="stretch_both",
-        tools=[],
         toolbar_location=None,
-        output_backend="canvas",
-        name="cost breakdown",
         x_axis_label=f"estimated step time ({unit})",
     )
-    quiet(plot)
     plot.xgrid.grid_line_color, plot.xgrid.grid_line_alpha = NEUTRAL, 0.13
     plot.ygrid.grid_line_color = None
     drawn_until = dict.fromkeys(plans, 0.0)

@@ -98,7 +98,7 @@ def short_sent_text(sent: Mapping[tuple[str, tuple[str, ...]], tuple[int, int]])
 
 
 def taken_frame(steps: Sequence[Taken]) -> pd.DataFrame:
-    """One row an action, the unsharded program first.
+    """One row per action, the unsharded program first.
 
     The step's time then, and the collectives that it brought.
     """

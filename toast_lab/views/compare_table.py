@@ -1,6 +1,6 @@
 """Plans side by side.
 
-What the cost model says, what a compiler made of them, what was measured, and the ratios.
+Columns give what the cost model estimates, a compiler reports and a run measures, and the ratios.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ COLUMNS = (
 
 
 class Entry(NamedTuple):
-    """A plan with its price and, once it was compiled or executed, what came out."""
+    """A plan with its price and, once it was compiled or executed, the outcome."""
 
     name: str
     actions: tuple[str, ...]
@@ -114,7 +114,7 @@ def counts_text(counts: Mapping[str, float]) -> str:
 
 
 def compare_frame(entries: Iterable[Entry]) -> pd.DataFrame:
-    """One row a plan, in SI units; what was not compiled or executed is missing, never zero.
+    """One row per plan, in SI units; what was not compiled or executed is missing, never zero.
 
     ``ratio`` is measured over estimated time, ``compiled_peak_ratio`` compiled over estimated
     memory.

@@ -1,6 +1,6 @@
-"""What is right and wrong about a mesh or a machine while it is typed.
+"""Check a mesh or a machine while it is typed.
 
-It takes a few microseconds, and nothing is loaded.
+A check takes a few microseconds, and loads nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_MACHINE_TEXT = 100_000
 
 
 class Checked(NamedTuple):
-    """Outcome of a check; ``mesh`` or ``machine`` is there if it can be used."""
+    """Outcome of a check, with the ``mesh`` or ``machine`` if it can be used."""
 
     good: bool
     #: the verdict, then what to know or to do
@@ -62,7 +62,7 @@ def check_mesh(
     if not text.strip():
         return Checked(False, ('Type axes as "data=4,model=2", or sizes as "4x2".',))
     if len(text) > MAX_MESH_TEXT:
-        return Checked(False, (f"{len(text)} characters are no mesh.",))
+        return Checked(False, (f"{len(text)} characters are too many for a mesh.",))
     try:
         mesh = make_mesh(text)
     except (ToastError, ValueError) as error:
@@ -127,7 +127,7 @@ def check_machine(text: str) -> Checked:
     try:
         tables = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        return Checked(False, (f"This is no TOML: {error}",))
+        return Checked(False, (f"This is not TOML: {error}",))
     try:
         machine = Machine.from_data(tables, "machine")
     except InvalidProblem as error:
@@ -166,7 +166,7 @@ def _line_of(text: str, link: str | None, key: str) -> int | None:
         elif re.match(rf"""\s*["']?{re.escape(key)}["']?\s*=""", line):
             if link is None or (current_table == "links" and link_index == int(link)):
                 return number
-    # what is missing has no line of its own; its table has
+    # A missing key has no line, but its table has one
     if link is not None:
         return next(
             (

@@ -355,8 +355,8 @@ def _edges(analysis: Analysis, nodes: tuple[Node, ...], node_of: np.ndarray) -> 
     rows_at: dict[float, list[int]] = {}
     for node in nodes:
         rows_at.setdefault(node.x, []).append(node.y)
-    for rows_here in rows_at.values():
-        rows_here.sort()
+    for column in rows_at.values():
+        column.sort()
     edges = []
     for (source, target), weight in sorted(weights.items()):
         xs, ys = _bow(nodes[source], nodes[target], rows_at)

@@ -42,12 +42,12 @@ from bokeh.plotting import figure
 from toast_lab.views.graph_layout import GraphLayout, chain_path
 from toast_lab.views.overlay import Overlay
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
+from toast_lab.views.plot_style import FONT, new_figure
 
 # more rows than this are scrolled
 ROWS_AT_ONCE = 34
 # least height of a row at first, and of one that has room for numbers
 ROW_PX, TEXT_PX = 16, 22
-FONT = "Inter, system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 # Once the browser knows how high the picture is: no more rows than have room.
 FIT = """
 const height = cb_obj.inner_height
@@ -64,7 +64,7 @@ OnSelect = Callable[[tuple[int, ...], tuple[int, ...]], None]
 
 
 def nodes_frame(layout: GraphLayout) -> pd.DataFrame:
-    """One row a marker: the table twin of the picture."""
+    """One row per marker: the table twin of the picture."""
     return pd.DataFrame(
         {
             "node": range(len(layout.nodes)),
@@ -125,7 +125,7 @@ class GraphPlot:
     def select(
         self, names: Iterable[int], conflicts: Iterable[int] = (), chain: Sequence[int] = ()
     ) -> None:
-        """Show a selection made elsewhere; does not call ``on_select``.
+        """Show a selection, without calling ``on_select``.
 
         Args:
             names: to be marked.
@@ -234,19 +234,15 @@ class GraphPlot:
         layout = self.layout
         row_count = max(len(layout.rows), 1)
         width, rows_shown = self._width, self._shown_rows
-        plot: Any = figure(
+        plot = new_figure(
+            "dimension graph",
             x_range=Range1d(start=-0.1, end=width + 0.1, bounds=(-1.0, width + 1.0)),
             y_range=Range1d(start=rows_shown - 0.3, end=-0.75),
             x_axis_location="above",
-            sizing_mode="stretch_both",
             min_height=320,
             toolbar_location="right",
-            tools=[],
-            output_backend="canvas",
-            name="dimension graph",
             tags=[layout.level],
         )
-        _style(plot)
         self._axes(plot)
         self._lanes(plot, row_count)
         set_outlines = self._outlines(plot)
@@ -373,8 +369,8 @@ class GraphPlot:
             CustomJS(args={"y": plot.y_range, "rows": rows_shown, "row": ROW_PX}, code=FIT),
         )
         plot.on_event(DoubleTap, self._tapped_twice)
-        # One message a tap: the two sources would tell of it one after the other, and half of it is
-        # another selection.
+        # One message per tap: the two sources would report it one after the other, and half of it
+        # is another selection.
         args = {"nodes": self.nodes, "red": self.conflicts, "tapped": self.tapped}
         plot.js_on_event("tap", CustomJS(args=args, code=TAPPED))
         self.tapped.on_change("tags", self._picked)
@@ -529,27 +525,3 @@ def _cut(label: str, width: int) -> str:
     return (
         label if len(label) <= width else label[: width * 2 // 3] + "…" + label[-(width // 3 - 1) :]
     )
-
-
-# Hover cards follow the page's theme; their own colours are weaker than what the figure around them
-# says.
-TOOLTIP = """.bk-Tooltip {
-  --background-color: var(--tl-card, #fff) !important; --color: var(--tl-ink, #18191d) !important;
-  --divider-color: var(--tl-edge, #d7d7d8) !important; }"""
-
-
-def _style(plot: figure) -> None:
-    """Quiet axes, colours that are seen on white and on near-black."""
-    plot.stylesheets = [TOOLTIP]
-    plot.background_fill_color = None
-    plot.border_fill_color = None
-    plot.outline_line_color = None
-    plot.xgrid.grid_line_color = None
-    plot.ygrid.grid_line_color = NEUTRAL
-    plot.ygrid.grid_line_alpha = 0.13
-    for axis in plot.axis:
-        axis.axis_line_color = None
-        axis.major_tick_line_color = None
-        axis.minor_tick_line_color = None
-        axis.major_label_text_color = NEUTRAL
-        axis.major_label_text_font = FONT

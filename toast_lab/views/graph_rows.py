@@ -3,7 +3,7 @@
 Parts of the program, functions, source lines or ops; repeated ones are one row.
 
 Code that ran several times, as the layers of a network do, is one row that says how often
-(``×18``).  Such a row can be unfolded into one row a time that it ran; the ops of a line belong to
+(``×18``).  Such a row can be unfolded into one row per run; the ops of a line belong to
 its first run, its second, and so on, in program order, and backwards in a backward pass, so that a
 number means the same layer everywhere.
 """

@@ -1,6 +1,6 @@
 """The search tree as an icicle.
 
-A block a place, as wide as its visits, tinted by what was found below it.
+There is a block per place, as wide as its visits and tinted by the best or mean score below it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from bokeh.models.annotations import ColorBar
 from bokeh.palettes import Cividis256
 from bokeh.plotting import figure
 
-from toast_lab.views.graph_plot import FONT, _style
 from toast_lab.views.icicle_layout import Icicle
 from toast_lab.views.palette import CONFLICT, NEUTRAL
+from toast_lab.views.plot_style import FONT, new_figure
 
 LEVELS = 6
 LEAST_ROWS = 4
@@ -89,7 +89,7 @@ class IciclePlot:
 
     Attributes:
         figure: the Bokeh figure.
-        source: one row a block.
+        source: one row per block.
         on_tap: called with the number of the block that was tapped.
     """
 
@@ -162,17 +162,13 @@ class IciclePlot:
             self.on_tap(block)
 
     def _draw(self) -> figure:
-        plot: Any = figure(
+        plot = new_figure(
+            "search tree",
             x_range=Range1d(start=0, end=1, bounds=(0, 1)),
             y_range=Range1d(start=LEVELS + 1, end=0, bounds=(0, LEVELS + 1)),
-            sizing_mode="stretch_both",
             min_height=180,
-            tools=[],
-            output_backend="canvas",
-            name="search tree",
             toolbar_location=None,
         )
-        _style(plot)
         plot.grid.visible = False
         plot.xaxis.visible = False
         plot.yaxis.ticker = FixedTicker(ticks=[depth + 0.5 for depth in range(LEVELS + 1)])

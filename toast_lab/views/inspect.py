@@ -1,4 +1,4 @@
-"""What is known about one name or one conflict, as pairs of (label, text) and as frames."""
+"""Facts about one name, op or conflict, as pairs of (label, text) and as frames."""
 
 from __future__ import annotations
 
@@ -152,8 +152,8 @@ def boxed_with(analysis: Analysis, conflict: int) -> list[int]:
         box_below = other.sides[0] in followers[0] and other.sides[1] in followers[1]
         own_sides = analysis.conflicts[conflict].sides
         box_above = all(
-            name_here in table.successor[table.ptr[name_other] : table.ptr[name_other + 1]]
-            for name_here, name_other in zip(own_sides, other.sides, strict=True)
+            own_name in table.successor[table.ptr[other_name] : table.ptr[other_name + 1]]
+            for own_name, other_name in zip(own_sides, other.sides, strict=True)
         )
         if candidate != conflict and (box_below or box_above):
             boxed.append(candidate)
@@ -161,7 +161,7 @@ def boxed_with(analysis: Analysis, conflict: int) -> list[int]:
 
 
 def conflicts_frame(analysis: Analysis) -> pd.DataFrame:
-    """One row a conflict."""
+    """One row per conflict."""
     table = []
     for conflict in analysis.conflicts:
         place = conflict.places[0]

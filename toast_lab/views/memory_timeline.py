@@ -1,6 +1,6 @@
 """Memory in program order, all plans on one axis, with the limit.
 
-Shows what is in memory where a plan peaks, too.
+A table shows what is in memory at the peak of a plan.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from bokeh.models import ColumnDataSource, HoverTool, PanTool, ResetTool, TapTool, WheelZoomTool
-from bokeh.models.annotations import Label, Span
 from bokeh.plotting import figure
 
 from toast_lab.text import line_text
 from toast_lab.views.compare_table import Entry, byte_unit, bytes_text
-from toast_lab.views.palette import CONFLICT
-from toast_lab.views.time_memory import legend_above, quiet
+from toast_lab.views.plot_style import add_memory_limit, legend_above, new_chart
 
 #: of a line; more are drawn as the largest of their neighbours
 MAX_POINTS = 1500
@@ -25,9 +23,9 @@ _DASHES = ("solid", "dashed", "dotdash", "dotted", "dashdot")
 
 
 def thinned(timeline_bytes: np.ndarray, at_most: int = MAX_POINTS) -> tuple[np.ndarray, np.ndarray]:
-    """(op, bytes) of a timeline in at most so many points.
+    """(op, bytes) of a timeline in at most ``at_most`` points.
 
-    Of each stretch its largest, so that no peak is lost.
+    Each stretch gives its largest, so that no peak is lost.
     """
     op_count = len(timeline_bytes)
     if op_count <= at_most:
@@ -127,16 +125,12 @@ def timeline_plot(
     shown = [entry for entry in entries if entry.shown]
     highest = max((float(entry.cost.peak_bytes) for entry in shown), default=1.0)
     unit, scale = byte_unit(highest)
-    plot: Any = figure(
-        sizing_mode="stretch_both",
-        tools=[],
-        output_backend="canvas",
-        name="memory timelines",
+    plot = new_chart(
+        "memory timelines",
         toolbar_location="right",
         x_axis_label="program order (op)",
         y_axis_label=f"memory ({unit})",
     )
-    quiet(plot)
     steps = []
     for entry in shown:
         positions, kept_bytes = thinned(entry.cost.timeline_bytes)
@@ -191,26 +185,7 @@ def timeline_plot(
         nonselection_alpha=1.0,
     )
     if highest > 0.3 * memory_limit_bytes:
-        limit_line = Span(
-            location=memory_limit_bytes / scale,
-            dimension="width",
-            line_color=CONFLICT,
-            line_dash="dashed",
-            name="memory limit",
-        )
-        plot.add_layout(limit_line)
-        limit_text = f"limit {bytes_text(memory_limit_bytes)}"
-        plot.add_layout(
-            Label(
-                x=4,
-                x_units="screen",
-                y=memory_limit_bytes / scale,
-                y_offset=2,
-                text=limit_text,
-                text_color=CONFLICT,
-                text_font_size="11px",
-            )
-        )
+        add_memory_limit(plot, memory_limit_bytes / scale, memory_limit_bytes)
         plot.y_range.end = 1.12 * max(highest, memory_limit_bytes) / scale
     else:
         plot.y_range.end = 1.15 * highest / scale

@@ -1,6 +1,4 @@
-"""What the markers of the dimension graph are coloured by.
-
-Colour, size, bytes, share of the time, axes of a plan.
+"""Colour the markers of the dimension graph by colour, size, bytes, time or axes of a plan.
 
 An overlay gives every marker of a layout a hue and a short text, so that hue is never the only cue,
 and a key that says what the hues mean.  Numbers go on a logarithmic scale of one hue family that is
@@ -52,7 +50,7 @@ class Overlay(NamedTuple):
 def overlay(
     analysis: Analysis,
     layout: GraphLayout,
-    what: str,
+    subject: str,
     plan: ShardingPlan | None = None,
     cost: Cost | None = None,
 ) -> Overlay | None:
@@ -61,24 +59,24 @@ def overlay(
     Args:
         analysis: of the program.
         layout: the markers.
-        what: a key of ``OVERLAYS``.
+        subject: a key of ``OVERLAYS``.
         plan: whose axes are shown by ``axis``.
         cost: of that plan, whose times are shown by ``cost``.
     """
-    if what == "size":
+    if subject == "size":
         return _numbers(
             [float(analysis.names.size[list(node.names)].max()) for node in layout.nodes],
             _whole_text,
             _SIZE,
         )
-    if what == "bytes":
+    if subject == "bytes":
         carried = name_bytes(analysis)
         return _numbers(
             [float(carried[list(node.names)].sum()) for node in layout.nodes], bytes_text, _BYTES
         )
-    if what == "cost" and cost is not None:
+    if subject == "cost" and cost is not None:
         return _numbers(_shares(analysis, layout, cost), _share_text, _COST)
-    if what == "axis" and plan is not None:
+    if subject == "axis" and plan is not None:
         return _axes(layout, name_axes(analysis, plan), plan.mesh.axes)
     return None
 

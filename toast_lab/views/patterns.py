@@ -1,8 +1,7 @@
 """Find names, ops and functions by text.
 
-A regular expression can take longer than the sun shines, and Python's cannot be stopped, so
-``matching`` is meant for a child process (``toast_lab.isolate``); it imports nothing that would
-make its start slow.
+A regular expression can take forever, and Python cannot interrupt one, so ``matching`` is meant for
+a child process (``toast_lab.isolate``); it imports nothing that would make its start slow.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ def matching(pattern: str, texts: list[str]) -> list[int]:
     except re.error as error:
         place = "" if error.pos is None else f" at character {error.pos + 1}"
         raise ToastError(
-            f"{pattern!r} is no regular expression: {error.msg}{place}. Mend it, or search for "
-            "plain text."
+            f"{pattern!r} is not a regular expression: {error.msg}{place}. Correct it, or search "
+            "for plain text."
         ) from None
     except (OverflowError, RecursionError) as error:
-        raise ToastError(f"{pattern!r} is no regular expression: {error}") from None
+        raise ToastError(f"{pattern!r} is not a regular expression: {error}") from None
     return [index for index, text in enumerate(texts) if expression.search(text)]
 
 

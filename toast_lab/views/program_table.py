@@ -1,4 +1,4 @@
-"""The program as a table: one row an op, every dim with the colour that the graph gives it."""
+"""The program as a table of ops, every dim with the colour that the graph gives it."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def program_lines(analysis: Analysis) -> list[Line]:
 
 
 def program_frame(analysis: Analysis) -> pd.DataFrame:
-    """One row an op: result, type, shape, colours, source line, FLOPs."""
+    """One row per op: result, type, shape, colours, source line, FLOPs."""
     program = analysis.program
     rows = []
     for op in [*range(program.n_arguments), *shown_ops(program)]:
@@ -120,7 +120,7 @@ def program_frame(analysis: Analysis) -> pd.DataFrame:
 
 
 def colours_frame(analysis: Analysis) -> pd.DataFrame:
-    """One row a colour group: what an action can shard."""
+    """One row per colour group: what an action can shard."""
     styles = lane_styles(analysis)
     n_conflicts = collections.Counter(
         int(analysis.group[conflict.colour]) for conflict in analysis.conflicts

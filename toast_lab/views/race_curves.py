@@ -13,8 +13,8 @@ from bokeh.models import ColumnDataSource, HoverTool, PanTool, ResetTool, WheelZ
 from bokeh.plotting import figure
 
 from toast_lab.views.compare_table import byte_unit, bytes_text, seconds_text, time_unit
-from toast_lab.views.graph_plot import _style
 from toast_lab.views.palette import NEUTRAL, style
+from toast_lab.views.plot_style import hide_toolbar, new_figure, plain_legend
 
 DASHES: tuple[Any, ...] = (
     "solid",
@@ -46,7 +46,7 @@ def look_of(index: int) -> tuple[str, str, Any]:
 
 
 def race_frame(rows: Iterable[Any]) -> pd.DataFrame:
-    """The table twin of the chart: one row a ``Row`` of a race, as people read it."""
+    """The table twin of the chart: one row per ``Row`` of a race, as people read it."""
     return pd.DataFrame(
         [
             (
@@ -113,16 +113,12 @@ class RaceCurves:
                 }
 
     def _draw(self, title: str) -> figure:
-        plot: Any = figure(
+        plot = new_figure(
+            "race curves",
             title=title,
-            sizing_mode="stretch_both",
             min_height=220,
-            tools=[],
-            output_backend="canvas",
-            name="race curves",
             toolbar_location="above",
         )
-        _style(plot)
         plot.title.text_color = NEUTRAL
         plot.title.text_font_size = "12px"
         plot.xaxis.axis_label = "seconds of each method's own search"
@@ -155,10 +151,7 @@ class RaceCurves:
         else:
             # inside, it would lie over a curve
             plot.add_layout(plot.legend[0], "right")
-            plot.legend.background_fill_color = None
-            plot.legend.label_text_color = NEUTRAL
-            plot.legend.border_line_color = None
-            plot.legend.label_text_font_size = "11.5px"
+            plain_legend(plot, "11.5px")
             plot.legend.glyph_width = 44
             plot.legend.padding = 4
         plot.add_tools(
@@ -175,6 +168,5 @@ class RaceCurves:
             WheelZoomTool(dimensions="width"),
             ResetTool(),
         )
-        plot.toolbar.logo = None
-        plot.toolbar.autohide = True
+        hide_toolbar(plot)
         return plot

@@ -1,4 +1,4 @@
-"""Coverage and divisibility as frames, one row a finding, and as short notes with what to do."""
+"""Coverage and divisibility as frames of findings, and as short notes that say what to do."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Note(NamedTuple):
 
 
 def coverage_frame(report: Coverage) -> pd.DataFrame:
-    """One row an op kind and reason, what is held whole first."""
+    """One row per op kind and reason, what is held whole first."""
     return pd.DataFrame(
         [
             {
@@ -54,7 +54,7 @@ def coverage_frame(report: Coverage) -> pd.DataFrame:
 
 
 def sizes_frame(report: Divisibility) -> pd.DataFrame:
-    """One row a colour and size that some axis of the mesh does not divide.
+    """One row per colour and size that some axis of the mesh does not divide.
 
     Those that none divides come first.
     """
@@ -76,7 +76,7 @@ def sizes_frame(report: Divisibility) -> pd.DataFrame:
 
 
 def whole_arguments_frame(report: Divisibility) -> pd.DataFrame:
-    """One row a large argument that every device holds whole, largest first."""
+    """One row per large argument that every device holds whole, largest first."""
     return pd.DataFrame(
         [
             {

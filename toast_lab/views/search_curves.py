@@ -15,8 +15,8 @@ from bokeh.models.annotations import BoxAnnotation, Label, Span
 from bokeh.plotting import figure
 
 from toast_lab.views.compare_table import byte_unit, bytes_text, seconds_text, time_unit
-from toast_lab.views.graph_plot import _style
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
+from toast_lab.views.plot_style import hide_toolbar, new_figure, plain_legend
 
 COLUMNS = (
     "simulation",
@@ -65,12 +65,12 @@ def point(simulation: Any) -> Point:
 
 
 def curve_frame(points: Iterable[Point]) -> pd.DataFrame:
-    """The table twin: one row a simulation, in order."""
+    """The table twin: one row per simulation, in order."""
     return pd.DataFrame([tuple(point) for point in points], columns=list(COLUMNS))
 
 
 def improvements_frame(points: Iterable[Point]) -> pd.DataFrame:
-    """Only the simulations that found something better."""
+    """Only the simulations that improved on the best plan."""
     frame = curve_frame(points)
     return frame[frame["improved"].astype(bool)].drop(columns=["improved"]).reset_index(drop=True)
 
@@ -98,12 +98,12 @@ SCORE = "C(s) against simulations, estimated: step time over unsharded, plus mem
 class SearchCurves:
     """Three linked curves that grow: C(s) above, time and memory below; feed them with ``append``.
 
-    The axes follow the best plan and the unsharded one; what was tried and is worse than both lies
-    above the frame.
+    The axes follow the best plan and the unsharded one; trials that are worse than both lie above
+    the frame.
 
     Attributes:
         root: the Bokeh layout.
-        source: one row a simulation shown, in the units of the axes.
+        source: one row per simulation shown, in the units of the axes.
     """
 
     def __init__(
@@ -163,9 +163,9 @@ class SearchCurves:
     def append(self, points: list[Point]) -> None:
         """Add points at the end.
 
-        A canvas takes some 15 ms to draw a thousand of them, several times a second and on cores
-        that the search wants, too: beyond ``MOST_DRAWN`` every second one goes that was no
-        improvement, and so it does from there on.
+        A canvas takes some 15 ms to draw a thousand of them, several times a second, on cores that
+        the search wants, too.  Beyond ``MOST_DRAWN`` points, every second one that is no
+        improvement is dropped, and so are those that follow.
         """
         points = self._thinned(points)
         if not points:
@@ -261,16 +261,12 @@ class SearchCurves:
     def _figure(
         self, title: str, best: str, tried: str, name: str, *, keyed: bool = False
     ) -> figure:
-        plot: Any = figure(
+        plot = new_figure(
+            name,
             title=title,
-            sizing_mode="stretch_both",
             min_height=110,
-            tools=[],
-            output_backend="canvas",
-            name=name,
             toolbar_location="right",
         )
-        _style(plot)
         plot.title.text_color = NEUTRAL
         plot.title.text_font_size = "12px"
         plot.y_range.start = 0
@@ -303,11 +299,8 @@ class SearchCurves:
         if keyed:
             # the best plan's curve comes from above
             plot.legend.location = "bottom_left"
-            plot.legend.background_fill_color = None
-            plot.legend.label_text_color = NEUTRAL
-            plot.legend.border_line_color = None
+            plain_legend(plot, "11px")
             plot.legend.orientation = "horizontal"
-            plot.legend.label_text_font_size = "11px"
             plot.legend.padding = 4
         plot.add_tools(
             HoverTool(
@@ -324,7 +317,6 @@ class SearchCurves:
             WheelZoomTool(dimensions="width"),
             ResetTool(),
         )
-        plot.toolbar.logo = None
-        plot.toolbar.autohide = True
+        hide_toolbar(plot)
         best_line.level = "overlay"
         return plot

@@ -99,7 +99,7 @@ def _meet(left: Side, right: Side) -> tuple[Side, Side]:
 def differing(pairs: Sequence[Pair], around: int = 1) -> list[Pair | int]:
     """Only the lines that differ, with some around them.
 
-    A number stands for so many equal lines left out.
+    A number stands for that many equal lines, which are left out.
     """
     keep = [False] * len(pairs)
     for index, pair in enumerate(pairs):

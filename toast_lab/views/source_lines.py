@@ -89,7 +89,7 @@ def function_of(frame: Frame) -> str:
 def is_code(file: str) -> bool:
     """May a file be shown?
 
-    A program read from a file names what it likes; only Python code, or a cell, is shown.
+    A program that was read from a file can name any file; only Python code and cells are shown.
     """
     return file.endswith(".py") or (file.startswith("<") and file.endswith(">"))
 

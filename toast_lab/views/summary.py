@@ -58,7 +58,7 @@ def program_facts(analysis: Analysis, source: str = "") -> Facts:
 
 
 def arguments_frame(analysis: Analysis) -> pd.DataFrame:
-    """One row an argument."""
+    """One row per argument."""
     program = analysis.program
     rows = []
     for argument in range(program.n_arguments):

@@ -1,9 +1,9 @@
 """The pictures as SVG text, from the same layouts and rows as the Bokeh ones.
 
-They are what a saved notebook shows.
+Saved notebooks show them.
 
-No date, no random names: equal data give equal text.  Texts are escaped; lines and letters have mid
-tones, so that they are seen on white and on near-black.
+They have no dates and no random names, so that equal data give equal text.  Texts are escaped;
+lines and letters have mid tones, so that they are seen on white and on near-black.
 """
 
 from __future__ import annotations
@@ -323,7 +323,7 @@ def icicle_svg(scene: Scene, width_px: float = 760.0) -> str:
 
 # -- device tiles ----------------------------------------------------------------------------------
 def tiles_svg(columns: Mapping[str, Sequence[Any]], cell: Pair = (120.0, 76.0)) -> str:
-    """``views.tiles.tile_columns`` as a picture: a cell a device, what it holds filled."""
+    """``tile_columns`` as a picture: a cell per device, filled as far as it holds the tensor."""
     cell_width, cell_height = cell
     elements = []
     for index in range(len(columns["left"])):
@@ -378,7 +378,7 @@ def dash(index: int) -> str:
 def bars_svg(
     rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], label: str, width_px: float = 640.0
 ) -> str:
-    """One bar a row, made of named parts that have one hue in all rows.
+    """One bar per row, made of named parts; a part has the same hue in all rows.
 
     ``label`` says what its length is.
     """

@@ -18,8 +18,8 @@ from bokeh.plotting import figure
 
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import Spec
-from toast_lab.views.graph_plot import FONT, _style
 from toast_lab.views.palette import NEUTRAL, style
+from toast_lab.views.plot_style import FONT, new_figure
 
 #: behind the numbers of a cell, whose own hues are too near to any colour that both themes allow
 CHIP = "#465163"
@@ -51,7 +51,7 @@ def parts(mesh: Mesh, shape: tuple[int, ...], spec: Spec) -> list[Part]:
     Args:
         mesh: the devices.
         shape: sizes of the tensor's dims.
-        spec: mesh axes that cut each dim, one entry a dim, as in ``ShardingPlan.value_specs``.
+        spec: mesh axes that cut each dim, one entry per dim as in ``ShardingPlan.value_specs``.
     """
     device_parts = []
     for device, place in enumerate(itertools.product(*(range(size) for size in mesh.sizes))):
@@ -67,7 +67,7 @@ def parts(mesh: Mesh, shape: tuple[int, ...], spec: Spec) -> list[Part]:
 
 
 def parts_frame(mesh: Mesh, device_parts: Sequence[Part]) -> pd.DataFrame:
-    """One row a device: the table twin of the picture, with every dim."""
+    """One row per device: the table twin of the picture, with every dim."""
     rank = len(device_parts[0].ranges) if device_parts else 0
     return pd.DataFrame(
         {
@@ -164,7 +164,7 @@ _HELD = ("held_left", "held_right", "held_top", "held_bottom")
 
 
 class TilesPlot:
-    """The picture: a cell a device.
+    """The picture: a cell per device.
 
     In each cell the outline is the tensor and the filled part is what the device holds.
 
@@ -183,20 +183,16 @@ class TilesPlot:
 
     def _draw(self) -> figure:
         rows, columns = grid(self.mesh)
-        plot: Any = figure(
+        plot = new_figure(
+            "device tiles",
             x_range=Range1d(start=-0.02, end=columns + 0.02),
             y_range=Range1d(start=rows + 0.02, end=-0.02),
             x_axis_location="above",
-            sizing_mode="stretch_both",
-            tools=[],
             toolbar_location=None,
-            output_backend="canvas",
-            name="device tiles",
         )
-        _style(plot)
         plot.ygrid.grid_line_color = None
         axes, sizes = self.mesh.axes, self.mesh.sizes
-        # else a row is no one coordinate
+        # If not ordered, the devices of a row have no coordinate in common
         ordered = len(axes) > 1 and columns == sizes[-1]
         plot.xaxis.ticker = FixedTicker(ticks=[column + 0.5 for column in range(columns)])
         plot.yaxis.ticker = FixedTicker(ticks=[row + 0.5 for row in range(rows)])

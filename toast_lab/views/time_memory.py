@@ -1,6 +1,6 @@
-"""Time against memory, one marker a plan.
+"""Time against memory, one marker per plan, and the plans that no other one beats.
 
-Estimates are hollow, measurements filled.  Also finds the plans that no other one beats.
+Estimates are hollow, measurements filled.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import Any
 import pandas as pd
 from bokeh.core.properties import value
 from bokeh.models import ColumnDataSource, HoverTool, PanTool, ResetTool, TapTool, WheelZoomTool
-from bokeh.models.annotations import Label, Span
 from bokeh.plotting import figure
 
 from toast_lab.views.compare_table import (
@@ -22,8 +21,8 @@ from toast_lab.views.compare_table import (
     seconds_text,
     time_unit,
 )
-from toast_lab.views.graph_plot import FONT, _style
-from toast_lab.views.palette import CONFLICT, NEUTRAL
+from toast_lab.views.palette import NEUTRAL
+from toast_lab.views.plot_style import FONT, add_memory_limit, legend_above, new_chart
 
 #: from this ratio of the largest time to the smallest on the axis is logarithmic
 FAR = 30.0
@@ -126,17 +125,13 @@ def time_memory_plot(
     logarithmic = len(frame) > 1 and slowest > FAR * float(frame["time_s"].min())
     unit, scale = time_unit(float(frame["time_s"].min()) if logarithmic else slowest)
     memory_unit, memory_scale = byte_unit(largest_peak)
-    plot: Any = figure(
-        sizing_mode="stretch_both",
-        tools=[],
-        output_backend="canvas",
-        name="time against memory",
+    plot = new_chart(
+        "time against memory",
         toolbar_location="right",
         y_axis_type="log" if logarithmic else "linear",
-        x_axis_label=f"peak memory a device ({memory_unit})",
+        x_axis_label=f"peak memory per device ({memory_unit})",
         y_axis_label=f"step time ({unit})",
     )
-    quiet(plot)
     renderers: list[Any] = []
     for source, rows in frame.groupby("source", sort=False):
         x, y = rows["peak_bytes"] / memory_scale, rows["time_s"] / scale
@@ -192,24 +187,8 @@ def time_memory_plot(
             nonselection_alpha=1.0,
         )
     if memory_limit_bytes is not None and largest_peak > 0.3 * memory_limit_bytes:
-        limit = Span(
-            location=memory_limit_bytes / memory_scale,
-            dimension="height",
-            line_color=CONFLICT,
-            line_dash="dashed",
-        )
-        plot.add_layout(limit)
-        limit_text = f"limit {bytes_text(memory_limit_bytes)}"
-        plot.add_layout(
-            Label(
-                x=memory_limit_bytes / memory_scale,
-                y=4,
-                y_units="screen",
-                x_offset=4,
-                text=limit_text,
-                text_color=CONFLICT,
-                text_font_size="11px",
-            )
+        add_memory_limit(
+            plot, memory_limit_bytes / memory_scale, memory_limit_bytes, on_x_axis=True
         )
     plot.x_range.start = 0
     if not logarithmic:
@@ -231,28 +210,3 @@ def time_memory_plot(
         TapTool(renderers=renderers),
     )
     return plot
-
-
-def legend_above(plot: Any, columns: int | None = None) -> None:
-    """Put the legend of a figure in rows above it, where it covers nothing."""
-    plot.add_layout(plot.legend[0], "above")
-    plot.legend.orientation = "horizontal"
-    plot.legend.border_line_color = None
-    plot.legend.background_fill_color = None
-    plot.legend.padding = plot.legend.margin = 0
-    plot.legend.label_text_font_size = "11px"
-    plot.legend.label_text_color = NEUTRAL
-    if columns is not None:
-        plot.legend.ncols = columns
-
-
-def quiet(plot: Any) -> None:
-    """The look of all figures that compare plans."""
-    _style(plot)
-    plot.toolbar.logo = None
-    plot.toolbar.autohide = True
-    for axis in plot.axis:
-        axis.axis_label_text_color = NEUTRAL
-        axis.axis_label_text_font_style = "normal"
-        axis.axis_label_text_font = FONT
-        axis.axis_label_text_font_size = "11px"
