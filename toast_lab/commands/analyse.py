@@ -44,10 +44,12 @@ def run(args: argparse.Namespace) -> int:
     analysis = common.analyse(args, model)
     texts = _listings(args, analysis)
     if texts and not args.json:
-        return output.emit(args, texts, lambda out: _print_texts(texts))
-    data = {**to_data(model, analysis, mesh), **texts} if args.json else {}
+        return output.emit(args, texts, lambda console: _print_texts(texts))
+    report = {**to_data(model, analysis, mesh), **texts} if args.json else {}
     return output.emit(
-        args, data, lambda out: _show(out, model, analysis, mesh=mesh, everything=args.all)
+        args,
+        report,
+        lambda console: _show(console, model, analysis, mesh=mesh, everything=args.all),
     )
 
 
@@ -128,25 +130,25 @@ def _place_data(analysis: Analysis, place: Place) -> dict[str, Any]:
 
 
 def _show(
-    out: output.Out, model: Model, analysis: Analysis, *, mesh: Mesh | None, everything: bool
+    console: output.Out, model: Model, analysis: Analysis, *, mesh: Mesh | None, everything: bool
 ) -> None:
     from toast_lab.sharding.divisibility import divisibility
 
     limit = None if everything else ROWS
     program = analysis.program
-    out.print(str(model))
-    out.print(
+    console.print(str(model))
+    console.print(
         f"{program.n_factors} names, {len(analysis.colour_name)} colours in {len(analysis.groups)} "
         "groups, "
         f"{len(analysis.conflicts)} conflicts, {len(analysis.compatibility_sets)} compatibility "
         "sets, "
         f"{analysis.n_resolutions} resolutions"
     )
-    out.print()
+    console.print()
     groups = [group for group in analysis.groups if group.size > 1]
     # Constants have no edges in M, so each of their dims is a colour by itself, and of no interest.
     telling = [group for group in groups if everything or group.arguments or group.n_names > 1]
-    out.table(
+    console.table(
         "Colour groups (sizes above 1)",
         ("group", ">size", ">names", ">colours", "~arguments", ">resolutions", "can be sharded"),
         [
@@ -156,15 +158,15 @@ def _show(
         limit,
     )
     if len(telling) < len(groups):
-        out.print(
+        console.print(
             f"and {len(groups) - len(telling)} groups of one name, on no argument "
             "(constants, mostly)"
         )
-        out.print()
-    _show_conflicts(out, analysis, everything)
-    reports.show_coverage(out, analysis.coverage, everything=everything)
+        console.print()
+    _show_conflicts(console, analysis, everything)
+    reports.show_coverage(console, analysis.coverage, everything=everything)
     if mesh:
-        reports.show_divisibility(out, divisibility(analysis, mesh), everything=everything)
+        reports.show_divisibility(console, divisibility(analysis, mesh), everything=everything)
 
 
 def _group_row(analysis: Analysis, group: ColourGroup) -> tuple[object, ...]:
@@ -181,7 +183,7 @@ def _group_row(analysis: Analysis, group: ColourGroup) -> tuple[object, ...]:
     )
 
 
-def _show_conflicts(out: output.Out, analysis: Analysis, everything: bool) -> None:
+def _show_conflicts(console: output.Out, analysis: Analysis, everything: bool) -> None:
     """One table a set; of sets that are tied only the first, unless everything is asked for."""
     tied: dict[int, list[int]] = defaultdict(list)
     for compatible in analysis.compatibility_sets:
@@ -208,7 +210,7 @@ def _show_conflicts(out: output.Out, analysis: Analysis, everything: bool) -> No
             )
             if len(members) > 1 and not everything:
                 title += f" ({len(members) - 1} more sets are isomorphic and share it)"
-            out.table(
+            console.table(
                 title,
                 ("side 0", "side 1", "~meet at", "~source"),
                 rows,

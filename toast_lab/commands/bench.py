@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
         )
     for note in evaluation.notes:
         print(f"note: {note}", file=sys.stderr)
-    data = {
+    report = {
         "searches": len(evaluation.sweep.rows),
         "made": evaluation.sweep.made,
         "missing": len(evaluation.sweep.missing) + evaluation.compiled_missing,
@@ -119,13 +119,13 @@ def run(args: argparse.Namespace) -> int:
         ],
         "files": [str(path) for path in evaluation.files],
     }
-    output.emit(args, data, lambda out: _show(out, evaluation, data))
+    output.emit(args, report, lambda console: _show(console, evaluation, report))
     for lost in evaluation.not_kept:
         keep_rows(args, lost.path, lost.rows, lost.why)
     if evaluation.failures:
         print("toast-lab: " + "\ntoast-lab: ".join(evaluation.failures), file=sys.stderr)
         return 1
-    return 130 if data["missing"] and not evaluation.not_kept else 0
+    return 130 if report["missing"] and not evaluation.not_kept else 0
 
 
 def command(args: argparse.Namespace) -> str:
@@ -147,8 +147,8 @@ def command(args: argparse.Namespace) -> str:
     return " ".join(shlex.quote(word) for word in [*parts, "--out", Path(args.out).name or "."])
 
 
-def _show(out: output.Out, evaluation: Paper, data: dict[str, Any]) -> None:
-    out.table(
+def _show(console: output.Out, evaluation: Paper, data: dict[str, Any]) -> None:
+    console.table(
         f"{data['searches']} searches, {data['made']} of them made now",
         ("~target", "found", "~numbers"),
         [
@@ -157,9 +157,9 @@ def _show(out: output.Out, evaluation: Paper, data: dict[str, Any]) -> None:
         ],
     )
     if data["missing"]:
-        out.print(
+        console.print(
             f"{data['missing']} searches or compiles are missing; the same command goes on "
             "with them."
         )
     if data["files"]:
-        out.print(f"Page: {data['files'][-1]}")
+        console.print(f"Page: {data['files'][-1]}")

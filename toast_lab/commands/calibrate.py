@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         )
     written = keeping.keep(args, "machine file", str(path), calibration.save)
     machine = calibration.fit.machine
-    data = {
+    report = {
         "output": str(path) if written else None,
         "machine": machine.as_dict(),
         "residuals": [residual._asdict() for residual in calibration.fit.residuals],
@@ -75,11 +75,11 @@ def run(args: argparse.Namespace) -> int:
         "note": calibration.note,
     }
     return output.emit(
-        args, data, lambda out: _show(out, calibration, str(path) if written else "")
+        args, report, lambda console: _show(console, calibration, str(path) if written else "")
     )
 
 
-def _show(out: output.Out, calibration: Calibration, path: str) -> None:
+def _show(console: output.Out, calibration: Calibration, path: str) -> None:
     machine = calibration.fit.machine
     rows = [(f"FLOP/s {dtype}", f"{value:.3g}") for dtype, value in machine.flops.items()]
     rows += [
@@ -90,8 +90,10 @@ def _show(out: output.Out, calibration: Calibration, path: str) -> None:
         ("links, latency", output.time_text(machine.links[0].latency_s)),
         ("overlap of collectives with compute", f"{machine.overlap:.2f}"),
     ]
-    out.table(f"{machine.name}: one of {machine.provenance['devices']}", ("", ">measured"), rows)
-    out.table(
+    console.table(
+        f"{machine.name}: one of {machine.provenance['devices']}", ("", ">measured"), rows
+    )
+    console.table(
         "Fit: measured time over fitted time",
         ("what", ">points", ">median", ">worst"),
         [
@@ -105,11 +107,11 @@ def _show(out: output.Out, calibration: Calibration, path: str) -> None:
         ],
     )
     for skipped in calibration.skipped:
-        out.print(f"Not measured: {skipped.what}: {skipped.why}")
+        console.print(f"Not measured: {skipped.what}: {skipped.why}")
     if calibration.fit.not_measured:
         names = ", ".join(calibration.fit.not_measured)
-        out.print(f"Not measured, taken from the table: {names}")
+        console.print(f"Not measured, taken from the table: {names}")
     if calibration.note:
-        out.print(calibration.note)
+        console.print(calibration.note)
     if path:
-        out.print(f"Written to {path}; use it as --machine {path}")
+        console.print(f"Written to {path}; use it as --machine {path}")

@@ -121,7 +121,9 @@ def run(args: argparse.Namespace) -> int:
         )
     for note in comparison.notes:
         print(f"note: {note}", file=sys.stderr)
-    status = output.emit(args, data_of(model, comparison), lambda out: _show(out, comparison))
+    status = output.emit(
+        args, data_of(model, comparison), lambda console: _show(console, comparison)
+    )
     # a note says why
     lost = args.store != "none" and not comparison.stored_as
     return status or int(lost or all(row.status != "ok" for row in comparison.rows))
@@ -156,27 +158,27 @@ def _store(text: str | None) -> bool | str:
     return False if text == "none" else text
 
 
-def _show(out: output.Out, comparison: Comparison) -> None:
+def _show(console: output.Out, comparison: Comparison) -> None:
     from toast_lab.compare.result import COLUMNS, cells
 
     all_rows = [*comparison.rows, *([comparison.reference] if comparison.reference else [])]
     columns = ["~" + column if column in ("collectives", "plan") else column for column in COLUMNS]
-    out.table(
+    console.table(
         f"{len(comparison.rows)} plans of {comparison.model} on {_devices(comparison)}",
         columns,
         [cells(row) for row in all_rows],
     )
-    out.print(f"{comparison.order}; inputs: {comparison.inputs}.")
+    console.print(f"{comparison.order}; inputs: {comparison.inputs}.")
     for row in all_rows:
         if row.status != "ok":
-            out.print(f"{row.name}: {row.status}: {row.message}")
+            console.print(f"{row.name}: {row.status}: {row.message}")
     for row in comparison.rows:
         if row.certificate is not None:
-            out.print(f"\n{row.name}: {row.certificate}")
+            console.print(f"\n{row.name}: {row.certificate}")
     if any(row.device_kind == "cpu" for row in comparison.rows):
-        out.print("\nTimes of virtual devices say nothing of accelerators.")
+        console.print("\nTimes of virtual devices say nothing of accelerators.")
     if comparison.stored_as:
-        out.print(f"Kept as {', '.join(map(str, comparison.stored_as))}; see toast-lab runs.")
+        console.print(f"Kept as {', '.join(map(str, comparison.stored_as))}; see toast-lab runs.")
 
 
 def _devices(comparison: Comparison) -> str:

@@ -60,22 +60,22 @@ def run(args: argparse.Namespace) -> int:
     cost = price(problem, plan)
     diff = diff_compiled(problem, plan, compiled) if compiled.fits else None
 
-    def show(out: output.Out) -> None:
-        _show(out, problem, plan, cost=cost, compiled=compiled, diff=diff, everything=args.all)
+    def show(console: output.Out) -> None:
+        _show(console, problem, plan, cost=cost, compiled=compiled, diff=diff, everything=args.all)
 
-    data = {
+    report = {
         **output.problem_data(model, problem),
         "plan": output.plan_data(plan),
         "cost": output.cost_data(cost),
         "compiled": compiled.to_json(),
         "diff": diff.tidy() if diff else None,
     }
-    output.emit(args, data, show)
+    output.emit(args, report, show)
     return 0 if compiled.fits else 1
 
 
 def _show(
-    out: output.Out,
+    console: output.Out,
     problem: Problem,
     plan: ShardingPlan,
     *,
@@ -84,14 +84,14 @@ def _show(
     diff: CompiledDiff | None,
     everything: bool,
 ) -> None:
-    output.show_plan(out, plan)
-    out.print(
+    output.show_plan(console, plan)
+    console.print(
         f"{compiled}"
         f"{' (from the cache)' if compiled.cached else f', compiled in {compiled.compile_s:.1f} s'}"
     )
-    out.print()
+    console.print()
     compute = compiled.compute_s
-    out.table(
+    console.table(
         f"Mesh {problem.mesh} on {compiled.topology} ({compiled.device_kind}), priced on "
         f"{problem.machine.name}",
         ("", ">priced", ">compiled"),
@@ -112,7 +112,7 @@ def _show(
         ],
     )
     if compiled.allocations:
-        out.table(
+        console.table(
             "Largest allocations of the refused program",
             (">bytes", "~shape", "~op"),
             [
@@ -123,7 +123,7 @@ def _show(
         )
     if diff is None:
         return
-    out.table(
+    console.table(
         "Collectives of a step",
         ("kind", ">priced", ">compiled"),
         [
@@ -132,7 +132,7 @@ def _show(
         ],
     )
     if diff.different:
-        out.table(
+        console.table(
             f"Different ({len(diff.different)} of {len(diff.rows)})",
             ("op", "~at", "~priced", "~compiled", "~why"),
             [

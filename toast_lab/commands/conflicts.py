@@ -20,8 +20,8 @@ def run(args: argparse.Namespace) -> int:
     common.check_early(args)
     model, problem = common.load_problem(args)
     board = conflicts(problem)
-    data = {
+    report = {
         **output.problem_data(model, problem),
         **board.to_json(),
     }
-    return output.emit(args, data, lambda out: print(board.text(None)))
+    return output.emit(args, report, lambda console: print(board.text(None)))

@@ -25,8 +25,8 @@ def run(args: argparse.Namespace) -> int:
     model, problem = common.load_problem(args)
     plans = [common.load_plan(path, problem) for path in (args.before, args.after)]
     comparison = difference(problem, *plans)
-    data = {
+    report = {
         **output.problem_data(model, problem),
         **comparison.to_json(),
     }
-    return output.emit(args, data, lambda out: print(comparison))
+    return output.emit(args, report, lambda console: print(comparison))

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     constraints = _constraints(args, plan, model) if needs_constraints else None
     texts = {name: _text(name, args, plan, model=model, constraints=constraints) for name in wanted}
     written = {name: path for name, path in wanted.items() if _write(args, name, path, texts[name])}
-    data = {
+    report = {
         **output.problem_data(model, problem),
         "written": written,
         "constraints": None if constraints is None else [str(row) for row in constraints],
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         "remaining_bytes": None if constraints is None else constraints.remaining_bytes,
         "remaining_time_s": None if constraints is None else constraints.remaining_time_s(problem),
     }
-    return output.emit(args, data, lambda out: _show(constraints, problem))
+    return output.emit(args, report, lambda console: _show(constraints, problem))
 
 
 def _write(args: argparse.Namespace, name: str, path: str, text: str) -> bool:

@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     plan, result = common.plan_or_search(args, problem, model)
     text = listing(problem, plan)
     keeping.keep_plan(args, plan, problem)
-    data = {
+    report = {
         **output.problem_data(model, problem),
         "search": search_data(result) if result else None,
         "plan": output.plan_data(plan),
@@ -35,4 +35,4 @@ def run(args: argparse.Namespace) -> int:
         "divisibility": reports.divisibility_data(problem.divisibility(plan)),
         "listing": text,
     }
-    return output.emit(args, data, lambda out: print(text))
+    return output.emit(args, report, lambda console: print(text))

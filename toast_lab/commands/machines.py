@@ -43,14 +43,14 @@ def run(args: argparse.Namespace) -> int:
             '4x4x4"'
         )
     machines = [machine(args.machine)] if args.machine else list(MACHINES.values())
-    data: dict[str, Any] = {"machines": [_data(entry) for entry in machines]}
+    report: dict[str, Any] = {"machines": [_data(entry) for entry in machines]}
     if not args.mesh:
-        return output.emit(args, data, lambda out: _show(out, machines))
+        return output.emit(args, report, lambda console: _show(console, machines))
     mesh = make_mesh(args.mesh)
     links = lay_out(machines[0], mesh)
-    data["mesh"] = dict(zip(mesh.axes, mesh.sizes, strict=True))
-    data["slice"] = list(links.slice)
-    data["axes"] = [
+    report["mesh"] = dict(zip(mesh.axes, mesh.sizes, strict=True))
+    report["slice"] = list(links.slice)
+    report["axes"] = [
         {
             "axis": axis,
             "size": size,
@@ -62,11 +62,11 @@ def run(args: argparse.Namespace) -> int:
         for axis, size, rate, latency, switched, where in _axes(mesh, links)
     ]
 
-    def show(out: output.Out) -> None:
-        _show_layout(out, machines[0], mesh, links)
-        _show(out, machines)
+    def show(console: output.Out) -> None:
+        _show_layout(console, machines[0], mesh, links)
+        _show(console, machines)
 
-    return output.emit(args, data, show)
+    return output.emit(args, report, show)
 
 
 def _axes(mesh: Mesh, links: AxisLinks) -> Any:
@@ -80,13 +80,13 @@ def _data(machine_model: Machine) -> dict[str, object]:
     return data
 
 
-def _show(out: output.Out, machines: list[Machine]) -> None:
-    out.table(
+def _show(console: output.Out, machines: list[Machine]) -> None:
+    console.table(
         "Machines (one device each)",
         ("name", ">bf16 FLOP/s", ">f32 FLOP/s", ">memory", ">memory/s", ">devices"),
         [_row(machine_model) for machine_model in machines],
     )
-    out.table(
+    console.table(
         "Links, innermost level first (rates of one device, of a torus along one dim)",
         ("name", "level", "topology", ">sends", ">hop", ">devices"),
         [
@@ -103,7 +103,7 @@ def _show(out: output.Out, machines: list[Machine]) -> None:
             *((link.name, link.source) for link in machine_model.links if link.source),
         )
     ]
-    out.table("Sources", ("name", "number", "~where it is from"), rows)
+    console.table("Sources", ("name", "number", "~where it is from"), rows)
 
 
 def _row(machine_model: Machine) -> tuple[str, ...]:
@@ -136,7 +136,7 @@ def _link_row(machine_model: Machine, link: Link) -> tuple[str, ...]:
     )
 
 
-def _show_layout(out: output.Out, machine_model: Machine, mesh: Mesh, links: AxisLinks) -> None:
+def _show_layout(console: output.Out, machine_model: Machine, mesh: Mesh, links: AxisLinks) -> None:
     slice_ = f", a slice of {'x'.join(map(str, links.slice))}" if links.slice else ""
     rows = [
         (
@@ -148,7 +148,7 @@ def _show_layout(out: output.Out, machine_model: Machine, mesh: Mesh, links: Axi
         )
         for axis, size, rate, latency, _, where in _axes(mesh, links)
     ]
-    out.table(
+    console.table(
         f"Mesh {mesh} on {machine_model.name}{slice_}",
         ("axis", ">size", ">sends", ">hop", "~runs on"),
         rows,

@@ -15,8 +15,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the built-in models with their sizes."""
-    data = {"models": [_describe(name) for name in registry.MODELS]}
-    return output.emit(args, data, lambda out: _show(out, data["models"]))
+    report = {"models": [_describe(name) for name in registry.MODELS]}
+    return output.emit(args, report, lambda console: _show(console, report["models"]))
 
 
 def _describe(name: str) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def _describe(name: str) -> dict[str, Any]:
     }
 
 
-def _show(out: output.Out, models: list[dict[str, Any]]) -> None:
+def _show(console: output.Out, models: list[dict[str, Any]]) -> None:
     rows = [
         (
             model["name"],
@@ -40,7 +40,7 @@ def _show(out: output.Out, models: list[dict[str, Any]]) -> None:
         )
         for model in models
     ]
-    out.table(
+    console.table(
         "Built-in models", ("name", "~what it is", "~sizes for --set, with their defaults"), rows
     )
     parameter_rows = [
@@ -54,12 +54,12 @@ def _show(out: output.Out, models: list[dict[str, Any]]) -> None:
         if model["parameter_count"] is not None
     ]
     if parameter_rows:
-        out.table(
+        console.table(
             "The paper's models at their default sizes",
             ("name", ">parameters", ">in the paper", "~expert plans"),
             parameter_rows,
         )
-    out.print(
+    console.print(
         'Your own: "package.module:make", where make(**sizes) gives (fn, args); or a '
         "StableHLO file."
     )

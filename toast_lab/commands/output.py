@@ -219,11 +219,11 @@ def cost_data(cost: Cost) -> dict[str, Any]:
     }
 
 
-def show_cost(out: Out, problem: Problem, cost: Cost) -> None:
+def show_cost(console: Out, problem: Problem, cost: Cost) -> None:
     """Time and memory beside the unsharded program's."""
     base_time, base_peak = problem.baseline
     fits = "fits" if cost.fits else f"over the limit of {bytes_text(cost.memory_limit_bytes)}"
-    out.table(
+    console.table(
         f"Estimate for one device of {problem.machine.name}, mesh {problem.mesh}",
         ("", ">unsharded", ">sharded", ""),
         [
@@ -242,26 +242,26 @@ def show_cost(out: Out, problem: Problem, cost: Cost) -> None:
     )
 
 
-def show_pins(out: Out, problem: Problem) -> None:
+def show_pins(console: Out, problem: Problem) -> None:
     """The pins of a problem."""
     if problem.pins is not None:
-        out.print("Kept: " + "; ".join(problem.pins.texts))
+        console.print("Kept: " + "; ".join(problem.pins.texts))
 
 
-def show_plan(out: Out, plan: ShardingPlan) -> None:
+def show_plan(console: Out, plan: ShardingPlan) -> None:
     """Actions, and the arguments that are cut."""
-    out.print(
+    console.print(
         "Actions: "
         + ("  ".join(plan.actions) or "none, every device holds and computes everything")
     )
-    out.print()
+    console.print()
     sharded = [(path, spec) for path, spec in plan.argument_specs().items() if any(spec)]
     if sharded:
         rows = [
             (path, "[" + ", ".join("+".join(dim) or "-" for dim in spec) + "]")
             for path, spec in sharded
         ]
-        out.table(
+        console.table(
             f"Sharded arguments ({len(sharded)} of {plan.program.n_arguments})",
             ("~argument", "mesh axes per dim"),
             rows,
@@ -269,7 +269,7 @@ def show_plan(out: Out, plan: ShardingPlan) -> None:
         )
 
 
-def show_collectives(out: Out, cost: Cost) -> None:
+def show_collectives(console: Out, cost: Cost) -> None:
     """Collectives by kind and axis, costliest first."""
     groups: dict[tuple[str, str], list[Any]] = {}
     for collective in cost.collectives:
@@ -278,7 +278,7 @@ def show_collectives(out: Out, cost: Cost) -> None:
         groups.items(), key=lambda item: -sum(collective.time_s for collective in item[1])
     )
     if rows:
-        out.table(
+        console.table(
             "Collectives",
             ("kind", "axes", ">count", ">bytes", ">time", "~largest", "~at"),
             [

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     assert plan is not None
     cost = price(problem, plan)
     keeping.keep_plan(args, plan, problem)
-    data = {
+    report = {
         **output.problem_data(model, problem),
         "plan": output.plan_data(plan),
         "cost": {
@@ -50,16 +50,16 @@ def run(args: argparse.Namespace) -> int:
         },
         "divisibility": reports.divisibility_data(problem.divisibility(plan)),
     }
-    return output.emit(args, data, lambda out: _show(out, problem, plan, cost))
+    return output.emit(args, report, lambda console: _show(console, problem, plan, cost))
 
 
-def _show(out: output.Out, problem: Problem, plan: ShardingPlan, cost: Cost) -> None:
-    output.show_pins(out, problem)
-    output.show_plan(out, plan)
-    output.show_cost(out, problem, cost)
-    output.show_collectives(out, cost)
+def _show(console: output.Out, problem: Problem, plan: ShardingPlan, cost: Cost) -> None:
+    output.show_pins(console, problem)
+    output.show_plan(console, plan)
+    output.show_cost(console, problem, cost)
+    output.show_collectives(console, cost)
     slowest = sorted(cost.ops, key=lambda op: -op.time_s)[:8]
-    out.table(
+    console.table(
         f"Slowest of {len(cost.ops)} ops",
         ("op", "~result", ">flops", ">bytes", ">time", "~source"),
         [
@@ -79,7 +79,7 @@ def _show(out: output.Out, problem: Problem, plan: ShardingPlan, cost: Cost) -> 
         if cost.peak_op < problem.analysis.program.n_ops
         else ("the end")
     )
-    out.table(
+    console.table(
         f"Largest of {len(cost.at_peak)} entries in memory at its peak, {line_text(peak_line)}",
         ("what", "~name", ">bytes", "~made or needed at"),
         [
@@ -87,4 +87,4 @@ def _show(out: output.Out, problem: Problem, plan: ShardingPlan, cost: Cost) -> 
             for held in cost.at_peak[:8]
         ],
     )
-    reports.show_divisibility(out, problem.divisibility(plan))
+    reports.show_divisibility(console, problem.divisibility(plan))

@@ -95,12 +95,12 @@ def run(args: argparse.Namespace) -> int:
         )
     if outcome.plan is not None:
         keeping.keep_plan(args, outcome.plan, problem)
-    data = {
+    report = {
         **output.problem_data(model, problem),
         "race": race_data(outcome),
         "plan": None if outcome.plan is None else output.plan_data(outcome.plan),
     }
-    return output.emit(args, data, lambda out: _show(out, outcome))
+    return output.emit(args, report, lambda console: _show(console, outcome))
 
 
 def race_data(outcome: Race) -> dict[str, Any]:
@@ -114,11 +114,11 @@ def race_data(outcome: Race) -> dict[str, Any]:
     }
 
 
-def _show(out: output.Out, outcome: Race) -> None:
-    out.print(str(outcome))
+def _show(console: output.Out, outcome: Race) -> None:
+    console.print(str(outcome))
     best = outcome.best
     if best is not None:
-        out.print(
+        console.print(
             f"\nBest: {best.method}. "
             f"{'  '.join(best.actions) or 'No actions: the unsharded program.'}"
         )

@@ -45,8 +45,8 @@ def run(args: argparse.Namespace) -> int:
             on_event=output.stages_to(update),
             cancel=stopped,
         )
-    data: dict[str, Any] = {
+    report: dict[str, Any] = {
         **output.problem_data(model, problem),
         "replay": replayed.to_json(),
     }
-    return output.emit(args, data, lambda out: print(replayed))
+    return output.emit(args, report, lambda console: print(replayed))

@@ -69,33 +69,37 @@ def divisibility_data(report: Divisibility) -> dict[str, Any]:
     }
 
 
-def show_coverage(out: output.Out, report: Coverage, *, everything: bool = False) -> None:
+def show_coverage(console: output.Out, report: Coverage, *, everything: bool = False) -> None:
     """One line, and tables of what is held whole.
 
     Other places where actions stop are listed only with ``everything``.
     """
     limit = None if everything else ROWS
-    out.print(f"Coverage: {report.headline()}.")
+    console.print(f"Coverage: {report.headline()}.")
     if report.whole_rows:
-        _coverage_table(out, "Held whole", report.whole_rows, limit)
+        _coverage_table(console, "Held whole", report.whole_rows, limit)
     rows = (
         report.other_rows
         if everything
         else tuple(row for row in report.other_rows if not row.colours)
     )
     if rows:
-        _coverage_table(out, "Split along some dims only, or counted by assumption", rows, limit)
+        _coverage_table(
+            console, "Split along some dims only, or counted by assumption", rows, limit
+        )
     left_out = len(report.other_rows) - len(rows)
     if left_out:
         kinds = "1 kind" if left_out == 1 else f"{left_out} kinds"
-        out.print(f"{kinds} of ops split along some of their dims only (--all shows them)")
-        out.print()
+        console.print(f"{kinds} of ops split along some of their dims only (--all shows them)")
+        console.print()
 
 
-def _coverage_table(out: output.Out, title: str, rows: tuple[Row, ...], limit: int | None) -> None:
+def _coverage_table(
+    console: output.Out, title: str, rows: tuple[Row, ...], limit: int | None
+) -> None:
     from toast_lab.text import few, share_text
 
-    out.table(
+    console.table(
         title,
         ("op", ">count", ">FLOPs", ">bytes", "~stops", "~source", "~why"),
         [
@@ -114,20 +118,22 @@ def _coverage_table(out: output.Out, title: str, rows: tuple[Row, ...], limit: i
     )
 
 
-def show_divisibility(out: output.Out, report: Divisibility, *, everything: bool = False) -> None:
+def show_divisibility(
+    console: output.Out, report: Divisibility, *, everything: bool = False
+) -> None:
     """One line, and a table for each kind of trouble there is."""
     from toast_lab.sharding.divisibility import dim_cells
     from toast_lab.text import bytes_text, share_text
 
     limit = None if everything else ROWS
-    out.print(f"Divisibility: {report.headline()}.")
+    console.print(f"Divisibility: {report.headline()}.")
     for title, rows in (
         (f"Sizes that no axis of {report.mesh} divides", report.dims),
         (f"Sizes that only some axes of {report.mesh} divide", report.partly),
     ):
         if rows:
             columns = ("colour", ">size", ">names", ">bytes", "~on arguments", "~what would do")
-            out.table(title, columns, [dim_cells(row) for row in rows], limit)
+            console.table(title, columns, [dim_cells(row) for row in rows], limit)
     if report.arguments:
         title = (
             "Large arguments that stay whole"
@@ -138,4 +144,4 @@ def show_divisibility(out: output.Out, report: Divisibility, *, everything: bool
             (row.argument, row.type, bytes_text(row.bytes), share_text(row.bytes_share), row.why)
             for row in report.arguments
         ]
-        out.table(title, ("~argument", "type", ">bytes", ">of all", "~why"), cells, limit)
+        console.table(title, ("~argument", "type", ">bytes", ">of all", "~why"), cells, limit)

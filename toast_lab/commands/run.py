@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
             on_event=output.stages_to(update),
         )
     cost = price(problem, plan)
-    data = {
+    report = {
         **output.problem_data(model, problem),
         "search": search_data(result) if result else None,
         "plan": output.plan_data(plan),
@@ -64,19 +64,19 @@ def run(args: argparse.Namespace) -> int:
         "run": executed.to_json(),
     }
     return output.emit(
-        args, data, lambda out: _show(out, problem, plan, cost=cost, executed=executed)
+        args, report, lambda console: _show(console, problem, plan, cost=cost, executed=executed)
     )
 
 
 def _show(
-    out: output.Out, problem: Problem, plan: ShardingPlan, *, cost: Cost, executed: Run
+    console: output.Out, problem: Problem, plan: ShardingPlan, *, cost: Cost, executed: Run
 ) -> None:
     from toast_lab.runtime.agreement import verdict
 
-    output.show_plan(out, plan)
+    output.show_plan(console, plan)
     error = executed.max_relative_error
     estimate = f"{output.time_text(cost.time_s)} on {problem.machine.name}"
-    out.table(
+    console.table(
         f"{len(executed.step_times_s)} steps on {executed.n_devices} devices ({executed.devices}, "
         f"{executed.device_kind})",
         ("", ">measured", "~estimated"),
@@ -95,17 +95,17 @@ def _show(
             ),
         ],
     )
-    out.print(f"Against the unsharded program: {verdict(error, executed.tolerance)}")
+    console.print(f"Against the unsharded program: {verdict(error, executed.tolerance)}")
     priced = Counter(collective.kind for collective in cost.collectives)
     compiled = executed.collective_counts
     kinds = sorted({*priced, *compiled})
     if kinds:
         counts = [(kind, priced.get(kind, 0), compiled.get(kind, 0)) for kind in kinds]
-        out.table("Collectives", ("kind", ">priced", ">compiled"), counts)
+        console.table("Collectives", ("kind", ">priced", ">compiled"), counts)
     if (
         executed.devices.startswith("cpu")
         and compiled.get("reduce_scatter", 0) < priced["reduce_scatter"]
     ):
-        out.print(
+        console.print(
             "XLA's compiler for CPUs writes a reduce_scatter as an all_reduce and a local slice."
         )

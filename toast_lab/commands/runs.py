@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     with Store(args.store, read_only=True) as store:
         if number is not None:
             row = store.get(number)
-            return output.emit(args, row, lambda out: _show(out, row))
+            return output.emit(args, row, lambda console: _show(console, row))
         rows = store.rows(args.model, None if args.csv and args.limit is None else args.limit or 20)
         path = str(store.path)
         if store.damaged:
@@ -51,7 +51,9 @@ def run(args: argparse.Namespace) -> int:
             )
     if args.csv:
         keeping.keep(args, "table", args.csv, lambda to: write_csv(Path(to), COLUMNS, rows))
-    return output.emit(args, {"file": path, "rows": rows}, lambda out: _list(out, path, rows))
+    return output.emit(
+        args, {"file": path, "rows": rows}, lambda console: _list(console, path, rows)
+    )
 
 
 def _number(words: list[str]) -> int | None:
@@ -69,11 +71,11 @@ def _number(words: list[str]) -> int | None:
     return int(words[1])
 
 
-def _list(out: output.Out, path: str, rows: list[dict[str, Any]]) -> None:
+def _list(console: output.Out, path: str, rows: list[dict[str, Any]]) -> None:
     if not rows:
-        out.print(f"Nothing in {path}.")
+        console.print(f"Nothing in {path}.")
         return
-    out.table(
+    console.table(
         path,
         (
             ">id",
@@ -116,7 +118,7 @@ def _bytes(row: dict[str, Any]) -> str:
     return "-" if size is None else bytes_text(size)
 
 
-def _show(out: output.Out, row: dict[str, Any]) -> None:
+def _show(console: output.Out, row: dict[str, Any]) -> None:
     plan = row["plan"] or {}
     brief = {key: value for key, value in row.items() if key not in ("plan", "measured")}
     cells = [
@@ -136,4 +138,4 @@ def _show(out: output.Out, row: dict[str, Any]) -> None:
         for key, value in measured.items()
     ]
     cells.append(("actions", " ".join(plan.get("actions", ())) or "-"))
-    out.table(f"Row {row['id']} (--json has its plan and every collective)", ("", "~"), cells)
+    console.table(f"Row {row['id']} (--json has its plan and every collective)", ("", "~"), cells)

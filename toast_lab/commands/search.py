@@ -42,14 +42,14 @@ def show_result(
     args: argparse.Namespace, model: Model, problem: Problem, result: SearchResult
 ) -> int:
     """Print the plan of a search, its price and how the search went."""
-    data = {
+    report = {
         **output.problem_data(model, problem),
         "search": search_data(result),
         "plan": output.plan_data(result.plan),
         "cost": output.cost_data(result.cost),
         "divisibility": reports.divisibility_data(problem.divisibility(result.plan)),
     }
-    return output.emit(args, data, lambda out: _show(out, problem, result))
+    return output.emit(args, report, lambda console: _show(console, problem, result))
 
 
 def search_data(result: SearchResult) -> dict[str, Any]:
@@ -67,12 +67,12 @@ def search_data(result: SearchResult) -> dict[str, Any]:
     }
 
 
-def _show(out: output.Out, problem: Problem, result: SearchResult) -> None:
-    output.show_pins(out, problem)
-    output.show_plan(out, result.plan)
-    output.show_cost(out, problem, result.cost)
-    output.show_collectives(out, result.cost)
-    reports.show_divisibility(out, problem.divisibility(result.plan))
-    out.print(
+def _show(console: output.Out, problem: Problem, result: SearchResult) -> None:
+    output.show_pins(console, problem)
+    output.show_plan(console, result.plan)
+    output.show_cost(console, problem, result.cost)
+    output.show_collectives(console, result.cost)
+    reports.show_divisibility(console, problem.divisibility(result.plan))
+    console.print(
         f"{result.method}, seed {result.seed}: {result.message} {gap_text(result.gap)}".rstrip()
     )

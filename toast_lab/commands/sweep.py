@@ -96,13 +96,13 @@ def run(args: argparse.Namespace) -> int:
     written = keeping.keep(args, "table", path, lambda to: write_csv(Path(to), COLUMNS, rows))
     if swept.not_kept:
         keep_rows(args, store.path, swept.not_kept, swept.failure)
-    data = {
+    report = {
         "table": path if written else None,
         "made": swept.made,
         "missing": len(swept.missing),
         "rows": rows,
     }
-    output.emit(args, data, lambda out: _show(out, data))
+    output.emit(args, report, lambda console: _show(console, report))
     return 130 if swept.missing and not swept.failure else 0
 
 
@@ -143,9 +143,9 @@ def sweeping(total: int) -> Iterator[tuple[Callable[[Progress], None], Callable[
         yield on_progress, stopped
 
 
-def _show(out: output.Out, data: dict[str, Any]) -> None:
+def _show(console: output.Out, data: dict[str, Any]) -> None:
     rows = data["rows"]
-    out.table(
+    console.table(
         f"{len(rows)} searches, {data['made']} of them made now",
         (
             "~model",
@@ -182,11 +182,13 @@ def _show(out: output.Out, data: dict[str, Any]) -> None:
     )
     for row in rows:
         if row["status"] in ("CRASHED", "FAILED"):
-            out.print(
+            console.print(
                 f"{row['method']} {row['model']} {row['mesh']} {row['machine']} "
                 f"seed {row['seed']}: {row['message']}"
             )
     if data["missing"]:
-        out.print(f"{data['missing']} searches are missing; the same command goes on with them.")
+        console.print(
+            f"{data['missing']} searches are missing; the same command goes on with them."
+        )
     if data["table"]:
-        out.print(f"Table: {data['table']}")
+        console.print(f"Table: {data['table']}")

@@ -43,9 +43,9 @@ def run(args: argparse.Namespace) -> int:
     plan, _ = common.plan_or_search(args, problem, model)
     reasons = why(problem, plan, number_or_text(args.question))
     keeping.keep_plan(args, plan, problem)
-    data = {
+    report = {
         **output.problem_data(model, problem),
         "plan": output.plan_data(plan),
         "reasons": to_json(reasons),
     }
-    return output.emit(args, data, lambda out: print("\n".join(map(str, reasons))))
+    return output.emit(args, report, lambda console: print("\n".join(map(str, reasons))))
