@@ -32,7 +32,8 @@ __all__ = [
 ]
 
 
-Axes = tuple[str, ...]  # "m", or part of an axis as "m:(2)2"
+# "m", or part of an axis as "m:(2)2"
+Axes = tuple[str, ...]
 
 
 def make_context() -> ir.Context:
@@ -81,7 +82,8 @@ def stablehlo_of_hlo(data: bytes) -> bytes:
     while at < len(data):
         key, at = _varint(data, at)
         size, at = _varint(data, at)
-        if key == 1 << 3 | 2:  # field 1, a message: the HloModuleProto
+        # field 1, a message: the HloModuleProto
+        if key == 1 << 3 | 2:
             return bytes(_jax.mlir.hlo_to_stablehlo(data[at : at + size]))
         at += size
     raise ValueError("no HLO module in this dump")
@@ -131,9 +133,9 @@ def rule_of(op: Any) -> dict[str, Any] | None:
         return None
     rule = sdy.OpShardingRuleAttr(op.attributes["sdy.sharding_rule"])
     return {
-        "sizes": [int(s) for s in rule.factor_sizes],
-        "operands": [_mapping(m) for m in rule.operand_mappings],
-        "results": [_mapping(m) for m in rule.result_mappings],
+        "sizes": [int(size) for size in rule.factor_sizes],
+        "operands": [_mapping(mapping) for mapping in rule.operand_mappings],
+        "results": [_mapping(mapping) for mapping in rule.result_mappings],
         "reduction": _ints(rule.reduction_factors),
         "need_replication": _ints(rule.need_replication_factors),
         "permutation": _ints(rule.permutation_factors),
@@ -142,7 +144,7 @@ def rule_of(op: Any) -> dict[str, Any] | None:
 
 
 def _ints(values: Iterable[Any]) -> list[int]:
-    return [int(v) for v in values]
+    return [int(value) for value in values]
 
 
 def constant_text(op: Any) -> str:
@@ -158,7 +160,9 @@ def constant_text(op: Any) -> str:
 
 def mesh_attribute(axes: Sequence[str], sizes: Sequence[int]) -> Any:
     """``#sdy.mesh<["d"=2, "m"=4]>``; needs a current context."""
-    return sdy.MeshAttr.get([sdy.MeshAxisAttr.get(a, s) for a, s in zip(axes, sizes, strict=True)])
+    return sdy.MeshAttr.get(
+        [sdy.MeshAxisAttr.get(axis, size) for axis, size in zip(axes, sizes, strict=True)]
+    )
 
 
 def sharding_attribute(mesh_name: str, spec: Sequence[Sequence[str]]) -> Any:
@@ -167,22 +171,23 @@ def sharding_attribute(mesh_name: str, spec: Sequence[Sequence[str]]) -> Any:
     ``spec`` has mesh axes per dim.
     """
     dims = [
-        sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(a) for a in axes], True) for axes in spec
+        sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(axis) for axis in axes], True)
+        for axes in spec
     ]
     return sdy.TensorShardingAttr.get(mesh_name, dims)
 
 
 def on_mesh(attribute: Any, mesh_name: str) -> Any:
     """The same ``sdy.sharding`` over the mesh of that name."""
-    found = sdy.TensorShardingAttr(attribute)
+    sharding = sdy.TensorShardingAttr(attribute)
     return sdy.TensorShardingAttr.get(
-        mesh_name, found.dimension_shardings, found.replicated_axes, found.unreduced_axes
+        mesh_name, sharding.dimension_shardings, sharding.replicated_axes, sharding.unreduced_axes
     )
 
 
 def manual_axes(axes: Sequence[str]) -> Any:
     """``#sdy<manual_axes{"d", "m"}>``; needs a current context."""
-    return sdy.ManualAxesAttr.get([ir.StringAttr.get(a) for a in axes])
+    return sdy.ManualAxesAttr.get([ir.StringAttr.get(axis) for axis in axes])
 
 
 def sharding_per_value(shardings: Sequence[Any]) -> Any:
@@ -202,18 +207,18 @@ def meshes(module: ir.Module) -> dict[str, MeshAxes]:
 
     Those that jax.export keeps in an attribute are included.
     """
-    found = {}
+    axes_of = {}
     for op in module.body.operations:
         if op.operation.name == "sdy.mesh":
             name = ir.StringAttr(op.operation.attributes["sym_name"]).value
-            found[name] = _mesh_axes(sdy.MeshAttr(op.operation.attributes["mesh"]))
-    kept = _entry(module.operation.attributes, _EXPORTED, "xla.sdy.meshes")
-    if kept is not None:
+            axes_of[name] = _mesh_axes(sdy.MeshAttr(op.operation.attributes["mesh"]))
+    exported = _entry(module.operation.attributes, _EXPORTED, "xla.sdy.meshes")
+    if exported is not None:
         with module.context:
-            entries: Any = ir.DictAttr(ir.Attribute.parse(kept))
+            entries: Any = ir.DictAttr(ir.Attribute.parse(exported))
             for entry in entries:
-                found.setdefault(entry.name, _mesh_axes(sdy.MeshAttr(entry.attr)))
-    return found
+                axes_of.setdefault(entry.name, _mesh_axes(sdy.MeshAttr(entry.attr)))
+    return axes_of
 
 
 def _mesh_axes(attribute: Any) -> MeshAxes:
@@ -225,8 +230,8 @@ def _entry(attributes: Any, key: str, name: str) -> str | None:
     """The text under ``name`` of a dictionary attribute, None if there is none."""
     if key not in attributes:
         return None
-    inside = ir.DictAttr(attributes[key])
-    return ir.StringAttr(inside[name]).value if name in inside else None
+    entries = ir.DictAttr(attributes[key])
+    return ir.StringAttr(entries[name]).value if name in entries else None
 
 
 def _signature_shardings(main: Any, key: str, count: int) -> list[Any]:
@@ -276,34 +281,32 @@ def sharding_parts(
     """
     whole: tuple[Axes, ...] = ((),) * rank
     try:
-        found = sdy.TensorShardingAttr(attribute)
+        sharding = sdy.TensorShardingAttr(attribute)
     except ValueError:
         text = str(attribute)
-        return (
-            (),
-            whole,
-            (),
-            ""
-            if "replicated" in text and "last" not in text
-            else (f"it names no mesh axes: {text}"),
-        )
-    at = found.mesh_or_ref
+        is_replicated = "replicated" in text and "last" not in text
+        return (), whole, (), "" if is_replicated else f"it names no mesh axes: {text}"
+    mesh_reference = sharding.mesh_or_ref
     mesh = (
-        known.get(at.value, ())
-        if isinstance(at, ir.FlatSymbolRefAttr)
-        else _mesh_axes(sdy.MeshAttr(at))
+        known.get(mesh_reference.value, ())
+        if isinstance(mesh_reference, ir.FlatSymbolRefAttr)
+        else _mesh_axes(sdy.MeshAttr(mesh_reference))
     )
     trouble, dims = [], []
-    for part in found.dimension_shardings:
+    for part in sharding.dimension_shardings:
         dim = sdy.DimensionShardingAttr(part)
-        refs = [sdy.AxisRefAttr(axis) for axis in dim.axes]
+        references = [sdy.AxisRefAttr(axis) for axis in dim.axes]
         trouble += [
-            f"it cuts over a part of axis {r.name}" for r in refs if r.sub_axis_info is not None
+            f"it cuts over a part of axis {reference.name}"
+            for reference in references
+            if reference.sub_axis_info is not None
         ]
-        dims.append((*(str(r.name) for r in refs), *(() if dim.is_closed else ("*",))))
-    if len(found.unreduced_axes):
+        dims.append(
+            (*(str(reference.name) for reference in references), *(() if dim.is_closed else ("*",)))
+        )
+    if len(sharding.unreduced_axes):
         trouble.append("it leaves sums unreduced")
-    replicated = tuple(str(sdy.AxisRefAttr(axis).name) for axis in found.replicated_axes)
+    replicated = tuple(str(sdy.AxisRefAttr(axis).name) for axis in sharding.replicated_axes)
     return mesh, tuple(dims) if len(dims) == rank else whole, replicated, "; ".join(trouble)
 
 
@@ -316,7 +319,8 @@ SHARDY_LOWERING = (
     "canonicalize",
     "sdy-resolve-permutation-factors",
     "func.func(sdy-reshard-to-collectives)",
-    "canonicalize",  # this makes reduce_scatters
+    # this makes reduce_scatters
+    "canonicalize",
 )
 
 _AXIS = re.compile(r'"(\w+)"(?::\((\d+)\)(\d+))?')
@@ -325,20 +329,24 @@ _AXIS = re.compile(r'"(\w+)"(?::\((\d+)\)(\d+))?')
 class RawCollective(NamedTuple):
     """One sdy collective of a lowered module, in program order."""
 
-    kind: str  #: "all_gather", "all_reduce", "all_slice", ...
+    #: "all_gather", "all_reduce", "all_slice", ...
+    kind: str
     axes: Axes
-    parent: int  #: the collective whose result it takes, -1: a value of the program
+    #: the collective whose result it takes, -1: a value of the program
+    parent: int
     #: number (see ``read_collectives``) of the op that made that value, -1: an op that the passes
     #: put there
     op: int
     #: which result of that op; -1 - i: what a loop with that number starts its rounds with as value
     #: i
     result: int
-    before: tuple[Axes, ...]  #: axes per dim
+    #: axes per dim
+    before: tuple[Axes, ...]
     after: tuple[Axes, ...]
     shape: tuple[int, ...]
     element: str
-    read: bool  #: does anything but further collectives take its result?
+    #: does anything but further collectives take its result?
+    read: bool
 
 
 def lower_with_shardy(module: ir.Module) -> None:
@@ -351,21 +359,18 @@ def lower_with_shardy(module: ir.Module) -> None:
 
 
 def read_collectives(main: Any, key: str) -> tuple[list[RawCollective], list[tuple[int, int]]]:
-    """The sdy collectives in a function that ``lower_with_shardy`` went over.
-
-    Those inside regions are included.
+    """The sdy collectives in a function that ``lower_with_shardy`` lowered, inside regions too.
 
     Ops carry their number as integer attribute ``key``; the function's arguments are numbers 0, 1,
     2, ...
 
     Returns:
         The collectives, and (op, which of its results) of every value that Shardy's canonicalizer
-            reshapes by an op of
-        its own, as it is or after collectives.
+        reshapes by an op of its own, as it is or after collectives.
     """
-    found: list[RawCollective] = []
+    collectives: list[RawCollective] = []
     reshaped: list[tuple[int, int]] = []
-    number: dict[Any, int] = {}
+    index_of: dict[Any, int] = {}
 
     def visit(block: Any) -> None:
         for op in block.operations:
@@ -373,14 +378,16 @@ def read_collectives(main: Any, key: str) -> tuple[list[RawCollective], list[tup
             if name.startswith("sdy.") and (
                 "all_" in name or name in ("sdy.reduce_scatter", "sdy.collective_permute")
             ):
-                _read_collective(op.operation, main, found, number, key)
+                _read_collective(
+                    op.operation, main, key, collectives=collectives, index_of=index_of
+                )
             elif name == "stablehlo.reshape" and key not in op.operation.attributes:
-                row = number.get(op.operation.operands[0], -1)
-                while row >= 0 and found[row].parent >= 0:
-                    row = found[row].parent
+                index = index_of.get(op.operation.operands[0], -1)
+                while index >= 0 and collectives[index].parent >= 0:
+                    index = collectives[index].parent
                 at_start = (
-                    (found[row].op, found[row].result)
-                    if row >= 0
+                    (collectives[index].op, collectives[index].result)
+                    if index >= 0
                     else _origin(op.operands[0], main, key)
                 )
                 reshaped.append(at_start)
@@ -389,7 +396,7 @@ def read_collectives(main: Any, key: str) -> tuple[list[RawCollective], list[tup
                     visit(inner)
 
     visit(main.operation.regions[0].blocks[0])
-    return found, [place for place in reshaped if place[0] >= 0]
+    return collectives, [place for place in reshaped if place[0] >= 0]
 
 
 # -- Shardy's own propagation, as an oracle --------------------------------------------------------
@@ -398,7 +405,7 @@ def read_collectives(main: Any, key: str) -> tuple[list[RawCollective], list[tup
 def open_sharding_attribute(mesh_name: str, spec: Sequence[Sequence[str]]) -> Any:
     """``sharding_attribute`` to which propagation may add axes."""
     dims = [
-        sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(a) for a in axes], False)
+        sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(axis) for axis in axes], False)
         for axes in spec
     ]
     return sdy.TensorShardingAttr.get(mesh_name, dims)
@@ -416,9 +423,9 @@ def numbered_axes(main: Any, key: str) -> dict[tuple[int, int], tuple[Axes, ...]
     The number is the op's integer attribute ``key``.
     """
     return {
-        (number, i): _dim_axes(_result_sharding(operation, i), _rank(result))
+        (number, result_index): _dim_axes(_result_sharding(operation, result_index), _rank(result))
         for number, operation in _numbered(main, key)
-        for i, result in enumerate(operation.results)
+        for result_index, result in enumerate(operation.results)
     }
 
 
@@ -428,9 +435,9 @@ def numbered_reads(main: Any, key: str) -> dict[tuple[int, int], tuple[Axes, ...
     The number is the op's integer attribute ``key``.
     """
     return {
-        (number, i): _dim_axes(_sharding_of(operand, main), _rank(operand))
+        (number, operand_index): _dim_axes(_sharding_of(operand, main), _rank(operand))
         for number, operation in _numbered(main, key)
-        for i, operand in enumerate(operation.operands)
+        for operand_index, operand in enumerate(operation.operands)
         if isinstance(operand.type, ir.RankedTensorType)
     }
 
@@ -456,28 +463,30 @@ def propagate(module: ir.Module) -> None:
 
 
 def _read_collective(
-    op: Any, main: Any, found: list[RawCollective], number: dict[Any, int], key: str
+    op: Any, main: Any, key: str, *, collectives: list[RawCollective], index_of: dict[Any, int]
 ) -> None:
     operand, result = op.operands[0], op.results[0]
     kind = op.name.removeprefix("sdy.")
-    head = re.search(r"sdy\.\w+ (.*?)%", op.get_asm(enable_debug_info=False))
-    axes = _axis_list(head.group(1)) if head else ()
-    parent = number.get(operand, -1)
-    maker, index = (-1, 0) if parent >= 0 else _origin(operand, main, key)
+    axes_match = re.search(r"sdy\.\w+ (.*?)%", op.get_asm(enable_debug_info=False))
+    axes = _axis_list(axes_match.group(1)) if axes_match else ()
+    parent = index_of.get(operand, -1)
+    maker_op, maker_result = (-1, 0) if parent >= 0 else _origin(operand, main, key)
     kind_of_users = [use.owner.operation.name for use in result.uses]
-    number[result] = len(found)
-    found.append(
+    index_of[result] = len(collectives)
+    collectives.append(
         RawCollective(
-            kind,
-            axes,
-            parent,
-            maker,
-            index,
-            _dim_axes(_sharding_of(operand, main), len(operand.type.shape)),
-            _dim_axes(str(op.attributes["out_sharding"]), len(result.type.shape)),
-            tuple(result.type.shape),
-            str(result.type.element_type),
-            any(not (n.startswith("sdy.") and n != "sdy.return") for n in kind_of_users),
+            kind=kind,
+            axes=axes,
+            parent=parent,
+            op=maker_op,
+            result=maker_result,
+            before=_dim_axes(_sharding_of(operand, main), len(operand.type.shape)),
+            after=_dim_axes(str(op.attributes["out_sharding"]), len(result.type.shape)),
+            shape=tuple(result.type.shape),
+            element=str(result.type.element_type),
+            read=any(
+                not (user.startswith("sdy.") and user != "sdy.return") for user in kind_of_users
+            ),
         )
     )
 

@@ -1,10 +1,7 @@
-"""Checks of numbers that somebody gives.
+"""Checks of the numbers that callers give: of the right kind, finite and within their range.
 
-They are of the right kind, finite and within their range, or a sentence says what is wrong.
-
-What a caller hands in may be anything; what is let through is a plain ``int`` or ``float``, so that
-no number of numpy's, no text and no NaN goes on to where it would fail with a word that helps
-nobody.
+A caller may give anything.  What passes is a plain ``int`` or ``float``, so that no NumPy number,
+no text and no NaN travels on to where it would fail with a message that helps nobody.
 """
 
 from __future__ import annotations
@@ -15,9 +12,12 @@ from typing import Any
 
 from toast_lab.errors import InvalidProblem, ToastError
 
-MOST_SEED = 2**63 - 1  #: generators of random numbers take more, kernels and files of rows do not
-MOST_COUNT = 2**31 - 1  #: of repeats, evaluations, trajectories: no machine gets that far
-MOST_SECONDS = 1e9  #: thirty years; clocks and timers of the system end not far above
+#: generators of random numbers take larger ones, kernels and files of rows do not
+MOST_SEED = 2**63 - 1
+#: of repeats, evaluations, trajectories: no machine gets that far
+MOST_COUNT = 2**31 - 1
+#: thirty years; clocks and timers of the system end not far above
+MOST_SECONDS = 1e9
 
 
 def whole_offence(value: Any, least: int | None = None, most: int | None = None) -> str:
@@ -59,7 +59,7 @@ def whole(
 ) -> int:
     """``value`` as an ``int`` from ``least`` to ``most``.
 
-    Raises ``error`` that names it if it is none.
+    Raises ``error``, which names it, if it is not one.
     """
     if wrong := whole_offence(value, least, most):
         raise error(f"{name} {wrong}")
@@ -77,7 +77,7 @@ def number(
 ) -> float:
     """``value`` as a finite ``float``.
 
-    Raises ``error`` with the name and the number if it is none.
+    Raises ``error``, which names it, if it is not one.
     """
     if wrong := number_offence(value, least, most, above=above):
         raise error(f"{name} {wrong}")
@@ -86,26 +86,27 @@ def number(
 
 def seed(value: Any, error: type[ToastError] = InvalidProblem) -> int:
     """A seed: a whole number from 0 to ``MOST_SEED``."""
-    return whole("seed", value, 0, MOST_SEED, error)
+    return whole("seed", value, least=0, most=MOST_SEED, error=error)
 
 
 def _range_offence(value: Any, least: Any, most: Any) -> str:
-    low, high = least is not None and value < least, most is not None and value > most
-    if not low and not high:
+    too_low, too_high = least is not None and value < least, most is not None and value > most
+    if not too_low and not too_high:
         return ""
-    if low and least == 0:
+    if too_low and least == 0:
         return f"must not be below 0, got {_shown(value)}"
-    bound = f"at least {_shown(least)}" if low else f"at most {_shown(most)}"
+    bound = f"at least {_shown(least)}" if too_low else f"at most {_shown(most)}"
     return f"must be {bound}, got {_shown(value)}"
 
 
 def _shown(value: Any) -> str:
-    """A value for people; whatever somebody gives, it is short."""
+    """A short text for any value."""
     if (
         not isinstance(value, bool)
         and isinstance(value, numbers.Integral)
         and abs(int(value)) >= 10**4000
     ):
-        return "a whole number of thousands of digits"  # Python writes none of that length
+        # Python writes none of that length
+        return "a whole number of thousands of digits"
     text = f"{value:g}" if isinstance(value, float) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -46,7 +46,7 @@ class InvalidProblem(ToastError):
 
 
 class InvalidInput(ToastError):
-    """A function was given the wrong kind of thing, or something that it does not have."""
+    """A function was given the wrong kind of argument, or one that it does not have."""
 
 
 class RunFailed(ToastError):
@@ -61,11 +61,11 @@ class StoreError(ToastError):
 
 
 class NotSaved(ToastError):
-    """A result is there, but the file that it was to be kept in could not be written."""
+    """There is a result, but the file for it could not be written."""
 
 
 def join_offenders(offenders: Iterable[object], limit: int = 20) -> str:
-    """Write offenders one a line; beyond `limit` of them, say how many are left out.
+    """Write offenders one per line; beyond `limit` of them, say how many are left out.
 
     >>> print(join_offenders(["%1 = add", "%2 = dot_general", "%3 = sort"], limit=2))
       %1 = add
@@ -80,7 +80,7 @@ def join_offenders(offenders: Iterable[object], limit: int = 20) -> str:
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """Give a remark to put right behind an unknown name: the closest choices, or nothing at all.
+    """A remark to put right behind an unknown name: the closest choices, or nothing at all.
 
     >>> print("unknown model: trasformer" + did_you_mean("trasformer", ["transformer", "mlp"]))
     unknown model: trasformer (did you mean "transformer"?)

@@ -1,6 +1,6 @@
 """Write a result to a file whole or not at all.
 
-A full disk costs neither the file that was there nor the result.
+A full disk loses neither the file that was there before nor the result.
 
 The content goes to a file beside the target, is forced to disk, and takes the target's place at
 once.  Whoever reads meanwhile, or after a crash, sees the old content or the new one, never a
@@ -22,7 +22,7 @@ from typing import BinaryIO
 
 from toast_lab.errors import NotSaved
 
-WHAT_TO_DO = {
+ADVICE = {
     errno.ENOSPC: "make room there, or give a file on another disk",
     errno.EDQUOT: "make room below your quota, or give a file on another disk",
     errno.EFBIG: "raise the limit of file sizes, or give a file on another disk",
@@ -36,17 +36,19 @@ WHAT_TO_DO = {
 }
 
 
-def write_whole(path: str | os.PathLike[str], content: str | bytes, what: str = "the file") -> None:
+def write_whole(
+    path: str | os.PathLike[str], content: str | bytes, subject: str = "the file"
+) -> None:
     """Replace a file's content; texts are written as UTF-8.
 
-    Raises NotSaved, and leaves then what was there.
+    Raises NotSaved, and then leaves the file as it was.
     """
-    with whole_file(path, what) as out:
-        out.write(content.encode() if isinstance(content, str) else content)
+    with whole_file(path, subject) as stream:
+        stream.write(content.encode() if isinstance(content, str) else content)
 
 
 @contextlib.contextmanager
-def whole_file(path: str | os.PathLike[str], what: str = "the file") -> Iterator[BinaryIO]:
+def whole_file(path: str | os.PathLike[str], subject: str = "the file") -> Iterator[BinaryIO]:
     """Gives a file to write to that becomes ``path`` when the block ends.
 
     If the block raises, the file vanishes.
@@ -54,7 +56,7 @@ def whole_file(path: str | os.PathLike[str], what: str = "the file") -> Iterator
     Args:
         path: the target.  Links are followed, and a file that is there keeps its permissions.  Into
             a device or a pipe is written directly, since there is nothing to replace.
-        what: for messages: "the plan".
+        subject: of messages: "the plan".
 
     Raises:
         NotSaved: it cannot be written.
@@ -68,34 +70,34 @@ def whole_file(path: str | os.PathLike[str], what: str = "the file") -> Iterator
         if mode is not None and stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if mode is not None and not stat.S_ISREG(mode):
-            with open(target, "wb") as out:
-                yield out
+            with open(target, "wb") as stream:
+                yield stream
             return
-        part = target.with_name(f".{secrets.token_hex(8)}.part")
+        temporary = target.with_name(f".{secrets.token_hex(8)}.part")
         # With 0o666 the system takes the user's mask into account.
-        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
-            with os.fdopen(handle, "wb") as out:
-                yield out
-                out.flush()
-                force_to_disk(out.fileno())
+            with os.fdopen(handle, "wb") as stream:
+                yield stream
+                stream.flush()
+                force_to_disk(stream.fileno())
             if mode is not None:
-                os.chmod(part, stat.S_IMODE(mode))
-            os.replace(part, target)
+                os.chmod(temporary, stat.S_IMODE(mode))
+            os.replace(temporary, target)
         except BaseException:
             with contextlib.suppress(OSError):
-                os.unlink(part)
+                os.unlink(temporary)
             raise
         _force_folder(target.parent)
     except OSError as error:
-        raise not_saved(path, what, error) from error
+        raise not_saved(path, subject, error) from error
 
 
-def not_saved(path: str | os.PathLike[str], what: str, error: OSError) -> NotSaved:
-    """What a system's error on writing ``path`` means."""
-    why = error.strerror or str(error)
-    advice = WHAT_TO_DO.get(error.errno or 0, "give another file")
-    return NotSaved(f"{os.fspath(path)}: {what} could not be written: {why}; {advice}")
+def not_saved(path: str | os.PathLike[str], subject: str, error: OSError) -> NotSaved:
+    """The error for people when the system could not write ``path``."""
+    reason = error.strerror or str(error)
+    advice = ADVICE.get(error.errno or 0, "give another file")
+    return NotSaved(f"{os.fspath(path)}: {subject} could not be written: {reason}; {advice}")
 
 
 def force_to_disk(descriptor: int) -> None:
@@ -108,7 +110,10 @@ def force_to_disk(descriptor: int) -> None:
 
 
 def _force_folder(folder: Path) -> None:
-    """Make a new name in a folder last; the content is safe already, so that a failure is none."""
+    """Make a new name in a folder last.
+
+    A failure does not matter, since the content is safe already.
+    """
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

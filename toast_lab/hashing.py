@@ -16,14 +16,16 @@ from toast_lab.ragged import Ragged, gather
 
 def digest(*arrays: np.ndarray) -> bytes:
     """8 bytes that tell whole arrays apart, equal in every process."""
-    return hashlib.blake2b(b"".join(a.tobytes() for a in arrays), digest_size=8).digest()
+    return hashlib.blake2b(b"".join(array.tobytes() for array in arrays), digest_size=8).digest()
 
 
 class Classes(NamedTuple):
     """Items sorted into classes, which are numbered by their first items."""
 
-    label: np.ndarray  #: [n] int32 class of each item
-    first: np.ndarray  #: [classes] int64 first item of each class
+    #: [n] int32 class of each item
+    label: np.ndarray
+    #: [classes] int64 first item of each class
+    first: np.ndarray
 
     @property
     def sizes(self) -> np.ndarray:
@@ -31,24 +33,29 @@ class Classes(NamedTuple):
         return np.bincount(self.label, minlength=len(self.first))
 
 
-def classes(n: int, *columns: np.ndarray | Ragged) -> Classes:
-    """Put those of ``n`` items into one class that agree in every column.
+def classes(count: int, *columns: np.ndarray | Ragged) -> Classes:
+    """Put those of ``count`` items into one class that agree in every column.
 
-    A column is an array of ``n`` numbers, or ragged: rows that agree if they have the same numbers
-    in the same order.  Hashes only propose the classes; every item is then compared with the first
-    one of its class, number by number.
+    A column is an array of ``count`` numbers, or ragged: rows that agree if they have the same
+    numbers in the same order.  Hashes only propose the classes; every item is then compared with
+    the first one of its class, number by number.
     """
     parts = [column if isinstance(column, Ragged) else _bits(column) for column in columns]
-    total = np.zeros(n, np.uint64)
-    with np.errstate(over="ignore"):  # hashes wrap around
+    hashes = np.zeros(count, np.uint64)
+    # hashes wrap around
+    with np.errstate(over="ignore"):
         for part in parts:
-            hashes = rows(part.ptr, part.flat) if isinstance(part, Ragged) else part
-            total = mix(total ^ mix(hashes))
-    found = _by_first(total)
-    if all(_agree(part, found) for part in parts):
-        return found
-    keys: dict[object, int] = {}  # two hashes collided: take the numbers themselves
-    exact = [keys.setdefault(tuple(_item(part, i) for part in parts), len(keys)) for i in range(n)]
+            own = rows(part.ptr, part.flat) if isinstance(part, Ragged) else part
+            hashes = mix(hashes ^ mix(own))
+    by_hash = _by_first(hashes)
+    if all(_agree(part, by_hash) for part in parts):
+        return by_hash
+    # two hashes collided: take the numbers themselves
+    keys: dict[object, int] = {}
+    exact = [
+        keys.setdefault(tuple(_item(part, index) for part in parts), len(keys))
+        for index in range(count)
+    ]
     return _by_first(np.asarray(exact, dtype=np.int64))
 
 
@@ -66,8 +73,8 @@ def _bits(column: np.ndarray) -> np.ndarray:
     return column.astype(np.int64).view(np.uint64)
 
 
-def _agree(part: np.ndarray | Ragged, found: Classes) -> bool:
-    like = found.first[found.label]
+def _agree(part: np.ndarray | Ragged, candidates: Classes) -> bool:
+    like = candidates.first[candidates.label]
     if not isinstance(part, Ragged):
         return bool((part == part[like]).all())
     if (part.lengths != part.lengths[like]).any():
@@ -76,23 +83,23 @@ def _agree(part: np.ndarray | Ragged, found: Classes) -> bool:
     return bool((own == part.flat[gather(part.ptr, like)]).all())
 
 
-def _item(part: np.ndarray | Ragged, i: int) -> object:
-    return tuple(part.row(i).tolist()) if isinstance(part, Ragged) else int(part[i])
+def _item(part: np.ndarray | Ragged, index: int) -> object:
+    return tuple(part.row(index).tolist()) if isinstance(part, Ragged) else int(part[index])
 
 
-def mix(x: np.ndarray) -> np.ndarray:
+def mix(keys: np.ndarray) -> np.ndarray:
     """splitmix64 finaliser."""
-    z = x + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+    mixed = keys + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
 
 
 def numbers(texts: Sequence[str]) -> np.ndarray:
     """[n] uint64: texts as numbers, equal for equal texts."""
     number: dict[str, int] = {}
     return np.fromiter(
-        (number.setdefault(t, len(number)) for t in texts), dtype=np.uint64, count=len(texts)
+        (number.setdefault(text, len(number)) for text in texts), dtype=np.uint64, count=len(texts)
     )
 
 

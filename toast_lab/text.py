@@ -29,9 +29,9 @@ def table(
     sort             2
     custom_call     11
     """
-    every = [[str(cell) for cell in row] for row in rows]
-    shown = [[c.lstrip(">") for c in columns], *every[:limit]]
-    widths = [max(len(row[i]) for row in shown) for i in range(len(columns))]
+    all_rows = [[str(cell) for cell in row] for row in rows]
+    shown = [[title.lstrip(">") for title in columns], *all_rows[:limit]]
+    widths = [max(len(row[column_index]) for row in shown) for column_index in range(len(columns))]
     lines = [
         "  ".join(
             cell.rjust(width) if column.startswith(">") else cell.ljust(width)
@@ -39,8 +39,8 @@ def table(
         ).rstrip()
         for row in shown
     ]
-    if len(every) > limit:
-        lines.append(f"... and {len(every) - limit} more{rest}")
+    if len(all_rows) > limit:
+        lines.append(f"... and {len(all_rows) - limit} more{rest}")
     return "\n".join(lines)
 
 
@@ -98,7 +98,8 @@ def place_text(location: str, most: int = 3) -> str:
     frames: list[str] = []
     for frame in location.replace("\\", "/").split(" < "):
         if "toast_lab/frontends/" in frame or len(frames) == most:
-            break  # further out is only who traced it
+            # everything further out only called the tracer
+            break
         frames.append(line_text(frame))
     return " < ".join(frames)
 
@@ -156,8 +157,10 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, An
 
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     """A table as ``write_csv`` writes it."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, columns, restval="", extrasaction="ignore", lineterminator="\n")
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, columns, restval="", extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows({k: "" if v is None else v for k, v in row.items()} for row in rows)
-    return out.getvalue()
+    writer.writerows(
+        {key: "" if cell is None else cell for key, cell in row.items()} for row in rows
+    )
+    return buffer.getvalue()

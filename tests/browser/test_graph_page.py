@@ -109,7 +109,7 @@ def test_a_selection_is_shown_everywhere(attention: Page) -> None:
     # listing -> graph
     line(page, "div(a, c)").click()
     selected(page, "names", 2)
-    expect(page.get_by_text("attention.py:20").locator("visible=true").first).to_be_visible()
+    expect(page.get_by_text("attention.py:27").locator("visible=true").first).to_be_visible()
     # colour table -> graph and listing
     row(page, "H1").click()
     selected(page, "names", 6)
@@ -131,7 +131,7 @@ def test_a_selection_is_shown_everywhere(attention: Page) -> None:
     selected(page, "names", 3)
     page.get_by_text("Conflicts", exact=True).click()
     expect(
-        page.locator(".tabulator-selected", has_text="attention.py:17").locator("visible=true")
+        page.locator(".tabulator-selected", has_text="attention.py:24").locator("visible=true")
     ).to_be_visible()
     # and the board of the next page has the set in front
     go(page, "By hand")
@@ -177,7 +177,7 @@ def test_search_finds_by_text_and_by_pattern_and_says_what_is_wrong(attention: P
     field.fill("^(div|transpose")
     field.press("Enter")
     expect(page.get_by_role("alert")).to_contain_text(
-        "is no regular expression: missing ), unterminated subpattern"
+        "is not a regular expression: missing ), unterminated subpattern"
     )
     field.fill("= (div|transpose)[(]")
     field.press("Enter")

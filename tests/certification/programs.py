@@ -120,9 +120,9 @@ def zoo() -> Iterator[Case]:
         LookupError: models without small sizes; all are named.
     """
     unknown = []
-    for name, (where, _) in registry.MODELS.items():
+    for name, entry in registry.MODELS.items():
         forms = SMALL.get(name) or getattr(
-            importlib.import_module(where.partition(":")[0]), "SMALL", None
+            importlib.import_module(entry.maker.partition(":")[0]), "SMALL", None
         )
         if forms is None:
             unknown.append(name)

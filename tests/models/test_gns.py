@@ -16,7 +16,7 @@ from tests.helpers import analysed, model
 from tests.models.execution import worst_errors
 from toast_lab.errors import FrontendError
 from toast_lab.frontends import load
-from toast_lab.models import gns, registry
+from toast_lab.models import registry
 
 SMALL: dict[str, Any] = {
     "steps": 2,
@@ -130,7 +130,7 @@ def test_depth_and_steps(hidden_layers: int, steps: int) -> None:
     assert sum(k.startswith("w") for k in params["steps"][0]["edge"]) == hidden_layers + 1
 
 
-@pytest.mark.parametrize("mode", gns.MODES)
+@pytest.mark.parametrize("mode", registry.choices("gns")["mode"])
 def test_modes(mode: str) -> None:
     found = model("gns", **SMALL, mode=mode)
     n_params = 2 * 3 * 10 + 3 * 10 + 2 * 8

@@ -15,6 +15,7 @@ from tests.helpers import model as cached
 from toast_lab.errors import FrontendError, InvalidPlan
 from toast_lab.frontends import load
 from toast_lab.models import registry, transformer
+from toast_lab.models.model_sizes import TransformerSizes
 
 SMALL: dict[str, dict[str, Any]] = {
     "mlp": {"batch": 4, "inputs": 3, "hidden": 5, "outputs": 2},
@@ -85,7 +86,7 @@ def test_small_sizes_load(name: str) -> None:
     assert max(model.program.shape) <= 16
 
 
-@pytest.mark.parametrize("mode", transformer.MODES)
+@pytest.mark.parametrize("mode", registry.choices("transformer")["mode"])
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 def test_transformer_modes(mode: str, kv_heads: int) -> None:
     sizes = {**SMALL["transformer"], "heads": 4, "kv_heads": kv_heads}
@@ -104,7 +105,7 @@ def test_transformer_modes(mode: str, kv_heads: int) -> None:
 @pytest.mark.parametrize("kv_heads", [1, 4])
 def test_parameter_count(layers: int, kv_heads: int) -> None:
     d, f, h, k, v = 16, 48, 4, 6, 100
-    config = transformer.Config(layers, d, f, h, kv_heads, k, v, 2, 8)
+    config = TransformerSizes(layers, d, f, h, kv_heads, k, v, 2, 8)
     count = sum(
         math.prod(leaf.shape)
         for leaf in jax.tree_util.tree_leaves(transformer.param_shapes(config))

@@ -18,6 +18,7 @@ from toast_lab.cost.problem import Problem
 from toast_lab.errors import FrontendError
 from toast_lab.frontends import load
 from toast_lab.models import registry, unet
+from toast_lab.models.model_sizes import UnetSizes, unet_blocks
 from toast_lab.plan_verbs import Plan
 
 SMALL: dict[str, Any] = {
@@ -85,7 +86,7 @@ def test_enlarge_repeats_every_pixel() -> None:
 
 
 def test_blocks_and_skips() -> None:
-    down, up = unet.plan_blocks(unet.Config())
+    down, up = unet_blocks(UnetSizes())
     assert (len(down), len(up)) == (9, 12)
     assert [b.level for b in up] == [2] * 4 + [1] * 4 + [0] * 4
     c = 1152
@@ -140,11 +141,11 @@ def test_the_papers_size() -> None:
     }
 
 
-@pytest.mark.parametrize("mode", unet.MODES)
+@pytest.mark.parametrize("mode", registry.choices("unet")["mode"])
 def test_modes(mode: str) -> None:
     found = model("unet", **SMALL, mode=mode)
     n_params = len(
-        jax.tree_util.tree_leaves(unet.param_shapes(unet.Config(8, (1, 2), 1, 4, 4, 4, 8)))
+        jax.tree_util.tree_leaves(unet.param_shapes(UnetSizes(8, (1, 2), 1, 4, 4, 4, 8)))
     )
     arguments = {"forward": n_params + 2, "gradient": n_params + 3, "train": 3 * n_params + 1 + 3}[
         mode
@@ -159,7 +160,7 @@ def test_modes(mode: str) -> None:
 def test_channels_are_named_as_the_skip_connections_tie_them() -> None:
     """What ``streams`` foretells from the blocks alone is what the analysis finds."""
     analysis = analysed("unet", **PAPER_SHAPE)
-    foretold = set(unet.streams(unet.Config(8, (1, 2, 3), 3, 4, 4, 4, 8)).values())
+    foretold = set(unet.streams(UnetSizes(8, (1, 2, 3), 3, 4, 4, 4, 8)).values())
     assert foretold == {f"channels{k}" for k in range(8)}
     assert {c for c in analysis.colour_name if c.startswith("channels")} == foretold
     for name, dims in model("unet", **PAPER_SHAPE).dim_names.items():
@@ -188,7 +189,7 @@ def test_blocks_of_one_level_and_shape_are_mirrored() -> None:
     }
 
 
-@pytest.mark.parametrize("mode", unet.MODES)
+@pytest.mark.parametrize("mode", registry.choices("unet")["mode"])
 @pytest.mark.parametrize("multipliers", [(1, 2), (1, 1)])
 def test_expert_plans_cut_every_kernel(multipliers: tuple[int, ...], mode: str) -> None:
     sizes = {**SMALL, "multipliers": multipliers, "mode": mode}

@@ -210,7 +210,7 @@ def test_sequence_parallelism_gathers_keys_and_values_in_every_variant(kv_heads,
     assert len(set(moved.values())) == len(moved)
 
 
-@pytest.mark.parametrize("mode", itx.MODES)
+@pytest.mark.parametrize("mode", registry.choices("itx")["mode"])
 def test_plans_of_the_inference_transformer(mode):
     found = {name: priced("itx", name, mode) for name in registry.FACTS["itx"].expert_plans}
     layers = 32

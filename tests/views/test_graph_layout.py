@@ -78,7 +78,7 @@ def test_layout_is_deterministic(transformer: Analysis) -> None:
 
 @pytest.mark.parametrize("level", gl.LEVELS)
 def test_folding_loses_no_name_and_no_conflict(transformer: Analysis, level: str) -> None:
-    layout = gl.graph_layout(transformer, level, singles=True)
+    layout = gl.graph_layout(transformer, level, gl.GraphFilter(singles=True))
     shown = sorted(n for node in layout.nodes for n in node.names)
     lanes = {lane.group for lane in layout.lanes}
     real = [
@@ -109,7 +109,9 @@ def test_repeated_layers_fold_and_say_how_often() -> None:
 
 def test_focus_keeps_what_is_near(attention: Analysis) -> None:
     name = attention.conflicts[0].sides[0]
-    one, two = (gl.graph_layout(attention, focus=[name], hops=k) for k in (1, 2))
+    one, two = (
+        gl.graph_layout(attention, None, gl.GraphFilter(focus=[name], hops=k)) for k in (1, 2)
+    )
     near = {n for node in one.nodes for n in node.names}
     assert name in near
     assert near == gl.neighbourhood(attention, [name], 1)
@@ -118,13 +120,13 @@ def test_focus_keeps_what_is_near(attention: Analysis) -> None:
 
 
 def test_conflicts_only(transformer: Analysis) -> None:
-    layout = gl.graph_layout(transformer, "names", conflicts_only=True)
+    layout = gl.graph_layout(transformer, "names", gl.GraphFilter(conflicts_only=True))
     assert [lane.label for lane in layout.lanes] == ["sequence"]
     assert sum(len(c.conflicts) for c in layout.conflicts) == len(transformer.conflicts)
 
 
 def test_conflicts_only_of_a_program_without_any_is_empty() -> None:
-    assert gl.graph_layout(analysed("mlp"), conflicts_only=True).nodes == ()
+    assert gl.graph_layout(analysed("mlp"), None, gl.GraphFilter(conflicts_only=True)).nodes == ()
 
 
 def test_every_marker_has_a_row_in_the_table_twin(transformer: Analysis) -> None:

@@ -37,7 +37,7 @@ def test_the_listing_is_the_papers(attention: Analysis) -> None:
         "a : [S ●, S ●] = matmul(k, qt)",
         "b : [S ●] = reduce_{0,add}(a)",
     ]
-    assert lines[8].where == "attention.py:17"
+    assert lines[8].where == "attention.py:24"
     hues = {s.text.split()[0]: s.hue for line in lines for s in line.segments if s.hue}
     assert hues == {attention.group_name[g]: s.hue for g, s in lane_styles(attention).items()}
 
@@ -92,7 +92,7 @@ def test_program_frame_has_a_row_for_each_result(attention: Analysis) -> None:
 def test_conflicts_frame(attention: Analysis) -> None:
     frame = inspect.conflicts_frame(attention)
     assert frame["tensor"].tolist() == ["a", "a in reduce", "c", "d", "d in dot_general"]
-    assert frame["line"].tolist() == [f"attention.py:{n}" for n in (17, 18, 19, 20, 21)]
+    assert frame["line"].tolist() == [f"attention.py:{n}" for n in (24, 25, 26, 27, 28)]
 
 
 def test_the_chain_of_a_conflict_is_a_path(attention: Analysis) -> None:

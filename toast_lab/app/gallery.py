@@ -70,7 +70,7 @@ def card_text(name: str) -> str:
     >>> card_text("xxt").splitlines()[1]
     '2 ops · 7 names · 1 conflict'
     """
-    text = registry.MODELS[name][1]
+    text = registry.MODELS[name].about
     card = CARDS.get(name)
     if card is None:
         return f"{name} — {text}"

@@ -208,7 +208,7 @@ def serve(
     if model is not None and ":" not in model:
         from toast_lab.models import registry
 
-        registry.maker(model)  # an unknown name is told now, not to the first visitor
+        registry.built_in(model)  # an unknown name is told now, not to the first visitor
     refusal = own_model(address, model if model and ":" in model else None, origins)[1]
     if refusal and model and ":" in model:
         raise ToastError(f"--address {address}: {refusal}")

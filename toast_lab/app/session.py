@@ -76,7 +76,7 @@ class Session(param.Parameterized):
                 context = "", sizes, then
                 self.work.start("load", f"loading {which}", load_own, which, sizes, context=context)
                 return
-            registry.maker(which)
+            registry.built_in(which)
             if loads_at_once(which, sizes):
                 self._show_and(load_at_once(which, sizes), which, sizes, then)
                 return

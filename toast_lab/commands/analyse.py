@@ -1,4 +1,4 @@
-"""``toast-lab analyse``: what the static analysis found in a model."""
+"""``toast-lab analyse``: the static analysis of a model."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from toast_lab.commands import common, output, reports
-from toast_lab.text import line_text
+from toast_lab.commands import command_options, common, output, reports
+from toast_lab.text import few, line_text
 
 if TYPE_CHECKING:
     from toast_lab.conflicts.analysis import Analysis, ColourGroup, Conflict
@@ -18,6 +18,21 @@ if TYPE_CHECKING:
     from toast_lab.sharding.mesh import Mesh
 
 ROWS = 40
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``toast-lab analyse``."""
+    command_options.model(parser)
+    parser.add_argument(
+        "--mesh", help='also list the dims that this mesh does not divide ("4x2" or data=4,model=2)'
+    )
+    parser.add_argument(
+        "--listing", action="store_true", help="print the program, every dim with its colour"
+    )
+    parser.add_argument(
+        "--names", action="store_true", help="print the program, every dim with its own name"
+    )
+    parser.add_argument("--all", action="store_true", help="print every row of long tables")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -29,9 +44,13 @@ def run(args: argparse.Namespace) -> int:
     analysis = common.analyse(args, model)
     texts = _listings(args, analysis)
     if texts and not args.json:
-        return output.emit(args, texts, lambda out: _print_texts(texts))
-    data = {**to_data(model, analysis, mesh), **texts} if args.json else {}
-    return output.emit(args, data, lambda out: _show(out, args, model, analysis, mesh))
+        return output.emit(args, texts, lambda console: _print_texts(texts))
+    report = {**to_data(model, analysis, mesh), **texts} if args.json else {}
+    return output.emit(
+        args,
+        report,
+        lambda console: _show(console, model, analysis, mesh=mesh, everything=args.all),
+    )
 
 
 def _listings(args: argparse.Namespace, analysis: Analysis) -> dict[str, str]:
@@ -61,20 +80,20 @@ def to_data(model: Model, analysis: Analysis, mesh: Mesh | None) -> dict[str, An
         "resolutions": analysis.n_resolutions,
         "groups": [
             {
-                "name": g.name,
-                "size": g.size,
-                "shardable": g.shardable,
-                "names": g.n_names,
-                "colours": [analysis.colour_name[c] for c in g.colours],
-                "arguments": [names[a] for a in g.arguments],
-                "resolutions": list(g.resolutions),
+                "name": group.name,
+                "size": group.size,
+                "shardable": group.shardable,
+                "names": group.n_names,
+                "colours": [analysis.colour_name[colour] for colour in group.colours],
+                "arguments": [names[argument] for argument in group.arguments],
+                "resolutions": list(group.resolutions),
             }
-            for g in analysis.groups
+            for group in analysis.groups
         ],
-        "conflicts": [_conflict_data(analysis, c) for c in analysis.conflicts],
+        "conflicts": [_conflict_data(analysis, conflict) for conflict in analysis.conflicts],
         "compatibility_sets": [
-            {**s._asdict(), "colour": analysis.colour_name[s.colour]}
-            for s in analysis.compatibility_sets
+            {**compatible._asdict(), "colour": analysis.colour_name[compatible.colour]}
+            for compatible in analysis.compatibility_sets
         ],
         "coverage": reports.coverage_data(coverage(analysis)),
         "divisibility": reports.divisibility_data(divisibility(analysis, mesh)) if mesh else None,
@@ -86,7 +105,7 @@ def _conflict_data(analysis: Analysis, conflict: Conflict) -> dict[str, Any]:
         "conflict": conflict.index,
         "set": conflict.set,
         "colour": analysis.colour_name[conflict.colour],
-        "sides": [analysis.name_text[n] for n in conflict.sides],
+        "sides": [analysis.name_text[name] for name in conflict.sides],
         "places": [_place_data(analysis, place) for place in conflict.places],
     }
 
@@ -96,95 +115,104 @@ def _place_data(analysis: Analysis, place: Place) -> dict[str, Any]:
     value = program.value_name[place.value]
     if place.use < 0:
         op = int(program.value_op[place.value])
-        what = f"definition of {value}"
+        place_text = f"definition of {value}"
     else:
         op = int(np.searchsorted(program.use_ptr, place.use, side="right")) - 1
         results = program.results(op)
-        what = (
+        place_text = (
             f"use of {value} in "
             f"{program.value_name[results[0]] if len(results) else program.kind[op]}"
         )
-    return {"place": what, "dims": [place.first_dim, place.second_dim], "where": program.where(op)}
+    return {
+        "place": place_text,
+        "dims": [place.first_dim, place.second_dim],
+        "where": program.where(op),
+    }
 
 
 def _show(
-    out: output.Out, args: argparse.Namespace, model: Model, analysis: Analysis, mesh: Mesh | None
+    console: output.Out, model: Model, analysis: Analysis, *, mesh: Mesh | None, everything: bool
 ) -> None:
     from toast_lab.conflicts.coverage import coverage
     from toast_lab.sharding.divisibility import divisibility
 
-    limit = None if args.all else ROWS
-    p = analysis.program
-    out.print(str(model))
-    out.print(
-        f"{p.n_factors} names, {len(analysis.colour_name)} colours in {len(analysis.groups)} "
+    limit = None if everything else ROWS
+    program = analysis.program
+    console.print(str(model))
+    console.print(
+        f"{program.n_factors} names, {len(analysis.colour_name)} colours in {len(analysis.groups)} "
         "groups, "
         f"{len(analysis.conflicts)} conflicts, {len(analysis.compatibility_sets)} compatibility "
         "sets, "
         f"{analysis.n_resolutions} resolutions"
     )
-    out.print()
-    groups = [g for g in analysis.groups if g.size > 1]
+    console.print()
+    groups = [group for group in analysis.groups if group.size > 1]
     # Constants have no edges in M, so each of their dims is a colour by itself, and of no interest.
-    telling = [g for g in groups if args.all or g.arguments or g.n_names > 1]
-    out.table(
+    telling = [group for group in groups if everything or group.arguments or group.n_names > 1]
+    console.table(
         "Colour groups (sizes above 1)",
         ("group", ">size", ">names", ">colours", "~arguments", ">resolutions", "can be sharded"),
         [
-            _group_row(analysis, g)
-            for g in sorted(telling, key=lambda g: (not g.shardable, -g.n_names))
+            _group_row(analysis, group)
+            for group in sorted(telling, key=lambda group: (not group.shardable, -group.n_names))
         ],
         limit,
     )
     if len(telling) < len(groups):
-        out.print(
+        console.print(
             f"and {len(groups) - len(telling)} groups of one name, on no argument "
             "(constants, mostly)"
         )
-        out.print()
-    _show_conflicts(out, analysis, args.all)
-    reports.show_coverage(out, coverage(analysis), everything=args.all)
+        console.print()
+    _show_conflicts(console, analysis, everything)
+    reports.show_coverage(console, coverage(analysis), everything=everything)
     if mesh:
-        reports.show_divisibility(out, divisibility(analysis, mesh), everything=args.all)
+        reports.show_divisibility(console, divisibility(analysis, mesh), everything=everything)
 
 
-def _group_row(analysis: Analysis, g: ColourGroup) -> tuple[object, ...]:
-    arguments = output.few(analysis.program.value_name[a] for a in g.arguments)
-    resolutions = 2 ** len(g.resolutions) if g.resolutions else "-"
+def _group_row(analysis: Analysis, group: ColourGroup) -> tuple[object, ...]:
+    arguments = few(analysis.program.value_name[argument] for argument in group.arguments)
+    resolutions = 2 ** len(group.resolutions) if group.resolutions else "-"
     return (
-        g.name,
-        g.size,
-        g.n_names,
-        len(g.colours),
+        group.name,
+        group.size,
+        group.n_names,
+        len(group.colours),
         arguments,
         resolutions,
-        "yes" if g.shardable else "no",
+        "yes" if group.shardable else "no",
     )
 
 
-def _show_conflicts(out: output.Out, analysis: Analysis, everything: bool) -> None:
+def _show_conflicts(console: output.Out, analysis: Analysis, everything: bool) -> None:
     """One table a set; of sets that are tied only the first, unless everything is asked for."""
     tied: dict[int, list[int]] = defaultdict(list)
-    for s in analysis.compatibility_sets:
-        tied[s.resolution].append(s.index)
+    for compatible in analysis.compatibility_sets:
+        tied[compatible.resolution].append(compatible.index)
     for resolution, members in tied.items():
         for index in members if everything else members[:1]:
-            s = analysis.compatibility_sets[index]
+            compatible = analysis.compatibility_sets[index]
             rows = []
-            for k in s.conflicts:
-                c = _conflict_data(analysis, analysis.conflicts[k])
-                place = c["places"][0]
-                more = f" (+{len(c['places']) - 1})" if len(c["places"]) > 1 else ""
+            for index_in_set in compatible.conflicts:
+                data = _conflict_data(analysis, analysis.conflicts[index_in_set])
+                place = data["places"][0]
+                others = f" (+{len(data['places']) - 1})" if len(data["places"]) > 1 else ""
                 rows.append(
-                    (c["sides"][0], c["sides"][1], place["place"] + more, line_text(place["where"]))
+                    (
+                        data["sides"][0],
+                        data["sides"][1],
+                        place["place"] + others,
+                        line_text(place["where"]),
+                    )
                 )
             title = (
-                f"Compatibility set {index}, colour {analysis.colour_name[s.colour]}, "
+                f"Compatibility set {index}, colour {analysis.colour_name[compatible.colour]}, "
                 f"resolution {resolution}"
             )
             if len(members) > 1 and not everything:
                 title += f" ({len(members) - 1} more sets are isomorphic and share it)"
-            out.table(
+            console.table(
                 title,
                 ("side 0", "side 1", "~meet at", "~source"),
                 rows,

@@ -8,12 +8,56 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toast_lab.commands import common, output
+from toast_lab.commands import command_options, common, output
 from toast_lab.commands.sweep import keep_rows, sweeping
 from toast_lab.errors import InvalidProblem
 
 if TYPE_CHECKING:
     from toast_lab.bench.paper import Paper
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """``toast-lab bench`` has one evaluation so far."""
+    evaluations = parser.add_subparsers(metavar="EVALUATION", required=True)
+    summary = "section 5: step times, search times and scaling; resumable, Ctrl-C keeps the rows"
+    _add_paper_options(command_options.command_parser(evaluations, "paper", summary, "bench"))
+
+
+def _add_paper_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``toast-lab bench paper``."""
+    parser.add_argument(
+        "--parts",
+        nargs="+",
+        metavar="PART",
+        help="models, scaling, goals, depth, devices (all of these) and compiled",
+    )
+    parser.add_argument(
+        "--models", nargs="+", metavar="MODEL", help="gns, unet, itx, t2b, t7b (all)"
+    )
+    parser.add_argument("--machines", nargs="+", metavar="MACHINE", help="(a100 p100 tpu-v3)")
+    parser.add_argument("--methods", nargs="+", metavar="METHOD", help="(the paper's and one more)")
+    parser.add_argument(
+        "--seconds",
+        type=command_options.positive,
+        metavar="SECONDS",
+        help="time limit of each search (20)",
+    )
+    parser.add_argument(
+        "--compile-seconds",
+        type=command_options.positive,
+        metavar="SECONDS",
+        help="time limit of each search whose plan is compiled (--seconds)",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes and 2 s: to try it out, not for numbers"
+    )
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="also compile reduced models for TPU v3 and v5e (needs libtpu)",
+    )
+    parser.add_argument("--page", metavar="FILE", help="the page (evaluation.md in --out)")
+    command_options.rows(parser, "rows, tables, charts and the page")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -28,13 +72,13 @@ def run(args: argparse.Namespace) -> int:
     from toast_lab.sweep.run import Workers
 
     choice = Choice.make(
-        args.parts,
-        args.models,
-        args.machines,
-        args.methods,
-        args.seconds,
-        args.quick,
-        args.compile_seconds,
+        parts=args.parts,
+        models=args.models,
+        machines=args.machines,
+        methods=args.methods,
+        seconds=args.seconds,
+        quick=args.quick,
+        compile_seconds=args.compile_seconds,
     )
     if args.compile:
         choice = choice._replace(parts=(*choice.parts, COMPILED))
@@ -51,10 +95,10 @@ def run(args: argparse.Namespace) -> int:
         output.progress("compiling") as update,
     ):
 
-        def on_compile(i: int, total: int, what: str) -> None:
-            update(i / total, what)
+        def on_compile(index: int, total: int, stage: str) -> None:
+            update(index / total, stage)
 
-        done = run_paper(
+        evaluation = run_paper(
             choice,
             Path(args.out),
             command=command(args),
@@ -64,22 +108,24 @@ def run(args: argparse.Namespace) -> int:
             on_compile=on_compile,
             cancel=stopped,
         )
-    for note in done.notes:
+    for note in evaluation.notes:
         print(f"note: {note}", file=sys.stderr)
-    data = {
-        "searches": len(done.sweep.rows),
-        "made": done.sweep.made,
-        "missing": len(done.sweep.missing) + done.compiled_missing,
-        "targets": [{**t._asdict(), "verdict": t.verdict} for t in done.targets],
-        "files": [str(path) for path in done.files],
+    report = {
+        "searches": len(evaluation.sweep.rows),
+        "made": evaluation.sweep.made,
+        "missing": len(evaluation.sweep.missing) + evaluation.compiled_missing,
+        "targets": [
+            {**target._asdict(), "verdict": target.verdict} for target in evaluation.targets
+        ],
+        "files": [str(path) for path in evaluation.files],
     }
-    output.emit(args, data, lambda out: _show(out, done, data))
-    for lost in done.not_kept:
+    output.emit(args, report, lambda console: _show(console, evaluation, report))
+    for lost in evaluation.not_kept:
         keep_rows(args, lost.path, lost.rows, lost.why)
-    if done.failures:
-        print("toast-lab: " + "\ntoast-lab: ".join(done.failures), file=sys.stderr)
+    if evaluation.failures:
+        print("toast-lab: " + "\ntoast-lab: ".join(evaluation.failures), file=sys.stderr)
         return 1
-    return 130 if data["missing"] and not done.not_kept else 0
+    return 130 if report["missing"] and not evaluation.not_kept else 0
 
 
 def command(args: argparse.Namespace) -> str:
@@ -87,7 +133,8 @@ def command(args: argparse.Namespace) -> str:
     from toast_lab.bench.cases import COMPILED
 
     parts = ["toast-lab", "bench", "paper"]
-    if args.parts == [COMPILED]:  # beside the rows that are there, the page is that of everything
+    # beside the rows that are there, the page is that of everything
+    if args.parts == [COMPILED]:
         args = argparse.Namespace(**{**vars(args), "parts": None, "compile": True})
     for name in ("parts", "models", "machines", "methods"):
         if getattr(args, name):
@@ -97,19 +144,22 @@ def command(args: argparse.Namespace) -> str:
     if args.compile_seconds:
         parts += ["--compile-seconds", f"{args.compile_seconds:g}"]
     parts += [f"--{name}" for name in ("quick", "compile") if getattr(args, name)]
-    return " ".join(shlex.quote(p) for p in [*parts, "--out", Path(args.out).name or "."])
+    return " ".join(shlex.quote(word) for word in [*parts, "--out", Path(args.out).name or "."])
 
 
-def _show(out: output.Out, done: Paper, data: dict[str, Any]) -> None:
-    out.table(
+def _show(console: output.Out, evaluation: Paper, data: dict[str, Any]) -> None:
+    console.table(
         f"{data['searches']} searches, {data['made']} of them made now",
         ("~target", "found", "~numbers"),
-        [(t.text, t.verdict, "; ".join(t.numbers[:3])) for t in done.targets],
+        [
+            (target.text, target.verdict, "; ".join(target.numbers[:3]))
+            for target in evaluation.targets
+        ],
     )
     if data["missing"]:
-        out.print(
+        console.print(
             f"{data['missing']} searches or compiles are missing; the same command goes on "
             "with them."
         )
     if data["files"]:
-        out.print(f"Page: {data['files'][-1]}")
+        console.print(f"Page: {data['files'][-1]}")

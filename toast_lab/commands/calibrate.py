@@ -7,13 +7,34 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toast_lab.commands import keeping, output, stopping
+from toast_lab.commands import command_options, keeping, output, stopping
 from toast_lab.errors import InvalidProblem
 from toast_lab.text import bytes_text
 
 if TYPE_CHECKING:
     from toast_lab.runtime.calibrate import Calibration
-    from toast_lab.runtime.child import Progress
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``toast-lab calibrate``."""
+    parser.add_argument(
+        "--devices",
+        default="cpu:8",
+        help='"cpu:8" (virtual devices), "gpu", "tpu:4" or "auto" (%(default)s)',
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="few and small sizes: to try it out, not for numbers"
+    )
+    parser.add_argument(
+        "--output", default="machine.toml", metavar="FILE", help="the machine file (%(default)s)"
+    )
+    parser.add_argument(
+        "--time-limit",
+        type=command_options.positive,
+        default=600.0,
+        metavar="SECONDS",
+        help="for all measurements (%(default)g)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -34,59 +55,63 @@ def run(args: argparse.Namespace) -> int:
         output.progress(f"calibrating {args.devices}") as update,
         stopping.stop_gently() as stopped,
     ):
-
-        def on_event(event: Progress) -> None:
-            update(event.fraction, event.stage)
-
-        done = calibrate(
+        calibration = calibrate(
             args.devices,
             name=path.stem,
             time_limit_s=args.time_limit,
-            on_event=on_event,
+            on_event=output.stages_to(update),
             cancel=stopped,
             quick=args.quick,
         )
-    written = keeping.keep(args, "machine file", str(path), done.save)
-    machine = done.fit.machine
-    data = {
+    written = keeping.keep(args, "machine file", str(path), calibration.save)
+    machine = calibration.fit.machine
+    report = {
         "output": str(path) if written else None,
         "machine": machine.as_dict(),
-        "residuals": [r._asdict() for r in done.fit.residuals],
-        "not_measured": list(done.fit.not_measured),
-        "skipped": [s._asdict() for s in done.skipped],
-        "points": [p._asdict() for p in done.points],
-        "note": done.note,
+        "residuals": [residual._asdict() for residual in calibration.fit.residuals],
+        "not_measured": list(calibration.fit.not_measured),
+        "skipped": [skip._asdict() for skip in calibration.skipped],
+        "points": [point._asdict() for point in calibration.points],
+        "note": calibration.note,
     }
-    return output.emit(args, data, lambda out: _show(out, done, str(path) if written else ""))
+    return output.emit(
+        args, report, lambda console: _show(console, calibration, str(path) if written else "")
+    )
 
 
-def _show(out: output.Out, done: Calibration, path: str) -> None:
-    m = done.fit.machine
-    rows = [(f"FLOP/s {dtype}", f"{value:.3g}") for dtype, value in m.flops.items()]
+def _show(console: output.Out, calibration: Calibration, path: str) -> None:
+    machine = calibration.fit.machine
+    rows = [(f"FLOP/s {dtype}", f"{value:.3g}") for dtype, value in machine.flops.items()]
     rows += [
-        ("memory", bytes_text(m.memory_bytes)),
-        ("memory traffic", f"{m.memory_bytes_per_s / 1e9:.3g} GB/s"),
-        ("start of an op", output.time_text(m.op_overhead_s)),
-        ("links, sent by a device", f"{m.links[0].bytes_per_s / 1e9:.3g} GB/s"),
-        ("links, latency", output.time_text(m.links[0].latency_s)),
-        ("overlap of collectives with compute", f"{m.overlap:.2f}"),
+        ("memory", bytes_text(machine.memory_bytes)),
+        ("memory traffic", f"{machine.memory_bytes_per_s / 1e9:.3g} GB/s"),
+        ("start of an op", output.time_text(machine.op_overhead_s)),
+        ("links, sent by a device", f"{machine.links[0].bytes_per_s / 1e9:.3g} GB/s"),
+        ("links, latency", output.time_text(machine.links[0].latency_s)),
+        ("overlap of collectives with compute", f"{machine.overlap:.2f}"),
     ]
-    out.table(f"{m.name}: one of {m.provenance['devices']}", ("", ">measured"), rows)
-    out.table(
+    console.table(
+        f"{machine.name}: one of {machine.provenance['devices']}", ("", ">measured"), rows
+    )
+    console.table(
         "Fit: measured time over fitted time",
         ("what", ">points", ">median", ">worst"),
         [
-            (r.what, r.points, f"{r.median_ratio:.2f}", f"{r.worst_ratio:.2f}")
-            for r in done.fit.residuals
+            (
+                residual.what,
+                residual.points,
+                f"{residual.median_ratio:.2f}",
+                f"{residual.worst_ratio:.2f}",
+            )
+            for residual in calibration.fit.residuals
         ],
     )
-    for skipped in done.skipped:
-        out.print(f"Not measured: {skipped.what}: {skipped.why}")
-    if done.fit.not_measured:
-        out.print(
-            f"Taken from the table, for they were not measured: {', '.join(done.fit.not_measured)}"
-        )
-    if done.note:
-        out.print(done.note)
+    for skipped in calibration.skipped:
+        console.print(f"Not measured: {skipped.what}: {skipped.why}")
+    if calibration.fit.not_measured:
+        names = ", ".join(calibration.fit.not_measured)
+        console.print(f"Not measured, taken from the table: {names}")
+    if calibration.note:
+        console.print(calibration.note)
     if path:
-        out.print(f"Written to {path}; use it as --machine {path}")
+        console.print(f"Written to {path}; use it as --machine {path}")

@@ -1,4 +1,4 @@
-"""What the commands share in coming in: from arguments to models, problems, plans and searches."""
+"""From arguments to models, problems, plans and searches, for all commands."""
 
 from __future__ import annotations
 
@@ -46,12 +46,10 @@ WRITTEN = ("save", "trace", "csv", "page", "python", "patch", "test", "rules", "
 
 
 def check_early(args: argparse.Namespace) -> None:
-    """Refuse what can be seen to be wrong before minutes are spent on tracing and searching.
+    """Refuse wrong options before minutes are spent on tracing and searching; list all of them.
 
-    All of it is listed.
-
-    Whatever options a command has are looked at, by their names: machine, mesh, plans, devices,
-    topology, files to be written, and the search's.
+    Checks those of these options that the command has: machine, mesh, plans, devices, topology,
+    files to write, and the options of searches.
     """
     wrong: list[ToastError] = []
     meshes: list[Mesh] = []
@@ -73,10 +71,7 @@ def check_early(args: argparse.Namespace) -> None:
 
 
 def _meshes(args: argparse.Namespace) -> list[Mesh]:
-    """The meshes that a command will work on.
-
-    They are the one asked for, else those of its plans, else the default one.
-    """
+    """The meshes of a command: the one given, else those of its plans, else the default one."""
     from toast_lab.sharding.mesh import make_mesh
 
     if getattr(args, "mesh", None):
@@ -94,14 +89,14 @@ def _check_layout(args: argparse.Namespace) -> None:
 
     if not getattr(args, "machine", None):
         return
-    found = machine(args.machine)
+    machine_model = machine(args.machine)
     if getattr(args, "mesh", None):
         for mesh in _meshes(args):
-            lay_out(found, mesh)
+            lay_out(machine_model, mesh)
 
 
 def _check_devices(args: argparse.Namespace, meshes: Sequence[Mesh]) -> None:
-    """Devices and topologies go with the meshes; accelerators are looked for, in a child."""
+    """Refuse devices and topologies that do not fit the meshes; a child looks for accelerators."""
     from toast_lab.runtime import devices as dev
 
     if getattr(args, "device", None):
@@ -145,30 +140,31 @@ def _check_search(args: argparse.Namespace) -> None:
         asked = {"seed": args.seed, "method": args.method}
         if trace is not None:
             wrong = [
-                f"{k} {trace.about.get(k)!r}, not {v!r}"
-                for k, v in asked.items()
-                if v not in (None, trace.about.get(k))
+                f"{key} {trace.about.get(key)!r}, not {value!r}"
+                for key, value in asked.items()
+                if value not in (None, trace.about.get(key))
             ]
             if wrong:
                 raise InvalidProblem(f"--resume {args.resume}: its trace has {'; '.join(wrong)}")
 
 
 def search_settings(args: argparse.Namespace) -> tuple[str, Trace | None, dict[str, Any]]:
-    """(method, trace to go on from, options of the method) that the arguments name.
+    """(method, trace to continue, options of the method) that the arguments name.
 
-    All wrong options are listed.
+    Raises FrontendError listing every wrong option.
     """
     from toast_lab.search.methods import method_named
     from toast_lab.search.trace import Trace
 
     trace = Trace.load(args.resume) if args.resume else None
     method = args.method or (trace.about.get("method", "mcts") if trace is not None else "mcts")
-    cls = method_named(method)
-    defaults = {name: option.default for name, option in cls.options().items()}
+    search_method = method_named(method)
+    defaults = {name: option.default for name, option in search_method.options().items()}
     wanted = [*args.option, *([f"threads={args.threads}"] if args.threads else [])]
     words = Words("--option", "option", f"options of {method}", "--option depth=8")
     options = _read_values(wanted, defaults, words, closed=True)
-    cls.of(options)  # all that is wrong is said before a model is loaded
+    # Every offence is reported before a model is loaded
+    search_method.of(options)
     return method, trace, options
 
 
@@ -180,7 +176,8 @@ def check_folder(path: str | None, option: str) -> None:
 
 def _folder_offence(path: str, option: str) -> str:
     if Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir():
-        return ""  # a device or a pipe: nothing is made in its folder
+        # A device or a pipe: no file is created in its folder
+        return ""
     if (
         not os.access(Path(path).absolute().parent, os.W_OK | os.X_OK)
         or not Path(path).absolute().parent.is_dir()
@@ -189,29 +186,26 @@ def _folder_offence(path: str, option: str) -> str:
     if Path(path).is_dir():
         return f"{option} {path}: this is a folder, give a file"
     if Path(path).exists() and not os.access(path, os.W_OK):
-        return f"{option} {path}: this file is there and cannot be written to"
+        return f"{option} {path}: this file exists and cannot be written to"
     return ""
 
 
 def _out_offence(path: str, option: str) -> str:
-    """What is wrong with a folder that is made if it is not there."""
-    there = Path(path).absolute()
-    while not there.exists():
-        there = there.parent
-    if not there.is_dir():
-        return f"{option} {path}: {there} is a file, give a folder"
+    """What is wrong with a folder that is created if it does not exist."""
+    existing = Path(path).absolute()
+    while not existing.exists():
+        existing = existing.parent
+    if not existing.is_dir():
+        return f"{option} {path}: {existing} is a file, give a folder"
     return (
         ""
-        if os.access(there, os.W_OK | os.X_OK)
-        else (f"{option} {path}: {there} cannot be written to")
+        if os.access(existing, os.W_OK | os.X_OK)
+        else (f"{option} {path}: {existing} cannot be written to")
     )
 
 
 def load_model(args: argparse.Namespace) -> Model:
-    """The MODEL argument with its ``--set`` sizes, whatever it names.
-
-    What was done to it goes to stderr.
-    """
+    """The model that MODEL and ``--set`` name; notes about it go to stderr."""
     model = _load_model(args)
     for note in model.notes:
         print(f"note: {note}", file=sys.stderr)
@@ -239,11 +233,10 @@ def _load_model(args: argparse.Namespace) -> Model:
 
 
 def _trace_on_cpu() -> None:
-    """Let JAX see the CPU only in this process.
+    """Let JAX see only the CPU in this process.
 
-    It just traces, and a GPU's memory is for the child that runs.
-
-    The variable is put back, since children inherit it.
+    It just traces, and a GPU's memory is for the child that runs.  The variable is put back, since
+    children inherit it.
     """
     before = os.environ.get("JAX_PLATFORMS")
     os.environ["JAX_PLATFORMS"] = "cpu"
@@ -266,7 +259,7 @@ def read_sizes(items: Iterable[str], defaults: dict[str, Any]) -> dict[str, Any]
 
 
 class Words(NamedTuple):
-    """What ``_read_values`` says of what it reads."""
+    """Words for the messages of ``_read_values``."""
 
     flag: str
     one: str
@@ -281,30 +274,30 @@ def _read_values(
 
     All offenders are listed.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     wrong = []
     for item in items:
-        key, sep, text = item.partition("=")
-        if not sep or not key:
+        key, separator, text = item.partition("=")
+        if not separator or not key:
             wrong.append(
                 f"{item!r} is not of the form {words.one}=value "
                 f'(give MODEL before {words.flag}, as in "{words.example}")'
             )
             continue
         if closed and key not in defaults:
-            known = ", ".join(f"{k}={v}" for k, v in defaults.items()) or "none"
+            known = ", ".join(f"{name}={default}" for name, default in defaults.items()) or "none"
             wrong.append(
                 f"there is no {words.one} {key!r}{did_you_mean(key, defaults)}; "
                 f"{words.all}: {known}"
             )
             continue
         try:
-            found[key] = _typed(text, defaults.get(key))
+            values[key] = _typed(text, defaults.get(key))
         except ValueError:
             wrong.append(f"{item}: {text!r} is not {_kind_text(defaults[key])}")
     if wrong:
         raise FrontendError(f"{words.flag}: " + "; ".join(wrong))
-    return found
+    return values
 
 
 def _typed(text: str, default: Any) -> Any:
@@ -357,11 +350,17 @@ def make_problem(args: argparse.Namespace, analysis: Analysis) -> Problem:
     return problem
 
 
+def load_problem(args: argparse.Namespace) -> tuple[Model, Problem]:
+    """The model of the arguments, and the problem that they make of it."""
+    model = load_model(args)
+    return model, make_problem(args, analyse(args, model))
+
+
 def mesh_of(path: str) -> Any:
     """The mesh of a saved plan, as axes and sizes."""
     try:
         data = json.loads(Path(path).read_text())
-        return {str(a): s for a, s in data["mesh"].items()}
+        return {str(axis): size for axis, size in data["mesh"].items()}
     except OSError as error:
         raise InvalidPlan(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -387,12 +386,6 @@ def _given_plan(args: argparse.Namespace, problem: Problem) -> ShardingPlan | No
     if args.actions is not None:
         return plan_of_actions(problem.space, args.actions)
     return None
-
-
-def required_plan(args: argparse.Namespace, model: Model) -> tuple[Problem, ShardingPlan]:
-    """The problem and the plan of a command that takes a saved one."""
-    problem = make_problem(args, analyse(args, model))
-    return problem, load_plan(args.plan, problem)
 
 
 def load_plan(path: str, problem: Problem) -> ShardingPlan:

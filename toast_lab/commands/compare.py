@@ -7,13 +7,70 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toast_lab.commands import common, keeping, output, stopping
+from toast_lab.commands import command_options, common, keeping, output, stopping
 from toast_lab.errors import InvalidPlan
 
 if TYPE_CHECKING:
     from toast_lab.compare.result import Comparison
-    from toast_lab.runtime.child import Progress
     from toast_lab.sharding.plan import ShardingPlan
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``toast-lab compare``."""
+    command_options.model(parser)
+    parser.add_argument(
+        "plans", metavar="PLAN", nargs="+", help="plans that --save wrote, each on its own mesh"
+    )
+    parser.add_argument(
+        "--devices",
+        default="cpu",
+        help='"cpu:8" (virtual devices), "gpu", "tpu", "auto", or "distributed" under srun or '
+        "mpirun (%(default)s)",
+    )
+    parser.add_argument(
+        "--repeats",
+        type=command_options.positive_int,
+        default=10,
+        help="timed steps of each plan (%(default)s)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=command_options.positive_int,
+        help="rounds that the steps are divided into (5, and 3 on accelerators)",
+    )
+    parser.add_argument(
+        "--processes",
+        type=command_options.positive_int,
+        default=1,
+        metavar="P",
+        help="divide virtual devices among processes",
+    )
+    parser.add_argument(
+        "--machine", help='also predict for this machine, see "toast-lab machines", or FILE.toml'
+    )
+    parser.add_argument(
+        "--apart",
+        action="store_true",
+        help="hold one plan in memory at a time",
+    )
+    parser.add_argument(
+        "--no-gradients",
+        action="store_true",
+        help="compare only the outputs with the unsharded program, not the gradients",
+    )
+    parser.add_argument(
+        "--seed", type=command_options.seed, default=0, help="of inputs and order (%(default)s)"
+    )
+    parser.add_argument(
+        "--plan-time-limit",
+        type=command_options.positive,
+        metavar="SECONDS",
+        help="for one plan (an equal share of --time-limit)",
+    )
+    parser.add_argument("--csv", metavar="FILE", help="write a line for each plan")
+    parser.add_argument(
+        "--store", metavar="FILE", help='keep the results here, or "none" (see runs)'
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,11 +92,7 @@ def run(args: argparse.Namespace) -> int:
         output.progress(f"comparing {len(plans)} plans") as update,
         stopping.stop_gently() as stopped,
     ):
-
-        def on_event(event: Progress) -> None:
-            update(event.fraction, event.stage)
-
-        done = compare(
+        comparison = compare(
             model,
             plans,
             args.devices,
@@ -53,32 +106,41 @@ def run(args: argparse.Namespace) -> int:
             store=_store(args.store),
             time_limit_s=args.time_limit,
             plan_time_limit_s=args.plan_time_limit,
-            on_event=on_event,
+            on_event=output.stages_to(update),
             cancel=stopped,
         )
     if together and not is_first():
         return 0
     if args.csv:
-        keeping.keep(args, "table", args.csv, done.to_csv, lambda: "It is:\n" + done.to_csv())
-    for note in done.notes:
+        keeping.keep(
+            args,
+            "table",
+            args.csv,
+            comparison.to_csv,
+            last_resort=lambda: f"It is:\n{comparison.to_csv()}",
+        )
+    for note in comparison.notes:
         print(f"note: {note}", file=sys.stderr)
-    status = output.emit(args, data_of(model, done), lambda out: _show(out, done))
-    lost = args.store != "none" and not done.stored_as  # a note says why
-    return status or int(lost or all(row.status != "ok" for row in done.rows))
+    status = output.emit(
+        args, data_of(model, comparison), lambda console: _show(console, comparison)
+    )
+    # a note says why
+    lost = args.store != "none" and not comparison.stored_as
+    return status or int(lost or all(row.status != "ok" for row in comparison.rows))
 
 
-def data_of(model: Any, done: Comparison) -> dict[str, Any]:
+def data_of(model: Any, comparison: Comparison) -> dict[str, Any]:
     """A comparison for JSON."""
-    return {"model": output.model_data(model), "comparison": done.to_json()}
+    return {"model": output.model_data(model), "comparison": comparison.to_json()}
 
 
 def _names(paths: list[str]) -> list[str]:
     """Plans are called like their files, by whole paths where those are alike."""
-    stems = [Path(p).stem for p in paths]
+    stems = [Path(path).stem for path in paths]
     names = [
         stem if stems.count(stem) == 1 else path for stem, path in zip(stems, paths, strict=True)
     ]
-    twice = sorted({n for n in names if names.count(n) > 1})
+    twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InvalidPlan(f"given twice: {', '.join(twice)}")
     return names
@@ -91,33 +153,35 @@ def _load(path: str, analysis: Any) -> ShardingPlan:
 
 
 def _store(text: str | None) -> bool | str:
-    return True if text is None else False if text == "none" else text
+    if text is None:
+        return True
+    return False if text == "none" else text
 
 
-def _show(out: output.Out, done: Comparison) -> None:
+def _show(console: output.Out, comparison: Comparison) -> None:
     from toast_lab.compare.result import COLUMNS, cells
 
-    every = [*done.rows, *([done.reference] if done.reference else [])]
-    columns = ["~" + c if c in ("collectives", "plan") else c for c in COLUMNS]
-    out.table(
-        f"{len(done.rows)} plans of {done.model} on {_devices(done)}",
+    all_rows = [*comparison.rows, *([comparison.reference] if comparison.reference else [])]
+    columns = ["~" + column if column in ("collectives", "plan") else column for column in COLUMNS]
+    console.table(
+        f"{len(comparison.rows)} plans of {comparison.model} on {_devices(comparison)}",
         columns,
-        [cells(row) for row in every],
+        [cells(row) for row in all_rows],
     )
-    out.print(f"{done.order}; inputs: {done.inputs}.")
-    for row in every:
+    console.print(f"{comparison.order}; inputs: {comparison.inputs}.")
+    for row in all_rows:
         if row.status != "ok":
-            out.print(f"{row.name}: {row.status}: {row.message}")
-    for row in done.rows:
+            console.print(f"{row.name}: {row.status}: {row.message}")
+    for row in comparison.rows:
         if row.certificate is not None:
-            out.print(f"\n{row.name}: {row.certificate}")
-    if any(row.device_kind == "cpu" for row in done.rows):
-        out.print("\nTimes of virtual devices say nothing of accelerators.")
-    if done.stored_as:
-        out.print(f"Kept as {', '.join(map(str, done.stored_as))}; see toast-lab runs.")
+            console.print(f"\n{row.name}: {row.certificate}")
+    if any(row.device_kind == "cpu" for row in comparison.rows):
+        console.print("\nTimes of virtual devices say nothing of accelerators.")
+    if comparison.stored_as:
+        console.print(f"Kept as {', '.join(map(str, comparison.stored_as))}; see toast-lab runs.")
 
 
-def _devices(done: Comparison) -> str:
+def _devices(comparison: Comparison) -> str:
     return ", ".join(
-        sorted({f"{row.devices} ({row.device_kind or 'never reached'})" for row in done.rows})
+        sorted({f"{row.devices} ({row.device_kind or 'never reached'})" for row in comparison.rows})
     )

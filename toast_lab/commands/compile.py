@@ -5,15 +5,30 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from toast_lab.commands import common, keeping, output
+from toast_lab.commands import command_options, common, keeping, output
 from toast_lab.text import bytes_text, line_text
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Cost, Problem
-    from toast_lab.runtime.child import Progress
     from toast_lab.runtime.compiled import Compiled
     from toast_lab.runtime.diff import CompiledDiff
     from toast_lab.sharding.plan import ShardingPlan
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``toast-lab compile``."""
+    command_options.model(parser)
+    command_options.problem(parser, "the topology's")
+    command_options.plan(parser)
+    parser.add_argument(
+        "--topology",
+        default="tpu:v5e:4x4",
+        help='"tpu:v5e:4x4" (needs libtpu, no TPU), "cpu:8" (virtual devices) or "gpu" '
+        "(%(default)s)",
+    )
+    parser.add_argument("--no-cache", action="store_true", help="compile anew and keep nothing")
+    parser.add_argument("--all", action="store_true", help="print every row of long tables")
+    command_options.save(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -30,54 +45,53 @@ def run(args: argparse.Namespace) -> int:
 
     args.machine = args.machine or machine_of(args.topology, MACHINES)
     common.check_early(args)
-    model = common.load_model(args)
-    problem = common.make_problem(args, common.analyse(args, model))
+    model, problem = common.load_problem(args)
     plan = common.given_plan(args, problem) or replicated(problem)
     keeping.keep_plan(args, plan, problem)
     with output.progress(f"compiling for {args.topology}") as update:
-
-        def on_progress(event: Progress) -> None:
-            update(event.fraction, event.stage)
-
         compiled = compile_plan(
             model,
             plan,
             args.topology,
             time_limit_s=args.time_limit,
-            on_progress=on_progress,
+            on_progress=output.stages_to(update),
             cache=not args.no_cache,
         )
     cost = price(problem, plan)
     diff = diff_compiled(problem, plan, compiled) if compiled.fits else None
-    data = {
-        "model": output.model_data(model),
-        "problem": output.problem_data(problem),
+
+    def show(console: output.Out) -> None:
+        _show(console, problem, plan, cost=cost, compiled=compiled, diff=diff, everything=args.all)
+
+    report = {
+        **output.problem_data(model, problem),
         "plan": output.plan_data(plan),
         "cost": output.cost_data(cost),
         "compiled": compiled.to_json(),
         "diff": diff.tidy() if diff else None,
     }
-    output.emit(args, data, lambda out: _show(out, args, problem, plan, cost, compiled, diff))
+    output.emit(args, report, show)
     return 0 if compiled.fits else 1
 
 
 def _show(
-    out: output.Out,
-    args: argparse.Namespace,
+    console: output.Out,
     problem: Problem,
     plan: ShardingPlan,
+    *,
     cost: Cost,
     compiled: Compiled,
     diff: CompiledDiff | None,
+    everything: bool,
 ) -> None:
-    output.show_plan(out, plan)
-    out.print(
+    output.show_plan(console, plan)
+    console.print(
         f"{compiled}"
         f"{' (from the cache)' if compiled.cached else f', compiled in {compiled.compile_s:.1f} s'}"
     )
-    out.print()
+    console.print()
     compute = compiled.compute_s
-    out.table(
+    console.table(
         f"Mesh {problem.mesh} on {compiled.topology} ({compiled.device_kind}), priced on "
         f"{problem.machine.name}",
         ("", ">priced", ">compiled"),
@@ -98,34 +112,40 @@ def _show(
         ],
     )
     if compiled.allocations:
-        out.table(
+        console.table(
             "Largest allocations of the refused program",
             (">bytes", "~shape", "~op"),
-            [(bytes_text(a.bytes), a.shape, a.op_name) for a in compiled.allocations],
-            None if args.all else 10,
+            [
+                (bytes_text(allocation.bytes), allocation.shape, allocation.op_name)
+                for allocation in compiled.allocations
+            ],
+            None if everything else 10,
         )
     if diff is None:
         return
-    out.table(
+    console.table(
         "Collectives of a step",
         ("kind", ">priced", ">compiled"),
-        [(kind, bytes_text(a), bytes_text(b)) for kind, (a, b) in diff.bytes_by_kind().items()],
+        [
+            (kind, bytes_text(priced), bytes_text(compiled_bytes))
+            for kind, (priced, compiled_bytes) in diff.bytes_by_kind().items()
+        ],
     )
     if diff.different:
-        out.table(
+        console.table(
             f"Different ({len(diff.different)} of {len(diff.rows)})",
             ("op", "~at", "~priced", "~compiled", "~why"),
             [
                 (
-                    r.op_kind,
-                    line_text(r.where),
-                    r.predicted or "-",
-                    r.compiled or "-",
-                    r.reason or "unexplained",
+                    row.op_kind,
+                    line_text(row.where),
+                    row.predicted or "-",
+                    row.compiled or "-",
+                    row.reason or "unexplained",
                 )
-                for r in diff.different
+                for row in diff.different
             ],
-            None if args.all else 20,
+            None if everything else 20,
         )
 
 

@@ -1,13 +1,16 @@
-"""``toast-lab conflicts`` lists every ambiguous choice of a model.
-
-Each comes with what its sides cost on each mesh axis.
-"""
+"""``toast-lab conflicts``: every conflict, with the cost of its sides on each mesh axis."""
 
 from __future__ import annotations
 
 import argparse
 
-from toast_lab.commands import common, output
+from toast_lab.commands import command_options, common, output
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``toast-lab conflicts``."""
+    command_options.model(parser)
+    command_options.problem(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -15,12 +18,10 @@ def run(args: argparse.Namespace) -> int:
     from toast_lab.explain.board import conflicts
 
     common.check_early(args)
-    model = common.load_model(args)
-    problem = common.make_problem(args, common.analyse(args, model))
+    model, problem = common.load_problem(args)
     board = conflicts(problem)
-    data = {
-        "model": output.model_data(model),
-        "problem": output.problem_data(problem),
+    report = {
+        **output.problem_data(model, problem),
         **board.to_json(),
     }
-    return output.emit(args, data, lambda out: print(board.text(None)))
+    return output.emit(args, report, lambda console: print(board.text(None)))

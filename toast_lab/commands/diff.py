@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from toast_lab.commands import common, output
+from toast_lab.commands import command_options, common, output
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``toast-lab diff``."""
+    command_options.model(parser)
+    parser.add_argument("before", metavar="PLAN", help="a plan that --save wrote")
+    parser.add_argument("after", metavar="OTHER", help="another one")
+    command_options.problem(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -12,14 +20,13 @@ def run(args: argparse.Namespace) -> int:
     from toast_lab.explain.difference import difference
 
     common.check_early(args)
-    model = common.load_model(args)
-    args.plan = args.before  # gives the mesh if none is asked for
-    problem = common.make_problem(args, common.analyse(args, model))
+    # It gives the mesh if --mesh does not
+    args.plan = args.before
+    model, problem = common.load_problem(args)
     plans = [common.load_plan(path, problem) for path in (args.before, args.after)]
-    found = difference(problem, *plans)
-    data = {
-        "model": output.model_data(model),
-        "problem": output.problem_data(problem),
-        **found.to_json(),
+    comparison = difference(problem, *plans)
+    report = {
+        **output.problem_data(model, problem),
+        **comparison.to_json(),
     }
-    return output.emit(args, data, lambda out: print(found))
+    return output.emit(args, report, lambda console: print(comparison))

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toast_lab.commands import common, keeping, output, stopping
+from toast_lab.commands import command_options, common, keeping, output, stopping
 from toast_lab.errors import InvalidProblem
 from toast_lab.files import write_whole
 
@@ -20,27 +20,58 @@ if TYPE_CHECKING:
 OUTPUTS = ("python", "patch", "test", "stablehlo", "rules")
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``toast-lab export``."""
+    command_options.model(parser)
+    parser.add_argument("plan", metavar="PLAN", help="a plan that --save wrote")
+    command_options.problem(parser)
+    parser.add_argument(
+        "--python", metavar="FILE", help="Python that shards the function, with JAX alone"
+    )
+    parser.add_argument(
+        "--patch", metavar="FILE", help="a diff that puts the constraints into your source"
+    )
+    parser.add_argument(
+        "--test", metavar="FILE", help="a pytest file that fails when collectives or memory drift"
+    )
+    parser.add_argument("--rules", metavar="FILE", help="logical-axis rules for flax")
+    parser.add_argument("--stablehlo", metavar="FILE", help="the program with Shardy's annotations")
+    parser.add_argument(
+        "--proof",
+        choices=("compiled", "propagated"),
+        default="compiled",
+        help="what must reproduce the plan from the constraints: the compiler, or propagation "
+        "alone, which is quicker (%(default)s)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=command_options.positive,
+        default=300.0,
+        metavar="SECONDS",
+        help="time limit for finding the constraints (%(default)g)",
+    )
+
+
 def run(args: argparse.Namespace) -> int:
     """Find the fewest constraints, and write what was asked for."""
     wanted = {name: getattr(args, name) for name in OUTPUTS if getattr(args, name)}
     common.check_early(args)
-    model = common.load_model(args)
-    problem, plan = common.required_plan(args, model)
+    model, problem = common.load_problem(args)
+    plan = common.load_plan(args.plan, problem)
     needs_constraints = not wanted or "python" in wanted or "patch" in wanted
-    found = _constraints(args, plan, model) if needs_constraints else None
-    texts = {name: _text(name, args, plan, model, found) for name in wanted}
+    constraints = _constraints(args, plan, model) if needs_constraints else None
+    texts = {name: _text(name, args, plan, model=model, constraints=constraints) for name in wanted}
     written = {name: path for name, path in wanted.items() if _write(args, name, path, texts[name])}
-    data = {
-        "model": output.model_data(model),
-        "problem": output.problem_data(problem),
+    report = {
+        **output.problem_data(model, problem),
         "written": written,
-        "constraints": None if found is None else [str(row) for row in found],
-        "proof": None if found is None else found.proof,
-        "remaining": None if found is None else found.remaining,
-        "remaining_bytes": None if found is None else found.remaining_bytes,
-        "remaining_time_s": None if found is None else found.remaining_time_s(problem),
+        "constraints": None if constraints is None else [str(row) for row in constraints],
+        "proof": None if constraints is None else constraints.proof,
+        "remaining": None if constraints is None else constraints.remaining,
+        "remaining_bytes": None if constraints is None else constraints.remaining_bytes,
+        "remaining_time_s": None if constraints is None else constraints.remaining_time_s(problem),
     }
-    return output.emit(args, data, lambda out: _show(found, problem))
+    return output.emit(args, report, lambda console: _show(constraints, problem))
 
 
 def _write(args: argparse.Namespace, name: str, path: str, text: str) -> bool:
@@ -49,19 +80,20 @@ def _write(args: argparse.Namespace, name: str, path: str, text: str) -> bool:
         f"--{name} file",
         path,
         lambda to: write_whole(to, text, f"the --{name} file"),
-        lambda: f"It is:\n{text}",
+        last_resort=lambda: f"It is:\n{text}",
     )
-    if written and not sys.stderr.isatty():  # on a terminal it was said
+    # on a terminal it was said
+    if written and not sys.stderr.isatty():
         print(f"wrote {path}", file=sys.stderr)
     return written
 
 
-def _show(found: MinimalConstraints | None, problem: Problem) -> None:
-    if found is None:
+def _show(constraints: MinimalConstraints | None, problem: Problem) -> None:
+    if constraints is None:
         return
-    print(found)
-    if found.remaining:
-        seconds = found.remaining_time_s(problem)
+    print(constraints)
+    if constraints.remaining:
+        seconds = constraints.remaining_time_s(problem)
         print(
             f"predicted for {problem.machine.name}: {seconds * 1e3:+.3f} ms of collectives "
             "against the plan"
@@ -86,8 +118,9 @@ def _text(
     name: str,
     args: argparse.Namespace,
     plan: ShardingPlan,
+    *,
     model: Model,
-    found: MinimalConstraints | None,
+    constraints: MinimalConstraints | None,
 ) -> str:
     if name == "stablehlo":
         from toast_lab.lowering.annotate import annotate
@@ -101,25 +134,25 @@ def _text(
         from toast_lab.export.drift import to_test
         from toast_lab.models import registry
 
-        which = str(args.model)
-        if ":" not in which and which not in registry.MODELS:
+        model_name = str(args.model)
+        if ":" not in model_name and model_name not in registry.MODELS:
             raise InvalidProblem(
                 "--test: a test loads its model by name or as "
-                f"package.module:make, {which} is a file"
+                f"package.module:make, {model_name} is a file"
             )
-        sizes = common.read_sizes(args.set, {} if ":" in which else registry.sizes(which))
+        sizes = common.read_sizes(args.set, {} if ":" in model_name else registry.sizes(model_name))
         plan_file = Path(args.plan).resolve()
         folder = Path(args.test).resolve().parent
         inside = plan_file.relative_to(folder) if plan_file.is_relative_to(folder) else plan_file
-        return to_test(plan, which, str(inside), sizes=sizes, model=model)
-    assert found is not None
+        return to_test(plan, model_name, str(inside), sizes=sizes, model=model)
+    assert constraints is not None
     if name == "python":
         from toast_lab.export.python import to_python
 
-        return to_python(plan, found)
+        return to_python(plan, constraints)
     from toast_lab.export.patch import to_patch
 
-    patch = to_patch(plan, found)
+    patch = to_patch(plan, constraints)
     for text in patch.left_out:
         print(f"not in the patch: {text}", file=sys.stderr)
     return str(patch.text)

@@ -1,6 +1,6 @@
 """Files that a command was asked to write.
 
-One that cannot be written is said after the result, not instead of it.
+That one cannot be written is reported after the result, not instead of it.
 
 ``keep`` tries the path, then a new file in the temporary folder, then hands out the content
 itself.  ``cli.main`` says on stderr what went wrong once the result was printed (``say_failures``),
@@ -29,52 +29,63 @@ if TYPE_CHECKING:
 
 def keep(
     args: argparse.Namespace,
-    what: str,
+    content: str,
     path: str,
     write: Callable[[str], object],
+    *,
     last_resort: Callable[[], str] | None = None,
 ) -> bool:
-    """Write a file; gives whether it is where it was asked for.
+    """Write a file; gives whether it is at ``path``.
 
-    Only the path is said, and on a terminal's stderr.
+    A terminal's stderr is told the path, and nothing else.
 
     Args:
         args: of the command; failures are noted in it.
-        what: what is written, for people: "plan".
+        content: of the file, in a word or two: "plan".
         path: where to.
         write: writes to a path; raises NotSaved (or OSError).
-        last_resort: a text to say where no disk takes it: how to make it again, or the content.
+        last_resort: gives a text to print if no disk takes it: how to make it again, or all of it.
     """
     try:
         write(path)
     except (NotSaved, OSError) as error:
-        said = error if isinstance(error, NotSaved) else not_saved(path, f"the {what}", error)
-        keep_elsewhere(args, what, said, write, last_resort, os.path.basename(path))
+        refusal = error if isinstance(error, NotSaved) else not_saved(path, f"the {content}", error)
+        keep_elsewhere(
+            args,
+            content,
+            refusal,
+            write,
+            last_resort=last_resort,
+            name=os.path.basename(path),
+        )
         return False
     if sys.stderr.isatty():
-        print(f"{what} written to {path}", file=sys.stderr)
+        print(f"{content} written to {path}", file=sys.stderr)
     return True
 
 
 def keep_elsewhere(
     args: argparse.Namespace,
-    what: str,
+    content: str,
     error: NotSaved,
     write: Callable[[str], object],
+    *,
     last_resort: Callable[[], str] | None = None,
     name: str = "result.json",
 ) -> None:
     """After a failure, write to a new file in the temporary folder.
 
-    If that fails, too, take the last resort.  Notes what to say.
+    If that fails, too, take the last resort.  The failure is noted in ``args``.
     """
     try:
-        other = os.path.join(tempfile.gettempdir(), f"toast-lab-{secrets.token_hex(4)}-{name}")
-        write(other)
-        text = f"Kept in {other} instead: the {what}"
+        replacement = os.path.join(
+            tempfile.gettempdir(), f"toast-lab-{secrets.token_hex(4)}-{name}"
+        )
+        write(replacement)
+        text = f"Kept in {replacement} instead: the {content}"
     except (NotSaved, OSError) as second:
         text = f"Nor could it be written to the temporary folder: {second}. "
-        text += f"The {what} is lost" if last_resort is None else last_resort()
+        text += f"The {content} is lost" if last_resort is None else last_resort()
     _failures(args).append(f"{error}. {text}")
 
 
@@ -84,13 +95,13 @@ def keep_plan(args: argparse.Namespace, plan: ShardingPlan, problem: Problem) ->
 
     if args.save:
         write = functools.partial(plan_file.save, plan)
-        keep(args, "plan", args.save, write, lambda: typed_again(plan, problem))
+        keep(args, "plan", args.save, write, last_resort=lambda: typed_again(plan, problem))
 
 
 def typed_again(plan: ShardingPlan, problem: Problem) -> str:
-    """How to have a plan again without a file.
+    """How to get a plan again without a file.
 
-    Its actions where they alone give it, else all of it as JSON.
+    Its actions, if they alone give it, else all of it as JSON.
     """
     from toast_lab.sharding import plan_file, portable
     from toast_lab.sharding.plan import plan_of_actions
@@ -98,35 +109,35 @@ def typed_again(plan: ShardingPlan, problem: Problem) -> str:
     pinned = () if problem.pins is None else problem.pins.action_texts(problem.space)
     actions = plan.actions[len(pinned) :]
     try:
-        again = plan_of_actions(problem.space, actions)
+        retyped = plan_of_actions(problem.space, actions)
     except ToastError:
-        again = None
-    if again is not None and again.sharding.same_as(plan.sharding):
-        words = " ".join(f'"{action}"' for action in actions)
+        retyped = None
+    if retyped is not None and retyped.sharding.same_as(plan.sharding):
+        quoted = " ".join(f'"{action}"' for action in actions)
         return (
-            f'These actions give the plan again: "toast-lab price MODEL --actions {words} '
+            f'These actions give the plan again: "toast-lab price MODEL --actions {quoted} '
             '--save FILE"'
         )
     return "Copy the plan from here into a file:\n" + portable.file_text(plan_file.to_json(plan))
 
 
 def say_failures(args: argparse.Namespace) -> bool:
-    """Say on stderr what could not be written; gives whether there was anything."""
-    found = _failures(args)
-    for text in found:
+    """Print what could not be written to stderr; gives whether there was anything."""
+    failures = _failures(args)
+    for text in failures:
         print(f"toast-lab: {text}", file=sys.stderr)
-    return bool(found)
+    return bool(failures)
 
 
 def silence() -> None:
-    """Let what is still to be printed vanish, also at Python's end.
+    """Discard all further output, also what Python flushes when it ends.
 
-    Nobody reads stdout, or it takes no more.
+    Nobody reads stdout, or its disk is full.
     """
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _failures(args: argparse.Namespace) -> list[str]:
-    found: list[str] = vars(args).setdefault("not_saved", [])
-    return found
+    failures: list[str] = vars(args).setdefault("not_saved", [])
+    return failures

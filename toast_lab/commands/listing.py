@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import argparse
 
-from toast_lab.commands import common, keeping, output, reports
+from toast_lab.commands import command_options, common, keeping, output, reports
 from toast_lab.commands.search import search_data
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``toast-lab list``."""
+    command_options.model(parser)
+    command_options.problem(parser)
+    command_options.plan(parser)
+    command_options.search(parser, seconds=10.0)
+    command_options.save(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -14,18 +23,16 @@ def run(args: argparse.Namespace) -> int:
     from toast_lab.cost.problem import price
     from toast_lab.lowering.listing import listing
 
-    model = common.load_model(args)
-    problem = common.make_problem(args, common.analyse(args, model))
+    model, problem = common.load_problem(args)
     plan, result = common.plan_or_search(args, problem, model)
     text = listing(problem, plan)
     keeping.keep_plan(args, plan, problem)
-    data = {
-        "model": output.model_data(model),
-        "problem": output.problem_data(problem),
+    report = {
+        **output.problem_data(model, problem),
         "search": search_data(result) if result else None,
         "plan": output.plan_data(plan),
         "cost": output.cost_data(price(problem, plan)),
         "divisibility": reports.divisibility_data(problem.divisibility(plan)),
         "listing": text,
     }
-    return output.emit(args, data, lambda out: print(text))
+    return output.emit(args, report, lambda console: print(text))

@@ -18,6 +18,20 @@ from toast_lab.sharding.mesh import Mesh, make_mesh
 from toast_lab.text import bytes_text
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``toast-lab machines``."""
+    parser.add_argument(
+        "machine",
+        metavar="MACHINE",
+        nargs="?",
+        help="only this one, by name or as a machine file (.toml)",
+    )
+    parser.add_argument(
+        "--mesh",
+        help='also show which links the axes of this mesh run on ("4x4x4", data=4,model=2)',
+    )
+
+
 def run(args: argparse.Namespace) -> int:
     """Print every machine, or one, with its numbers and their sources.
 
@@ -28,15 +42,15 @@ def run(args: argparse.Namespace) -> int:
             f'--mesh {args.mesh}: say on which machine, as in "toast-lab machines tpu-v4 --mesh '
             '4x4x4"'
         )
-    found = [machine(args.machine)] if args.machine else list(MACHINES.values())
-    data: dict[str, Any] = {"machines": [_data(m) for m in found]}
+    machines = [machine(args.machine)] if args.machine else list(MACHINES.values())
+    report: dict[str, Any] = {"machines": [_data(entry) for entry in machines]}
     if not args.mesh:
-        return output.emit(args, data, lambda out: _show(out, found))
+        return output.emit(args, report, lambda console: _show(console, machines))
     mesh = make_mesh(args.mesh)
-    links = lay_out(found[0], mesh)
-    data["mesh"] = dict(zip(mesh.axes, mesh.sizes, strict=True))
-    data["slice"] = list(links.slice)
-    data["axes"] = [
+    links = lay_out(machines[0], mesh)
+    report["mesh"] = dict(zip(mesh.axes, mesh.sizes, strict=True))
+    report["slice"] = list(links.slice)
+    report["axes"] = [
         {
             "axis": axis,
             "size": size,
@@ -48,11 +62,11 @@ def run(args: argparse.Namespace) -> int:
         for axis, size, rate, latency, switched, where in _axes(mesh, links)
     ]
 
-    def show(out: output.Out) -> None:
-        _show_layout(out, found[0], mesh, links)
-        _show(out, found)
+    def show(console: output.Out) -> None:
+        _show_layout(console, machines[0], mesh, links)
+        _show(console, machines)
 
-    return output.emit(args, data, show)
+    return output.emit(args, report, show)
 
 
 def _axes(mesh: Mesh, links: AxisLinks) -> Any:
@@ -60,38 +74,47 @@ def _axes(mesh: Mesh, links: AxisLinks) -> Any:
     return zip(mesh.axes, mesh.sizes, *columns, strict=True)
 
 
-def _data(m: Machine) -> dict[str, object]:
-    data = m.as_dict()
+def _data(machine_model: Machine) -> dict[str, object]:
+    data = machine_model.as_dict()
     data["flops_per_s"] = data.pop("flops")
     return data
 
 
-def _show(out: output.Out, machines: list[Machine]) -> None:
-    out.table(
+def _show(console: output.Out, machines: list[Machine]) -> None:
+    console.table(
         "Machines (one device each)",
         ("name", ">bf16 FLOP/s", ">f32 FLOP/s", ">memory", ">memory/s", ">devices"),
-        [_row(m) for m in machines],
+        [_row(machine_model) for machine_model in machines],
     )
-    out.table(
+    console.table(
         "Links, innermost level first (rates of one device, of a torus along one dim)",
         ("name", "level", "topology", ">sends", ">hop", ">devices"),
-        [_link_row(m, link) for m in machines for link in m.links],
+        [
+            _link_row(machine_model, link)
+            for machine_model in machines
+            for link in machine_model.links
+        ],
     )
     rows = [
-        (m.name, key, text)
-        for m in machines
+        (machine_model.name, key, text)
+        for machine_model in machines
         for key, text in (
-            *m.sources.items(),
-            *((link.name, link.source) for link in m.links if link.source),
+            *machine_model.sources.items(),
+            *((link.name, link.source) for link in machine_model.links if link.source),
         )
     ]
-    out.table("Sources", ("name", "number", "~where it is from"), rows)
+    console.table("Sources", ("name", "number", "~where it is from"), rows)
 
 
-def _row(m: Machine) -> tuple[str, ...]:
-    peaks = f"{m.peak_flops('bf16'):.3g}", f"{m.peak_flops('f32'):.3g}"
-    sizes = bytes_text(m.memory_bytes), _rate(m.memory_bytes_per_s)
-    return m.name, *peaks, *sizes, "any" if m.max_devices is None else str(m.max_devices)
+def _row(machine_model: Machine) -> tuple[str, ...]:
+    peaks = f"{machine_model.peak_flops('bf16'):.3g}", f"{machine_model.peak_flops('f32'):.3g}"
+    sizes = bytes_text(machine_model.memory_bytes), _rate(machine_model.memory_bytes_per_s)
+    return (
+        machine_model.name,
+        *peaks,
+        *sizes,
+        "any" if machine_model.max_devices is None else str(machine_model.max_devices),
+    )
 
 
 def _rate(bytes_per_s: float) -> str:
@@ -100,11 +123,11 @@ def _rate(bytes_per_s: float) -> str:
     return f"{bytes_per_s / scale:.4g} {unit}"
 
 
-def _link_row(m: Machine, link: Link) -> tuple[str, ...]:
+def _link_row(machine_model: Machine, link: Link) -> tuple[str, ...]:
     topology = link.topology + (" " + "x".join(map(str, link.extents)) if link.extents else "")
     devices = "any" if link.devices is None else str(link.devices)
     return (
-        m.name,
+        machine_model.name,
         link.name,
         topology,
         _rate(link.bytes_per_s),
@@ -113,7 +136,7 @@ def _link_row(m: Machine, link: Link) -> tuple[str, ...]:
     )
 
 
-def _show_layout(out: output.Out, m: Machine, mesh: Mesh, links: AxisLinks) -> None:
+def _show_layout(console: output.Out, machine_model: Machine, mesh: Mesh, links: AxisLinks) -> None:
     slice_ = f", a slice of {'x'.join(map(str, links.slice))}" if links.slice else ""
     rows = [
         (
@@ -125,6 +148,8 @@ def _show_layout(out: output.Out, m: Machine, mesh: Mesh, links: AxisLinks) -> N
         )
         for axis, size, rate, latency, _, where in _axes(mesh, links)
     ]
-    out.table(
-        f"Mesh {mesh} on {m.name}{slice_}", ("axis", ">size", ">sends", ">hop", "~runs on"), rows
+    console.table(
+        f"Mesh {mesh} on {machine_model.name}{slice_}",
+        ("axis", ">size", ">sends", ">hop", "~runs on"),
+        rows,
     )

@@ -1,6 +1,4 @@
-"""What the commands share in going out.
-
-Progress to the terminal, results as tables or as one JSON object.
+"""Progress for the terminal, and results as tables or as one JSON object.
 
 Only stdout carries results; progress goes to stderr and only to a terminal.  Keys of JSON objects
 name the unit of their numbers (``time_s``, ``peak_bytes``).
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def progress(what: str) -> Iterator[Callable[[float | None, str], None]]:
+def progress(activity: str) -> Iterator[Callable[[float | None, str], None]]:
     """A progress bar on stderr if that is a terminal.
 
     ``update(share or None, remark)`` moves it.
@@ -51,7 +49,7 @@ def progress(what: str) -> Iterator[Callable[[float | None, str], None]]:
     with Progress(
         *columns, console=Console(stderr=True, markup=False, emoji=False), transient=True
     ) as bar:
-        task = bar.add_task(what, total=None, remark="")
+        task = bar.add_task(activity, total=None, remark="")
 
         def update(share: float | None, remark: str) -> None:
             if share is None:
@@ -62,10 +60,15 @@ def progress(what: str) -> Iterator[Callable[[float | None, str], None]]:
         yield update
 
 
+def stages_to(update: Callable[[float | None, str], None]) -> Callable[[Any], None]:
+    """What to do with the events of a child process: show how far it is, and its stage."""
+    return lambda event: update(event.fraction, event.stage)
+
+
 @contextlib.contextmanager
-def working(what: str) -> Iterator[None]:
-    """Say on a terminal's stderr that something without a known length goes on."""
-    with progress(what):
+def working(activity: str) -> Iterator[None]:
+    """Show on a terminal's stderr that work of unknown length goes on."""
+    with progress(activity):
         yield
 
 
@@ -133,16 +136,16 @@ def emit(args: argparse.Namespace, data: dict[str, Any], show: Callable[[Out], N
             "result",
             not_saved("standard output", "the result", error),
             lambda path: write_whole(path, text, "the result"),
-            lambda: f"It is:\n{text}",
+            last_resort=lambda: f"It is:\n{text}",
         )
     return 0
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | range):
-        return [_plain(v) for v in value]
+        return [_plain(item) for item in value]
     if hasattr(value, "tolist"):
         return _plain(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
@@ -158,33 +161,27 @@ def time_text(seconds: float) -> str:
     return f"{seconds / 1e-9:.3g} ns" if seconds else "0 s"
 
 
-def few(items: Iterable[str], limit: int = 3) -> str:
-    """The first items and how many are left out."""
-    texts = list(items)
-    return ", ".join(texts[:limit]) + (f", +{len(texts) - limit}" if len(texts) > limit else "")
-
-
 # -- plans and prices ------------------------------------------------------------------------------
 
 
 def model_data(model: Model) -> dict[str, Any]:
     """A model for JSON."""
-    p = model.program
+    program = model.program
     return {
         "name": model.name,
         "source": model.source,
-        "digest": p.digest(),
-        "ops": p.n_ops - p.n_arguments,
-        "arguments": p.n_arguments,
-        "results": len(p.outputs),
-        "names": p.n_factors,
+        "digest": program.digest(),
+        "ops": program.n_ops - program.n_arguments,
+        "arguments": program.n_arguments,
+        "results": len(program.outputs),
+        "names": program.n_factors,
     }
 
 
-def problem_data(problem: Problem) -> dict[str, Any]:
-    """A problem for JSON."""
+def problem_data(model: Model, problem: Problem) -> dict[str, Any]:
+    """A model and a problem for JSON."""
     time_s, peak_bytes = problem.baseline
-    return {
+    about = {
         "mesh": dict(zip(problem.mesh.axes, problem.mesh.sizes, strict=True)),
         "machine": problem.machine.name,
         "memory_limit_bytes": problem.memory_limit_bytes,
@@ -192,6 +189,7 @@ def problem_data(problem: Problem) -> dict[str, Any]:
         "unsharded_peak_bytes": peak_bytes,
         "pins": [] if problem.pins is None else problem.pins.texts,
     }
+    return {"model": model_data(model), "problem": about}
 
 
 def plan_data(plan: ShardingPlan) -> dict[str, Any]:
@@ -217,15 +215,15 @@ def cost_data(cost: Cost) -> dict[str, Any]:
         "relative_time": cost.relative_time,
         "memory_penalty": cost.memory_penalty,
         "score": cost.score,
-        "collectives": [c._asdict() for c in cost.collectives],
+        "collectives": [collective._asdict() for collective in cost.collectives],
     }
 
 
-def show_cost(out: Out, problem: Problem, cost: Cost) -> None:
+def show_cost(console: Out, problem: Problem, cost: Cost) -> None:
     """Time and memory beside the unsharded program's."""
     base_time, base_peak = problem.baseline
     fits = "fits" if cost.fits else f"over the limit of {bytes_text(cost.memory_limit_bytes)}"
-    out.table(
+    console.table(
         f"Estimate for one device of {problem.machine.name}, mesh {problem.mesh}",
         ("", ">unsharded", ">sharded", ""),
         [
@@ -244,54 +242,56 @@ def show_cost(out: Out, problem: Problem, cost: Cost) -> None:
     )
 
 
-def show_pins(out: Out, problem: Problem) -> None:
-    """What every plan of the problem keeps to."""
+def show_pins(console: Out, problem: Problem) -> None:
+    """The pins of a problem."""
     if problem.pins is not None:
-        out.print("Kept: " + "; ".join(problem.pins.texts))
+        console.print("Kept: " + "; ".join(problem.pins.texts))
 
 
-def show_plan(out: Out, plan: ShardingPlan) -> None:
+def show_plan(console: Out, plan: ShardingPlan) -> None:
     """Actions, and the arguments that are cut."""
-    out.print(
+    console.print(
         "Actions: "
         + ("  ".join(plan.actions) or "none, every device holds and computes everything")
     )
-    out.print()
-    cut = [(path, spec) for path, spec in plan.argument_specs().items() if any(spec)]
-    if cut:
+    console.print()
+    sharded = [(path, spec) for path, spec in plan.argument_specs().items() if any(spec)]
+    if sharded:
         rows = [
             (path, "[" + ", ".join("+".join(dim) or "-" for dim in spec) + "]")
-            for path, spec in cut
+            for path, spec in sharded
         ]
-        out.table(
-            f"Sharded arguments ({len(cut)} of {plan.program.n_arguments})",
+        console.table(
+            f"Sharded arguments ({len(sharded)} of {plan.program.n_arguments})",
             ("~argument", "mesh axes per dim"),
             rows,
             24,
         )
 
 
-def show_collectives(out: Out, cost: Cost) -> None:
+def show_collectives(console: Out, cost: Cost) -> None:
     """Collectives by kind and axis, costliest first."""
     groups: dict[tuple[str, str], list[Any]] = {}
-    for c in cost.collectives:
-        groups.setdefault((c.kind, ",".join(c.axes)), []).append(c)
-    rows = sorted(groups.items(), key=lambda item: -sum(c.time_s for c in item[1]))
+    for collective in cost.collectives:
+        groups.setdefault((collective.kind, ",".join(collective.axes)), []).append(collective)
+    rows = sorted(
+        groups.items(), key=lambda item: -sum(collective.time_s for collective in item[1])
+    )
     if rows:
-        out.table(
+        console.table(
             "Collectives",
             ("kind", "axes", ">count", ">bytes", ">time", "~largest", "~at"),
             [
                 (
                     kind,
                     axes,
-                    len(cs),
-                    bytes_text(sum(c.local_bytes for c in cs)),
-                    time_text(sum(c.time_s for c in cs)),
-                    top.value,
-                    line_text(top.where),
+                    len(members),
+                    bytes_text(sum(collective.local_bytes for collective in members)),
+                    time_text(sum(collective.time_s for collective in members)),
+                    largest.value,
+                    line_text(largest.where),
                 )
-                for (kind, axes), cs in rows
-                for top in [max(cs, key=lambda c: c.time_s)]
+                for (kind, axes), members in rows
+                for largest in [max(members, key=lambda collective: collective.time_s)]
             ],
         )

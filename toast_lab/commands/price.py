@@ -5,13 +5,22 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from toast_lab.commands import common, keeping, output, reports
+from toast_lab.commands import command_options, common, keeping, output, reports
 from toast_lab.errors import InvalidPlan
 from toast_lab.text import bytes_text, line_text
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Cost, Problem
     from toast_lab.sharding.plan import ShardingPlan
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``toast-lab price``."""
+    command_options.model(parser)
+    command_options.problem(parser)
+    command_options.pins(parser)
+    command_options.plan(parser)
+    command_options.save(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -24,35 +33,33 @@ def run(args: argparse.Namespace) -> int:
     common.check_early(args)
     from toast_lab.cost.problem import price
 
-    model = common.load_model(args)
-    problem = common.make_problem(args, common.analyse(args, model))
+    model, problem = common.load_problem(args)
     plan = common.given_plan(args, problem)
     assert plan is not None
     cost = price(problem, plan)
     keeping.keep_plan(args, plan, problem)
-    data = {
-        "model": output.model_data(model),
-        "problem": output.problem_data(problem),
+    report = {
+        **output.problem_data(model, problem),
         "plan": output.plan_data(plan),
         "cost": {
             **output.cost_data(cost),
             "ops": [op._asdict() for op in cost.ops],
             "peak_op": cost.peak_op,
-            "at_peak": [h._asdict() for h in cost.at_peak],
+            "at_peak": [held._asdict() for held in cost.at_peak],
             "timeline_bytes": cost.timeline_bytes.tolist(),
         },
         "divisibility": reports.divisibility_data(problem.divisibility(plan)),
     }
-    return output.emit(args, data, lambda out: _show(out, problem, plan, cost))
+    return output.emit(args, report, lambda console: _show(console, problem, plan, cost))
 
 
-def _show(out: output.Out, problem: Problem, plan: ShardingPlan, cost: Cost) -> None:
-    output.show_pins(out, problem)
-    output.show_plan(out, plan)
-    output.show_cost(out, problem, cost)
-    output.show_collectives(out, cost)
+def _show(console: output.Out, problem: Problem, plan: ShardingPlan, cost: Cost) -> None:
+    output.show_pins(console, problem)
+    output.show_plan(console, plan)
+    output.show_cost(console, problem, cost)
+    output.show_collectives(console, cost)
     slowest = sorted(cost.ops, key=lambda op: -op.time_s)[:8]
-    out.table(
+    console.table(
         f"Slowest of {len(cost.ops)} ops",
         ("op", "~result", ">flops", ">bytes", ">time", "~source"),
         [
@@ -67,14 +74,17 @@ def _show(out: output.Out, problem: Problem, plan: ShardingPlan, cost: Cost) -> 
             for op in slowest
         ],
     )
-    at = (
+    peak_line = (
         problem.analysis.program.where(cost.peak_op)
         if cost.peak_op < problem.analysis.program.n_ops
         else ("the end")
     )
-    out.table(
-        f"Largest of {len(cost.at_peak)} things in memory at its peak, {line_text(at)}",
+    console.table(
+        f"Largest of {len(cost.at_peak)} entries in memory at its peak, {line_text(peak_line)}",
         ("what", "~name", ">bytes", "~made or needed at"),
-        [(h.what, h.value, bytes_text(h.bytes), line_text(h.where)) for h in cost.at_peak[:8]],
+        [
+            (held.what, held.value, bytes_text(held.bytes), line_text(held.where))
+            for held in cost.at_peak[:8]
+        ],
     )
-    reports.show_divisibility(out, problem.divisibility(plan))
+    reports.show_divisibility(console, problem.divisibility(plan))

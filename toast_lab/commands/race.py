@@ -1,4 +1,4 @@
-"""``toast-lab race``: several methods on one problem, and who found what when."""
+"""``toast-lab race``: several methods on one problem, and how far each came."""
 
 from __future__ import annotations
 
@@ -6,12 +6,39 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toast_lab.commands import common, keeping, output, stopping
+from toast_lab.commands import command_options, common, keeping, output, stopping
 from toast_lab.text import bytes_text
 
 if TYPE_CHECKING:
     from toast_lab.search.race import Race
     from toast_lab.search.search_child import Point
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``toast-lab race``."""
+    command_options.model(parser)
+    command_options.problem(parser)
+    parser.add_argument(
+        "--methods",
+        metavar="METHOD,...",
+        default="mcts,manual",
+        help="names with commas between them (%(default)s), see search",
+    )
+    command_options.pins(parser)
+    command_options.budget(parser, seconds=10.0)
+    parser.add_argument(
+        "--parallel",
+        type=command_options.positive_int,
+        default=1,
+        metavar="N",
+        help="methods that run at once; they share the cores (%(default)s)",
+    )
+    parser.add_argument(
+        "--csv",
+        metavar="FILE",
+        help="write a row for each improvement of each method",
+    )
+    command_options.save(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -23,15 +50,16 @@ def run(args: argparse.Namespace) -> int:
     from toast_lab.search.contract import Budget
     from toast_lab.sweep import worker
 
-    methods = [m.strip() for m in args.methods.split(",") if m.strip()]
+    methods = [method.strip() for method in args.methods.split(",") if method.strip()]
     racing.check(methods)
     common.check_early(args)
-    model = common.load_model(args)
-    problem = common.make_problem(args, common.analyse(args, model))
+    model, problem = common.load_problem(args)
     seconds = (
         args.default_seconds if args.seconds is None and args.evaluations is None else args.seconds
     )
-    options = {m: found for m in methods if (found := worker.expert_options(m, model))}
+    options = {
+        method: settings for method in methods if (settings := worker.expert_options(method, model))
+    }
     with (
         output.progress(f"racing {', '.join(methods)}") as update,
         stopping.stop_gently() as stopped,
@@ -45,14 +73,14 @@ def run(args: argparse.Namespace) -> int:
                 share, f"{method}: {output.time_text(point.time_s)}, {bytes_text(point.peak_bytes)}"
             )
 
-        done = racing.race(
+        outcome = racing.race(
             problem,
             methods,
-            Budget(seconds, args.evaluations),
-            args.seed or 0,
-            options,
-            on_progress,
-            stopped,
+            budget=Budget(seconds, args.evaluations),
+            seed=args.seed or 0,
+            options=options,
+            on_progress=on_progress,
+            cancel=stopped,
             parallel=args.parallel,
         )
     if args.csv:
@@ -62,36 +90,35 @@ def run(args: argparse.Namespace) -> int:
             args,
             "table of curves",
             args.csv,
-            lambda to: write_csv(Path(to), racing.CURVE_COLUMNS, done.curves),
-            lambda: "It is:\n" + csv_text(racing.CURVE_COLUMNS, done.curves),
+            lambda to: write_csv(Path(to), racing.CURVE_COLUMNS, outcome.curves),
+            last_resort=lambda: "It is:\n" + csv_text(racing.CURVE_COLUMNS, outcome.curves),
         )
-    if done.plan is not None:
-        keeping.keep_plan(args, done.plan, problem)
-    data = {
-        "model": output.model_data(model),
-        "problem": output.problem_data(problem),
-        "race": race_data(done),
-        "plan": None if done.plan is None else output.plan_data(done.plan),
+    if outcome.plan is not None:
+        keeping.keep_plan(args, outcome.plan, problem)
+    report = {
+        **output.problem_data(model, problem),
+        "race": race_data(outcome),
+        "plan": None if outcome.plan is None else output.plan_data(outcome.plan),
     }
-    return output.emit(args, data, lambda out: _show(out, done))
+    return output.emit(args, report, lambda console: _show(console, outcome))
 
 
-def race_data(done: Race) -> dict[str, Any]:
+def race_data(outcome: Race) -> dict[str, Any]:
     """A race as plain data."""
-    best = done.best
+    best = outcome.best
     return {
-        "seed": done.seed,
+        "seed": outcome.seed,
         "best": None if best is None else best.method,
-        "rows": [row._asdict() for row in done.rows],
-        "curves": done.curves,
+        "rows": [row._asdict() for row in outcome.rows],
+        "curves": outcome.curves,
     }
 
 
-def _show(out: output.Out, done: Race) -> None:
-    out.print(str(done))
-    best = done.best
+def _show(console: output.Out, outcome: Race) -> None:
+    console.print(str(outcome))
+    best = outcome.best
     if best is not None:
-        out.print(
+        console.print(
             f"\nBest: {best.method}. "
             f"{'  '.join(best.actions) or 'No actions: the unsharded program.'}"
         )

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from toast_lab.commands import common, output, stopping
+from toast_lab.commands import command_options, common, output, stopping
 
-if TYPE_CHECKING:
-    from toast_lab.runtime.child import Progress
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``toast-lab replay``."""
+    command_options.model(parser)
+    parser.add_argument(
+        "plan", metavar="PLAN", help="a plan that --save wrote, for a mesh of any size"
+    )
+    command_options.problem(parser)
+    parser.add_argument(
+        "--device", default="cpu", help='"cpu", "gpu", "tpu" or "auto" (%(default)s)'
+    )
+    parser.add_argument(
+        "--repeats", type=command_options.positive_int, default=10, help="timed steps (%(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=command_options.seed, default=0, help="of the made-up inputs (%(default)s)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -16,14 +31,10 @@ def run(args: argparse.Namespace) -> int:
     from toast_lab.compare.replay import replay
 
     common.check_early(args)
-    model = common.load_model(args)
-    problem, plan = common.required_plan(args, model)
+    model, problem = common.load_problem(args)
+    plan = common.load_plan(args.plan, problem)
     with output.progress("replaying") as update, stopping.stop_gently() as stopped:
-
-        def on_event(event: Progress) -> None:
-            update(event.fraction, event.stage)
-
-        done = replay(
+        replayed = replay(
             model,
             plan,
             args.device,
@@ -31,12 +42,11 @@ def run(args: argparse.Namespace) -> int:
             repeats=args.repeats,
             seed=args.seed,
             time_limit_s=args.time_limit,
-            on_event=on_event,
+            on_event=output.stages_to(update),
             cancel=stopped,
         )
-    data: dict[str, Any] = {
-        "model": output.model_data(model),
-        "problem": output.problem_data(problem),
-        "replay": done.to_json(),
+    report: dict[str, Any] = {
+        **output.problem_data(model, problem),
+        "replay": replayed.to_json(),
     }
-    return output.emit(args, data, lambda out: print(done))
+    return output.emit(args, report, lambda console: print(replayed))

@@ -1,6 +1,6 @@
 """Coverage and divisibility for the commands.
 
-They are given as plain data, and as tables that are short when all is well.
+Reports become plain data, or tables that are short when all is well.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def coverage_data(report: Coverage) -> dict[str, Any]:
                 "whole": row.whole,
                 "count": row.op_count,
                 "ops": row.ops,
-                "lines": [{"where": w, "ops": n} for w, n in row.lines],
+                "lines": [{"where": where, "ops": op_count} for where, op_count in row.lines],
                 "colours": row.colours,
                 "flops": row.flops,
                 "bytes": row.bytes,
@@ -69,29 +69,37 @@ def divisibility_data(report: Divisibility) -> dict[str, Any]:
     }
 
 
-def show_coverage(out: output.Out, report: Coverage, *, everything: bool = False) -> None:
+def show_coverage(console: output.Out, report: Coverage, *, everything: bool = False) -> None:
     """One line, and tables of what is held whole.
 
-    Where else actions stop is told only if everything is asked for.
+    Other places where actions stop are listed only with ``everything``.
     """
     limit = None if everything else ROWS
-    out.print(f"Coverage: {report.headline()}.")
+    console.print(f"Coverage: {report.headline()}.")
     if report.whole_rows:
-        _coverage_table(out, "Held whole", report.whole_rows, limit)
-    rows = report.other_rows if everything else tuple(r for r in report.other_rows if not r.colours)
+        _coverage_table(console, "Held whole", report.whole_rows, limit)
+    rows = (
+        report.other_rows
+        if everything
+        else tuple(row for row in report.other_rows if not row.colours)
+    )
     if rows:
-        _coverage_table(out, "Split along some dims only, or counted by assumption", rows, limit)
+        _coverage_table(
+            console, "Split along some dims only, or counted by assumption", rows, limit
+        )
     left_out = len(report.other_rows) - len(rows)
     if left_out:
         kinds = "1 kind" if left_out == 1 else f"{left_out} kinds"
-        out.print(f"{kinds} of ops split along some of their dims only (--all shows them)")
-        out.print()
+        console.print(f"{kinds} of ops split along some of their dims only (--all shows them)")
+        console.print()
 
 
-def _coverage_table(out: output.Out, title: str, rows: tuple[Row, ...], limit: int | None) -> None:
+def _coverage_table(
+    console: output.Out, title: str, rows: tuple[Row, ...], limit: int | None
+) -> None:
     from toast_lab.text import few, share_text
 
-    out.table(
+    console.table(
         title,
         ("op", ">count", ">FLOPs", ">bytes", "~stops", "~source", "~why"),
         [
@@ -110,20 +118,22 @@ def _coverage_table(out: output.Out, title: str, rows: tuple[Row, ...], limit: i
     )
 
 
-def show_divisibility(out: output.Out, report: Divisibility, *, everything: bool = False) -> None:
+def show_divisibility(
+    console: output.Out, report: Divisibility, *, everything: bool = False
+) -> None:
     """One line, and a table for each kind of trouble there is."""
     from toast_lab.sharding.divisibility import dim_cells
     from toast_lab.text import bytes_text, share_text
 
     limit = None if everything else ROWS
-    out.print(f"Divisibility: {report.headline()}.")
+    console.print(f"Divisibility: {report.headline()}.")
     for title, rows in (
         (f"Sizes that no axis of {report.mesh} divides", report.dims),
         (f"Sizes that only some axes of {report.mesh} divide", report.partly),
     ):
         if rows:
             columns = ("colour", ">size", ">names", ">bytes", "~on arguments", "~what would do")
-            out.table(title, columns, [dim_cells(row) for row in rows], limit)
+            console.table(title, columns, [dim_cells(row) for row in rows], limit)
     if report.arguments:
         title = (
             "Large arguments that stay whole"
@@ -131,7 +141,7 @@ def show_divisibility(out: output.Out, report: Divisibility, *, everything: bool
             else ("Large arguments that nothing can cut")
         )
         cells = [
-            (r.argument, r.type, bytes_text(r.bytes), share_text(r.bytes_share), r.why)
-            for r in report.arguments
+            (row.argument, row.type, bytes_text(row.bytes), share_text(row.bytes_share), row.why)
+            for row in report.arguments
         ]
-        out.table(title, ("~argument", "type", ">bytes", ">of all", "~why"), cells, limit)
+        console.table(title, ("~argument", "type", ">bytes", ">of all", "~why"), cells, limit)

@@ -6,15 +6,31 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from toast_lab.commands import common, keeping, output, stopping
-from toast_lab.commands.search import search_data, show_found
+from toast_lab.commands import command_options, common, keeping, output, stopping
+from toast_lab.commands.search import search_data, show_result
 from toast_lab.text import bytes_text
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Cost, Problem
-    from toast_lab.runtime.child import Progress
     from toast_lab.runtime.run import Run
     from toast_lab.sharding.plan import ShardingPlan
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``toast-lab run``."""
+    command_options.model(parser)
+    command_options.problem(parser)
+    command_options.plan(parser)
+    command_options.search(parser, seconds=10.0)
+    parser.add_argument(
+        "--devices",
+        default=None,
+        help='"cpu:8" (virtual devices), "gpu" or "tpu"; cpu:N for the mesh by default',
+    )
+    parser.add_argument(
+        "--repeats", type=command_options.positive_int, default=10, help="timed steps (%(default)s)"
+    )
+    command_options.save(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -23,71 +39,73 @@ def run(args: argparse.Namespace) -> int:
     from toast_lab.cost.problem import price
     from toast_lab.runtime.run import run as execute
 
-    model = common.load_model(args)
-    problem = common.make_problem(args, common.analyse(args, model))
+    model, problem = common.load_problem(args)
     plan, result = common.plan_or_search(args, problem, model)
     keeping.keep_plan(args, plan, problem)
-    # What was found is told; running it is left out
+    # The plan is told; running it is left out
     if result is not None and stopping.terminated():
-        return show_found(args, model, problem, result)
+        return show_result(args, model, problem, result)
     devices = args.devices or f"cpu:{problem.mesh.n_devices}"
     with output.progress(f"running on {devices}") as update, stopping.at_once():
-
-        def on_event(event: Progress) -> None:
-            update(event.fraction, event.stage)
-
-        done = execute(
+        executed = execute(
             model,
             plan,
             devices=devices,
             repeats=args.repeats,
             time_limit_s=args.time_limit,
-            on_event=on_event,
+            on_event=output.stages_to(update),
         )
     cost = price(problem, plan)
-    data = {
-        "model": output.model_data(model),
-        "problem": output.problem_data(problem),
+    report = {
+        **output.problem_data(model, problem),
         "search": search_data(result) if result else None,
         "plan": output.plan_data(plan),
         "cost": output.cost_data(cost),
-        "run": done.to_json(),
+        "run": executed.to_json(),
     }
-    return output.emit(args, data, lambda out: _show(out, problem, plan, cost, done))
+    return output.emit(
+        args, report, lambda console: _show(console, problem, plan, cost=cost, executed=executed)
+    )
 
 
-def _show(out: output.Out, problem: Problem, plan: ShardingPlan, cost: Cost, done: Run) -> None:
+def _show(
+    console: output.Out, problem: Problem, plan: ShardingPlan, *, cost: Cost, executed: Run
+) -> None:
     from toast_lab.runtime.agreement import verdict
 
-    output.show_plan(out, plan)
-    error = done.max_relative_error
+    output.show_plan(console, plan)
+    error = executed.max_relative_error
     estimate = f"{output.time_text(cost.time_s)} on {problem.machine.name}"
-    out.table(
-        f"{len(done.step_times_s)} steps on {done.n_devices} devices ({done.devices}, "
-        f"{done.device_kind})",
+    console.table(
+        f"{len(executed.step_times_s)} steps on {executed.n_devices} devices ({executed.devices}, "
+        f"{executed.device_kind})",
         ("", ">measured", "~estimated"),
         [
-            ("time of a step (median)", output.time_text(done.median_s), estimate),
-            ("peak memory of a device", bytes_text(done.peak_bytes), bytes_text(cost.peak_bytes)),
-            ("time to compile", output.time_text(done.compile_s), ""),
+            ("time of a step (median)", output.time_text(executed.median_s), estimate),
+            (
+                "peak memory of a device",
+                bytes_text(executed.peak_bytes),
+                bytes_text(cost.peak_bytes),
+            ),
+            ("time to compile", output.time_text(executed.compile_s), ""),
             (
                 "largest relative error",
                 "-" if error is None else f"{error:.1e}",
-                done.note or "against the unsharded program",
+                executed.note or "against the unsharded program",
             ),
         ],
     )
-    out.print(f"Against the unsharded program: {verdict(error, done.tolerance)}")
-    priced = Counter(c.kind for c in cost.collectives)
-    compiled = done.collective_counts
+    console.print(f"Against the unsharded program: {verdict(error, executed.tolerance)}")
+    priced = Counter(collective.kind for collective in cost.collectives)
+    compiled = executed.collective_counts
     kinds = sorted({*priced, *compiled})
     if kinds:
         counts = [(kind, priced.get(kind, 0), compiled.get(kind, 0)) for kind in kinds]
-        out.table("Collectives", ("kind", ">priced", ">compiled"), counts)
+        console.table("Collectives", ("kind", ">priced", ">compiled"), counts)
     if (
-        done.devices.startswith("cpu")
+        executed.devices.startswith("cpu")
         and compiled.get("reduce_scatter", 0) < priced["reduce_scatter"]
     ):
-        out.print(
+        console.print(
             "XLA's compiler for CPUs writes a reduce_scatter as an all_reduce and a local slice."
         )

@@ -8,9 +8,27 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from toast_lab.commands import common, keeping, output
+from toast_lab.commands import command_options, common, keeping, output
 from toast_lab.errors import InvalidProblem, join_offenders
 from toast_lab.text import bytes_text
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``toast-lab runs``."""
+    parser.add_argument("show", metavar="show ID", nargs="*", help="everything about one row")
+    parser.add_argument("--model", help="rows of this model only")
+    parser.add_argument(
+        "--limit",
+        type=command_options.positive_int,
+        metavar="N",
+        help="the newest ones (20; all with --csv)",
+    )
+    parser.add_argument("--csv", metavar="FILE", help="write the rows")
+    parser.add_argument(
+        "--store",
+        metavar="FILE",
+        help="($TOAST_LAB_RUNS, or runs.sqlite in the user's data folder)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -23,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     with Store(args.store, read_only=True) as store:
         if number is not None:
             row = store.get(number)
-            return output.emit(args, row, lambda out: _show(out, row))
+            return output.emit(args, row, lambda console: _show(console, row))
         rows = store.rows(args.model, None if args.csv and args.limit is None else args.limit or 20)
         path = str(store.path)
         if store.damaged:
@@ -33,7 +51,9 @@ def run(args: argparse.Namespace) -> int:
             )
     if args.csv:
         keeping.keep(args, "table", args.csv, lambda to: write_csv(Path(to), COLUMNS, rows))
-    return output.emit(args, {"file": path, "rows": rows}, lambda out: _list(out, path, rows))
+    return output.emit(
+        args, {"file": path, "rows": rows}, lambda console: _list(console, path, rows)
+    )
 
 
 def _number(words: list[str]) -> int | None:
@@ -51,11 +71,11 @@ def _number(words: list[str]) -> int | None:
     return int(words[1])
 
 
-def _list(out: output.Out, path: str, rows: list[dict[str, Any]]) -> None:
+def _list(console: output.Out, path: str, rows: list[dict[str, Any]]) -> None:
     if not rows:
-        out.print(f"Nothing in {path}.")
+        console.print(f"Nothing in {path}.")
         return
-    out.table(
+    console.table(
         path,
         (
             ">id",
@@ -72,19 +92,19 @@ def _list(out: output.Out, path: str, rows: list[dict[str, Any]]) -> None:
         ),
         [
             (
-                r["id"],
-                r["time_utc"][:16].replace("T", " "),
-                r["model"],
-                r["name"],
-                r["mesh"],
-                f"{r['devices']} {r['device_kind']}",
-                r["status"],
-                _time(r["median_s"]),
-                _bytes(r),
-                "-" if r["max_relative_error"] is None else f"{r['max_relative_error']:.0e}",
-                _time(r["predicted_time_s"]),
+                row["id"],
+                row["time_utc"][:16].replace("T", " "),
+                row["model"],
+                row["name"],
+                row["mesh"],
+                f"{row['devices']} {row['device_kind']}",
+                row["status"],
+                _time(row["median_s"]),
+                _bytes(row),
+                "-" if row["max_relative_error"] is None else f"{row['max_relative_error']:.0e}",
+                _time(row["predicted_time_s"]),
             )
-            for r in rows
+            for row in rows
         ],
     )
 
@@ -98,14 +118,24 @@ def _bytes(row: dict[str, Any]) -> str:
     return "-" if size is None else bytes_text(size)
 
 
-def _show(out: output.Out, row: dict[str, Any]) -> None:
+def _show(console: output.Out, row: dict[str, Any]) -> None:
     plan = row["plan"] or {}
-    brief = {k: v for k, v in row.items() if k not in ("plan", "measured")}
+    brief = {key: value for key, value in row.items() if key not in ("plan", "measured")}
     cells = [
-        (k, json.dumps(v) if isinstance(v, dict | list) else "-" if v is None else v)
-        for k, v in brief.items()
+        (
+            key,
+            json.dumps(value)
+            if isinstance(value, dict | list)
+            else "-"
+            if value is None
+            else value,
+        )
+        for key, value in brief.items()
     ]
-    measured = {k: v for k, v in row["measured"].items() if k != "collectives"}
-    cells += [(k, json.dumps(v) if isinstance(v, dict | list) else v) for k, v in measured.items()]
+    measured = {key: value for key, value in row["measured"].items() if key != "collectives"}
+    cells += [
+        (key, json.dumps(value) if isinstance(value, dict | list) else value)
+        for key, value in measured.items()
+    ]
     cells.append(("actions", " ".join(plan.get("actions", ())) or "-"))
-    out.table(f"Row {row['id']} (--json has its plan and every collective)", ("", "~"), cells)
+    console.table(f"Row {row['id']} (--json has its plan and every collective)", ("", "~"), cells)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from toast_lab.commands import common, keeping, output, reports
+from toast_lab.commands import command_options, common, keeping, output, reports
+from toast_lab.search.methods import options_text
 from toast_lab.text import gap_text
 
 if TYPE_CHECKING:
@@ -14,32 +15,41 @@ if TYPE_CHECKING:
     from toast_lab.search.contract import SearchResult
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``toast-lab search``."""
+    command_options.model(parser)
+    command_options.problem(parser)
+    command_options.pins(parser)
+    command_options.search(parser, seconds=30.0)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = options_text()
+    command_options.save(parser)
+
+
 def run(args: argparse.Namespace) -> int:
     """Search, and print the best plan.
 
     A search that was interrupted or terminated ends like any other, with the best plan so far.
     """
     common.check_early(args)
-    model = common.load_model(args)
-    problem = common.make_problem(args, common.analyse(args, model))
+    model, problem = common.load_problem(args)
     result = common.search_plan(args, problem, model)
     keeping.keep_plan(args, result.plan, problem)
-    return show_found(args, model, problem, result)
+    return show_result(args, model, problem, result)
 
 
-def show_found(
+def show_result(
     args: argparse.Namespace, model: Model, problem: Problem, result: SearchResult
 ) -> int:
-    """Print what a search found."""
-    data = {
-        "model": output.model_data(model),
-        "problem": output.problem_data(problem),
+    """Print the plan of a search, its price and how the search went."""
+    report = {
+        **output.problem_data(model, problem),
         "search": search_data(result),
         "plan": output.plan_data(result.plan),
         "cost": output.cost_data(result.cost),
         "divisibility": reports.divisibility_data(problem.divisibility(result.plan)),
     }
-    return output.emit(args, data, lambda out: _show(out, problem, result))
+    return output.emit(args, report, lambda console: _show(console, problem, result))
 
 
 def search_data(result: SearchResult) -> dict[str, Any]:
@@ -57,12 +67,12 @@ def search_data(result: SearchResult) -> dict[str, Any]:
     }
 
 
-def _show(out: output.Out, problem: Problem, result: SearchResult) -> None:
-    output.show_pins(out, problem)
-    output.show_plan(out, result.plan)
-    output.show_cost(out, problem, result.cost)
-    output.show_collectives(out, result.cost)
-    reports.show_divisibility(out, problem.divisibility(result.plan))
-    out.print(
+def _show(console: output.Out, problem: Problem, result: SearchResult) -> None:
+    output.show_pins(console, problem)
+    output.show_plan(console, result.plan)
+    output.show_cost(console, problem, result.cost)
+    output.show_collectives(console, result.cost)
+    reports.show_divisibility(console, problem.divisibility(result.plan))
+    console.print(
         f"{result.method}, seed {result.seed}: {result.message} {gap_text(result.gap)}".rstrip()
     )

@@ -5,6 +5,31 @@ from __future__ import annotations
 import argparse
 import importlib
 
+from toast_lab.commands import command_options
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``toast-lab serve``."""
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        help="a built-in model or your own as package.module:make",
+    )
+    parser.add_argument(
+        "--port", type=command_options.port, default=5006, help="of the server (%(default)s)"
+    )
+    parser.add_argument("--address", default="127.0.0.1", help="that it listens on (%(default)s)")
+    parser.add_argument(
+        "--allow-origin",
+        metavar="HOST:PORT",
+        action="append",
+        default=[],
+        help="a name under which browsers reach this server; repeat it for more (needed with "
+        "--address 0.0.0.0)",
+    )
+    parser.add_argument("--show", action="store_true", help="open a browser window")
+
 
 def run(args: argparse.Namespace) -> int:
     """Serve until interrupted."""

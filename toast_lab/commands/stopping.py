@@ -1,7 +1,7 @@
 """How a command is stopped from outside: Ctrl-C (SIGINT) and SIGTERM.
 
-What keeps its best so far (a search, a race, a sweep, a comparison) ends gently at the first of
-either, and the command goes on to print and to save what was found.  Elsewhere a signal ends the
+A search, a race, a sweep or a comparison ends gently at the first of either, and the command goes
+on to print and to save what it has by then.  Elsewhere a signal ends the
 command, by way of Python's clean-up, so that its child processes and temporary files go, too.  The
 second Ctrl-C ends the command in any case; the second SIGTERM is the system's own and ends the
 process at once (children notice that their parent is gone).
@@ -16,9 +16,11 @@ import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
-TERMINATED = 128 + signal.SIGTERM  #: exit status, as shells give it
+#: exit status, as shells give it
+TERMINATED = 128 + signal.SIGTERM
 
-_terminated = False  # signals are the whole process's, so what came of them is, too
+# signals are the whole process's, so what came of them is, too
+_terminated = False
 
 
 class Terminated(KeyboardInterrupt):
@@ -44,13 +46,13 @@ def listening() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stop_gently() -> Iterator[Callable[[], bool]]:
-    """Gives whether Ctrl-C or SIGTERM asked to stop.
+    """Gives a function that tells whether Ctrl-C or SIGTERM asked to stop.
 
-    Pressed again, Ctrl-C ends the command as ever.
+    A second Ctrl-C ends the command at once.
 
-    After it SIGTERM no longer ends what the command does, since that is to print and to save what
-    was found; where more is to be done than that, see ``at_once``.  Where signals cannot be caught
-    (another thread) it does nothing.
+    After the block SIGTERM no longer ends the command, which still has to print and to save the
+    result; for longer work see ``at_once``.  Where signals cannot be caught (another thread) this
+    does nothing.
     """
     asked: list[int] = []
 
@@ -74,7 +76,7 @@ def stop_gently() -> Iterator[Callable[[], bool]]:
 
 @contextlib.contextmanager
 def at_once() -> Iterator[None]:
-    """What takes long and has nothing to keep: SIGTERM ends it, also if it came before."""
+    """For long work that has nothing to keep: SIGTERM ends it, even one that came before."""
     _answer_termination(_end)
     if _terminated:
         raise Terminated
@@ -96,7 +98,8 @@ def _note(number: int, frame: Any) -> None:
 
 def _answer_termination(handler: Callable[[int, Any], None]) -> None:
     if not _terminated:
-        with contextlib.suppress(ValueError):  # not the main thread
+        # not the main thread
+        with contextlib.suppress(ValueError):
             signal.signal(signal.SIGTERM, handler)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toast_lab.commands import common, keeping, output, stopping
+from toast_lab.commands import command_options, common, keeping, output, stopping
 from toast_lab.errors import InvalidProblem, NotSaved, join_offenders
 from toast_lab.files import write_whole
 from toast_lab.text import bytes_text
@@ -20,6 +20,43 @@ if TYPE_CHECKING:
     from toast_lab.sweep.store import Store
 
 OPTIONS = ("models", "meshes", "machines", "methods", "seeds", "seconds", "evaluations")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``toast-lab sweep``."""
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        nargs="?",
+        help="the sweep as TOML or JSON, instead of the options up to --seeds",
+    )
+    parser.add_argument(
+        "--models", nargs="+", metavar="MODEL", help='such as mlp or "t2b:layers=2|4,sequence=2048"'
+    )
+    parser.add_argument(
+        "--meshes", nargs="+", metavar="MESH", help='such as 4x2 or "data=4,model=2" (4x2)'
+    )
+    parser.add_argument(
+        "--machines", nargs="+", metavar="MACHINE", help='see "toast-lab machines" (tpu-v5e)'
+    )
+    parser.add_argument("--methods", nargs="+", metavar="METHOD", help="see search (mcts)")
+    parser.add_argument("--seeds", metavar="SEEDS", help='such as "0-4" or "0,3" (0)')
+    parser.add_argument(
+        "--seconds",
+        type=command_options.not_negative,
+        metavar="SECONDS",
+        help="time limit of each search (30; none with --evaluations)",
+    )
+    parser.add_argument(
+        "--evaluations", type=command_options.positive_int, help="limit for each search"
+    )
+    command_options.rows(parser, "rows.jsonl and the tables")
+    parser.add_argument(
+        "--retries",
+        type=command_options.retries,
+        default=1,
+        help="how often to repeat a search whose process died (%(default)s)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,26 +81,26 @@ def run(args: argparse.Namespace) -> int:
     store = open_store(folder)
     say_damaged(store)
     with sweeping(len(tasks)) as (on_progress, stopped):
-        done = run_sweep(
+        swept = run_sweep(
             tasks,
             store,
             Workers(args.scheduler, args.workers, args.retries, args.retry_crashed),
             on_progress=on_progress,
             cancel=stopped,
         )
-    rows = table(done.rows)
+    rows = table(swept.rows)
     path = str(folder / "table.csv")
     written = keeping.keep(args, "table", path, lambda to: write_csv(Path(to), COLUMNS, rows))
-    if done.not_kept:
-        keep_rows(args, store.path, done.not_kept, done.failure)
-    data = {
+    if swept.not_kept:
+        keep_rows(args, store.path, swept.not_kept, swept.failure)
+    report = {
         "table": path if written else None,
-        "made": done.made,
-        "missing": len(done.missing),
+        "made": swept.made,
+        "missing": len(swept.missing),
         "rows": rows,
     }
-    output.emit(args, data, lambda out: _show(out, data))
-    return 130 if done.missing and not done.failure else 0
+    output.emit(args, report, lambda console: _show(console, report))
+    return 130 if swept.missing and not swept.failure else 0
 
 
 def keep_rows(
@@ -76,16 +113,18 @@ def keep_rows(
         f"{len(rows)} rows, to be appended",
         NotSaved(why),
         lambda to: write_whole(to, text, "the rows"),
-        lambda: f"Append them to {path}:\n{text}",
-        path.name,
+        last_resort=lambda: f"Append them to {path}:\n{text}",
+        name=path.name,
     )
 
 
 def say_damaged(store: Store) -> None:
     """Say on stderr which lines of a file of rows count for nothing."""
     if store.damaged:
-        what = f"{len(store.damaged)} lines" if len(store.damaged) > 1 else "a line"
-        text = f"note: {store.path}: {what} left out, which no search wrote so; it runs again:"
+        lines_text = f"{len(store.damaged)} lines" if len(store.damaged) > 1 else "a line"
+        text = (
+            f"note: {store.path}: {lines_text} left out, which no search wrote so; it runs again:"
+        )
         print(f"{text}\n{join_offenders(store.damaged, 5)}", file=sys.stderr)
 
 
@@ -101,9 +140,9 @@ def sweeping(total: int) -> Iterator[tuple[Callable[[Progress], None], Callable[
         yield on_progress, stopped
 
 
-def _show(out: output.Out, data: dict[str, Any]) -> None:
+def _show(console: output.Out, data: dict[str, Any]) -> None:
     rows = data["rows"]
-    out.table(
+    console.table(
         f"{len(rows)} searches, {data['made']} of them made now",
         (
             "~model",
@@ -121,30 +160,32 @@ def _show(out: output.Out, data: dict[str, Any]) -> None:
         ),
         [
             (
-                r["model"],
-                r["sizes"],
-                r["mesh"],
-                r["machine"],
-                r["method"],
-                r["seed"],
-                "-" if r["score"] is None else f"{r['score']:.4f}",
-                "-" if r["time_s"] is None else output.time_text(r["time_s"]),
-                "-" if r["peak_bytes"] is None else bytes_text(r["peak_bytes"]),
-                {True: "yes", False: "no", None: "-"}[r["fits"]],
-                r["status"],
-                "-" if r["elapsed_s"] is None else f"{r['elapsed_s']:.2f}",
+                row["model"],
+                row["sizes"],
+                row["mesh"],
+                row["machine"],
+                row["method"],
+                row["seed"],
+                "-" if row["score"] is None else f"{row['score']:.4f}",
+                "-" if row["time_s"] is None else output.time_text(row["time_s"]),
+                "-" if row["peak_bytes"] is None else bytes_text(row["peak_bytes"]),
+                {True: "yes", False: "no", None: "-"}[row["fits"]],
+                row["status"],
+                "-" if row["elapsed_s"] is None else f"{row['elapsed_s']:.2f}",
             )
-            for r in rows
+            for row in rows
         ],
         60,
     )
-    for r in rows:
-        if r["status"] in ("CRASHED", "FAILED"):
-            out.print(
-                f"{r['method']} {r['model']} {r['mesh']} {r['machine']} seed {r['seed']}: "
-                f"{r['message']}"
+    for row in rows:
+        if row["status"] in ("CRASHED", "FAILED"):
+            console.print(
+                f"{row['method']} {row['model']} {row['mesh']} {row['machine']} "
+                f"seed {row['seed']}: {row['message']}"
             )
     if data["missing"]:
-        out.print(f"{data['missing']} searches are missing; the same command goes on with them.")
+        console.print(
+            f"{data['missing']} searches are missing; the same command goes on with them."
+        )
     if data["table"]:
-        out.print(f"Table: {data['table']}")
+        console.print(f"Table: {data['table']}")

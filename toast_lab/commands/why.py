@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from toast_lab.commands import common, keeping, output
+from toast_lab.commands import command_options, common, keeping, output
 
 
 def number_or_text(question: str) -> int | str:
@@ -16,6 +16,21 @@ def number_or_text(question: str) -> int | str:
     )
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``toast-lab why``."""
+    command_options.model(parser)
+    parser.add_argument(
+        "question",
+        metavar="WHICH",
+        help="a kind (all_gather), a kind of op, a value, part of a source line (model.py:31), "
+        "or a number",
+    )
+    command_options.problem(parser)
+    command_options.plan(parser)
+    command_options.search(parser, seconds=10.0)
+    command_options.save(parser)
+
+
 def run(args: argparse.Namespace) -> int:
     """Explain the collectives that the question names.
 
@@ -24,15 +39,13 @@ def run(args: argparse.Namespace) -> int:
     common.check_early(args)
     from toast_lab.explain.why import to_json, why
 
-    model = common.load_model(args)
-    problem = common.make_problem(args, common.analyse(args, model))
+    model, problem = common.load_problem(args)
     plan, _ = common.plan_or_search(args, problem, model)
     reasons = why(problem, plan, number_or_text(args.question))
     keeping.keep_plan(args, plan, problem)
-    data = {
-        "model": output.model_data(model),
-        "problem": output.problem_data(problem),
+    report = {
+        **output.problem_data(model, problem),
         "plan": output.plan_data(plan),
         "reasons": to_json(reasons),
     }
-    return output.emit(args, data, lambda out: print("\n".join(map(str, reasons))))
+    return output.emit(args, report, lambda console: print("\n".join(map(str, reasons))))

@@ -1,10 +1,17 @@
-"""The paper's simplified attention, with averaging in place of softmax.  Reference: TOAST section 3.2, figure 5."""
+"""The paper's simplified attention, with averaging in place of softmax.
+
+Reference: TOAST section 3.2, figure 5.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from toast_lab.models.array_shapes import arrays_of
+from toast_lab.models.model_sizes import AttentionSizes
 from toast_lab.models.registry import Example
 
 
@@ -22,13 +29,17 @@ def attn(x: jax.Array, wq: jax.Array, wk: jax.Array, wv: jax.Array) -> jax.Array
     return z
 
 
-def make(sequence: int = 64, d_model: int = 32, key: int = 16, value: int = 8, dtype: str = "float32") -> Example:
-    """Any sizes; the paper gives none."""
-    s = jax.ShapeDtypeStruct
-    args = (
-        s((sequence, d_model), dtype),
-        s((d_model, key), dtype),
-        s((d_model, key), dtype),
-        s((d_model, value), dtype),
+def make(**sizes: Any) -> Example:
+    """Shapes of ``AttentionSizes``."""
+    size = AttentionSizes(**sizes)
+    array = arrays_of(size.dtype)
+    return Example(
+        fn=attn,
+        args=(
+            array(size.sequence, size.d_model),
+            array(size.d_model, size.key),
+            array(size.d_model, size.key),
+            array(size.d_model, size.value),
+        ),
+        dim_names={"x": ("S", "D"), "wq": ("D", "H1"), "wk": ("D", "H1"), "wv": ("D", "H2")},
     )
-    return Example(attn, args, (), {"x": ("S", "D"), "wq": ("D", "H1"), "wk": ("D", "H1"), "wv": ("D", "H2")})

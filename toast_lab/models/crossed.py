@@ -1,17 +1,20 @@
 """Conflicts that are not compatible: paths of the dimension graph go across the box.
 
-"row sums" adds to every column of a Gram matrix its row sums, so that dim 0 of the matrix reaches dim 1 of its use;
-"transpose" adds the transposed matrix, and both dims go across.  Reference: TOAST section 3.5, figure 6.
+"row sums" adds to every column of a Gram matrix its row sums, so that dim 0 of the matrix reaches
+dim 1 of its use; "transpose" adds the transposed matrix, and both dims go across.  Reference: TOAST
+section 3.5, figure 6.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
+from toast_lab.models.array_shapes import arrays_of
+from toast_lab.models.model_sizes import CrossedSizes
 from toast_lab.models.registry import Example
-
-MODES = ("row sums", "transpose")
 
 
 def row_sums(x: jax.Array) -> jax.Array:
@@ -33,9 +36,12 @@ def transposed(x: jax.Array) -> jax.Array:
     return w
 
 
-def make(mode: str = "row sums", rows: int = 32, columns: int = 4, dtype: str = "float32") -> Example:
-    """Shapes as of ``x @ x.T``; the paper gives no program."""
-    if mode not in MODES:
-        raise ValueError(f"crossed: mode={mode!r}, not one of {', '.join(MODES)}")
-    x = jax.ShapeDtypeStruct((rows, columns), dtype)
-    return Example(row_sums if mode == "row sums" else transposed, (x,), (), {"x": ("S", "T")})
+def make(**sizes: Any) -> Example:
+    """Shapes of ``CrossedSizes``."""
+    size = CrossedSizes(**sizes)
+    size.check()
+    return Example(
+        fn=row_sums if size.mode == "row sums" else transposed,
+        args=(arrays_of(size.dtype)(size.rows, size.columns),),
+        dim_names={"x": ("S", "T")},
+    )

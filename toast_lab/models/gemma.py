@@ -1,9 +1,12 @@
-"""The paper's two Gemma 1 Transformers, T2B and T7B.  Reference: TOAST section 5.1, Gemma (arXiv:2403.08295) table 1.
+"""The paper's two Gemma 1 Transformers, T2B and T7B.
 
-The paper's table gives d_model, layers, hidden, heads, key size and vocabulary.  Its hidden dims, 32768 and 49152,
-count the gate and the up projection of GeGLU together; ``hidden`` here is the width of one of them, 16384 and 24576,
-as in Gemma's published weights.  Key/value heads, batch and element type are not in the paper: 2B is multi-query and
-7B has as many as query heads, as published; the rest is a choice.
+Reference: TOAST section 5.1, Gemma (arXiv:2403.08295) table 1.
+
+The paper's table gives d_model, layers, hidden, heads, key size and vocabulary.  Its hidden dims,
+32768 and 49152, count the gate and the up projection of GeGLU together; ``hidden`` here is the
+width of one of them, 16384 and 24576, as in Gemma's published weights.  Key/value heads, batch and
+element type are not in the paper: 2B is multi-query and 7B has as many as query heads, as
+published; the rest is a choice.
 
 Parameters, the embedding counted once since it is tied to the output layer:
 
@@ -20,56 +23,26 @@ final norm                                            2,048                     
 **together**                                  2,506,434,560                         8,538,074,112
 =====================  ===================================  ===================================
 
-So "2B" and "7B" are the published names: they count what is not embedding (2.0 and 7.8 billion).  Were the paper's
-hidden dims the width of one projection, the layers would have 3 x 2048 x 16384 x 18 = 1,811,939,328 parameters more
-in T2B (4.3 billion in all) and 6,341,787,648 more in T7B (14.9 billion).
+So "2B" and "7B" are the published names: they count what is not embedding (2.0 and 7.8 billion).
+Were the paper's hidden dims the width of one projection, the layers would have 3 x 2048 x 16384 x
+18 = 1,811,939,328 parameters more in T2B (4.3 billion in all) and 6,341,787,648 more in T7B (14.9
+billion).
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+from toast_lab.models.model_sizes import T2bSizes, T7bSizes
 from toast_lab.models.registry import Example
-from toast_lab.models.transformer import MODES, Config, build
-
-__all__ = ["MODES", "t2b", "t7b"]
+from toast_lab.models.transformer import build
 
 
-def t2b(
-    layers: int = 18,
-    d_model: int = 2048,
-    hidden: int = 16384,
-    heads: int = 8,
-    kv_heads: int = 1,
-    key_size: int = 256,
-    vocab: int = 256128,
-    batch: int = 4,
-    sequence: int = 16384,
-    dtype: str = "float32",
-    mode: str = "train",
-    scan: bool = False,
-    remat: bool = False,
-) -> Example:
-    """Gemma 1 2B, at the sequence length of the paper's figures; options as in ``transformer.make``."""
-    return build(
-        Config(layers, d_model, hidden, heads, kv_heads, key_size, vocab, batch, sequence, dtype, scan, remat), mode
-    )
+def t2b(**sizes: Any) -> Example:
+    """Gemma 1 2B; sizes as in ``T2bSizes``."""
+    return build(T2bSizes(**sizes))
 
 
-def t7b(
-    layers: int = 28,
-    d_model: int = 3072,
-    hidden: int = 24576,
-    heads: int = 16,
-    kv_heads: int = 16,
-    key_size: int = 256,
-    vocab: int = 256128,
-    batch: int = 16,
-    sequence: int = 2048,
-    dtype: str = "float32",
-    mode: str = "train",
-    scan: bool = False,
-    remat: bool = False,
-) -> Example:
-    """Gemma 1 7B, at the sequence length of the paper's figures; options as in ``transformer.make``."""
-    return build(
-        Config(layers, d_model, hidden, heads, kv_heads, key_size, vocab, batch, sequence, dtype, scan, remat), mode
-    )
+def t7b(**sizes: Any) -> Example:
+    """Gemma 1 7B; sizes as in ``T7bSizes``."""
+    return build(T7bSizes(**sizes))

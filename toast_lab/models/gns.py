@@ -1,35 +1,36 @@
 """A graph network simulator: encoder, message passing on nodes, edges and a global vector, decoder.
 
-The network is that of Sanchez-Gonzalez et al. 2020 ("Learning to simulate complex physics with graph networks") with
-the two targets of Godwin et al. 2022 ("Simple GNN regularisation for 3D molecular property prediction"): a
-vector for each node (the denoising target) and a property of the whole graph.  One step of message passing is
+The network is that of Sanchez-Gonzalez et al. 2020 ("Learning to simulate complex physics with
+graph networks") with the two targets of Godwin et al. 2022 ("Simple GNN regularisation for 3D
+molecular property prediction"): a vector for each node (the denoising target) and a property of the
+whole graph.  One step of message passing is
 
     edges'   = edges   + LayerNorm(MLP([edges, nodes[senders], nodes[receivers], globals]))
-    nodes'   = nodes   + LayerNorm(MLP([nodes, sum of edges' by sender, sum of edges' by receiver, globals]))
+    nodes'   = nodes   + LayerNorm(MLP([nodes, sum of edges' by sender, and by receiver, globals]))
     globals' = globals + LayerNorm(MLP([sum of edges', sum of nodes', globals]))
 
-with gathers for ``nodes[...]`` and scatter-adds for the sums by node.  Plain JAX, parameters in nested dicts and
-lists, so that argument paths read like ``params['steps'][0]['edge']['w1']``.
+with gathers for ``nodes[...]`` and scatter-adds for the sums by node.  Plain JAX, parameters in
+nested dicts and lists, so that argument paths read like ``params['steps'][0]['edge']['w1']``.
 
-How many parameters.  The paper says 875M, "24 message-passing steps over 3 linear layers (hidden size: 1024; latent
-size: 2048)".  With latent L = 2H, H = 1024, an MLP on k*L inputs with n hidden layers has about
-(2k + n - 1 + 2) H^2 weights.  Which reading gives 875M?
+How many parameters.  The paper says 875M, "24 message-passing steps over 3 linear layers (hidden
+size: 1024; latent size: 2048)".  With latent L = 2H, H = 1024, an MLP on k*L inputs with n hidden
+layers has about (2k + n - 1 + 2) H^2 weights.  Which reading gives 875M?
 
-    edges and nodes only (k = 3, 2), 3 linear layers in all (n = 2)             24 * 16 H^2 = 403M, no
-    edges and nodes only, 3 layers of the hidden size, then the output (n = 3)  24 * 18 H^2 = 453M, no
-    nodes, edges and globals (k = 4, 4, 3), 3 linear layers in all (n = 2)      24 * 31 H^2 = 780M, no
-    nodes, edges and globals, 3 layers of the hidden size, then the output      24 * 34 H^2 = 856M
+    edges and nodes (k = 3, 2), 3 linear layers in all (n = 2):  24 * 16 H^2 = 403M, no
+    the same, 3 layers of the hidden size, then the output (n = 3):  24 * 18 H^2 = 453M, no
+    nodes, edges and globals (k = 4, 4, 3), 3 linear layers in all:  24 * 31 H^2 = 780M, no
+    the same, 3 layers of the hidden size, then the output:  24 * 34 H^2 = 856M
 
-The last one is taken: with three encoders and two decoders of 4 H^2 each, biases, norms and 128 input features it
-comes to 877,704,196, 0.3% above the paper.  So the paper's "3 linear layers" does not add up if the output layer
-is one of the three, nor without the global vector, which the paper does not mention.
+The last one is taken: with three encoders and two decoders of 4 H^2 each, biases, norms and 128
+input features it comes to 877,704,196, 0.3% above the paper.  So the paper's "3 linear layers" does
+not add up if the output layer is one of the three, nor without the global vector, which the paper
+does not mention.
 
 ``make`` only builds shapes: no weight is ever allocated.  Reference: TOAST section 5.1 (GNS).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -37,33 +38,16 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from toast_lab.models.registry import Example, count_parameters
-
-MODES = ("forward", "gradient", "train")
-
-
-class Config(NamedTuple):
-    """Sizes of one network and of the graph that it works on."""
-
-    steps: int = 24
-    nodes: int = 2048
-    edges: int = 16384
-    latent: int = 2048
-    hidden: int = 1024
-    hidden_layers: int = 3
-    features: int = 128
-    outputs: int = 3
-    dtype: str = "float32"
-
-    def check(self) -> None:
-        """Raise ValueError naming every size that cannot work."""
-        wrong = [f"{k}={v}" for k, v in self._asdict().items() if k != "dtype" and v < 1]
-        if wrong:
-            raise ValueError("gns: impossible sizes: " + "; ".join(wrong))
+from toast_lab.models.array_shapes import Training, arrays_of
+from toast_lab.models.model_sizes import GnsSizes
+from toast_lab.models.registry import Example
 
 
 class Graph(NamedTuple):
-    """``nodes: [N, F]``, ``edges: [E, F]``, ``globals: [F]`` and each edge's ends, ``senders``, ``receivers: [E]``."""
+    """Features of a graph, and each edge's ends.
+
+    ``nodes: [N, F]``, ``edges: [E, F]``, ``globals: [F]``, ``senders`` and ``receivers: [E]``.
+    """
 
     nodes: Any
     edges: Any
@@ -79,42 +63,53 @@ class Targets(NamedTuple):
     globals: Any
 
 
-def mlps(c: Config) -> dict[tuple[Any, ...], tuple[int, int, str, str]]:
+def mlps(sizes: GnsSizes) -> dict[tuple[Any, ...], tuple[int, int, str, str]]:
     """Path -> (inputs, outputs, name of the input dim, name of the output dim) of every MLP."""
-    found: dict[tuple[Any, ...], tuple[int, int, str, str]] = {}
+    widths: dict[tuple[Any, ...], tuple[int, int, str, str]] = {}
     for part in ("edge", "node", "global"):
-        found["encoder", part] = (c.features, c.latent, "features", "latent")
-    for i in range(c.steps):
+        widths["encoder", part] = (sizes.features, sizes.latent, "features", "latent")
+    for step in range(sizes.steps):
         for part, inputs in (("edge", 4), ("node", 4), ("global", 3)):
-            found["steps", i, part] = (inputs * c.latent, c.latent, f"{part}_inputs", "latent")
-    found["decoder", "node"] = (c.latent, c.outputs, "latent", "outputs")
-    found["decoder", "global"] = (c.latent, 1, "latent", "property")
-    return found
+            widths["steps", step, part] = (
+                inputs * sizes.latent,
+                sizes.latent,
+                f"{part}_inputs",
+                "latent",
+            )
+    widths["decoder", "node"] = (sizes.latent, sizes.outputs, "latent", "outputs")
+    widths["decoder", "global"] = (sizes.latent, 1, "latent", "property")
+    return widths
 
 
-def param_shapes(c: Config) -> dict[str, Any]:
-    """Nested dict of ShapeDtypeStructs for the parameters of ``c``."""
-
-    def s(*shape: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape, jnp.dtype(c.dtype))
+def param_shapes(sizes: GnsSizes) -> dict[str, Any]:
+    """Nested dict of ShapeDtypeStructs for the parameters of these sizes."""
+    array = arrays_of(sizes.dtype)
 
     def mlp(path: tuple[Any, ...]) -> dict[str, Any]:
-        inputs, outputs = mlps(c)[path][:2]
-        widths = [inputs] + [c.hidden] * c.hidden_layers + [outputs]
-        made: dict[str, Any] = {}
-        for i, (before, after) in enumerate(pairwise(widths), 1):
-            made |= {f"w{i}": s(before, after), f"b{i}": s(after)}
-        return made if path[0] == "decoder" else made | {"scale": s(outputs), "offset": s(outputs)}
+        inputs, outputs = mlps(sizes)[path][:2]
+        widths = [inputs] + [sizes.hidden] * sizes.hidden_layers + [outputs]
+        arrays: dict[str, Any] = {}
+        for depth, (before, after) in enumerate(pairwise(widths), 1):
+            arrays |= {f"w{depth}": array(before, after), f"b{depth}": array(after)}
+        if path[0] != "decoder":
+            arrays |= {"scale": array(outputs), "offset": array(outputs)}
+        return arrays
 
     return {
         "encoder": {part: mlp(("encoder", part)) for part in ("edge", "node", "global")},
-        "steps": [{part: mlp(("steps", i, part)) for part in ("edge", "node", "global")} for i in range(c.steps)],
+        "steps": [
+            {part: mlp(("steps", i, part)) for part in ("edge", "node", "global")}
+            for i in range(sizes.steps)
+        ],
         "decoder": {part: mlp(("decoder", part)) for part in ("node", "global")},
     }
 
 
-def dim_names(c: Config) -> dict[str, tuple[str, ...]]:
-    """Names of the dims by argument path; the k-th hidden layer of a node processor is called ``node_hidden<k>``."""
+def dim_names(sizes: GnsSizes) -> dict[str, tuple[str, ...]]:
+    """Names of the dims by argument path.
+
+    The k-th hidden layer of a node processor is called ``node_hidden<k>``.
+    """
     names: dict[str, tuple[str, ...]] = {
         "graph.nodes": ("nodes", "node_features"),
         "graph.edges": ("edges", "edge_features"),
@@ -124,42 +119,54 @@ def dim_names(c: Config) -> dict[str, tuple[str, ...]]:
         "targets.nodes": ("nodes", "outputs"),
         "targets.globals": ("property",),
     }
-    for path, (_, _, inputs, outputs) in mlps(c).items():
+    for path, (_, _, inputs, outputs) in mlps(sizes).items():
         base = "params" + "".join(f"[{key!r}]" for key in path)
         part = path[-1]
         first = f"{part}_features" if path[0] == "encoder" else inputs
         kind = part if path[0] == "steps" else f"{path[0]}_{part}"
-        widths = [first] + [f"{kind}_hidden{k}" for k in range(1, c.hidden_layers + 1)] + [outputs]
-        for i, dims in enumerate(pairwise(widths), 1):
-            names[f"{base}['w{i}']"] = dims
-            names[f"{base}['b{i}']"] = dims[1:]
+        widths = (
+            [first]
+            + [
+                f"{kind}_hidden{depth_of_layer}"
+                for depth_of_layer in range(1, sizes.hidden_layers + 1)
+            ]
+            + [outputs]
+        )
+        for depth, dims in enumerate(pairwise(widths), 1):
+            names[f"{base}['w{depth}']"] = dims
+            names[f"{base}['b{depth}']"] = dims[1:]
         if path[0] != "decoder":
             names[f"{base}['scale']"] = names[f"{base}['offset']"] = (outputs,)
     return names
 
 
-def expert_plans(c: Config) -> dict[str, tuple[tuple[str, str], ...]]:
-    """The expert strategies of the paper: edge sharding, alone and with Megatron-style sharding of the processors.
+def expert_plans(sizes: GnsSizes) -> dict[str, tuple[tuple[str, str], ...]]:
+    """The expert strategies of the paper: edge sharding, alone and with Megatron.
 
-    Edge sharding cuts edges, senders and receivers; nodes and parameters stay whole.  Megatron: in the MLPs of the edge
-    and node processors every other linear layer is cut along its outputs and the next one along its inputs.
-    Reference: TOAST section 5.1.
+    Edge sharding cuts edges, senders and receivers; nodes and parameters stay whole.  Megatron: in
+    the MLPs of the edge and node processors every other linear layer is cut along its outputs and
+    the next one along its inputs. Reference: TOAST section 5.1.
     """
     edges = (("edges", "data"),)
     megatron = tuple(
-        (f"{part}_hidden{k}", "model") for part in ("edge", "node") for k in range(1, c.hidden_layers + 1, 2)
+        (f"{part}_hidden{depth}", "model")
+        for part in ("edge", "node")
+        for depth in range(1, sizes.hidden_layers + 1, 2)
     )
     return {"edge sharding": edges, "edge sharding + Megatron": edges + megatron}
 
 
-def mlp(p: dict[str, jax.Array], x: jax.Array) -> jax.Array:
-    """Linear layers with ReLUs between them, then LayerNorm where ``p`` has one; works on the last dim of ``x``."""
-    layers = sum(key.startswith("w") for key in p)
-    for i in range(1, layers + 1):
-        x = x @ p[f"w{i}"] + p[f"b{i}"]
-        if i < layers:
+def mlp(params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    """Linear layers with ReLUs between them, over the last dim of ``x``.
+
+    LayerNorm follows where ``params`` has its scale.
+    """
+    layers = sum(key.startswith("w") for key in params)
+    for depth in range(1, layers + 1):
+        x = x @ params[f"w{depth}"] + params[f"b{depth}"]
+        if depth < layers:
             x = jax.nn.relu(x)
-    return layer_norm(x, p["scale"], p["offset"]) if "scale" in p else x
+    return layer_norm(x, params["scale"], params["offset"]) if "scale" in params else x
 
 
 def layer_norm(x: jax.Array, scale: jax.Array, offset: jax.Array) -> jax.Array:
@@ -169,42 +176,53 @@ def layer_norm(x: jax.Array, scale: jax.Array, offset: jax.Array) -> jax.Array:
     return (x - mean) * jax.lax.rsqrt(variance + 1e-6) * scale + offset
 
 
-def message_passing(p: dict[str, Any], g: Graph) -> Graph:
+def message_passing(params: dict[str, Any], graph: Graph) -> Graph:
     """One step: new edges from their ends, new nodes from their edges, new globals from all."""
-    n_nodes, n_edges = g.nodes.shape[0], g.edges.shape[0]
+    n_nodes, n_edges = graph.nodes.shape[0], graph.edges.shape[0]
 
-    def everywhere(n: int) -> jax.Array:
-        return jnp.broadcast_to(g.globals, (n, g.globals.shape[0]))
+    def everywhere(rows: int) -> jax.Array:
+        return jnp.broadcast_to(graph.globals, (rows, graph.globals.shape[0]))
 
-    inputs = jnp.concatenate([g.edges, g.nodes[g.senders], g.nodes[g.receivers], everywhere(n_edges)], axis=-1)
-    edges = g.edges + mlp(p["edge"], inputs)
-    sent = jax.ops.segment_sum(edges, g.senders, n_nodes)
-    received = jax.ops.segment_sum(edges, g.receivers, n_nodes)
-    inputs = jnp.concatenate([g.nodes, sent, received, everywhere(n_nodes)], axis=-1)
-    nodes = g.nodes + mlp(p["node"], inputs)
-    inputs = jnp.concatenate([edges.sum(0), nodes.sum(0), g.globals], axis=-1)
-    return Graph(nodes, edges, g.globals + mlp(p["global"], inputs), g.senders, g.receivers)
+    inputs = jnp.concatenate(
+        [
+            graph.edges,
+            graph.nodes[graph.senders],
+            graph.nodes[graph.receivers],
+            everywhere(n_edges),
+        ],
+        axis=-1,
+    )
+    edges = graph.edges + mlp(params["edge"], inputs)
+    sent = jax.ops.segment_sum(edges, graph.senders, n_nodes)
+    received = jax.ops.segment_sum(edges, graph.receivers, n_nodes)
+    inputs = jnp.concatenate([graph.nodes, sent, received, everywhere(n_nodes)], axis=-1)
+    nodes = graph.nodes + mlp(params["node"], inputs)
+    inputs = jnp.concatenate([edges.sum(0), nodes.sum(0), graph.globals], axis=-1)
+    change = mlp(params["global"], inputs)
+    return graph._replace(nodes=nodes, edges=edges, globals=graph.globals + change)
 
 
 def forward(params: dict[str, Any], graph: Graph) -> Targets:
     """Predicted vector of each node, ``[N, outputs]``, and property of the graph, ``[1]``."""
     encoder = params["encoder"]
-    g = Graph(
-        mlp(encoder["node"], graph.nodes),
-        mlp(encoder["edge"], graph.edges),
-        mlp(encoder["global"], graph.globals),
-        graph.senders,
-        graph.receivers,
+    state = graph._replace(
+        nodes=mlp(encoder["node"], graph.nodes),
+        edges=mlp(encoder["edge"], graph.edges),
+        globals=mlp(encoder["global"], graph.globals),
     )
     for step in params["steps"]:
-        g = message_passing(step, g)
-    return Targets(mlp(params["decoder"]["node"], g.nodes), mlp(params["decoder"]["global"], g.globals))
+        state = message_passing(step, state)
+    return Targets(
+        mlp(params["decoder"]["node"], state.nodes), mlp(params["decoder"]["global"], state.globals)
+    )
 
 
 def loss_fn(params: dict[str, Any], graph: Graph, targets: Targets) -> jax.Array:
     """Mean squared error of the nodes' vectors plus that of the graph's property."""
-    found = forward(params, graph)
-    return jnp.mean(jnp.square(found.nodes - targets.nodes)) + jnp.mean(jnp.square(found.globals - targets.globals))
+    predicted = forward(params, graph)
+    return jnp.mean(jnp.square(predicted.nodes - targets.nodes)) + jnp.mean(
+        jnp.square(predicted.globals - targets.globals)
+    )
 
 
 def train_step(
@@ -219,40 +237,24 @@ def train_step(
 OPTIMISER = optax.adam(1e-4)
 
 
-def make(
-    steps: int = 24,
-    nodes: int = 2048,
-    edges: int = 16384,
-    latent: int = 2048,
-    hidden: int = 1024,
-    hidden_layers: int = 3,
-    features: int = 128,
-    outputs: int = 3,
-    dtype: str = "float32",
-    mode: str = "train",
-) -> Example:
-    """A graph network of any size, the paper's by default (which has 8192 to 65536 edges).
+def make(**sizes: Any) -> Example:
+    """A graph network of any size; sizes as in ``GnsSizes``.
 
-    ``mode`` is "forward", "gradient" or "train".  Raises ValueError listing every impossible size.
+    Raises ValueError listing every impossible size.
     """
-    config = Config(steps, nodes, edges, latent, hidden, hidden_layers, features, outputs, dtype)
-    config.check()
-
-    def s(*shape: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
-
-    ends = jax.ShapeDtypeStruct((edges,), jnp.int32)
-    params = param_shapes(config)
-    graph = Graph(s(nodes, features), s(edges, features), s(features), ends, ends)
-    targets = Targets(s(nodes, outputs), s(1))
-    if mode not in MODES:
-        raise ValueError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
-    args: tuple[Any, ...] = (params, graph)
-    fn: Callable[..., Any] = forward
-    donated: tuple[int, ...] = ()
-    if mode == "gradient":
-        fn, args = jax.value_and_grad(loss_fn), (*args, targets)
-    elif mode == "train":
-        state = jax.eval_shape(OPTIMISER.init, params)
-        fn, args, donated = train_step, (params, state, graph, targets), (0, 1)
-    return Example(fn, args, donated, dim_names(config), expert_plans(config), count_parameters(params))
+    size = GnsSizes(**sizes)
+    size.check()
+    array = arrays_of(size.dtype)
+    ends = jax.ShapeDtypeStruct((size.edges,), jnp.int32)
+    graph = Graph(
+        nodes=array(size.nodes, size.features),
+        edges=array(size.edges, size.features),
+        globals=array(size.features),
+        senders=ends,
+        receivers=ends,
+    )
+    targets = Targets(nodes=array(size.nodes, size.outputs), globals=array(1))
+    example = Training(forward, loss_fn, train_step, OPTIMISER).example(
+        size.mode, param_shapes(size), inputs=(graph,), targets=(targets,)
+    )
+    return example._replace(dim_names=dim_names(size), expert_plans=expert_plans(size))

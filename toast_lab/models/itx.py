@@ -1,12 +1,13 @@
 """The paper's inference Transformer: prefill and one decoding step with a key/value cache.
 
-Rotary embeddings, multi-query attention and a cache that is updated in place, after Pope et al., "Efficiently scaling
-Transformer inference" (arXiv:2211.05102).  Reference: TOAST section 5.1 (ITX).
+Rotary embeddings, multi-query attention and a cache that is updated in place, after Pope et al.,
+"Efficiently scaling Transformer inference" (arXiv:2211.05102).  Reference: TOAST section 5.1 (ITX).
 
-The paper gives d_model 2048, hidden 4096, 32 layers, 32 heads, vocabulary 50257, a prompt of 1024 and a sequence of
-1024 tokens, and calls it a 5B model.  It does not give the head size, and the usual d_model / heads = 64 leads
-nowhere near: with it there are 0.9 billion parameters.  What is left to choose is chosen such that all of the paper's
-numbers hold, a feed-forward layer of two matrices and a head size of 1024:
+The paper gives d_model 2048, hidden 4096, 32 layers, 32 heads, vocabulary 50257, a prompt of 1024
+and a sequence of 1024 tokens, and calls it a 5B model.  It does not give the head size, and the
+usual d_model / heads = 64 leads nowhere near: with it there are 0.9 billion parameters.  What is
+left to choose is chosen such that all of the paper's numbers hold, a feed-forward layer of two
+matrices and a head size of 1024:
 
 ====================  ============================  =============
 part                  shape                                count
@@ -27,15 +28,15 @@ The cache holds prompt and sequence, 2048 positions; batch and element type are 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from toast_lab.models.array_shapes import arrays_of
+from toast_lab.models.model_sizes import ItxSizes
 from toast_lab.models.registry import Example, count_parameters
 from toast_lab.models.transformer import rms_norm, rotary
-
-MODES = ("decode", "prefill")
 
 DIM_NAMES = {
     "embed": ("vocab", "d_model"),
@@ -55,71 +56,50 @@ DIM_NAMES = {
 }
 
 
-class Config(NamedTuple):
-    """Sizes of one inference Transformer."""
-
-    layers: int = 32
-    d_model: int = 2048
-    hidden: int = 4096
-    heads: int = 32
-    key_size: int = 1024
-    vocab: int = 50257
-    batch: int = 32
-    prompt: int = 1024
-    sequence: int = 1024
-    dtype: str = "float32"
-
-    def check(self) -> None:
-        """Raise ValueError naming every size that cannot work."""
-        wrong = [f"{k}={v}" for k, v in self._asdict().items() if k != "dtype" and v < 1]
-        if self.key_size % 2:
-            wrong.append(f"key_size={self.key_size} is odd, rotary embeddings need pairs")
-        if wrong:
-            raise ValueError("itx: impossible sizes: " + "; ".join(wrong))
-
-
-def param_shapes(c: Config) -> dict[str, Any]:
-    """Nested dict of ShapeDtypeStructs for the parameters of ``c``."""
-
-    def s(*shape: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape, jnp.dtype(c.dtype))
+def param_shapes(sizes: ItxSizes) -> dict[str, Any]:
+    """Nested dict of ShapeDtypeStructs for the parameters of these sizes."""
+    array = arrays_of(sizes.dtype)
 
     def layer() -> dict[str, Any]:
         return {
-            "attn_norm": s(c.d_model),
-            "wq": s(c.d_model, c.heads, c.key_size),
-            "wk": s(c.d_model, c.key_size),
-            "wv": s(c.d_model, c.key_size),
-            "wo": s(c.heads, c.key_size, c.d_model),
-            "mlp_norm": s(c.d_model),
-            "w_in": s(c.d_model, c.hidden),
-            "w_out": s(c.hidden, c.d_model),
+            "attn_norm": array(sizes.d_model),
+            "wq": array(sizes.d_model, sizes.heads, sizes.key_size),
+            "wk": array(sizes.d_model, sizes.key_size),
+            "wv": array(sizes.d_model, sizes.key_size),
+            "wo": array(sizes.heads, sizes.key_size, sizes.d_model),
+            "mlp_norm": array(sizes.d_model),
+            "w_in": array(sizes.d_model, sizes.hidden),
+            "w_out": array(sizes.hidden, sizes.d_model),
         }
 
     return {
-        "embed": s(c.vocab, c.d_model),
-        "layers": [layer() for _ in range(c.layers)],
-        "final_norm": s(c.d_model),
+        "embed": array(sizes.vocab, sizes.d_model),
+        "layers": [layer() for _ in range(sizes.layers)],
+        "final_norm": array(sizes.d_model),
     }
 
 
-def cache_shapes(c: Config) -> list[dict[str, jax.ShapeDtypeStruct]]:
+def cache_shapes(sizes: ItxSizes) -> list[dict[str, jax.ShapeDtypeStruct]]:
     """Keys and values of every layer, one head each: ``[batch, prompt + sequence, key]``."""
-    s = jax.ShapeDtypeStruct((c.batch, c.prompt + c.sequence, c.key_size), jnp.dtype(c.dtype))
-    return [{"k": s, "v": s} for _ in range(c.layers)]
+    half = arrays_of(sizes.dtype)(sizes.batch, sizes.prompt + sizes.sequence, sizes.key_size)
+    return [{"k": half, "v": half} for _ in range(sizes.layers)]
 
 
 def attention(
-    p: dict[str, jax.Array], x: jax.Array, cache: dict[str, jax.Array], position: jax.Array | int
+    params: dict[str, jax.Array],
+    x: jax.Array,
+    cache: dict[str, jax.Array],
+    position: jax.Array | int,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Multi-query attention of ``x: [batch, new, d_model]``, whose tokens stand at ``position`` and after it.
+    """Multi-query attention of ``x: [batch, new, d_model]``, whose first token is at ``position``.
 
-    Their keys and values are written into the cache, and they look at all that is in it up to themselves.  Where
-    ``position`` is the number 0 nothing was in it before, and only the new ones are looked at.
+    Their keys and values are written into the cache, and they look at all that is in it up to
+    themselves.  Where ``position`` is the number 0 nothing was in it before, and only the new ones
+    are looked at.
     """
-    q = rotary(jnp.einsum("bsd,dhk->bshk", x, p["wq"]), position)
-    k = rotary(jnp.einsum("bsd,dk->bsk", x, p["wk"])[:, :, None, :], position)[:, :, 0, :]
-    v = jnp.einsum("bsd,dv->bsv", x, p["wv"])
+    q = rotary(jnp.einsum("bsd,dhk->bshk", x, params["wq"]), position)
+    k = rotary(jnp.einsum("bsd,dk->bsk", x, params["wk"])[:, :, None, :], position)[:, :, 0, :]
+    v = jnp.einsum("bsd,dv->bsv", x, params["wv"])
     keys = jax.lax.dynamic_update_slice_in_dim(cache["k"], k, position, axis=1)
     values = jax.lax.dynamic_update_slice_in_dim(cache["v"], v, position, axis=1)
     seen_k, seen_v = (k, v) if isinstance(position, int) and position == 0 else (keys, values)
@@ -127,25 +107,30 @@ def attention(
     visible = jnp.arange(seen_k.shape[1])[None, :] <= position + jnp.arange(x.shape[1])[:, None]
     weights = jax.nn.softmax(jnp.where(visible[None, None], scores, -1e30), axis=-1)
     mixed = jnp.einsum("bhst,btv->bshv", weights, seen_v)
-    return jnp.einsum("bshv,hvd->bsd", mixed, p["wo"]), {"k": keys, "v": values}
+    return jnp.einsum("bshv,hvd->bsd", mixed, params["wo"]), {"k": keys, "v": values}
 
 
-def mlp(p: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+def mlp(params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
     """Feed-forward layer of two matrices."""
-    return jnp.einsum("bsf,fd->bsd", jax.nn.gelu(jnp.einsum("bsd,df->bsf", x, p["w_in"])), p["w_out"])
+    return jnp.einsum(
+        "bsf,fd->bsd", jax.nn.gelu(jnp.einsum("bsd,df->bsf", x, params["w_in"])), params["w_out"]
+    )
 
 
 def step(
-    params: dict[str, Any], cache: list[dict[str, jax.Array]], tokens: jax.Array, position: jax.Array | int
+    params: dict[str, Any],
+    cache: list[dict[str, jax.Array]],
+    tokens: jax.Array,
+    position: jax.Array | int,
 ) -> tuple[jax.Array, list[dict[str, jax.Array]]]:
-    """Logits ``[batch, vocab]`` after the last of ``tokens: [batch, new]``, and the cache with them in it."""
+    """Logits ``[batch, vocab]`` after the last of ``tokens: [batch, new]``, and the new cache."""
     x = params["embed"][tokens]
     x = x * math.sqrt(x.shape[-1])
     updated = []
-    for p, layer_cache in zip(params["layers"], cache, strict=True):
-        mixed, new_cache = attention(p, rms_norm(x, p["attn_norm"]), layer_cache, position)
+    for layer, layer_cache in zip(params["layers"], cache, strict=True):
+        mixed, new_cache = attention(layer, rms_norm(x, layer["attn_norm"]), layer_cache, position)
         x = x + mixed
-        x = x + mlp(p, rms_norm(x, p["mlp_norm"]))
+        x = x + mlp(layer, rms_norm(x, layer["mlp_norm"]))
         updated.append(new_cache)
     last = rms_norm(x[:, -1, :], params["final_norm"])
     return jnp.einsum("bd,vd->bv", last, params["embed"]), updated
@@ -154,21 +139,26 @@ def step(
 def prefill(
     params: dict[str, Any], cache: list[dict[str, jax.Array]], tokens: jax.Array
 ) -> tuple[jax.Array, list[dict[str, jax.Array]]]:
-    """Read the whole prompt, ``tokens: [batch, prompt]``: logits of the next token, and the filled cache."""
+    """Logits of the token after the prompt, ``tokens: [batch, prompt]``, and the filled cache."""
     return step(params, cache, tokens, 0)
 
 
 def decode(
     params: dict[str, Any], cache: list[dict[str, jax.Array]], token: jax.Array, position: jax.Array
 ) -> tuple[jax.Array, list[dict[str, jax.Array]]]:
-    """One more ``token: [batch]`` at ``position``, a number: logits of the token after it, and the updated cache."""
+    """Logits of the token after ``token: [batch]`` at ``position: []``, and the updated cache."""
     return step(params, cache, token[:, None], position)
 
 
-# -- expert plans ------------------------------------------------------------------------------------
+# -- expert plans
+# ------------------------------------------------------------------------------------
 
 DATA = (("batch", "data"),)
-MEGATRON = (("hidden", "model"), ("heads", "model"))  # 50257 = 29 x 1733: no usual axis divides the vocabulary
+MEGATRON = (
+    ("hidden", "model"),
+    ("heads", "model"),
+    # 50257 = 29 x 1733: no usual axis divides the vocabulary
+)
 MULTI_QUERY = (("hidden", "model"), ("d_model", "model"), ("batch", "model"))
 
 EXPERT_PLANS: dict[str, tuple[tuple[Any, ...], ...]] = {
@@ -180,41 +170,38 @@ EXPERT_PLANS: dict[str, tuple[tuple[Any, ...], ...]] = {
 }
 
 
-def make(
-    layers: int = 32,
-    d_model: int = 2048,
-    hidden: int = 4096,
-    heads: int = 32,
-    key_size: int = 1024,
-    vocab: int = 50257,
-    batch: int = 32,
-    prompt: int = 1024,
-    sequence: int = 1024,
-    dtype: str = "float32",
-    mode: str = "decode",
-) -> Example:
-    """The inference Transformer; ``mode`` is "decode" (one token) or "prefill" (the prompt).  The cache is donated.
+def make(**sizes: Any) -> Example:
+    """The inference Transformer; sizes as in ``ItxSizes``.
 
-    Expert plans, with or without "data", which cuts the batch: "megatron" cuts the feed-forward layer by its hidden
-    dim and the attention by its heads, so that each device keeps the whole cache of its examples, there being one
-    key/value head only.  "multi-query" cuts cache and attention by batch on Megatron's axis as well: a device keeps
-    its share of the cache, no weight moves, and queries and mixed values, small when decoding, change from the
-    projections' layout to the batch and back.  Pope et al. cut the projections by heads there and go from heads to
-    batch by an all_to_all.  Heads are one colour inside and outside of the attention, so that no action parts
-    them there; d_model takes the place of the heads, and a reduce_scatter and an all_gather that of the all_to_alls.
-    For the many tokens of a prefill "megatron" is the better one, as it is in Pope et al.
+    ``mode`` is "decode" (one token) or "prefill" (the prompt).  The cache is donated.
+
+    Expert plans, with or without "data", which cuts the batch: "megatron" cuts the feed-forward
+    layer by its hidden dim and the attention by its heads, so that each device keeps the whole
+    cache of its examples, there being one key/value head only.  "multi-query" cuts cache and
+    attention by batch on Megatron's axis as well: a device keeps its share of the cache, no weight
+    moves, and queries and mixed values, small when decoding, change from the projections' layout to
+    the batch and back.  Pope et al. cut the projections by heads there and go from heads to batch
+    by an all_to_all.  Heads are one colour inside and outside of the attention, so that no action
+    parts them there; d_model takes the place of the heads, and a reduce_scatter and an all_gather
+    that of the all_to_alls. For the many tokens of a prefill "megatron" is the better one, as it is
+    in Pope et al.
 
     Raises ValueError listing every impossible size.
     """
-    config = Config(layers, d_model, hidden, heads, key_size, vocab, batch, prompt, sequence, dtype)
-    config.check()
-    params, cache = param_shapes(config), cache_shapes(config)
-    if mode == "decode":
-        token, position = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((batch,), ()))
-        return Example(
-            decode, (params, cache, token, position), (1,), DIM_NAMES, EXPERT_PLANS, count_parameters(params)
-        )
-    if mode == "prefill":
-        tokens = jax.ShapeDtypeStruct((batch, prompt), jnp.int32)
-        return Example(prefill, (params, cache, tokens), (1,), DIM_NAMES, EXPERT_PLANS, count_parameters(params))
-    raise ValueError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
+    size = ItxSizes(**sizes)
+    size.check()
+    params, cache = param_shapes(size), cache_shapes(size)
+
+    def numbers(*shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, jnp.int32)
+
+    decoding = size.mode == "decode"
+    inputs = (numbers(size.batch), numbers()) if decoding else (numbers(size.batch, size.prompt),)
+    return Example(
+        fn=decode if decoding else prefill,
+        args=(params, cache, *inputs),
+        donate_argnums=(1,),
+        dim_names=DIM_NAMES,
+        expert_plans=EXPERT_PLANS,
+        parameter_count=count_parameters(params),
+    )

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
+from toast_lab.models.array_shapes import arrays_of
+from toast_lab.models.model_sizes import MlpSizes
 from toast_lab.models.registry import Example
 
 
@@ -16,8 +20,16 @@ def mlp(x: jax.Array, w1: jax.Array, w2: jax.Array) -> jax.Array:
     return w
 
 
-def make(batch: int = 256, inputs: int = 32, hidden: int = 64, outputs: int = 16, dtype: str = "float32") -> Example:
-    """Shapes as in the paper by default."""
-    s = jax.ShapeDtypeStruct
-    args = (s((batch, inputs), dtype), s((inputs, hidden), dtype), s((hidden, outputs), dtype))
-    return Example(mlp, args, (), {"x": ("B", "X"), "w1": ("X", "U"), "w2": ("U", "W")})
+def make(**sizes: Any) -> Example:
+    """Shapes of ``MlpSizes``, as in the paper by default."""
+    size = MlpSizes(**sizes)
+    array = arrays_of(size.dtype)
+    return Example(
+        fn=mlp,
+        args=(
+            array(size.batch, size.inputs),
+            array(size.inputs, size.hidden),
+            array(size.hidden, size.outputs),
+        ),
+        dim_names={"x": ("B", "X"), "w1": ("X", "U"), "w2": ("U", "W")},
+    )

@@ -1,24 +1,42 @@
-"""The built-in models by name.  Each module has ``make(**sizes) -> Example`` and is imported on demand."""
+"""The built-in models by name.
+
+Each module has ``make(**sizes) -> Example`` and is imported on demand; its sizes are the fields of
+a class of ``model_sizes``.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
-import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from toast_lab.errors import FrontendError, InvalidPlan, did_you_mean
+from toast_lab.models.model_sizes import (
+    AttentionSizes,
+    CrossedSizes,
+    GnsSizes,
+    ItxSizes,
+    MlpSizes,
+    ModelSizes,
+    T2bSizes,
+    T7bSizes,
+    TransformerSizes,
+    UnetSizes,
+    XxtSizes,
+)
 
 
 class Example(NamedTuple):
     """A model ready to trace.
 
-    ``expert_plans`` are shardings that experts use for this model, by name, each a sequence of actions as
-    ``Plan.from_actions`` takes them: ``(colour, axis)``, or ``(colour, axis, bits)`` where a conflict is settled.
-    Colours are names of argument dims (``dim_names``).  Axes are roles: "data" cuts the examples, "model" the
-    weights' inner dims, "seq" the positions.  A plan uses some of the roles only; on a mesh that calls its axes so
-    it is used as it is, for another one ``on_axes`` renames them.  Order matters, as it does for every plan.
+    ``expert_plans`` are shardings that experts use for this model, by name, each a sequence of
+    actions as ``Plan.from_actions`` takes them: ``(colour, axis)``, or ``(colour, axis, bits)``
+    where a conflict is settled.  Colours are names of argument dims (``dim_names``).  Axes are
+    roles: "data" cuts the examples, "model" the weights' inner dims, "seq" the positions.  A plan
+    need not use all roles.  It fits a mesh whose axes have these names; for another one ``on_axes``
+    renames them.  Order matters, as it does for every plan.
     Reference: TOAST section 5.1.
     """
 
@@ -27,47 +45,95 @@ class Example(NamedTuple):
     donate_argnums: tuple[int, ...] = ()
     dim_names: Mapping[str, tuple[str, ...]] = {}
     expert_plans: Mapping[str, tuple[tuple[Any, ...], ...]] = {}
-    parameter_count: int | None = None  #: trained numbers, a shared one counted once
+    #: trained numbers, a shared one counted once
+    parameter_count: int | None = None
 
 
 class Facts(NamedTuple):
     """What is known of a model of the paper at its default sizes."""
 
     parameter_count: int
-    paper_parameters: str  #: as the paper gives it, rounded
-    expert_plans: tuple[str, ...]  #: names of ``Example.expert_plans``
+    #: as the paper gives it, rounded
+    paper_parameters: str
+    #: names of ``Example.expert_plans``
+    expert_plans: tuple[str, ...]
 
 
-MODELS: dict[str, tuple[str, str]] = {
-    "mlp": ("toast_lab.models.mlp:make", "two linear layers, the paper's first example"),
-    "xxt": ("toast_lab.models.xxt:make", "x @ x.T, the smallest sharding conflict"),
-    "crossed": ("toast_lab.models.crossed:make", "conflicts with paths across the box, which are not compatible"),
-    "attention": ("toast_lab.models.attention:make", "the paper's simplified attention, five conflicts"),
-    "transformer": (
+class BuiltIn(NamedTuple):
+    """A built-in model: its maker as "module:function", its sizes, and what it is."""
+
+    maker: str
+    sizes: type[ModelSizes]
+    about: str
+
+
+MODELS: dict[str, BuiltIn] = {
+    "mlp": BuiltIn(
+        "toast_lab.models.mlp:make",
+        MlpSizes,
+        "two linear layers, the paper's first example",
+    ),
+    "xxt": BuiltIn(
+        "toast_lab.models.xxt:make",
+        XxtSizes,
+        "x @ x.T, the smallest sharding conflict",
+    ),
+    "crossed": BuiltIn(
+        "toast_lab.models.crossed:make",
+        CrossedSizes,
+        "conflicts with paths across the box, which are not compatible",
+    ),
+    "attention": BuiltIn(
+        "toast_lab.models.attention:make",
+        AttentionSizes,
+        "the paper's simplified attention, five conflicts",
+    ),
+    "transformer": BuiltIn(
         "toast_lab.models.transformer:make",
+        TransformerSizes,
         "Gemma-style Transformer: forward, gradient or Adam training step",
     ),
-    "t2b": ("toast_lab.models.gemma:t2b", "the paper's T2B, Gemma 1 with 2 billion parameters"),
-    "t7b": ("toast_lab.models.gemma:t7b", "the paper's T7B, Gemma 1 with 7 billion parameters"),
-    "itx": (
+    "t2b": BuiltIn(
+        "toast_lab.models.gemma:t2b",
+        T2bSizes,
+        "the paper's T2B, Gemma 1 with 2 billion parameters",
+    ),
+    "t7b": BuiltIn(
+        "toast_lab.models.gemma:t7b",
+        T7bSizes,
+        "the paper's T7B, Gemma 1 with 7 billion parameters",
+    ),
+    "itx": BuiltIn(
         "toast_lab.models.itx:make",
+        ItxSizes,
         "the paper's inference Transformer: prefill, or decoding step with a KV cache",
     ),
-    "gns": (
+    "gns": BuiltIn(
         "toast_lab.models.gns:make",
+        GnsSizes,
         "the paper's graph network simulator: 24 message-passing steps, 875M parameters",
     ),
-    "unet": (
+    "unet": BuiltIn(
         "toast_lab.models.unet:make",
+        UnetSizes,
         "the paper's diffusion U-Net: 9 blocks down, attention, 12 blocks up, 3.6B parameters",
     ),
 }
 
-#: The paper's models.  Written down, so that listing them imports no model; the tests hold it to what ``make`` gives.
 TRANSFORMER_PLANS = (
-    "data", "fsdp", "megatron", "megatron+sp", "data+megatron", "data+megatron+sp", "fsdp+megatron", "fsdp+megatron+sp",
-    "fsdp+sequence", "fsdp+sequence+megatron",
-)  # fmt: skip
+    "data",
+    "fsdp",
+    "megatron",
+    "megatron+sp",
+    "data+megatron",
+    "data+megatron+sp",
+    "fsdp+megatron",
+    "fsdp+megatron+sp",
+    "fsdp+sequence",
+    "fsdp+sequence+megatron",
+)
+#: The paper's models.  Written down, so that listing them imports no model; the tests hold it to
+#: what ``make`` gives.
 FACTS: dict[str, Facts] = {
     "t2b": Facts(2_506_434_560, "2B", TRANSFORMER_PLANS),
     "t7b": Facts(8_538_074_112, "7B", TRANSFORMER_PLANS),
@@ -82,9 +148,10 @@ FACTS: dict[str, Facts] = {
 
 
 def on_axes(actions: Iterable[tuple[Any, ...]], axes: Mapping[str, str]) -> list[tuple[Any, ...]]:
-    """An expert plan's actions on a mesh whose axes have other names: ``on_axes(plan, {"data": "x", "model": "y"})``.
+    """An expert plan's actions on a mesh whose axes have other names.
 
-    Raises InvalidPlan listing the roles that ``axes`` leaves out.
+    For instance ``on_axes(plan, {"data": "x", "model": "y"})``.  Raises InvalidPlan listing the
+    roles that ``axes`` leaves out.
     """
     actions = list(actions)
     missing = sorted({role for _, role, *_ in actions} - set(axes))
@@ -103,38 +170,37 @@ def count_parameters(params: Any) -> int:
     return sum(math.prod(leaf.shape) for leaf in jax.tree_util.tree_leaves(params))
 
 
-def maker(name: str) -> Callable[..., Example]:
-    """The ``make`` function of a built-in model.  Raises FrontendError with close names."""
+def built_in(name: str) -> BuiltIn:
+    """A built-in model by name.  Raises FrontendError with close names."""
     if name not in MODELS:
         raise FrontendError(
-            f"no built-in model is called {name!r}{did_you_mean(name, MODELS)}; built in: {', '.join(MODELS)}. "
-            'Your own model is loaded as "package.module:make".'
+            f"no built-in model is called {name!r}{did_you_mean(name, MODELS)}; built in: "
+            f'{", ".join(MODELS)}. Your own model is loaded as "package.module:make".'
         )
-    module, _, function = MODELS[name][0].partition(":")
-    return getattr(importlib.import_module(module), function)
+    return MODELS[name]
 
 
 def sizes(name: str) -> dict[str, Any]:
-    """Parameters of a built-in model with their defaults."""
-    return {k: p.default for k, p in inspect.signature(maker(name)).parameters.items()}
+    """Sizes of a built-in model with their defaults.  Raises FrontendError with close names."""
+    return {field.name: field.default for field in dataclasses.fields(built_in(name).sizes)}
 
 
 def choices(name: str) -> dict[str, tuple[str, ...]]:
-    """What may be chosen for the parameters that are words: the module's ``MODES``, and the usual element types."""
-    module = importlib.import_module(maker(name).__module__)
-    words = {"mode": getattr(module, "MODES", ()), "dtype": ("float32", "bfloat16", "float16")}
-    return {k: tuple(v) for k, v in words.items() if v and k in sizes(name)}
+    """What may be chosen for the sizes that are words; of element types, the usual ones."""
+    fields = dataclasses.fields(built_in(name).sizes)
+    words = {field.name: field.metadata.get("choices", ()) for field in fields}
+    words["dtype"] = ("float32", "bfloat16", "float16")
+    return {key: options for key, options in words.items() if options}
 
 
-def make(name: str, **kwargs: Any) -> Example:
-    """Build a built-in model; unknown sizes are refused by name."""
+def make(name: str, **given: Any) -> Example:
+    """Build a built-in model.  Raises FrontendError for sizes that are unknown or impossible."""
     known = sizes(name)
-    unknown = [k for k in kwargs if k not in known]
-    if unknown:
-        raise FrontendError(
-            f"{name} has no parameter {', '.join(unknown)}; it has {', '.join(f'{k}={v}' for k, v in known.items())}"
-        )
+    if unknown := [size for size in given if size not in known]:
+        defaults = ", ".join(f"{size}={default}" for size, default in known.items())
+        raise FrontendError(f"{name} has no parameter {', '.join(unknown)}; it has {defaults}")
+    module, _, function = MODELS[name].maker.partition(":")
     try:
-        return maker(name)(**kwargs)
+        return getattr(importlib.import_module(module), function)(**given)
     except (ValueError, TypeError) as error:
         raise FrontendError(str(error)) from None

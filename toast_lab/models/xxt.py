@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 
+from toast_lab.models.array_shapes import arrays_of
+from toast_lab.models.model_sizes import XxtSizes
 from toast_lab.models.registry import Example
 
 
@@ -14,6 +18,8 @@ def f(x: jax.Array) -> jax.Array:
     return z
 
 
-def make(rows: int = 32, columns: int = 4, dtype: str = "float32") -> Example:
-    """Shapes as in the paper by default."""
-    return Example(f, (jax.ShapeDtypeStruct((rows, columns), dtype),), (), {"x": ("S", "T")})
+def make(**sizes: Any) -> Example:
+    """Shapes of ``XxtSizes``, as in the paper by default."""
+    size = XxtSizes(**sizes)
+    array = arrays_of(size.dtype)
+    return Example(fn=f, args=(array(size.rows, size.columns),), dim_names={"x": ("S", "T")})

@@ -19,44 +19,60 @@ class ActionRow(NamedTuple):
 
     action: str
     visits: int
-    share: float  #: of the visits of the place
-    mean_score: float  #: C(s); NaN: not tried
-    best_score: float  #: C(s); NaN: not tried
-    prior: float  #: 0 to 1
+    #: of the visits of the place
+    share: float
+    #: C(s); NaN: not tried
+    mean_score: float
+    #: C(s); NaN: not tried
+    best_score: float
+    #: 0 to 1
+    prior: float
     upper_bound: float
 
 
-def action_frame(rows: Iterable[ActionRow]) -> pd.DataFrame:
+def action_frame(actions: Iterable[ActionRow]) -> pd.DataFrame:
     """The actions, numbers as numbers so that they sort; what is not known is empty."""
-    found = [
+    cells = [
         (
-            r.action,
-            r.visits,
-            *(_rounded(v) for v in (r.share, r.mean_score, r.best_score, r.prior, r.upper_bound)),
+            row.action,
+            row.visits,
+            *(
+                _rounded(number)
+                for number in (
+                    row.share,
+                    row.mean_score,
+                    row.best_score,
+                    row.prior,
+                    row.upper_bound,
+                )
+            ),
         )
-        for r in rows
+        for row in actions
     ]
-    columns = zip(*found, strict=True) if found else ([] for _ in ACTIONS)
+    columns = zip(*cells, strict=True) if cells else ([] for _ in ACTIONS)
     return pd.DataFrame(
-        {c: pd.Series(list(v), dtype=object) for c, v in zip(ACTIONS, columns, strict=True)}
+        {
+            column: pd.Series(list(number), dtype=object)
+            for column, number in zip(ACTIONS, columns, strict=True)
+        }
     )
 
 
 def trajectory_frame(simulations: Iterable[Any]) -> pd.DataFrame:
-    """One row a ``Simulation``, in the order given; the number counts from 1."""
-    found = [
+    """One row per ``Simulation``, in the order given; the number counts from 1."""
+    rows = [
         (
-            s.index,
-            seconds_text(s.elapsed_s),
-            round(s.score, 4),
-            seconds_text(s.time_s),
-            bytes_text(s.peak_bytes),
-            "yes" if s.fits else "no",
-            " › ".join(s.actions) or "none: unsharded",
+            simulation.index,
+            seconds_text(simulation.elapsed_s),
+            round(simulation.score, 4),
+            seconds_text(simulation.time_s),
+            bytes_text(simulation.peak_bytes),
+            "yes" if simulation.fits else "no",
+            " › ".join(simulation.actions) or "none: unsharded",
         )
-        for s in simulations
+        for simulation in simulations
     ]
-    return pd.DataFrame(found, columns=list(TRAJECTORIES))
+    return pd.DataFrame(rows, columns=list(TRAJECTORIES))
 
 
 def _rounded(value: float) -> float | None:

@@ -1,6 +1,6 @@
 """Where the estimated step time of each plan goes.
 
-One bar a plan, collectives apart by kind or by mesh axis.
+There is one bar per plan, with its collectives by kind or by mesh axis.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bokeh.plotting import figure
 
 from toast_lab.views.compare_table import Entry, seconds_text, time_unit
 from toast_lab.views.palette import NEUTRAL, style
-from toast_lab.views.time_memory import legend_above, quiet
+from toast_lab.views.plot_style import legend_above, new_chart
 
 COMPUTE, TRAFFIC = "compute", "memory traffic"
 BY = {"by kind": "kind", "by mesh axis": "axis"}
@@ -31,11 +31,12 @@ _HATCH = (
 
 
 class Rates(NamedTuple):
-    """What is needed of a machine and a program to tell compute from memory traffic."""
+    """Numbers of a machine and a program that tell compute from memory traffic."""
 
     memory_bytes_per_s: float
     op_overhead_s: float
-    trips: Sequence[float]  #: how often one step runs each op
+    #: how often one step runs each op
+    trips: Sequence[float]
 
 
 def breakdown_frame(
@@ -48,44 +49,44 @@ def breakdown_frame(
         rates: by plan.
         by: collectives by "kind", or by the mesh "axis" that they run over.
 
-    The model gives an op the longer of its arithmetic and of moving its bytes, and what starting it
-    takes: it counts as memory traffic if moving explains its time, else as compute.
+    The cost model takes the longer of an op's arithmetic and its memory traffic, plus the time to
+    start it.  An op counts as memory traffic if moving its bytes explains its time, else as
+    compute.
     """
-    rows = []
-    for e in entries:
-        if not e.shown:
+    parts_of_plans = []
+    for entry in entries:
+        if not entry.shown:
             continue
-        seconds: dict[str, float] = {COMPUTE: 0.0, TRAFFIC: 0.0}
-        rate = rates[e.name]
-        for op in e.cost.ops:
+        part_seconds: dict[str, float] = {COMPUTE: 0.0, TRAFFIC: 0.0}
+        rate = rates[entry.name]
+        for op in entry.cost.ops:
             moving_s = op.moved_bytes / rate.memory_bytes_per_s
             starting_s = rate.op_overhead_s * float(rate.trips[op.op])
-            seconds[
+            part_seconds[
                 TRAFFIC if op.time_s - moving_s <= starting_s + 1e-6 * op.time_s else COMPUTE
             ] += op.time_s
-        for c in e.cost.collectives:
-            part = c.kind if by == "kind" else f"over {','.join(c.axes)}"
-            seconds[part] = seconds.get(part, 0.0) + c.time_s
-        rows += [(e.name, part, s, e.number) for part, s in seconds.items()]
-    return pd.DataFrame(rows, columns=["plan", "part", "time_s", "number"])
+        for collective in entry.cost.collectives:
+            part = collective.kind if by == "kind" else f"over {','.join(collective.axes)}"
+            part_seconds[part] = part_seconds.get(part, 0.0) + collective.time_s
+        parts_of_plans += [
+            (entry.name, part, seconds, entry.number) for part, seconds in part_seconds.items()
+        ]
+    return pd.DataFrame(parts_of_plans, columns=["plan", "part", "time_s", "number"])
 
 
 def shown_breakdown(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table twin.
-
-    A row for each plan and part, after the parts of a plan all of them together.
-    """
-    rows = []
+    """The table twin: a row for each part of a plan, then one for all of them together."""
+    lines = []
     for plan, group in frame.groupby("plan", sort=False):
-        whole = float(group["time_s"].sum())
+        step_s = float(group["time_s"].sum())
         for part, seconds in [
             *zip(group["part"], group["time_s"], strict=True),
-            ("together", whole),
+            ("together", step_s),
         ]:
-            rows.append(
-                (plan, part, seconds_text(seconds), f"{seconds / whole:.1%}" if whole else "–")
+            lines.append(
+                (plan, part, seconds_text(seconds), f"{seconds / step_s:.1%}" if step_s else "–")
             )
-    return pd.DataFrame(rows, columns=["plan", "part", "time", "share"])
+    return pd.DataFrame(lines, columns=["plan", "part", "time", "share"])
 
 
 def breakdown_plot(frame: pd.DataFrame, entries: Sequence[Entry]) -> figure:
@@ -94,44 +95,43 @@ def breakdown_plot(frame: pd.DataFrame, entries: Sequence[Entry]) -> figure:
     Parts differ by hue and by hatch, and the legend names them.
     """
     plans = list(dict.fromkeys(frame["plan"]))
-    symbol = {e.name: e.style.symbol for e in entries}
-    labels = {p: f"{symbol.get(p, '')} {p if len(p) <= 18 else p[:17] + '…'}" for p in plans}
+    symbol = {entry.name: entry.style.symbol for entry in entries}
+    labels = {
+        plan: f"{symbol.get(plan, '')} {plan if len(plan) <= 18 else plan[:17] + '…'}"
+        for plan in plans
+    }
     if len(set(labels.values())) < len(labels):
-        labels = {p: f"{symbol.get(p, '')} {p}" for p in plans}
+        labels = {plan: f"{symbol.get(plan, '')} {plan}" for plan in plans}
     longest = float(frame.groupby("plan")["time_s"].sum().max()) if len(frame) else 1.0
     unit, scale = time_unit(longest)
-    plot: Any = figure(
-        y_range=FactorRange(factors=[labels[p] for p in reversed(plans)], range_padding=0.15),
-        sizing_mode="stretch_both",
-        tools=[],
+    plot = new_chart(
+        "cost breakdown",
+        y_range=FactorRange(factors=[labels[plan] for plan in reversed(plans)], range_padding=0.15),
         toolbar_location=None,
-        output_backend="canvas",
-        name="cost breakdown",
         x_axis_label=f"estimated step time ({unit})",
     )
-    quiet(plot)
     plot.xgrid.grid_line_color, plot.xgrid.grid_line_alpha = NEUTRAL, 0.13
     plot.ygrid.grid_line_color = None
-    left = dict.fromkeys(plans, 0.0)
-    drawn = []
-    parts = list(dict.fromkeys(frame["part"]))
-    for i, part in enumerate(parts):
-        rows = frame[frame["part"] == part]
+    drawn_until = dict.fromkeys(plans, 0.0)
+    bars = []
+    part_names = list(dict.fromkeys(frame["part"]))
+    for index, part in enumerate(part_names):
+        frame_of_part = frame[frame["part"] == part]
         data: dict[str, list[Any]] = {
-            k: [] for k in ("plan", "y", "left", "right", "part", "text", "share")
+            column: [] for column in ("plan", "y", "left", "right", "part", "text", "share")
         }
-        for plan, seconds in zip(rows["plan"], rows["time_s"], strict=True):
+        for plan, seconds in zip(frame_of_part["plan"], frame_of_part["time_s"], strict=True):
             data["plan"].append(plan)
             data["y"].append(labels[plan])
-            data["left"].append(left[plan] / scale)
-            left[plan] += seconds
-            data["right"].append(left[plan] / scale)
+            data["left"].append(drawn_until[plan] / scale)
+            drawn_until[plan] += seconds
+            data["right"].append(drawn_until[plan] / scale)
             data["part"].append(part)
             data["text"].append(seconds_text(seconds))
-            whole = float(frame[frame["plan"] == plan]["time_s"].sum())
-            data["share"].append(f"{seconds / whole:.1%}" if whole else "–")
-        hue = style(i).hue
-        drawn.append(
+            step_s = float(frame[frame["plan"] == plan]["time_s"].sum())
+            data["share"].append(f"{seconds / step_s:.1%}" if step_s else "–")
+        hue = style(index).hue
+        bars.append(
             plot.hbar(
                 y="y",
                 left="left",
@@ -143,18 +143,18 @@ def breakdown_plot(frame: pd.DataFrame, entries: Sequence[Entry]) -> figure:
                 fill_alpha=0.75,
                 line_color=hue,
                 legend_label=part,
-                hatch_pattern=_HATCH[i % len(_HATCH)],
+                hatch_pattern=_HATCH[index % len(_HATCH)],
                 hatch_color="white",
                 hatch_alpha=0.7,
                 hatch_scale=7,
             )
         )
     plot.x_range.start = 0
-    if parts:
+    if part_names:
         legend_above(plot, 4)
     plot.add_tools(
         HoverTool(
-            renderers=drawn,
+            renderers=bars,
             tooltips=[("plan", "@plan"), ("", "@part"), ("time", "@text, @share of the step")],
         )
     )

@@ -18,15 +18,16 @@ from toast_lab.text import line_text
 from toast_lab.views.compare_table import SHORT, bytes_text, seconds_text
 from toast_lab.views.source_lines import op_frame
 
-CHOSEN = "● "  #: before what is in force; never colour alone
+#: before what is in force; never colour alone
+CHOSEN = "● "
 
 
 def tensor_text(dispute: Dispute) -> str:
     """``a [64, 64] +3``, with how many sets are alike."""
-    t = dispute.tensors[0]
-    more = f" +{len(dispute.tensors) - 1}" if len(dispute.tensors) > 1 else ""
-    alike = f", ×{len(dispute.sets)} layers" if len(dispute.sets) > 1 else ""
-    return f"{t.value} [{', '.join(map(str, t.shape))}]{more}{alike}"
+    tensor = dispute.tensors[0]
+    others = f" +{len(dispute.tensors) - 1}" if len(dispute.tensors) > 1 else ""
+    repeated = f", ×{len(dispute.sets)} layers" if len(dispute.sets) > 1 else ""
+    return f"{tensor.value} [{', '.join(map(str, tensor.shape))}]{others}{repeated}"
 
 
 def option_text(option: Option) -> str:
@@ -50,63 +51,65 @@ def board_frame(
         chosen: by (row of the board, axis) the side that the plan by hand has there; it is marked.
     """
     chosen = chosen or {}
-    axes = list(dict.fromkeys(o.axis for d in board.disputes for o in d.options))
-    rows = []
-    for i, d in enumerate(board.disputes):
+    axes = list(
+        dict.fromkeys(option.axis for dispute in board.disputes for option in dispute.options)
+    )
+    sides = []
+    for row_index, dispute in enumerate(board.disputes):
         for side in (0, 1):
-            row = {
-                "colour": d.colour if side == 0 else "",
-                "tensor": tensor_text(d) if side == 0 else "",
-                "side": f"{side}: dim {d.tensors[0].dims[side]}",
-                "line": line_text(d.tensors[0].where) if side == 0 else "",
+            cells = {
+                "colour": dispute.colour if side == 0 else "",
+                "tensor": tensor_text(dispute) if side == 0 else "",
+                "side": f"{side}: dim {dispute.tensors[0].dims[side]}",
+                "line": line_text(dispute.tensors[0].where) if side == 0 else "",
             }
-            for o in d.options:
-                if o.bit == side:
-                    row[o.axis] = (CHOSEN if chosen.get((i, o.axis)) == side else "") + option_text(
-                        o
-                    )
-            rows.append(row)
-    return pd.DataFrame(rows, columns=["colour", "tensor", "side", *axes, "line"])
+            for option in dispute.options:
+                if option.bit == side:
+                    cells[option.axis] = (
+                        CHOSEN if chosen.get((row_index, option.axis)) == side else ""
+                    ) + option_text(option)
+            sides.append(cells)
+    return pd.DataFrame(sides, columns=["colour", "tensor", "side", *axes, "line"])
 
 
 def sent_text(sent: Iterable[tuple[tuple[str, tuple[str, ...]], tuple[int, int]]]) -> str:
     """``+2 all_reduce{data}, −1 all_gather{model}``, from ``change``."""
-    words = []
-    for (kind, axes), (new, gone) in sent:
+    phrases = []
+    for (kind, axes), (added, removed) in sent:
         name = f"{kind}{{{', '.join(axes)}}}"
-        words += [f"+{new} {name}"] * bool(new) + [f"−{gone} {name}"] * bool(gone)
-    return ", ".join(words) or "no collective came or went"
+        phrases += [f"+{added} {name}"] * bool(added) + [f"−{removed} {name}"] * bool(removed)
+    return ", ".join(phrases) or "no collective came or went"
 
 
 def short_sent_text(sent: Mapping[tuple[str, tuple[str, ...]], tuple[int, int]]) -> str:
     """``+2 AR −1 AG``."""
-    new: Counter[str] = Counter()
-    gone: Counter[str] = Counter()
-    for (kind, _), (n, m) in sent.items():
-        new[kind] += n
-        gone[kind] += m
-    words = [
-        f"{sign}{n} {SHORT.get(k, k)}"
-        for sign, c in (("+", new), ("−", gone))
-        for k, n in c.items()
-        if n
+    added: Counter[str] = Counter()
+    removed: Counter[str] = Counter()
+    for (kind, _), (count, lost) in sent.items():
+        added[kind] += count
+        removed[kind] += lost
+    phrases = [
+        f"{sign}{count} {SHORT.get(kind, kind)}"
+        for sign, counter in (("+", added), ("−", removed))
+        for kind, count in counter.items()
+        if count
     ]
-    return " ".join(words) or "–"
+    return " ".join(phrases) or "–"
 
 
 def taken_frame(steps: Sequence[Taken]) -> pd.DataFrame:
-    """One row an action, the unsharded program first.
+    """One row per action, the unsharded program first.
 
     The step's time then, and the collectives that it brought.
     """
     rows = [
         {
-            "#": n,
+            "#": index,
             "action": step.action or "unsharded",
             "step": seconds_text(step.time_s) + ("" if step.fits else " ✗"),
-            "sent": short_sent_text(change(steps[n - 1].sent, step.sent)) if n else "–",
+            "sent": short_sent_text(change(steps[index - 1].sent, step.sent)) if index else "–",
         }
-        for n, step in enumerate(steps)
+        for index, step in enumerate(steps)
     ]
     return pd.DataFrame(rows, columns=["#", "action", "step", "sent"])
 
@@ -125,34 +128,39 @@ def collectives_frame(problem: Problem, cost: Cost, before: Sent, after: Sent) -
     program = problem.analysis.program
     lines: dict[int, str] = {}
 
-    def line(op: int) -> str:
+    def line_of(op: int) -> str:
         if op not in lines:
             lines[op] = op_frame(program, op).short
         return lines[op]
 
-    total: dict[tuple[str, str, str], list[float]] = {}
-    for c in cost.collectives:
-        row = total.setdefault((c.kind, ", ".join(c.axes), line(c.op)), [0, 0.0, 0.0])
-        row[0] += 1
-        row[1] += c.local_bytes
-        row[2] += c.time_s
-    new: Counter[tuple[str, str, str]] = Counter()
-    gone: Counter[tuple[str, str, str]] = Counter()
-    for counter, some in ((new, after - before), (gone, before - after)):
-        for (kind, axes, op), n in some.items():
-            counter[kind, ", ".join(axes), line(op)] += n
-    keys = sorted({*total, *new, *gone}, key=lambda k: (-total.get(k, [0, 0, 0.0])[2], k))
+    totals: dict[tuple[str, str, str], list[float]] = {}
+    for collective in cost.collectives:
+        sums = totals.setdefault(
+            (collective.kind, ", ".join(collective.axes), line_of(collective.op)), [0, 0.0, 0.0]
+        )
+        sums[0] += 1
+        sums[1] += collective.local_bytes
+        sums[2] += collective.time_s
+    added: Counter[tuple[str, str, str]] = Counter()
+    removed: Counter[tuple[str, str, str]] = Counter()
+    for counter, difference in ((added, after - before), (removed, before - after)):
+        for (kind, axes, op), count in difference.items():
+            counter[kind, ", ".join(axes), line_of(op)] += count
+    keys = sorted(
+        {*totals, *added, *removed}, key=lambda key: (-totals.get(key, [0, 0, 0.0])[2], key)
+    )
     return pd.DataFrame(
         [
             {
                 "collective": kind,
                 "axes": axes,
                 "line": where,
-                "number": int(total[key][0]) if (key := (kind, axes, where)) in total else 0,
-                "bytes": bytes_text(total[key][1]) if key in total else "–",
-                "time": seconds_text(total[key][2]) if key in total else "–",
+                "number": int(totals[key][0]) if (key := (kind, axes, where)) in totals else 0,
+                "bytes": bytes_text(totals[key][1]) if key in totals else "–",
+                "time": seconds_text(totals[key][2]) if key in totals else "–",
                 "action": " ".join(
-                    [f"+{new[key]}"] * bool(new[key]) + [f"−{gone[key]}"] * bool(gone[key])
+                    [f"+{added[key]}"] * bool(added[key])
+                    + [f"−{removed[key]}"] * bool(removed[key])
                 )
                 or "–",
             }
@@ -168,8 +176,8 @@ def costs_rows(hand: Taken, unsharded: Taken, best: Cost | None) -> list[tuple[s
     def best_text(write: Callable[[Any], str], value: float | None) -> str:
         return "" if value is None else write(value)
 
-    def count(n: int) -> str:
-        return f"{n:,}"
+    def count(number: int) -> str:
+        return f"{number:,}"
 
     rows = []
     for name, write, field in (
@@ -178,18 +186,23 @@ def costs_rows(hand: Taken, unsharded: Taken, best: Cost | None) -> list[tuple[s
         ("collectives", seconds_text, "comm_s"),
         ("peak", bytes_text, "peak_bytes"),
     ):
-        other = None if best is None else getattr(best, field)
+        best_value = None if best is None else getattr(best, field)
         rows.append(
             (
                 name,
                 write(getattr(hand, field)),
                 write(getattr(unsharded, field)),
-                best_text(write, other),
+                best_text(write, best_value),
             )
         )
-    n = None if best is None else len(best.collectives)
+    sent_count = None if best is None else len(best.collectives)
     rows.append(
-        ("sent", count(hand.sent.total()), count(unsharded.sent.total()), best_text(count, n))
+        (
+            "sent",
+            count(hand.sent.total()),
+            count(unsharded.sent.total()),
+            best_text(count, sent_count),
+        )
     )
 
     def speed(time_s: float) -> str:

@@ -1,6 +1,6 @@
 """Plans side by side.
 
-What the cost model says, what a compiler made of them, what was measured, and the ratios.
+Columns give what the cost model estimates, a compiler reports and a run measures, and the ratios.
 """
 
 from __future__ import annotations
@@ -38,15 +38,20 @@ COLUMNS = (
 
 
 class Entry(NamedTuple):
-    """A plan with its price and, once it was compiled or executed, what came out."""
+    """A plan with its price and, once it was compiled or executed, the outcome."""
 
     name: str
     actions: tuple[str, ...]
-    cost: Any  #: toast_lab.cost.problem.Cost
-    run: Any = None  #: toast_lab.compare.result.Row, toast_lab.runtime.run.Run or the same fields
-    compiled: Any = None  #: toast_lab.runtime.compiled.Compiled
-    shown: bool = True  #: in the pictures
-    number: int = 0  #: of the plan in the table, which decides how it is drawn
+    #: toast_lab.cost.problem.Cost
+    cost: Any
+    #: toast_lab.compare.result.Row, toast_lab.runtime.run.Run or the same fields
+    run: Any = None
+    #: toast_lab.runtime.compiled.Compiled
+    compiled: Any = None
+    #: in the pictures
+    shown: bool = True
+    #: of the plan in the table, which decides how it is drawn
+    number: int = 0
 
     @property
     def style(self) -> Style:
@@ -56,8 +61,8 @@ class Entry(NamedTuple):
     @property
     def error(self) -> float | None:
         """Largest relative error against the unsharded program; None if nothing was compared."""
-        found = getattr(self.run, "certificate", None) or self.run
-        error = getattr(found, "max_relative_error", None)
+        certificate = getattr(self.run, "certificate", None) or self.run
+        error = getattr(certificate, "max_relative_error", None)
         return None if error is None else float(error)
 
     @property
@@ -73,10 +78,11 @@ class Entry(NamedTuple):
 
 def collectives_text(cost: Any) -> str:
     """``8 all_reduce, 2 all_gather``; ``none`` for a plan without communication."""
-    counts = Counter(c.kind for c in cost.collectives)
+    counts = Counter(collective.kind for collective in cost.collectives)
     return (
         ", ".join(
-            f"{n} {kind}" for kind, n in sorted(counts.items(), key=lambda kv: (-kv[1], kv[0]))
+            f"{count} {kind}"
+            for kind, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
         )
         or "none"
     )
@@ -100,63 +106,76 @@ def _short(text: str) -> str:
 
 def counts_text(counts: Mapping[str, float]) -> str:
     """``8 AR, 2 AG``; ``none`` if there is nothing to count."""
-    found = sorted(((k, n) for k, n in counts.items() if n), key=lambda kv: (-kv[1], kv[0]))
-    return ", ".join(f"{n:g} {_short(kind)}" for kind, n in found) or "none"
+    largest_first = sorted(
+        ((kind, count) for kind, count in counts.items() if count),
+        key=lambda pair: (-pair[1], pair[0]),
+    )
+    return ", ".join(f"{count:g} {_short(kind)}" for kind, count in largest_first) or "none"
 
 
 def compare_frame(entries: Iterable[Entry]) -> pd.DataFrame:
-    """One row a plan, in SI units; what was not compiled or executed is missing, never zero.
+    """One row per plan, in SI units; what was not compiled or executed is missing, never zero.
 
     ``ratio`` is measured over estimated time, ``compiled_peak_ratio`` compiled over estimated
     memory.
     """
     rows = []
-    for e in entries:
-        run, compiled = e.run, e.compiled
-        made, peak = compiled if compiled is not None else run, e.compiled_peak_bytes
+    for entry in entries:
+        run, compiled = entry.run, entry.compiled
+        program, compiled_peak = (
+            compiled if compiled is not None else run,
+            entry.compiled_peak_bytes,
+        )
         measured = getattr(run, "median_s", None)
-        limit = getattr(e.cost, "memory_limit_bytes", None)  # a saved comparison knows no machine
+        memory_limit = getattr(
+            entry.cost,
+            "memory_limit_bytes",
+            None,
+            # a saved comparison knows no machine
+        )
         allocator = getattr(run, "allocator_peak_bytes", None)
-        held = allocator or (run.peak_bytes if run is not None else None)
+        held_bytes = allocator or (run.peak_bytes if run is not None else None)
         rows.append(
             {
-                "plan": e.name,
-                "actions": ", ".join(e.actions) or "none",
-                "time_s": float(e.cost.time_s),
-                "peak_bytes": float(e.cost.peak_bytes),
-                "free_bytes": None if limit is None else float(limit) - float(e.cost.peak_bytes),
-                "fits": bool(e.cost.fits),
-                "collectives": collectives_text(e.cost),
-                "compiled_peak_bytes": float(peak) if peak else None,
-                "compiled_peak_ratio": float(peak) / float(e.cost.peak_bytes)
-                if peak and e.cost.peak_bytes
+                "plan": entry.name,
+                "actions": ", ".join(entry.actions) or "none",
+                "time_s": float(entry.cost.time_s),
+                "peak_bytes": float(entry.cost.peak_bytes),
+                "free_bytes": None
+                if memory_limit is None
+                else float(memory_limit) - float(entry.cost.peak_bytes),
+                "fits": bool(entry.cost.fits),
+                "collectives": collectives_text(entry.cost),
+                "compiled_peak_bytes": float(compiled_peak) if compiled_peak else None,
+                "compiled_peak_ratio": float(compiled_peak) / float(entry.cost.peak_bytes)
+                if compiled_peak and entry.cost.peak_bytes
                 else None,
-                "compiled_collectives": None if made is None else compiled_text(made),
+                "compiled_collectives": None if program is None else compiled_text(program),
                 "compiled_for": ""
-                if made is None
-                else str(getattr(made, "topology", "") or run.devices),
+                if program is None
+                else str(getattr(program, "topology", "") or run.devices),
                 "measured_s": float(measured) if measured else None,
                 "spread_s": getattr(run, "spread_s", None),
                 "steps": len(getattr(run, "step_times_s", ())) or None,
-                "ratio": float(measured) / float(e.cost.time_s)
-                if measured and e.cost.time_s
+                "ratio": float(measured) / float(entry.cost.time_s)
+                if measured and entry.cost.time_s
                 else None,
-                "measured_peak_bytes": float(held) if held else None,
-                "max_relative_error": e.error,
+                "measured_peak_bytes": float(held_bytes) if held_bytes else None,
+                "max_relative_error": entry.error,
                 "devices": str(run.devices) if run is not None else "",
-                "shown": e.shown,
+                "shown": entry.shown,
             }
         )
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def compiled_text(made: Any) -> str:
+def compiled_text(program: Any) -> str:
     """Collectives of what was compiled, by kind; ``refused`` if it was."""
-    if getattr(made, "fits", True) is False:
+    if getattr(program, "fits", True) is False:
         return "refused"
     counts: Counter[str] = Counter()
-    for c in getattr(made, "collectives", ()):
-        counts[c.kind] += c.times if c.axes != () else 0
+    for collective in getattr(program, "collectives", ()):
+        counts[collective.kind] += collective.times if collective.axes != () else 0
     return counts_text(counts)
 
 
@@ -194,7 +213,10 @@ def time_unit(seconds: float) -> tuple[str, float]:
     >>> time_unit(8e-6)
     ('µs', 1e-06)
     """
-    return next(((u, s) for u, s in (("s", 1.0), ("ms", 1e-3)) if seconds >= s), ("µs", 1e-6))
+    return next(
+        ((unit, scale) for unit, scale in (("s", 1.0), ("ms", 1e-3)) if seconds >= scale),
+        ("µs", 1e-6),
+    )
 
 
 def byte_unit(value: float) -> tuple[str, float]:
@@ -204,7 +226,8 @@ def byte_unit(value: float) -> tuple[str, float]:
     ('MiB', 1048576.0)
     """
     return next(
-        ((u, s) for u, s in (("GiB", 2.0**30), ("MiB", 2.0**20)) if value >= s), ("KiB", 2.0**10)
+        ((unit, scale) for unit, scale in (("GiB", 2.0**30), ("MiB", 2.0**20)) if value >= scale),
+        ("KiB", 2.0**10),
     )
 
 
@@ -220,11 +243,11 @@ def shown_frame(entries: Iterable[Entry]) -> pd.DataFrame:
         return [write(v) for v in frame[column].tolist()]
 
     def number(form: str) -> Any:
-        return lambda v: "–" if v is None or v != v else form.format(v)
+        return lambda figure: "–" if figure is None or figure != figure else form.format(figure)
 
     return pd.DataFrame(
         {
-            "show": [f"{'☑' if e.shown else '☐'} {e.style.symbol}" for e in every],
+            "show": [f"{'☑' if entry.shown else '☐'} {entry.style.symbol}" for entry in every],
             "plan": frame["plan"],
             "step": texts("time_s", seconds_text),
             "peak": texts("peak_bytes", bytes_text),
@@ -238,9 +261,11 @@ def shown_frame(entries: Iterable[Entry]) -> pd.DataFrame:
             "steps": texts("steps", number("{:.0f}")),
             "ratio": texts("ratio", number("{:.3g}×")),
             "error": texts("max_relative_error", number("{:.1e}")),
-            "on": [d or "–" for d in frame["devices"]],
-            "collectives": [_short(c) for c in frame["collectives"]],
-            "compiled collectives": [c or "–" for c in frame["compiled_collectives"]],
+            "on": [devices or "–" for devices in frame["devices"]],
+            "collectives": [_short(collectives_cell) for collectives_cell in frame["collectives"]],
+            "compiled collectives": [
+                collectives_cell or "–" for collectives_cell in frame["compiled_collectives"]
+            ],
         }
     )
 

@@ -1,6 +1,6 @@
-"""What is right and wrong about a mesh or a machine while it is typed.
+"""Check a mesh or a machine while it is typed.
 
-It takes a few microseconds, and nothing is loaded.
+A check takes a few microseconds, and loads nothing.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ MAX_MACHINE_TEXT = 100_000
 
 
 class Checked(NamedTuple):
-    """Outcome of a check; ``mesh`` or ``machine`` is there if it can be used."""
+    """Outcome of a check, with the ``mesh`` or ``machine`` if it can be used."""
 
     good: bool
-    lines: tuple[str, ...]  #: the verdict, then what to know or to do
+    #: the verdict, then what to know or to do
+    lines: tuple[str, ...]
     mesh: Mesh | None = None
     machine: Machine | None = None
 
@@ -39,12 +40,16 @@ class Checked(NamedTuple):
 def _sizes(analysis: Analysis) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """(colour, its sizes above 1) of every colour that an action can shard."""
     names = analysis.names
-    group = analysis.group[analysis.colour].astype(np.int64)
-    on = names.shardable & (names.size > 1)
-    found: dict[int, set[int]] = {}
-    for g, size in np.unique(np.stack([group[on], names.size[on]], axis=1), axis=0).tolist():
-        found.setdefault(g, set()).add(size)
-    return tuple((analysis.group_name[g], tuple(sorted(s))) for g, s in found.items())
+    group_of_name = analysis.group[analysis.colour].astype(np.int64)
+    usable = names.shardable & (names.size > 1)
+    sizes_of: dict[int, set[int]] = {}
+    for group, size in np.unique(
+        np.stack([group_of_name[usable], names.size[usable]], axis=1), axis=0
+    ).tolist():
+        sizes_of.setdefault(group, set()).add(size)
+    return tuple(
+        (analysis.group_name[group], tuple(sorted(sizes))) for group, sizes in sizes_of.items()
+    )
 
 
 def check_mesh(
@@ -57,7 +62,7 @@ def check_mesh(
     if not text.strip():
         return Checked(False, ('Type axes as "data=4,model=2", or sizes as "4x2".',))
     if len(text) > MAX_MESH_TEXT:
-        return Checked(False, (f"{len(text)} characters are no mesh.",))
+        return Checked(False, (f"{len(text)} characters are too many for a mesh.",))
     try:
         mesh = make_mesh(text)
     except (ToastError, ValueError) as error:
@@ -88,16 +93,22 @@ def _divided(mesh: Mesh, analysis: Analysis) -> list[str]:
         if size == 1:
             lines.append(f"{axis}=1 cuts nothing.")
             continue
-        whole = [name for name, sizes in colours if not any(s % size == 0 for s in sizes)]
-        if len(whole) == len(colours) and colours:
-            near = sorted({math.gcd(s, size) for _, sizes in colours for s in sizes} - {1})
-            others = sorted({s for _, sizes in colours for s in sizes})
-            would = f"{few(near, 3)} would." if near else f"sizes are {few(others, 6)}."
-            lines.append(f"No dim divides by {axis}={size}; {would}")
-        elif whole:
+        undivided = [
+            name for name, sizes in colours if not any(dim_size % size == 0 for dim_size in sizes)
+        ]
+        if len(undivided) == len(colours) and colours:
+            divisors = sorted(
+                {math.gcd(dim_size, size) for _, sizes in colours for dim_size in sizes} - {1}
+            )
+            other_sizes = sorted({dim_size for _, sizes in colours for dim_size in sizes})
+            remedy = (
+                f"{few(divisors, 3)} would." if divisors else f"sizes are {few(other_sizes, 6)}."
+            )
+            lines.append(f"No dim divides by {axis}={size}; {remedy}")
+        elif undivided:
             lines.append(
-                f"{axis}={size} divides {len(colours) - len(whole)} of {len(colours)} colours, "
-                f"not {few(whole, 4)}."
+                f"{axis}={size} divides {len(colours) - len(undivided)} of {len(colours)} colours, "
+                f"not {few(undivided, 4)}."
             )
         else:
             lines.append(f"{axis}={size} divides every colour.")
@@ -114,17 +125,19 @@ def check_machine(text: str) -> Checked:
     if len(text) > MAX_MACHINE_TEXT:
         return Checked(False, (f"{len(text):,} characters are too many for a machine file.",))
     try:
-        data = tomllib.loads(text)
+        tables = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        return Checked(False, (f"This is no TOML: {error}",))
+        return Checked(False, (f"This is not TOML: {error}",))
     try:
-        machine = Machine.from_data(data, "machine")
+        machine = Machine.from_data(tables, "machine")
     except InvalidProblem as error:
-        found = [line.strip() for line in str(error).splitlines()[1:]] or [str(error)]
-        return Checked(False, tuple(_with_line(text, line) for line in found))
+        mistakes = [line.strip() for line in str(error).splitlines()[1:]] or [str(error)]
+        return Checked(False, tuple(_with_line(text, line) for line in mistakes))
     except (ToastError, ValueError, TypeError, OverflowError) as error:
         return Checked(False, (str(error),))
-    speeds = ", ".join(f"{k} {v / 1e12:.3g} TFLOP/s" for k, v in machine.flops.items())
+    speeds = ", ".join(
+        f"{dtype} {per_second / 1e12:.3g} TFLOP/s" for dtype, per_second in machine.flops.items()
+    )
     return Checked(
         True,
         (
@@ -143,24 +156,27 @@ def _with_line(text: str, mistake: str) -> str:
 
 
 def _line_of(text: str, link: str | None, key: str) -> int | None:
-    table, links = "", -1
+    current_table, link_index = "", -1
     for number, line in enumerate(text.splitlines(), 1):
-        if head := re.match(r"\s*\[\[?\s*([\w.-]+)\s*\]\]?", line):
-            table = head.group(1)
-            links += table == "links"
-            if table == key:
+        if heading := re.match(r"\s*\[\[?\s*([\w.-]+)\s*\]\]?", line):
+            current_table = heading.group(1)
+            link_index += current_table == "links"
+            if current_table == key:
                 return number
         elif re.match(rf"""\s*["']?{re.escape(key)}["']?\s*=""", line):
-            if link is None or (table == "links" and links == int(link)):
+            if link is None or (current_table == "links" and link_index == int(link)):
                 return number
-    if link is not None:  # what is missing has no line of its own; its table has
+    # A missing key has no line, but its table has one
+    if link is not None:
         return next(
             (
-                n
-                for i, n in enumerate(
-                    n for n, line in enumerate(text.splitlines(), 1) if "[[links]]" in line
+                line_number
+                for index, line_number in enumerate(
+                    line_number
+                    for line_number, line in enumerate(text.splitlines(), 1)
+                    if "[[links]]" in line
                 )
-                if i == int(link)
+                if index == int(link)
             ),
             None,
         )

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.conflicts.analysis import Analysis
+from toast_lab.conflicts.analysis import Analysis, CompatibilitySet
 from toast_lab.views.graph_rows import (
     LEVELS,
     Row,
@@ -40,6 +40,7 @@ __all__ = [
     "LEVELS",
     "ConflictEdge",
     "Edge",
+    "GraphFilter",
     "GraphLayout",
     "Lane",
     "Node",
@@ -59,8 +60,10 @@ __all__ = [
 ]
 
 MAX_LANES = 40
-WIDE = 2.8  # a lane with conflicts is this much wider than one without
-TRACK = 0.75  # distance of side 0 and side 1 from the middle of their lane
+# a lane with conflicts is this much wider than one without
+WIDE = 2.8
+# distance of side 0 and side 1 from the middle of their lane
+TRACK = 0.75
 
 
 class Lane(NamedTuple):
@@ -68,7 +71,8 @@ class Lane(NamedTuple):
 
     group: int
     label: str
-    x: float  #: middle
+    #: its middle
+    x: float
     width: float
     style: Style
     n_names: int
@@ -81,10 +85,13 @@ class Node(NamedTuple):
     x: float
     y: int
     lane: int
-    track: int  #: 0 or 1 where names conflict, else -1
+    #: 0 or 1 where names conflict, else -1
+    track: int
     names: tuple[int, ...]
-    label: str  #: short text beside the marker
-    title: str  #: what it is, in a line
+    #: short text beside the marker
+    label: str
+    #: what it is, in a line
+    title: str
     sizes: str
 
 
@@ -93,8 +100,10 @@ class Edge(NamedTuple):
 
     source: int
     target: int
-    weight: int  #: pairs of names
-    xs: tuple[float, float, float]  #: where a parabola begins, its middle, where it ends
+    #: pairs of names
+    weight: int
+    #: where a parabola begins, its middle, where it ends
+    xs: tuple[float, float, float]
     ys: tuple[float, float, float]
 
 
@@ -129,8 +138,33 @@ class GraphLayout(NamedTuple):
     edges: tuple[Edge, ...]
     conflicts: tuple[ConflictEdge, ...]
     outlines: tuple[Outline, ...]
-    node_of: np.ndarray  #: [N] node of each name, -1 if not shown
-    note: str  #: what is left out and why
+    #: [N] node of each name, -1 if not shown
+    node_of: np.ndarray
+    #: what is left out and why
+    note: str
+
+
+class GraphFilter(NamedTuple):
+    """Which part of a dimension graph is shown; by default all that has a lane.
+
+    Attributes:
+        focus: names to centre on; only names within ``hops`` of them are shown.
+        hops: see ``focus``.
+        conflicts_only: show only names that conflict, and those one step away from them.
+        singles: show colours of a single name too.
+        groups: show only these colour groups.
+        scopes: show only what is written in these functions (``graph_rows.scopes``).
+    """
+
+    focus: Sequence[int] = ()
+    hops: int = 2
+    conflicts_only: bool = False
+    singles: bool = False
+    groups: Sequence[int] | None = None
+    scopes: Sequence[str] | None = None
+
+
+EVERYTHING = GraphFilter()
 
 
 def lane_groups(analysis: Analysis, *, singles: bool = False) -> list[int]:
@@ -139,30 +173,34 @@ def lane_groups(analysis: Analysis, *, singles: bool = False) -> list[int]:
     Groups of one name (dims that no other value shares, such as those of a constant) are left out
     unless asked for.
     """
-    conflicts = Counter(int(analysis.group[c.colour]) for c in analysis.conflicts)
-    wanted = [g for g in analysis.groups if g.n_names > 1 or (singles and g.n_names)]
-    wanted.sort(key=lambda g: (-conflicts[g.index], -g.n_names, g.index))
-    return [g.index for g in wanted]
+    conflicts = _conflicts_of_group(analysis)
+    wanted = [
+        group for group in analysis.groups if group.n_names > 1 or (singles and group.n_names)
+    ]
+    wanted.sort(key=lambda group: (-conflicts[group.index], -group.n_names, group.index))
+    return [group.index for group in wanted]
+
+
+def _conflicts_of_group(analysis: Analysis) -> Counter[int]:
+    return Counter(int(analysis.group[conflict.colour]) for conflict in analysis.conflicts)
 
 
 def lane_styles(analysis: Analysis) -> dict[int, Style]:
     """Style of every colour group that has a lane; the same in every picture, table and listing."""
-    return {g: style(i) for i, g in enumerate(lane_groups(analysis))}
+    return {group: style(index) for index, group in enumerate(lane_groups(analysis))}
 
 
 def neighbourhood(analysis: Analysis, names: Iterable[int], hops: int) -> set[int]:
     """Names at most ``hops`` steps of M or of a conflict away, in either direction."""
-    beside: dict[int, list[int]] = {}
-    for a, b in [
-        *zip(analysis.names.source.tolist(), analysis.names.target.tolist(), strict=True),
-        *analysis.pairs,
-    ]:
-        beside.setdefault(a, []).append(b)
-        beside.setdefault(b, []).append(a)
+    neighbours: dict[int, list[int]] = {}
+    links = zip(analysis.names.source.tolist(), analysis.names.target.tolist(), strict=True)
+    for name, other in [*links, *analysis.pairs]:
+        neighbours.setdefault(name, []).append(other)
+        neighbours.setdefault(other, []).append(name)
     reached = set(names)
     border = set(reached)
     for _ in range(hops):
-        border = {b for a in border for b in beside.get(a, ())} - reached
+        border = {other for name in border for other in neighbours.get(name, ())} - reached
         reached |= border
     return reached
 
@@ -183,13 +221,8 @@ def sides(analysis: Analysis) -> np.ndarray:
 def graph_layout(
     analysis: Analysis,
     level: str | None = None,
+    only: GraphFilter = EVERYTHING,
     *,
-    focus: Sequence[int] = (),
-    hops: int = 2,
-    conflicts_only: bool = False,
-    singles: bool = False,
-    groups: Sequence[int] | None = None,
-    scopes: Sequence[str] | None = None,
     unfolded: Collection[str] = (),
 ) -> GraphLayout:
     """Lay the dimension graph out.
@@ -197,208 +230,198 @@ def graph_layout(
     Args:
         analysis: the analysed program.
         level: a key of ``LEVELS``; by default ``start_level``.
-        focus: names to centre on; only names within ``hops`` of them are shown.
-        hops: see ``focus``.
-        conflicts_only: show only names that conflict, and those one step away from them.
-        singles: show colours of a single name too.
-        groups: show only these colour groups.
-        scopes: show only what is written in these functions (``graph_rows.scopes``).
+        only: which part of the graph is shown.
         unfolded: keys of rows whose runs are shown one by one; ``*`` unfolds all
             (``graph_rows.rows``).
     """
     level = level or start_level(analysis)
-    shown_groups = lane_groups(analysis, singles=singles)
-    if groups is not None:
-        shown_groups = [g for g in shown_groups if g in set(groups)]
-    keep = _kept(analysis, shown_groups[:MAX_LANES], focus, hops, conflicts_only, scopes)
-    present = {int(g) for g in analysis.group[analysis.colour[keep]]}
-    lane_of = {g: i for i, g in enumerate([g for g in shown_groups[:MAX_LANES] if g in present])}
-    lanes = _lanes(analysis, lane_of)
-    found, row_of = rows(
-        analysis, level, sorted({int(o) for o in analysis.names.op[keep]}), unfolded
-    )
-    nodes, node_of = _nodes(analysis, level, keep, lane_of, lanes, row_of)
+    groups = lane_groups(analysis, singles=only.singles)
+    if only.groups is not None:
+        groups = [group for group in groups if group in set(only.groups)]
+    shown_names = _shown_names(analysis, groups[:MAX_LANES], only)
+    present = {int(group) for group in analysis.group[analysis.colour[shown_names]]}
+    lanes = _lanes(analysis, [group for group in groups[:MAX_LANES] if group in present])
+    ops = sorted({int(op) for op in analysis.names.op[shown_names]})
+    table, row_of = rows(analysis, level, ops, unfolded)
+    nodes, node_of = _nodes(analysis, level, shown_names, lanes=lanes, row_of=row_of)
     return GraphLayout(
-        level,
-        lanes,
-        found,
-        nodes,
-        _edges(analysis, nodes, node_of),
-        _conflicts(analysis, nodes, node_of),
-        _outlines(analysis, nodes, node_of),
-        node_of,
-        _note(
-            analysis, keep, len(shown_groups), focus, hops, conflicts_only, singles, groups, scopes
-        ),
+        level=level,
+        lanes=lanes,
+        rows=table,
+        nodes=nodes,
+        edges=_edges(analysis, nodes, node_of),
+        conflicts=_conflict_edges(analysis, nodes, node_of),
+        outlines=_outlines(analysis, nodes, node_of),
+        node_of=node_of,
+        note=_note(analysis, len(shown_names), len(groups), only),
     )
 
 
-def _kept(
-    analysis: Analysis,
-    groups: Sequence[int],
-    focus: Sequence[int],
-    hops: int,
-    only: bool,
-    scopes: Sequence[str] | None,
-) -> np.ndarray:
+def _shown_names(analysis: Analysis, groups: Sequence[int], only: GraphFilter) -> np.ndarray:
     mask = np.isin(analysis.group[analysis.colour], list(groups)) & (analysis.names.size > 1)
-    for wanted, reach in (
-        (list(focus), hops),
-        ([n for p in analysis.pairs for n in p] if only else [], 1),
-    ):
-        if wanted or (only and reach == 1):
-            near = np.zeros(analysis.names.n, dtype=bool)
-            near[list(neighbourhood(analysis, wanted, reach))] = True
-            mask &= near
-    if scopes is not None:
-        scope, wanted_scopes = op_scopes(analysis), set(scopes)
-        inside = np.array([text in wanted_scopes for text in scope], dtype=bool)
+    if len(only.focus):
+        mask &= _near(analysis, only.focus, only.hops)
+    if only.conflicts_only:
+        mask &= _near(analysis, [name for pair in analysis.pairs for name in pair], 1)
+    if only.scopes is not None:
+        inside = np.array([scope in set(only.scopes) for scope in op_scopes(analysis)], dtype=bool)
         mask &= inside[analysis.names.op]
     return np.flatnonzero(mask)
 
 
-def _lanes(analysis: Analysis, lane_of: dict[int, int]) -> tuple[Lane, ...]:
+def _near(analysis: Analysis, names: Iterable[int], hops: int) -> np.ndarray:
+    """[N] is a name at most ``hops`` steps away from one of ``names``?"""
+    near = np.zeros(analysis.names.n, dtype=bool)
+    near[list(neighbourhood(analysis, names, hops))] = True
+    return near
+
+
+def _lanes(analysis: Analysis, groups: Sequence[int]) -> tuple[Lane, ...]:
     styles = lane_styles(analysis)
-    conflicts = Counter(int(analysis.group[c.colour]) for c in analysis.conflicts)
-    out: list[Lane] = []
+    conflicts = _conflicts_of_group(analysis)
+    lanes: list[Lane] = []
     left = 0.0
-    for g in lane_of:
-        group = analysis.groups[g]
-        width = WIDE if conflicts[g] else 1.0
-        text = group.name if len(group.colours) == 1 else f"{group.name} ×{len(group.colours)}"
-        out.append(
+    for index in groups:
+        group = analysis.groups[index]
+        width = WIDE if conflicts[index] else 1.0
+        mirrored = len(group.colours)
+        lanes.append(
             Lane(
-                g,
-                text,
-                left + width / 2,
-                width,
-                styles.get(g, style(9)),
-                group.n_names,
-                conflicts[g],
+                group=index,
+                label=group.name if mirrored == 1 else f"{group.name} ×{mirrored}",
+                x=left + width / 2,
+                width=width,
+                style=styles.get(index, style(9)),
+                n_names=group.n_names,
+                n_conflicts=conflicts[index],
             )
         )
         left += width
-    return tuple(out)
+    return tuple(lanes)
 
 
 def _nodes(
     analysis: Analysis,
     level: str,
-    keep: np.ndarray,
-    lane_of: dict[int, int],
+    shown_names: np.ndarray,
+    *,
     lanes: tuple[Lane, ...],
     row_of: dict[int, int],
 ) -> tuple[tuple[Node, ...], np.ndarray]:
-    dims, side = analysis.names, sides(analysis)
+    table, side = analysis.names, sides(analysis)
+    lane_of = {lane.group: index for index, lane in enumerate(lanes)}
     cells: dict[tuple[int, int, int], list[int]] = {}
-    for name in keep.tolist():
-        lane = lane_of[int(analysis.group[analysis.colour[name]])]
-        cells.setdefault((row_of[int(dims.op[name])], lane, int(side[name])), []).append(name)
-    node_of = np.full(dims.n, -1, dtype=np.int64)
+    for name in shown_names.tolist():
+        cell = (
+            row_of[int(table.op[name])],
+            lane_of[int(analysis.group[analysis.colour[name]])],
+            int(side[name]),
+        )
+        cells.setdefault(cell, []).append(name)
+    node_of = np.full(table.n, -1, dtype=np.int64)
     nodes: list[Node] = []
-    for (y, lane, track), names in sorted(cells.items()):
-        middle = lanes[lane].x + {-1: 0.0, 0: -TRACK, 1: TRACK}[track]
-        parts = [[n] for n in names] if level == "names" else [names]
-        step = min(0.13, 0.3 / len(parts))
-        for i, part in enumerate(parts):
-            sizes = sorted({int(dims.size[n]) for n in part})
-            text = "–".join(str(s) for s in ([sizes[0], sizes[-1]] if len(sizes) > 1 else sizes))
-            label = (
-                analysis.name_text[part[0]].rpartition("#")[2]
-                if level == "names"
-                else f"{len(part)}"
-            )
-            title = (
-                analysis.name_text[part[0]]
-                if len(part) == 1
-                else f"{len(part)} names of {analysis.dim_text(part[0])}"
-            )
+    for (row, lane_index, track), names in sorted(cells.items()):
+        middle = lanes[lane_index].x + {-1: 0.0, 0: -TRACK, 1: TRACK}[track]
+        parts = [[name] for name in names] if level == "names" else [names]
+        spacing = min(0.13, 0.3 / len(parts))
+        for index, part in enumerate(parts):
+            first = analysis.name_text[part[0]]
+            folded = f"{len(part)} names of {analysis.dim_text(part[0])}"
+            sizes = sorted({int(table.size[name]) for name in part})
             node_of[part] = len(nodes)
             nodes.append(
                 Node(
-                    round(middle + step * (i - (len(parts) - 1) / 2), 4),
-                    y,
-                    lane,
-                    track,
-                    tuple(part),
-                    label,
-                    title,
-                    text,
+                    x=round(middle + spacing * (index - (len(parts) - 1) / 2), 4),
+                    y=row,
+                    lane=lane_index,
+                    track=track,
+                    names=tuple(part),
+                    label=first.rpartition("#")[2] if level == "names" else f"{len(part)}",
+                    title=first if len(part) == 1 else folded,
+                    sizes=f"{sizes[0]}–{sizes[-1]}" if len(sizes) > 1 else f"{sizes[0]}",
                 )
             )
     return tuple(nodes), node_of
 
 
 def _edges(analysis: Analysis, nodes: tuple[Node, ...], node_of: np.ndarray) -> tuple[Edge, ...]:
-    pairs: Counter[tuple[int, int]] = Counter()
-    for a, b in zip(
-        node_of[analysis.names.source].tolist(),
-        node_of[analysis.names.target].tolist(),
-        strict=True,
-    ):
-        if a >= 0 and b >= 0 and a != b:
-            pairs[a, b] += 1
-    column: dict[float, list[int]] = {}
-    for node in nodes:
-        column.setdefault(node.x, []).append(node.y)
-    for ys in column.values():
-        ys.sort()
-    return tuple(
-        Edge(a, b, n, *_path(nodes[a], nodes[b], column)) for (a, b), n in sorted(pairs.items())
+    sources = node_of[analysis.names.source].tolist()
+    targets = node_of[analysis.names.target].tolist()
+    weights = Counter(
+        (source, target)
+        for source, target in zip(sources, targets, strict=True)
+        if source >= 0 and target >= 0 and source != target
     )
+    rows_at: dict[float, list[int]] = {}
+    for node in nodes:
+        rows_at.setdefault(node.x, []).append(node.y)
+    for column in rows_at.values():
+        column.sort()
+    edges = []
+    for (source, target), weight in sorted(weights.items()):
+        xs, ys = _bow(nodes[source], nodes[target], rows_at)
+        edges.append(Edge(source=source, target=target, weight=weight, xs=xs, ys=ys))
+    return tuple(edges)
 
 
-def _path(
-    a: Node, b: Node, column: dict[float, list[int]]
+def _bow(
+    source: Node, target: Node, rows_at: dict[float, list[int]]
 ) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
     """A straight line, or a bow round the nodes that stand in between."""
-    low, high = sorted((a.y, b.y))
-    between = 0
-    if a.x == b.x:
-        between = bisect.bisect_left(column[a.x], high) - bisect.bisect_right(column[a.x], low)
-    if low == high or (not between if a.x == b.x else high - low == 1):
-        return (a.x, (a.x + b.x) / 2, b.x), (float(a.y), (a.y + b.y) / 2, float(b.y))
-    # Away from the other track
-    out = -1 if 0 in (a.track, b.track) and 1 not in (a.track, b.track) else 1
-    bow = out * min(0.3, 0.1 + 0.04 * math.log2(1 + high - low))
-    return (a.x, round((a.x + b.x) / 2 + bow, 4), b.x), (float(a.y), (a.y + b.y) / 2, float(b.y))
+    top, bottom = sorted((source.y, target.y))
+    straight = bottom - top == 1
+    if source.x == target.x:
+        column = rows_at[source.x]
+        straight = bisect.bisect_left(column, bottom) == bisect.bisect_right(column, top)
+    middle = (source.x + target.x) / 2
+    if top != bottom and not straight:
+        tracks = (source.track, target.track)
+        away_from_other_track = -1 if 0 in tracks and 1 not in tracks else 1
+        depth = min(0.3, 0.1 + 0.04 * math.log2(1 + bottom - top))
+        middle = round(middle + away_from_other_track * depth, 4)
+    ys = (float(source.y), (source.y + target.y) / 2, float(target.y))
+    return (source.x, middle, target.x), ys
 
 
-def _conflicts(
+def _conflict_edges(
     analysis: Analysis, nodes: tuple[Node, ...], node_of: np.ndarray
 ) -> tuple[ConflictEdge, ...]:
     between: dict[tuple[int, int], list[int]] = {}
     for conflict in analysis.conflicts:
-        a, b = (int(node_of[n]) for n in conflict.sides)
-        if a >= 0 and b >= 0:
-            between.setdefault((min(a, b), max(a, b)), []).append(conflict.index)
-    crowded = {(n.y, n.lane) for n in nodes if n.track < 0}
-    out = []
-    for (a, b), found in sorted(between.items()):
-        first, second = nodes[a], nodes[b]
-        if a == b:  # both names of a conflict ended in one node: a short bar still shows it
+        low, high = sorted(int(node_of[name]) for name in conflict.sides)
+        if low >= 0:
+            between.setdefault((low, high), []).append(conflict.index)
+    crowded = {(node.y, node.lane) for node in nodes if node.track < 0}
+    edges = []
+    for (source, target), conflicts in sorted(between.items()):
+        first, second = nodes[source], nodes[target]
+        if source == target:
+            # Both names of a conflict ended in one node: a short bar still shows it
             xs: tuple[float, ...] = (first.x - 0.15, first.x + 0.15)
             ys: tuple[float, ...] = (first.y + 0.3, first.y + 0.3)
-        else:  # where names are folded, names without a side may stand in between: pass above them
-            ts = [i / 8 for i in range(9)]
+        else:
+            # Where names are folded, names without a side may stand in between: pass above them
+            shares = [eighth / 8 for eighth in range(9)]
             bow = 0.34 if (first.y, first.lane) in crowded else 0.0
-            xs = tuple(round(first.x + (second.x - first.x) * t, 4) for t in ts)
+            across, down = second.x - first.x, second.y - first.y
+            xs = tuple(round(first.x + across * share, 4) for share in shares)
             ys = tuple(
-                round(first.y + (second.y - first.y) * t - bow * 4 * t * (1 - t), 4) for t in ts
+                round(first.y + down * share - bow * 4 * share * (1 - share), 4) for share in shares
             )
-        tensors = list(dict.fromkeys(place_text(analysis, k) for k in found))
-        title = f"{len(found)} conflicts" if len(found) > 1 else f"conflict {found[0]}"
-        out.append(
+        tensors = list(dict.fromkeys(place_text(analysis, conflict) for conflict in conflicts))
+        count = len(conflicts)
+        title = f"{count} conflicts" if count > 1 else f"conflict {conflicts[0]}"
+        edges.append(
             ConflictEdge(
-                a,
-                b,
-                tuple(found),
-                xs,
-                ys,
-                f"{title} on {', '.join(tensors[:4])}{' …' if len(tensors) > 4 else ''}",
+                source=source,
+                target=target,
+                conflicts=tuple(conflicts),
+                xs=xs,
+                ys=ys,
+                title=f"{title} on {', '.join(tensors[:4])}{' …' if len(tensors) > 4 else ''}",
             )
         )
-    return tuple(out)
+    return tuple(edges)
 
 
 def place_text(analysis: Analysis, conflict: int) -> str:
@@ -415,57 +438,51 @@ def place_text(analysis: Analysis, conflict: int) -> str:
 def _outlines(
     analysis: Analysis, nodes: tuple[Node, ...], node_of: np.ndarray
 ) -> tuple[Outline, ...]:
-    members: dict[tuple[int, ...], list[int]] = {}
-    for s in analysis.compatibility_sets:
-        names = [n for k in s.conflicts for n in analysis.conflicts[k].sides]
-        inside = tuple(sorted({int(node_of[n]) for n in names if node_of[n] >= 0}))
+    sets_of_nodes: dict[tuple[int, ...], list[CompatibilitySet]] = {}
+    for compatible in analysis.compatibility_sets:
+        names = [
+            name for conflict in compatible.conflicts for name in analysis.conflicts[conflict].sides
+        ]
+        inside = tuple(sorted({int(node_of[name]) for name in names if node_of[name] >= 0}))
         if inside:
-            members.setdefault(inside, []).append(s.index)
-    out = []
-    for inside, sets in sorted(members.items()):
-        xs = [nodes[i].x for i in inside]
-        ys = [nodes[i].y for i in inside]
-        left, right, top, bottom = min(xs) - 0.22, max(xs) + 0.22, min(ys) - 0.42, max(ys) + 0.42
-        n = sum(len(analysis.compatibility_sets[s].conflicts) for s in sets)
-        label = f"set {sets[0]}" if len(sets) == 1 else f"{len(sets)} sets"
-        out.append(
+            sets_of_nodes.setdefault(inside, []).append(compatible)
+    outlines = []
+    for inside, sets in sorted(sets_of_nodes.items()):
+        xs = [nodes[node].x for node in inside]
+        ys = [nodes[node].y for node in inside]
+        left, right = min(xs) - 0.22, max(xs) + 0.22
+        top, bottom = min(ys) - 0.42, max(ys) + 0.42
+        count = sum(len(compatible.conflicts) for compatible in sets)
+        label = f"set {sets[0].index}" if len(sets) == 1 else f"{len(sets)} sets"
+        outlines.append(
             Outline(
-                tuple(sets),
-                (left, right, right, left),
-                (top, top, bottom, bottom),
-                label,
-                f"{label} · {n} conflict{'s' if n > 1 else ''}",
+                sets=tuple(compatible.index for compatible in sets),
+                xs=(left, right, right, left),
+                ys=(top, top, bottom, bottom),
+                label=label,
+                title=f"{label} · {count} conflict{'s' if count > 1 else ''}",
             )
         )
-    return tuple(out)
+    return tuple(outlines)
 
 
-def _note(
-    analysis: Analysis,
-    keep: np.ndarray,
-    n_groups: int,
-    focus: Sequence[int],
-    hops: int,
-    only: bool,
-    singles: bool,
-    groups: Sequence[int] | None,
-    scopes: Sequence[str] | None,
-) -> str:
-    real = int((analysis.names.size > 1).sum())
-    parts = [f"{len(keep):,} of {real:,} names"]
-    alone = sum(1 for g in analysis.groups if g.n_names == 1)
-    if alone and not singles:
+def _note(analysis: Analysis, name_count: int, group_count: int, only: GraphFilter) -> str:
+    all_names = int((analysis.names.size > 1).sum())
+    parts = [f"{name_count:,} of {all_names:,} names"]
+    alone = sum(1 for group in analysis.groups if group.n_names == 1)
+    if alone and not only.singles:
         parts.append(f"{alone:,} colours of a single name hidden")
-    if n_groups > MAX_LANES:
-        parts.append(f"the first {MAX_LANES} of {n_groups} colour groups")
-    if len(focus):
-        parts.append(f"within {hops} {'hop' if hops == 1 else 'hops'} of the selection")
-    if only:
+    if group_count > MAX_LANES:
+        parts.append(f"the first {MAX_LANES} of {group_count} colour groups")
+    if len(only.focus):
+        hops = "hop" if only.hops == 1 else "hops"
+        parts.append(f"within {only.hops} {hops} of the selection")
+    if only.conflicts_only:
         parts.append("conflicts and their neighbours only")
-    if groups is not None:
-        parts.append(f"only {', '.join(analysis.groups[g].name for g in groups)}")
-    if scopes is not None:
-        parts.append(f"only in {', '.join(scopes)}")
+    if only.groups is not None:
+        parts.append(f"only {', '.join(analysis.groups[group].name for group in only.groups)}")
+    if only.scopes is not None:
+        parts.append(f"only in {', '.join(only.scopes)}")
     return " · ".join(parts)
 
 
@@ -474,8 +491,8 @@ def chain_path(layout: GraphLayout, names: Sequence[int]) -> list[int]:
 
     Names that are not shown are left out.
     """
-    found: list[int] = []
-    for node in (int(layout.node_of[n]) for n in names):
-        if node >= 0 and found[-1:] != [node]:
-            found.append(node)
-    return found
+    path: list[int] = []
+    for node in (int(layout.node_of[name]) for name in names):
+        if node >= 0 and path[-1:] != [node]:
+            path.append(node)
+    return path

@@ -42,10 +42,12 @@ from bokeh.plotting import figure
 from toast_lab.views.graph_layout import GraphLayout, chain_path
 from toast_lab.views.overlay import Overlay
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
+from toast_lab.views.plot_style import FONT, new_figure
 
-ROWS_AT_ONCE = 34  # more rows than this are scrolled
-ROW_PX, TEXT_PX = 16, 22  # least height of a row at first, and of one that has room for numbers
-FONT = "Inter, system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
+# more rows than this are scrolled
+ROWS_AT_ONCE = 34
+# least height of a row at first, and of one that has room for numbers
+ROW_PX, TEXT_PX = 16, 22
 # Once the browser knows how high the picture is: no more rows than have room.
 FIT = """
 const height = cb_obj.inner_height
@@ -62,25 +64,25 @@ OnSelect = Callable[[tuple[int, ...], tuple[int, ...]], None]
 
 
 def nodes_frame(layout: GraphLayout) -> pd.DataFrame:
-    """One row a marker: the table twin of the picture."""
+    """One row per marker: the table twin of the picture."""
     return pd.DataFrame(
         {
             "node": range(len(layout.nodes)),
-            "colour": [layout.lanes[n.lane].label for n in layout.nodes],
-            "row": [row_text(layout, n.y) for n in layout.nodes],
-            "where": [layout.rows[n.y].where for n in layout.nodes],
-            "side": ["" if n.track < 0 else str(n.track) for n in layout.nodes],
-            "name": [n.title for n in layout.nodes],
-            "n_names": [len(n.names) for n in layout.nodes],
-            "size": [n.sizes for n in layout.nodes],
+            "colour": [layout.lanes[node.lane].label for node in layout.nodes],
+            "row": [row_text(layout, node.y) for node in layout.nodes],
+            "where": [layout.rows[node.y].where for node in layout.nodes],
+            "side": ["" if node.track < 0 else str(node.track) for node in layout.nodes],
+            "name": [node.title for node in layout.nodes],
+            "n_names": [len(node.names) for node in layout.nodes],
+            "size": [node.sizes for node in layout.nodes],
         }
     )
 
 
-def row_text(layout: GraphLayout, row: int) -> str:
+def row_text(layout: GraphLayout, index: int) -> str:
     """Label of a row, with how often its code ran."""
-    found = layout.rows[row]
-    return f"{found.label} ×{found.repeats}" if found.repeats > 1 else found.label
+    row = layout.rows[index]
+    return f"{row.label} ×{row.repeats}" if row.repeats > 1 else row.label
 
 
 class GraphPlot:
@@ -107,14 +109,15 @@ class GraphPlot:
         self.nodes = ColumnDataSource(_node_columns(layout, overlay))
         self.conflicts = ColumnDataSource(
             {
-                "xs": [list(c.xs) for c in layout.conflicts],
-                "ys": [list(c.ys) for c in layout.conflicts],
-                "title": [c.title for c in layout.conflicts],
+                "xs": [list(conflict.xs) for conflict in layout.conflicts],
+                "ys": [list(conflict.ys) for conflict in layout.conflicts],
+                "title": [conflict.title for conflict in layout.conflicts],
             }
         )
         self.edges = ColumnDataSource(_edge_columns(layout))
         self.chain = ColumnDataSource({"xs": [], "ys": []})
-        self.tapped = ColumnDataSource()  #: its tags are what a tap hit: [markers, red lines, time]
+        #: its tags are what a tap hit: [markers, red lines, time]
+        self.tapped = ColumnDataSource()
         self._width = max(sum(lane.width for lane in layout.lanes), 2.0)
         self.figure = self._draw()
 
@@ -122,37 +125,41 @@ class GraphPlot:
     def select(
         self, names: Iterable[int], conflicts: Iterable[int] = (), chain: Sequence[int] = ()
     ) -> None:
-        """Show a selection made elsewhere; does not call ``on_select``.
+        """Show a selection, without calling ``on_select``.
 
         Args:
             names: to be marked.
             conflicts: to be marked.
             chain: names that are joined by a broad line, in order.
         """
-        picked = sorted({int(self.layout.node_of[n]) for n in names} - {-1})
+        picked = sorted({int(self.layout.node_of[name]) for name in names} - {-1})
         wanted = set(conflicts)
-        red = (
-            [i for i, c in enumerate(self.layout.conflicts) if not wanted.isdisjoint(c.conflicts)]
+        red_lines = (
+            [
+                index
+                for index, conflict in enumerate(self.layout.conflicts)
+                if not wanted.isdisjoint(conflict.conflicts)
+            ]
             if wanted
             else []
         )
         self.nodes.selected.indices = picked
-        self.conflicts.selected.indices = red
+        self.conflicts.selected.indices = red_lines
         self._show_chain(chain)
-        self._bring_into_view([self.layout.nodes[i].y for i in picked])
+        self._bring_into_view([self.layout.nodes[index].y for index in picked])
 
     def _show_chain(self, names: Sequence[int]) -> None:
-        path = [self.layout.nodes[i] for i in chain_path(self.layout, names)]
+        nodes = [self.layout.nodes[node] for node in chain_path(self.layout, names)]
         lines = {
-            "xs": [[a.x, b.x] for a, b in itertools.pairwise(path)],
-            "ys": [[a.y, b.y] for a, b in itertools.pairwise(path)],
+            "xs": [[source.x, target.x] for source, target in itertools.pairwise(nodes)],
+            "ys": [[source.y, target.y] for source, target in itertools.pairwise(nodes)],
         }
         if lines != dict(self.chain.data):
             self.chain.data = lines
 
     def _bring_into_view(self, rows: list[int]) -> None:
         view: Any = self.figure.y_range
-        if not rows or any(view.end <= y <= view.start for y in rows):
+        if not rows or any(view.end <= row <= view.start for row in rows):
             return
         half = (view.start - view.end) / 2
         middle = rows[0]
@@ -161,17 +168,19 @@ class GraphPlot:
     def _picked(self, _attr: str, _old: Any, new: Any) -> None:
         if self.on_select is None or not new:
             return
-        nodes, red = ([int(i) for i in found] for found in new[:2])
-        names = [n for i in nodes for n in self.layout.nodes[i].names]
+        nodes, red_lines = ([int(index) for index in hit] for hit in new[:2])
+        names = [name for index in nodes for name in self.layout.nodes[index].names]
         # A marker stands on its red line
-        conflicts = [] if names else [self.layout.conflicts[i] for i in red]
+        conflicts = [] if names else [self.layout.conflicts[index] for index in red_lines]
         names += [
-            n
-            for c in conflicts
-            for node in (c.source, c.target)
-            for n in self.layout.nodes[node].names
+            name
+            for conflict in conflicts
+            for node in (conflict.source, conflict.target)
+            for name in self.layout.nodes[node].names
         ]
-        self.on_select(tuple(names), tuple(k for c in conflicts for k in c.conflicts))
+        self.on_select(
+            tuple(names), tuple(number for conflict in conflicts for number in conflict.conflicts)
+        )
 
     def _tapped_twice(self, event: Any) -> None:
         row = round(event.y) if event.y is not None else -1
@@ -185,11 +194,14 @@ class GraphPlot:
     # -- view --------------------------------------------------------------------------------------
     def zoom_to(self, names: Iterable[int]) -> bool:
         """Bring names to fill the view; False if none of them is shown."""
-        picked = [self.layout.nodes[i] for i in {int(self.layout.node_of[n]) for n in names} - {-1}]
+        picked = [
+            self.layout.nodes[index]
+            for index in {int(self.layout.node_of[name]) for name in names} - {-1}
+        ]
         if not picked:
             return False
-        xs, ys = [n.x for n in picked], [n.y for n in picked]
-        self._view(min(xs) - 1.2, max(xs) + 1.2, min(ys) - 2.2, max(ys) + 2.2)
+        columns, rows = [node.x for node in picked], [node.y for node in picked]
+        self._view(min(columns) - 1.2, max(columns) + 1.2, min(rows) - 2.2, max(rows) + 2.2)
         return True
 
     def reset(self) -> None:
@@ -201,10 +213,10 @@ class GraphPlot:
         self._view(-0.1, self._width + 0.1, -0.75, max(len(self.layout.rows), 1) - 0.3)
 
     def _view(self, left: float, right: float, top: float, bottom: float) -> None:
-        x: Any = self.figure.x_range
-        y: Any = self.figure.y_range
-        x.update(start=max(left, -0.1), end=min(right, self._width + 0.1))
-        y.update(start=bottom, end=top)
+        x_range: Any = self.figure.x_range
+        y_range: Any = self.figure.y_range
+        x_range.update(start=max(left, -0.1), end=min(right, self._width + 0.1))
+        y_range.update(start=bottom, end=top)
 
     @property
     def _shown_rows(self) -> int:
@@ -220,31 +232,27 @@ class GraphPlot:
     # -- drawing -----------------------------------------------------------------------------------
     def _draw(self) -> figure:
         layout = self.layout
-        n_rows = max(len(layout.rows), 1)
-        width, shown = self._width, self._shown_rows
-        plot: Any = figure(
+        row_count = max(len(layout.rows), 1)
+        width, rows_shown = self._width, self._shown_rows
+        plot = new_figure(
+            "dimension graph",
             x_range=Range1d(start=-0.1, end=width + 0.1, bounds=(-1.0, width + 1.0)),
-            y_range=Range1d(start=shown - 0.3, end=-0.75),
+            y_range=Range1d(start=rows_shown - 0.3, end=-0.75),
             x_axis_location="above",
-            sizing_mode="stretch_both",
             min_height=320,
             toolbar_location="right",
-            tools=[],
-            output_backend="canvas",
-            name="dimension graph",
             tags=[layout.level],
         )
-        _style(plot)
         self._axes(plot)
-        self._lanes(plot, n_rows)
-        sets = self._outlines(plot)
+        self._lanes(plot, row_count)
+        set_outlines = self._outlines(plot)
         plot.quadratic(
-            "x0",
-            "y0",
-            "x1",
-            "y1",
-            "cx",
-            "cy",
+            x0="x0",
+            y0="y0",
+            x1="x1",
+            y1="y1",
+            cx="cx",
+            cy="cy",
             source=self.edges,
             line_color="hue",
             line_width="width",
@@ -260,7 +268,7 @@ class GraphPlot:
             line_cap="round",
             name="chain",
         )
-        red = plot.multi_line(
+        conflict_lines = plot.multi_line(
             "xs",
             "ys",
             source=self.conflicts,
@@ -273,7 +281,7 @@ class GraphPlot:
             nonselection_line_alpha=0.5,
             name="conflicts",
         )
-        names = plot.scatter(
+        name_markers = plot.scatter(
             "x",
             "y",
             source=self.nodes,
@@ -287,7 +295,8 @@ class GraphPlot:
             nonselection_line_alpha=0.6,
             name="names",
         )
-        names.selection_glyph = Scatter(  # a ring, and larger: seen at once, and without hue
+        # a ring, and larger: seen at once, and without hue
+        name_markers.selection_glyph = Scatter(
             x="x",
             y="y",
             size="size_on",
@@ -310,15 +319,15 @@ class GraphPlot:
                 text_font=value(FONT),
                 nonselection_text_alpha=0.8,
             )
-            room = CustomJS(
+            show_if_room = CustomJS(
                 args={"plot": plot, "texts": texts, "y": plot.y_range, "least": TEXT_PX},
                 code="texts.visible = plot.inner_height / Math.abs(y.start - y.end) >= least",
             )
-            plot.js_on_change("inner_height", room)
+            plot.js_on_change("inner_height", show_if_room)
             for end in ("start", "end"):
-                plot.y_range.js_on_change(end, room)
-        hover = HoverTool(
-            renderers=[names],
+                plot.y_range.js_on_change(end, show_if_room)
+        name_hover = HoverTool(
+            renderers=[name_markers],
             tooltips=[
                 ("name", "@title"),
                 ("size", "@sizes"),
@@ -328,37 +337,40 @@ class GraphPlot:
                 ("shown as", "@text"),
             ],
         )
-        red_hover = HoverTool(
-            renderers=[red], tooltips=[("conflict", "@title")], line_policy="interp", visible=False
+        conflict_hover = HoverTool(
+            renderers=[conflict_lines],
+            tooltips=[("conflict", "@title")],
+            line_policy="interp",
+            visible=False,
         )
         set_hover = HoverTool(
-            renderers=sets, tooltips=[("compatibility set", "@label")], visible=False
+            renderers=set_outlines, tooltips=[("compatibility set", "@label")], visible=False
         )
-        tap = TapTool(renderers=[names, red])
-        scroll = WheelPanTool(dimension="height")
-        zoom = WheelZoomTool()
+        tap = TapTool(renderers=[name_markers, conflict_lines])
+        scroll_tool = WheelPanTool(dimension="height")
+        zoom_tool = WheelZoomTool()
         plot.add_tools(
-            hover,
-            red_hover,
+            name_hover,
+            conflict_hover,
             set_hover,
             tap,
             PanTool(),
             BoxZoomTool(),
-            scroll,
-            zoom,
+            scroll_tool,
+            zoom_tool,
             ResetTool(),
             SaveTool(filename="dimension-graph"),
         )
-        plot.toolbar.active_scroll = scroll if n_rows > ROWS_AT_ONCE else None
+        plot.toolbar.active_scroll = scroll_tool if row_count > ROWS_AT_ONCE else None
         plot.toolbar.logo = None
         plot.toolbar.autohide = False
         plot.js_on_change(
             "inner_height",
-            CustomJS(args={"y": plot.y_range, "rows": shown, "row": ROW_PX}, code=FIT),
+            CustomJS(args={"y": plot.y_range, "rows": rows_shown, "row": ROW_PX}, code=FIT),
         )
         plot.on_event(DoubleTap, self._tapped_twice)
-        # One message a tap: the two sources would tell of it one after the other, and half of it is
-        # another selection.
+        # One message per tap: the two sources would report it one after the other, and half of it
+        # is another selection.
         args = {"nodes": self.nodes, "red": self.conflicts, "tapped": self.tapped}
         plot.js_on_event("tap", CustomJS(args=args, code=TAPPED))
         self.tapped.on_change("tags", self._picked)
@@ -378,11 +390,11 @@ class GraphPlot:
         if len(layout.lanes) > 12:
             plot.xaxis.major_label_orientation = 0.7
         widest = 34 if len(lanes) <= 6 else 25
-        labels = [_cut(row_text(layout, i), widest) for i in range(len(layout.rows))]
-        n = len(labels)
+        labels = [_cut(row_text(layout, row), widest) for row in range(len(layout.rows))]
+        row_count = len(labels)
         plot.yaxis.ticker = (
-            FixedTicker(ticks=list(range(n)))
-            if n <= 12
+            FixedTicker(ticks=list(range(row_count)))
+            if row_count <= 12
             else BasicTicker(min_interval=1, desired_num_ticks=20)
         )
         plot.yaxis.formatter = CustomJSTickFormatter(
@@ -397,7 +409,7 @@ class GraphPlot:
             )
         plot.ygrid.ticker = plot.yaxis.ticker
 
-    def _lanes(self, plot: figure, n_rows: int) -> None:
+    def _lanes(self, plot: figure, row_count: int) -> None:
         lanes = self.layout.lanes
         if not lanes:
             return
@@ -405,7 +417,7 @@ class GraphPlot:
             left=[lane.x - lane.width / 2 + 0.04 for lane in lanes],
             right=[lane.x + lane.width / 2 - 0.04 for lane in lanes],
             top=[-0.75] * len(lanes),
-            bottom=[n_rows - 0.3] * len(lanes),
+            bottom=[row_count - 0.3] * len(lanes),
             fill_color=[lane.style.hue for lane in lanes],
             fill_alpha=0.055,
             line_color=None,
@@ -416,9 +428,9 @@ class GraphPlot:
         if not outlines:
             return []
         columns = {
-            "xs": [list(o.xs) for o in outlines],
-            "ys": [list(o.ys) for o in outlines],
-            "label": [f"{o.title}, settled by one bit" for o in outlines],
+            "xs": [list(outline.xs) for outline in outlines],
+            "ys": [list(outline.ys) for outline in outlines],
+            "label": [f"{outline.title}, settled by one bit" for outline in outlines],
         }
         sets = plot.patches(
             "xs",
@@ -431,9 +443,11 @@ class GraphPlot:
             line_dash=[2, 3],
         )
         plot.text(
-            x=[min(o.xs) for o in outlines],
-            y=[min(o.ys) for o in outlines],
-            text=[o.title if layout.level == "names" else o.label for o in outlines],
+            x=[min(outline.xs) for outline in outlines],
+            y=[min(outline.ys) for outline in outlines],
+            text=[
+                outline.title if layout.level == "names" else outline.label for outline in outlines
+            ],
             text_align="left",
             text_baseline="bottom",
             text_font_size="10.5px",
@@ -446,31 +460,32 @@ class GraphPlot:
 
 def _node_columns(layout: GraphLayout, overlay: Overlay | None = None) -> dict[str, Any]:
     frame = nodes_frame(layout)
-    styles = [layout.lanes[n.lane].style for n in layout.nodes]
+    styles = [layout.lanes[node.lane].style for node in layout.nodes]
     folded = layout.level != "names"
-    base, grow = (12.0, 1.3) if len(layout.rows) <= 13 else (9.0, 0.8)
+    base_size, growth = (12.0, 1.3) if len(layout.rows) <= 13 else (9.0, 0.8)
     size = np.array(
         [
-            (base + (grow * math.log2(len(n.names)) if folded else 0))
-            * (1.3 if s.marker == "diamond" else 1.0)
-            for n, s in zip(layout.nodes, styles, strict=True)
+            (base_size + (growth * math.log2(len(node.names)) if folded else 0))
+            * (1.3 if style.marker == "diamond" else 1.0)
+            for node, style in zip(layout.nodes, styles, strict=True)
         ]
     )
     # The text of side 0 stands outside, on its left
-    left = np.array([n.track == 0 for n in layout.nodes], dtype=bool)
+    leftwards = np.array([node.track == 0 for node in layout.nodes], dtype=bool)
     offset = size / 2 + 2
     texts = [
-        ("" if len(n.names) == 1 else f"{n.label}") if folded else n.label for n in layout.nodes
+        ("" if len(node.names) == 1 else f"{node.label}") if folded else node.label
+        for node in layout.nodes
     ]
     return {
-        "x": np.array([n.x for n in layout.nodes]),
-        "y": np.array([n.y for n in layout.nodes], dtype=np.int32),
-        "hue": list(overlay.hues) if overlay is not None else [s.hue for s in styles],
-        "marker": [s.marker for s in styles],
+        "x": np.array([node.x for node in layout.nodes]),
+        "y": np.array([node.y for node in layout.nodes], dtype=np.int32),
+        "hue": list(overlay.hues) if overlay is not None else [style.hue for style in styles],
+        "marker": [style.marker for style in styles],
         "size": size,
         "size_on": size + 6,
-        "offset": np.where(left, -offset, offset),
-        "align": np.where(left, "right", "left").tolist(),
+        "offset": np.where(leftwards, -offset, offset),
+        "align": np.where(leftwards, "right", "left").tolist(),
         "text": list(overlay.texts) if overlay is not None else texts,
         "title": frame["name"].tolist(),
         "sizes": frame["size"].tolist(),
@@ -485,8 +500,8 @@ def _edge_columns(layout: GraphLayout) -> dict[str, Any]:
 
     They are ends and control point as plain arrays, which travel quickly.
     """
-    xs = np.array([e.xs for e in layout.edges], dtype=float).reshape(-1, 3)
-    ys = np.array([e.ys for e in layout.edges], dtype=float).reshape(-1, 3)
+    xs = np.array([edge.xs for edge in layout.edges], dtype=float).reshape(-1, 3)
+    ys = np.array([edge.ys for edge in layout.edges], dtype=float).reshape(-1, 3)
     return {
         "x0": xs[:, 0],
         "y0": ys[:, 0],
@@ -494,8 +509,8 @@ def _edge_columns(layout: GraphLayout) -> dict[str, Any]:
         "y1": ys[:, 2],
         "cx": 2 * xs[:, 1] - (xs[:, 0] + xs[:, 2]) / 2,
         "cy": 2 * ys[:, 1] - (ys[:, 0] + ys[:, 2]) / 2,
-        "hue": [layout.lanes[layout.nodes[e.source].lane].style.hue for e in layout.edges],
-        "width": np.array([1.0 + 0.7 * math.log2(e.weight) for e in layout.edges]),
+        "hue": [layout.lanes[layout.nodes[edge.source].lane].style.hue for edge in layout.edges],
+        "width": np.array([1.0 + 0.7 * math.log2(edge.weight) for edge in layout.edges]),
     }
 
 
@@ -506,29 +521,7 @@ def _lane_text(label: str, symbol: str, longest: int) -> str:
     return f"{symbol} ×{times}\n{name}" if times else f"{symbol}\n{name}"
 
 
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width * 2 // 3] + "…" + text[-(width // 3 - 1) :]
-
-
-# Hover cards follow the page's theme; their own colours are weaker than what the figure around them
-# says.
-TOOLTIP = """.bk-Tooltip {
-  --background-color: var(--tl-card, #fff) !important; --color: var(--tl-ink, #18191d) !important;
-  --divider-color: var(--tl-edge, #d7d7d8) !important; }"""
-
-
-def _style(plot: figure) -> None:
-    """Quiet axes, colours that are seen on white and on near-black."""
-    plot.stylesheets = [TOOLTIP]
-    plot.background_fill_color = None
-    plot.border_fill_color = None
-    plot.outline_line_color = None
-    plot.xgrid.grid_line_color = None
-    plot.ygrid.grid_line_color = NEUTRAL
-    plot.ygrid.grid_line_alpha = 0.13
-    for axis in plot.axis:
-        axis.axis_line_color = None
-        axis.major_tick_line_color = None
-        axis.minor_tick_line_color = None
-        axis.major_label_text_color = NEUTRAL
-        axis.major_label_text_font = FONT
+def _cut(label: str, width: int) -> str:
+    return (
+        label if len(label) <= width else label[: width * 2 // 3] + "…" + label[-(width // 3 - 1) :]
+    )

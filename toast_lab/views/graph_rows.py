@@ -3,7 +3,7 @@
 Parts of the program, functions, source lines or ops; repeated ones are one row.
 
 Code that ran several times, as the layers of a network do, is one row that says how often
-(``×18``).  Such a row can be unfolded into one row a time that it ran; the ops of a line belong to
+(``×18``).  Such a row can be unfolded into one row per run; the ops of a line belong to
 its first run, its second, and so on, in program order, and backwards in a backward pass, so that a
 number means the same layer everywhere.
 """
@@ -25,8 +25,10 @@ LEVELS = {
     "lines": "source lines, layers folded",
     "names": "dimension names",
 }
-NAMES_AT_ONCE = 120  # a program with more names than this starts at the level of colours
-FOLDED_LEVELS = ("functions", "lines")  #: where rows can be unfolded
+# a program with more names than this starts at the level of colours
+NAMES_AT_ONCE = 120
+#: where rows can be unfolded
+FOLDED_LEVELS = ("functions", "lines")
 
 
 class Row(NamedTuple):
@@ -35,9 +37,12 @@ class Row(NamedTuple):
     label: str
     where: str
     ops: tuple[int, ...]
-    repeats: int  #: how often its code ran, 1 for one run that was unfolded
-    key: str = ""  #: what ``unfolded`` calls it; empty where there is nothing to unfold
-    run: int = -1  #: which run of an unfolded row it is
+    #: how often its code ran, 1 for one run that was unfolded
+    repeats: int = 1
+    #: what ``unfolded`` calls it; empty where there is nothing to unfold
+    key: str = ""
+    #: which run of an unfolded row it is
+    run: int = -1
 
 
 def start_level(analysis: Analysis) -> str:
@@ -49,18 +54,18 @@ def phases(analysis: Analysis) -> tuple[str, ...]:
     """The part of the program that each op belongs to."""
     program = analysis.program
     backward = ["transpose(" in stack for stack in program.name_stack]
-    last = max((op for op, b in enumerate(backward) if b), default=-1)
-    out = []
+    last = max((op for op, is_backward in enumerate(backward) if is_backward), default=-1)
+    phase_of_op = []
     for op in range(program.n_ops):
         if op < program.n_arguments:
-            out.append("arguments")
+            phase_of_op.append("arguments")
         elif backward[op]:
-            out.append("backward")
+            phase_of_op.append("backward")
         else:
-            out.append("forward" if op < last or last < 0 else "update")
+            phase_of_op.append("forward" if op < last or last < 0 else "update")
     if last < 0:
-        out = ["program" if p == "forward" else p for p in out]
-    return tuple(out)
+        phase_of_op = ["program" if phase == "forward" else phase for phase in phase_of_op]
+    return tuple(phase_of_op)
 
 
 def op_scopes(analysis: Analysis) -> list[str]:
@@ -69,15 +74,15 @@ def op_scopes(analysis: Analysis) -> list[str]:
     Arguments have ``arguments``.
     """
     program = analysis.program
-    known: dict[int, str] = {}
-    out = ["arguments"] * program.n_arguments
+    scope_at: dict[int, str] = {}
+    scope_of_op = ["arguments"] * program.n_arguments
     for op in range(program.n_arguments, program.n_ops):
-        place = int(program.location[op])
-        if place not in known:
+        location = int(program.location[op])
+        if location not in scope_at:
             frame = source_lines.op_frame(program, op)
-            known[place] = source_lines.function_of(frame) if frame.file else ""
-        out.append(known[place] or program.kind[op])
-    return out
+            scope_at[location] = source_lines.function_of(frame) if frame.file else ""
+        scope_of_op.append(scope_at[location] or program.kind[op])
+    return scope_of_op
 
 
 def scopes(analysis: Analysis) -> list[str]:
@@ -93,10 +98,10 @@ def scopes(analysis: Analysis) -> list[str]:
 def op_label(analysis: Analysis, op: int) -> str:
     """``a = matmul(k, qt)``, or ``x (argument)``; long ones are cut in the middle."""
     program = analysis.program
-    results = ", ".join(program.value_name[v] for v in program.results(op))
+    results = ", ".join(program.value_name[value] for value in program.results(op))
     if op < program.n_arguments:
         return results
-    operands = [value_text(program, v) for v in program.operands(op)]
+    operands = [value_text(program, value) for value in program.operands(op)]
     text = op_text(program, op, operands)
     return f"{results} = {text}" if results else text
 
@@ -118,9 +123,10 @@ def rows(
         unfolded: keys of rows to unfold; ``*`` unfolds all.
     """
     if level == "names":
-        return tuple(Row(op_label(analysis, op), where(analysis, op), (op,), 1) for op in ops), {
-            op: i for i, op in enumerate(ops)
-        }
+        table = [
+            Row(label=op_label(analysis, op), where=where(analysis, op), ops=(op,)) for op in ops
+        ]
+        return tuple(table), {op: index for index, op in enumerate(ops)}
     key = _row_key(analysis, level)
     members: dict[str, list[int]] = {}
     places: dict[str, str] = {}
@@ -128,20 +134,25 @@ def rows(
         label, place = key(op)
         members.setdefault(label, []).append(op)
         places.setdefault(label, place)
-    found: list[Row] = []
-    for label, mine in members.items():
-        n = _repeats(analysis, mine) if places[label] else 1
-        name = label if n > 1 and level in FOLDED_LEVELS else ""
-        if name and (name in unfolded or "*" in unfolded):
-            for run, part in _runs(analysis, mine, n).items():
-                found.append(
-                    Row(f"{label} {run + 1}/{n}", places[label], tuple(part), 1, name, run)
+    table = []
+    for label, row_ops in members.items():
+        repeats = _repeats(analysis, row_ops) if places[label] else 1
+        fold_key = label if repeats > 1 and level in FOLDED_LEVELS else ""
+        folded = Row(
+            label=label, where=places[label], ops=tuple(row_ops), repeats=repeats, key=fold_key
+        )
+        if fold_key and (fold_key in unfolded or "*" in unfolded):
+            table += [
+                folded._replace(
+                    label=f"{label} {run + 1}/{repeats}", ops=tuple(part), repeats=1, run=run
                 )
+                for run, part in _runs(analysis, row_ops, repeats).items()
+            ]
         else:
-            found.append(Row(label, places[label], tuple(mine), n, name))
+            table.append(folded)
     if unfolded:
-        found.sort(key=lambda row: row.ops[0])
-    return tuple(found), {op: i for i, row in enumerate(found) for op in row.ops}
+        table.sort(key=lambda row: row.ops[0])
+    return tuple(table), {op: index for index, row in enumerate(table) for op in row.ops}
 
 
 def _row_key(analysis: Analysis, level: str) -> Callable[[int], tuple[str, str]]:
@@ -168,20 +179,20 @@ def _repeats(analysis: Analysis, ops: list[int]) -> int:
     counts: dict[int, Counter[str]] = {}
     for op in ops:
         counts.setdefault(int(program.location[op]), Counter())[program.kind[op]] += 1
-    return Counter(math.gcd(*c.values()) for c in counts.values()).most_common(1)[0][0]
+    return Counter(math.gcd(*kinds.values()) for kinds in counts.values()).most_common(1)[0][0]
 
 
-def _runs(analysis: Analysis, ops: list[int], n: int) -> dict[int, list[int]]:
+def _runs(analysis: Analysis, ops: list[int], repeats: int) -> dict[int, list[int]]:
     """Ops by the run that they belong to: the k-th part of those of the same place and kind."""
     program = analysis.program
     alike: dict[tuple[int, str], list[int]] = {}
     for op in ops:
         alike.setdefault((int(program.location[op]), program.kind[op]), []).append(op)
     runs: dict[int, list[int]] = {}
-    for mine in alike.values():
-        for i, op in enumerate(mine):
-            run = i * n // len(mine)
+    for same_ops in alike.values():
+        for index, op in enumerate(same_ops):
+            run = index * repeats // len(same_ops)
             if "transpose(" in program.name_stack[op]:
-                run = n - 1 - run
+                run = repeats - 1 - run
             runs.setdefault(run, []).append(op)
     return {run: sorted(part) for run, part in sorted(runs.items())}

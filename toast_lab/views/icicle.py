@@ -1,6 +1,6 @@
 """The search tree as an icicle.
 
-A block a place, as wide as its visits, tinted by what was found below it.
+There is a block per place, as wide as its visits and tinted by the best or mean score below it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from bokeh.models.annotations import ColorBar
 from bokeh.palettes import Cividis256
 from bokeh.plotting import figure
 
-from toast_lab.views.graph_plot import FONT, _style
 from toast_lab.views.icicle_layout import Icicle
 from toast_lab.views.palette import CONFLICT, NEUTRAL
+from toast_lab.views.plot_style import FONT, new_figure
 
 LEVELS = 6
 LEAST_ROWS = 4
@@ -37,7 +37,8 @@ LEGEND = {
     "mean_score": "mean C(s) at or below: dark is better (C(s): step time over unsharded, plus "
     "memory over the limit)",
 }
-_CHARACTER = 6.3  # pixels, on average
+# pixels, on average
+_CHARACTER = 6.3
 
 
 class Scene(NamedTuple):
@@ -46,13 +47,15 @@ class Scene(NamedTuple):
     blocks: Icicle
     labels: list[str]
     tint: np.ndarray
-    selected: int  #: place
-    kind: str  #: key of TINTS
+    #: place
+    selected: int
+    #: key of TINTS
+    kind: str
 
 
-def fold_label(n: int) -> str:
-    """Text of a block that stands for ``n`` children."""
-    return f"{n:,} more"
+def fold_label(child_count: int) -> str:
+    """Text of a block that stands for ``child_count`` children."""
+    return f"{child_count:,} more"
 
 
 def fitted(text: str, pixels: float) -> str:
@@ -77,8 +80,8 @@ def tint_range(tint: np.ndarray) -> tuple[float, float]:
     known = tint[np.isfinite(tint)]
     if not len(known):
         return 0.0, 1.0
-    low, high = float(known.min()), float(np.quantile(known, 0.9))
-    return low, high if high > low else low + max(abs(low) * 1e-3, 1e-9)
+    lowest, highest = float(known.min()), float(np.quantile(known, 0.9))
+    return lowest, highest if highest > lowest else lowest + max(abs(lowest) * 1e-3, 1e-9)
 
 
 class IciclePlot:
@@ -86,16 +89,17 @@ class IciclePlot:
 
     Attributes:
         figure: the Bokeh figure.
-        source: one row a block.
+        source: one row per block.
         on_tap: called with the number of the block that was tapped.
     """
 
     def __init__(self, on_tap: Callable[[int], None] | None = None) -> None:
         self.on_tap = on_tap
         self.scene: Scene | None = None
-        self._wide = 800.0  # pixels of the picture's inside, until the browser tells
+        # pixels of the picture's inside, until the browser tells
+        self._wide = 800.0
         self._rows = LEAST_ROWS
-        self.source = ColumnDataSource({k: [] for k in _COLUMNS})
+        self.source = ColumnDataSource({column: [] for column in _COLUMNS})
         self.mapper = LinearColorMapper(
             palette=tuple(Cividis256), low=0.0, high=1.0, nan_color=FOLD
         )
@@ -110,68 +114,65 @@ class IciclePlot:
     def show(self, scene: Scene) -> None:
         """Draw another scene."""
         self.scene = scene
-        b = scene.blocks
-        low, high = tint_range(scene.tint)
-        if (self.mapper.low, self.mapper.high) != (low, high):
-            self.mapper.update(low=low, high=high)
+        blocks = scene.blocks
+        lowest, highest = tint_range(scene.tint)
+        if (self.mapper.low, self.mapper.high) != (lowest, highest):
+            self.mapper.update(low=lowest, high=highest)
         self.bar.title = LEGEND[scene.kind]
         # Never fewer, or blocks move from under the pointer
-        self._rows = max(self._rows, int(b.level.max()) + 1)
-        view: Any = self.figure.y_range
-        if view.start != self._rows:
-            view.start = self._rows
-        words = [
+        self._rows = max(self._rows, int(blocks.level.max()) + 1)
+        y_range: Any = self.figure.y_range
+        if y_range.start != self._rows:
+            y_range.start = self._rows
+        captions = [
             fitted(text, (right - left) * self._wide)
             for text, left, right in zip(
-                scene.labels, b.left.tolist(), b.right.tolist(), strict=True
+                scene.labels, blocks.left.tolist(), blocks.right.tolist(), strict=True
             )
         ]
-        part = np.nan_to_num((scene.tint - low) / (high - low), nan=1.0)
-        picked = (b.place == scene.selected) & (b.folded == 0)
+        shades = np.nan_to_num((scene.tint - lowest) / (highest - lowest), nan=1.0)
+        picked = (blocks.place == scene.selected) & (blocks.folded == 0)
         self.source.data = {
-            "left": b.left,
-            "right": b.right,
-            "top": b.level.astype(float),
-            "bottom": b.level + 0.94,
-            "middle": b.level + 0.47,
+            "left": blocks.left,
+            "right": blocks.right,
+            "top": blocks.level.astype(float),
+            "bottom": blocks.level + 0.94,
+            "middle": blocks.level + 0.47,
             "tint": scene.tint,
-            "text": words,
+            "text": captions,
             "action": scene.labels,
-            "visits": b.visits,
-            "ink": ["#ffffff" if p < 0.55 else "#10151c" for p in part.tolist()],
-            "line": [CONFLICT if p else NEUTRAL for p in picked.tolist()],
-            "width": [3.0 if p else 1.0 for p in picked.tolist()],
+            "visits": blocks.visits,
+            "ink": ["#ffffff" if share < 0.55 else "#10151c" for share in shades.tolist()],
+            "line": [CONFLICT if chosen else NEUTRAL for chosen in picked.tolist()],
+            "width": [3.0 if chosen else 1.0 for chosen in picked.tolist()],
             "shown": [
-                f"{t:.4f}" if np.isfinite(t) else "click to unfold" for t in scene.tint.tolist()
+                f"{tint:.4f}" if np.isfinite(tint) else "click to unfold"
+                for tint in scene.tint.tolist()
             ],
         }
 
     def clear(self) -> None:
         """Draw nothing."""
         self.scene = None
-        self.source.data = {k: [] for k in _COLUMNS}
+        self.source.data = {column: [] for column in _COLUMNS}
 
     def _tapped(self, event: Any) -> None:
-        found = self.scene.blocks.at(event.x, event.y) if self.scene is not None else None
-        if found is not None and self.on_tap is not None:
-            self.on_tap(found)
+        block = self.scene.blocks.at(event.x, event.y) if self.scene is not None else None
+        if block is not None and self.on_tap is not None:
+            self.on_tap(block)
 
     def _draw(self) -> figure:
-        plot: Any = figure(
+        plot = new_figure(
+            "search tree",
             x_range=Range1d(start=0, end=1, bounds=(0, 1)),
             y_range=Range1d(start=LEVELS + 1, end=0, bounds=(0, LEVELS + 1)),
-            sizing_mode="stretch_both",
             min_height=180,
-            tools=[],
-            output_backend="canvas",
-            name="search tree",
             toolbar_location=None,
         )
-        _style(plot)
         plot.grid.visible = False
         plot.xaxis.visible = False
-        plot.yaxis.ticker = FixedTicker(ticks=[d + 0.5 for d in range(LEVELS + 1)])
-        plot.yaxis.major_label_overrides = {d + 0.5: str(d) for d in range(LEVELS + 1)}
+        plot.yaxis.ticker = FixedTicker(ticks=[depth + 0.5 for depth in range(LEVELS + 1)])
+        plot.yaxis.major_label_overrides = {depth + 0.5: str(depth) for depth in range(LEVELS + 1)}
         plot.yaxis.axis_label = "actions further"
         plot.yaxis.axis_label_text_color = NEUTRAL
         plot.yaxis.axis_label_text_font_style = "normal"

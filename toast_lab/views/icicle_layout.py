@@ -10,15 +10,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-OPENED = 8  #: times as many children of a place whose fold was opened
+#: times as many children of a place whose fold was opened
+OPENED = 8
 
 
 class Icicle(NamedTuple):
     """Blocks as columns; the root is the first one, with left 0 and right 1."""
 
-    place: np.ndarray  #: the place, or for a fold the place whose children are folded
-    folded: np.ndarray  #: children that this block stands for; 0: it is a place
-    level: np.ndarray  #: 0 for the root
+    #: the place, or for a fold the place whose children are folded
+    place: np.ndarray
+    #: children that this block stands for; 0: it is a place
+    folded: np.ndarray
+    #: 0 for the root
+    level: np.ndarray
     left: np.ndarray
     right: np.ndarray
     visits: np.ndarray
@@ -54,45 +58,64 @@ def icicle(
     none = np.zeros(1, np.int64)
     parts = [(np.array([root]), none, none, np.zeros(1), visits[[root]])]
     shown, left = np.array([root]), np.zeros(1)
-    slot = np.full(len(parent), -1)
+    position_of = np.full(len(parent), -1)
     generous = np.zeros(len(parent), bool)
     generous[list(opened)] = True
     for level in range(1, levels + 1):
-        slot[shown] = np.arange(len(shown))
-        below = np.flatnonzero((visits > 0) & (parent >= 0))
-        above = slot[parent[below]]  # as a place in ``shown``
-        below, above = below[above >= 0], above[above >= 0]
-        slot[shown] = -1
-        if not len(below):
+        position_of[shown] = np.arange(len(shown))
+        children = np.flatnonzero((visits > 0) & (parent >= 0))
+        # as a place in ``shown``
+        parents = position_of[parent[children]]
+        children, parents = children[parents >= 0], parents[parents >= 0]
+        position_of[shown] = -1
+        if not len(children):
             break
-        order = np.lexsort((-visits[below], above))
-        below, above = below[order], above[order]
-        count = visits[below]
-        size = np.bincount(above, minlength=len(shown))
-        first = np.cumsum(size) - size
-        more = np.where(generous[shown], OPENED, 1)
-        drawn = (np.arange(len(below)) - first[above] < (widest * more)[above]) & (
-            count >= (least * whole / more)[above]
+        by_visits = np.lexsort((-visits[children], parents))
+        children, parents = children[by_visits], parents[by_visits]
+        child_visits = visits[children]
+        child_counts = np.bincount(parents, minlength=len(shown))
+        first_child = np.cumsum(child_counts) - child_counts
+        widening = np.where(generous[shown], OPENED, 1)
+        drawn = (np.arange(len(children)) - first_child[parents] < (widest * widening)[parents]) & (
+            child_visits >= (least * whole / widening)[parents]
         )
         # A fold of one child says no more than the child, unless that is too narrow to be seen.
-        fold = np.bincount(above, ~drawn, minlength=len(shown)).astype(int)
-        drawn |= (fold[above] == 1) & (count >= least * whole)
-        fold = np.bincount(above, ~drawn, minlength=len(shown)).astype(int)
-        before = np.cumsum(count) - count
-        begin = left[above] + (before - before[np.minimum(first, len(below) - 1)][above]) / whole
-        kept, folds = below[drawn], np.flatnonzero(fold)
-        together = np.bincount(above, np.where(drawn, count, 0), minlength=len(shown))
-        hidden = np.bincount(above, np.where(drawn, 0, count), minlength=len(shown))
+        folded_children = np.bincount(parents, ~drawn, minlength=len(shown)).astype(int)
+        drawn |= (folded_children[parents] == 1) & (child_visits >= least * whole)
+        folded_children = np.bincount(parents, ~drawn, minlength=len(shown)).astype(int)
+        before = np.cumsum(child_visits) - child_visits
+        left_edge = (
+            left[parents]
+            + (before - before[np.minimum(first_child, len(children) - 1)][parents]) / whole
+        )
+        drawn_children, folding = children[drawn], np.flatnonzero(folded_children)
+        drawn_visits = np.bincount(parents, np.where(drawn, child_visits, 0), minlength=len(shown))
+        hidden_visits = np.bincount(parents, np.where(drawn, 0, child_visits), minlength=len(shown))
         parts += [
-            (kept, np.zeros(len(kept), int), np.full(len(kept), level), begin[drawn], count[drawn]),
             (
-                shown[folds],
-                fold[folds],
-                np.full(len(folds), level),
-                (left + together / whole)[folds],
-                hidden[folds],
+                drawn_children,
+                np.zeros(len(drawn_children), int),
+                np.full(len(drawn_children), level),
+                left_edge[drawn],
+                child_visits[drawn],
+            ),
+            (
+                shown[folding],
+                folded_children[folding],
+                np.full(len(folding), level),
+                (left + drawn_visits / whole)[folding],
+                hidden_visits[folding],
             ),
         ]
-        shown, left = kept, begin[drawn]
-    place, folded, level_of, start, n = (np.concatenate([p[i] for p in parts]) for i in range(5))
-    return Icicle(place, folded, level_of, start, start + n / whole, n.astype(np.int64))
+        shown, left = drawn_children, left_edge[drawn]
+    place, folded, level_of, start, visit_count = (
+        np.concatenate([part[column] for part in parts]) for column in range(5)
+    )
+    return Icicle(
+        place=place,
+        folded=folded,
+        level=level_of,
+        left=start,
+        right=start + visit_count / whole,
+        visits=visit_count.astype(np.int64),
+    )

@@ -1,4 +1,4 @@
-"""What is known about one name or one conflict, as pairs of (label, text) and as frames."""
+"""Facts about one name, op or conflict, as pairs of (label, text) and as frames."""
 
 from __future__ import annotations
 
@@ -23,46 +23,52 @@ def use_op(analysis: Analysis, use: int) -> int:
 
 def name_facts(analysis: Analysis, name: int) -> Facts:
     """Everything about one dimension name."""
-    program, dims = analysis.program, analysis.names
-    op = int(dims.op[name])
+    program, table = analysis.program, analysis.names
+    op = int(table.op[name])
     defined = [
-        f"{program.value_name[v]} dim {d} of [{', '.join(map(str, program.dims(v)))}]"
-        for v in program.results(op)
-        for d, n in enumerate(program.def_names(v))
-        if n == name
+        f"{program.value_name[value]} dim {dim} of [{', '.join(map(str, program.dims(value)))}]"
+        for value in program.results(op)
+        for dim, dim_name in enumerate(program.def_names(value))
+        if dim_name == name
     ]
     used = [
-        f"{program.value_name[int(program.use_value[u])]} dim {d}"
-        for u in program.uses(op)
-        for d, n in enumerate(program.use_names(u))
-        if n == name
+        f"{program.value_name[int(program.use_value[use])]} dim {dim}"
+        for use in program.uses(op)
+        for dim, dim_name in enumerate(program.use_names(use))
+        if dim_name == name
     ]
-    after = [int(n) for n in dims.successor[dims.ptr[name] : dims.ptr[name + 1]]]
+    following = [
+        int(dim_name) for dim_name in table.successor[table.ptr[name] : table.ptr[name + 1]]
+    ]
     frame = source_lines.op_frame(program, op)
     facts = [
         ("name", analysis.name_text[name]),
         ("colour", analysis.dim_text(name)),
-        ("size", str(int(dims.size[name]))),
+        ("size", str(int(table.size[name]))),
         ("splits", op_label(analysis, op)),
         ("defines", "; ".join(defined) or "nothing: it is reduced away"),
         ("uses", "; ".join(used) or "none"),
-        ("goes on to", _some([op_label(analysis, int(dims.op[n])) for n in after]) or "nowhere"),
+        (
+            "goes on to",
+            _some([op_label(analysis, int(table.op[dim_name])) for dim_name in following])
+            or "nowhere",
+        ),
         ("kind of factor", FACTOR_CLASSES[int(program.factor_class[name])].replace("_", " ")),
         ("line", frame.short or "unknown"),
         ("source", source_lines.source_text(frame)),
     ]
-    mine = [c.index for c in analysis.conflicts if name in c.sides]
-    if mine:
-        facts.append(("conflicts", _some([str(k) for k in mine])))
-    return [(k, v) for k, v in facts if v]
+    own_conflicts = [conflict.index for conflict in analysis.conflicts if name in conflict.sides]
+    if own_conflicts:
+        facts.append(("conflicts", _some([str(conflict) for conflict in own_conflicts])))
+    return [(label, value) for label, value in facts if value]
 
 
 def op_facts(analysis: Analysis, op: int) -> Facts:
     """What an op computes, and where it is written."""
     program, frame = analysis.program, source_lines.op_frame(analysis.program, op)
     shapes = [
-        f"{program.value_name[v]} [{', '.join(map(str, program.dims(v)))}]"
-        for v in program.results(op)
+        f"{program.value_name[value]} [{', '.join(map(str, program.dims(value)))}]"
+        for value in program.results(op)
     ]
     facts = [
         ("op", op_label(analysis, op)),
@@ -70,38 +76,39 @@ def op_facts(analysis: Analysis, op: int) -> Facts:
         ("line", frame.short or "unknown"),
         ("source", source_lines.source_text(frame)),
     ]
-    return [(k, v) for k, v in facts if v]
+    return [(label, value) for label, value in facts if value]
 
 
 def conflict_facts(analysis: Analysis, conflict: int) -> Facts:
     """Everything about one conflict."""
-    found = analysis.conflicts[conflict]
-    owner = analysis.compatibility_sets[found.set]
-    place = found.places[0]
+    record = analysis.conflicts[conflict]
+    owner = analysis.compatibility_sets[record.set]
+    place = record.places[0]
     program = analysis.program
     op = use_op(analysis, place.use) if place.use >= 0 else int(program.value_op[place.value])
     frame = source_lines.op_frame(program, op)
     tied = [
-        s.index
-        for s in analysis.compatibility_sets
-        if s.resolution == owner.resolution and s.index != owner.index
+        other.index
+        for other in analysis.compatibility_sets
+        if other.resolution == owner.resolution and other.index != owner.index
     ]
     boxes = boxed_with(analysis, conflict)
     facts = [
-        ("conflict", f"{conflict}, colour {analysis.colour_name[found.colour]}"),
-        ("meets on", _some([_place(analysis, p) for p in found.places], 1)),
-        ("side 0", _side(analysis, found.sides[0])),
-        ("side 1", _side(analysis, found.sides[1])),
+        ("conflict", f"{conflict}, colour {analysis.colour_name[record.colour]}"),
+        ("meets on", _some([_place(analysis, place) for place in record.places], 1)),
+        ("side 0", _side(analysis, record.sides[0])),
+        ("side 1", _side(analysis, record.sides[1])),
         ("set", f"{owner.index}, {len(owner.conflicts)} conflicts settled by one bit"),
         (
             "tied sets",
-            _some([str(s) for s in tied]) + (" (repeated layers, same bit)" if tied else ""),
+            _some([str(other) for other in tied])
+            + (" (repeated layers, same bit)" if tied else ""),
         ),
-        ("boxed with", _some([f"{k} ({place_text(analysis, k)})" for k in boxes])),
+        ("boxed with", _some([f"{number} ({place_text(analysis, number)})" for number in boxes])),
         ("line", frame.short or "unknown"),
         ("source", source_lines.source_text(frame)),
     ]
-    return [(k, v) for k, v in facts if v]
+    return [(label, text) for label, text in facts if text]
 
 
 def chain(analysis: Analysis, conflict: int) -> list[int]:
@@ -110,72 +117,74 @@ def chain(analysis: Analysis, conflict: int) -> list[int]:
     Links may be followed in either direction.
     """
     start, goal = analysis.conflicts[conflict].sides
-    beside: dict[int, list[int]] = {}
-    for a, b in zip(analysis.names.source.tolist(), analysis.names.target.tolist(), strict=True):
-        beside.setdefault(a, []).append(b)
-        beside.setdefault(b, []).append(a)
-    came: dict[int, int] = {start: -1}
+    neighbours: dict[int, list[int]] = {}
+    for first, second in zip(
+        analysis.names.source.tolist(), analysis.names.target.tolist(), strict=True
+    ):
+        neighbours.setdefault(first, []).append(second)
+        neighbours.setdefault(second, []).append(first)
+    previous: dict[int, int] = {start: -1}
     queue = deque([start])
-    while queue and goal not in came:
-        here = queue.popleft()
-        for there in beside.get(here, ()):
-            if there not in came:
-                came[there] = here
-                queue.append(there)
-    path: list[int] = []
-    here = goal if goal in came else -1
-    while here >= 0:
-        path.append(here)
-        here = came[here]
-    return path[::-1]
+    while queue and goal not in previous:
+        name = queue.popleft()
+        for other in neighbours.get(name, ()):
+            if other not in previous:
+                previous[other] = name
+                queue.append(other)
+    names: list[int] = []
+    name = goal if goal in previous else -1
+    while name >= 0:
+        names.append(name)
+        name = previous[name]
+    return names[::-1]
 
 
 def boxed_with(analysis: Analysis, conflict: int) -> list[int]:
     """Conflicts one box away: M takes both names of one to both names of the other."""
-    dims = analysis.names
-    after = [
-        {int(n) for n in dims.successor[dims.ptr[name] : dims.ptr[name + 1]]}
+    table = analysis.names
+    followers = [
+        {int(follower) for follower in table.successor[table.ptr[name] : table.ptr[name + 1]]}
         for name in analysis.conflicts[conflict].sides
     ]
-    found = []
-    for k in analysis.compatibility_sets[analysis.conflicts[conflict].set].conflicts:
-        other = analysis.conflicts[k]
-        down = other.sides[0] in after[0] and other.sides[1] in after[1]
-        mine = analysis.conflicts[conflict].sides
-        up = all(
-            m in dims.successor[dims.ptr[o] : dims.ptr[o + 1]]
-            for m, o in zip(mine, other.sides, strict=True)
+    boxed = []
+    for candidate in analysis.compatibility_sets[analysis.conflicts[conflict].set].conflicts:
+        other = analysis.conflicts[candidate]
+        box_below = other.sides[0] in followers[0] and other.sides[1] in followers[1]
+        own_sides = analysis.conflicts[conflict].sides
+        box_above = all(
+            own_name in table.successor[table.ptr[other_name] : table.ptr[other_name + 1]]
+            for own_name, other_name in zip(own_sides, other.sides, strict=True)
         )
-        if k != conflict and (down or up):
-            found.append(k)
-    return found
+        if candidate != conflict and (box_below or box_above):
+            boxed.append(candidate)
+    return boxed
 
 
 def conflicts_frame(analysis: Analysis) -> pd.DataFrame:
-    """One row a conflict."""
-    rows = []
-    for c in analysis.conflicts:
-        place = c.places[0]
+    """One row per conflict."""
+    table = []
+    for conflict in analysis.conflicts:
+        place = conflict.places[0]
         op = (
             use_op(analysis, place.use)
             if place.use >= 0
             else int(analysis.program.value_op[place.value])
         )
-        rows.append(
+        table.append(
             {
-                "conflict": c.index,
-                "colour": analysis.colour_name[c.colour],
-                "tensor": place_text(analysis, c.index),
+                "conflict": conflict.index,
+                "colour": analysis.colour_name[conflict.colour],
+                "tensor": place_text(analysis, conflict.index),
                 "dims": f"{place.first_dim} × {place.second_dim}",
-                "side 0": analysis.name_text[c.sides[0]],
-                "side 1": analysis.name_text[c.sides[1]],
-                "set": c.set,
-                "bit": analysis.compatibility_sets[c.set].resolution,
+                "side 0": analysis.name_text[conflict.sides[0]],
+                "side 1": analysis.name_text[conflict.sides[1]],
+                "set": conflict.set,
+                "bit": analysis.compatibility_sets[conflict.set].resolution,
                 "line": where(analysis, op),
             }
         )
     return pd.DataFrame(
-        rows,
+        table,
         columns=["conflict", "colour", "tensor", "dims", "side 0", "side 1", "set", "bit", "line"],
     )
 

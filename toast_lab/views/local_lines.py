@@ -12,7 +12,8 @@ from toast_lab.views.graph_layout import where
 from toast_lab.views.program_table import Segment
 
 COLLECTIVE = "var(--tl-code, #9a4b00)"
-CHANGED = "▸ "  #: before lines that the listing before did not have
+#: before lines that the listing before did not have
+CHANGED = "▸ "
 MAX_LINES = 1500
 
 
@@ -34,7 +35,7 @@ class LocalLines(NamedTuple):
 
 def local_lines(
     analysis: Analysis,
-    found: Sequence[ListingLine],
+    listing: Sequence[ListingLine],
     before: Sequence[ListingLine] = (),
     *,
     short: bool = False,
@@ -43,37 +44,37 @@ def local_lines(
 
     Args:
         analysis: of the program.
-        found: the listing.
+        listing: of the plan.
         before: that of the plan before; lines that it does not have are marked, none if it is
             empty.
         short: only collectives, and ops whose line changed.
     """
-    known = Counter(line.text for line in before)
+    remaining = Counter(line.text for line in before)
     changed = []
-    for line in found:
-        known[line.text] -= 1
-        changed.append(bool(before) and known[line.text] < 0)
-    gone = sum(n for n in known.values() if n > 0)
-    picked = [
-        (line, new)
-        for line, new in zip(found, changed, strict=True)
-        if not short or line.collective or new
+    for line in listing:
+        remaining[line.text] -= 1
+        changed.append(bool(before) and remaining[line.text] < 0)
+    gone_count = sum(count for count in remaining.values() if count > 0)
+    chosen = [
+        (line, is_new)
+        for line, is_new in zip(listing, changed, strict=True)
+        if not short or line.collective or is_new
     ]
     shown = [
-        LocalLine(line.op, _segments(line, new, bool(before)), where(analysis, line.op), new)
-        for line, new in picked[:MAX_LINES]
+        LocalLine(line.op, _segments(line, is_new, bool(before)), where(analysis, line.op), is_new)
+        for line, is_new in chosen[:MAX_LINES]
     ]
-    sent = sum(1 for line in found if line.collective)
-    note = f"{len(found):,} lines, {sent:,} collectives"
+    collective_count = sum(1 for line in listing if line.collective)
+    note = f"{len(listing):,} lines, {collective_count:,} collectives"
     if before:
-        note += f"; {sum(changed):,} lines are new ({CHANGED.strip()}), {gone:,} are gone"
-    if len(picked) > MAX_LINES:
-        note += f"; the first {MAX_LINES:,} of {len(picked):,} are shown"
+        note += f"; {sum(changed):,} lines are new ({CHANGED.strip()}), {gone_count:,} are gone"
+    if len(chosen) > MAX_LINES:
+        note += f"; the first {MAX_LINES:,} of {len(chosen):,} are shown"
     return LocalLines(tuple(shown), note)
 
 
-def _segments(line: ListingLine, new: bool, marked: bool) -> tuple[Segment, ...]:
-    mark = [Segment(CHANGED if new else "  ", COLLECTIVE if new else "")] if marked else []
+def _segments(line: ListingLine, is_new: bool, marked: bool) -> tuple[Segment, ...]:
+    mark = [Segment(CHANGED if is_new else "  ", COLLECTIVE if is_new else "")] if marked else []
     indent = "  " * line.depth
     if not line.name:
         return (*mark, Segment(indent + line.right))

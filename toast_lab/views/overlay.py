@@ -1,6 +1,4 @@
-"""What the markers of the dimension graph are coloured by.
-
-Colour, size, bytes, share of the time, axes of a plan.
+"""Colour the markers of the dimension graph by colour, size, bytes, time or axes of a plan.
 
 An overlay gives every marker of a layout a hue and a short text, so that hue is never the only cue,
 and a key that says what the hues mean.  Numbers go on a logarithmic scale of one hue family that is
@@ -34,7 +32,8 @@ OVERLAYS = {
     "axis": "mesh axis of a plan",
 }
 OF_A_PLAN = ("cost", "axis")
-SCALE = ("#8fb4d9", "#5f93c9", "#3a75b5", "#7a5aa6", "#a8438f", "#b0305f")  #: least to most
+#: least to most
+SCALE = ("#8fb4d9", "#5f93c9", "#3a75b5", "#7a5aa6", "#a8438f", "#b0305f")
 WHOLE = "whole"
 
 
@@ -43,14 +42,15 @@ class Overlay(NamedTuple):
 
     hues: tuple[str, ...]
     texts: tuple[str, ...]
-    key: tuple[tuple[str, str], ...]  #: (hue, meaning)
+    #: (hue, meaning)
+    key: tuple[tuple[str, str], ...]
     about: str
 
 
 def overlay(
     analysis: Analysis,
     layout: GraphLayout,
-    what: str,
+    subject: str,
     plan: ShardingPlan | None = None,
     cost: Cost | None = None,
 ) -> Overlay | None:
@@ -59,24 +59,24 @@ def overlay(
     Args:
         analysis: of the program.
         layout: the markers.
-        what: a key of ``OVERLAYS``.
+        subject: a key of ``OVERLAYS``.
         plan: whose axes are shown by ``axis``.
         cost: of that plan, whose times are shown by ``cost``.
     """
-    if what == "size":
+    if subject == "size":
         return _numbers(
-            [float(analysis.names.size[list(n.names)].max()) for n in layout.nodes],
+            [float(analysis.names.size[list(node.names)].max()) for node in layout.nodes],
             _whole_text,
             _SIZE,
         )
-    if what == "bytes":
+    if subject == "bytes":
         carried = name_bytes(analysis)
         return _numbers(
-            [float(carried[list(n.names)].sum()) for n in layout.nodes], bytes_text, _BYTES
+            [float(carried[list(node.names)].sum()) for node in layout.nodes], bytes_text, _BYTES
         )
-    if what == "cost" and cost is not None:
+    if subject == "cost" and cost is not None:
         return _numbers(_shares(analysis, layout, cost), _share_text, _COST)
-    if what == "axis" and plan is not None:
+    if subject == "axis" and plan is not None:
         return _axes(layout, name_axes(analysis, plan), plan.mesh.axes)
     return None
 
@@ -93,11 +93,11 @@ def name_bytes(analysis: Analysis) -> np.ndarray:
     """[N] bytes of the whole values that are defined with each name."""
     program = analysis.program
     value = program.dim_value
-    found = np.zeros(analysis.names.n)
+    bytes_of_name = np.zeros(analysis.names.n)
     # A value with a name twice counts once
-    seen = np.unique(np.stack([program.def_dim_factor, value]), axis=1)
-    np.add.at(found, seen[0], value_bytes(program)[seen[1]])
-    return found
+    name_and_value = np.unique(np.stack([program.def_dim_factor, value]), axis=1)
+    np.add.at(bytes_of_name, name_and_value[0], value_bytes(program)[name_and_value[1]])
+    return bytes_of_name
 
 
 def name_axes(analysis: Analysis, plan: ShardingPlan) -> list[tuple[str, ...]]:
@@ -106,13 +106,18 @@ def name_axes(analysis: Analysis, plan: ShardingPlan) -> list[tuple[str, ...]]:
     Those its op is split along, and those its values are kept on.
     """
     program, axes = analysis.program, plan.mesh.axes
-    on = np.zeros((analysis.names.n, len(axes)), dtype=bool)
-    for a in range(len(axes)):
-        split = plan.op_factor[:, a]
-        on[split[split >= 0], a] = True
-        kept = np.flatnonzero(plan.value_dim[:, a] >= 0)
-        on[program.def_dim_factor[program.shape_ptr[kept] + plan.value_dim[kept, a]], a] = True
-    return [tuple(axis for axis, yes in zip(axes, row, strict=True) if yes) for row in on.tolist()]
+    is_cut = np.zeros((analysis.names.n, len(axes)), dtype=bool)
+    for axis_index in range(len(axes)):
+        split = plan.op_factor[:, axis_index]
+        is_cut[split[split >= 0], axis_index] = True
+        kept = np.flatnonzero(plan.value_dim[:, axis_index] >= 0)
+        is_cut[
+            program.def_dim_factor[program.shape_ptr[kept] + plan.value_dim[kept, axis_index]],
+            axis_index,
+        ] = True
+    return [
+        tuple(axis for axis, yes in zip(axes, row, strict=True) if yes) for row in is_cut.tolist()
+    ]
 
 
 def _shares(analysis: Analysis, layout: GraphLayout, cost: Cost) -> list[float]:
@@ -120,47 +125,62 @@ def _shares(analysis: Analysis, layout: GraphLayout, cost: Cost) -> list[float]:
     for row in cost.ops:
         time_s[row.op] += row.time_s
     total = float(time_s.sum()) or 1.0
-    op = analysis.names.op
-    return [float(time_s[np.unique(op[list(n.names)])].sum()) / total for n in layout.nodes]
+    op_of_name = analysis.names.op
+    return [
+        float(time_s[np.unique(op_of_name[list(node.names)])].sum()) / total
+        for node in layout.nodes
+    ]
 
 
 def _numbers(values: list[float], write: Callable[[float], str], about: str) -> Overlay:
     """Steps of a logarithmic scale; zero has no hue."""
-    positive = [v for v in values if v > 0]
-    low, high = (min(positive), max(positive)) if positive else (1.0, 1.0)
-    low = max(low, high * 1e-6)
-    span = math.log(high / low) or 1.0
-    top = len(SCALE) - 1
+    positive = [value for value in values if value > 0]
+    lowest, highest = (min(positive), max(positive)) if positive else (1.0, 1.0)
+    lowest = max(lowest, highest * 1e-6)
+    log_range = math.log(highest / lowest) or 1.0
+    last_step = len(SCALE) - 1
 
-    def step(v: float) -> int:
+    def step(value: float) -> int:
         return (
-            top
-            if v >= high
-            else max(0, min(top, int(math.log(max(v, low) / low) / span * len(SCALE))))
+            last_step
+            if value >= highest
+            else max(
+                0,
+                min(last_step, int(math.log(max(value, lowest) / lowest) / log_range * len(SCALE))),
+            )
         )
 
-    hues = tuple(SCALE[step(v)] if v > 0 else NEUTRAL for v in values)
-    edges = [low * math.exp(span * i / len(SCALE)) for i in range(len(SCALE))]
-    used = sorted({step(v) for v in positive})
-    key = [(SCALE[i], f"from {write(edges[i])}" if i else f"from {write(low)}") for i in used]
+    hues = tuple(SCALE[step(value)] if value > 0 else NEUTRAL for value in values)
+    thresholds = [lowest * math.exp(log_range * index / len(SCALE)) for index in range(len(SCALE))]
+    used_steps = sorted({step(value) for value in positive})
+    key = [
+        (SCALE[index], f"from {write(thresholds[index])}" if index else f"from {write(lowest)}")
+        for index in used_steps
+    ]
     if len(positive) < len(values):
         key.append((NEUTRAL, "none"))
-    return Overlay(hues, tuple(write(v) if v > 0 else "" for v in values), tuple(key), about)
+    return Overlay(
+        hues, tuple(write(value) if value > 0 else "" for value in values), tuple(key), about
+    )
 
 
-def _axes(layout: GraphLayout, on: list[tuple[str, ...]], axes: tuple[str, ...]) -> Overlay:
-    hue: dict[str, str] = {}
+def _axes(
+    layout: GraphLayout, axes_of_name: list[tuple[str, ...]], axes: tuple[str, ...]
+) -> Overlay:
+    hue_of_axes: dict[str, str] = {}
     hues, texts = [], []
     for node in layout.nodes:
-        counts = Counter("+".join(on[n]) or WHOLE for n in node.names)
-        cut = [text for text, _ in counts.most_common() if text != WHOLE]
-        text = cut[0] if cut else WHOLE
+        counts = Counter("+".join(axes_of_name[name]) or WHOLE for name in node.names)
+        cutting_axes = [text for text, _ in counts.most_common() if text != WHOLE]
+        text = cutting_axes[0] if cutting_axes else WHOLE
         if text != WHOLE:
-            hue.setdefault(text, style(len(hue)).hue)
-        hues.append(hue.get(text, NEUTRAL))
+            hue_of_axes.setdefault(text, style(len(hue_of_axes)).hue)
+        hues.append(hue_of_axes.get(text, NEUTRAL))
         share = counts[text] / len(node.names)
         texts.append("" if text == WHOLE else text if share == 1 else f"{text} {share:.0%}")
-    key = [(h, text) for text, h in hue.items()] + ([(NEUTRAL, WHOLE)] if NEUTRAL in hues else [])
+    key = [(hue, text) for text, hue in hue_of_axes.items()] + (
+        [(NEUTRAL, WHOLE)] if NEUTRAL in hues else []
+    )
     about = (
         f"the mesh axis ({', '.join(axes)}) that cuts the dim; a per cent says how many of a "
         "marker's names"

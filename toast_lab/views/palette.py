@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-CONFLICT = "#d62839"  #: conflicts, the memory limit, and nothing else
-NEUTRAL = "#727e8c"  #: text and lines that must be seen on white and on near-black
+#: conflicts, the memory limit, and nothing else
+CONFLICT = "#d62839"
+#: text and lines that must be seen on white and on near-black
+NEUTRAL = "#727e8c"
 ACCENT = "#1f6feb"
 
 # (hue, marker): at least 3:1 against white and against the dark theme's cards.  Chosen one after

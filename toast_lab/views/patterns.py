@@ -1,8 +1,7 @@
 """Find names, ops and functions by text.
 
-A regular expression can take longer than the sun shines, and Python's cannot be stopped, so
-``matching`` is meant for a child process (``toast_lab.isolate``); it imports nothing that would
-make its start slow.
+A regular expression can take forever, and Python cannot interrupt one, so ``matching`` is meant for
+a child process (``toast_lab.isolate``); it imports nothing that would make its start slow.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ import re
 
 from toast_lab.errors import ToastError
 
-LONGEST = 200  #: characters of a pattern
+#: characters of a pattern
+LONGEST = 200
 
 
 def matching(pattern: str, texts: list[str]) -> list[int]:
@@ -24,19 +24,19 @@ def matching(pattern: str, texts: list[str]) -> list[int]:
             f"the pattern has {len(pattern)} characters, at most {LONGEST} are searched for"
         )
     try:
-        found = re.compile(pattern, re.IGNORECASE)
+        expression = re.compile(pattern, re.IGNORECASE)
     except re.error as error:
         place = "" if error.pos is None else f" at character {error.pos + 1}"
         raise ToastError(
-            f"{pattern!r} is no regular expression: {error.msg}{place}. Mend it, or search for "
-            "plain text."
+            f"{pattern!r} is not a regular expression: {error.msg}{place}. Correct it, or search "
+            "for plain text."
         ) from None
     except (OverflowError, RecursionError) as error:
-        raise ToastError(f"{pattern!r} is no regular expression: {error}") from None
-    return [i for i, text in enumerate(texts) if found.search(text)]
+        raise ToastError(f"{pattern!r} is not a regular expression: {error}") from None
+    return [index for index, text in enumerate(texts) if expression.search(text)]
 
 
 def containing(word: str, texts: list[str]) -> list[int]:
     """Indices of the texts that contain a word, case ignored."""
     word = word.casefold()
-    return [i for i, text in enumerate(texts) if word in text.casefold()]
+    return [index for index, text in enumerate(texts) if word in text.casefold()]

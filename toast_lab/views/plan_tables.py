@@ -21,51 +21,64 @@ def collective_rows(cost: Any, matched: Sequence[dict[str, Any]] | None) -> pd.D
         cost: the plan's price.
         matched: rows of ``CompiledDiff.tidy``, or None if nothing was compiled.
 
-    ``number`` is the place in ``cost.collectives``, -1 for what the compiler added.
+    ``index_in_cost`` is the place in ``cost.collectives``, -1 for what the compiler added.
     """
-    left: dict[tuple[Any, ...], list[int]] = {}
-    for i, c in enumerate(cost.collectives):
-        left.setdefault((c.op, _KIND.get(c.kind, c.kind), ",".join(c.axes), c.value), []).append(i)
-    rows = []
+    waiting: dict[tuple[Any, ...], list[int]] = {}
+    for index, collective in enumerate(cost.collectives):
+        waiting.setdefault(
+            (
+                collective.op,
+                _KIND.get(collective.kind, collective.kind),
+                ",".join(collective.axes),
+                collective.value,
+            ),
+            [],
+        ).append(index)
+    table = []
     if matched is None:
         matched = [
             {
-                "predicted_kind": _KIND.get(c.kind, c.kind),
-                "predicted_axes": ",".join(c.axes),
-                "predicted_value": c.value,
-                "predicted_bytes": c.local_bytes,
+                "predicted_kind": _KIND.get(collective.kind, collective.kind),
+                "predicted_axes": ",".join(collective.axes),
+                "predicted_value": collective.value,
+                "predicted_bytes": collective.local_bytes,
                 "predicted_times": None,
-                "op": c.op,
-                "where": c.where,
+                "op": collective.op,
+                "where": collective.where,
                 "compiled_kind": None,
                 "status": "",
                 "reason": "",
             }
-            for c in cost.collectives
+            for collective in cost.collectives
         ]
-    for r in matched:
-        key = (r["op"], r["predicted_kind"], r["predicted_axes"], r["predicted_value"])
-        number = left[key].pop(0) if left.get(key) else -1
-        ours = cost.collectives[number] if number >= 0 else None
-        rows.append(
+    for match in matched:
+        key = (
+            match["op"],
+            match["predicted_kind"],
+            match["predicted_axes"],
+            match["predicted_value"],
+        )
+        index_in_cost = waiting[key].pop(0) if waiting.get(key) else -1
+        priced = cost.collectives[index_in_cost] if index_in_cost >= 0 else None
+        table.append(
             {
-                "number": number,
-                "kind": r["predicted_kind"] or r["compiled_kind"],
-                "axes": r["predicted_axes"]
-                if r["predicted_kind"]
-                else r.get("compiled_axes") or "?",
-                "value": r["predicted_value"] or "",
-                "where": r["where"],
-                "predicted_bytes": r["predicted_bytes"],
-                "predicted_times": r["predicted_times"],
-                "predicted_s": ours.time_s if ours is not None else None,
-                "compiled_kind": r["compiled_kind"],
-                "compiled_axes": r.get("compiled_axes"),
-                "compiled_bytes": r.get("compiled_bytes"),
-                "compiled_times": r.get("compiled_times"),
-                "status": r["status"],
-                "reason": r["reason"],
-                "op": r["op"],
+                "number": index_in_cost,
+                "kind": match["predicted_kind"] or match["compiled_kind"],
+                "axes": match["predicted_axes"]
+                if match["predicted_kind"]
+                else match.get("compiled_axes") or "?",
+                "value": match["predicted_value"] or "",
+                "where": match["where"],
+                "predicted_bytes": match["predicted_bytes"],
+                "predicted_times": match["predicted_times"],
+                "predicted_s": priced.time_s if priced is not None else None,
+                "compiled_kind": match["compiled_kind"],
+                "compiled_axes": match.get("compiled_axes"),
+                "compiled_bytes": match.get("compiled_bytes"),
+                "compiled_times": match.get("compiled_times"),
+                "status": match["status"],
+                "reason": match["reason"],
+                "op": match["op"],
             }
         )
     columns = [
@@ -85,24 +98,25 @@ def collective_rows(cost: Any, matched: Sequence[dict[str, Any]] | None) -> pd.D
         "reason",
         "op",
     ]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(table, columns=columns)
 
 
 def shown_collectives(frame: pd.DataFrame) -> pd.DataFrame:
     """``collective_rows`` as people read it."""
 
-    def size(v: Any, times: Any) -> str:
-        if v is None or v != v:
+    def size(nbytes: Any, times: Any) -> str:
+        if nbytes is None or nbytes != nbytes:
             return "–"
-        return bytes_text(float(v)) + (
+        return bytes_text(float(nbytes)) + (
             f" ×{times:g}" if times is not None and times == times and times != 1 else ""
         )
 
     compiled = [
         "–"
-        if not k or k != k
-        else (k if k != kind else "the same") + (f" {{{a}}}" if a and a != axes else "")
-        for k, a, kind, axes in zip(
+        if not compiled_kind or compiled_kind != compiled_kind
+        else (compiled_kind if compiled_kind != kind else "the same")
+        + (f" {{{compiled_axes}}}" if compiled_axes and compiled_axes != axes else "")
+        for compiled_kind, compiled_axes, kind, axes in zip(
             frame["compiled_kind"],
             frame["compiled_axes"],
             frame["kind"],
@@ -114,19 +128,22 @@ def shown_collectives(frame: pd.DataFrame) -> pd.DataFrame:
         {
             "collective": frame["kind"],
             "axes": frame["axes"],
-            "value": [v or "–" for v in frame["value"]],
-            "line": [line_text(w) for w in frame["where"]],
+            "value": [value or "–" for value in frame["value"]],
+            "line": [line_text(location) for location in frame["where"]],
             "bytes": [
-                size(*p)
-                for p in zip(frame["predicted_bytes"], frame["predicted_times"], strict=True)
+                size(*pair)
+                for pair in zip(frame["predicted_bytes"], frame["predicted_times"], strict=True)
             ],
-            "time": [seconds_text(None if v != v else v) for v in frame["predicted_s"]],
+            "time": [
+                seconds_text(None if value != value else value) for value in frame["predicted_s"]
+            ],
             "compiled": compiled,
             "its bytes": [
-                size(*p) for p in zip(frame["compiled_bytes"], frame["compiled_times"], strict=True)
+                size(*pair)
+                for pair in zip(frame["compiled_bytes"], frame["compiled_times"], strict=True)
             ],
-            "status": [s or "–" for s in frame["status"]],
-            "why they differ": [r or "–" for r in frame["reason"]],
+            "status": [status or "–" for status in frame["status"]],
+            "why they differ": [reason or "–" for reason in frame["reason"]],
         }
     )
 
@@ -136,23 +153,32 @@ def collective_sums(frame: pd.DataFrame, compiled: bool) -> pd.DataFrame:
 
     Tells how many run in a step and how many bytes, priced and compiled.
     """
-    found: dict[tuple[str, str], list[float]] = {}
-    for r in frame.to_dict("records"):
-        if r["number"] >= 0 or r["predicted_bytes"] == r["predicted_bytes"]:
-            row = found.setdefault((r["kind"], r["axes"]), [0.0] * 5)
-            times = r["predicted_times"] if r["predicted_times"] == r["predicted_times"] else None
-            row[0] += times or 1.0
-            row[1] += (r["predicted_bytes"] or 0.0) * (times or 1.0)
-            row[2] += (
-                r["predicted_s"]
-                if r["predicted_s"] == r["predicted_s"] and r["predicted_s"]
+    sums: dict[tuple[str, str], list[float]] = {}
+    for record in frame.to_dict("records"):
+        if record["number"] >= 0 or record["predicted_bytes"] == record["predicted_bytes"]:
+            sum_of_kind = sums.setdefault((record["kind"], record["axes"]), [0.0] * 5)
+            times = (
+                record["predicted_times"]
+                if record["predicted_times"] == record["predicted_times"]
+                else None
+            )
+            sum_of_kind[0] += times or 1.0
+            sum_of_kind[1] += (record["predicted_bytes"] or 0.0) * (times or 1.0)
+            sum_of_kind[2] += (
+                record["predicted_s"]
+                if record["predicted_s"] == record["predicted_s"] and record["predicted_s"]
                 else 0.0
             )
-        if r["compiled_kind"] and r["compiled_kind"] == r["compiled_kind"]:
-            row = found.setdefault((r["compiled_kind"], r["compiled_axes"] or "?"), [0.0] * 5)
-            row[3] += r["compiled_times"]
-            row[4] += r["compiled_bytes"] * r["compiled_times"]
-    rows = [(*k, *v[:3], *(v[3:] if compiled else (None, None))) for k, v in sorted(found.items())]
+        if record["compiled_kind"] and record["compiled_kind"] == record["compiled_kind"]:
+            sum_of_kind = sums.setdefault(
+                (record["compiled_kind"], record["compiled_axes"] or "?"), [0.0] * 5
+            )
+            sum_of_kind[3] += record["compiled_times"]
+            sum_of_kind[4] += record["compiled_bytes"] * record["compiled_times"]
+    rows = [
+        (*key, *numbers[:3], *(numbers[3:] if compiled else (None, None)))
+        for key, numbers in sorted(sums.items())
+    ]
     return pd.DataFrame(
         rows,
         columns=[
@@ -170,22 +196,26 @@ def collective_sums(frame: pd.DataFrame, compiled: bool) -> pd.DataFrame:
 def shown_sums(frame: pd.DataFrame) -> pd.DataFrame:
     """``collective_sums`` as people read it."""
 
-    def count(v: Any) -> str:
-        return "–" if v is None or v != v else f"{v:g}"
+    def count(number: Any) -> str:
+        return "–" if number is None or number != number else f"{number:g}"
 
     ratio = [
-        f"{b / a:.3g}×" if a and b is not None and b == b else "–"
-        for a, b in zip(frame["predicted_bytes"], frame["compiled_bytes"], strict=True)
+        f"{compiled / predicted:.3g}×"
+        if predicted and compiled is not None and compiled == compiled
+        else "–"
+        for predicted, compiled in zip(
+            frame["predicted_bytes"], frame["compiled_bytes"], strict=True
+        )
     ]
     return pd.DataFrame(
         {
             "collective": frame["kind"],
             "axes": frame["axes"],
-            "number": [count(v) for v in frame["predicted_count"]],
-            "bytes": [bytes_text(v) for v in frame["predicted_bytes"]],
-            "time": [seconds_text(v) for v in frame["predicted_s"]],
-            "its number": [count(v) for v in frame["compiled_count"]],
-            "its bytes": [bytes_text(v) for v in frame["compiled_bytes"]],
+            "number": [count(value) for value in frame["predicted_count"]],
+            "bytes": [bytes_text(value) for value in frame["predicted_bytes"]],
+            "time": [seconds_text(value) for value in frame["predicted_s"]],
+            "its number": [count(value) for value in frame["compiled_count"]],
+            "its bytes": [bytes_text(value) for value in frame["compiled_bytes"]],
             "ratio": ratio,
         }
     )
@@ -205,22 +235,32 @@ def ops_frame(cost: Any) -> pd.DataFrame:
     """
     whole = float(cost.time_s) or 1.0
     rows = [
-        (o.op, o.kind, o.result, o.where, o.flops, o.moved_bytes, o.time_s, o.time_s / whole, "")
-        for o in cost.ops
+        (
+            op.op,
+            op.kind,
+            op.result,
+            op.where,
+            op.flops,
+            op.moved_bytes,
+            op.time_s,
+            op.time_s / whole,
+            "",
+        )
+        for op in cost.ops
     ]
     rows += [
         (
-            c.op,
-            c.kind,
-            c.value,
-            c.where,
+            collective.op,
+            collective.kind,
+            collective.value,
+            collective.where,
             0.0,
-            c.local_bytes,
-            c.time_s,
-            c.time_s / whole,
-            ",".join(c.axes),
+            collective.local_bytes,
+            collective.time_s,
+            collective.time_s / whole,
+            ",".join(collective.axes),
         )
-        for c in cost.collectives
+        for collective in cost.collectives
     ]
     columns = ["op", "kind", "value", "where", "flops", "moved_bytes", "time_s", "share", "axes"]
     return pd.DataFrame(rows, columns=columns).sort_values(
@@ -233,16 +273,16 @@ def shown_ops(frame: pd.DataFrame, at_most: int = MAX_OPS) -> pd.DataFrame:
     frame = frame.head(at_most)
 
     def digits(values: Any) -> list[float]:
-        return [float(f"{v:.3g}") for v in values]
+        return [float(f"{value:.3g}") for value in values]
 
     return pd.DataFrame(
         {
             "op": [
-                k + (f" {{{a}}}" if a else "")
-                for k, a in zip(frame["kind"], frame["axes"], strict=True)
+                kind + (f" {{{axes}}}" if axes else "")
+                for kind, axes in zip(frame["kind"], frame["axes"], strict=True)
             ],
             "value": frame["value"],
-            "line": [line_text(w) for w in frame["where"]],
+            "line": [line_text(location) for location in frame["where"]],
             "share, %": digits(100 * frame["share"]),
             "time, µs": digits(1e6 * frame["time_s"]),
             "GFLOP": digits(1e-9 * frame["flops"]),

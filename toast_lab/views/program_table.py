@@ -1,4 +1,4 @@
-"""The program as a table: one row an op, every dim with the colour that the graph gives it."""
+"""The program as a table of ops, every dim with the colour that the graph gives it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ class Line(NamedTuple):
     phase: str
     segments: tuple[Segment, ...]
     where: str
-    names: tuple[int, ...]  #: names of its results' dims
+    #: names of its results' dims
+    names: tuple[int, ...]
 
     @property
     def text(self) -> str:
         """The line without colours."""
-        return "".join(s.text for s in self.segments)
+        return "".join(segment.text for segment in self.segments)
 
 
 def program_lines(analysis: Analysis) -> list[Line]:
@@ -42,55 +43,55 @@ def program_lines(analysis: Analysis) -> list[Line]:
     """
     program = analysis.program
     styles, phase = lane_styles(analysis), phases(analysis)
-    out = []
+    lines = []
     depth, labels = outline(program)
     waiting = collections.deque(sorted(labels))
     for op in [*range(program.n_arguments), *shown_ops(program)]:
         while waiting and waiting[0] <= op:
             begin = waiting.popleft()
             for level, text in labels[begin]:
-                out.append(
+                lines.append(
                     Line(
-                        begin,
-                        phase[begin],
-                        (Segment("  " * level + text),),
-                        where(analysis, begin),
-                        (),
+                        op=begin,
+                        phase=phase[begin],
+                        segments=(Segment("  " * level + text),),
+                        where=where(analysis, begin),
+                        names=(),
                     )
                 )
         segments: list[Segment] = [Segment("  " * depth[op])] if depth[op] else []
-        for i, value in enumerate(program.results(op)):
-            segments.append(Segment((", " if i else "") + program.value_name[value] + " : ["))
-            for d, name in enumerate(program.def_names(value)):
-                found = styles.get(int(analysis.group[analysis.colour[name]]))
-                if d:
+        for index, value in enumerate(program.results(op)):
+            segments.append(Segment((", " if index else "") + program.value_name[value] + " : ["))
+            for dim, name in enumerate(program.def_names(value)):
+                lane_style = styles.get(int(analysis.group[analysis.colour[name]]))
+                if dim:
                     segments.append(Segment(", "))
-                size = program.dims(value)[d]
+                size = program.dims(value)[dim]
                 segments.append(
-                    Segment(f"{analysis.dim_text(name)} {found.symbol}", found.hue)
-                    if found
+                    Segment(f"{analysis.dim_text(name)} {lane_style.symbol}", lane_style.hue)
+                    if lane_style
                     else Segment(str(size))
                 )
             segments.append(Segment("]"))
         if op >= program.n_arguments:
-            operands = [value_text(program, v) for v in program.operands(op)]
+            operands = [value_text(program, value) for value in program.operands(op)]
             text = op_text(program, op, operands)
             segments.append(Segment(f" = {text}" if program.results(op) else text))
-        names = tuple(n for v in program.results(op) for n in program.def_names(v))
-        out.append(
+        names = tuple(name for value in program.results(op) for name in program.def_names(value))
+        lines.append(
             Line(
-                op,
-                phase[op],
-                tuple(segments),
-                where(analysis, op),
-                tuple(program.factors(op)) or names,
+                op=op,
+                phase=phase[op],
+                segments=tuple(segments),
+                where=where(analysis, op),
+                names=tuple(program.factors(op)) or names,
             )
         )
-    return out
+    return lines
 
 
 def program_frame(analysis: Analysis) -> pd.DataFrame:
-    """One row an op: result, type, shape, colours, source line, FLOPs."""
+    """One row per op: result, type, shape, colours, source line, FLOPs."""
     program = analysis.program
     rows = []
     for op in [*range(program.n_arguments), *shown_ops(program)]:
@@ -102,10 +103,14 @@ def program_frame(analysis: Analysis) -> pd.DataFrame:
                     "kind": program.kind[op],
                     "type": (
                         f"{program.value_dtype[value]}"
-                        f"[{', '.join(str(d) for d in program.dims(value))}]"
+                        f"[{', '.join(str(size) for size in program.dims(value))}]"
                     ),
-                    "colours": ", ".join(analysis.dim_text(n) for n in program.def_names(value)),
-                    "operands": ", ".join(value_text(program, v) for v in program.operands(op)),
+                    "colours": ", ".join(
+                        analysis.dim_text(name) for name in program.def_names(value)
+                    ),
+                    "operands": ", ".join(
+                        value_text(program, operand) for operand in program.operands(op)
+                    ),
                     "flops": float(program.flops[op] * program.trips[op]),
                     "bytes": program.nbytes(value),
                     "where": where(analysis, op),
@@ -115,24 +120,26 @@ def program_frame(analysis: Analysis) -> pd.DataFrame:
 
 
 def colours_frame(analysis: Analysis) -> pd.DataFrame:
-    """One row a colour group: what an action can shard."""
+    """One row per colour group: what an action can shard."""
     styles = lane_styles(analysis)
-    n_conflicts = collections.Counter(int(analysis.group[c.colour]) for c in analysis.conflicts)
+    n_conflicts = collections.Counter(
+        int(analysis.group[conflict.colour]) for conflict in analysis.conflicts
+    )
     return pd.DataFrame(
         [
             {
-                "": styles[g.index].symbol if g.index in styles else "·",
-                "colour": g.name,
-                "size": g.size,
-                "names": g.n_names,
-                "mirrored": len(g.colours),
-                "conflicts": n_conflicts[g.index],
-                "resolutions": 2 ** len(g.resolutions),
-                "shardable": g.shardable,
-                "group": g.index,
+                "": styles[group.index].symbol if group.index in styles else "·",
+                "colour": group.name,
+                "size": group.size,
+                "names": group.n_names,
+                "mirrored": len(group.colours),
+                "conflicts": n_conflicts[group.index],
+                "resolutions": 2 ** len(group.resolutions),
+                "shardable": group.shardable,
+                "group": group.index,
             }
-            for g in sorted(analysis.groups, key=lambda g: -g.n_names)
-            if g.n_names > 1
+            for group in sorted(analysis.groups, key=lambda group: -group.n_names)
+            if group.n_names > 1
         ],
         columns=[
             "",

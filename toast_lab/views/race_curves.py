@@ -13,8 +13,8 @@ from bokeh.models import ColumnDataSource, HoverTool, PanTool, ResetTool, WheelZ
 from bokeh.plotting import figure
 
 from toast_lab.views.compare_table import byte_unit, bytes_text, seconds_text, time_unit
-from toast_lab.views.graph_plot import _style
 from toast_lab.views.palette import NEUTRAL, style
+from toast_lab.views.plot_style import hide_toolbar, new_figure, plain_legend
 
 DASHES: tuple[Any, ...] = (
     "solid",
@@ -41,25 +41,25 @@ COLUMNS = (
 
 def look_of(index: int) -> tuple[str, str, Any]:
     """(hue, marker, dash) of the ``index``-th method; all three differ for the first eight."""
-    found = style(index)
-    return found.hue, found.marker, DASHES[index % len(DASHES)]
+    method_style = style(index)
+    return method_style.hue, method_style.marker, DASHES[index % len(DASHES)]
 
 
 def race_frame(rows: Iterable[Any]) -> pd.DataFrame:
-    """The table twin of the chart: one row a ``Row`` of a race, as people read it."""
+    """The table twin of the chart: one row per ``Row`` of a race, as people read it."""
     return pd.DataFrame(
         [
             (
-                r.method,
-                seconds_text(r.time_s),
-                bytes_text(r.peak_bytes),
-                {True: "yes", False: "no", None: "–"}[r.fits],
-                "–" if r.score is None else f"{r.score:.4f}",
-                "–" if r.own_best_s is None else f"{r.own_best_s:.2f}",
-                "–" if r.evaluations is None else f"{r.evaluations:,}",
-                r.status.lower(),
+                row.method,
+                seconds_text(row.time_s),
+                bytes_text(row.peak_bytes),
+                {True: "yes", False: "no", None: "–"}[row.fits],
+                "–" if row.score is None else f"{row.score:.4f}",
+                "–" if row.own_best_s is None else f"{row.own_best_s:.2f}",
+                "–" if row.evaluations is None else f"{row.evaluations:,}",
+                row.status.lower(),
             )
-            for r in rows
+            for row in rows
         ],
         columns=list(COLUMNS),
     )
@@ -86,7 +86,8 @@ class RaceCurves:
             "peak_bytes": byte_unit(unsharded[1]),
         }[kind]
         self.lines = {
-            m: ColumnDataSource({"x": [], "y": [], "fits": [], "method": []}) for m in methods
+            method: ColumnDataSource({"x": [], "y": [], "fits": [], "method": []})
+            for method in methods
         }
         self.figure = self._draw(
             f"{SHOWN[kind]} of the best plan so far, estimated{f' ({unit})' if unit else ''}"
@@ -95,28 +96,29 @@ class RaceCurves:
     def show(self, points: Mapping[str, Sequence[Any]], until_s: Mapping[str, float]) -> None:
         """Draw improvements (``search.search_child.Point``); each curve goes on to ``until_s``."""
         for method, source in self.lines.items():
-            found = points.get(method, ())
-            xs = [p.elapsed_s for p in found]
-            ys = [getattr(p, self.kind) / self.scale for p in found]
-            fits = ["yes" if p.fits else "no" for p in found]
-            if found:
-                xs = [*xs, max(xs[-1], until_s.get(method, 0.0))]
-                ys = [*ys, ys[-1]]
+            improvements = points.get(method, ())
+            times_s = [point.elapsed_s for point in improvements]
+            heights = [getattr(point, self.kind) / self.scale for point in improvements]
+            fits = ["yes" if point.fits else "no" for point in improvements]
+            if improvements:
+                times_s = [*times_s, max(times_s[-1], until_s.get(method, 0.0))]
+                heights = [*heights, heights[-1]]
                 fits = [*fits, fits[-1]]
-            if list(source.data["x"]) != xs:
-                source.data = {"x": xs, "y": ys, "fits": fits, "method": [method] * len(xs)}
+            if list(source.data["x"]) != times_s:
+                source.data = {
+                    "x": times_s,
+                    "y": heights,
+                    "fits": fits,
+                    "method": [method] * len(times_s),
+                }
 
     def _draw(self, title: str) -> figure:
-        plot: Any = figure(
+        plot = new_figure(
+            "race curves",
             title=title,
-            sizing_mode="stretch_both",
             min_height=220,
-            tools=[],
-            output_backend="canvas",
-            name="race curves",
             toolbar_location="above",
         )
-        _style(plot)
         plot.title.text_color = NEUTRAL
         plot.title.text_font_size = "12px"
         plot.xaxis.axis_label = "seconds of each method's own search"
@@ -125,8 +127,8 @@ class RaceCurves:
         plot.x_range.start = 0
         plot.y_range.range_padding = 0.1
         dots = []
-        for i, (method, source) in enumerate(self.lines.items()):
-            hue, marker, dash = look_of(i)
+        for index, (method, source) in enumerate(self.lines.items()):
+            hue, marker, dash = look_of(index)
             plot.step(
                 "x",
                 "y",
@@ -144,13 +146,12 @@ class RaceCurves:
                 )
             )
         if not dots:
-            plot.scatter([0, 1], [0, 1], size=1, alpha=0)  # gives an empty chart its axes
+            # gives an empty chart its axes
+            plot.scatter([0, 1], [0, 1], size=1, alpha=0)
         else:
-            plot.add_layout(plot.legend[0], "right")  # inside, it would lie over a curve
-            plot.legend.background_fill_color = None
-            plot.legend.label_text_color = NEUTRAL
-            plot.legend.border_line_color = None
-            plot.legend.label_text_font_size = "11.5px"
+            # inside, it would lie over a curve
+            plot.add_layout(plot.legend[0], "right")
+            plain_legend(plot, "11.5px")
             plot.legend.glyph_width = 44
             plot.legend.padding = 4
         plot.add_tools(
@@ -167,6 +168,5 @@ class RaceCurves:
             WheelZoomTool(dimensions="width"),
             ResetTool(),
         )
-        plot.toolbar.logo = None
-        plot.toolbar.autohide = True
+        hide_toolbar(plot)
         return plot

@@ -1,4 +1,4 @@
-"""Coverage and divisibility as frames, one row a finding, and as short notes with what to do."""
+"""Coverage and divisibility as frames of findings, and as short notes that say what to do."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Note(NamedTuple):
 
 
 def coverage_frame(report: Coverage) -> pd.DataFrame:
-    """One row an op kind and reason, what is held whole first."""
+    """One row per op kind and reason, what is held whole first."""
     return pd.DataFrame(
         [
             {
@@ -54,7 +54,7 @@ def coverage_frame(report: Coverage) -> pd.DataFrame:
 
 
 def sizes_frame(report: Divisibility) -> pd.DataFrame:
-    """One row a colour and size that some axis of the mesh does not divide.
+    """One row per colour and size that some axis of the mesh does not divide.
 
     Those that none divides come first.
     """
@@ -76,7 +76,7 @@ def sizes_frame(report: Divisibility) -> pd.DataFrame:
 
 
 def whole_arguments_frame(report: Divisibility) -> pd.DataFrame:
-    """One row a large argument that every device holds whole, largest first."""
+    """One row per large argument that every device holds whole, largest first."""
     return pd.DataFrame(
         [
             {
@@ -94,23 +94,23 @@ def whole_arguments_frame(report: Divisibility) -> pd.DataFrame:
 
 def notes(coverage: Coverage, divisibility: Divisibility | None, limit: int = 4) -> list[Note]:
     """A sentence for each report, then its weightiest findings with what would do."""
-    whole = bool(coverage.whole_rows)
-    found = [Note(_sentence(coverage.headline()), "error" if whole else "good")]
+    held_whole = bool(coverage.whole_rows)
+    findings = [Note(_sentence(coverage.headline()), "error" if held_whole else "good")]
     for row in coverage.whole_rows[:limit]:
-        found.append(
+        findings.append(
             Note(
                 f"{row.kind} ({few((line_text(line) for line, _ in row.lines), 2)}): "
                 f"{FINDINGS[row.reason]}"
             )
         )
     if divisibility is not None:
-        trouble = bool(divisibility.dims or divisibility.whole_arguments)
-        found.append(Note(_sentence(divisibility.headline()), "info" if trouble else "good"))
+        undivided = bool(divisibility.dims or divisibility.whole_arguments)
+        findings.append(Note(_sentence(divisibility.headline()), "info" if undivided else "good"))
         for dim in (*divisibility.dims, *divisibility.partly)[:limit]:
-            found.append(
+            findings.append(
                 Note(f"{dim.colour} = {dim.size} on " + "; on ".join(map(str, dim.misses)))
             )
-    return found
+    return findings
 
 
 def _sentence(headline: str) -> str:

@@ -15,8 +15,8 @@ from bokeh.models.annotations import BoxAnnotation, Label, Span
 from bokeh.plotting import figure
 
 from toast_lab.views.compare_table import byte_unit, bytes_text, seconds_text, time_unit
-from toast_lab.views.graph_plot import _style
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
+from toast_lab.views.plot_style import hide_toolbar, new_figure, plain_legend
 
 COLUMNS = (
     "simulation",
@@ -43,34 +43,34 @@ class Point(NamedTuple):
     tried_bytes: float
     fits: bool
     improved: bool
-    best_score: float = math.nan  #: C(s)
+    #: C(s)
+    best_score: float = math.nan
     tried_score: float = math.nan
 
 
 def point(simulation: Any) -> Point:
     """What the curves show of a ``Simulation``."""
-    s = simulation
     return Point(
-        s.index,
-        s.elapsed_s,
-        s.best_time_s,
-        s.best_peak_bytes,
-        s.time_s,
-        s.peak_bytes,
-        s.fits,
-        s.improved,
-        s.best_score,
-        s.score,
+        simulation=simulation.index,
+        elapsed_s=simulation.elapsed_s,
+        best_s=simulation.best_time_s,
+        best_bytes=simulation.best_peak_bytes,
+        tried_s=simulation.time_s,
+        tried_bytes=simulation.peak_bytes,
+        fits=simulation.fits,
+        improved=simulation.improved,
+        best_score=simulation.best_score,
+        tried_score=simulation.score,
     )
 
 
 def curve_frame(points: Iterable[Point]) -> pd.DataFrame:
-    """The table twin: one row a simulation, in order."""
-    return pd.DataFrame([tuple(p) for p in points], columns=list(COLUMNS))
+    """The table twin: one row per simulation, in order."""
+    return pd.DataFrame([tuple(point) for point in points], columns=list(COLUMNS))
 
 
 def improvements_frame(points: Iterable[Point]) -> pd.DataFrame:
-    """Only the simulations that found something better."""
+    """Only the simulations that improved on the best plan."""
     frame = curve_frame(points)
     return frame[frame["improved"].astype(bool)].drop(columns=["improved"]).reset_index(drop=True)
 
@@ -81,28 +81,29 @@ def shown_frame(points: Iterable[Point]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "simulation": frame["simulation"].tolist(),
-            "after": [seconds_text(v) for v in frame["elapsed_s"].tolist()],
-            "best step, estimated": [seconds_text(v) for v in frame["best_s"].tolist()],
-            "best peak, estimated": [bytes_text(v) for v in frame["best_bytes"].tolist()],
-            "fits": ["yes" if v else "no" for v in frame["fits"].tolist()],
+            "after": [seconds_text(value) for value in frame["elapsed_s"].tolist()],
+            "best step, estimated": [seconds_text(value) for value in frame["best_s"].tolist()],
+            "best peak, estimated": [bytes_text(value) for value in frame["best_bytes"].tolist()],
+            "fits": ["yes" if value else "no" for value in frame["fits"].tolist()],
         }
     )
 
 
 MOST_DRAWN = 800
-IN_VIEW = 3.0  #: times the unsharded memory, up to which the limit is drawn whatever the curve does
+#: times the unsharded memory, up to which the limit is drawn whatever the curve does
+IN_VIEW = 3.0
 SCORE = "C(s) against simulations, estimated: step time over unsharded, plus memory over the limit"
 
 
 class SearchCurves:
     """Three linked curves that grow: C(s) above, time and memory below; feed them with ``append``.
 
-    The axes follow the best plan and the unsharded one; what was tried and is worse than both lies
-    above the frame.
+    The axes follow the best plan and the unsharded one; trials that are worse than both lie above
+    the frame.
 
     Attributes:
         root: the Bokeh layout.
-        source: one row a simulation shown, in the units of the axes.
+        source: one row per simulation shown, in the units of the axes.
     """
 
     def __init__(
@@ -113,14 +114,14 @@ class SearchCurves:
     ) -> None:
         self.time_unit, self.time_scale = time_unit(unsharded_s)
         self.byte_unit, self.byte_scale = byte_unit(unsharded_bytes)
-        limit = f"; limit {bytes_text(memory_limit_bytes)}" if memory_limit_bytes else ""
+        limit_text = f"; limit {bytes_text(memory_limit_bytes)}" if memory_limit_bytes else ""
         self.source = ColumnDataSource({name: [] for name in COLUMNS})
         self._every, self._count = 1, 0
         self.time = self._figure(
             f"step time ({self.time_unit}), estimated", "best_s", "tried_s", "curve time"
         )
         self.memory = self._figure(
-            f"peak memory ({self.byte_unit}), estimated{limit}",
+            f"peak memory ({self.byte_unit}), estimated{limit_text}",
             "best_bytes",
             "tried_bytes",
             "curve memory",
@@ -145,53 +146,62 @@ class SearchCurves:
             memory_limit_bytes / self.byte_scale,
             f"memory limit {bytes_text(memory_limit_bytes)}",
             CONFLICT,
-            2,
-            IN_VIEW * unsharded_bytes / self.byte_scale,
+            most=IN_VIEW * unsharded_bytes / self.byte_scale,
         )
-        self._line(self.time, unsharded_s / self.time_scale, "unsharded", NEUTRAL, -16)
-        self._line(self.cost, 1.0, "unsharded: 1", NEUTRAL, -16)
+        self._line(self.time, unsharded_s / self.time_scale, "unsharded", NEUTRAL, offset_px=-16)
+        self._line(self.cost, 1.0, "unsharded: 1", NEUTRAL, offset_px=-16)
         places: Any = [(self.cost, 0, 0, 1, 2), (self.time, 1, 0), (self.memory, 1, 1)]
-        even: Any = ["minmax(0, 1fr)"] * 2
+        equal_tracks: Any = ["minmax(0, 1fr)"] * 2
         self.root = GridBox(
-            children=places, rows=even, cols=even, sizing_mode="stretch_both", name="search curves"
+            children=places,
+            rows=equal_tracks,
+            cols=equal_tracks,
+            sizing_mode="stretch_both",
+            name="search curves",
         )
 
     def append(self, points: list[Point]) -> None:
         """Add points at the end.
 
-        A canvas takes some 15 ms to draw a thousand of them, several times a second and on cores
-        that the search wants, too: beyond ``MOST_DRAWN`` every second one goes that was no
-        improvement, and so it does from there on.
+        A canvas takes some 15 ms to draw a thousand of them, several times a second, on cores that
+        the search wants, too.  Beyond ``MOST_DRAWN`` points, every second one that is no
+        improvement is dropped, and so are those that follow.
         """
         points = self._thinned(points)
         if not points:
             return
-        t, b = self.time_scale, self.byte_scale
+        time_scale, byte_scale = self.time_scale, self.byte_scale
         rows = [
-            p._replace(
-                best_s=p.best_s / t,
-                tried_s=p.tried_s / t,
-                best_bytes=p.best_bytes / b,
-                tried_bytes=p.tried_bytes / b,
+            point._replace(
+                best_s=point.best_s / time_scale,
+                tried_s=point.tried_s / time_scale,
+                best_bytes=point.best_bytes / byte_scale,
+                tried_bytes=point.tried_bytes / byte_scale,
             )
-            for p in points
+            for point in points
         ]
-        new: dict[str, Any] = dict(zip(COLUMNS, map(list, zip(*rows, strict=True)), strict=True))
+        new_columns: dict[str, Any] = dict(
+            zip(COLUMNS, map(list, zip(*rows, strict=True)), strict=True)
+        )
         if len(self.source.data["simulation"]) + len(rows) <= MOST_DRAWN:
-            self.source.stream(new)
+            self.source.stream(new_columns)
             return
-        whole = {name: [*self.source.data[name], *new[name]] for name in COLUMNS}
-        last = len(whole["simulation"]) - 1
+        all_columns = {name: [*self.source.data[name], *new_columns[name]] for name in COLUMNS}
+        last = len(all_columns["simulation"]) - 1
         while True:
             kept = [
-                i for i, better in enumerate(whole["improved"]) if better or i % 2 == 0 or i == last
+                index
+                for index, better in enumerate(all_columns["improved"])
+                if better or index % 2 == 0 or index == last
             ]
-            whole = {name: [values[i] for i in kept] for name, values in whole.items()}
+            all_columns = {
+                name: [values[index] for index in kept] for name, values in all_columns.items()
+            }
             self._every *= 2
             last = len(kept) - 1
-            if last < MOST_DRAWN or all(whole["improved"]):
+            if last < MOST_DRAWN or all(all_columns["improved"]):
                 break
-        self.source.data = whole
+        self.source.data = all_columns
 
     def _thinned(self, points: list[Point]) -> list[Point]:
         """Of ``points`` the improvements, the last one and some of the others.
@@ -201,9 +211,9 @@ class SearchCurves:
         first, self._count = self._count, self._count + len(points)
         last = len(points) - 1
         return [
-            p
-            for i, p in enumerate(points)
-            if p.improved or i == last or (first + i) % self._every == 0
+            point
+            for index, point in enumerate(points)
+            if point.improved or index == last or (first + index) % self._every == 0
         ]
 
     def mark(self, at: int | None) -> None:
@@ -213,47 +223,50 @@ class SearchCurves:
 
     @staticmethod
     def _line(
-        plot: figure, at: float, words: str, hue: str, offset: int, most: float = math.inf
+        plot: figure,
+        level: float,
+        label: str,
+        hue: str,
+        *,
+        offset_px: int = 2,
+        most: float = math.inf,
     ) -> None:
-        if at > 0:
+        if level > 0:
             plot.add_layout(
                 Span(
-                    location=at,
+                    location=level,
                     dimension="width",
                     line_color=hue,
                     line_dash="dashed",
                     line_width=1.5,
                 )
             )
-            if at <= most:
-                seen = plot.scatter([0], [at], size=1, alpha=0)  # the line stays in view
+            if level <= most:
+                # the line stays in view
+                seen = plot.scatter([0], [level], size=1, alpha=0)
                 view: Any = plot.y_range
                 view.renderers = [*view.renderers, seen]
             plot.add_layout(
                 Label(
                     x=8,
-                    y=at,
+                    y=level,
                     x_units="screen",
-                    text=words,
+                    text=label,
                     text_color=hue,
                     text_font_size="11px",
-                    y_offset=offset,
+                    y_offset=offset_px,
                 )
             )
 
     def _figure(
         self, title: str, best: str, tried: str, name: str, *, keyed: bool = False
     ) -> figure:
-        plot: Any = figure(
+        plot = new_figure(
+            name,
             title=title,
-            sizing_mode="stretch_both",
             min_height=110,
-            tools=[],
-            output_backend="canvas",
-            name=name,
             toolbar_location="right",
         )
-        _style(plot)
         plot.title.text_color = NEUTRAL
         plot.title.text_font_size = "12px"
         plot.y_range.start = 0
@@ -261,7 +274,7 @@ class SearchCurves:
         plot.min_border = 0
         plot.xaxis.axis_label_text_color = NEUTRAL
         plot.xaxis.axis_label_text_font_style = "normal"
-        dots = plot.scatter(
+        tried_dots = plot.scatter(
             "simulation",
             tried,
             source=self.source,
@@ -270,7 +283,7 @@ class SearchCurves:
             alpha=0.35,
             **({"legend_label": "tried"} if keyed else {}),
         )
-        line = plot.step(
+        best_line = plot.step(
             "simulation",
             best,
             source=self.source,
@@ -279,20 +292,19 @@ class SearchCurves:
             mode="after",
             **({"legend_label": "best so far"} if keyed else {}),
         )
-        plot.scatter([0, 20], [0, 0], size=1, alpha=0)  # gives an empty curve its axes
-        plot.y_range.renderers = [line]
+        # gives an empty curve its axes
+        plot.scatter([0, 20], [0, 0], size=1, alpha=0)
+        plot.y_range.renderers = [best_line]
         plot.y_range.range_padding = 0.15
         if keyed:
-            plot.legend.location = "bottom_left"  # the best plan's curve comes from above
-            plot.legend.background_fill_color = None
-            plot.legend.label_text_color = NEUTRAL
-            plot.legend.border_line_color = None
+            # the best plan's curve comes from above
+            plot.legend.location = "bottom_left"
+            plain_legend(plot, "11px")
             plot.legend.orientation = "horizontal"
-            plot.legend.label_text_font_size = "11px"
             plot.legend.padding = 4
         plot.add_tools(
             HoverTool(
-                renderers=[dots],
+                renderers=[tried_dots],
                 tooltips=[
                     ("simulation", "@simulation"),
                     ("tried", f"@{tried}"),
@@ -305,7 +317,6 @@ class SearchCurves:
             WheelZoomTool(dimensions="width"),
             ResetTool(),
         )
-        plot.toolbar.logo = None
-        plot.toolbar.autohide = True
-        line.level = "overlay"
+        hide_toolbar(plot)
+        best_line.level = "overlay"
         return plot

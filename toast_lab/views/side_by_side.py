@@ -6,12 +6,13 @@ Lines of one op stand beside each other.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from toast_lab.lowering.listing import ListingLine
 
-Line = list[ListingLine | None]
+Side = list[ListingLine | None]
 
 
 class Pair(NamedTuple):
@@ -21,99 +22,96 @@ class Pair(NamedTuple):
     left: str
     right: str
     differs: bool
-    left_sends: bool  #: a collective
+    #: is it a collective?
+    left_sends: bool
     right_sends: bool
     where: str
 
 
 def side_by_side(
-    a: Sequence[ListingLine], b: Sequence[ListingLine], where: Sequence[str]
+    left_lines: Sequence[ListingLine], right_lines: Sequence[ListingLine], where: Sequence[str]
 ) -> list[Pair]:
     """Both listings, aligned op by op; within an op equal lines meet first.
 
     Args:
-        a: lines of one plan, as ``listing_lines`` gives them.
-        b: lines of another plan of the same program.
+        left_lines: lines of one plan, as ``listing_lines`` gives them.
+        right_lines: lines of another plan of the same program.
         where: source line of every op.
     """
-    left, right = _by_op(a), _by_op(b)
-    found: list[Pair] = []
+    left, right = _by_op(left_lines), _by_op(right_lines)
+    pairs: list[Pair] = []
     for op in sorted(left.keys() | right.keys()):
-        found += _pairs(
-            op, left.get(op, []), right.get(op, []), where[op] if op < len(where) else ""
-        )
-    return found
+        source_line = where[op] if op < len(where) else ""
+        for differs, ours, theirs in _aligned(left.get(op, []), right.get(op, [])):
+            pairs.append(
+                Pair(
+                    op=op,
+                    left=_text(ours),
+                    right=_text(theirs),
+                    differs=differs,
+                    left_sends=bool(ours and ours.collective),
+                    right_sends=bool(theirs and theirs.collective),
+                    where=source_line,
+                )
+            )
+    return pairs
 
 
 def _by_op(lines: Sequence[ListingLine]) -> dict[int, list[ListingLine]]:
-    found: dict[int, list[ListingLine]] = {}
+    lines_of: dict[int, list[ListingLine]] = {}
     for line in lines:
-        found.setdefault(line.op, []).append(line)
-    return found
+        lines_of.setdefault(line.op, []).append(line)
+    return lines_of
 
 
-def _text(line: ListingLine) -> str:
-    return "  " * line.depth + line.text
+def _text(line: ListingLine | None) -> str:
+    return "" if line is None else "  " * line.depth + line.text
 
 
-def _pairs(op: int, a: list[ListingLine], b: list[ListingLine], where: str) -> list[Pair]:
-    texts = [_text(x) for x in a], [_text(y) for y in b]
-    if texts[0] == texts[1]:
-        return [
-            Pair(op, t, t, False, x.collective, x.collective, where)
-            for t, x in zip(texts[0], a, strict=True)
-        ]
-    found = []
-    for tag, i, j, k, m in difflib.SequenceMatcher(None, *texts, autojunk=False).get_opcodes():
-        ours: list[ListingLine | None] = list(a[i:j])
-        theirs: list[ListingLine | None] = list(b[k:m])
-        # What an op computes stands beside what it computes there; its copies come before or after
-        # it.
+def _aligned(
+    left: list[ListingLine], right: list[ListingLine]
+) -> Iterator[tuple[bool, ListingLine | None, ListingLine | None]]:
+    """The lines of one op on both sides: (do they differ, left, right)."""
+    matcher = difflib.SequenceMatcher(
+        None, [_text(line) for line in left], [_text(line) for line in right], autojunk=False
+    )
+    for tag, left_start, left_stop, right_start, right_stop in matcher.get_opcodes():
+        ours: Side = list(left[left_start:left_stop])
+        theirs: Side = list(right[right_start:right_stop])
+        # The line that computes an op stands beside the other plan's; its copies come before or
+        # after it.
         if tag == "replace" and len(ours) != len(theirs):
             ours, theirs = _meet(ours, theirs)
-        for n in range(max(len(ours), len(theirs))):
-            x, y = (side[n] if n < len(side) else None for side in (ours, theirs))
-            found.append(
-                Pair(
-                    op,
-                    _text(x) if x else "",
-                    _text(y) if y else "",
-                    tag != "equal",
-                    bool(x and x.collective),
-                    bool(y and y.collective),
-                    where,
-                )
-            )
-    return found
+        for our_line, their_line in itertools.zip_longest(ours, theirs):
+            yield tag != "equal", our_line, their_line
 
 
-def _meet(a: Line, b: Line) -> tuple[Line, Line]:
+def _meet(left: Side, right: Side) -> tuple[Side, Side]:
     """Fill up the side whose computing line comes earlier, so that the two computing lines meet."""
-    at = [
-        next((i for i, x in enumerate(side) if x and not x.collective), len(side))
-        for side in (a, b)
+    computing = [
+        next((i for i, line in enumerate(side) if line and not line.collective), len(side))
+        for side in (left, right)
     ]
-    ahead = max(at)
-    empty: Line = [None] * ahead
-    return [*empty[at[0] :], *a], [*empty[at[1] :], *b]
+    empty: Side = [None] * max(computing)
+    return [*empty[computing[0] :], *left], [*empty[computing[1] :], *right]
 
 
 def differing(pairs: Sequence[Pair], around: int = 1) -> list[Pair | int]:
     """Only the lines that differ, with some around them.
 
-    A number stands for so many equal lines left out.
+    A number stands for that many equal lines, which are left out.
     """
     keep = [False] * len(pairs)
-    for i, p in enumerate(pairs):
-        if p.differs:
-            for k in range(max(0, i - around), min(len(pairs), i + around + 1)):
-                keep[k] = True
-    found: list[Pair | int] = []
-    for p, kept in zip(pairs, keep, strict=True):
+    for index, pair in enumerate(pairs):
+        if pair.differs:
+            for near in range(max(0, index - around), min(len(pairs), index + around + 1)):
+                keep[near] = True
+    lines: list[Pair | int] = []
+    for pair, kept in zip(pairs, keep, strict=True):
         if kept:
-            found.append(p)
-        elif found and isinstance(found[-1], int):
-            found[-1] += 1
+            lines.append(pair)
+        elif lines and isinstance(lines[-1], int):
+            lines[-1] += 1
         else:
-            found.append(1)
-    return found
+            lines.append(1)
+    return lines

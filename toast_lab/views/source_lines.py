@@ -39,37 +39,42 @@ def frames(location: str) -> tuple[Frame, ...]:
     >>> frames("a.py:3 < b.py:9")
     (Frame(file='a.py', line=3), Frame(file='b.py', line=9))
     """
-    out = []
-    for part in location.split(" < "):
-        file, colon, line = part.rpartition(":")
+    kept = []
+    for frame_text in location.split(" < "):
+        file, colon, line = frame_text.rpartition(":")
         if _OURS in file.replace("\\", "/"):
-            break  # everything further out only called the tracer
+            # everything further out only called the tracer
+            break
         if colon and line.isdigit():
-            out.append(Frame(file, int(line)))
-    return tuple(out)
+            kept.append(Frame(file, int(line)))
+    return tuple(kept)
 
 
 @functools.lru_cache(maxsize=65536)
 def user_frame(location: str) -> Frame:
     """The innermost frame that is not a library's, else the innermost one."""
-    found = frames(location)
-    own = [f for f in found if not any(word in f.file.replace("\\", "/") for word in _LIBRARIES)]
-    return own[0] if own else found[0] if found else NOWHERE
+    all_frames = frames(location)
+    user_frames = [
+        frame
+        for frame in all_frames
+        if not any(word in frame.file.replace("\\", "/") for word in _LIBRARIES)
+    ]
+    return user_frames[0] if user_frames else all_frames[0] if all_frames else NOWHERE
 
 
 @functools.lru_cache(maxsize=512)
 def _functions(file: str) -> tuple[tuple[int, int, str], ...]:
-    text = "\n".join(file_lines(file))
+    source_code = "\n".join(file_lines(file))
     try:
-        tree = ast.parse(text)
+        tree = ast.parse(source_code)
     except (SyntaxError, ValueError):
         return ()
-    found = [
+    functions = [
         (node.lineno, node.end_lineno or node.lineno, node.name)
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
-    return tuple(sorted(found))
+    return tuple(sorted(functions))
 
 
 @functools.lru_cache(maxsize=65536)
@@ -84,7 +89,7 @@ def function_of(frame: Frame) -> str:
 def is_code(file: str) -> bool:
     """May a file be shown?
 
-    A program read from a file names what it likes; only Python code, or a cell, is shown.
+    A program that was read from a file can name any file; only Python code and cells are shown.
     """
     return file.endswith(".py") or (file.startswith("<") and file.endswith(">"))
 
@@ -101,12 +106,12 @@ def file_lines(file: str) -> list[str]:
 
 def ops_of_lines(program: Program) -> dict[str, dict[int, list[int]]]:
     """For every file that the program comes from, the ops of each of its lines."""
-    found: dict[str, dict[int, list[int]]] = {}
+    ops_of_line: dict[str, dict[int, list[int]]] = {}
     for op in range(program.n_arguments, program.n_ops):
         frame = op_frame(program, op)
         if frame.file:
-            found.setdefault(frame.file, {}).setdefault(frame.line, []).append(op)
-    return found
+            ops_of_line.setdefault(frame.file, {}).setdefault(frame.line, []).append(op)
+    return ops_of_line
 
 
 def op_frame(program: Program, op: int) -> Frame:

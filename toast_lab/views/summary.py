@@ -19,37 +19,38 @@ def count_text(value: float, unit: str = "") -> str:
     """
     for prefix, scale in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e4)):
         if value >= scale:
-            real = 1e3 if prefix == "k" else scale
-            return f"{value / real:.3g} {prefix}{unit}"
+            divisor = 1e3 if prefix == "k" else scale
+            return f"{value / divisor:.3g} {prefix}{unit}"
     return f"{value:,.0f} {unit}".strip()
 
 
 def program_facts(analysis: Analysis, source: str = "") -> Facts:
     """Sizes of a program and of its analysis."""
     program = analysis.program
-    elements = sum(
-        int(np.prod(program.dims(a), dtype=np.int64)) for a in range(program.n_arguments)
+    element_count = sum(
+        int(np.prod(program.dims(argument), dtype=np.int64))
+        for argument in range(program.n_arguments)
     )
-    nbytes = sum(program.nbytes(a) for a in range(program.n_arguments))
-    bits = analysis.n_resolutions // 2
+    argument_bytes = sum(program.nbytes(argument) for argument in range(program.n_arguments))
+    bit_count = analysis.n_resolutions // 2
     facts = [
         ("ops", f"{program.n_ops - program.n_arguments:,}"),
         ("values", f"{program.n_values:,}"),
         ("dimension names", f"{int((analysis.names.size > 1).sum()):,}"),
         (
             "colours",
-            f"{sum(1 for g in analysis.groups if g.n_names > 1):,} with more than one name",
+            f"{sum(1 for group in analysis.groups if group.n_names > 1):,} with more than one name",
         ),
         ("conflicts", f"{len(analysis.conflicts):,}"),
         (
             "compatibility sets",
-            f"{len(analysis.compatibility_sets):,}, settled by {bits} independent "
-            f"bit{'' if bits == 1 else 's'}",
+            f"{len(analysis.compatibility_sets):,}, settled by {bit_count} independent "
+            f"bit{'' if bit_count == 1 else 's'}",
         ),
         (
             "arguments",
-            f"{program.n_arguments:,} tensors, {count_text(elements)} elements, "
-            f"{bytes_text(nbytes)}",
+            f"{program.n_arguments:,} tensors, {count_text(element_count)} elements, "
+            f"{bytes_text(argument_bytes)}",
         ),
         ("work", count_text(float((program.flops * program.trips).sum()), "FLOP")),
     ]
@@ -57,18 +58,19 @@ def program_facts(analysis: Analysis, source: str = "") -> Facts:
 
 
 def arguments_frame(analysis: Analysis) -> pd.DataFrame:
-    """One row an argument."""
+    """One row per argument."""
     program = analysis.program
-    return pd.DataFrame(
-        [
+    rows = []
+    for argument in range(program.n_arguments):
+        dims = ", ".join(map(str, program.dims(argument)))
+        names = program.def_names(argument)
+        rows.append(
             {
-                "argument": program.value_name[a],
-                "type": f"{program.value_dtype[a]}[{', '.join(map(str, program.dims(a)))}]",
-                "colours": ", ".join(analysis.dim_text(n) for n in program.def_names(a)),
-                "size": bytes_text(program.nbytes(a)),
-                "donated": "yes" if program.donated[a] else "",
+                "argument": program.value_name[argument],
+                "type": f"{program.value_dtype[argument]}[{dims}]",
+                "colours": ", ".join(analysis.dim_text(name) for name in names),
+                "size": bytes_text(program.nbytes(argument)),
+                "donated": "yes" if program.donated[argument] else "",
             }
-            for a in range(program.n_arguments)
-        ],
-        columns=["argument", "type", "colours", "size", "donated"],
-    )
+        )
+    return pd.DataFrame(rows, columns=["argument", "type", "colours", "size", "donated"])

@@ -18,8 +18,8 @@ from bokeh.plotting import figure
 
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import Spec
-from toast_lab.views.graph_plot import FONT, _style
 from toast_lab.views.palette import NEUTRAL, style
+from toast_lab.views.plot_style import FONT, new_figure
 
 #: behind the numbers of a cell, whose own hues are too near to any colour that both themes allow
 CHIP = "#465163"
@@ -34,13 +34,15 @@ class Part(NamedTuple):
     """What one device holds."""
 
     device: int
-    place: tuple[int, ...]  #: coordinate along each mesh axis
-    ranges: tuple[tuple[int, int], ...]  #: (start, stop) of each dim
+    #: coordinate along each mesh axis
+    place: tuple[int, ...]
+    #: (start, stop) of each dim
+    ranges: tuple[tuple[int, int], ...]
 
     def text(self, dims: Sequence[int] | None = None) -> str:
         """``0:64, 32:64``."""
         shown = range(len(self.ranges)) if dims is None else dims
-        return ", ".join(f"{self.ranges[d][0]}:{self.ranges[d][1]}" for d in shown)
+        return ", ".join(f"{self.ranges[dim][0]}:{self.ranges[dim][1]}" for dim in shown)
 
 
 def parts(mesh: Mesh, shape: tuple[int, ...], spec: Spec) -> list[Part]:
@@ -49,9 +51,9 @@ def parts(mesh: Mesh, shape: tuple[int, ...], spec: Spec) -> list[Part]:
     Args:
         mesh: the devices.
         shape: sizes of the tensor's dims.
-        spec: mesh axes that cut each dim, one entry a dim, as in ``ShardingPlan.value_specs``.
+        spec: mesh axes that cut each dim, one entry per dim as in ``ShardingPlan.value_specs``.
     """
-    found = []
+    device_parts = []
     for device, place in enumerate(itertools.product(*(range(size) for size in mesh.sizes))):
         ranges = []
         for size, axes in zip(shape, spec, strict=True):
@@ -60,18 +62,21 @@ def parts(mesh: Mesh, shape: tuple[int, ...], spec: Spec) -> list[Part]:
                 index = index * mesh.size(axis) + place[mesh.axes.index(axis)]
             length = size // mesh.ways(axes)
             ranges.append((index * length, (index + 1) * length))
-        found.append(Part(device, place, tuple(ranges)))
-    return found
+        device_parts.append(Part(device, place, tuple(ranges)))
+    return device_parts
 
 
-def parts_frame(mesh: Mesh, found: Sequence[Part]) -> pd.DataFrame:
-    """One row a device: the table twin of the picture, with every dim."""
-    rank = len(found[0].ranges) if found else 0
+def parts_frame(mesh: Mesh, device_parts: Sequence[Part]) -> pd.DataFrame:
+    """One row per device: the table twin of the picture, with every dim."""
+    rank = len(device_parts[0].ranges) if device_parts else 0
     return pd.DataFrame(
         {
-            "device": [p.device for p in found],
-            **{a: [p.place[i] for p in found] for i, a in enumerate(mesh.axes)},
-            **{f"dim {d}": [p.text((d,)) for p in found] for d in range(rank)},
+            "device": [part.device for part in device_parts],
+            **{
+                axis: [part.place[index] for part in device_parts]
+                for index, axis in enumerate(mesh.axes)
+            },
+            **{f"dim {dim}": [part.text((dim,)) for part in device_parts] for dim in range(rank)},
         }
     )
 
@@ -79,9 +84,9 @@ def parts_frame(mesh: Mesh, found: Sequence[Part]) -> pd.DataFrame:
 def dim_texts(mesh: Mesh, shape: tuple[int, ...], spec: Spec) -> list[str]:
     """``dim 0 of 256: 4 parts (data)`` for every dim."""
     return [
-        f"dim {d} of {size}: "
+        f"dim {dim} of {size}: "
         + (f"{mesh.ways(axes)} parts ({', '.join(axes)})" if axes else "whole")
-        for d, (size, axes) in enumerate(zip(shape, spec, strict=True))
+        for dim, (size, axes) in enumerate(zip(shape, spec, strict=True))
     ]
 
 
@@ -92,7 +97,9 @@ def grid(mesh: Mesh) -> tuple[int, int]:
     """
     across = mesh.sizes[-1]
     if len(mesh.sizes) == 1 and across > 4:
-        across = next(c for c in range(int(math.sqrt(across)), 0, -1) if across % c == 0)
+        across = next(
+            columns for columns in range(int(math.sqrt(across)), 0, -1) if across % columns == 0
+        )
         across = mesh.sizes[-1] // across
     across = min(across, MAX_COLUMNS)
     return math.ceil(min(mesh.n_devices, MAX_DRAWN) / across), across
@@ -109,11 +116,12 @@ def tile_columns(
         spec: mesh axes of each dim.
         dims: the dims shown, down and across; one for a vector, none for a scalar.
     """
-    found = parts(mesh, shape, spec)[:MAX_DRAWN]
+    drawn = parts(mesh, shape, spec)[:MAX_DRAWN]
     _, across = grid(mesh)
-    hue: dict[tuple[tuple[int, int], ...], str] = {}
-    out: dict[str, list[Any]] = {
-        k: [] for k in ("left", "right", "top", "bottom", *_HELD, "hue", "text", "part", "at")
+    hue_of_ranges: dict[tuple[tuple[int, int], ...], str] = {}
+    columns: dict[str, list[Any]] = {
+        field: []
+        for field in ("left", "right", "top", "bottom", *_HELD, "hue", "text", "part", "at")
     }
     down_dim, across_dim = (
         (dims[0], dims[1]) if len(dims) > 1 else (None, dims[0] if dims else None)
@@ -125,36 +133,38 @@ def tile_columns(
         start, stop = part.ranges[dim]
         return start / shape[dim], stop / shape[dim]
 
-    for part in found:
+    for part in drawn:
         row, column = divmod(part.device, across)
         left, top = column + 0.06, row + 0.08
-        wide, high = 0.88, 0.84
+        width, height = 0.88, 0.84
         x0, x1 = share(part, across_dim)
         y0, y1 = share(part, down_dim)
-        cell = {"left": left, "right": left + wide, "top": top, "bottom": top + high}
+        outline = {"left": left, "right": left + width, "top": top, "bottom": top + height}
         held = {
-            "held_left": left + x0 * wide,
-            "held_right": left + x1 * wide,
-            "held_top": top + y0 * high,
-            "held_bottom": top + y1 * high,
+            "held_left": left + x0 * width,
+            "held_right": left + x1 * width,
+            "held_top": top + y0 * height,
+            "held_bottom": top + y1 * height,
         }
-        for key, number in (cell | held).items():
-            out[key].append(number)
-        out["hue"].append(hue.setdefault(part.ranges, style(len(hue)).hue))
-        out["label"] = [*out.get("label", []), f"{part.device}  {part.text(dims)}".rstrip()]
-        out["part"].append(part.text() or "all of it")
-        out["at"].append(", ".join(f"{a} {i}" for a, i in zip(mesh.axes, part.place, strict=True)))
-    labels = out.pop("label", [])
+        for key, number in (outline | held).items():
+            columns[key].append(number)
+        columns["hue"].append(hue_of_ranges.setdefault(part.ranges, style(len(hue_of_ranges)).hue))
+        columns["label"] = [*columns.get("label", []), f"{part.device}  {part.text(dims)}".rstrip()]
+        columns["part"].append(part.text() or "all of it")
+        columns["at"].append(
+            ", ".join(f"{axis} {index}" for axis, index in zip(mesh.axes, part.place, strict=True))
+        )
+    labels = columns.pop("label", [])
     room = across * max(map(len, labels), default=0) <= LABEL_LETTERS
-    out["text"] = labels if room else [str(part.device) for part in found]
-    return out
+    columns["text"] = labels if room else [str(part.device) for part in drawn]
+    return columns
 
 
 _HELD = ("held_left", "held_right", "held_top", "held_bottom")
 
 
 class TilesPlot:
-    """The picture: a cell a device.
+    """The picture: a cell per device.
 
     In each cell the outline is the tensor and the filled part is what the device holds.
 
@@ -173,37 +183,40 @@ class TilesPlot:
 
     def _draw(self) -> figure:
         rows, columns = grid(self.mesh)
-        plot: Any = figure(
+        plot = new_figure(
+            "device tiles",
             x_range=Range1d(start=-0.02, end=columns + 0.02),
             y_range=Range1d(start=rows + 0.02, end=-0.02),
             x_axis_location="above",
-            sizing_mode="stretch_both",
-            tools=[],
             toolbar_location=None,
-            output_backend="canvas",
-            name="device tiles",
         )
-        _style(plot)
         plot.ygrid.grid_line_color = None
         axes, sizes = self.mesh.axes, self.mesh.sizes
-        ordered = len(axes) > 1 and columns == sizes[-1]  # else a row is no one coordinate
-        plot.xaxis.ticker = FixedTicker(ticks=[c + 0.5 for c in range(columns)])
-        plot.yaxis.ticker = FixedTicker(ticks=[r + 0.5 for r in range(rows)])
-        across = {
-            c + 0.5: f"{axes[-1]} {c}" if ordered and columns <= 8 else str(c) if ordered else ""
-            for c in range(columns)
+        # If not ordered, the devices of a row have no coordinate in common
+        ordered = len(axes) > 1 and columns == sizes[-1]
+        plot.xaxis.ticker = FixedTicker(ticks=[column + 0.5 for column in range(columns)])
+        plot.yaxis.ticker = FixedTicker(ticks=[row + 0.5 for row in range(rows)])
+        column_labels = {
+            column + 0.5: f"{axes[-1]} {column}"
+            if ordered and columns <= 8
+            else str(column)
+            if ordered
+            else ""
+            for column in range(columns)
         }
-        places = (
-            list(itertools.islice(itertools.product(*(range(s) for s in sizes[:-1])), rows))
+        coordinates = (
+            list(itertools.islice(itertools.product(*(range(size) for size in sizes[:-1])), rows))
             if ordered
             else []
         )
-        down = {
-            r + 0.5: ", ".join(f"{a} {i}" for a, i in zip(axes, p, strict=False))
-            for r, p in enumerate(places)
+        row_labels = {
+            row + 0.5: ", ".join(
+                f"{axis} {index}" for axis, index in zip(axes, place, strict=False)
+            )
+            for row, place in enumerate(coordinates)
         }
-        plot.xaxis.major_label_overrides = across
-        plot.yaxis.major_label_overrides = down or {r + 0.5: "" for r in range(rows)}
+        plot.xaxis.major_label_overrides = column_labels
+        plot.yaxis.major_label_overrides = row_labels or {row + 0.5: "" for row in range(rows)}
         held = plot.quad(
             left="held_left",
             right="held_right",

@@ -19,7 +19,7 @@ from toast_lab.errors import InvalidInput, did_you_mean
 from toast_lab.explain.board import conflicts as conflict_board
 from toast_lab.views import inspect
 from toast_lab.views.by_hand_tables import board_frame
-from toast_lab.views.graph_layout import LEVELS, graph_layout, op_label, start_level
+from toast_lab.views.graph_layout import LEVELS, GraphFilter, graph_layout, op_label, start_level
 from toast_lab.views.graph_plot import nodes_frame
 from toast_lab.views.program_table import Line, colours_frame, program_frame, program_lines
 from toast_lab.views.svg import MAX_NODES, graph_svg
@@ -65,12 +65,12 @@ def graph(
         return GraphCell(_session(analysis, problem), first, conflicts_only)
 
     def layout() -> Any:
-        return graph_layout(analysis, first, conflicts_only=conflicts_only)
+        return graph_layout(analysis, first, GraphFilter(conflicts_only=conflicts_only))
 
     def static() -> Safe:
         found = layout()
         if len(found.nodes) > MAX_NODES:
-            found = graph_layout(analysis, "colours", conflicts_only=conflicts_only)
+            found = graph_layout(analysis, "colours", GraphFilter(conflicts_only=conflicts_only))
         legend = (
             "A lane is a colour, program order runs down; red dashes are conflicts between side 0 "
             "(left) and side 1 (right), an outline is a compatibility set."

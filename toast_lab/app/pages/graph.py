@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -14,7 +15,7 @@ from toast_lab.app.graph_inspector import GraphInspector
 from toast_lab.app.markup import h
 from toast_lab.app.session import Session
 from toast_lab.errors import ToastError
-from toast_lab.views.graph_layout import LEVELS, GraphLayout, graph_layout
+from toast_lab.views.graph_layout import LEVELS, GraphFilter, GraphLayout, graph_layout
 from toast_lab.views.graph_plot import GraphPlot
 from toast_lab.views.graph_rows import FOLDED_LEVELS
 from toast_lab.views.overlay import OF_A_PLAN, Overlay, overlay
@@ -123,28 +124,27 @@ class GraphPage(pn.viewable.Viewer):
         analysis, c = self.session.loaded.analysis, self.controls
         if analysis is None or self._drawing:
             return
-        asked: dict[str, Any] = {
-            "focus": self._focus,
-            "hops": int(c.hops.value or 1),
-            "conflicts_only": c.only.value,
-            "singles": c.singles.value,
-            "groups": list(c.lanes.value) or None,
-            "scopes": list(c.scopes.value) or None,
-            "unfolded": frozenset(self._unfolded),
-        }
+        only = GraphFilter(
+            focus=self._focus,
+            hops=int(c.hops.value or 1),
+            conflicts_only=c.only.value,
+            singles=c.singles.value,
+            groups=list(c.lanes.value) or None,
+            scopes=list(c.scopes.value) or None,
+        )
+        lay_out = functools.partial(
+            graph_layout, analysis, c.level.value, only, unfolded=frozenset(self._unfolded)
+        )
         if (
             analysis.names.n > MANY_NAMES
             and c.level.value == "names"
             and pn.state.curdoc is not None
         ):
             self._note.object = h("p", h("b", "laying out …"), cls="one")
-            self._making = (
-                analysis,
-                LAYOUTS.submit(graph_layout, analysis, c.level.value, **asked),
-            )
+            self._making = (analysis, LAYOUTS.submit(lay_out))
         else:
             self._making = None
-            self._take(graph_layout(analysis, c.level.value, **asked))
+            self._take(lay_out())
 
     def _take(self, layout: GraphLayout) -> None:
         shown = self._overlay(layout)

@@ -1,0 +1,245 @@
+"""Options that several commands share, and the types of their values.
+
+Each command adds its own beside what it does (``add_options``); these are the groups that mean the
+same in all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+from toast_lab import checks
+from toast_lab.search.methods import methods_text
+
+MODEL_HELP = (
+    'a built-in model (see "toast-lab models"), your own as package.module:make, or a '
+    "StableHLO file"
+)
+PIN_HELP = (
+    'an action that every plan has, or how an argument or result is cut: "batch->data" '
+    "\"params['w']=data,-\" (one entry for each dim; -: whole, *: open, data+model: both)"
+)
+FORBID_HELP = (
+    "an action that no plan has, or an axis that must not cut an argument or result: "
+    "\"params['w']->data\""
+)
+ACTIONS_HELP = (
+    'actions in order, such as "batch->data" "sequence@1->model"; without any, the unsharded '
+    "program"
+)
+#: commands whose result is not a JSON object
+WITHOUT_JSON = ("serve", "bench")
+
+
+def command_parser(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    summary: str,
+    module: str,
+) -> argparse.ArgumentParser:
+    """The parser of one command, with the options that all commands have."""
+    description = f"{summary[0].upper()}{summary[1:]}."
+    parser = commands.add_parser(name, help=summary, description=description)
+    parser.set_defaults(module=module)
+    parser.add_argument(
+        "--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS
+    )
+    if name not in WITHOUT_JSON:
+        parser.add_argument(
+            "--json", action="store_true", help="print one JSON object and nothing else"
+        )
+    return parser
+
+
+def model(parser: argparse.ArgumentParser) -> None:
+    """Which model, and how it is analysed."""
+    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    parser.add_argument(
+        "--set",
+        metavar="SIZE=VALUE",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="sizes of the model, such as layers=2",
+    )
+    parser.add_argument(
+        "--phases",
+        choices=("joined", "separate"),
+        default="joined",
+        help="resolve conflicts of the backward pass as those of the forward pass, or apart "
+        "(%(default)s)",
+    )
+    parser.add_argument(
+        "--time-limit",
+        type=positive,
+        default=300.0,
+        metavar="SECONDS",
+        help="for loading your own model, and for running (%(default)g)",
+    )
+
+
+def problem(parser: argparse.ArgumentParser, machine: str = "") -> None:
+    """Mesh, machine and memory limit; ``machine`` says where an omitted one comes from."""
+    parser.add_argument("--mesh", help='"4x2" or data=4,model=2 (4x2, or the mesh of --plan)')
+    default = None if machine else "tpu-v5e"
+    parser.add_argument(
+        "--machine",
+        default=default,
+        help=f'see "toast-lab machines", or FILE.toml ({machine or default})',
+    )
+    parser.add_argument(
+        "--memory-limit", type=positive, metavar="GIB", help="of a device (the machine's memory)"
+    )
+
+
+def pins(parser: argparse.ArgumentParser) -> None:
+    """What every plan has, and what no plan has."""
+    parser.add_argument(
+        "--pin", metavar="WHAT", nargs="+", action="extend", default=[], help=PIN_HELP
+    )
+    parser.add_argument(
+        "--forbid", metavar="WHAT", nargs="+", action="extend", default=[], help=FORBID_HELP
+    )
+    parser.add_argument(
+        "--keep-annotations",
+        nargs="?",
+        choices=("all", "possible"),
+        const="all",
+        help="pin the shardings that the program itself has: all of them, or those that this "
+        "mesh can keep (all)",
+    )
+
+
+def plan(parser: argparse.ArgumentParser) -> None:
+    """A plan, as actions or as a file."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--actions", nargs="*", action="extend", default=None, metavar="ACTION", help=ACTIONS_HELP
+    )
+    which.add_argument("--plan", metavar="FILE", help="a plan that --save wrote")
+
+
+def search(parser: argparse.ArgumentParser, seconds: float) -> None:
+    """How to search, for ``seconds`` by default."""
+    parser.add_argument("--method", default=None, metavar="METHOD", help=f"{methods_text()} (mcts)")
+    budget(parser, seconds)
+    parser.add_argument(
+        "--threads",
+        type=positive_int,
+        default=None,
+        help="threads of a method that can use several (all cores)",
+    )
+    parser.add_argument(
+        "--option",
+        metavar="KEY=VALUE",
+        nargs="+",
+        action="extend",
+        default=[],
+        help='options of the method, listed by "toast-lab search --help"',
+    )
+    parser.add_argument(
+        "--trace", metavar="FILE", help="record the whole search, to look at or to resume"
+    )
+    parser.add_argument(
+        "--resume",
+        metavar="FILE",
+        help="continue the search that --trace recorded on the same problem, with a new budget",
+    )
+
+
+def budget(parser: argparse.ArgumentParser, seconds: float) -> None:
+    """How long to search, for ``seconds`` by default."""
+    parser.add_argument(
+        "--seconds",
+        type=not_negative,
+        default=None,
+        help=f"time limit of the search ({seconds:g}; none with --evaluations)",
+    )
+    parser.add_argument(
+        "--evaluations",
+        type=not_negative_int,
+        default=None,
+        help="limit on the number of shardings that are priced",
+    )
+    parser.add_argument("--seed", type=seed, default=None, help="of the random choices (0)")
+    parser.set_defaults(default_seconds=seconds)
+
+
+def rows(parser: argparse.ArgumentParser, contents: str) -> None:
+    """Searches on many workers, whose rows and tables go to a folder with these ``contents``."""
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        required=True,
+        help=f"folder for {contents}; rows that it has already are not made again",
+    )
+    parser.add_argument(
+        "--scheduler", metavar="ADDRESS", help="of dask.distributed (workers of this machine)"
+    )
+    parser.add_argument(
+        "--workers",
+        type=positive_int,
+        default=1,
+        help="processes on this machine; they share its cores (%(default)s)",
+    )
+    parser.add_argument(
+        "--retry-crashed", action="store_true", help="repeat searches that crashed or failed"
+    )
+
+
+def save(parser: argparse.ArgumentParser) -> None:
+    """Where to write the plan."""
+    parser.add_argument("--save", metavar="FILE", help="write the plan as JSON")
+
+
+# -- types of values -------------------------------------------------------------------------------
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    """A type of arguments: whole numbers from ``least`` to ``most``."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            # Not a number, or one of thousands of digits
+            raise argparse.ArgumentTypeError(
+                f"{_short(text)} is not a whole number from {least} to {most}"
+            ) from None
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{_short(text)} is not from {least} to {most}")
+        return value
+
+    return parse
+
+
+def _number(text: str, above: float | None) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{_short(text)} is not a number") from None
+    if wrong := checks.number_offence(value, 0.0, checks.MOST_SECONDS, above=above):
+        raise argparse.ArgumentTypeError(f"it {wrong}")
+    return value
+
+
+def positive(text: str) -> float:
+    """A number above 0."""
+    return _number(text, 0.0)
+
+
+def not_negative(text: str) -> float:
+    """A number from 0."""
+    return _number(text, None)
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:37] + "...")
+
+
+seed = _whole(0, checks.MOST_SEED)
+port = _whole(1, 65535)
+retries = _whole(0, 1000)
+positive_int = _whole(1, checks.MOST_COUNT)
+not_negative_int = _whole(0, checks.MOST_COUNT)
