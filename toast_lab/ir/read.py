@@ -101,7 +101,7 @@ def read_program(
         path = argument_paths[i] if argument_paths else argument_path(argument, i)
         rule = rules.separate([], [tensor.shape], p.PASS)
         (numbers[argument],) = build.add(
-            NewOp("argument", [], [tensor], rule, Origin(variable=path))
+            NewOp("argument", [], [tensor], rule, origin=Origin(variable=path))
         )
     n_arguments = len(block.arguments)
     flat = walk.flatten(main)
@@ -183,7 +183,7 @@ def _new_op(
         shared = item.shares >= 0
         rule = rules.handed_on(shapes, result_shapes, shared=shared)
         owner = n_arguments + item.shares if shared else -1
-        return NewOp(kind, operands, results, rule, origin, owner=owner, region=item.region)
+        return NewOp(kind, operands, results, rule, origin=origin, owner=owner, region=item.region)
     shardy_rule = known.shardy_rule(operation, shapes, result_shapes)
     rule = rules.rule_for(kind, shardy_rule, shapes, result_shapes, operation=operation)
     if captured := _captured(operation, numbers):
