@@ -111,14 +111,15 @@ def separate(operands: Shapes, results: Shapes, role: int, missing: str = "") ->
     """A factor of its own for every dim of every tensor."""
     sizes = [size for shape in (*operands, *results) for size in shape]
     factors = itertools.count()
-    operand_dims, result_dims = (
-        [[(next(factors),) for _ in shape] for shape in shapes] for shapes in (operands, results)
-    )
+
+    def dims(shapes: Shapes) -> list[list[tuple[int, ...]]]:
+        return [[(next(factors),) for _ in shape] for shape in shapes]
+
     return Rule(
         sizes=sizes,
         classes=[role] * len(sizes),
-        operands=operand_dims,
-        results=result_dims,
+        operands=dims(operands),
+        results=dims(results),
         missing=missing,
     )
 
