@@ -121,9 +121,9 @@ def compare_ways(
         "exact": found.exact,
         "remaining": found.remaining,
         "remaining_bytes": found.remaining_bytes,
-        "tried": found.found.tried,
-        "complete": found.found.complete,
-        "target_bytes": trial.difference_bytes(found.found.target, trial.Signature({}, 0.0, 0)),
+        "tried": found.outcome.tried,
+        "complete": found.outcome.complete,
+        "target_bytes": trial.difference_bytes(found.outcome.target, trial.Signature({}, 0.0, 0)),
         "rows": [str(r) for r in found],
         "places": collections.Counter(len(r.values) for r in found),
     }

@@ -277,7 +277,7 @@ def test_other_formats_are_recognised(tmp_path: Path, start: bytes, said: str) -
 
 
 def test_a_device_is_no_file() -> None:
-    with pytest.raises(FrontendError, match="no regular file"):
+    with pytest.raises(FrontendError, match="not a regular file"):
         from_stablehlo(Path("/dev/zero"))
 
 

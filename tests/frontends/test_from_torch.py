@@ -177,7 +177,7 @@ def test_an_exported_program() -> None:
     assert (
         tl.from_torch(exported).program.digest() == tl.from_torch(module, *inputs).program.digest()
     )
-    with pytest.raises(FrontendError, match="give it alone"):
+    with pytest.raises(FrontendError, match="pass it alone"):
         tl.from_torch(exported, *inputs)
 
 

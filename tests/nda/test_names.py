@@ -91,7 +91,7 @@ def test_paths_stay_within_one_round_of_a_loop() -> None:
     def fn(x: jax.Array, w: jax.Array) -> jax.Array:
         return jax.lax.fori_loop(0, 3, lambda i, h: jnp.tanh(h @ w), x)
 
-    names = traced(fn, S((8, 4), F), S((4, 4), F)).dims
+    names = traced(fn, S((8, 4), F), S((4, 4), F)).names
     back = [
         (int(a), int(b))
         for a, b in zip(names.source, names.target, strict=True)

@@ -1,14 +1,11 @@
-"""The annotated program as one primitive.
+"""The annotated program as one primitive: under any ``jax.jit`` a call of exactly that StableHLO.
 
-Under any ``jax.jit`` it becomes a call of exactly that StableHLO.
+``jax.export`` can call a module too, but its serialisation drops donations and the shardings of
+ordinary ops.  So the text is parsed into the module under construction, with the mesh written into
+every sharding, as JAX itself does while lowering; JAX then collects meshes of one shape and name
+under one symbol.
 
-``jax.export`` can call a module, too, but takes only what its own serialisation lets through, which
-drops donations and shardings of ordinary ops.  Here the text is parsed into the module that is
-being built, with its mesh written into every sharding, as JAX itself does while it lowers; JAX then
-collects meshes of one shape and name under one symbol.
-
-Outside ``jit`` the primitive has no meaning and says so.  Derivatives and batching are not its
-business: see ``jit``.
+Outside ``jit`` the primitive raises an error.  For derivatives and batching see ``jit``.
 """
 
 from __future__ import annotations
@@ -20,15 +17,16 @@ from typing import Any
 
 from toast_lab.errors import InvalidPlan
 from toast_lab.ir import fourier
+from toast_lab.ir.dead import terminator
 from toast_lab.lowering.annotate import MESH_NAME
 from toast_lab.sharding.mesh import Mesh
 
-# Donations and shardings of @main: those of the caller count
+# Donations and shardings of @main, in place of which the caller's apply
 _INTERFACE = ("arg_attrs", "res_attrs")
 
 
 class Callee:
-    """What is called; compared by identity, so that JAX caches by it."""
+    """The program to call; compared by identity, so that JAX caches by it."""
 
     def __init__(self, name: str, text: str, mesh: Mesh, results: Sequence[Any]) -> None:
         """``results``: ShapeDtypeStructs."""
@@ -41,7 +39,7 @@ class Callee:
 
 def with_mesh_inside(text: str, mesh: Mesh) -> str:
     """Annotated StableHLO with the mesh spelled out in each sharding, and no mesh symbol."""
-    axes = ", ".join(f'"{a}"={n}' for a, n in zip(mesh.axes, mesh.sizes, strict=True))
+    axes = ", ".join(f'"{axis}"={size}' for axis, size in zip(mesh.axes, mesh.sizes, strict=True))
     text = re.sub(rf"^\s*sdy\.mesh @{MESH_NAME} = .*$\n?", "", text, flags=re.MULTILINE)
     return text.replace(f"<@{MESH_NAME}, ", f"<mesh<[{axes}]>, ")
 
@@ -52,18 +50,21 @@ def primitive() -> Any:
     from jax.extend.core import Primitive
     from jax.interpreters import mlir
 
-    made = Primitive("toast_program")
-    made.multiple_results = True
-    made.def_abstract_eval(_abstract)
-    made.def_impl(_outside_jit)
-    mlir.register_lowering(made, _lower)
-    return made
+    call = Primitive("toast_program")
+    call.multiple_results = True
+    call.def_abstract_eval(_abstract)
+    call.def_impl(_outside_jit)
+    mlir.register_lowering(call, _lower)
+    return call
 
 
 def _abstract(*_: Any, callee: Callee) -> list[Any]:
     from jax.core import ShapedArray
 
-    return [ShapedArray(r.shape, r.dtype, weak_type=r.weak_type) for r in callee.results]
+    return [
+        ShapedArray(result.shape, result.dtype, weak_type=result.weak_type)
+        for result in callee.results
+    ]
 
 
 def _outside_jit(*_: Any, callee: Callee) -> Any:
@@ -79,7 +80,7 @@ def _lower(ctx: Any, *arguments: Any, callee: Callee) -> Any:
     if count not in (None, callee.mesh.n_devices):
         raise InvalidPlan(
             f"{callee.name}: the plan is for {callee.mesh.n_devices} devices ({callee.mesh}), "
-            f"the jit around it runs on {count}"
+            f"but the jit around it runs on {count}"
         )
     source = ir.Module.parse(callee.text, target.module.context)
     if "cpu" in target.platforms:
@@ -99,7 +100,7 @@ def _lower(ctx: Any, *arguments: Any, callee: Callee) -> Any:
     main.operation.detach_from_parent()
     target.module.body.append(main)
     symbol = target.symbol_table.insert(main)  # made unique
-    types = [r.type for r in list(main.operation.regions[0].blocks[0].operations)[-1].operands]
+    types = [result.type for result in terminator(main.operation.regions[0].blocks[0]).operands]
     called = func.CallOp(
         types, ir.FlatSymbolRefAttr.get(ir.StringAttr(symbol).value), list(arguments)
     )

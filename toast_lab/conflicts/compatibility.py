@@ -25,9 +25,9 @@ OTHER_PHASE = "other phase"
 
 
 class Box(NamedTuple):
-    """Two conflicts over one value, and what became of them.
+    """Two conflicts on one value, ``outer`` on its definition and ``inner`` on a use.
 
-    ``outer`` is on its definition, ``inner`` on a use.
+    ``outcome`` tells whether they were joined, or why not.
     """
 
     outer: int
@@ -46,9 +46,9 @@ class Sets(NamedTuple):
 
 
 class _ParityUnion:
-    def __init__(self, n: int) -> None:
-        self.parent = list(range(n))
-        self.parity = [0] * n  # towards the parent
+    def __init__(self, count: int) -> None:
+        self.parent = list(range(count))
+        self.parity = [0] * count  # towards the parent
 
     def find(self, i: int) -> tuple[int, int]:
         parity = 0
@@ -61,13 +61,13 @@ class _ParityUnion:
             self.parent[node], self.parity[node] = i, parity
         return i, parity
 
-    def join(self, a: int, b: int, parity: int) -> bool:
-        root_a, pa = self.find(a)
-        root_b, pb = self.find(b)
+    def join(self, first: int, second: int, parity: int) -> bool:
+        root_a, first_parity = self.find(first)
+        root_b, second_parity = self.find(second)
         if root_a == root_b:
-            return (pa ^ pb) == parity
+            return (first_parity ^ second_parity) == parity
         low, high = min(root_a, root_b), max(root_a, root_b)
-        self.parent[high], self.parity[high] = low, pa ^ pb ^ parity
+        self.parent[high], self.parity[high] = low, first_parity ^ second_parity ^ parity
         return True
 
 
@@ -77,13 +77,15 @@ def compatibility_sets(
     """Group conflicts into compatibility sets.
 
     ``phases="separate"`` refuses boxes between a forward value and its use in a backward pass
-    (known from the name stack): the finer reading of the paper's count of one set forward and one
-    backward.
+    (known from the name stack), so that forward and backward have a set each, as the paper counts.
     """
     program = names.program
-    index = {pair: k for k, pair in enumerate(conflicts)}
+    index = {pair: conflict for conflict, pair in enumerate(conflicts)}
     on_definition = [
-        (k, place) for pair, k in index.items() for place in conflicts[pair] if place.use < 0
+        (conflict, place)
+        for pair, conflict in index.items()
+        for place in conflicts[pair]
+        if place.use < 0
     ]
     uses_of: dict[int, list[int]] = {}
     for use, value in enumerate(program.use_value):
@@ -96,7 +98,7 @@ def compatibility_sets(
     graph = _Graph(names.ptr.copy(), names.successor.copy(), names.op.copy())
     for outer, place in on_definition:
         row = program.def_names(place.value)
-        n, o = row[place.first_dim], row[place.second_dim]
+        first, second = row[place.first_dim], row[place.second_dim]
         for use in uses_of.get(place.value, ()):
             inner_row = program.use_names(use)
             left, right = inner_row[place.first_dim], inner_row[place.second_dim]
@@ -107,20 +109,22 @@ def compatibility_sets(
             definer, user = int(program.value_op[place.value]), int(use_op[use])
             if phases == "separate" and backward[definer] != backward[user]:
                 outcome = OTHER_PHASE
-            elif _path(graph, n, right, stamp, mark) or _path(graph, o, left, stamp, mark + 1):
+            elif _path(graph, first, right, stamp, mark) or _path(
+                graph, second, left, stamp, mark + 1
+            ):
                 outcome = CROSSED
             else:
-                swapped = (n > o) != (left > right)
+                swapped = (first > second) != (left > right)
                 outcome = JOINED if union.join(outer, inner, int(swapped)) else CONTRADICTS
-            boxes.append(Box(outer, inner, place.value, use, outcome))
-    roots = [union.find(k) for k in range(len(index))]
+            boxes.append(Box(outer, inner, place.value, use=use, outcome=outcome))
+    roots = [union.find(conflict) for conflict in range(len(index))]
     number: dict[int, int] = {}
     set_of = np.asarray([number.setdefault(root, len(number)) for root, _ in roots], dtype=np.int32)
     return Sets(set_of, np.asarray([bool(parity) for _, parity in roots], dtype=bool), boxes)
 
 
 class _Graph(NamedTuple):
-    """M, in writable arrays: of the types that kernels are compiled for."""
+    """M in writable arrays, the type that kernels are compiled for."""
 
     ptr: np.ndarray
     successor: np.ndarray

@@ -1,8 +1,6 @@
-"""The coverage report: which parts of a program no action can split.
+"""The coverage report: which parts of a program no action can split, why, and how large they are.
 
-It says why, and how much of the program that is.
-
-What "blocks" means here.  An op is *held whole* if it has something to split (a dim above 1, or
+What "blocks" means.  An op is *held whole* if it has something to split (a dim above 1, or
 FLOPs) and yet none of its names is shardable, so that every device computes all of it on whole
 operands, whatever the plan.  It blocks
 
@@ -13,15 +11,15 @@ operands, whatever the plan.  It blocks
 A value is *kept whole* if no action can shard any of its dims: not only around one op, but for as
 long as it lives.  These are the bytes that no mesh brings down.
 
-Ops that can be split, only not along every one of their dims (a sort keeps the sorted dim whole,
-the minor factor of a merged dim stays with the major one), block nothing of the above.  They have
-rows nevertheless, which say for which colours an action stops there, and their bytes are those of
-the values that the colour does not split at these ops.  The same holds for what is counted by
-assumption: the FLOPs of a loop whose trips are unknown.  Rows of ops and values held whole come
+Ops that can be split along some dims only (a sort keeps the sorted dim whole, the minor factor of a
+merged dim stays with the major one) block none of these.  They have rows nevertheless, which name
+the colours for which an action stops at them; their bytes are those of the values that the colour
+does not split at these ops.  So have counts that are assumed: the FLOPs of a loop whose trips are
+unknown.  Rows of ops and values held whole come
 first, each kind by the share that it blocks, and only they enter the totals; values shared by
 several rows enter the totals once.
 
-What is made of constants alone is left out: a device makes the part that it needs.
+Values made of constants alone are left out: a device makes the part that it needs.
 
 Reference: TOAST section 3.1 (an op has as many ways to be split as names).  Start reading at
 ``coverage``.
@@ -31,6 +29,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import itertools
 from collections import Counter
 from typing import Any, NamedTuple
 
@@ -92,7 +91,7 @@ class Row(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Coverage:
-    """What of a program no action can split.
+    """The parts of a program that no action can split.
 
     FLOPs are those of dot products and convolutions, times trips.
     """
@@ -128,19 +127,18 @@ class Coverage:
     def headline(self) -> str:
         """One sentence."""
         if not self.n_whole_ops and not self.kept_bytes:
-            said = "every op can be split and every value can be kept sharded"
+            sentence = "every op can be split and every value can be kept sharded"
         else:
-            said = f"{self.n_whole_ops:,} of {self.n_ops:,} ops cannot be split"
+            sentence = f"{self.n_whole_ops:,} of {self.n_ops:,} ops cannot be split"
             if self.flops_share is not None:
-                said += f", with {text.share_text(1 - self.flops_share)} of the FLOPs"
+                sentence += f", with {text.share_text(1 - self.flops_share)} of the FLOPs"
             share = text.share_text(self.whole_bytes / self.bytes if self.bytes else 0.0)
-            said += f"; {share} of the bytes must be whole around them"
+            sentence += f"; {share} of the bytes must be whole around them"
             if self.kept_bytes:
-                said += f", {text.bytes_text(self.kept_bytes)} are kept whole all along"
-        assumed = sum(
-            1 for row in self.rows if row.reason in (Reason.UNKNOWN_TRIPS, Reason.UNKNOWN_BRANCH)
-        )
-        return said + ("; some counts are assumed" if assumed else "")
+                sentence += f", {text.bytes_text(self.kept_bytes)} are kept whole all along"
+        unknown = (Reason.UNKNOWN_TRIPS, Reason.UNKNOWN_BRANCH)
+        assumed = any(row.reason in unknown for row in self.rows)
+        return sentence + ("; some counts are assumed" if assumed else "")
 
     def __repr__(self) -> str:
         return f"<Coverage: {self.headline()}>"
@@ -149,7 +147,7 @@ class Coverage:
         return text.as_html(self)
 
     def __str__(self) -> str:
-        """A table of what is held whole, then one of where an action stops."""
+        """A table of the ops and values held whole, then one of the dims where an action stops."""
         parts = [f"Coverage: {self.headline()}."]
         for title, rows in (
             ("held whole", self.whole_rows),
@@ -204,24 +202,20 @@ def _all_dims(program: Program) -> _Dims:
     op = np.concatenate([np.repeat(program.value_op, rank), np.repeat(use_op, rank_of_use)])
     size = np.concatenate([program.shape, program.shape[program.shape_ptr[use_value] + dim]])
     keep = ~program.value_is_constant[value]
-    factors = [
-        f
-        for f, k in zip((*program.def_dim_minor, *program.use_dim_factors), keep, strict=True)
-        if k
-    ]
+    factors = list(itertools.compress((*program.def_dim_minor, *program.use_dim_factors), keep))
     major = np.concatenate([program.def_dim_factor, program.use_dim_factor])[keep]
-    return _Dims(op[keep], value[keep], size[keep], factors, major)
+    return _Dims(op[keep], value[keep], size[keep], factors=factors, major=major)
 
 
 def coverage(analysis: Analysis) -> Coverage:
-    """Work out the report; the module says what the numbers mean."""
+    """The coverage report of a program; the module docstring defines its numbers."""
     program, names = analysis.program, analysis.names
     dims, nbytes = _all_dims(program), value_bytes(program)
     nbytes[program.value_is_constant] = 0
     flops = program.flops * program.trips
     flops_total, bytes_total = float(flops.sum()), float(nbytes.sum())
     group_of = analysis.group[analysis.colour] if names.n else np.zeros(0, np.int32)
-    live = np.asarray([g.shardable for g in analysis.groups], dtype=bool)
+    live = np.asarray([group.shardable for group in analysis.groups], dtype=bool)
     missing = dict(program.missing_rules)
 
     real = np.arange(program.n_ops) >= program.n_arguments
@@ -233,22 +227,23 @@ def coverage(analysis: Analysis) -> Coverage:
     whole = something & ~splits
 
     touched: dict[int, set[int]] = {int(op): set() for op in np.flatnonzero(whole)}
-    for op, value in zip(
-        dims.op[whole[dims.op]].tolist(), dims.value[whole[dims.op]].tolist(), strict=True
-    ):
+    rows_held = whole[dims.op]
+    for op, value in zip(dims.op[rows_held].tolist(), dims.value[rows_held].tolist(), strict=True):
         touched[op].add(value)
-    found: dict[tuple[Reason, str, str], _Bag] = {}
+    bags: dict[tuple[Reason, str, str], _Bag] = {}
 
     def bag(reason: Reason, op: int, why: str = "") -> _Bag:
         kind = op_kind(program.kind[op]).construct or program.kind[op]
-        made = found.setdefault((reason, kind, why or reason.value), _Bag())
-        made.ops[op] = None
-        return made
+        entry = bags.setdefault((reason, kind, why or reason.value), _Bag())
+        entry.ops[op] = None
+        return entry
 
-    for op in sorted(set(touched) | {o for o in missing if not splits[o]}):
-        here = bag(Reason.NO_RULE, op, missing[op]) if op in missing else bag(Reason.ALL_WHOLE, op)
-        here.flops += float(flops[op])
-        here.values.update(touched.get(op, ()))
+    without_rule = {op for op in missing if not splits[op]}
+    for op in sorted(touched.keys() | without_rule):
+        reason = Reason.NO_RULE if op in missing else Reason.ALL_WHOLE
+        whole_bag = bag(reason, op, missing.get(op, ""))
+        whole_bag.flops += float(flops[op])
+        whole_bag.values.update(touched.get(op, ()))
 
     can = np.zeros(program.n_values, bool)
     # By its definition or by a use, as an action would find it
@@ -259,27 +254,28 @@ def coverage(analysis: Analysis) -> Coverage:
     for value in kept.tolist():
         bag(Reason.KEPT_WHOLE, int(program.value_op[value])).values.add(value)
 
-    _stopped(analysis, dims, splits & real, live, group_of, bag)
+    _stopped(analysis, dims, bag, splits=splits & real, live=live, group_of=group_of)
     _assumed(program, flops, bag)
 
     held = np.zeros(program.n_values, bool)
-    held[[v for values in touched.values() for v in values]] = True
-    rows = [
-        Row(
-            reason,
-            kind,
-            why,
-            tuple(b.ops),
-            tuple(Counter(program.where(op) for op in b.ops).most_common()),
-            tuple(analysis.group_name[g] for g, _ in b.groups.most_common()),
-            b.flops,
-            float(nbytes[list(b.values)].sum()),
-            b.flops / flops_total if flops_total else None,
-            float(nbytes[list(b.values)].sum()) / bytes_total if bytes_total else 0.0,
+    held[[value for values in touched.values() for value in values]] = True
+    rows = []
+    for (reason, kind, why), entry in bags.items():
+        size = float(nbytes[list(entry.values)].sum())
+        row = Row(
+            reason=reason,
+            kind=kind,
+            why=why,
+            ops=tuple(entry.ops),
+            lines=tuple(Counter(map(program.where, entry.ops)).most_common()),
+            colours=tuple(analysis.group_name[group] for group, _ in entry.groups.most_common()),
+            flops=entry.flops,
+            bytes=size,
+            flops_share=entry.flops / flops_total if flops_total else None,
+            bytes_share=size / bytes_total if bytes_total else 0.0,
         )
-        for (reason, kind, why), b in found.items()
-    ]
-    rows.sort(key=lambda r: (not r.whole, -(r.flops_share or 0.0), -r.bytes, -len(r.ops)))
+        rows.append(row)
+    rows.sort(key=lambda row: (not row.whole, -(row.flops_share or 0.0), -row.bytes, -len(row.ops)))
     blocked = float(flops[whole].sum())
     return Coverage(
         rows=tuple(rows),
@@ -295,7 +291,7 @@ def coverage(analysis: Analysis) -> Coverage:
 
 
 class _Bag:
-    """A row that is being filled."""
+    """A row under construction."""
 
     def __init__(self) -> None:
         self.ops: dict[int, None] = {}
@@ -307,10 +303,11 @@ class _Bag:
 def _stopped(
     analysis: Analysis,
     dims: _Dims,
+    bag: Any,
+    *,
     splits: np.ndarray,
     live: np.ndarray,
     group_of: np.ndarray,
-    bag: Any,
 ) -> None:
     """Dims of ops that can be split along others: an action on their colour stops at these ops."""
     program = analysis.program
@@ -320,15 +317,18 @@ def _stopped(
     )
     minor = np.zeros(program.n_factors, bool)
     merged = [i for i, factors in enumerate(dims.factors) if len(factors) > 1]
-    minor[[f for i in merged for f in dims.factors[i][1:]]] = True
+    minor[[factor for i in merged for factor in dims.factors[i][1:]]] = True
     for i in np.flatnonzero(splits[dims.op] & stuck[dims.major]).tolist():
         name, op = int(dims.major[i]), int(program.owner[dims.op[i]])
         if program.kind[op] == "while.enter":
             _add(bag(Reason.STACKED, op), int(group_of[name]), int(dims.value[i]))
             continue
-        why = f"{Reason.SOME_WHOLE.value} ({FACTOR_CLASSES[role[name]]} factor)"
-        here = bag(Reason.MINOR_FACTOR, op) if minor[name] else bag(Reason.SOME_WHOLE, op, why)
-        _add(here, int(group_of[name]), int(dims.value[i]))
+        if minor[name]:
+            stopped = bag(Reason.MINOR_FACTOR, op)
+        else:
+            why = f"{Reason.SOME_WHOLE.value} ({FACTOR_CLASSES[role[name]]} factor)"
+            stopped = bag(Reason.SOME_WHOLE, op, why)
+        _add(stopped, int(group_of[name]), int(dims.value[i]))
     for i in merged:
         for name in dims.factors[i][1:]:
             if splits[dims.op[i]] and stuck[name]:
@@ -339,24 +339,24 @@ def _stopped(
                 )
 
 
-def _add(here: _Bag, group: int, value: int) -> None:
-    here.groups[group] += 1
-    here.values.add(value)
+def _add(bag: _Bag, group: int, value: int) -> None:
+    bag.groups[group] += 1
+    bag.values.add(value)
 
 
 def _assumed(program: Program, flops: np.ndarray, bag: Any) -> None:
-    """Loops whose number of rounds, and conditionals whose branch, the input does not tell."""
+    """Loops whose number of rounds is unknown, and conditionals whose branch is."""
     seen: set[int] = set()
     for region in program.regions:
         if region.known or region.kind not in ("body", "branch"):
             continue
         if region.kind == "body":
-            here = bag(Reason.UNKNOWN_TRIPS, program.regions[region.parent].begin)
+            unknown = bag(Reason.UNKNOWN_TRIPS, program.regions[region.parent].begin)
         else:  # all branches of one conditional stand behind its index
             index = region.begin - 1
             while program.kind[index] != "case.index" or program.region[index] != region.parent:
                 index -= 1
-            here = bag(Reason.UNKNOWN_BRANCH, index)
+            unknown = bag(Reason.UNKNOWN_BRANCH, index)
         inside = [op for op in range(region.begin, region.end) if op not in seen]
         seen.update(inside)  # a loop within a loop is counted with the outer one, which comes first
-        here.flops += float(flops[inside].sum())
+        unknown.flops += float(flops[inside].sum())

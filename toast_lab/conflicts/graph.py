@@ -5,6 +5,7 @@ Reference: TOAST sections 3.2 and 3.3.
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -18,9 +19,10 @@ from toast_lab.ragged import row_numbers
 
 def colour_names(names: Names) -> np.ndarray:
     """Colour of each name, [N] int32, numbered by first appearance in the program."""
-    n = names.n
+    name_count = names.n
     graph = scipy.sparse.coo_matrix(
-        (np.ones(len(names.source), np.int8), (names.source, names.target)), shape=(n, n)
+        (np.ones(len(names.source), np.int8), (names.source, names.target)),
+        shape=(name_count, name_count),
     )
     _, label = scipy.sparse.csgraph.connected_components(graph, directed=True, connection="weak")
     _, first = np.unique(label, return_index=True)
@@ -41,43 +43,41 @@ class Place(NamedTuple):
 def find_conflicts(names: Names, colour: np.ndarray) -> dict[tuple[int, int], list[Place]]:
     """Pairs of different names of one colour on one definition or one use, with their places.
 
-    The pairs are unordered.
-
-    Names of size 1 never conflict.  The pairs are in program order, the smaller name first.
+    Names of size 1 never conflict.  Pairs are in program order, each with the smaller name first.
     """
     program = names.program
-    found: dict[tuple[int, int], list[Place]] = {}
+    places: dict[tuple[int, int], list[Place]] = {}
 
     def scan(row: list[int], value: int, use: int) -> None:
-        for i, a in enumerate(row):
-            for j in range(i + 1, len(row)):
-                b = row[j]
-                if a != b and colour[a] == colour[b] and names.size[a] > 1 and names.size[b] > 1:
-                    found.setdefault((min(a, b), max(a, b)), []).append(Place(value, use, i, j))
+        for (i, first), (j, second) in itertools.combinations(enumerate(row), 2):
+            if (
+                first != second
+                and colour[first] == colour[second]
+                and min(names.size[first], names.size[second]) > 1
+            ):
+                pair = min(first, second), max(first, second)
+                places.setdefault(pair, []).append(Place(value, use, i, j))
 
     meets = _repeats_a_colour(program.shape_ptr, program.def_dim_factor, names, colour)
     for value in np.flatnonzero(meets & ~program.value_is_constant).tolist():
         scan(program.def_names(value), value, -1)
-    for use in np.flatnonzero(
-        _repeats_a_colour(program.use_dim_ptr, program.use_dim_factor, names, colour)
-    ).tolist():
+    meets = _repeats_a_colour(program.use_dim_ptr, program.use_dim_factor, names, colour)
+    for use in np.flatnonzero(meets).tolist():
         scan(program.use_names(use), int(program.use_value[use]), use)
-    return dict(sorted(found.items()))
+    return dict(sorted(places.items()))
 
 
 def _repeats_a_colour(
     ptr: np.ndarray, names_of_dims: np.ndarray, names: Names, colour: np.ndarray
 ) -> np.ndarray:
-    """[rows] bool: does some colour stand on two dims of the row?
-
-    Dims whose name has size 1 do not count.
-    """
+    """[rows] bool: do two dims of the row have one colour?  Names of size 1 do not count."""
     row = row_numbers(ptr)
     large = names.size[names_of_dims] > 1
-    key = np.sort(row[large] * (int(colour.max(initial=0)) + 1) + colour[names_of_dims[large]])
-    found = np.zeros(len(ptr) - 1, dtype=bool)
-    found[key[1:][key[1:] == key[:-1]] // (int(colour.max(initial=0)) + 1)] = True
-    return found
+    colour_count = int(colour.max(initial=0)) + 1
+    key = np.sort(row[large] * colour_count + colour[names_of_dims[large]])
+    repeats = np.zeros(len(ptr) - 1, dtype=bool)
+    repeats[key[1:][key[1:] == key[:-1]] // colour_count] = True
+    return repeats
 
 
 @compiled
@@ -101,13 +101,13 @@ def has_path(
     stamp[start] = mark
     while depth:
         depth -= 1
-        here = stack[depth]
-        for k in range(ptr[here], ptr[here + 1]):
-            there = successor[k]
-            if there == goal:
+        node = stack[depth]
+        for edge in range(ptr[node], ptr[node + 1]):
+            next_node = successor[edge]
+            if next_node == goal:
                 return True
-            if stamp[there] != mark and op[there] < op[goal]:
-                stamp[there] = mark
-                stack[depth] = there
+            if stamp[next_node] != mark and op[next_node] < op[goal]:
+                stamp[next_node] = mark
+                stack[depth] = next_node
                 depth += 1
     return False

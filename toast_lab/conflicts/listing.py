@@ -1,7 +1,4 @@
-"""The paper's annotated listings as text.
-
-Every dim shows its colour (I and M applied) or its name (I only).
-"""
+"""The paper's annotated listings: every dim shows its colour (I and M) or its name (I only)."""
 
 from __future__ import annotations
 
@@ -17,22 +14,22 @@ def control_text(program: Program, op: int, operand_texts: list[str]) -> str:
     """``carry(x)``, ``next h = %19``: a pseudo-op of a loop or a conditional."""
     kind, owner = program.kind[op], int(program.owner[op])
     own = value_text(program, program.results(owner)[0]) if program.results(owner) else ""
-    yielded = ", ".join(value_text(program, v) for v in _yielded(program).get(op, ()))
+    yielded = ", ".join(value_text(program, value) for value in _yielded(program).get(op, ()))
     return op_kind(kind).line.format(*operand_texts, own=own, yielded=yielded)
 
 
 @functools.lru_cache(maxsize=8)
 def _yielded(program: Program) -> dict[int, list[int]]:
-    """What the branches of a conditional give for each ``case.result``."""
-    found: dict[int, list[int]] = {}
+    """The values that the branches of a conditional yield, by ``case.result``."""
+    by_result: dict[int, list[int]] = {}
     for op in program.ops():
         if program.kind[op] == "case.yield":
-            found.setdefault(int(program.owner[op]), []).append(program.operands(op)[0])
-    return found
+            by_result.setdefault(int(program.owner[op]), []).append(program.operands(op)[0])
+    return by_result
 
 
 def outline(program: Program) -> tuple[list[int], dict[int, list[tuple[int, str]]]]:
-    """How a listing is indented.
+    """Indentation and headings of a listing.
 
     Returns:
         ``(depth, labels)``: the depth of every op, and for some ops lines to print before them,
@@ -47,12 +44,13 @@ def outline(program: Program) -> tuple[list[int], dict[int, list[tuple[int, str]
         level.append(outer + 1)
         text = {"cond": "condition:", "body": "body:"}.get(region.kind, "")
         if region.kind == "loop":
-            body = next(r for r in program.regions[i + 1 :] if r.parent == i and r.kind == "body")
-            text = (
-                f"loop, {body.times:g} rounds:"
-                if body.known
-                else ("loop, number of rounds unknown:")
+            body = next(
+                inner
+                for inner in program.regions[i + 1 :]
+                if inner.parent == i and inner.kind == "body"
             )
+            rounds = f"{body.times:g} rounds" if body.known else "number of rounds unknown"
+            text = f"loop, {rounds}:"
         elif region.kind == "branch":
             # Branches of one conditional follow each other directly.
             count = number.get((region.parent, region.begin), 0)
@@ -85,7 +83,7 @@ def op_text(program: Program, op: int, operand_texts: list[str]) -> str:
 
 
 def literal(program: Program, value: int) -> str:
-    """The number that a value holds in every element, if it is such a constant; empty otherwise."""
+    """The number that all elements of a constant value equal; empty for other values."""
     if not program.value_is_constant[value]:
         return ""
     op = int(program.value_op[value])
@@ -97,11 +95,12 @@ def literal(program: Program, value: int) -> str:
 
 
 def shown_ops(program: Program) -> list[int]:
-    """Ops worth a line: constants with one value are written where they are used instead."""
+    """Ops that get a line; constants with one value are written where they are used."""
     return [
         op
         for op in program.ops()
-        if not all(literal(program, v) for v in program.results(op)) or not program.results(op)
+        if not all(literal(program, value) for value in program.results(op))
+        or not program.results(op)
     ]
 
 
@@ -116,14 +115,17 @@ def listing(
     use_text: Callable[[int], str] | None = None,
 ) -> str:
     """A program as text; ``def_text(value)`` and ``use_text(use)`` give the bracketed dims."""
-    arguments = [f"{program.value_name[a]} : {def_text(a)}" for a in range(program.n_arguments)]
+    arguments = [
+        f"{program.value_name[argument]} : {def_text(argument)}"
+        for argument in range(program.n_arguments)
+    ]
     indent = " " * (len(program.name) + 5)
     lines = [f"def {program.name}(" + f",\n{indent}".join(arguments) + ") {"]
     shown = shown_ops(program)
     depth, labels = outline(program)
     waiting = collections.deque(sorted(labels))
     width = max(
-        (len(program.value_name[v]) for op in shown for v in program.results(op)), default=0
+        (len(program.value_name[value]) for op in shown for value in program.results(op)), default=0
     )
     for op in shown:
         operands = []
@@ -133,16 +135,15 @@ def listing(
             operands.append(f"{text} : {use_text(use)}" if use_text and not is_number else text)
         results = list(program.results(op))
         left = ", ".join(
-            f"{program.value_name[v]:<{width if len(results) == 1 else 0}} : {def_text(v)}"
-            for v in results
+            f"{program.value_name[value]:<{width if len(results) == 1 else 0}} : {def_text(value)}"
+            for value in results
         )
         # The op that opens a region may be a constant without a line
         while waiting and waiting[0] <= op:
-            lines.extend("  " * (d + 1) + text for d, text in labels[waiting.popleft()])
-        lines.append(
-            "  " * (depth[op] + 1)
-            + (f"{left} = " if results else "")
-            + op_text(program, op, operands)
-        )
-    lines.append("  return " + ", ".join(value_text(program, int(v)) for v in program.outputs))
+            lines.extend("  " * (level + 1) + text for level, text in labels[waiting.popleft()])
+        assigned = f"{left} = " if results else ""
+        lines.append("  " * (depth[op] + 1) + assigned + op_text(program, op, operands))
+    lines.append(
+        "  return " + ", ".join(value_text(program, int(value)) for value in program.outputs)
+    )
     return "\n".join([*lines, "}"])

@@ -1,4 +1,4 @@
-"""Explain: what a plan does and why, what choosing otherwise would cost.
+"""Explain: what a plan does and why, and what another choice would cost.
 
 Takes: a ``Problem`` and plans.  Gives: rows with source lines, seconds and bytes: conflicts before
 any search (``board.py``), two plans side by side (``difference.py``).  Everything is priced by the

@@ -1,11 +1,9 @@
-"""The conflict board.
-
-Every ambiguous choice of a program, and what each way to settle it costs on each mesh axis.
+"""The conflict board: every ambiguous choice of a program, and its costs on each mesh axis.
 
 A row is one resolution: the compatibility sets that one bit settles, which for repeated layers is
 one set in each.  Its options are the two sides on each axis, priced alone: the colour sharded on
-that axis with this bit, everything else left whole.  That is what can be known before any search;
-in company, costs are others (``tl.search`` looks at those).
+that axis with this bit, everything else left whole.  That much is known before any search; together
+with other actions, costs differ (``tl.search`` prices those).
 
 Reference: TOAST sections 3.4 to 3.6.  Start reading at ``conflicts``.
 """
@@ -43,12 +41,12 @@ class Option(NamedTuple):
     action: str  #: as ``Plan.from_actions`` takes it
     axis: str
     bit: int  #: the side that is sharded
-    possible: bool  #: False: sizes do not divide, or the two sides come to the same
+    possible: bool  #: False: sizes do not divide, or it changes nothing
     time_s: float  #: of the step
     peak_bytes: float  #: on one device
     fits: bool
     collectives: dict[str, int]  #: by kind
-    comm_bytes: float  #: bytes that one device holds of what is sent, summed over collectives
+    comm_bytes: float  #: local bytes of the collectives, summed
 
 
 class Dispute(NamedTuple):
@@ -56,15 +54,15 @@ class Dispute(NamedTuple):
 
     colour: str
     size: int  #: of the largest dim of the colour
-    sets: tuple[int, ...]  #: compatibility sets that the bit settles, of repeated layers one each
+    sets: tuple[int, ...]  #: compatibility sets that the bit settles, one per repeated layer
     tensors: tuple[Tensor, ...]  #: of the first of these sets
     options: tuple[Option, ...]
 
     @property
     def cheapest(self) -> Option | None:
-        """The possible option of least C(s) there is, in the order: fits, time."""
-        possible = [o for o in self.options if o.possible]
-        return min(possible, key=lambda o: (not o.fits, o.time_s)) if possible else None
+        """The best possible option: one that fits before others, then the least time."""
+        possible = (option for option in self.options if option.possible)
+        return min(possible, key=lambda option: (not option.fits, option.time_s), default=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,11 +77,11 @@ class Board:
         """Plain data."""
         rows = [
             {
-                **d._asdict(),
-                "tensors": [t._asdict() for t in d.tensors],
-                "options": [o._asdict() for o in d.options],
+                **dispute._asdict(),
+                "tensors": [tensor._asdict() for tensor in dispute.tensors],
+                "options": [option._asdict() for option in dispute.options],
             }
-            for d in self.disputes
+            for dispute in self.disputes
         ]
         return {
             "unsharded_time_s": self.unsharded_time_s,
@@ -101,51 +99,32 @@ class Board:
         return self.text()
 
     def text(self, limit: int | None = SHOWN) -> str:
-        """At most ``limit`` rows of a table.
-
-        Conflicts in the order of the program, each with its choices.
-        """
+        """A table of at most ``limit`` rows: conflicts in program order, each with its choices."""
         if not self.disputes:
             return (
                 "This program has no conflicts: no tensor has two dims that would be sharded alike."
             )
         rows = []
-        for d in self.disputes:
-            # One with a name, if any
-            t = next((t for t in d.tensors if not t.value.startswith("%")), d.tensors[0])
-            more = f" and {len(d.tensors) - 1} more" if len(d.tensors) > 1 else ""
-            layers = f", {len(d.sets)} alike" if len(d.sets) > 1 else ""
-            rows.append(
-                (
-                    d.colour,
-                    f"{t.value} {list(t.shape)}{more}{layers}",
-                    text.line_text(t.where),
-                    "",
-                    "",
-                    "",
-                    "",
-                )
+        for dispute in self.disputes:
+            # A tensor with a name, if any
+            tensor = next(
+                (tensor for tensor in dispute.tensors if not tensor.value.startswith("%")),
+                dispute.tensors[0],
             )
-            for o in d.options:
-                side = f"dim {t.dims[o.bit]}"
-                if not o.possible:
-                    rows.append(("", f"  {side} on {o.axis}", "", "not possible", "", "", ""))
+            more = f" and {len(dispute.tensors) - 1} more" if len(dispute.tensors) > 1 else ""
+            layers = f", {len(dispute.sets)} alike" if len(dispute.sets) > 1 else ""
+            label = f"{tensor.value} {list(tensor.shape)}{more}{layers}"
+            blank = ("",) * 4
+            rows.append((dispute.colour, label, text.line_text(tensor.where), *blank))
+            for option in dispute.options:
+                row = ("", f"  dim {tensor.dims[option.bit]} on {option.axis}", "")
+                if not option.possible:
+                    rows.append((*row, "not possible", *blank[1:]))
                     continue
-                sent = ", ".join(f"{n} {kind}" for kind, n in o.collectives.items()) or (
-                    "nothing sent"
-                )
-                size = text.bytes_text(o.peak_bytes) + ("" if o.fits else ", too large")
-                rows.append(
-                    (
-                        "",
-                        f"  {side} on {o.axis}",
-                        "",
-                        f"{o.time_s * 1e3:.3f} ms",
-                        size,
-                        sent,
-                        o.action,
-                    )
-                )
+                sent = ", ".join(f"{count} {kind}" for kind, count in option.collectives.items())
+                time = f"{option.time_s * 1e3:.3f} ms"
+                size = text.bytes_text(option.peak_bytes) + ("" if option.fits else ", too large")
+                rows.append((*row, time, size, sent or "nothing sent", option.action))
         before = (
             f"unsharded: {self.unsharded_time_s * 1e3:.3f} ms, "
             f"{text.bytes_text(self.unsharded_peak_bytes)}"
@@ -155,33 +134,39 @@ class Board:
 
 
 def conflicts(problem: Problem) -> Board:
-    """Every resolution of a problem with predicted time and memory, before any search.
-
-    The predictions are those of its sides, on each axis.
+    """Every resolution of a problem with the predicted time and memory of its sides on each axis.
 
     Axes of size 1 are left out.  Reference: TOAST sections 3.4 to 3.6.
     """
-    problem = problem.unpinned  # each action is taken by itself
+    problem = problem.unpinned  # each action is priced by itself
     analysis, pricer = problem.analysis, problem.pricer()
     base_time_s, base_peak_bytes = problem.baseline
     members: dict[int, list[int]] = {}
-    for s in analysis.compatibility_sets:
-        members.setdefault(s.resolution, []).append(s.index)
+    for compatibility_set in analysis.compatibility_sets:
+        members.setdefault(compatibility_set.resolution, []).append(compatibility_set.index)
     disputes = []
     for resolution, sets in members.items():
         first = analysis.compatibility_sets[sets[0]]
         group = analysis.groups[int(analysis.group[first.colour])]
         options = tuple(
-            _option(problem, pricer, group.index, group.resolutions.index(resolution), axis, bit)
+            _option(pricer, group.index, group.resolutions.index(resolution), axis=axis, bit=bit)
             for axis, size in enumerate(problem.mesh.sizes)
             if size > 1
             for bit in (0, 1)
         )
         tensors = tuple(
-            tensor for k in first.conflicts for tensor in _tensors(analysis, k, first.flipped)
+            tensor
+            for conflict in first.conflicts
+            for tensor in _tensors(analysis, conflict, first.flipped)
         )
         disputes.append(
-            Dispute(group.name, group.size, tuple(sets), tuple(dict.fromkeys(tensors)), options)
+            Dispute(
+                colour=group.name,
+                size=group.size,
+                sets=tuple(sets),
+                tensors=tuple(dict.fromkeys(tensors)),
+                options=options,
+            )
         )
     return Board(tuple(disputes), base_time_s, base_peak_bytes)
 
@@ -191,58 +176,51 @@ def _tensors(analysis: Analysis, conflict: int, flipped: bool) -> list[Tensor]:
     program, names = analysis.program, analysis.conflicts[conflict].sides
     if flipped:
         names = (names[1], names[0])
-    found = []
+    tensors = []
     for place in analysis.conflicts[conflict].places:
         mine = program.def_names(place.value) if place.use < 0 else program.use_names(place.use)
         dims = (place.first_dim, place.second_dim)
         if mine[dims[0]] == names[1]:
             dims = (dims[1], dims[0])
         op = int(program.value_op[place.value]) if place.use < 0 else _user(analysis, place.use)
-        found.append(
+        tensors.append(
             Tensor(
                 program.value_name[place.value], program.dims(place.value), dims, program.where(op)
             )
         )
-    return found
+    return tensors
 
 
 def _user(analysis: Analysis, use: int) -> int:
     return int(np.searchsorted(analysis.program.use_ptr, use, side="right")) - 1
 
 
-def _option(
-    problem: Problem, pricer: Pricer, group: int, place: int, axis: int, bit: int
-) -> Option:
-    """One side of a resolution of a group on an axis.
-
-    That is side ``bit`` of the resolution at ``place``, the group's other bits being 0 if they can.
-    """
-    space, n = problem.space, len(problem.analysis.groups[group].resolutions)
-    offered = [
-        int(b) for b in space.bits[space.group == group] if int(b) >> (n - 1 - place) & 1 == bit
-    ]
-    bits = min(offered, key=lambda b: ((b & ~(1 << (n - 1 - place))).bit_count(), b))
+def _option(pricer: Pricer, group: int, place: int, *, axis: int, bit: int) -> Option:
+    """Side ``bit`` of a group's resolution at ``place``, with the other bits 0 if possible."""
+    problem = pricer.problem
+    space = problem.space
+    mask = 1 << (len(problem.analysis.groups[group].resolutions) - 1 - place)
+    settings = space.bits[space.group == group].tolist()
+    offered = [setting for setting in settings if bool(setting & mask) == bit]
+    bits = min(offered, key=lambda setting: ((setting & ~mask).bit_count(), setting))
     action = Action(group, bits, axis)
     state = State(space)
     changed = state.apply(action)
     totals = pricer.totals(state.op_factor, state.value_dim)
-    kinds, sent = totals.steps.kind[: totals.n_steps], 0.0
-    counts: dict[str, int] = {}
-    for kind in np.unique(kinds).tolist():
-        if kind in (COMPUTE, SLICE):
-            continue
-        of_kind = kinds == kind
-        counts[STEP_KINDS[kind]] = int(of_kind.sum())
-        sent += float(totals.each.bytes[: totals.n_steps][of_kind].sum())
-    fits = totals.peak_bytes <= problem.memory_limit_bytes
+    kinds = totals.steps.kind[: totals.n_steps]
+    sends = (kinds != COMPUTE) & (kinds != SLICE)
+    numbers, counts = np.unique(kinds[sends], return_counts=True)
     return Option(
-        space.text(action),
-        problem.mesh.axes[axis],
-        bit,
-        bool(changed),
-        totals.time_s,
-        totals.peak_bytes,
-        fits,
-        counts,
-        sent,
+        action=space.text(action),
+        axis=problem.mesh.axes[axis],
+        bit=bit,
+        possible=bool(changed),
+        time_s=totals.time_s,
+        peak_bytes=totals.peak_bytes,
+        fits=totals.peak_bytes <= problem.memory_limit_bytes,
+        collectives={
+            STEP_KINDS[kind]: count
+            for kind, count in zip(numbers.tolist(), counts.tolist(), strict=True)
+        },
+        comm_bytes=float(totals.each.bytes[: totals.n_steps][sends].sum()),
     )

@@ -1,7 +1,7 @@
 """Two plans of one program side by side: tensors, collectives, time and memory, layers together.
 
-Rows of repeated layers are one, told apart by where they are in the source and what they are, not
-by the number of the layer.  Numbers are the evaluator's (``tl.price``).  Start reading at
+Repeated layers share a row: rows are told apart by source line and kind, not by the number of the
+layer.  Numbers are the evaluator's (``tl.price``).  Start reading at
 ``difference``.
 """
 
@@ -13,13 +13,15 @@ import re
 from itertools import chain
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from toast_lab import text
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.sharding.plan import ShardingPlan, Spec, spec_text
 
 
 class TensorRow(NamedTuple):
-    """Values that the two plans keep differently, of one place in the program."""
+    """Values at one place in the program that the two plans keep differently."""
 
     value: str  #: name of the first, numbers in it as "*" if there are several
     places: int  #: how many values
@@ -45,7 +47,7 @@ class CollectiveRow(NamedTuple):
 
     @property
     def time_s(self) -> float:
-        """What the second plan takes more."""
+        """Seconds that the second plan takes longer."""
         return self.after_time_s - self.before_time_s
 
 
@@ -56,7 +58,7 @@ class Difference:
     before: Cost
     after: Cost
     tensors: tuple[TensorRow, ...]  #: in program order
-    #: what changes time the most first; those that are the same are left out
+    #: the largest change of time first; equal ones are left out
     collectives: tuple[CollectiveRow, ...]
     #: (source line, seconds before, after), the largest change first
     compute: tuple[tuple[str, float, float], ...]
@@ -83,39 +85,46 @@ class Difference:
         return text.as_html(self)
 
     def __str__(self) -> str:
-        a, b = self.before, self.after
+        before, after = self.before, self.after
+        fits = ""
+        if before.fits != after.fits:
+            fits = ", fits now" if after.fits else ", does not fit any more"
         lines = [
-            f"time    {a.time_s * 1e3:.3f} -> {b.time_s * 1e3:.3f} ms "
-            f"(compute {a.compute_s * 1e3:.3f} -> {b.compute_s * 1e3:.3f}, "
-            f"collectives {a.comm_s * 1e3:.3f} -> {b.comm_s * 1e3:.3f})",
-            f"memory  {text.bytes_text(a.peak_bytes)} -> {text.bytes_text(b.peak_bytes)} a device"
-            + ("" if a.fits == b.fits else ", fits now" if b.fits else ", does not fit any more"),
+            f"time    {_ms(before.time_s, after.time_s)} ms "
+            f"(compute {_ms(before.compute_s, after.compute_s)}, "
+            f"collectives {_ms(before.comm_s, after.comm_s)})",
+            f"memory  {text.bytes_text(before.peak_bytes)} -> {text.bytes_text(after.peak_bytes)} "
+            f"a device{fits}",
         ]
         if not (self.tensors or self.collectives or self.compute):
             return "\n".join([*lines, "The plans are the same."])
         if self.collectives:
             rows = [
                 (
-                    f"{r.kind} {{{','.join(r.axes)}}}",
-                    text.line_text(r.where),
-                    f"{r.before} -> {r.after}",
-                    f"{r.before_time_s * 1e3:.3f} -> {r.after_time_s * 1e3:.3f}",
+                    f"{row.kind} {{{','.join(row.axes)}}}",
+                    text.line_text(row.where),
+                    f"{row.before} -> {row.after}",
+                    _ms(row.before_time_s, row.after_time_s),
                 )
-                for r in self.collectives
+                for row in self.collectives
             ]
             lines += ["", text.table(("collective", "line", "count", "ms"), rows)]
         if self.tensors:
             rows = [
                 (
-                    r.value + (f" x{r.places}" if r.places > 1 else ""),
-                    text.line_text(r.where),
-                    spec_text(r.before),
-                    spec_text(r.after),
+                    row.value + (f" x{row.places}" if row.places > 1 else ""),
+                    text.line_text(row.where),
+                    spec_text(row.before),
+                    spec_text(row.after),
                 )
-                for r in self.tensors
+                for row in self.tensors
             ]
             lines += ["", text.table(("tensor", "line", "before", "after"), rows)]
         return "\n".join(lines)
+
+
+def _ms(before_s: float, after_s: float) -> str:
+    return f"{before_s * 1e3:.3f} -> {after_s * 1e3:.3f}"
 
 
 def difference(problem: Problem, before: ShardingPlan, after: ShardingPlan) -> Difference:
@@ -127,64 +136,63 @@ def difference(problem: Problem, before: ShardingPlan, after: ShardingPlan) -> D
     costs = price(problem, before), price(problem, after)
     return Difference(
         *costs,
-        tuple(_tensors(problem, before, after)),
-        tuple(_collectives(costs)),
-        tuple(_compute(costs)),
+        tensors=tuple(_tensors(problem, before, after)),
+        collectives=tuple(_collectives(costs)),
+        compute=tuple(_compute(costs)),
     )
 
 
 def _tensors(problem: Problem, before: ShardingPlan, after: ShardingPlan) -> list[TensorRow]:
     program, mesh = problem.analysis.program, problem.mesh
     specs = before.value_specs(), after.value_specs()
-    found: dict[tuple[Any, ...], list[int]] = collections.defaultdict(list)
-    for v in range(program.n_values):
-        a, b = specs[0][v], specs[1][v]
-        if a != b and not program.value_is_constant[v]:
-            op = int(program.value_op[v])
+    by_place: dict[tuple[Any, ...], list[int]] = collections.defaultdict(list)
+    for value in range(program.n_values):
+        old, new = specs[0][value], specs[1][value]
+        if old != new and not program.value_is_constant[value]:
+            op = int(program.value_op[value])
             given = op < program.n_arguments
-            name = re.sub(r"\d+", "*", program.value_name[v]) if given else program.kind[op]
-            found[name, "argument" if given else program.where(op), program.dims(v), a, b].append(v)
+            name = re.sub(r"\d+", "*", program.value_name[value]) if given else program.kind[op]
+            by_place[
+                name, "argument" if given else program.where(op), program.dims(value), old, new
+            ].append(value)
     rows = []
-    for (name, where, _, a, b), values in found.items():
+    for (name, where, _, old, new), values in by_place.items():
         first = program.value_name[values[0]]
-        total = sum(program.nbytes(v) for v in values)
+        total = sum(program.nbytes(value) for value in values)
         rows.append(
             TensorRow(
-                first if len(values) == 1 else name,
-                len(values),
-                where,
-                a,
-                b,
-                total / mesh.ways(chain(*a)),
-                total / mesh.ways(chain(*b)),
+                value=first if len(values) == 1 else name,
+                places=len(values),
+                where=where,
+                before=old,
+                after=new,
+                before_bytes=total / mesh.ways(chain(*old)),
+                after_bytes=total / mesh.ways(chain(*new)),
             )
         )
     return rows
 
 
 def _collectives(costs: tuple[Cost, Cost]) -> list[CollectiveRow]:
-    found: dict[tuple[str, tuple[str, ...], str], list[list[float]]] = {}
+    # (count, seconds, bytes) x (before, after)
+    totals: dict[tuple[str, tuple[str, ...], str], np.ndarray] = {}
     for side, cost in enumerate(costs):
-        for c in cost.collectives:
-            row = found.setdefault((c.kind, c.axes, c.where), [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])[
-                side
-            ]
-            row[0] += 1
-            row[1] += c.time_s
-            row[2] += c.local_bytes
+        for row in cost.collectives:
+            figures = totals.setdefault((row.kind, row.axes, row.where), np.zeros((3, 2)))
+            figures[:, side] += 1, row.time_s, row.local_bytes
     rows = [
-        CollectiveRow(*key, int(a[0]), int(b[0]), a[1], b[1], a[2], b[2])
-        for key, (a, b) in found.items()
-        if a != b
+        CollectiveRow(*key, *map(int, figures[0]), *figures[1:].ravel().tolist())
+        for key, figures in totals.items()
+        if (figures[:, 0] != figures[:, 1]).any()
     ]
-    return sorted(rows, key=lambda r: -abs(r.time_s))
+    return sorted(rows, key=lambda row: -abs(row.time_s))
 
 
 def _compute(costs: tuple[Cost, Cost]) -> list[tuple[str, float, float]]:
-    found: dict[str, list[float]] = {}
+    by_line: dict[str, list[float]] = {}
     for side, cost in enumerate(costs):
         for op in cost.ops:
-            found.setdefault(op.where, [0.0, 0.0])[side] += op.time_s
-    least = 1e-9 * max(c.time_s for c in costs)
-    rows = [(where, a, b) for where, (a, b) in found.items() if abs(a - b) > least]
-    return sorted(rows, key=lambda r: -abs(r[2] - r[1]))
+            by_line.setdefault(op.where, [0.0, 0.0])[side] += op.time_s
+    least = 1e-9 * max(either.time_s for either in costs)
+    rows = [(where, old, new) for where, (old, new) in by_line.items() if abs(old - new) > least]
+    return sorted(rows, key=lambda row: -abs(row[2] - row[1]))

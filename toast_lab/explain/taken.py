@@ -1,9 +1,7 @@
-"""A plan made by hand.
+"""A plan made by hand: what each action adds, and how to exchange the side of a conflict.
 
-Its actions one after the other, what each adds, and how one side of a conflict is exchanged.
-
-All functions take and give action lists; a list is replayed from the unsharded program at every
-call, which takes less than a millisecond for thousands of ops.  Start reading at ``taken``.
+All functions take and return action lists.  Every call replays its list from the unsharded program,
+which takes less than a millisecond for thousands of ops.  Start reading at ``taken``.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ class Taken(NamedTuple):
 
 
 class SideOption(NamedTuple):
-    """What it would make of a plan if a conflict were settled so on one axis."""
+    """A plan's figures with one side of a conflict sharded on one axis."""
 
     side: int
     why_not: str  #: empty if it is possible
@@ -49,10 +47,10 @@ class SideOption(NamedTuple):
 
 
 def replay(problem: Problem, actions: Iterable[object]) -> tuple[State, list[Action], list[str]]:
-    """Apply actions in order, and tell those that change something from the others.
+    """Apply actions in order.
 
-    Gives (the state that they lead to, those that change something, why each of the others does
-    not).
+    Returns:
+        The resulting state, the actions that change something, and why each of the others does not.
     """
     state, kept, left_out = State(problem.space), [], []
     for item in actions:
@@ -65,7 +63,7 @@ def replay(problem: Problem, actions: Iterable[object]) -> tuple[State, list[Act
 
 
 def taken(problem: Problem, actions: Sequence[str], memo: Memo | None = None) -> tuple[Taken, ...]:
-    """The unsharded program and what it becomes with each action: ``len(actions) + 1`` rows.
+    """The unsharded program, then the plan after each action: ``len(actions) + 1`` rows.
 
     Args:
         problem: mesh, machine and memory limit.
@@ -78,12 +76,12 @@ def taken(problem: Problem, actions: Sequence[str], memo: Memo | None = None) ->
     """
     memo = {} if memo is None else memo
     pricer, state, rows = problem.pricer(), State(problem.space), []
-    for n in range(len(actions) + 1):
-        if n:
-            state.apply(parse_action(problem.analysis, problem.mesh, actions[n - 1]))
-        key = tuple(actions[:n])
+    for count in range(len(actions) + 1):
+        if count:
+            state.apply(parse_action(problem.analysis, problem.mesh, actions[count - 1]))
+        key = tuple(actions[:count])
         if key not in memo:
-            memo[key] = _priced(pricer, state, actions[n - 1] if n else "")
+            memo[key] = _priced(pricer, state, actions[count - 1] if count else "")
         rows.append(memo[key])
     return tuple(rows)
 
@@ -95,27 +93,30 @@ def _priced(pricer: Pricer, state: State, action: str) -> Taken:
     sent: Sent = Counter()
     for i in np.flatnonzero((kinds != COMPUTE) & (kinds != SLICE)).tolist():
         mask = int(totals.steps.axes[i])
-        axes = tuple(a for j, a in enumerate(problem.mesh.axes) if mask >> j & 1)
+        axes = tuple(axis for j, axis in enumerate(problem.mesh.axes) if mask >> j & 1)
         sent[STEP_KINDS[int(kinds[i])], axes, int(totals.steps.op[i])] += 1
-    fits = totals.peak_bytes <= problem.memory_limit_bytes
     return Taken(
-        action, totals.time_s, totals.compute_s, totals.comm_s, totals.peak_bytes, fits, sent
+        action=action,
+        time_s=totals.time_s,
+        compute_s=totals.compute_s,
+        comm_s=totals.comm_s,
+        peak_bytes=totals.peak_bytes,
+        fits=totals.peak_bytes <= problem.memory_limit_bytes,
+        sent=sent,
     )
 
 
 def change(before: Sent, after: Sent) -> dict[tuple[str, tuple[str, ...]], tuple[int, int]]:
-    """By kind and axes, how many collectives are new and how many are gone, op by op.
+    """By kind and axes, the numbers of new and of gone collectives, without those that stayed.
 
-    What stayed is left out.
-
-    A collective that moved to another op is new there and gone here.
+    A collective that moved to another op counts as both.
     """
     new: Counter[tuple[str, tuple[str, ...]]] = Counter()
     gone: Counter[tuple[str, tuple[str, ...]]] = Counter()
-    for (kind, axes, _), n in (after - before).items():
-        new[kind, axes] += n
-    for (kind, axes, _), n in (before - after).items():
-        gone[kind, axes] += n
+    for (kind, axes, _), count in (after - before).items():
+        new[kind, axes] += count
+    for (kind, axes, _), count in (before - after).items():
+        gone[kind, axes] += count
     return {key: (new[key], gone[key]) for key in sorted({*new, *gone})}
 
 
@@ -123,8 +124,10 @@ def change(before: Sent, after: Sent) -> dict[tuple[str, tuple[str, ...]], tuple
 
 
 def owner(analysis: Analysis, resolution: int) -> tuple[Any, int]:
-    """(colour group that a resolution belongs to, its place among the bits of that group)."""
-    first = next(s for s in analysis.compatibility_sets if s.resolution == resolution)
+    """(colour group of a resolution, position among the bits of that group)."""
+    first = next(
+        candidate for candidate in analysis.compatibility_sets if candidate.resolution == resolution
+    )
     group = analysis.groups[int(analysis.group[first.colour])]
     return group, group.resolutions.index(resolution)
 
@@ -142,14 +145,11 @@ def side_on(problem: Problem, actions: Iterable[object], resolution: int, axis: 
 def with_side(
     problem: Problem, actions: Iterable[object], resolution: int, axis: str, side: int | None
 ) -> list[Action]:
-    """The list with one side of a conflict sharded on an axis.
+    """The list with one side of a conflict sharded on an axis, in place of the other side.
 
-    It takes the place of the other side if that stood there.
-
-    An action that is there already keeps its place and its other bits; a new one comes last, with
-    the other bits of the colour on other axes.  Of colours with more bits than all settings of
-    which are offered, the offered one next to that is taken.  ``side`` None takes the colour off
-    the axis.
+    An action of this colour and axis keeps its place and its other bits.  A new one comes last,
+    with the colour's bits from another axis.  If the space does not offer these bits, the closest
+    setting that it offers is taken.  ``side`` None takes the colour off the axis.
 
     Raises:
         InvalidPlan: no setting with this side is offered, or it would change nothing; says why,
@@ -158,27 +158,32 @@ def with_side(
     analysis, mesh, space = problem.analysis, problem.mesh, problem.space
     group, place = owner(analysis, resolution)
     given = [parse_action(analysis, mesh, item) for item in actions]
-    a = mesh.axes.index(axis)
-    mine = [i for i, x in enumerate(given) if x.group == group.index and x.axis == a]
-    rest = [x for i, x in enumerate(given) if i not in mine]
+    axis_index = mesh.axes.index(axis)
+    mine = [
+        i
+        for i, known in enumerate(given)
+        if known.group == group.index and known.axis == axis_index
+    ]
+    rest = [known for i, known in enumerate(given) if i not in mine]
     if side is None:
         return rest
     mask = 1 << (len(group.resolutions) - 1 - place)
     like = (
-        given[mine[0]].bits if mine else next((x.bits for x in given if x.group == group.index), 0)
+        given[mine[0]].bits
+        if mine
+        else next((known.bits for known in given if known.group == group.index), 0)
     )
     wanted = (like & ~mask) | (mask if side else 0)
-    offered = [
-        int(b) for b in space.bits[space.group == group.index] if bool(int(b) & mask) == bool(side)
-    ]
+    settings = space.bits[space.group == group.index].tolist()
+    offered = [setting for setting in settings if bool(setting & mask) == side]
     if not offered:
         raise InvalidPlan(f"{group.name} cannot be sharded: no op can be split along it")
-    bits = min(offered, key=lambda b: ((b ^ wanted).bit_count(), b))
-    at = mine[0] if mine else len(given)
-    action = Action(group.index, bits, a)
-    if not replay(problem, rest[:at])[0].apply(action, dry=True):
+    bits = min(offered, key=lambda setting: ((setting ^ wanted).bit_count(), setting))
+    position = mine[0] if mine else len(given)
+    action = Action(group.index, bits, axis_index)
+    if not replay(problem, rest[:position])[0].apply(action, dry=True):
         raise InvalidPlan(no_effect(space, action))
-    return [*rest[:at], action, *rest[at:]]
+    return [*rest[:position], action, *rest[position:]]
 
 
 def side_options(
@@ -188,15 +193,21 @@ def side_options(
     axis: str,
     pricer: Pricer | None = None,
 ) -> tuple[SideOption, SideOption]:
-    """Both sides on an axis, priced in the company of the other actions."""
+    """Both sides on an axis, priced together with the other actions."""
     pricer = problem.pricer() if pricer is None else pricer
-    found = []
+    options = []
     for side in (0, 1):
         try:
-            state, _, _ = replay(problem, with_side(problem, actions, resolution, axis, side))
+            state, _, _ = replay(
+                problem, with_side(problem, actions, resolution, axis=axis, side=side)
+            )
         except InvalidPlan as error:
-            found.append(SideOption(side, str(error)))
+            options.append(SideOption(side, str(error)))
         else:
             quick = pricer.quick(state)
-            found.append(SideOption(side, "", quick.time_s, quick.peak_bytes, quick.fits))
-    return found[0], found[1]
+            options.append(
+                SideOption(
+                    side, "", time_s=quick.time_s, peak_bytes=quick.peak_bytes, fits=quick.fits
+                )
+            )
+    return options[0], options[1]

@@ -1,14 +1,14 @@
-"""Why a plan has a collective, and what it would take to be rid of it.
+"""Why a plan has a collective, and what removing it would take.
 
     for reason in tl.why(problem, plan, "all_gather"):
         print(reason)
 
-A collective is there because a value is wanted otherwise than it is kept, or because an op is split
-along a dim that it sums over.  Both have causes: the actions of the plan that put a mesh axis on
-that value, on the op that makes it and on the op that reads it, found by taking the plan's actions
-again one by one; what refinement changed afterwards is called so.  For every cause the plan is
-priced without it.  Then small changes around the place are tried, and the one is named that removes
-the collective at the least cost.
+A plan has a collective because an op needs a value in another layout than the value is kept in, or
+because an op is split along a dim that it sums over.  Both have causes: the plan's actions that put
+a mesh axis on that value, on the op that makes it and on the op that reads it.  Replaying the
+actions one by one finds them; later changes count as refinement.  The plan is priced without each
+cause.  Then small changes around the place are tried, and the cheapest that removes the
+collective is reported.
 
 Start reading at ``why``.
 """
@@ -30,15 +30,15 @@ from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.space import Action, parse_action
 from toast_lab.sharding.state import State
 
-REFINED = "refinement"  #: cause of what no action of the plan did
+REFINED = "refinement"  #: cause of everything that no action of the plan did
 MOST = 50  #: collectives that one question may be about
 SHOWN = 8  #: reasons that ``str()`` writes out
 
 
 class Change(NamedTuple):
-    """Another plan."""
+    """Another plan, compared with the one asked about."""
 
-    text: str  #: what is otherwise
+    text: str  #: what it changes
     plan: ShardingPlan
     time_s: float  #: of its step
     peak_bytes: float
@@ -83,10 +83,10 @@ class Reason:
         return text.as_html(self)
 
     def __str__(self) -> str:
-        c = self.collective
+        collective = self.collective
         lines = [
-            f"{c.kind} {{{','.join(c.axes)}}} of {c.value}, {text.bytes_text(c.local_bytes)}, "
-            f"{c.time_s * 1e6:.1f} us",
+            f"{collective.kind} {{{','.join(collective.axes)}}} of {collective.value}, "
+            f"{text.bytes_text(collective.local_bytes)}, {collective.time_s * 1e6:.1f} us",
             f"  at      {self.op_kind}, {self.place}"
             + (f" ({self.name_stack})" if self.name_stack else ""),
             f"  because {self.because}",
@@ -100,10 +100,7 @@ class Reason:
 
 
 class Reasons(list[Reason]):
-    """Reasons in the order of the collectives.
-
-    ``str()`` shows those first that take the most time, and not all.
-    """
+    """Reasons in the order of the collectives; ``str()`` shows a few, the most costly first."""
 
     def text(self, limit: int | None = SHOWN) -> str:
         """At most ``limit`` reasons as paragraphs, the most costly collectives first."""
@@ -114,8 +111,7 @@ class Reasons(list[Reason]):
             time_s = sum(reason.collective.time_s for reason in left)
             shown.append(
                 f"... and {len(left)} more, {time_s * 1e6:.1f} us together: "
-                "print(reasons.text(None)) shows all, "
-                "or ask about a line or a value"
+                "print(reasons.text(None)) shows all, or ask about a line or a value"
             )
         return "\n\n".join(shown) or "no collectives"
 
@@ -125,7 +121,7 @@ class Reasons(list[Reason]):
     def __repr__(self) -> str:
         return (
             f"<Reasons for {len(self)} collectives, "
-            f"{sum(r.collective.time_s for r in self) * 1e6:.1f} us>"
+            f"{sum(reason.collective.time_s for reason in self) * 1e6:.1f} us>"
         )
 
     def _repr_html_(self) -> str:
@@ -142,13 +138,13 @@ def why(
         plan: the plan.
         which: a row of ``price(problem, plan).collectives``, its number, or several numbers; or a
             text: a kind ("all_gather"), a kind of op ("dot_general"), the name of a value, or part
-            of a source line ("model.py:31"), of the op or else of whoever calls it.
+            of a source line ("model.py:31") of the op or else of its callers.
 
     Raises:
         InvalidPlan: the plan belongs to another program or mesh.
         ToastError: the plan has no such collective, or more than ``MOST`` of them.
     """
-    problem = problem.unpinned  # what pins did is shown like what the plan's other actions did
+    problem = problem.unpinned  # pins are shown like the plan's other actions
     cost = price(problem, plan)
     asker = _Asker(problem, plan, cost)
     return Reasons(asker.answer(row) for row in _chosen(problem, cost, which))
@@ -170,37 +166,35 @@ def _chosen(
         return [row for number in which for row in _chosen(problem, cost, int(number))]
     program = problem.analysis.program
     kinds = program.kind
-    found = (
-        [r for r in rows if which in (r.kind, kinds[r.op], r.value)]
-        or [r for r in rows if which in r.where]
-        or [r for r in rows if which in program.locations[int(program.location[r.op])]]
+    matching = (
+        [row for row in rows if which in (row.kind, kinds[row.op], row.value)]
+        or [row for row in rows if which in row.where]
+        or [row for row in rows if which in program.locations[int(program.location[row.op])]]
     )
-    if not found:
-        known = sorted(
-            {r.kind for r in rows} | {kinds[r.op] for r in rows} | {r.value for r in rows}
-        )
+    if not matching:
+        known = sorted({name for row in rows for name in (row.kind, kinds[row.op], row.value)})
+        lines = sorted({f"{row.kind} at {text.line_text(row.where)}" for row in rows})
         raise ToastError(
             "no collective of this plan is of kind, op, value or line "
-            f"{which!r}{did_you_mean(which, known)}; it has "
-            f"{len(rows)}: "
-            f"{text.few(sorted({f'{r.kind} at {text.line_text(r.where)}' for r in rows}), 10)}"
+            f"{which!r}{did_you_mean(which, known)}; it has {len(rows)}: "
+            f"{text.few(lines, 10)}"
         )
-    if len(found) > MOST:
+    if len(matching) > MOST:
         raise ToastError(
-            f"{len(found)} collectives match {which!r}, ask about at most {MOST}: "
+            f"{len(matching)} collectives match {which!r}, ask about at most {MOST}: "
             "give a line or a value"
         )
-    return found
+    return matching
 
 
 class _Asker:
-    """What is worked out once for a plan."""
+    """The causes and changes of one plan, each worked out once."""
 
     def __init__(self, problem: Problem, plan: ShardingPlan, cost: Cost) -> None:
         self.problem, self.plan, self.cost = problem, plan, cost
         self.program, self.analysis = problem.analysis.program, problem.analysis
         self.actions = _actions(problem, plan)
-        self.texts = [problem.space.text(a) for a in self.actions]
+        self.texts = list(map(problem.space.text, self.actions))
         shape = plan.op_factor.shape, plan.value_dim.shape
         # -1: refinement
         self.op_cause, self.value_cause = np.full(shape[0], -1), np.full(shape[1], -1)
@@ -217,42 +211,46 @@ class _Asker:
         )
         self.kept = plan.value_specs()
         self._wants = st.wants_of(st.tables(plan.program), plan.op_factor)
-        self.values = {name: v for v, name in enumerate(self.program.value_name)}
+        self.values = {name: value for value, name in enumerate(self.program.value_name)}
         self.without: dict[int, Change | None] = {}
         self.settled: dict[tuple[int, int], Change | None] = {}
 
     def answer(self, row: CollectiveRow) -> Reason:
         program, value = self.program, self.values[row.value]
-        made = int(program.value_op[value]) == row.op
-        axes = [self.plan.mesh.axes.index(a) for a in row.axes]
-        causes = self._causes(row, value, axes, made)
-        undoing = tuple(c for i in causes if i >= 0 and (c := self._undo(i, row)) is not None)
-        settled = (c for i in causes if i >= 0 for c in self._settle(i, row))
+        defines = int(program.value_op[value]) == row.op
+        axes = [self.plan.mesh.axes.index(axis) for axis in row.axes]
+        causes = self._causes(row, value, axes, defines)
+        undoing = tuple(
+            change for i in causes if i >= 0 and (change := self._undo(i, row)) is not None
+        )
+        settled = (change for i in causes if i >= 0 for change in self._settle(i, row))
         tried = [*undoing, *settled, *self._around(row, value, axes)]
-        removing = [c for c in tried if c.removes]
+        removing = [change for change in tried if change.removes]
         return Reason(
-            row,
-            program.kind[row.op],
-            text.place_text(program.locations[int(program.location[row.op])]),
-            program.name_stack[row.op],
-            self._because(row, value, axes, made),
-            tuple(dict.fromkeys(self._colours(row, value, axes))),
-            self._conflict(row, value),
-            tuple(self.texts[i] if i >= 0 else REFINED for i in causes),
-            undoing,
-            min(removing, key=lambda c: (not c.fits, c.time_s)) if removing else None,
+            collective=row,
+            op_kind=program.kind[row.op],
+            place=text.place_text(program.locations[int(program.location[row.op])]),
+            name_stack=program.name_stack[row.op],
+            because=self._because(row, value, axes, defines),
+            colours=tuple(dict.fromkeys(self._colours(row, value, axes))),
+            conflict=self._conflict(row, value),
+            causes=tuple(self.texts[i] if i >= 0 else REFINED for i in causes),
+            undoing=undoing,
+            cheapest=min(
+                removing, key=lambda option: (not option.fits, option.time_s), default=None
+            ),
         )
 
     # -- words ------------------------------------------------------------------------------------
-    def _because(self, row: CollectiveRow, value: int, axes: Sequence[int], made: bool) -> str:
+    def _because(self, row: CollectiveRow, value: int, axes: Sequence[int], defines: bool) -> str:
         program = self.program
-        if made:
+        if defines:
             summed = [
-                f"{self.analysis.dim_text(int(self.plan.op_factor[row.op, a]))} over "
-                f"{self.plan.mesh.axes[a]}"
-                for a in axes
-                if self.plan.op_factor[row.op, a] >= 0
-                and int(self.plan.op_factor[row.op, a]) not in program.def_names(value)
+                f"{self.analysis.dim_text(int(self.plan.op_factor[row.op, axis]))} over "
+                f"{self.plan.mesh.axes[axis]}"
+                for axis in axes
+                if self.plan.op_factor[row.op, axis] >= 0
+                and int(self.plan.op_factor[row.op, axis]) not in program.def_names(value)
             ]
             if summed:
                 return (
@@ -279,30 +277,27 @@ class _Asker:
 
     def _colours(self, row: CollectiveRow, value: int, axes: Sequence[int]) -> Iterator[str]:
         names = self.program.def_names(value)
-        for a in axes:
-            if self.plan.value_dim[value, a] >= 0:
-                yield self.analysis.dim_text(names[int(self.plan.value_dim[value, a])])
-            if self.plan.op_factor[row.op, a] >= 0:
-                yield self.analysis.dim_text(int(self.plan.op_factor[row.op, a]))
+        for axis in axes:
+            if self.plan.value_dim[value, axis] >= 0:
+                yield self.analysis.dim_text(names[int(self.plan.value_dim[value, axis])])
+            if self.plan.op_factor[row.op, axis] >= 0:
+                yield self.analysis.dim_text(int(self.plan.op_factor[row.op, axis]))
 
     def _conflict(self, row: CollectiveRow, value: int) -> str:
-        """The first conflict on the value or on a tensor of the op, and its bit.
-
-        The bit is the one that the plan's actions give it.
-        """
+        """The first conflict on the value or the op's tensors, as the plan's actions settle it."""
         analysis, program = self.analysis, self.program
         around = {value, *program.operands(row.op), *program.results(row.op)}
         for conflict in analysis.conflicts:
             if not any(place.value in around for place in conflict.places):
                 continue
-            s = analysis.compatibility_sets[conflict.set]
-            group = int(analysis.group[s.colour])
+            settled = analysis.compatibility_sets[conflict.set]
+            group = int(analysis.group[settled.colour])
             for action in self.actions:
                 if action.group == group:
                     classes = analysis.groups[group].resolutions
-                    bit = action.bits >> (len(classes) - 1 - classes.index(s.resolution)) & 1
-                    dims = [analysis.name_text[n] for n in conflict.sides]
-                    side = bit ^ int(s.flipped)
+                    bit = action.bits >> (len(classes) - 1 - classes.index(settled.resolution)) & 1
+                    dims = [analysis.name_text[name] for name in conflict.sides]
+                    side = bit ^ int(settled.flipped)
                     return (
                         f"{dims[0]} and {dims[1]} of "
                         f"{program.value_name[conflict.places[0].value]} have one colour; "
@@ -311,31 +306,36 @@ class _Asker:
         return ""
 
     # -- causes -----------------------------------------------------------------------------------
-    def _causes(self, row: CollectiveRow, value: int, axes: Sequence[int], made: bool) -> list[int]:
-        """What put the axes on the value, on its op and on the op that reads.
-
-        Given as numbers of actions, -1 for refinement.
-        """
-        found: dict[int, None] = {}
-        ops = [row.op] if made else [row.op, int(self.program.value_op[value])]
-        for a in axes:
+    def _causes(
+        self, row: CollectiveRow, value: int, axes: Sequence[int], defines: bool
+    ) -> list[int]:
+        """Numbers of the actions that put the axes on the value and its ops, -1 for refinement."""
+        causes: dict[int, None] = {}
+        ops = [row.op] if defines else [row.op, int(self.program.value_op[value])]
+        for axis in axes:
             for op in ops:
-                if self.plan.op_factor[op, a] >= 0:
-                    found[int(self.op_cause[op, a])] = None
-            if self.plan.value_dim[value, a] >= 0:
-                found[int(self.value_cause[value, a])] = None
-        if not found and not self.exact:
-            found[-1] = None
-        return list(found)
+                if self.plan.op_factor[op, axis] >= 0:
+                    causes[int(self.op_cause[op, axis])] = None
+            if self.plan.value_dim[value, axis] >= 0:
+                causes[int(self.value_cause[value, axis])] = None
+        if not causes and not self.exact:
+            causes[-1] = None
+        return list(causes)
 
     # -- changes ----------------------------------------------------------------------------------
+    def _replayed(self, i: int, *instead: Action) -> tuple[State, tuple[str, ...]]:
+        """State and texts of the plan's actions with ``instead`` in place of number ``i``."""
+        space = self.problem.space
+        state = State(space)
+        actions = [*self.actions[:i], *instead, *self.actions[i + 1 :]]
+        for action in actions:
+            state.apply(action)
+        return state, tuple(map(space.text, actions))
+
     def _undo(self, i: int, row: CollectiveRow) -> Change | None:
-        """The plan without an action.  What refinement changed stays where it still can."""
+        """The plan without an action; refinements stay where they still can."""
         if i not in self.without:
-            state = State(self.problem.space)
-            for k, action in enumerate(self.actions):
-                if k != i:
-                    state.apply(action)
+            state, actions = self._replayed(i)
             sharding = self.plan.sharding.copy()
             mine, its = self.op_cause == i, self.value_cause == i
             later = np.isin(self.op_cause, np.arange(i + 1, len(self.actions)))
@@ -344,18 +344,12 @@ class _Asker:
             sharding.value_dim[its | later] = state.value_dim[its | later]
             if self.exact:
                 sharding = Sharding(state.op_factor, state.value_dim)
-            actions = [t for k, t in enumerate(self.texts) if k != i]
-            self.without[i] = self._change(
-                f"without {self.texts[i]}", sharding, tuple(actions), None
-            )
+            self.without[i] = self._change(f"without {self.texts[i]}", sharding, actions=actions)
         change = self.without[i]
         return None if change is None else change._replace(removes=self._gone(change.plan, row))
 
     def _settle(self, i: int, row: CollectiveRow) -> Iterator[Change]:
-        """The plan with one conflict of an action's colour settled the other way.
-
-        There is none for refined plans.
-        """
+        """Plans that settle one conflict of an action's colour the other way; none if refined."""
         action, space = self.actions[i], self.problem.space
         if not self.exact:
             return
@@ -364,90 +358,68 @@ class _Asker:
             if not ((space.group == other.group) & (space.bits == other.bits)).any():
                 continue
             if (i, bit) not in self.settled:
-                state = State(space)
-                for k, taken in enumerate(self.actions):
-                    state.apply(other if k == i else taken)
-                texts = tuple(space.text(other) if k == i else t for k, t in enumerate(self.texts))
+                state, actions = self._replayed(i, other)
                 self.settled[i, bit] = self._change(
                     f"{space.text(other)} instead of {self.texts[i]}",
                     Sharding(state.op_factor, state.value_dim),
-                    texts,
-                    None,
+                    actions=actions,
                 )
             change = self.settled[i, bit]
             if change is not None:
                 yield change._replace(removes=self._gone(change.plan, row))
 
-    def _around(self, row: CollectiveRow, value: int, axes: Sequence[int]) -> Iterator[Change]:
-        """Small changes at the place.
-
-        The value, its op or the op that reads it goes without the axes, or is kept as wanted.
-        """
+    def _around(self, row: CollectiveRow, value: int, axes: list[int]) -> Iterator[Change]:
+        """Small changes at the place: take the axes off the value or an op, or keep it as read."""
         program, plan = self.program, self.plan
-        made_by = int(program.value_op[value])
+        definer = int(program.value_op[value])
         called = f"{program.kind[row.op]} ({text.line_text(row.where)})"
         wanted = self._wanted(row, value)
 
-        def changed(what: str, ops: Sequence[int], values: dict[int, Spec | None]) -> Change | None:
+        axis_text = " and ".join(row.axes)
+        split = f"do not split {called} over {axis_text}"
+        changes: list[tuple[str, list[int], dict[int, Spec | None]]] = [
+            (split, [row.op], {}),
+            (f"{split}, and keep its results so", [row.op], dict.fromkeys(program.results(row.op))),
+            (f"keep {row.value} without {axis_text}", [], {value: None}),
+        ]
+        if definer != row.op:
+            neither = f"neither split {called} nor keep {row.value} over {axis_text}"
+            changes.append((f"keep {row.value} as {spec_text(wanted)}", [], {value: wanted}))
+            changes.append((neither, [row.op], {value: None}))
+            if definer >= program.n_arguments:
+                neither = f"neither make nor keep {row.value} over {axis_text}"
+                changes.append((neither, [definer], {value: None}))
+        for change, ops, specs in changes:
             sharding = plan.sharding.copy()
             for op in ops:
-                sharding.op_factor[op, list(axes)] = -1
-            for v, spec in values.items():
-                for a in range(len(plan.mesh.axes)):
-                    if spec is not None:
-                        dims = [d for d, here in enumerate(spec) if plan.mesh.axes[a] in here]
-                        sharding.value_dim[v, a] = dims[0] if dims else -1
-                    elif a in axes:
-                        sharding.value_dim[v, a] = -1
-            return self._change(what, sharding, (), row)
-
-        axis_text = " and ".join(row.axes)
-        results = list(program.results(row.op))
-        candidates = [
-            changed(f"do not split {called} over {axis_text}", [row.op], {}),
-            changed(
-                f"do not split {called} over {axis_text}, and keep its results so",
-                [row.op],
-                dict.fromkeys(results),
-            ),
-            changed(f"keep {row.value} without {axis_text}", [], {value: None}),
-        ]
-        if made_by != row.op:
-            candidates.append(
-                changed(f"keep {row.value} as {spec_text(wanted)}", [], {value: wanted})
-            )
-            candidates.append(
-                changed(
-                    f"neither split {called} nor keep {row.value} over {axis_text}",
-                    [row.op],
-                    {value: None},
-                )
-            )
-            if made_by >= program.n_arguments:
-                candidates.append(
-                    changed(
-                        f"neither make nor keep {row.value} over {axis_text}",
-                        [made_by],
-                        {value: None},
-                    )
-                )
-        yield from (c for c in candidates if c is not None)
+                sharding.op_factor[op, axes] = -1
+            for changed_value, spec in specs.items():
+                if spec is None:
+                    sharding.value_dim[changed_value, axes] = -1
+                    continue
+                for axis, name in enumerate(plan.mesh.axes):
+                    dims = (dim for dim, dim_axes in enumerate(spec) if name in dim_axes)
+                    sharding.value_dim[changed_value, axis] = next(dims, -1)
+            priced = self._change(change, sharding, row=row)
+            if priced is not None:
+                yield priced
 
     def _change(
         self,
-        what: str,
+        change: str,
         sharding: Sharding,
-        actions: tuple[str, ...],
-        row: CollectiveRow | None,
+        *,
+        actions: tuple[str, ...] = (),
+        row: CollectiveRow | None = None,
     ) -> Change | None:
-        """None if the plan is the same or cannot be carried out."""
+        """The changed plan, priced; None if it is the same or cannot be executed."""
         plan = self.plan
         if sharding.same_as(plan.sharding):
             return None
         other = dataclasses.replace(
             plan,
             sharding=sharding.frozen(),
-            actions=actions or (*plan.actions, what),
+            actions=actions or (*plan.actions, change),
             key=0,
         )
         try:
@@ -456,14 +428,14 @@ class _Asker:
             return None
         cost = price(self.problem, other)
         return Change(
-            what,
-            other,
-            cost.time_s,
-            cost.peak_bytes,
-            cost.fits,
-            cost.time_s - self.cost.time_s,
-            cost.peak_bytes - self.cost.peak_bytes,
-            row is not None and not _has(cost, row),
+            text=change,
+            plan=other,
+            time_s=cost.time_s,
+            peak_bytes=cost.peak_bytes,
+            fits=cost.fits,
+            more_time_s=cost.time_s - self.cost.time_s,
+            more_peak_bytes=cost.peak_bytes - self.cost.peak_bytes,
+            removes=row is not None and not _has(cost, row),
         )
 
     def _gone(self, plan: ShardingPlan, row: CollectiveRow) -> bool:
@@ -473,34 +445,41 @@ class _Asker:
 def _has(cost: Cost, row: CollectiveRow) -> bool:
     """Does a collective still move this value at this op over one of these axes?"""
     return any(
-        r.op == row.op and r.value == row.value and set(r.axes) & set(row.axes)
-        for r in cost.collectives
+        other.op == row.op and other.value == row.value and set(other.axes) & set(row.axes)
+        for other in cost.collectives
     )
 
 
 def _actions(problem: Problem, plan: ShardingPlan) -> list[Action]:
-    """The plan's actions as far as they are actions."""
-    found = []
+    """The plan's actions, up to the first entry that is not one."""
+    actions = []
     for item in plan.actions:
         try:
-            found.append(parse_action(problem.analysis, problem.mesh, item))
+            actions.append(parse_action(problem.analysis, problem.mesh, item))
         except ToastError:
             break
-    return found
+    return actions
 
 
 def to_json(reasons: Sequence[Reason]) -> list[dict[str, Any]]:
     """Plain data; plans are left out."""
 
-    def change(c: Change | None) -> dict[str, Any] | None:
-        return None if c is None else {k: v for k, v in c._asdict().items() if k != "plan"}
+    def change(candidate: Change | None) -> dict[str, Any] | None:
+        return (
+            None
+            if candidate is None
+            else {key: field for key, field in candidate._asdict().items() if key != "plan"}
+        )
 
     return [
         {
-            **{f.name: getattr(r, f.name) for f in dataclasses.fields(r)},
-            "collective": r.collective._asdict(),
-            "undoing": [change(c) for c in r.undoing],
-            "cheapest": change(r.cheapest),
+            **{
+                attribute.name: getattr(reason, attribute.name)
+                for attribute in dataclasses.fields(reason)
+            },
+            "collective": reason.collective._asdict(),
+            "undoing": [change(candidate) for candidate in reason.undoing],
+            "cheapest": change(reason.cheapest),
         }
-        for r in reasons
+        for reason in reasons
     ]

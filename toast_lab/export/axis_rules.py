@@ -1,9 +1,9 @@
-"""Logical-axis rules: a plan in the form in which flax users say it.
+"""Logical-axis rules: a plan in the form that flax users write.
 
 flax gives every dim of a parameter a logical name and maps names to mesh axes by a list of rules,
 the same for all tensors.  A plan may shard two tensors with the same names differently, which no
-such list can say; what a list then gets wrong is named.  Rules apply in order, and one whose mesh
-axes are taken in a tensor is passed over, as in ``flax.linen.logical_to_mesh_axes``.
+such list can express; the tensors that a list gets wrong are named.  Rules apply in order, and a
+rule whose mesh axes are taken in a tensor is skipped, as in ``flax.linen.logical_to_mesh_axes``.
 """
 
 from __future__ import annotations
@@ -24,10 +24,7 @@ Rules = tuple[tuple[str, Any], ...]
 
 
 class AxisRules(NamedTuple):
-    """Rules for ``flax.linen.logical_axis_rules``, and the tensors where they fail.
-
-    Those are the tensors for which the rules give something else than the plan.
-    """
+    """Rules for ``flax.linen.logical_axis_rules``, and the tensors that they get wrong."""
 
     rules: Rules
     wrong: tuple[str, ...]
@@ -71,64 +68,66 @@ def axis_rules(
         source = source_of(program, found)
         names = {**found.dim_names, **(source.names if source else {})}
     tensors, wrong = [], []
-    for a in range(program.n_arguments):
-        path = program.value_name[a]
+    for argument in range(program.n_arguments):
+        path = program.value_name[argument]
         own = names.get(path, names.get(last_key(path)))
         if own is None:
             continue
-        spec = visible(program, a, specs[a])
+        spec = visible(program, argument, specs[argument])
         if len(own) != len(spec):
             wrong.append(f"{path}: {len(own)} names for {len(spec)} dims")
             continue
-        tensors.append(_Tensor(path, tuple(own), spec, float(program.nbytes(a))))
+        tensors.append(_Tensor(path, tuple(own), spec, float(program.nbytes(argument))))
     if wrong:
         raise InvalidProblem("names of dims do not fit:\n" + "\n".join(wrong[:20]))
     if not tensors:
         raise InvalidProblem(
-            "no argument has names for its dims: give names={'w1': ('embed', 'mlp'), ...}, or "
+            "no argument has names for its dims: pass names={'w1': ('embed', 'mlp'), ...}, or "
             "dim_names to from_jax"
         )
     rules = _best(tensors)
     lost = [
-        f"{t.path} {t.names}: {partition_text(resolve(t.names, rules))} instead of "
-        f"{partition_text(t.spec)}"
-        for t in tensors
-        if resolve(t.names, rules) != t.spec
+        f"{tensor.path} {tensor.names}: {partition_text(resolve(tensor.names, rules))} instead of "
+        f"{partition_text(tensor.spec)}"
+        for tensor in tensors
+        if resolve(tensor.names, rules) != tensor.spec
     ]
     return AxisRules(rules, tuple(lost))
 
 
 def resolve(names: Sequence[str | None], rules: Iterable[tuple[str, Any]]) -> Spec:
     """Mesh axes per dim of a tensor whose dims have these names."""
-    found: list[tuple[str, ...] | None] = [None] * len(names)
+    resolved: list[tuple[str, ...] | None] = [None] * len(names)
     for name, axes in rules:
         wanted = () if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
-        taken = {axis for some in found for axis in some or ()}
+        taken = {axis for some in resolved for axis in some or ()}
         for i, own in enumerate(names):
-            if own == name and found[i] is None and not taken & set(wanted):
-                found[i] = wanted
+            if own == name and resolved[i] is None and not taken & set(wanted):
+                resolved[i] = wanted
                 break
-    return tuple(some or () for some in found)
+    return tuple(some or () for some in resolved)
 
 
 def _best(tensors: Sequence[_Tensor]) -> Rules:
-    """For each name the axes that most bytes want; in the order that gets most bytes right."""
+    """For each name the axes that most bytes want, in the order that gets most bytes right."""
     wanted: dict[str, dict[tuple[str, ...], float]] = {}
-    for t in tensors:
-        for name, axes in zip(t.names, t.spec, strict=True):
+    for tensor in tensors:
+        for name, axes in zip(tensor.names, tensor.spec, strict=True):
             if name is not None:
                 by_axes = wanted.setdefault(name, {})
-                by_axes[axes] = by_axes.get(axes, 0.0) + t.bytes
+                by_axes[axes] = by_axes.get(axes, 0.0) + tensor.bytes
     rules: list[tuple[str, Any]] = []
     for name, by_axes in wanted.items():
-        # Names that are whole here and split there keep their rule: where its axes are taken it is
-        # passed over.
+        # Names that are whole in some tensors keep their rule: it is skipped where its axes are
+        # taken.
         split = {axes: size for axes, size in by_axes.items() if axes}
         best = max(split, key=lambda axes: split[axes]) if split else ()
         rules.append((name, spec_entries((best,))[0]))
 
     def right(order: Sequence[tuple[str, Any]]) -> float:
-        return sum(t.bytes for t in tensors if resolve(t.names, order) == t.spec)
+        return sum(
+            tensor.bytes for tensor in tensors if resolve(tensor.names, order) == tensor.spec
+        )
 
     score, improved = right(rules), True
     while improved:

@@ -1,12 +1,12 @@
 """Put sharding constraints at places of a JAX function, without touching its source.
 
-A place is an equation of the function's jaxpr, known by the source lines that lead to it, its
-primitive, whether it is part of a derivative's backward pass, and its shape; so one place is one
+A place is an equation of the function's jaxpr, identified by the source lines that lead to it, its
+primitive, whether it belongs to a derivative's backward pass, and its shape.  So one place is one
 expression in the source, however many layers run through it.  The function is traced, and its
-equations are evaluated again with ``with_sharding_constraint`` on the operands and results of those
-places, within loops, branches and inner jits, too.
+equations are evaluated again with ``with_sharding_constraint`` on the operands and results at those
+places, also within loops, branches and inner jits.
 
-This file and what it imports need nothing but JAX: exported code carries them along.
+This file and its imports need nothing but JAX: exported code carries them along.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jax.extend import core
 from toast_lab.frontends.calls import Whole, called, numbers_of, ordered, split_result
 
 _INSIDE_JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
-# Files whose frames are not the user's, and end the chain of source lines
+# Files whose frames are not the user's and end the chain of source lines
 ENDS = {code.co_filename for code in ((lambda: 0).__code__, called.__code__)}
 _INLINED = (
     "jit",
@@ -51,12 +51,12 @@ class Which(NamedTuple):
     """Some of the equations of a place."""
 
     numbers: frozenset[int]
-    #: counted anew each time that the source line is run, so that it holds for any number of layers
+    #: counted anew each time the source line runs, so that it holds for any number of layers
     in_pass: bool
 
 
 class Rule(NamedTuple):
-    """What to pin at a place.
+    """Constraints to set at a place.
 
     Specs have one entry per dim: None, a mesh axis, or a tuple of them.
     """
@@ -64,7 +64,7 @@ class Rule(NamedTuple):
     place: Place
     #: operand number -> spec in which this equation reads it
     operands: Mapping[int, tuple[Any, ...]]
-    #: result number -> specs that it is brought to, in order
+    #: result number -> specs that it takes one after the other
     results: Mapping[int, tuple[tuple[Any, ...], ...]]
     which: Which | None = None  #: None: all equations of the place
 
@@ -82,21 +82,22 @@ def constrain(
     def constrained(*args: Any, **keywords: Any) -> Any:
         values, by_name = ordered(fn, args, keywords)
         leaves, tree = jax.tree_util.tree_flatten(values)
-        # What is no array here is a static argument of the jit around this, or bound in the user's
-        # function.
+        # A leaf other than an array is a static argument of the surrounding jit, or bound in the
+        # user's function.
         given = Whole(
             tree,
             tuple(
-                None if isinstance(x, jax.Array | np.ndarray | np.generic) else (x,) for x in leaves
+                None if isinstance(leaf, jax.Array | np.ndarray | np.generic) else (leaf,)
+                for leaf in leaves
             ),
         )
-        arrays = [x for x, slot in zip(leaves, given.slots, strict=True) if slot is None]
+        arrays = [leaf for leaf, slot in zip(leaves, given.slots, strict=True) if slot is None]
         whole: list[Whole] = []
 
         def of_arrays(*some: Any) -> Any:
-            found, rest = split_result(called(fn, given.filled(some), by_name), numbers_of(fn))
+            results, rest = split_result(called(fn, given.filled(some), by_name), numbers_of(fn))
             whole[:] = [rest]
-            return found
+            return results
 
         walk = Walk(rules, mesh)
         results = walk.closed(jax.make_jaxpr(of_arrays)(*arrays), arrays)
@@ -115,7 +116,7 @@ class Walk:
         for rule in rules:
             self.rules.setdefault(rule.place, []).append(rule)
         self.count: dict[Place, int] = {}  #: number of the last equation of each place
-        #: the same, since the lines of the last equation were come to
+        #: the same, counted anew when the lines of the last equation were reached
         self.in_pass: dict[Place, int] = {}
         self.lines: tuple[str, bool] = "", False
         self.used: set[int] = set()
@@ -133,42 +134,41 @@ class Walk:
             return atom.val if isinstance(atom, core.Literal) else known[atom]
 
         for eqn in jaxpr.eqns:
-            made = self.equation(eqn, [read(atom) for atom in eqn.invars])
-            known.update(zip(eqn.outvars, made, strict=True))
+            results = self.equation(eqn, [read(atom) for atom in eqn.invars])
+            known.update(zip(eqn.outvars, results, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 
     def equation(self, eqn: Any, values: list[Any]) -> list[Any]:
-        """Results of one equation; what it calls is walked, too."""
+        """Results of one equation; the jaxprs that it calls are walked too."""
         name = eqn.primitive.name
         if name in _INLINED:
-            inner = next(
-                p
-                for key in ("jaxpr", "call_jaxpr", "fun_jaxpr")
-                if (p := eqn.params.get(key)) is not None
-            )
+            keys = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+            inner = next(eqn.params[key] for key in keys if eqn.params.get(key) is not None)
             return self.jaxpr(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), values)
         if not name.startswith(_OF_SCALARS) and any(map(_holds_jaxpr, eqn.params.values())):
-            return self.bind(eqn, values, {k: self.rewritten(p) for k, p in eqn.params.items()})
+            walked = {key: self.rewritten(param) for key, param in eqn.params.items()}
+            return self.bind(eqn, values, walked)
         place = place_of(eqn)
         number, in_pass = self.counted(place)
         rules = [
-            r
-            for r in self.rules.get(place, ())
-            if r.which is None or (in_pass if r.which.in_pass else number) in r.which.numbers
+            rule
+            for rule in self.rules.get(place, ())
+            if rule.which is None
+            or (in_pass if rule.which.in_pass else number) in rule.which.numbers
         ]
         for rule in rules:
             self.used.add(id(rule))
             for i, spec in rule.operands.items():
                 values[i] = self.pin(values[i], spec)
-        made = self.bind(eqn, values, eqn.params)
+        results = self.bind(eqn, values, eqn.params)
         for rule in rules:
             for i, specs in rule.results.items():
                 for spec in specs:
-                    made[i] = self.pin(made[i], spec)
-        return made
+                    results[i] = self.pin(results[i], spec)
+        return results
 
     def counted(self, place: Place) -> tuple[int, int]:
-        """Count an equation: its number at its place, in all and since its lines were come to."""
+        """Count an equation: its number at its place, in total and since its lines were reached."""
         if (place.source, place.backward) != self.lines:
             self.lines = place.source, place.backward
             self.in_pass.clear()
@@ -179,11 +179,11 @@ class Walk:
     def bind(self, eqn: Any, values: Sequence[Any], params: Mapping[str, Any]) -> list[Any]:
         """Evaluate one equation."""
         taken = eqn.primitive.get_bind_params(dict(params))
-        # Older versions of JAX give both
+        # Older versions of JAX return both
         functions, plain = taken if isinstance(taken, tuple) else ((), taken)
         with eqn.ctx.manager, _at(eqn):
-            made = eqn.primitive.bind(*functions, *values, **plain)
-        return list(made) if eqn.primitive.multiple_results else [made]
+            results = eqn.primitive.bind(*functions, *values, **plain)
+        return list(results) if eqn.primitive.multiple_results else [results]
 
     def rewritten(self, param: Any) -> Any:
         """A parameter of an equation, with the jaxprs in it walked."""
@@ -192,10 +192,12 @@ class Walk:
         if not isinstance(param, core.Jaxpr | core.ClosedJaxpr):
             return param
         inner, consts = getattr(param, "jaxpr", param), getattr(param, "consts", ())
-        kinds: list[Any] = [v.aval for v in inner.invars]
-        shapes = [jax.ShapeDtypeStruct(k.shape, k.dtype, weak_type=k.weak_type) for k in kinds]
-        made = jax.make_jaxpr(lambda *values: self.jaxpr(inner, consts, values))(*shapes)
-        return made.jaxpr if isinstance(param, core.Jaxpr) else made
+        kinds: list[Any] = [variable.aval for variable in inner.invars]
+        shapes = [
+            jax.ShapeDtypeStruct(kind.shape, kind.dtype, weak_type=kind.weak_type) for kind in kinds
+        ]
+        walked = jax.make_jaxpr(lambda *values: self.jaxpr(inner, consts, values))(*shapes)
+        return walked.jaxpr if isinstance(param, core.Jaxpr) else walked
 
     def pin(self, value: Any, spec: Sequence[Any]) -> Any:
         """``value`` with a constraint behind it."""
@@ -204,19 +206,27 @@ class Walk:
         )
 
     def check(self) -> None:
-        """Raise ValueError for rules that no equation was found for."""
-        lost = [r.place for rules in self.rules.values() for r in rules if id(r) not in self.used]
+        """Raise ValueError for rules that matched no equation."""
+        lost = [
+            rule.place
+            for rules in self.rules.values()
+            for rule in rules
+            if id(rule) not in self.used
+        ]
         if lost:
             raise ValueError(
-                "no equation is at these places, has the source changed since? "
-                + "; ".join(f"{p.primitive} {list(p.shape)} at {p.source}" for p in lost[:20])
+                "no equation is at these places; has the source changed since? "
+                + "; ".join(
+                    f"{place.primitive} {list(place.shape)} at {place.source}"
+                    for place in lost[:20]
+                )
             )
 
 
 def partition_spec(entries: Sequence[Any]) -> jax.sharding.PartitionSpec:
     """Entries per dim as a PartitionSpec.
 
-    JAX hides the last dims of random keys, so nothing is said of whole ones.
+    Trailing whole dims get no entry, since JAX hides the last dims of random keys.
     """
     last = max((i + 1 for i, entry in enumerate(entries) if entry is not None), default=0)
     return jax.sharding.PartitionSpec(*entries[:last])
@@ -227,34 +237,29 @@ def place_of(eqn: Any) -> Place:
     shape = tuple(map(int, getattr(eqn.outvars[0].aval, "shape", ()))) if eqn.outvars else ()
     lines = source_lines(eqn.source_info.traceback)
     backward = "transpose" in str(eqn.source_info.name_stack)
-    return Place(
-        " < ".join(f"{os.path.basename(f)}:{n}" for f, n in lines),
-        eqn.primitive.name,
-        backward,
-        shape,
-    )
+    source = " < ".join(f"{os.path.basename(file)}:{line}" for file, line in lines)
+    return Place(source, eqn.primitive.name, backward, shape)
 
 
 def source_lines(traceback: Any) -> list[tuple[str, int]]:
     """(file, line) of the user's frames that lead to an equation, innermost first.
 
-    They end where JAX was called to trace: what is outside of that differs from one caller to the
-    next.
+    They end where JAX was called to trace: frames outside of that differ between callers.
     """
-    found: list[tuple[str, int]] = []
+    lines: list[tuple[str, int]] = []
     for frame in traceback.frames if traceback is not None else ():
         if frame.file_name in ENDS or frame.file_name.startswith((_INSIDE_JAX, "<frozen")):
-            if found:
+            if lines:
                 break
             continue
-        found.append((frame.file_name, frame.line_num))
-    return found
+        lines.append((frame.file_name, frame.line_num))
+    return lines
 
 
 def _at(eqn: Any) -> Any:
     """Keeps the source line and name of an equation.
 
-    Where JAX hides how, profiles lose them and nothing else does.
+    Where JAX offers no way to do so, only profiles lose them.
     """
     try:
         from jax._src import source_info_util as info

@@ -1,8 +1,8 @@
-"""``plan.to_test()``: a pytest file that fails when what the compiler makes of a plan drifts.
+"""``plan.to_test()``: a pytest file that fails when the compiled program of a plan drifts.
 
 It loads the model as the user does, reads the saved plan, compiles ahead of time, and compares
-collectives, bytes and memory with what was recorded.  A change of the model that the plan no longer
-fits fails as well, with the plan's notes.
+collectives, bytes and memory with the recorded ones.  It also fails, with the plan's notes, when
+the model changed so that the plan no longer fits.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ def to_test(
     """The text of a test.
 
     Args:
-        plan: what is to stay as it is.
-        load: what ``tl.load`` takes: a built-in model or ``"package.module:make"``.
-        plan_file: where the test finds the saved plan, from its own folder.
+        plan: the plan to guard.
+        load: argument of ``tl.load``: a built-in model or ``"package.module:make"``.
+        plan_file: path of the saved plan, relative to the test's folder.
         sizes: for ``tl.load``.
-        topology: what is compiled for, see ``tl.compile``; as many virtual CPU devices as the mesh
-            has by default.
+        topology: to compile for, see ``tl.compile``; by default as many virtual CPU devices as the
+            mesh has.
         model: see ``minimal_constraints``.
         options: for ``tl.compile``.
 
     Raises:
-        InvalidProblem: sizes that cannot be written down, or the compiler refuses the plan for lack
+        InvalidProblem: the sizes cannot be written down, or the compiler refuses the plan for lack
             of memory.
     """
     model = model_of(plan, model)
@@ -57,13 +57,15 @@ def to_test(
             raise ValueError
     except (ValueError, SyntaxError):
         raise InvalidProblem(
-            f"sizes {given!r} are no plain values that a test file could hold"
+            f"sizes {given!r} are not plain values that a test file could hold"
         ) from None
     topology = topology or f"cpu:{plan.mesh.n_devices}"
-    made = compile_plan(model, plan, topology, **options)
-    if not made.fits:
-        raise InvalidProblem(f"the compiler refuses this plan for {topology}: {made.refusal[:200]}")
-    record = json.dumps(recorded(made), indent=4)
+    compiled = compile_plan(model, plan, topology, **options)
+    if not compiled.fits:
+        raise InvalidProblem(
+            f"the compiler refuses this plan for {topology}: {compiled.refusal[:200]}"
+        )
+    record = json.dumps(recorded(compiled), indent=4)
     return f'''"""The sharding of {model.name} on {plan.mesh} stays as planned.\
  Written by TOAST Lab {__version__}."""
 
@@ -85,43 +87,43 @@ def test_the_sharding_of_{model.name}_has_not_drifted():
 '''
 
 
-def recorded(made: Compiled) -> dict[str, Any]:
-    """What a test remembers of a compiled program."""
+def recorded(compiled: Compiled) -> dict[str, Any]:
+    """The figures of a compiled program that a test compares."""
     rows: dict[str, list[float]] = {}
-    for c in made.collectives:
-        row = rows.setdefault(
-            f"{c.kind} over {'?' if c.axes is None else ','.join(c.axes)}", [0.0, 0.0]
-        )
-        row[0] += c.times * max(1, len(c.parts))
-        row[1] += c.times * c.bytes
+    for collective in compiled.collectives:
+        over = "?" if collective.axes is None else ",".join(collective.axes)
+        row = rows.setdefault(f"{collective.kind} over {over}", [0.0, 0.0])
+        row[0] += collective.times * max(1, len(collective.parts))
+        row[1] += collective.times * collective.bytes
     return {
         "collectives": {
-            key: {"count": n, "bytes": size} for key, (n, size) in sorted(rows.items())
+            key: {"count": count, "bytes": size} for key, (count, size) in sorted(rows.items())
         },
-        "peak_bytes": made.peak_bytes,
+        "peak_bytes": compiled.peak_bytes,
     }
 
 
-def drifted(record: Mapping[str, Any], made: Compiled) -> list[str]:
-    """How a compiled program differs from what was recorded, a sentence each.
+def drifted(record: Mapping[str, Any], compiled: Compiled) -> list[str]:
+    """How a compiled program differs from the record, a sentence each.
 
     Memory may differ by 5%.
     """
-    if not made.fits:
-        return [f"the compiler refuses it for lack of memory: {made.refusal[:200]}"]
-    now, found = recorded(made), []
+    if not compiled.fits:
+        return [f"the compiler refuses it for lack of memory: {compiled.refusal[:200]}"]
+    now, differences = recorded(compiled), []
     before = record["collectives"]
     for key in sorted({*before, *now["collectives"]}):
-        then, here = (
+        recorded_row, current = (
             side.get(key, {"count": 0.0, "bytes": 0.0}) for side in (before, now["collectives"])
         )
-        if then != here:
-            found.append(
-                f"{key}: {then['count']:g} of {then['bytes']:g} bytes recorded, "
-                f"{here['count']:g} of "
-                f"{here['bytes']:g} bytes now"
+        if recorded_row != current:
+            differences.append(
+                f"{key}: {recorded_row['count']:g} of {recorded_row['bytes']:g} bytes recorded, "
+                f"{current['count']:g} of {current['bytes']:g} bytes now"
             )
     peak, limit = now["peak_bytes"], PEAK_TOLERANCE * (record["peak_bytes"] or 0)
     if abs((peak or 0) - (record["peak_bytes"] or 0)) > limit:
-        found.append(f"peak memory of a device: {record['peak_bytes']} bytes recorded, {peak} now")
-    return [join_offenders(found, 20)] if found else []
+        differences.append(
+            f"peak memory of a device: {record['peak_bytes']} bytes recorded, {peak} now"
+        )
+    return [join_offenders(differences, 20)] if differences else []

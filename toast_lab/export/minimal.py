@@ -4,18 +4,19 @@
     print(found)                                # each with source line, value and PartitionSpec
     step = jax.jit(found.apply(train_step), in_shardings=..., out_shardings=...)
 
-Arguments and results carry the plan's shardings; propagation finds most of the rest by itself.  A
-constraint stands at a place of the source, so one covers all layers that run through that line.
-How a set is judged and searched is told in ``trial``; what remains different in the end is said in
-``remaining``, never hidden.
+Arguments and results carry the plan's shardings; propagation works out most of the rest.  A
+constraint belongs to a place in the source, so one covers all layers that run through that line.
+``trial`` explains how sets are judged and searched; ``remaining`` lists every difference that is
+left in the end.
 
-Propagation is Shardy's; the paper has nothing of the kind.  Start reading at
+Propagation is Shardy's; the paper has no such step.  Start reading at
 ``minimal_constraints``.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -48,10 +49,10 @@ class Target(NamedTuple):
 
 
 class Pinned(NamedTuple):
-    """One constraint: on a value behind its expression, or on how some expressions read a value."""
+    """One constraint: on the result of an expression, or on how some expressions read a value."""
 
     targets: tuple[Target, ...]  #: one result, or one or more operands
-    specs: tuple[Spec, ...]  #: mesh axes per dim; a result is brought to one after the other
+    specs: tuple[Spec, ...]  #: mesh axes per dim; a result takes them one after the other
     values: tuple[str, ...]  #: names of the values, one for each layer that it covers
     where: str  #: "model.py:31"; where a value is read from several lines, the first
     name_stack: str  #: of the first of them
@@ -60,21 +61,23 @@ class Pinned(NamedTuple):
 
     @property
     def backward(self) -> bool:
-        """Is it in the backward pass of a derivative alone?"""
-        return all(t.place.backward for t in self.targets)
+        """Is it only in the backward pass of a derivative?"""
+        return all(target.place.backward for target in self.targets)
 
     def __str__(self) -> str:
         more = f" and {len(self.values) - 1} alike" if len(self.values) > 1 else ""
         phase = " (backward)" if self.backward else ""
         first = self.targets[0]
-        what = first.place.primitive
+        reader = first.place.primitive
         if first.side == "operand":
-            kinds = dict.fromkeys(t.place.primitive for t in self.targets)
-            lines = {t.place.source.partition(" < ")[0] for t in self.targets} - {self.where}
+            kinds = dict.fromkeys(target.place.primitive for target in self.targets)
+            lines = {target.place.source.partition(" < ")[0] for target in self.targets} - {
+                self.where
+            }
             also = f" (and at {', '.join(sorted(lines))})" if lines else ""
-            what = f"read by {', '.join(kinds)}{also},"
-        specs = " then ".join(partition_text(s) for s in self.specs)
-        return f"{self.where}{phase}: {what} {self.values[0]}{more}: {specs}"
+            reader = f"read by {', '.join(kinds)}{also},"
+        specs = " then ".join(partition_text(spec) for spec in self.specs)
+        return f"{self.where}{phase}: {reader} {self.values[0]}{more}: {specs}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -84,82 +87,77 @@ class MinimalConstraints(Sequence[Pinned]):
     plan: ShardingPlan
     rows: tuple[Pinned, ...]
     proof: str  #: "compiled" or "propagated": the judge that agreed
-    found: trial.Found
-    #: None: made for a program without its function, so ``apply`` cannot be used
+    outcome: trial.Found
+    #: None for a program without its function, for which ``apply`` cannot work
     source: places.Source | None
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, i: Any) -> Any:
-        return self.rows[i]
+    def __getitem__(self, index: Any) -> Any:
+        return self.rows[index]
 
     def __iter__(self) -> Iterator[Pinned]:
         return iter(self.rows)
 
     @property
     def exact(self) -> bool:
-        """Does the judge see no difference to the plan?"""
+        """Does the judge see no difference from the plan?"""
         return not self.remaining
 
     @property
     def remaining(self) -> list[str]:
         """What differs from the plan with these constraints, a sentence each."""
-        found = self.found
-        if found.compiled is None:
+        outcome = self.outcome
+        if outcome.compiled is None:
             program = self.plan.program
             return [
                 f"{program.kind[op]} ({line_text(program.where(op))}): propagation gives "
                 f"{'result' if result else 'operand'} {i} another sharding"
-                for op, i, result in found.wrong
+                for op, i, result in outcome.wrong
             ]
-        return remaining(*found.compiled)
+        return remaining(*outcome.compiled)
 
     @property
     def remaining_bytes(self) -> float:
-        """Bytes of collectives that one of the two programs has and the other has not.
-
-        They are NaN if nothing was compiled.
-        """
-        found = self.found
-        if found.compiled is None:
-            return 0.0 if not found.wrong else float("nan")
-        return trial.difference_bytes(*found.compiled)
+        """Bytes of collectives that only one of the two programs has; NaN if not compiled."""
+        outcome = self.outcome
+        if outcome.compiled is None:
+            return 0.0 if not outcome.wrong else float("nan")
+        return trial.difference_bytes(*outcome.compiled)
 
     def remaining_time_s(self, problem: Problem) -> float:
-        """Predicted seconds of the compiled collectives beyond those of the plan.
-
-        They are NaN if nothing was compiled.
-        """
+        """Predicted seconds of the compiled collectives beyond the plan's; NaN if not compiled."""
         from toast_lab.export.pricing import collectives_time_s
 
-        found = self.found
-        if found.compiled is None:
-            return 0.0 if not found.wrong else float("nan")
-        target, reached = found.compiled
+        outcome = self.outcome
+        if outcome.compiled is None:
+            return 0.0 if not outcome.wrong else float("nan")
+        target, reached = outcome.compiled
         return collectives_time_s(reached, problem) - collectives_time_s(target, problem)
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """As ``constrained.constrain`` takes them."""
+        """The constraints as ``constrained.constrain`` takes them."""
         merged: dict[tuple[Place, Which | None], tuple[dict[int, Any], dict[int, Any]]] = {}
         for row in self.rows:
             entries = tuple(map(spec_entries, row.specs))
-            for place, side, number, some in row.targets:
-                operands, results = merged.setdefault((place, some), ({}, {}))
+            for place, side, number, which in row.targets:
+                operands, results = merged.setdefault((place, which), ({}, {}))
                 if side == "operand":
                     operands[number] = entries[0]
                 else:
                     results[number] = entries
         return tuple(
-            Rule(p, operands, results, some) for (p, some), (operands, results) in merged.items()
+            Rule(place, operands, results, which)
+            for (place, which), (operands, results) in merged.items()
         )
 
     def apply(self, fn: Callable[..., Any], mesh: Any = None) -> Callable[..., Any]:
         """``fn`` with these constraints in it, for the user's own ``jax.jit``.
 
         Raises:
-            InvalidPlan: too few devices for the mesh, or the constraints are not for a function.
+            InvalidPlan: too few devices for the mesh, or the program came without its function.
         """
         from toast_lab.apply.jit import jax_mesh
 
@@ -170,20 +168,18 @@ class MinimalConstraints(Sequence[Pinned]):
         return constrained.constrain(fn, self.rules, jax_mesh(self.plan, mesh))
 
     def __str__(self) -> str:
-        spread = sum(len(r.values) for r in self.rows)
+        value_count = sum(len(row.values) for row in self.rows)
         head = (
-            f"{counted(len(self.rows), 'constraint')} for {counted(spread, 'value')} of "
-            f"{self.plan.program.name} on "
-            f"{self.plan.mesh}"
+            f"{counted(len(self.rows), 'constraint')} for {counted(value_count, 'value')} of "
+            f"{self.plan.program.name} on {self.plan.mesh}"
         )
-        how = (
-            "the compiler makes the same collectives"
-            if self.proof == "compiled"
-            else ("propagation gives the plan")
-        )
-        left = self.remaining
-        state = how if not left else f"what remains different: {'; '.join(left[:10])}"
-        rest = "" if self.found.complete else "; time ran out before every constraint was tried"
+        if self.remaining:
+            state = f"what remains different: {'; '.join(self.remaining[:10])}"
+        elif self.proof == "compiled":
+            state = "the compiler makes the same collectives"
+        else:
+            state = "propagation gives the plan"
+        rest = "" if self.outcome.complete else "; time ran out before every constraint was tried"
         return "\n".join([f"{head}; {state}{rest}", *(f"  {row}" for row in self.rows)])
 
 
@@ -202,24 +198,26 @@ def minimal_constraints(
         plan: of a model.
         model: the model, if it is not the one last analysed of this program.
         proof: "compiled": compile each set for virtual CPU devices and compare collectives, work
-            and memory with those of the whole plan; "propagated": let Shardy's propagation alone be
-            the judge, which is quicker and asks for more constraints.
-        seconds: after which the smallest set so far is given.
+            and memory with those of the whole plan; "propagated": let Shardy's propagation alone
+            judge, which is quicker and needs more constraints.
+        seconds: time limit, after which the smallest set so far is returned.
         on_event: receives ``trial.Progress``.
         cancel: polled; True ends the search with ``isolate.Cancelled``.
 
     Raises:
-        InvalidPlan: the model is not at hand, or another one.
+        InvalidPlan: the model is gone, or it is not the plan's.
         RunFailed: the compiler or a pass crashed.
     """
     if proof not in PROOFS:
-        raise InvalidProblem(f"proof {proof!r} is none of {', '.join(PROOFS)}")
+        raise InvalidProblem(f"proof {proof!r} is not one of {', '.join(PROOFS)}")
     model = model_of(plan, model)
     source = places.source_of(plan.program, model)
     rows = candidates(plan, source.equations if source else places.ops_as_equations(plan.program))
     units = tuple(unit for _, unit in rows)
-    request = trial.Request(model.stablehlo, plan, units, proof == "compiled", seconds)
-    found: trial.Found = isolate.run_in_child(
+    request = trial.Request(
+        model.stablehlo, plan, units=units, compiled=proof == "compiled", seconds=seconds
+    )
+    outcome: trial.Found = isolate.run_in_child(
         "toast_lab.export.trial:search",
         request,
         env=dev.environment(dev.Devices("cpu", plan.mesh.n_devices)),
@@ -228,118 +226,137 @@ def minimal_constraints(
         cancel=cancel,
         what=f"looking for the constraints of {model.name}",
     )
-    chosen = tuple(rows[i][0] for i in found.chosen)
-    return MinimalConstraints(plan, chosen, proof, found, source)
+    chosen = tuple(rows[i][0] for i in outcome.chosen)
+    return MinimalConstraints(plan, chosen, proof=proof, outcome=outcome, source=source)
 
 
 def candidates(
     plan: ShardingPlan, equations: Sequence[Equation]
 ) -> list[tuple[Pinned, trial.Unit]]:
-    """Every constraint that could be set, alike ones of several layers together.
+    """Every possible constraint, with equal ones of several layers as one.
 
-    A value that all its readers want in one sharding has that as its last; else those who want the
-    same are one.
+    If all readers of a value want one sharding, it becomes the last that the value takes; else
+    readers that want the same sharding share a constraint.
     """
     program = plan.program
     kept = plan.value_specs()
     used = plan.use_specs()
-    made = made_specs(plan)
+    first_specs = made_specs(plan)
     natural = natural_specs(plan)
     wanted: dict[int, set[Spec]] = {}
     for use, value in enumerate(map(int, program.use_value)):
         wanted.setdefault(value, set()).add(used[use])
-    outputs = {int(v) for v in program.outputs}
-    source = {int(v): (e.place, i) for e in equations for i, v in enumerate(e.results) if v >= 0}
+    outputs = set(program.outputs.tolist())
+    source = {
+        int(value): (equation.place, i)
+        for equation in equations
+        for i, value in enumerate(equation.results)
+        if value >= 0
+    }
     groups: dict[Any, list[tuple[Equation, Target, int, tuple[int, ...]]]] = {}
-    for e in equations:
-        for i, value in enumerate(e.results):
+    for equation in equations:
+        for i, value in enumerate(equation.results):
             if value < 0 or not len(program.dims(value)):
                 continue
-            specs = [made[value], kept[value]]
+            specs = [first_specs[value], kept[value]]
             if value not in outputs and len(wanted.get(value, ())) == 1:
                 specs += wanted[value]
-            specs = [s for j, s in enumerate(specs) if not j or s != specs[j - 1]]
-            target = Target(e.place, "result", i, None)
-            groups.setdefault(("result", e.place, i, tuple(specs)), []).append(
-                (e, target, value, ())
+            specs = [spec for spec, _ in itertools.groupby(specs)]
+            target = Target(equation.place, "result", i, None)
+            groups.setdefault(("result", equation.place, i, tuple(specs)), []).append(
+                (equation, target, value, ())
             )
-        for i, uses in enumerate(e.uses):
+        for i, uses in enumerate(equation.uses):
             if not uses:
                 continue
             value = int(program.use_value[uses[0]])
-            # Of several ops that an equation becomes the last does the work; a gather first looks
-            # which indices fit.
+            # Of an equation's ops the last does the work; a gather first checks which indices fit.
             spec = used[uses[-1]]
             alone = value in source and value not in outputs and len(wanted[value]) == 1
             if spec == kept[value] or alone:
                 continue
             origin = source.get(value) or _family(program.value_name[value])
-            target = Target(e.place, "operand", i, None)
-            groups.setdefault(("operand", origin, (spec,)), []).append((e, target, value, uses))
-    return [_row(key, members, program, kept, natural, used) for key, members in groups.items()]
+            target = Target(equation.place, "operand", i, None)
+            groups.setdefault(("operand", origin, (spec,)), []).append(
+                (equation, target, value, uses)
+            )
+    return [
+        _row(key, members, program=program, kept=kept, natural=natural, used=used)
+        for key, members in groups.items()
+    ]
 
 
 def _row(
     key: Any, members: list[Any], program: Any, kept: Any, natural: Any, used: Any
 ) -> tuple[Pinned, trial.Unit]:
-    """One group of alike places as a constraint and as what is tried."""
+    """One group of equal places, as a constraint and as the unit to be tried."""
     side, specs, first = key[0], key[-1], members[0][0]
-    at: dict[Target, list[Equation]] = {}
-    for e, target, _, _ in members:
-        at.setdefault(target, []).append(e)
-    targets = tuple(t._replace(which=_which(some)) for t, some in at.items())
-    frames = tuple(some[0].frames for some in at.values())
-    values = tuple(dict.fromkeys(v for _, _, v, _ in members))
-    names = tuple(program.value_name[v] for v in values)
-    pinned = Pinned(targets, specs, names, first.where, first.name_stack, frames)
+    by_target: dict[Target, list[Equation]] = {}
+    for equation, target, _, _ in members:
+        by_target.setdefault(target, []).append(equation)
+    targets = tuple(
+        target._replace(which=_which(equations)) for target, equations in by_target.items()
+    )
+    frames = tuple(equations[0].frames for equations in by_target.values())
+    values = tuple(dict.fromkeys(value for _, _, value, _ in members))
+    pinned = Pinned(
+        targets=targets,
+        specs=specs,
+        values=tuple(program.value_name[value] for value in values),
+        where=first.where,
+        name_stack=first.name_stack,
+        frames=frames,
+    )
     if side == "operand":
-        uses = {u: specs[0] for _, _, _, some in members for u in some}
-        blunt = any(used[u] != specs[0] for u in uses)
-        return pinned, trial.Unit({}, uses, True, blunt, 1.0 + 2.0 * pinned.backward)
-    reshards = len(specs) > 1 or any(kept[v] != natural[v] for v in values)
+        uses = {use: specs[0] for _, _, _, member_uses in members for use in member_uses}
+        blunt = any(used[use] != specs[0] for use in uses)
+        cost = 1.0 + 2.0 * pinned.backward
+        return pinned, trial.Unit({}, uses, reshards=True, blunt=blunt, cost=cost)
+    reshards = len(specs) > 1 or any(kept[value] != natural[value] for value in values)
     cost = 2.0 * pinned.backward + 0.5 * (not reshards)
-    return pinned, trial.Unit(dict.fromkeys(values, specs), {}, reshards, False, cost)
+    results = dict.fromkeys(values, specs)
+    return pinned, trial.Unit(results, {}, reshards=reshards, blunt=False, cost=cost)
 
 
-def _which(some: Sequence[Equation]) -> Which | None:
-    """How to tell these equations of one place from the others.
-
-    If it can be said in words that hold for more layers, it is.
-    """
-    if len(some) == some[0].of:
+def _which(equations: Sequence[Equation]) -> Which | None:
+    """What tells these equations from others at their place, for any layer count if possible."""
+    if len(equations) == equations[0].of:
         return None
-    passes = {e.in_pass: e.of_pass for e in some}
-    if sum(passes.values()) == len(some):
+    passes = {equation.in_pass: equation.of_pass for equation in equations}
+    if sum(passes.values()) == len(equations):
         return Which(frozenset(passes), True)
-    return Which(frozenset(e.number for e in some), False)
+    return Which(frozenset(equation.number for equation in equations), False)
 
 
 def _family(path: str) -> str:
-    """``params['layers'][3]['wq']`` as that of every layer."""
+    """The path of a layer's value as one for every layer: ``params['layers'][*]['wq']``."""
     return re.sub(r"\d+", "*", path)
 
 
 def remaining(target: trial.Signature, reached: trial.Signature) -> list[str]:
     """How two compiled programs differ."""
-    found = []
+    differences = []
     for key in sorted({*target.collectives, *reached.collectives}, key=str):
-        a, b = target.collectives.get(key, 0.0), reached.collectives.get(key, 0.0)
-        if a != b:
+        planned, actual = target.collectives.get(key, 0.0), reached.collectives.get(key, 0.0)
+        if planned != actual:
             kind, axes, size = key
             over = "unknown axes" if axes is None else ", ".join(axes)
-            found.append(
-                f"{kind} over {over} of {size} bytes: {a:g} in the plan, {b:g} with the constraints"
+            differences.append(
+                f"{kind} over {over} of {size} bytes: {planned:g} in the plan, "
+                f"{actual:g} with the constraints"
             )
     if reached.flops > trial.FLOPS_TOLERANCE * target.flops:
-        found.append(
+        differences.append(
             f"{reached.flops:.4g} floating point operations a device, "
             f"{target.flops:.4g} in the plan"
         )
     if reached.peak_bytes > trial.PEAK_TOLERANCE * target.peak_bytes:
-        found.append(f"{reached.peak_bytes} bytes at the peak, {target.peak_bytes} in the plan")
-    return found
+        differences.append(
+            f"{reached.peak_bytes} bytes at the peak, {target.peak_bytes} in the plan"
+        )
+    return differences
 
 
-def counted(number: int, what: str) -> str:
+def counted(number: int, noun: str) -> str:
     """``1 constraint``, ``2 constraints``."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,11 +1,11 @@
 """``plan.to_patch()``: the constraints as a diff against the user's source.
 
-Each constraint becomes ``jax.lax.with_sharding_constraint`` around the expression that it stands
-for.  JAX tells where in the source an equation comes from, to the column, and who called that; the
-innermost expression is wrapped of which every value that it ever makes is to be sharded so (a
-function called from two places is wrapped where it is called).  Autodiff then sees the constraint
-too: the gradient of a constrained value gets the same one, so constraints of the backward pass are
-left out here, as are those in libraries; ``left_out`` names them.
+Each constraint becomes ``jax.lax.with_sharding_constraint`` around its expression.  JAX records
+where in the source an equation comes from, to the column, and the callers of that place.  The patch
+wraps the innermost expression all of whose values need this sharding (a function that is called
+from two places is wrapped where it is called).  Autodiff sees the constraint too: the gradient of a
+constrained value gets the same one.  So the patch leaves out constraints of the backward pass, and
+those in libraries; ``left_out`` names them.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ Range = tuple[str, int, int, int, int]
 
 
 class Patch(NamedTuple):
-    """A diff, and what it lacks."""
+    """A diff, and the constraints that it lacks."""
 
     text: str  #: unified diff, paths from ``root``; empty if there is nothing to change
-    sources: dict[str, str]  #: by file the changed source
+    sources: dict[str, str]  #: changed source by file
     left_out: tuple[str, ...]  #: constraints that are not in it, each with the reason
 
     def __str__(self) -> str:
@@ -57,26 +57,26 @@ def to_patch(
 
     Args:
         plan: of the model.
-        constraints: what ``plan.constraints(minimal=True)`` gave.
-        root: folder that paths in the diff start from; the current one by default.  Files outside
-            are named whole.
+        constraints: result of ``plan.constraints(minimal=True)``.
+        root: folder that paths in the diff are relative to; the current one by default.  Files
+            outside it get absolute paths.
 
     Raises:
         InvalidPlan: the program came without its function.
     """
     if constraints.source is None:
         raise InvalidPlan(
-            f"{plan.program.name} came without its function, so its source is not "
-            "known; use tl.from_jax"
+            f"{plan.program.name} came without its function, so its source is unknown; "
+            "use tl.from_jax"
         )
     finder = _Finder(plan.program, constraints.source.equations)
     edits: dict[_Edit, None] = {}
     left_out = []
     for row in constraints:
-        found, why = finder.edits(row, constraints)
-        edits.update(dict.fromkeys(found))
-        if why:
-            left_out.append(f"{row}: {why}")
+        row_edits, reason = finder.edits(row, constraints)
+        edits.update(dict.fromkeys(row_edits))
+        if reason:
+            left_out.append(f"{row}: {reason}")
     by_file: dict[str, list[_Edit]] = {}
     for edit in edits:
         by_file.setdefault(edit.at[0], []).append(edit)
@@ -101,21 +101,21 @@ def to_patch(
 
 
 class _Finder:
-    """Finds the expressions that constraints stand for."""
+    """Finds the expressions of constraints."""
 
     def __init__(self, program: Program, equations: Sequence[Equation]) -> None:
         self.program = program
-        self.equations = sorted(equations, key=lambda e: e.ops[0])
-        self.forward = [e for e in self.equations if not e.place.backward]
-        self.of_op = {op: e for e in self.equations for op in e.ops}
+        self.equations = sorted(equations, key=lambda equation: equation.ops[0])
+        self.forward = [equation for equation in self.equations if not equation.place.backward]
+        self.of_op = {op: equation for equation in self.equations for op in equation.ops}
         self.users: dict[int, list[int]] = {}
         for op in program.ops():
             for use in program.uses(op):
                 self.users.setdefault(int(program.use_value[use]), []).append(op)
-        self.value = {name: v for v, name in enumerate(program.value_name)}
+        self.value = {name: value for value, name in enumerate(program.value_name)}
 
     def edits(self, row: Pinned, every: Iterable[Pinned]) -> tuple[list[_Edit], str]:
-        """Edits that put ``row`` into the source; if something of it is left out, why."""
+        """Edits that put ``row`` into the source, and why a part of it is left out, if any."""
         if row.backward:
             return [], "it is in the backward pass, which has no source of its own"
         if row.targets[0].side == "operand":
@@ -123,60 +123,56 @@ class _Finder:
         wanted = {
             self.value[name] for other in every if other.specs == row.specs for name in other.values
         }
-        found: dict[_Edit, None] = {}
+        edits: dict[_Edit, None] = {}
         lost: dict[str, int] = {}
         for name in row.values:
-            at = self.expression(self.value[name], wanted)
-            if at is None:
+            expression = self.expression(self.value[name], wanted)
+            if expression is None:
                 reason = _no_expression(self.of_op[int(self.program.value_op[self.value[name]])])
                 lost[reason] = lost.get(reason, 0) + 1
             else:
                 specs = tuple(visible(self.program, self.value[name], spec) for spec in row.specs)
-                found[_Edit(at, specs)] = None
-        return list(found), "; ".join(
-            f"{n} of {len(row.values)} values: {reason}" for reason, n in lost.items()
+                edits[_Edit(expression, specs)] = None
+        return list(edits), "; ".join(
+            f"{count} of {len(row.values)} values: {reason}" for reason, count in lost.items()
         )
 
     def expression(self, value: int, wanted: set[int]) -> Range | None:
-        """The user's innermost expression that makes ``value``.
-
-        It may make other values only if they are wanted alike.
-        """
-        made_by = self.of_op[int(self.program.value_op[value])]
-        for at in made_by.frames:
-            if _is_library(at[0]) or _node(at) is None:
+        """The user's innermost expression for ``value``, all of whose values are ``wanted``."""
+        equation = self.of_op[int(self.program.value_op[value])]
+        for expression in equation.frames:
+            if _is_library(expression[0]) or _node(expression) is None:
                 continue
-            values = self.values_of(at)
+            values = self.values_of(expression)
             if value in values and values <= wanted:
-                return at
+                return expression
         return None
 
-    @functools.lru_cache(maxsize=4096)  # noqa: B019 (lives as long as one patch is made)
-    def values_of(self, at: Range) -> frozenset[int]:
-        """What an expression evaluates to, each time that it is evaluated in the forward pass."""
-        found: set[int] = set()
+    @functools.lru_cache(maxsize=4096)  # noqa: B019 (a finder serves one patch)
+    def values_of(self, expression: Range) -> frozenset[int]:
+        """The values of an expression, one for each evaluation in the forward pass."""
+        values: set[int] = set()
         run: list[Equation] = []
         outer: tuple[Range, ...] | None = None
-        for e in [*self.forward, None]:
+        for equation in [*self.forward, None]:
             around = (
-                e.frames[e.frames.index(at) + 1 :] if e is not None and at in e.frames else None
+                equation.frames[equation.frames.index(expression) + 1 :]
+                if equation is not None and expression in equation.frames
+                else None
             )
             if run and around != outer:
-                found.update(self.outcome(run))
+                values.update(self.outcome(run))
                 run = []
             outer = around
-            if e is not None and around is not None:
-                run.append(e)
-        return frozenset(found)
+            if equation is not None and around is not None:
+                run.append(equation)
+        return frozenset(values)
 
     def outcome(self, run: list[Equation]) -> list[int]:
-        """The value of an expression from its equations.
-
-        It is the last one that the forward pass goes on with.
-        """
-        inside = {op for e in run for op in e.ops}
-        for e in reversed(run):
-            for value in reversed(e.results):
+        """The value of an expression: the last result that the forward pass uses."""
+        inside = {op for equation in run for op in equation.ops}
+        for equation in reversed(run):
+            for value in reversed(equation.results):
                 if value < 0:
                     continue
                 users = [op for op in self.users.get(value, ()) if op not in inside]
@@ -187,38 +183,38 @@ class _Finder:
         return []
 
     def at_operands(self, row: Pinned) -> tuple[list[_Edit], str]:
-        """Wrap what the reading expressions read."""
-        found: dict[_Edit, None] = {}
+        """Edits around the operands of the reading expressions."""
+        edits: dict[_Edit, None] = {}
         lost: dict[str, list[str]] = {}
         specs = tuple(visible(self.program, self.value[row.values[0]], spec) for spec in row.specs)
         for target, frames in zip(row.targets, row.frames, strict=True):
             if target.place.backward:
-                continue  # the gradient of a constrained operand is constrained alike
+                continue  # the gradient of a constrained operand gets the same constraint
             library = bool(frames) and _is_library(frames[0][0])
             operand = None if library or not frames else _operand(frames[0], target.number)
             if operand is None:
-                what = (
+                reason = (
                     "library code reads it"
                     if library
-                    else ("the expression that reads it cannot be told apart")
+                    else "the expression that reads it cannot be told apart"
                 )
-                lost.setdefault(what, []).append(
+                lost.setdefault(reason, []).append(
                     target.place.source.partition(" < ")[0] or "unknown line"
                 )
             else:
-                found[_Edit(operand, specs)] = None
-        return list(found), "; ".join(
-            f"{what} at {', '.join(dict.fromkeys(lines))}" for what, lines in lost.items()
+                edits[_Edit(operand, specs)] = None
+        return list(edits), "; ".join(
+            f"{reason} at {', '.join(dict.fromkeys(lines))}" for reason, lines in lost.items()
         )
 
 
-def _no_expression(made_by: Equation) -> str:
-    """Why no expression of the user's stands for what an equation makes."""
-    if not made_by.frames:
-        return "JAX tells no source line of it"
-    if all(_is_library(at[0]) for at in made_by.frames):
+def _no_expression(equation: Equation) -> str:
+    """Why no expression of the user's stands for the result of an equation."""
+    if not equation.frames:
+        return "JAX records no source line for it"
+    if all(_is_library(frame[0]) for frame in equation.frames):
         return (
-            f"made by library code ({os.path.basename(made_by.frames[0][0])}), which a patch "
+            f"made by library code ({os.path.basename(equation.frames[0][0])}), which a patch "
             "leaves alone"
         )
     return "the expressions of yours that make it also make others"
@@ -230,33 +226,32 @@ def _nodes(file: str) -> dict[tuple[int, int, int, int], ast.expr]:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
         return {}
-    found: dict[tuple[int, int, int, int], ast.expr] = {}
+    nodes: dict[tuple[int, int, int, int], ast.expr] = {}
     for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.expr)
-            and node.end_lineno is not None
-            and node.end_col_offset is not None
-        ):
-            found.setdefault(
-                (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset), node
-            )
-    return found
+        if isinstance(node, ast.expr) and node.end_lineno and node.end_col_offset:
+            span = (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)
+            nodes.setdefault(span, node)
+    return nodes
 
 
-def _node(at: Range) -> ast.expr | None:
+def _node(span: Range) -> ast.expr | None:
     """The expression at a source range."""
-    file, line, column, end_line, end_column = at
+    file, line, column, end_line, end_column = span
     return _nodes(file).get((line, column, end_line, end_column))
 
 
-def _operand(at: Range, number: int) -> Range | None:
+def _operand(span: Range, number: int) -> Range | None:
     """The sub-expression that is operand ``number`` of a product or a call."""
-    node = _node(at)
+    node = _node(span)
     parts: list[ast.expr] = []
     if isinstance(node, ast.BinOp):
         parts = [node.left, node.right]
     elif isinstance(node, ast.Call):
-        parts = [a for a in node.args if not isinstance(a, ast.Constant | ast.Starred)]
+        parts = [
+            argument
+            for argument in node.args
+            if not isinstance(argument, ast.Constant | ast.Starred)
+        ]
     elif isinstance(node, ast.Subscript):
         parts = [node.value, node.slice]
     if number >= len(parts):
@@ -264,16 +259,16 @@ def _operand(at: Range, number: int) -> Range | None:
     part = parts[number]
     if part.end_lineno is None or part.end_col_offset is None:
         return None
-    return at[0], part.lineno, part.col_offset, part.end_lineno, part.end_col_offset
+    return span[0], part.lineno, part.col_offset, part.end_lineno, part.end_col_offset
 
 
 def _is_library(file: str) -> bool:
-    """Is this file none that a user would change?"""
+    """Is this a file that users do not change?"""
     paths = sysconfig.get_paths()
-    roots = {paths[k] for k in ("stdlib", "platstdlib", "purelib", "platlib") if k in paths}
+    roots = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib") if key in paths}
     if not os.path.exists(file) or any(file.startswith(root + os.sep) for root in roots):
         return True
-    # Outside this environment a file is the user's, or of another environment
+    # Outside this environment, a file is the user's or belongs to another environment
     return bool({"site-packages", "dist-packages"} & {*Path(file).parts})
 
 
@@ -304,7 +299,7 @@ def _rewritten(file: str, edits: Sequence[_Edit]) -> str:
 
 
 def _binds(tree: ast.Module, name: str) -> bool:
-    """Does a module use this name for anything of its own?"""
+    """Does a module use this name for something of its own?"""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module == "jax.sharding":
             continue
@@ -317,18 +312,19 @@ def _binds(tree: ast.Module, name: str) -> bool:
 def _imports_spec(tree: ast.Module) -> bool:
     """Is ``P`` the PartitionSpec already?"""
     return any(
-        isinstance(n, ast.ImportFrom)
-        and n.module == "jax.sharding"
-        and any(a.asname == "P" for a in n.names)
-        for n in ast.walk(tree)
+        isinstance(node, ast.ImportFrom)
+        and node.module == "jax.sharding"
+        and any(alias.asname == "P" for alias in node.names)
+        for node in ast.walk(tree)
     )
 
 
 def _with_imports(source: str, spec_import: str) -> str:
-    """What the constraints need at the top, as far as it is not there."""
+    """``source`` with the imports that constraints need."""
     tree = ast.parse(source)
     has_jax = any(
-        isinstance(n, ast.Import) and any(a.name == "jax" and a.asname is None for a in n.names)
+        isinstance(n, ast.Import)
+        and any(alias.name == "jax" and alias.asname is None for alias in n.names)
         for n in tree.body
     )
     missing = [] if has_jax else ["import jax"]

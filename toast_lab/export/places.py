@@ -1,11 +1,11 @@
-"""Which expressions of the user's source stand for which ops of the program.
+"""Match the expressions of the user's source with the ops of the program.
 
-The function is traced once more with a number on each equation of its jaxpr, which the ops that it
-becomes carry in their names.  Constants aside (JAX makes them where it likes) the ops of both
-traces are the same in the same order, which is checked; so every op of the program has its
-equation, and every equation its place (see ``constrained``).
+The function is traced once more with a number on each equation of its jaxpr, which the equation's
+ops carry in their names.  Apart from constants, which JAX makes anywhere, both traces must have the
+same ops in the same order; this is checked.  So every op of the program has its equation, and every
+equation its place (see ``constrained``).
 
-Where there is no function (a StableHLO file) an op is its own equation, known by its source line,
+Without a function (a StableHLO file) each op is its own equation, identified by its source line,
 kind and shape.
 """
 
@@ -31,13 +31,13 @@ _NUMBERED = re.compile(r"toast_eqn_(\d+)\b")
 
 
 class Equation(NamedTuple):
-    """An equation of the function's jaxpr and what it became."""
+    """An equation of the function's jaxpr and its ops in the program."""
 
     place: Place
     number: int  #: among the equations of the place, in program order
-    in_pass: int  #: the same, counted anew each time that the source line is run
-    of: int  #: equations of the place, those included that are not in the program
-    of_pass: int  #: those of them that have the same number in their pass
+    in_pass: int  #: the same, counted anew each time the source line runs
+    of: int  #: equations of the place, including those that are not in the program
+    of_pass: int  #: those of them with the same number in their pass
     ops: tuple[int, ...]
     #: per operand, the program's uses that read it; empty where unknown
     uses: tuple[tuple[int, ...], ...]
@@ -49,7 +49,7 @@ class Equation(NamedTuple):
 
 
 class Source(NamedTuple):
-    """What the user's function says of a program, as plain data."""
+    """What the user's function tells about a program, as plain data."""
 
     equations: list[Equation]  #: those that are in the program, in program order
     #: for each positional argument the paths of its leaves, as JAX writes them
@@ -59,14 +59,12 @@ class Source(NamedTuple):
 
 
 def source_of(program: Program, model: Model) -> Source | None:
-    """What the function of ``model`` says of its program.
+    """What the function of ``model`` tells about its program; None without a function.
 
-    None if there is no function, as with a StableHLO file.
-
-    User code that is not loaded in this process is run in a child.
+    User code that is not loaded in this process runs in a child.
 
     Raises:
-        InvalidPlan: the function is another program.
+        InvalidPlan: the function is not the plan's program.
         FrontendError, RunFailed: it cannot be made again.
     """
     if isinstance(model.function, Recipe):
@@ -84,7 +82,7 @@ def source_in_child(program: Program, recipe: Recipe) -> Source:
     """``source_of`` where the user's code may be run."""
     function = function_of(recipe)
     if function is None:
-        raise InvalidPlan(f"{recipe.which} is no function that JAX traces")
+        raise InvalidPlan(f"{recipe.which} is not a function that JAX traces")
     return _source(program, function)
 
 
@@ -105,27 +103,27 @@ def equations_of(program: Program, function: Function) -> list[Equation]:
     """The equations of a function that are in the program, in program order.
 
     Raises:
-        InvalidPlan: the function is another program.
+        InvalidPlan: the function is not this program.
     """
     walk = _Numbering()
     model = from_jax(_numbered(function.call, walk), *function.given)
     ours, theirs = _signatures(program), _signatures(model.program)
-    if [s for _, s in ours] != [s for _, s in theirs]:
+    if [signature for _, signature in ours] != [signature for _, signature in theirs]:
         raise InvalidPlan(different(program, model.program))
-    of_eqn: dict[int, list[int]] = {}
+    ops_of_equation: dict[int, list[int]] = {}
     for (op, _), (other, _) in zip(ours, theirs, strict=True):
         numbers = _NUMBERED.findall(model.program.name_stack[other])
         if numbers:
-            of_eqn.setdefault(int(numbers[-1]), []).append(op)
+            ops_of_equation.setdefault(int(numbers[-1]), []).append(op)
     return [
-        _equation(program, walk, n, ops)
-        for n, ops in sorted(of_eqn.items(), key=lambda item: item[1][0])
+        _equation(program, walk, number, ops)
+        for number, ops in sorted(ops_of_equation.items(), key=lambda item: item[1][0])
     ]
 
 
 def ops_as_equations(program: Program) -> list[Equation]:
-    """Every op as an equation of its own, for programs whose function is not at hand."""
-    found, count = [], dict[Place, int]()
+    """Every op as an equation of its own, for programs without a function."""
+    equations, count = [], dict[Place, int]()
     for op in program.ops():
         values = program.results(op)
         if (
@@ -135,48 +133,47 @@ def ops_as_equations(program: Program) -> list[Equation]:
         ):
             continue
         where = program.where(op)
-        shape = tuple(map(int, program.dims(int(values[0]))))
-        place = Place(where, program.kind[op], "transpose" in program.name_stack[op], shape)
+        backward = "transpose" in program.name_stack[op]
+        place = Place(where, program.kind[op], backward, program.dims(values[0]))
         count[place] = count.get(place, -1) + 1
-        uses = tuple((u,) for u in program.uses(op))
-        results = tuple(map(int, values))
-        found.append(
+        uses = tuple((use,) for use in program.uses(op))
+        equations.append(
             Equation(
-                place,
-                count[place],
-                count[place],
-                -1,
-                1,
-                (op,),
-                uses,
-                results,
-                where,
-                program.name_stack[op],
-                (),
+                place=place,
+                number=count[place],
+                in_pass=count[place],
+                of=-1,
+                of_pass=1,
+                ops=(op,),
+                uses=uses,
+                results=tuple(values),
+                where=where,
+                name_stack=program.name_stack[op],
+                frames=(),
             )
         )
-    return [e._replace(of=count[e.place] + 1) for e in found]
+    return [equation._replace(of=count[equation.place] + 1) for equation in equations]
 
 
 def different(mine: Program, other: Program) -> str:
-    """What to say when a function is another program than the plan's."""
-    ours, theirs = ([s for _, s in _signatures(p)] for p in (mine, other))
-    first = next(
-        (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b),
-        min(len(ours), len(theirs)),
+    """Error message for a function whose program is not the plan's."""
+    ours, theirs = (
+        [signature for _, signature in _signatures(program)] for program in (mine, other)
     )
-    shown = [
-        f"{s[first][0]} {list(s[first][1][0]) if s[first][1] else ''}"
-        if first < len(s)
-        else "the end"
-        for s in (ours, theirs)
-    ]
+    pairs = enumerate(zip(ours, theirs, strict=False))
+    shorter = min(len(ours), len(theirs))
+    first = next((i for i, (our_op, their_op) in pairs if our_op != their_op), shorter)
+
+    def shown(signatures: list[tuple[Any, ...]]) -> str:
+        if first >= len(signatures):
+            return "the end"
+        kind, shapes, _ = signatures[first]
+        return f"{kind} {list(shapes[0]) if shapes else ''}"
+
     return (
         f"this plan shards {mine.name}; the function given is another program: op {first} is "
-        f"{shown[0]} in the plan's, "
-        f"{shown[1]} in the function's (constants not counted). Was it planned with the same "
-        "code, arguments and "
-        "versions?"
+        f"{shown(ours)} in the plan's, {shown(theirs)} in the function's (constants not counted). "
+        "Was it planned with the same code, arguments and versions?"
     )
 
 
@@ -189,14 +186,14 @@ class _Numbering(Walk):
         self.passes: dict[tuple[Place, int], int] = {}
 
     def forget(self) -> None:
-        """Begin anew: where JAX traces more than once, the last time counts."""
+        """Start again: where JAX traces more than once, the last time counts."""
         for known in (self.count, self.in_pass, self.passes, self.seen):
             known.clear()
 
     def bind(self, eqn: Any, values: Sequence[Any], params: Mapping[str, Any]) -> list[Any]:
         import jax
 
-        if params is not eqn.params:  # a loop or a branch: what is in it has its own numbers
+        if params is not eqn.params:  # a loop or a branch, whose equations have their own numbers
             return super().bind(eqn, values, params)
         place = place_of(eqn)
         number, in_pass = self.count[place], self.in_pass[place]
@@ -220,42 +217,37 @@ def _numbered(fn: Callable[..., Any], walk: _Numbering) -> Callable[..., Any]:
 
 def _signatures(program: Program) -> list[tuple[int, tuple[Any, ...]]]:
     """(op, kind and shapes) of every op that is not made of constants alone."""
-    found = []
+    signatures = []
     for op in program.ops():
-        values = list(map(int, program.results(op)))
-        if values and all(program.value_is_constant[v] for v in values):
+        values = program.results(op)
+        if values and all(program.value_is_constant[value] for value in values):
             continue
-        shapes = tuple(tuple(map(int, program.dims(v))) for v in values)
-        found.append(
-            (op, (program.kind[op], shapes, tuple(program.value_dtype[v] for v in values)))
+        shapes = tuple(map(program.dims, values))
+        signatures.append(
+            (op, (program.kind[op], shapes, tuple(program.value_dtype[value] for value in values)))
         )
-    return found
+    return signatures
 
 
 def _equation(program: Program, walk: _Numbering, number: int, ops: list[int]) -> Equation:
     eqn, place, at_place, in_pass = walk.seen[number]
-    where = place.source.partition(" < ")[0] or "unknown line"
     return Equation(
-        place,
-        at_place,
-        in_pass,
-        walk.count[place] + 1,
-        walk.passes[place, in_pass],
-        tuple(ops),
-        _operand_uses(program, eqn, ops),
-        _result_values(program, eqn, ops),
-        where,
-        str(eqn.source_info.name_stack),
-        _ranges(eqn.source_info.traceback),
+        place=place,
+        number=at_place,
+        in_pass=in_pass,
+        of=walk.count[place] + 1,
+        of_pass=walk.passes[place, in_pass],
+        ops=tuple(ops),
+        uses=_operand_uses(program, eqn, ops),
+        results=_result_values(program, eqn, ops),
+        where=place.source.partition(" < ")[0] or "unknown line",
+        name_stack=str(eqn.source_info.name_stack),
+        frames=_ranges(eqn.source_info.traceback),
     )
 
 
 def _ranges(traceback: Any) -> tuple[tuple[str, int, int, int, int], ...]:
-    """Source ranges of ``source_lines``; none where JAX hides them.
-
-    A range is file, line, column from 0, end line, end column.
-    """
-    wanted = [(file, line) for file, line in source_lines(traceback)]
+    """Source ranges (see ``Equation.frames``, columns from 0); empty where JAX hides them."""
     try:
         codes, offsets = traceback.raw_frames()
         every = [
@@ -264,36 +256,39 @@ def _ranges(traceback: Any) -> tuple[tuple[str, int, int, int, int], ...]:
         ]
     except (AttributeError, TypeError):
         return ()
-    found, rest = [], iter(every)
-    for file, line in wanted:
+    ranges, rest = [], iter(every)
+    for file, line in source_lines(traceback):
         for frame in rest:
             if frame[0] == file and frame[1] == line:
-                found.append(frame)
+                ranges.append(frame)
                 break
-    return tuple(found)
+    return tuple(ranges)
 
 
 def _result_values(program: Program, eqn: Any, ops: list[int]) -> tuple[int, ...]:
-    """Per result of an equation, the value of the program that stands for it.
+    """Per result of an equation its value in the program, -1 if there is none.
 
-    It is the last one of its shape that the equation's ops make and no other op of it reads, -1 if
-    there is none.
+    It is the last value of that shape from the equation's ops that none of these ops reads.
     """
-    inside = {int(program.use_value[u]) for op in ops for u in program.uses(op)}
-    made = [int(v) for op in ops for v in program.results(op)]
-    made = [v for v in made if v not in inside and not program.value_is_constant[v]]
-    shapes = [_shape(v) for v in eqn.outvars]
-    if [tuple(map(int, program.dims(v))) for v in made] == shapes:
-        return tuple(made)
+    inside = {int(program.use_value[use]) for op in ops for use in program.uses(op)}
+    candidates = [
+        value
+        for op in ops
+        for value in program.results(op)
+        if value not in inside and not program.value_is_constant[value]
+    ]
+    shapes = [_shape(value) for value in eqn.outvars]
+    if list(map(program.dims, candidates)) == shapes:
+        return tuple(candidates)
     if len(shapes) == 1:
-        fitting = [v for v in made if tuple(map(int, program.dims(v))) == shapes[0]]
+        fitting = [value for value in candidates if program.dims(value) == shapes[0]]
         return (fitting[-1] if fitting else -1,)
     return (-1,) * len(shapes)
 
 
 def _fits(program: Program, variable: Any, value: int) -> bool:
-    """Have a jaxpr's variable and a value of the program the same shape?"""
-    return _shape(variable) == tuple(map(int, program.dims(value)))
+    """Do a jaxpr's variable and a value of the program have the same shape?"""
+    return _shape(variable) == program.dims(value)
 
 
 def _shape(variable: Any) -> tuple[int, ...]:
@@ -303,31 +298,27 @@ def _shape(variable: Any) -> tuple[int, ...]:
 
 
 def _operand_uses(program: Program, eqn: Any, ops: list[int]) -> tuple[tuple[int, ...], ...]:
-    """Per operand the uses that read it.
-
-    Values from outside come in the order in which the equation names them.
-    """
-    made = {int(v) for op in ops for v in program.results(op)}
+    """Per operand the uses that read it; outside values come in the order of the equation's."""
+    inside = {value for op in ops for value in program.results(op)}
     outside: dict[int, list[int]] = {}
     for op in ops:
         for use in program.uses(op):
             value = int(program.use_value[use])
-            if value not in made and not program.value_is_constant[value]:
+            if value not in inside and not program.value_is_constant[value]:
                 outside.setdefault(value, []).append(use)
     nothing: tuple[tuple[int, ...], ...] = ((),) * len(eqn.invars)
     only = ops[0] if len(ops) == 1 else -1
     if only >= 0 and len(program.uses(only)) == len(eqn.invars):
         return tuple(
-            (u,) if _fits(program, v, int(program.use_value[u])) else ()
-            for u, v in zip(program.uses(only), eqn.invars, strict=True)
+            (use,) if _fits(program, atom, int(program.use_value[use])) else ()
+            for use, atom in zip(program.uses(only), eqn.invars, strict=True)
         )
-    variables = list(dict.fromkeys(v for v in eqn.invars if not hasattr(v, "val")))
+    variables = list(dict.fromkeys(atom for atom in eqn.invars if not hasattr(atom, "val")))
     if len(variables) != len(outside):
         return nothing
     pairs = list(zip(variables, outside, strict=True))
     if not all(_fits(program, variable, value) for variable, value in pairs):
-        # Some ops read their operands in another order, such as gathers that first look which
-        # indices are inside.
+        # Some ops read their operands in another order, as gathers that first check their indices.
         pairs = [
             (variable, value)
             for variable in variables
@@ -337,21 +328,21 @@ def _operand_uses(program: Program, eqn: Any, ops: list[int]) -> tuple[tuple[int
         if len(pairs) != len(variables) or len({value for _, value in pairs}) != len(pairs):
             return nothing
     groups = {variable: outside[value] for variable, value in pairs}
-    return tuple(tuple(groups[v]) if not hasattr(v, "val") else () for v in eqn.invars)
+    return tuple(() if hasattr(atom, "val") else tuple(groups[atom]) for atom in eqn.invars)
 
 
 def _carried(program: Any, given: Any) -> dict[str, tuple[str | None, ...]]:
-    """Names that boxes around the arguments carry, by our path."""
+    """Dim names that boxes around the arguments carry, by our path."""
     import jax
 
-    flat = jax.tree_util.tree_leaves(given, is_leaf=lambda x: _names_of(x) is not None)
-    found, at = {}, 0
+    flat = jax.tree_util.tree_leaves(given, is_leaf=lambda box: _names_of(box) is not None)
+    names_by_path, argument = {}, 0
     for part in flat:
         names, count = _names_of(part), len(jax.tree_util.tree_leaves(part))
-        if names is not None and count == 1 and len(names) == len(program.dims(at)):
-            found[program.value_name[at]] = names
-        at += count
-    return found
+        if names is not None and count == 1 and len(names) == len(program.dims(argument)):
+            names_by_path[program.value_name[argument]] = names
+        argument += count
+    return names_by_path
 
 
 def _names_of(box: Any) -> tuple[str | None, ...] | None:
@@ -363,7 +354,7 @@ def _names_of(box: Any) -> tuple[str | None, ...] | None:
         if (
             isinstance(names, tuple)
             and names
-            and all(n is None or isinstance(n, str) for n in names)
+            and all(name is None or isinstance(name, str) for name in names)
         ):
             return names
     return None

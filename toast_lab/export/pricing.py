@@ -27,17 +27,17 @@ _KINDS = {
 
 
 def collectives_time_s(signature: Signature, problem: Problem) -> float:
-    """Seconds of all collectives; those over unknown axes as if over all."""
+    """Seconds of all collectives; those over unknown axes are priced as over all axes."""
     links, mesh = problem.links, problem.mesh
     total = 0.0
     for (kind, axes, size), times in signature.collectives.items():
         if kind not in _KINDS:
             continue
         over = mesh.axes if axes is None else axes
-        mask = sum(1 << mesh.axes.index(a) for a in over)
+        mask = sum(1 << mesh.axes.index(axis) for axis in over)
         ways = 1
-        for a in over:
-            ways *= mesh.size(a)
+        for axis in over:
+            ways *= mesh.size(axis)
         starts = size / ways if kind == "all_gather" else float(size)
         total += times * collective_time_s(
             _KINDS[kind],

@@ -1,6 +1,4 @@
-"""``plan.to_python()``.
-
-A file of Python that shards the user's function as the plan says, with nothing but JAX.
+"""``plan.to_python()``: a Python file that shards the user's function by the plan, with JAX alone.
 
     from my_sharding import shard
     step = shard(train_step)            # jitted; arguments, results and constraints are in the file
@@ -27,12 +25,12 @@ from toast_lab.frontends import calls, nnx_modules
 from toast_lab.lowering.specs import spec_entries
 from toast_lab.sharding.plan import ShardingPlan
 
-# Sources that exported code has with it, in this order
+# Sources that exported code carries along, in this order
 CARRIED = (calls, nnx_modules, constrained, sharded)
 
 
 def shardings_of(plan: ShardingPlan, constraints: MinimalConstraints) -> Shardings:
-    """Everything that ``sharded.shard`` needs to carry out ``plan``.
+    """Everything that ``sharded.shard`` needs to execute ``plan``.
 
     Raises:
         InvalidPlan: the program came without its function.
@@ -40,47 +38,47 @@ def shardings_of(plan: ShardingPlan, constraints: MinimalConstraints) -> Shardin
     if constraints.source is None:
         raise InvalidPlan(
             f"{plan.program.name} came without its function; use tl.from_jax, or take the "
-            "annotated StableHLO "
-            "(tl.annotate)"
+            "annotated StableHLO (tl.annotate)"
         )
     program, specs = plan.program, plan.value_specs()
     arguments: list[dict[str, Any]] = []
-    where: dict[str, tuple[int, str]] = {}  # our path -> position and path within it
-    at = 0
-    for i, keys in enumerate(constraints.source.argument_keys):
+    where: dict[str, tuple[int, str]] = {}  # our path -> argument and path within it
+    leaf = 0
+    for argument, keys in enumerate(constraints.source.argument_keys):
         arguments.append({})
         for text in keys:
-            arguments[i][text] = spec_entries(specs[at])
-            where[program.value_name[at]] = i, text
-            at += 1
+            arguments[argument][text] = spec_entries(specs[leaf])
+            where[program.value_name[leaf]] = argument, text
+            leaf += 1
     result: dict[str, Any] = {}
     changed: list[dict[str, Any]] = [{} for _ in arguments]
     for name, value in zip(program.output_paths, map(int, program.outputs), strict=True):
         entries = spec_entries(specs[value])
         if name in where:  # of a module that the function changes
-            i, text = where[name]
-            if arguments[i][text] != entries:
-                changed[i][text] = entries
-        # Others are variables that a module comes to have
+            argument, text = where[name]
+            if arguments[argument][text] != entries:
+                changed[argument][text] = entries
+        # Other names are variables that a module gains
         elif name == "result" or name[6:7] in (".", "["):
             result[name.removeprefix("result")] = entries
     donated = tuple(
-        i
-        for i, specs_of in enumerate(arguments)
-        if specs_of and all(program.donated[_number(program, where, i, text)] for text in specs_of)
+        argument
+        for argument, specs_of in enumerate(arguments)
+        if specs_of
+        and all(program.donated[_number(program, where, argument, text)] for text in specs_of)
     )
     return Shardings(
-        dict(zip(plan.mesh.axes, plan.mesh.sizes, strict=True)),
-        tuple(map(_folded, arguments)),
-        _folded(result),
-        tuple(changed),
-        constraints.rules,
-        donated,
+        mesh=dict(zip(plan.mesh.axes, plan.mesh.sizes, strict=True)),
+        arguments=tuple(map(_folded, arguments)),
+        result=_folded(result),
+        changed=tuple(changed),
+        rules=constraints.rules,
+        donated=donated,
     )
 
 
 def to_python(plan: ShardingPlan, constraints: MinimalConstraints) -> str:
-    """A Python file that shards the function that ``plan`` is of.
+    """A Python file that shards the function of ``plan``.
 
     Raises:
         InvalidPlan: the program came without its function.
@@ -112,7 +110,7 @@ def to_python(plan: ShardingPlan, constraints: MinimalConstraints) -> str:
         "",
         *(line for module in CARRIED for line in _body(module)),
         "RULES = [",
-        *(f"    {_rule(r)}," for r in data.rules),
+        *(f"    {_rule(rule)}," for rule in data.rules),
         "]",
         "SHARDINGS = Shardings(MESH, ARGUMENTS, RESULT, CHANGED, RULES, DONATED)",
         "_shard = shard",
@@ -128,20 +126,20 @@ def to_python(plan: ShardingPlan, constraints: MinimalConstraints) -> str:
 
 
 def _number(program: Any, where: dict[str, tuple[int, str]], argument: int, text: str) -> int:
-    path = next(p for p, place in where.items() if place == (argument, text))
+    path = next(path for path, place in where.items() if place == (argument, text))
     return int(program.value_name.index(path))
 
 
 def _folded(specs: dict[str, Any]) -> dict[str, Any]:
-    """Equal specs of paths that differ in numbers only, on one line."""
+    """Specs by path; equal specs of paths that differ only in numbers share one entry."""
+    families = {path: re.sub(r"\d+", "*", path) for path in specs}
     groups: dict[str, set[Any]] = {}
     for path, spec in specs.items():
-        groups.setdefault(re.sub(r"\d+", "*", path), set()).add(spec)
-    found: dict[str, Any] = {}
-    for path, spec in specs.items():
-        family = re.sub(r"\d+", "*", path)
-        found[family if len(groups[family]) == 1 else path] = spec
-    return found
+        groups.setdefault(families[path], set()).add(spec)
+    return {
+        families[path] if len(groups[families[path]]) == 1 else path: spec
+        for path, spec in specs.items()
+    }
 
 
 def _about(constraints: MinimalConstraints) -> list[str]:
@@ -149,7 +147,7 @@ def _about(constraints: MinimalConstraints) -> list[str]:
         judge = (
             "compiled for virtual CPU devices, the collectives are"
             if constraints.proof == "compiled"
-            else ("by propagation the shardings are")
+            else "by propagation the shardings are"
         )
         return [f"{counted(len(constraints), 'constraint')}; {judge} those of the plan."]
     return [
@@ -162,15 +160,13 @@ def _literal(value: Any, indent: int = 0) -> str:
     """A literal with one entry a line."""
     pad = " " * (indent + 4)
     if isinstance(value, dict) and value:
-        inner = "".join(f"{pad}{k!r}: {_literal(v, indent + 4)},\n" for k, v in value.items())
+        inner = "".join(
+            f"{pad}{key!r}: {_literal(item, indent + 4)},\n" for key, item in value.items()
+        )
         return "{\n" + inner + " " * indent + "}"
     if isinstance(value, list) and value:
-        return (
-            "[\n"
-            + "".join(f"{pad}{_literal(v, indent + 4)},\n" for v in value)
-            + " " * indent
-            + "]"
-        )
+        inner = "".join(f"{pad}{_literal(item, indent + 4)},\n" for item in value)
+        return "[\n" + inner + " " * indent + "]"
     return repr(value)
 
 
@@ -182,21 +178,21 @@ def _rule(rule: constrained.Rule) -> str:
 
 
 def _imports(*modules: Any) -> list[str]:
-    """Imports of modules without those of each other."""
-    found = []
+    """Imports of modules, except of each other."""
+    imports = []
     for module in modules:
         for node in ast.parse(inspect.getsource(module)).body:
             if isinstance(node, ast.Import) or (
                 isinstance(node, ast.ImportFrom)
                 and not (node.module or "").startswith(("toast_lab", "__future__"))
             ):
-                found.append(ast.unparse(node))
-    return sorted(set(found), key=lambda line: (line.startswith("from"), line))
+                imports.append(ast.unparse(node))
+    return sorted(set(imports), key=lambda line: (line.startswith("from"), line))
 
 
 def _body(module: Any) -> list[str]:
     """The source of a module behind its docstring and imports."""
     source = inspect.getsource(module)
     nodes = ast.parse(source).body
-    last = max(i for i, n in enumerate(nodes) if isinstance(n, ast.Import | ast.ImportFrom))
+    last = max(i for i, node in enumerate(nodes) if isinstance(node, ast.Import | ast.ImportFrom))
     return [*source.splitlines()[nodes[last].end_lineno :], "", ""]

@@ -1,11 +1,8 @@
-"""``jax.jit`` of a function with the shardings of a plan.
-
-They are on arguments, results, and constraints at places of its source.
+"""``jax.jit`` of a function with the shardings of a plan: on arguments, results and constraints.
 
 Modules of flax's nnx in the arguments, also within tuples and dicts, are changed in place, as under
-``nnx.jit``; static arguments and leaves that are no arrays stay what they are.  Like
-``constrained`` this file and what it imports need nothing but JAX, and exported code carries them
-along.
+``nnx.jit``; static arguments and leaves other than arrays stay as they are.  Like ``constrained``,
+this file and its imports need nothing but JAX, and exported code carries them along.
 """
 
 from __future__ import annotations
@@ -27,12 +24,12 @@ Specs = Mapping[str, tuple[Any, ...]]
 
 
 class Shardings(NamedTuple):
-    """What a plan says of a function."""
+    """The shardings of a function under a plan."""
 
     mesh: Mapping[str, int]  #: sizes of the axes, in order
     arguments: Sequence[Specs]  #: one for each positional argument
     result: Specs
-    #: for each argument, what the function leaves of it where that is another sharding
+    #: for each argument, the shardings of leaves that the function leaves in another one
     changed: Sequence[Specs]
     rules: Sequence[Rule]
     donated: tuple[int, ...] = ()
@@ -44,12 +41,12 @@ def make_mesh(shardings: Shardings, devices: Sequence[Any] | None = None) -> jax
 
     sizes = tuple(shardings.mesh.values())
     count = int(np.prod(sizes))
-    found = list(jax.devices() if devices is None else devices)
-    if len(found) < count:
+    available = list(jax.devices() if devices is None else devices)
+    if len(available) < count:
         raise ValueError(
-            f"the mesh {dict(shardings.mesh)} needs {count} devices, here are {len(found)}"
+            f"the mesh {dict(shardings.mesh)} needs {count} devices, but there are {len(available)}"
         )
-    return jax.sharding.Mesh(np.asarray(found[:count]).reshape(sizes), tuple(shardings.mesh))
+    return jax.sharding.Mesh(np.asarray(available[:count]).reshape(sizes), tuple(shardings.mesh))
 
 
 def shard(
@@ -60,23 +57,20 @@ def shard(
 ) -> Callable[..., Any]:
     """``fn``, jitted and sharded.
 
-    What is called positionally and what by name may differ from call to call.  ``options`` go to
-    ``jax.jit``.  ``place(*args)`` of the result puts arguments where they belong, ``lower(*args)``
-    is that of ``jax.jit``.
+    Each call may pass other arguments by position and by name.  ``options`` go to ``jax.jit``.
+    ``place(*args)`` of the result puts arguments on their devices, ``lower(*args)`` is that of
+    ``jax.jit``.
     """
     mesh = make_mesh(shardings) if mesh is None else mesh
     jitted: dict[Any, tuple[Any, Any, Whole, Changes]] = {}
     options = {"donate_argnums": shardings.donated, **options}
-    donated = (
-        (options["donate_argnums"],)
-        if isinstance(options["donate_argnums"], int)
-        else options["donate_argnums"]
-    )
+    donated = options["donate_argnums"]
+    donated = (donated,) if isinstance(donated, int) else donated
 
     def prepare(
         args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> tuple[_Given, tuple[Any, Any, Whole, Changes]]:
-        given = _Given(fn, shardings, donated, args, keywords)
+        given = _Given(fn, args, keywords, shardings=shardings, donated=donated)
         if given.key not in jitted:
             ins = tuple(map(functools.partial(_tree, mesh), given.arrays, shardings.arguments))
             shapes = jax.eval_shape(given.run, *given.arrays)
@@ -86,11 +80,8 @@ def shard(
                 _outs_of_changes(mesh, shardings, given.modules),
             )
             constrained = constrain(given.run, shardings.rules, mesh)
-            jitted[given.key] = (
-                jax.jit(constrained, in_shardings=ins, out_shardings=outs, **options),
-                ins,
-                *outcome,
-            )
+            run = jax.jit(constrained, in_shardings=ins, out_shardings=outs, **options)
+            jitted[given.key] = (run, ins, *outcome)
         return given, jitted[given.key]
 
     @functools.wraps(fn)
@@ -99,7 +90,9 @@ def shard(
         flat: Any = jax.tree_util.tree_flatten(given.arrays)
         leaves, tree = flat
         gone = [
-            i in donated for i, a in enumerate(given.arrays) for _ in jax.tree_util.tree_leaves(a)
+            number in donated
+            for number, arrays in enumerate(given.arrays)
+            for _ in jax.tree_util.tree_leaves(arrays)
         ]
         result, new = run(*tree.unflatten(placed(leaves, jax.tree_util.tree_leaves(ins), gone)))
         given.modules.store(changes, new)
@@ -110,13 +103,14 @@ def shard(
         return run.lower(*given.arrays)
 
     def place(*args: Any) -> tuple[Any, ...]:
-        given = _Given(fn, shardings, donated, args, {})
+        given = _Given(fn, args, {}, shardings=shardings, donated=donated)
         put = [
-            jax.device_put(a, _tree(mesh, a, s))
-            for a, s in zip(given.arrays, shardings.arguments, strict=True)
+            jax.device_put(arrays, _tree(mesh, arrays, specs))
+            for arrays, specs in zip(given.arrays, shardings.arguments, strict=True)
         ]
         whole = [
-            w.filled(jax.tree_util.tree_leaves(a)) for w, a in zip(given.wholes, put, strict=True)
+            container.filled(jax.tree_util.tree_leaves(arrays))
+            for container, arrays in zip(given.wholes, put, strict=True)
         ]
         return tuple(given.modules.put(whole)[given.call.model :])
 
@@ -125,15 +119,16 @@ def shard(
 
 
 class _Given:
-    """The arguments of one call: what of them are arrays, and a function of those."""
+    """The arguments of one call: their arrays, and a function of those."""
 
     def __init__(
         self,
         fn: Callable[..., Any],
-        shardings: Shardings,
-        donated: Sequence[int],
         args: tuple[Any, ...],
         keywords: dict[str, Any],
+        *,
+        shardings: Shardings,
+        donated: Sequence[int],
     ) -> None:
         self.call = prepared(fn, args, keywords)
         self.donated = donated
@@ -145,69 +140,64 @@ class _Given:
             )
         self.modules = Modules(() if self.call.pure else values)
         self.wholes: list[Whole] = []
-        self.arrays: list[Any] = []  # per argument its pytree, None for what is no array
+        self.arrays: list[Any] = []  # per argument its pytree, None for leaves other than arrays
         self.whole: list[Whole] = []  # of the result, known once ``run`` was traced
         lost: list[str] = []
         for plain, specs in zip(self.modules.without(values), wanted, strict=True):
             flat: Any = jax.tree_util.tree_flatten_with_path(plain)
-            found, tree = flat
-            known = [_spec(specs, path) is not None for path, _ in found]
+            leaves, tree = flat
+            slots = tuple((leaf,) if _spec(specs, path) is None else None for path, leaf in leaves)
             lost += [
                 str(jax.tree_util.keystr(path)) or "the whole"
-                for (path, leaf), is_known in zip(found, known, strict=True)
-                if not is_known
+                for (path, leaf), slot in zip(leaves, slots, strict=True)
+                if slot
                 and hasattr(leaf, "shape")
                 and hasattr(leaf, "dtype")
                 and not isinstance(leaf, type)
             ]
-            slots = tuple(
-                None if is_known else (leaf,)
-                for (_, leaf), is_known in zip(found, known, strict=True)
-            )
+            arrays = [None if slot else leaf for (_, leaf), slot in zip(leaves, slots, strict=True)]
             self.wholes.append(Whole(tree, slots))
-            self.arrays.append(
-                tree.unflatten(
-                    [None if s else leaf for (_, leaf), s in zip(found, slots, strict=True)]
-                )
-            )
+            self.arrays.append(tree.unflatten(arrays))
         if lost:
             named = ", ".join(key for specs in wanted for key in specs)
             raise ValueError(
-                f"these shardings know nothing of {', '.join(lost[:20])}; they know {named[:1000]}"
+                f"these shardings do not cover {', '.join(lost[:20])}; they know {named[:1000]}"
             )
         self.key = (
             self.call.by_name,
             self.modules.graph,
-            *(w.tree for w in self.wholes),
-            *(same(s[0]) if s else None for w in self.wholes for s in w.slots),
+            *(container.tree for container in self.wholes),
+            *(
+                same(slot[0]) if slot else None
+                for container in self.wholes
+                for slot in container.slots
+            ),
             *map(type_of, jax.tree_util.tree_leaves(self.arrays)),
         )
 
     def run(self, *arrays: Any) -> Any:
         """Arrays of the result, and new values of variables in modules."""
         plain = [
-            w.filled(jax.tree_util.tree_leaves(a)) for w, a in zip(self.wholes, arrays, strict=True)
+            container.filled(jax.tree_util.tree_leaves(leaves))
+            for container, leaves in zip(self.wholes, arrays, strict=True)
         ]
         values, before = self.modules.merged(plain)
         result = called(self.call.fn, values, self.call.by_name)
         new = self.modules.changed(before, self.donated)
-        found, rest = split_result(self.modules.marked(result), self.call.numbers)
+        results, rest = split_result(self.modules.marked(result), self.call.numbers)
         self.whole[:] = [rest]
-        return found, tuple(new)
+        return results, tuple(new)
 
 
 def _outs_of_changes(mesh: Any, shardings: Shardings, modules: Modules) -> tuple[Any, ...]:
-    """Shardings of what changes in modules.
-
-    Variables that are new have None, and so what propagation gives them.
-    """
-    found = []
+    """Shardings of the variables that change in modules; None, so any, for new variables."""
+    changed = []
     for argument, text in modules.keys(modules.changes):
         spec = _of_text({**shardings.arguments[argument], **shardings.changed[argument]}, text)
-        found.append(
+        changed.append(
             None if spec is None else jax.sharding.NamedSharding(mesh, partition_spec(spec))
         )
-    return tuple(found)
+    return tuple(changed)
 
 
 def _spec(specs: Specs, path: Any) -> Any:
@@ -223,16 +213,16 @@ def _tree(mesh: Any, tree: Any, specs: Specs) -> Any:
     lost: list[str] = []
 
     def of(path: Any, _: Any) -> Any:
-        found = _spec(specs, path)
-        if found is None:
+        spec = _spec(specs, path)
+        if spec is None:
             lost.append(str(jax.tree_util.keystr(path)) or "the whole")
-            found = ()
-        return jax.sharding.NamedSharding(mesh, partition_spec(found))
+            spec = ()
+        return jax.sharding.NamedSharding(mesh, partition_spec(spec))
 
-    made = jax.tree_util.tree_map_with_path(of, tree)
+    shardings = jax.tree_util.tree_map_with_path(of, tree)
     if lost:
         raise ValueError(
-            f"these shardings know nothing of {', '.join(lost[:20])}; they know "
+            f"these shardings do not cover {', '.join(lost[:20])}; they know "
             f"{', '.join([*specs][:20])}"
         )
-    return made
+    return shardings

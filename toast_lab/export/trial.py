@@ -1,19 +1,19 @@
-"""Tries out sets of constraints; runs in a child process, since passes and compilers may abort.
+"""Try sets of constraints; runs in a child process, since passes and compilers may abort.
 
-What is looked for: a set of units (constraints at one place of the source, on all its layers) under
-which the program becomes what the plan says.  Two judges say so:
+The goal is a set of units (a unit: the constraints at one place of the source, on all its layers)
+under which the program becomes the plan.  Two judges decide that:
 
 * Shardy's propagation: every op reads and leaves its tensors in the shardings that it has in the
-  fully annotated program.  Then the compiler is given the same program, constraints that say
-  nothing new aside;
+  fully annotated program.  The compiler then receives the same program, except for redundant
+  constraints;
 * the compiler itself, on virtual CPU devices: the same collectives, no more work and no more
-  memory.  It is the more lenient one, since partitioners insert many a reshard by themselves just
-  where the plan has it.
+  memory.  It is the more lenient judge, since partitioners often insert a reshard by themselves
+  just where the plan has it.
 
-Search: start from the places where the plan changes a sharding, add what propagation gets wrong, in
-program order, until it agrees; then take away what is not needed, in halves and quarters down to
-single units, as long as the judge agrees.  So no unit of the result can go alone; that no other,
-smaller set exists is not proven.
+The search starts from the places where the plan changes a sharding.  It adds the units that
+propagation gets wrong, in program order, until the judge agrees, then removes units, in halves and
+quarters down to single ones, as long as the judge still agrees.  So no single unit of the result is
+superfluous; that no other set is smaller is not proven.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from toast_lab.lowering import sparse
 from toast_lab.lowering.annotate import OP_NUMBER, annotate
 from toast_lab.sharding.plan import ShardingPlan, Spec
 
-# XLA counts a few element-wise operations more or less where it fuses otherwise
+# XLA counts slightly more or fewer element-wise operations where it fuses differently
 FLOPS_TOLERANCE = 1.005
 PEAK_TOLERANCE = 1.02
-PROPAGATION_SHARE = 0.4  # of the time, where a compiler judges as well
+# Of the time, where a compiler judges as well
+PROPAGATION_SHARE = 0.4
 
 
 class Unit(NamedTuple):
@@ -42,13 +43,13 @@ class Unit(NamedTuple):
     results: Mapping[int, tuple[Spec, ...]]
     operands: Mapping[int, Spec]
     reshards: bool  #: the plan changes a sharding here
-    #: pins also ops that read the value otherwise, since the source cannot tell them apart
+    #: also pins ops that read the value otherwise, since the source cannot tell them apart
     blunt: bool
-    cost: float  #: those that a user likes least go first: backward passes, then operands
+    cost: float  #: the least welcome go first: backward passes, then operands
 
 
 class Signature(NamedTuple):
-    """What the compiler made of a program, for one device."""
+    """The compiled program of one device, as far as it is compared."""
 
     #: (kind, axes, bytes) -> how often
     collectives: Mapping[tuple[str, tuple[str, ...] | None, int], float]
@@ -89,7 +90,7 @@ class Found(NamedTuple):
 
     @property
     def compiled(self) -> tuple[Signature, Signature] | None:
-        """Target and what was reached; None if the compiler was not asked."""
+        """Signatures of the target and of the set; None if the compiler was not asked."""
         return None if self.target is None or self.reached is None else (self.target, self.reached)
 
 
@@ -119,12 +120,18 @@ class _Trials:
             self.steps()
         except _OutOfTime:
             self.complete = False
-        self.deadline = float("inf")  # what is given is judged, whatever time it is
+        self.deadline = float("inf")  # the result is judged even when time is up
         reached = self.signature(self.best) if self.goal else None
         wrong = tuple(sorted(self.wrong(self.best)))
         spent = time.monotonic() - self.began
         return Found(
-            tuple(sorted(self.best)), wrong, self.goal, reached, self.tried, spent, self.complete
+            chosen=tuple(sorted(self.best)),
+            wrong=wrong,
+            target=self.goal,
+            reached=reached,
+            tried=self.tried,
+            seconds=spent,
+            complete=self.complete,
         )
 
     def steps(self) -> None:
@@ -158,10 +165,7 @@ class _Trials:
         self.best = self.without(self.best, self.no_worse)
 
     def propagated(self, allowed: frozenset[int]) -> frozenset[int]:
-        """A few of the allowed units that do as well as all of them.
-
-        With them, propagation agrees as far as it does with every allowed unit.
-        """
+        """A few of the allowed units with which propagation agrees as far as with all of them."""
         enough = self.enough(allowed)
         most = self.gap(enough)
         return self.without(enough, lambda chosen: self.gap(chosen) <= most, keep=False)
@@ -192,10 +196,7 @@ class _Trials:
     def without(
         self, chosen: frozenset[int], agrees: Callable[[frozenset[int]], bool], *, keep: bool = True
     ) -> frozenset[int]:
-        """What is left of ``chosen`` when everything is gone that can go.
-
-        With ``keep``, each step is the best so far.
-        """
+        """``chosen`` without superfluous units; with ``keep``, each step becomes the best set."""
         size = max(1, len(chosen) // 2)
         while chosen:
             order = sorted(chosen, key=lambda i: (-self.units[i].cost, i))
@@ -213,16 +214,16 @@ class _Trials:
 
     # -- judges -----------------------------------------------------------------------------------
     def gap(self, chosen: frozenset[int]) -> int:
-        """How many tensors propagation gets wrong, counted where they are read or left."""
+        """Number of tensors that propagation gets wrong, counted per operand and result."""
         return len(self.wrong(chosen))
 
     def wrong(self, chosen: frozenset[int]) -> set[tuple[int, int, bool]]:
-        """(op, operand or result, is it a result) of those tensors."""
+        """(op, number of the operand or result, is it a result) of those tensors."""
         if chosen not in self.mistakes:
             self.tried += 1
-            found = _propagated(self.text(chosen, numbered=True))
+            shardings = _propagated(self.text(chosen, numbered=True))
             program, wrong = self.plan.program, set()
-            for (op, i, result), spec in found.items():
+            for (op, i, result), spec in shardings.items():
                 if spec != self.target.get((op, i, result), spec):
                     value = int(program.result_ptr[op]) + i if result else -1
                     if not result and program.use_ptr[op] + i < program.use_ptr[op + 1]:
@@ -233,28 +234,24 @@ class _Trials:
         return self.mistakes[chosen]
 
     def no_worse(self, chosen: frozenset[int]) -> bool:
-        """Does the compiler make no worse of ``chosen`` than of the best set?"""
+        """Is the compiled program of ``chosen`` no worse than that of the best set?"""
         assert self.goal is not None
         if self.distance(chosen) > self.distance(self.best):
             return False
         now, before, goal = self.signature(chosen), self.signature(self.best), self.goal
-        return now.flops <= max(
-            before.flops, FLOPS_TOLERANCE * goal.flops
-        ) and now.peak_bytes <= max(before.peak_bytes, PEAK_TOLERANCE * goal.peak_bytes)
+        most_flops = max(before.flops, FLOPS_TOLERANCE * goal.flops)
+        most_bytes = max(before.peak_bytes, PEAK_TOLERANCE * goal.peak_bytes)
+        return now.flops <= most_flops and now.peak_bytes <= most_bytes
 
     def distance(self, chosen: frozenset[int]) -> float:
-        """Bytes of collectives that are in one program and not in the other.
-
-        What is computed or held in vain counts as well.
-        """
+        """Bytes of collectives that only one program has, plus one if work or memory is wasted."""
         assert self.goal is not None
         now, goal = self.signature(chosen), self.goal
-        moved = difference_bytes(now, goal)
-        in_vain = (
+        wasted = (
             now.flops > FLOPS_TOLERANCE * goal.flops
             or now.peak_bytes > PEAK_TOLERANCE * goal.peak_bytes
         )
-        return moved + in_vain
+        return difference_bytes(now, goal) + wasted
 
     def signature(self, chosen: frozenset[int]) -> Signature:
         if chosen not in self.signatures:
@@ -280,10 +277,13 @@ class _Trials:
         isolate.report(Progress(stage, len(chosen), self.tried))
 
 
-def difference_bytes(a: Signature, b: Signature) -> float:
-    """Bytes that collectives of one signature handle and those of the other do not, both ways."""
-    keys = {*a.collectives, *b.collectives}
-    return sum(abs(a.collectives.get(k, 0.0) - b.collectives.get(k, 0.0)) * k[2] for k in keys)
+def difference_bytes(first: Signature, second: Signature) -> float:
+    """Bytes of the collectives that only one of the two signatures has."""
+    keys = {*first.collectives, *second.collectives}
+    return sum(
+        abs(first.collectives.get(key, 0.0) - second.collectives.get(key, 0.0)) * key[2]
+        for key in keys
+    )
 
 
 def _propagated(text: str) -> dict[tuple[int, int, bool], Any]:
@@ -292,13 +292,11 @@ def _propagated(text: str) -> dict[tuple[int, int, bool], Any]:
     module = _jaxlib.parse_module(context, text)
     _jaxlib.propagate(module)
     main = canonical.main_function(module)
-    found = {
-        (op, i, True): spec for (op, i), spec in _jaxlib.numbered_axes(main, OP_NUMBER).items()
+    written = _jaxlib.numbered_axes(main, OP_NUMBER)
+    read = _jaxlib.numbered_reads(main, OP_NUMBER)
+    return {(*key, True): spec for key, spec in written.items()} | {
+        (*key, False): spec for key, spec in read.items()
     }
-    found |= {
-        (op, i, False): spec for (op, i), spec in _jaxlib.numbered_reads(main, OP_NUMBER).items()
-    }
-    return found
 
 
 def _compiled(text: str, plan: ShardingPlan) -> Signature:
@@ -317,9 +315,9 @@ def signature_of(executable: Any, collectives: Sequence[Any]) -> Signature:
     from toast_lab.runtime import _jax_private
 
     counts: collections.Counter[Any] = collections.Counter()
-    for c in collectives:
-        for part in c.parts or (c,):
-            counts[c.kind, c.axes, int(part.bytes)] += c.times
+    for collective in collectives:
+        for part in collective.parts or (collective,):
+            counts[collective.kind, collective.axes, int(part.bytes)] += collective.times
     costs = executable.cost_analysis()
     costs = costs[0] if isinstance(costs, list) else costs
     return Signature(

@@ -1,20 +1,20 @@
-"""The caller's arguments, taken apart into arrays with paths, and everything else, which is bound.
+"""The caller's arguments, taken apart into arrays with paths and everything else, which is bound.
 
-``jax.jit`` wants arrays only.  Users of equinox hand over modules whose leaves are also activation
-functions, users of flax's nnx hand over modules that their function changes in place, and both
-expect what their library's own ``jit`` would do.  So here:
+``jax.jit`` takes only arrays.  Users of equinox pass modules with activation functions among their
+leaves, users of flax's nnx pass modules that their function changes in place, and both expect the
+behaviour of their library's own ``jit``.  Therefore:
 
-* a leaf that is no array (a function, a string, a config) is bound: the traced function sees it as
-  it is, and it is no argument.  Python numbers are arguments, as for ``jax.jit``, except below
-  ``eqx.filter_jit`` and within an equinox module that a function without a jit takes, where that
-  library binds them.  Results likewise: what is no array is kept aside when the function is traced,
-  and given back with its arrays;
-* an nnx module becomes its state; what the function changes in it is returned beside the function's
-  result.  Under ``jax.jit`` it is a pytree like others, which nobody changes in place;
-* an equinox or nnx module given as the function itself is its own first argument;
-* keywords are arguments behind the positional ones.
+* a leaf other than an array (a function, a string, a config) is bound: the traced function sees it
+  unchanged, and it is not an argument.  Python numbers are arguments, as for ``jax.jit``, except
+  below ``eqx.filter_jit`` and within an equinox module that a function without a jit takes, where
+  that library binds them.  The same goes for results: leaves other than arrays are set aside during
+  tracing and returned with the arrays;
+* an nnx module becomes its state; the function's changes to it are returned beside the function's
+  result.  Under ``jax.jit`` it is a pytree like any other, and is not changed in place;
+* an equinox or nnx module passed as the function itself is its own first argument;
+* keywords are arguments after the positional ones.
 
-Neither library is imported here: where the user has not imported it there is nothing of it to find.
+Neither library is imported here: without the user's own import its classes cannot occur.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from toast_lab.frontends.user_code import function_name
 
 
 class Outcome(NamedTuple):
-    """What a function gives beside arrays, as of one trace."""
+    """The results of a function other than arrays, as of one trace."""
 
     result: calls.Whole
     changes: nnx_modules.Changes  #: in modules among the arguments
@@ -38,7 +38,7 @@ class Outcome(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """Arguments without what is no array, and the function that takes their leaves."""
+    """The array arguments, and the function that takes their leaves."""
 
     #: takes ``given``; gives the result, or (result, new values) where it changed variables
     call: Callable[..., Any]
@@ -51,11 +51,11 @@ class Arguments:
     leaves: list[Any]  #: the caller's own arrays and numbers, in the order of ``given``'s leaves
     #: ``in_shardings`` and ``out_shardings`` of a jitted function, as ``jax.jit`` takes them
     shardings: dict[str, Any]
-    #: all that decides what is traced but the shapes: structures, and what was bound
+    #: everything but the shapes that decides the trace: structures and bound leaves
     structure: tuple[Any, ...]
-    #: what else than arrays came of ``call`` when it was traced last
+    #: the results of ``call`` other than arrays, as of its last trace
     outcome: Callable[[], Outcome]
-    #: the user's result of the arrays; updates the caller's modules
+    #: makes the user's result from the arrays; updates the caller's modules
     deliver: Callable[[Outcome, Sequence[Any]], Any]
 
 
@@ -65,42 +65,44 @@ def take_apart(
     donate_argnums: Sequence[int],
     keywords: Mapping[str, Any] | None = None,
 ) -> Arguments:
-    """Separate arrays from what is bound.
+    """Separate arrays from bound leaves.
 
-    ``donate_argnums`` counts the user's ``args``, from the end where it is negative; it is joined
-    by what a jitted ``fn`` donates itself.  ``keywords`` become arguments behind ``args``, in the
+    ``donate_argnums`` counts the user's ``args``, from the end where it is negative; arguments that
+    a jitted ``fn`` donates itself are added.  ``keywords`` become arguments after ``args``, in the
     order of the parameters.
 
     Raises:
-        FrontendError: leaves that look like arrays but are none for JAX, such as torch tensors (all
+        FrontendError: leaves that look like arrays but are not JAX's, such as torch tensors (all
             are listed).
     """
     import jax
 
     name = function_name(fn)
-    bad = [str(d) for d in donate_argnums if not -len(args) <= d < len(args)]
+    bad = [str(number) for number in donate_argnums if not -len(args) <= number < len(args)]
     if bad:
         raise FrontendError(f"donate_argnums {', '.join(bad)}: there are {len(args)} arguments")
     user = calls.prepared(fn, args, keywords or {})
     values, first = user.values, user.model
     at_name = {text: len(args) + i for i, text in enumerate(user.by_name)}
-    said = calls.facts(fn, len(args))
+    declared = calls.facts(fn, len(args))
     static = {
-        *(i for i in said.static if i < len(args)),
-        *(at_name[text] for text in said.static_names if text in at_name),
+        *(i for i in declared.static if i < len(args)),
+        *(at_name[text] for text in declared.static_names if text in at_name),
     }
     wanted = {
-        d + len(args) if d < 0 else d for d in (*donate_argnums, *said.donated) if d < len(args)
+        number + len(args) if number < 0 else number
+        for number in (*donate_argnums, *declared.donated)
+        if number < len(args)
     }
-    wanted |= {at_name[text] for text in said.donated_names if text in at_name}
-    donated = tuple(sorted(d + first for d in wanted - static))
+    wanted |= {at_name[text] for text in declared.donated_names if text in at_name}
+    donated = tuple(sorted(number + first for number in wanted - static))
     shardings = _shardings(getattr(fn, "_jit_info", None), static, len(args))
     static = {i + first for i in static}
     base = [*["model"][:first], *_parameter_names(fn, len(args)), *user.by_name]
     nodes = nnx_modules.Modules(() if user.pure else values)
     plain = nodes.without(values)
     paths: list[list[str]] = []
-    # Per leaf of the whole argument: None for an array, else (what is bound,)
+    # Per leaf of the whole argument: None for an array, else (bound leaf,)
     slots: list[list[Any]] = []
     given: list[Any] = []
     wrong: list[str] = []
@@ -108,12 +110,12 @@ def take_apart(
     leaves: list[Any] = []
     for i, arg in enumerate(plain):
         flat: Any = jax.tree_util.tree_flatten_with_path(arg)
-        found, tree = flat
+        path_leaves, tree = flat
         keep = calls.numbers_kept(arg, user.numbers)
         paths.append([])
         slots.append([])
         filled: list[Any] = []
-        for (path, leaf), number_is_argument in zip(found, keep, strict=True):
+        for (path, leaf), number_is_argument in zip(path_leaves, keep, strict=True):
             text = base[i] + nodes.keystr(path, i)
             array = None if i in static else _array(leaf, number_is_argument)
             if isinstance(array, str):
@@ -131,7 +133,7 @@ def take_apart(
     if wrong:
         raise FrontendError(
             f"arguments of {name} that JAX cannot take:\n{join_offenders(wrong)}\n"
-            "Give jax.ShapeDtypeStruct(shape, dtype) or JAX arrays; torch modules go to "
+            "Pass jax.ShapeDtypeStruct(shape, dtype) or JAX arrays; torch modules go to "
             "toast_lab.from_torch."
         )
     wholes = [
@@ -143,10 +145,11 @@ def take_apart(
 
     def call(*traced: Any) -> Any:
         whole = [
-            w.filled(jax.tree_util.tree_leaves(t)) for w, t in zip(wholes, traced, strict=True)
+            container.filled(jax.tree_util.tree_leaves(leaf_values))
+            for container, leaf_values in zip(wholes, traced, strict=True)
         ]
-        made, before = nodes.merged(whole)
-        result = calls.called(user.fn, made, user.by_name)
+        merged, before = nodes.merged(whole)
+        result = calls.called(user.fn, merged, user.by_name)
         new = nodes.changed(before, donated)
         changed[:] = nodes.names(nodes.changes, base)
         arrays, rest = calls.split_result(nodes.marked(result), user.numbers)
@@ -157,8 +160,12 @@ def take_apart(
     call.__signature__ = _signature(base)  # type: ignore[attr-defined]
     structure = (
         user.by_name,
-        *(w.tree for w in wholes),
-        *(calls.same(s[0]) if s else None for w in wholes for s in w.slots),
+        *(container.tree for container in wholes),
+        *(
+            calls.same(slot_[0]) if slot_ else None
+            for container in wholes
+            for slot_ in container.slots
+        ),
         nodes.graph,
     )
     notes = []
@@ -194,25 +201,22 @@ def _shardings(info: Any, static: set[int], count: int) -> dict[str, Any]:
     """What a jitted function says of the shardings of its arguments and results, if anything."""
     import jax
 
-    found = {}
+    shardings = {}
     for key in ("in_shardings", "out_shardings"):
         leaves = getattr(info, f"{key}_leaves", None) or ()
         if any(isinstance(leaf, jax.sharding.Sharding) for leaf in leaves):
-            found[key] = jax.tree_util.tree_unflatten(getattr(info, f"{key}_treedef"), leaves)
-    given = found.get("in_shardings")
+            shardings[key] = jax.tree_util.tree_unflatten(getattr(info, f"{key}_treedef"), leaves)
+    given = shardings.get("in_shardings")
     if isinstance(given, tuple):  # one for each argument that is not static
         rest = iter(given)
-        found["in_shardings"] = tuple(
+        shardings["in_shardings"] = tuple(
             None if i in static else next(rest, None) for i in range(count)
         )
-    return found
+    return shardings
 
 
 def _parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
-    """Names for ``count`` positional arguments.
-
-    They are the function's own (``params``, ``x``), ``args[0]`` of ``*args``, else ``arg0``.
-    """
+    """Names for ``count`` positional arguments: ``params``, ``args[0]``, or ``arg0`` if unknown."""
     try:
         parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):
@@ -230,7 +234,7 @@ def _parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
 
 
 def _signature(base: list[str]) -> inspect.Signature:
-    """What JAX looks at to name the arguments in the module."""
+    """The signature from which JAX names the arguments in the module."""
     names = [name if name.isidentifier() else f"arg{i}" for i, name in enumerate(base)]
     names = [f"arg{i}" if names.count(name) > 1 else name for i, name in enumerate(names)]
     return inspect.Signature(
@@ -239,10 +243,7 @@ def _signature(base: list[str]) -> inspect.Signature:
 
 
 def _array(leaf: Any, number_is_argument: bool) -> Any:
-    """What to trace in place of a leaf.
-
-    It is a shape or a number, None if the leaf is to be bound, or a complaint (str).
-    """
+    """The shape or number to trace for a leaf, None to bind it, a str to complain about it."""
     import jax
     import jax.numpy as jnp
     import numpy as np

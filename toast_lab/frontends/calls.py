@@ -1,8 +1,8 @@
-"""How users call their functions: keywords, static arguments, results that are no arrays.
+"""How users call their functions: keywords, static arguments, results other than arrays.
 
-``jax.jit`` and the jits of other libraries agree on little here, so that a function tells by its
-kind what becomes of a Python number among its arguments and results (``numbers_of``).  This file
-needs nothing but JAX, and exported code carries it along.
+``jax.jit`` and the jits of other libraries treat Python numbers among arguments and results
+differently, so the kind of a function decides about them (``numbers_of``).  This file needs nothing
+but JAX, and exported code carries it along.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import numpy as np
 _JITTED = type(jax.jit(lambda: None))
 _NUMBERS = bool | int | float | complex
 ARRAYS = "arrays"  #: Python numbers become arrays, as under ``jax.jit``
-MIXED = "mixed"  #: they do but within equinox modules, since nobody calls those with ``jax.jit``
+MIXED = "mixed"  #: the same except within equinox modules, which are not for ``jax.jit``
 STATIC = "static"  #: they stay as they are, as under ``equinox.filter_jit``
 
 
 class Facts(NamedTuple):
-    """What a function says of its arguments, counted as its caller counts them."""
+    """What a function declares about its arguments, counted as its caller counts them."""
 
     static: frozenset[int]
     static_names: frozenset[str]
@@ -36,17 +36,17 @@ class Facts(NamedTuple):
 class Call(NamedTuple):
     """One call of a user's function."""
 
-    #: what to call; of ``nnx.jit`` the function inside, whose changes that jit would hide
+    #: the function to call; for ``nnx.jit`` the inner one, whose changes that jit would hide
     fn: Callable[..., Any]
     values: tuple[Any, ...]  #: all arguments in the order of the parameters, keywords last
     by_name: tuple[str, ...]  #: names of the last of them, which are keywords
-    numbers: str  #: what becomes of Python numbers: ARRAYS, MIXED or STATIC
-    pure: bool  #: under ``jax.jit``, where nobody changes a module in place
-    model: int  #: 1: the first value is the module that was given as the function; else 0
+    numbers: str  #: treatment of Python numbers: ARRAYS, MIXED or STATIC
+    pure: bool  #: under ``jax.jit``, where modules are not changed in place
+    model: int  #: 1 if the first value is the module that was passed as the function, else 0
 
 
 def prepared(fn: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]) -> Call:
-    """What a user's call means."""
+    """A user's call in the form that is traced."""
     numbers, pure = numbers_of(fn), is_jitted(fn)
     values, by_name = ordered(fn, args, keywords)
     inside: Any = fn
@@ -54,9 +54,10 @@ def prepared(fn: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str,
         inside = inside.__wrapped__
     elif isinstance(inside, functools.partial) and is_nnx_jitted(inside.func):  # a module's method
         inside = functools.partial(inside.func.__wrapped__, *inside.args, **inside.keywords)  # type: ignore[attr-defined]
-    if _is_module_with_arrays(inside):
-        return Call(_call_module, (inside, *values), by_name, numbers, pure, 1)
-    return Call(inside, values, by_name, numbers, pure, 0)
+    model = int(_is_module_with_arrays(inside))
+    if model:
+        inside, values = _call_module, (inside, *values)
+    return Call(inside, values, by_name, numbers=numbers, pure=pure, model=model)
 
 
 def _call_module(model: Any, *args: Any, **keywords: Any) -> Any:
@@ -65,7 +66,7 @@ def _call_module(model: Any, *args: Any, **keywords: Any) -> Any:
 
 def _is_module_with_arrays(fn: Any) -> bool:
     if not (is_equinox_module(fn) or is_module(fn)):
-        return False  # bound methods (model.apply) are no modules
+        return False  # bound methods (model.apply) are not modules
     if type(fn).__module__.startswith("equinox._"):
         return False  # eqx.filter_jit and its like are modules too, around the user's function
     return any(hasattr(leaf, "shape") for leaf in jax.tree_util.tree_leaves(fn))
@@ -76,21 +77,21 @@ def ordered(
 ) -> tuple[tuple[Any, ...], tuple[str, ...]]:
     """All arguments in the order of ``fn``'s parameters, and the names of the last, the keywords.
 
-    One call is the same as another whatever the order of its keywords.  Those without a parameter
-    of their name (of ``**options``) come last, sorted.
+    The order in which a call gives its keywords does not matter.  Those without a parameter of
+    their name (of ``**options``) come last, sorted.
     """
-    rest, found = dict(keywords), {}
+    rest, by_position = dict(keywords), {}
     for name in parameter_names(fn):
         if name in rest:
-            found[name] = rest.pop(name)
-    found.update((name, rest[name]) for name in sorted(rest))
-    return (*args, *found.values()), tuple(found)
+            by_position[name] = rest.pop(name)
+    by_position.update((name, rest[name]) for name in sorted(rest))
+    return (*args, *by_position.values()), tuple(by_position)
 
 
 def parameter_names(fn: Callable[..., Any]) -> list[str]:
-    """Names of the parameters that can be given by name, in order; none if ``fn`` does not tell."""
+    """Names of the parameters that can be passed by name, in order; empty without a signature."""
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return [p.name for p in _parameters(fn) if p.kind in by_name]
+    return [parameter.name for parameter in _parameters(fn) if parameter.kind in by_name]
 
 
 def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -101,13 +102,13 @@ def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def called(fn: Callable[..., Any], values: Sequence[Any], keywords: Sequence[str]) -> Any:
-    """Call ``fn`` with what ``ordered`` gave."""
+    """Call ``fn`` with the result of ``ordered``."""
     count = len(values) - len(keywords)
     return fn(*values[:count], **dict(zip(keywords, values[count:], strict=True)))
 
 
 def facts(fn: Any, count: int) -> Facts:
-    """What a jitted ``fn`` holds static and donates of ``count`` positional arguments, and by name.
+    """The static and donated arguments of a jitted ``fn`` that takes ``count`` positional ones.
 
     Sees through ``functools.partial``, bound methods and the jits of flax and equinox.
     """
@@ -117,23 +118,23 @@ def facts(fn: Any, count: int) -> Facts:
         return _shifted(facts(fn.func, count + len(fn.args)), len(fn.args))
     if isinstance(fn, types.MethodType):
         return _shifted(facts(fn.__func__, count + 1), 1)
-    # What equinox.filter_jit gives
+    # The result of equinox.filter_jit
     if is_equinox_module(fn) and hasattr(fn, "donate_first") and hasattr(fn, "donate_rest"):
         donated = {i for i in range(count) if (fn.donate_rest if i else fn.donate_first)}
         names = frozenset(parameter_names(fn)) if fn.donate_rest else frozenset[str]()
         return Facts(frozenset(), frozenset(), frozenset(donated), names)
-    # JAX keeps this private, so nothing may be lost without it
+    # Private to JAX, hence optional
     info = getattr(getattr(fn, "jitted_fn", fn), "_jit_info", None)
     wanted = getattr(fn, "__wrapped__", fn) if info is not None else fn
     at = {
-        p.name: i
-        for i, p in enumerate(_parameters(wanted))
-        if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+        parameter.name: i
+        for i, parameter in enumerate(_parameters(wanted))
+        if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
     }
 
-    def both(what: str) -> tuple[frozenset[int], frozenset[str]]:
-        numbers = _tuple(getattr(info, f"{what}_argnums", None))
-        names = _tuple(getattr(info, f"{what}_argnames", None))
+    def both(option: str) -> tuple[frozenset[int], frozenset[str]]:
+        numbers = _tuple(getattr(info, f"{option}_argnums", None))
+        names = _tuple(getattr(info, f"{option}_argnames", None))
         positions = {i + count if i < 0 else i for i in numbers} | {
             at[name] for name in names if name in at
         }
@@ -143,11 +144,11 @@ def facts(fn: Any, count: int) -> Facts:
     return Facts(*both("static"), *both("donate"))
 
 
-def _shifted(found: Facts, by: int) -> Facts:
-    """Facts of a function whose first arguments are given already."""
-    return found._replace(
-        static=frozenset(i - by for i in found.static if i >= by),
-        donated=frozenset(i - by for i in found.donated if i >= by),
+def _shifted(facts: Facts, offset: int) -> Facts:
+    """Facts of a function whose first arguments are bound already."""
+    return facts._replace(
+        static=frozenset(i - offset for i in facts.static if i >= offset),
+        donated=frozenset(i - offset for i in facts.donated if i >= offset),
     )
 
 
@@ -158,10 +159,7 @@ def _tuple(given: Any) -> tuple[Any, ...]:
 
 
 def numbers_of(fn: Any) -> str:
-    """What becomes of Python numbers under the jit that a user of ``fn`` would take.
-
-    It is ARRAYS, MIXED or STATIC.
-    """
+    """Treatment of Python numbers by the jit that suits ``fn``: ARRAYS, MIXED or STATIC."""
     fn = _innermost(fn)
     if is_equinox_module(fn):
         return STATIC
@@ -179,19 +177,19 @@ def _innermost(fn: Any) -> Any:
     return fn
 
 
-def is_equinox_module(x: Any) -> bool:
-    """Is this a module of equinox?  What ``equinox.filter_jit`` gives is one, too."""
+def is_equinox_module(value: Any) -> bool:
+    """Is this a module of equinox?  The results of ``equinox.filter_jit`` are modules too."""
     equinox = sys.modules.get("equinox")
-    return equinox is not None and isinstance(x, equinox.Module)
+    return equinox is not None and isinstance(value, equinox.Module)
 
 
-def is_module(x: Any) -> bool:
+def is_module(value: Any) -> bool:
     """Is this a module of flax's nnx, or an optimizer, a stream of random keys and the like?"""
     nnx = sys.modules.get("flax.nnx")
     kinds = tuple(
         getattr(nnx, kind) for kind in ("Pytree", "Object", "Module") if hasattr(nnx, kind)
     )
-    return nnx is not None and isinstance(x, kinds) and not isinstance(x, type)
+    return nnx is not None and isinstance(value, kinds) and not isinstance(value, type)
 
 
 def is_nnx_jitted(fn: Any) -> bool:
@@ -200,10 +198,7 @@ def is_nnx_jitted(fn: Any) -> bool:
 
 
 def numbers_kept(tree: Any, numbers: str) -> list[bool]:
-    """For each leaf of a pytree, whether a Python number there is an array to come.
-
-    Otherwise it is static.
-    """
+    """For each leaf of a pytree, whether a Python number there becomes an array or is static."""
     if numbers != MIXED:
         return [numbers == ARRAYS] * len(jax.tree_util.tree_leaves(tree))
     keep: list[bool] = []
@@ -213,10 +208,10 @@ def numbers_kept(tree: Any, numbers: str) -> list[bool]:
 
 
 class Whole(NamedTuple):
-    """A pytree of which some leaves are arrays to come."""
+    """A pytree with slots for some leaves, which are arrays to come."""
 
     tree: Any
-    #: for each leaf None where an array belongs, else (what is there,)
+    #: for each leaf None where an array belongs, else (leaf,)
     slots: tuple[tuple[Any] | None, ...]
 
     def filled(self, arrays: Iterable[Any]) -> Any:
@@ -226,10 +221,10 @@ class Whole(NamedTuple):
 
 
 def split_result(result: Any, numbers: str) -> tuple[Any, Whole]:
-    """Part a result into its arrays and the rest.
+    """Split a result into its arrays and the rest.
 
-    Gives (the result's arrays with None in place of its other leaves, what makes the result of them
-    again).
+    Returns:
+        The arrays as a pytree with None for the other leaves, and what rebuilds the result from it.
     """
     flat: Any = jax.tree_util.tree_flatten(result)
     leaves, tree = flat
@@ -249,60 +244,57 @@ def _is_array(leaf: Any, number_is_array: bool) -> bool:
 
 
 class _Identity:
-    """Stands for something that has no hash: equal to what stands for the very same thing."""
+    """Stands for an unhashable object: equal if it stands for the very same object."""
 
-    def __init__(self, thing: Any) -> None:
-        self.thing = thing
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and other.thing is self.thing
+        return isinstance(other, _Identity) and other.value is self.value
 
     def __hash__(self) -> int:
-        return id(self.thing)
+        return id(self.value)
 
 
-def same(thing: Any) -> Any:
-    """Something to look up by what a trace depends on.
-
-    Equal for things that stand for one another.
-    """
-    if isinstance(thing, _NUMBERS):
+def same(value: Any) -> Any:
+    """A hashable key for a static value: equal keys give the same trace."""
+    if isinstance(value, _NUMBERS):
         # 1 and 1.0 are equal, and so are 0.0 and -0.0, but not the same program
-        return type(thing), repr(thing)
+        return type(value), repr(value)
     try:
-        hash(thing)
+        hash(value)
     except TypeError:
-        return _Identity(thing)
-    return thing
+        return _Identity(value)
+    return value
 
 
-def type_of(x: Any) -> tuple[Any, ...]:
-    """Shape, type and weakness of the type of an array or a Python number."""
-    aval: Any = jax.typeof(x)
+def type_of(value: Any) -> tuple[Any, ...]:
+    """(shape, type, is the type weak) of an array or a Python number."""
+    aval: Any = jax.typeof(value)
     return tuple(aval.shape), str(aval.dtype), bool(getattr(aval, "weak_type", False))
 
 
 def placed(arrays: Sequence[Any], shardings: Sequence[Any], donated: Sequence[bool]) -> list[Any]:
-    """Arrays where ``jax.jit`` with these ``in_shardings`` takes them.
+    """Arrays placed where ``jax.jit`` with these ``in_shardings`` accepts them.
 
-    It refuses what somebody put elsewhere: in a training loop what the step before gave, where its
-    results are kept otherwise than its arguments.
+    It refuses arrays that are committed elsewhere.  In a training loop these are the results of the
+    step before, where they are sharded unlike its arguments.
     """
-    found = list(arrays)
+    results = list(arrays)
     away = [
         i
-        for i, (x, sharding) in enumerate(zip(arrays, shardings, strict=True))
-        if isinstance(x, jax.Array)
-        and not isinstance(x, jax.core.Tracer)
-        and getattr(x, "committed", True)
-        and not x.sharding.is_equivalent_to(sharding, x.ndim)
+        for i, (array, sharding) in enumerate(zip(arrays, shardings, strict=True))
+        if isinstance(array, jax.Array)
+        and not isinstance(array, jax.core.Tracer)
+        and getattr(array, "committed", True)
+        and not array.sharding.is_equivalent_to(sharding, array.ndim)
     ]
     if away:
         put = jax.device_put(
-            [found[i] for i in away],
+            [results[i] for i in away],
             [shardings[i] for i in away],
             donate=[donated[i] for i in away],
         )
-        for i, x in zip(away, put, strict=True):
-            found[i] = x
-    return found
+        for i, array in zip(away, put, strict=True):
+            results[i] = array
+    return results

@@ -1,7 +1,7 @@
-"""``from_stablehlo``: StableHLO from elsewhere, in whatever form it comes, read in a child process.
+"""``from_stablehlo``: StableHLO in any of its forms, read in a child process.
 
-Malformed input can abort the MLIR libraries, and a large file can fill the memory: neither may
-happen to the caller.  So this process looks at a file's size only, and the child opens it.
+Malformed input can abort the MLIR libraries, and a large file can fill the memory.  To protect the
+caller, this process only looks at a file's size, and the child opens it.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def from_stablehlo(
         name: name for listings, the file's by default.
         time_limit_s: the child that reads is stopped after this many seconds.
         max_bytes: larger inputs are refused.
-        what: what to call text or bytes in messages.
+        what: name for text or bytes in messages.
         cancel: polled ten times a second; True ends the reading.
 
     Raises:
-        FrontendError: the file is missing, too large, malformed, cut off, or holds what cannot be
-            sharded (dynamic shapes, foreign dialects, host communication: each op is named with its
-            line).
+        FrontendError: the file is missing, too large, malformed, cut off, or holds ops that cannot
+            be sharded (dynamic shapes, foreign dialects, host communication: each op is named with
+            its line).
         RunFailed: the parser crashed, hung or ran out of memory.
     """
     data = source
@@ -77,8 +77,8 @@ def from_stablehlo(
         identifier(name or "main"),
         what,
         time_limit_s=time_limit_s,
-        # Address space, most of which the libraries only reserve; a parser needs some 20 bytes for
-        # each of text.
+        # Address space, most of which the libraries only reserve; a parser needs some 20 bytes per
+        # byte of text.
         memory_limit_bytes=16 * 2**30 + 24 * size,
         what=f"reading {what}",
         cancel=cancel,
@@ -98,14 +98,14 @@ def _size(path: Path) -> int:
             f"cannot read {path}: {getattr(error, 'strerror', None) or error}"
         ) from None
     if not stat.S_ISREG(status.st_mode):
-        raise FrontendError(f"cannot read {path}: it is no regular file")
+        raise FrontendError(f"cannot read {path}: it is not a regular file")
     return status.st_size
 
 
 # -- what runs in the child ------------------------------------------------------------------------
 
 
-def _read(data: str | bytes | Path, name: str, what: str) -> tuple[Any, str, Any, tuple[str, ...]]:
+def _read(data: str | bytes | Path, name: str, label: str) -> tuple[Any, str, Any, tuple[str, ...]]:
     try:
         if isinstance(data, Path):
             with open(data, "rb") as file:
@@ -138,24 +138,20 @@ def _read(data: str | bytes | Path, name: str, what: str) -> tuple[Any, str, Any
                 ) from None
             raise
     except OSError as error:
-        raise FrontendError(f"cannot read {what}: {error.strerror}") from None
+        raise FrontendError(f"cannot read {label}: {error.strerror}") from None
     except FrontendError as error:
-        raise FrontendError(f"{what}: {error}") from None
+        raise FrontendError(f"{label}: {error}") from None
     return parsed.program, parsed.text, trees, parsed.notes
 
 
 def _decoded(content: bytes) -> str:
-    """Text of a file that is no MLIR bytecode.
-
-    Says what it is instead where that is easy to see.
-    """
+    """Text of a file that is not MLIR bytecode; errors name well-known other formats."""
     known = {
         b"PK\x03\x04": "a zip archive; if torch.export saved it, load it with torch.export.load "
-        "and give it to "
-        "toast_lab.from_torch",
+        "and pass it to toast_lab.from_torch",
         b"\x1f\x8b": "compressed; unpack it first",
         b"\x7fELF": "an executable",
-        b"HloModule": "HLO text, the form behind StableHLO; give the StableHLO that it was made of",
+        b"HloModule": "HLO text, which is made from StableHLO; pass that StableHLO",
     }
     for start, text in known.items():
         if content.startswith(start):
@@ -173,19 +169,16 @@ _NO_OPS = frozenset({"module", "return"})
 
 
 def _foreign_ops(text: str) -> list[str]:
-    """Ops of other dialects in a text that the parser refused.
-
-    It stops at the first, users want all.
-    """
-    found: dict[str, list[int]] = {}
+    """All ops of other dialects in a text that the parser refused; it stops at the first."""
+    lines_by_name: dict[str, list[int]] = {}
     for match in _OP.finditer(text):
         if match.group(1) not in unsupported.DIALECTS and match.group(1) not in _NO_OPS:
-            at = text.count("\n", 0, match.start(1)) + 1
-            found.setdefault(f"{match.group(1)}.{match.group(2)}", []).append(at)
+            line = text.count("\n", 0, match.start(1)) + 1
+            lines_by_name.setdefault(f"{match.group(1)}.{match.group(2)}", []).append(line)
     return [
-        f"{name} (line{'s' if len(at) > 1 else ''} "
-        f"{', '.join(map(str, at[:10]))}{', ...' if len(at) > 10 else ''})"
-        for name, at in found.items()
+        f"{name} (line{'s' if len(line) > 1 else ''} "
+        f"{', '.join(map(str, line[:10]))}{', ...' if len(line) > 10 else ''})"
+        for name, line in lines_by_name.items()
     ]
 
 
@@ -193,18 +186,12 @@ def _foreign_ops(text: str) -> list[str]:
 
 
 def _is_artifact(content: bytes) -> bool:
-    """Whether this may be what ``Exported.serialize`` gives.
-
-    That is a flatbuffer with MLIR bytecode within.
-    """
+    """Could this be a result of ``Exported.serialize``, a flatbuffer with MLIR bytecode inside?"""
     return content[:1] != b"{" and _MLIR in content[4:]
 
 
 def _open_artifact(content: bytes) -> tuple[bytes, list[str] | None, Any]:
-    """The portable artifact within, with what is known of arguments and results.
-
-    Gives (artifact, argument paths, (argument tree, result tree) or None).
-    """
+    """(portable artifact inside, argument paths, (argument tree, result tree) or None)."""
     import jax
     from jax import export
 
@@ -225,13 +212,12 @@ def _open_artifact(content: bytes) -> tuple[bytes, list[str] | None, Any]:
     except Exception as error:  # a damaged flatbuffer ends in errors of any kind
         raise FrontendError(
             f"this is no sound jax.export artifact ({type(error).__name__}: {str(error)[:200]}). "
-            "Was it cut off, or "
-            f"written by a JAX much newer than {jax.__version__}?"
+            f"Was it cut off, or written by a JAX much newer than {jax.__version__}?"
         ) from None
     if symbolic:
         raise FrontendError(
-            f"it was exported with symbolic sizes:\n{join_offenders(symbolic)}\n  Export it with "
-            "fixed sizes."
+            f"it was exported with symbolic sizes:\n{join_offenders(symbolic)}\n"
+            "  Export it with fixed sizes."
         )
     kept = [names[i] for i in exported.module_kept_var_idx]
     extra = ["platform_index"] if len(exported.platforms) > 1 else []
@@ -259,12 +245,9 @@ def _tree_paths(exported: Any) -> list[str]:
 
 
 def _module_paths(exported: Any, module: bytes, paths: list[str]) -> list[str]:
-    """``params['w']`` where the module names its arguments as JAX does.
-
-    Otherwise it is what ``paths`` says.
-    """
+    """``params['w']`` where the module names its arguments as JAX does, else as in ``paths``."""
     names = list(paths)
-    # This has to outlive what is looked up in it
+    # Has to outlive the operations that are taken from it
     parsed = _jaxlib.parse_module(_jaxlib.make_context(), module)
     main = canonical.main_function(parsed)
     arguments = list(main.operation.regions[0].blocks[0].arguments)[

@@ -18,7 +18,7 @@ from toast_lab.frontends.tracing import from_jax, trace
 from toast_lab.ir.model import Model, Recipe
 from toast_lab.prepare import start_early
 
-#: what a user's make may add
+#: options that a user's make may return
 OPTIONS = ("donate_argnums", "dim_names", "expert_plans", "parameter_count")
 
 
@@ -83,46 +83,46 @@ def load(
 
 
 def function_of(recipe: Recipe) -> Any:
-    """The ``Function`` of a recipe, made anew in this process.
-
-    Raises FrontendError as ``load`` does.
-    """
+    """The ``Function`` of a recipe, made again in this process.  Raises what ``load`` raises."""
     if ":" not in recipe.which:
         return load(recipe.which, **recipe.sizes).function
-    fn, args, *_ = _made(*recipe)
+    fn, args, *_ = _example_of(*recipe)
     return trace(fn, tuple(args) if isinstance(args, tuple | list) else (args,), ()).function
 
 
 def _make_foreign(which: str, sizes: dict[str, Any]) -> tuple[Traced, str, dict[str, Any]]:
-    """What runs in the child: import, call ``make``, trace."""
-    made = _made(which, sizes)
+    """The child's part: import, call ``make``, trace."""
+    example = _example_of(which, sizes)
     is_torch = "torch" in sys.modules and _is_torch(
-        made[0] if isinstance(made, tuple) and made else made
+        example[0] if isinstance(example, tuple) and example else example
     )
-    if not isinstance(made, tuple) or len(made) < 2 or not (callable(made[0]) or is_torch):
+    if not isinstance(example, tuple) or len(example) < 2 or not (callable(example[0]) or is_torch):
         raise FrontendError(
-            f"{which} must return (fn, args) or (fn, args, options), got {type(made).__name__}"
+            f"{which} must return (fn, args) or (fn, args, options), got {type(example).__name__}"
         )
-    if hasattr(made, "_asdict"):
-        options = {k: v for k, v in made._asdict().items() if k in OPTIONS}
+    if hasattr(example, "_asdict"):
+        options = {key: value for key, value in example._asdict().items() if key in OPTIONS}
     else:
-        options = dict(made[2]) if len(made) > 2 else {}
-    args = made[1] if isinstance(made[1], tuple | list) else (made[1],)
+        options = dict(example[2]) if len(example) > 2 else {}
+    args = example[1] if isinstance(example[1], tuple | list) else (example[1],)
     with stages.listening(isolate.report):
         if is_torch:
             from toast_lab.frontends import pytorch
 
             stages.tell("tracing")
-            traced, name = pytorch.trace_torch(made[0], tuple(args)), pytorch.module_name(made[0])
+            traced, name = (
+                pytorch.trace_torch(example[0], tuple(args)),
+                pytorch.module_name(example[0]),
+            )
         else:
-            traced = trace(made[0], tuple(args), options.get("donate_argnums", ()))
-            name = user_code.function_name(made[0])
+            traced = trace(example[0], tuple(args), options.get("donate_argnums", ()))
+            name = user_code.function_name(example[0])
     try:
         pickle.dumps(traced.trees)
     except Exception:
         # Custom pytree nodes do not survive the trip; paths still do
         traced = traced._replace(trees=None)
-    kept = {k: dict(options.get(k) or {}) for k in ("dim_names", "expert_plans")}
+    kept = {key: dict(options.get(key) or {}) for key in ("dim_names", "expert_plans")}
     return (
         traced,
         name,
@@ -130,7 +130,7 @@ def _make_foreign(which: str, sizes: dict[str, Any]) -> tuple[Traced, str, dict[
     )
 
 
-def _made(which: str, sizes: dict[str, Any]) -> Any:
+def _example_of(which: str, sizes: dict[str, Any]) -> Any:
     module_name, _, attribute = which.partition(":")
     try:
         make = getattr(importlib.import_module(module_name), attribute)
@@ -155,6 +155,6 @@ def _made(which: str, sizes: dict[str, Any]) -> Any:
         ) from None
 
 
-def _is_torch(made: Any) -> bool:
+def _is_torch(example: Any) -> bool:
     torch = sys.modules["torch"]
-    return isinstance(made, torch.nn.Module | torch.export.ExportedProgram)
+    return isinstance(example, torch.nn.Module | torch.export.ExportedProgram)

@@ -1,11 +1,11 @@
 """Modules of flax's nnx among the arguments: objects that a function changes in place.
 
-They are split together, so that what they share stays shared, and the function sees modules made of
-their states.  What it changes in them is put into the caller's own, as ``nnx.jit`` does: values of
-variables, variables that come or go, and attributes that are no arrays.  Where a result is one of
-these modules (or a part of one) the caller gets his own back.
+They are split together, so that shared parts stay shared, and the function sees modules rebuilt
+from their states.  Its changes are copied into the caller's own modules, as ``nnx.jit`` does:
+values of variables, new and deleted variables, and attributes other than arrays.  Where a result is one of
+these modules (or a part of one), the caller gets their own object back.
 
-flax is not imported here: where the user has not imported it there is nothing of it to find.
+flax is not imported here: without the user's own import its classes cannot occur.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 
 from toast_lab.frontends.calls import is_module
 
-# Attributes of a module that say which trace it belongs to
+# Attributes of a module that record the trace it belongs to
 _OWN = ("_pytree__state", "_object__state")
 
 
 class Changes(NamedTuple):
-    """What a function changed in the modules, as of one trace."""
+    """A function's changes to the modules, as of one trace."""
 
     at: tuple[tuple[Any, ...], ...]  #: paths within the state of all modules whose values are new
     graph: Any  #: structure and attributes afterwards; None: as before
@@ -60,48 +60,58 @@ class Modules:
         if nodes:
             self.nodes = tuple(nodes)
             self.graph, state = self.nnx.split(self.nodes)
-            # A module all of whose variables belong to an earlier one as well has no entry of its
-            # own.
+            # A module that shares all its variables with an earlier one has no entry of its own.
             self.states = [
-                self._state_of(state[n]) if n in state else self.nnx.State({})
-                for n in range(len(nodes))
+                self._state_of(state[number]) if number in state else self.nnx.State({})
+                for number in range(len(nodes))
             ]
 
     def _state_of(self, part: Any) -> Any:
-        """A variable that is an argument by itself as a state, too."""
+        """The state of a module, or of a variable that is an argument by itself."""
         return part if isinstance(part, self.nnx.State) else self.nnx.State({"": part})
 
     def _whole_state(self, states: Sequence[Any]) -> Any:
         lone = [isinstance(node, self.nnx.Variable) for node in self.nodes]
         return self.nnx.State(
             {
-                n: s[""] if one and len(s) else s
-                for n, (s, one) in enumerate(zip(states, lone, strict=True))
+                number: state[""] if one and len(state) else state
+                for number, (state, one) in enumerate(zip(states, lone, strict=True))
             }
         )
 
-    def _is_part(self, x: Any) -> bool:
-        """A module, or a variable outside of one; what is in a ``State`` is values to its user."""
-        return is_module(x) or isinstance(x, (self.nnx.Variable, self.nnx.State))
+    def _is_part(self, value: Any) -> bool:
+        """Is it a module, or a variable outside of one?  Parts of a ``State`` count as values."""
+        return is_module(value) or isinstance(value, (self.nnx.Variable, self.nnx.State))
 
-    def _is_state(self, x: Any) -> bool:
-        return isinstance(x, self.nnx.State)
+    def _is_state(self, value: Any) -> bool:
+        return isinstance(value, self.nnx.State)
 
     def _replace(
         self, args: Sequence[Any], is_leaf: Callable[[Any], bool], new: Sequence[Any]
     ) -> list[Any]:
         import jax
 
-        made = []
+        replaced = []
         for i, arg in enumerate(args):
             flat: Any = jax.tree_util.tree_flatten_with_path(arg, is_leaf=is_leaf)
-            found, tree = flat
+            leaves, tree = flat
             parts = [
                 new[self.places[i, path]] if (i, path) in self.places else part
-                for path, part in found
+                for path, part in leaves
             ]
-            made.append(tree.unflatten(parts))
-        return made
+            replaced.append(tree.unflatten(parts))
+        return replaced
+
+    def _states_in(self, args: Sequence[Any]) -> list[Any]:
+        """The state of each module among ``args``."""
+        import jax
+
+        states: list[Any] = [None] * len(self.states)
+        for i, arg in enumerate(args):
+            for path, part in jax.tree_util.tree_flatten_with_path(arg, is_leaf=self._is_state)[0]:
+                if (i, path) in self.places:
+                    states[self.places[i, path]] = part
+        return states
 
     def without(self, args: Sequence[Any]) -> list[Any]:
         """``args`` with the state of each module in its place."""
@@ -118,25 +128,18 @@ class Modules:
         return text.removesuffix(".value") if self.nnx is not None else text
 
     def merged(self, args: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """``args`` with modules in place of their states, and the leaves of those modules.
-
-        The leaves are there to be compared with later.
-        """
+        """``args`` with modules in place of their states, and the leaves of these modules."""
         import jax
 
         if not self.places:
             return list(args), []
-        states: list[Any] = [None] * len(self.states)
-        for i, arg in enumerate(args):
-            for path, part in jax.tree_util.tree_flatten_with_path(arg, is_leaf=self._is_state)[0]:
-                if (i, path) in self.places:
-                    states[self.places[i, path]] = part
+        states = self._states_in(args)
         before = jax.tree_util.tree_leaves(states)
         self.live = self.nnx.merge(self.graph, self._whole_state(states))
         return self._replace(args, self._is_state, self.live), before
 
     def changed(self, before: list[Any], donated: Sequence[int] = ()) -> list[Any]:
-        """New values of all variables that are no longer what they were; ``changes`` says which.
+        """New values of all variables that changed; ``changes`` says which.
 
         Those of ``donated`` arguments are all among them: their old buffers are gone.
         """
@@ -148,34 +151,33 @@ class Modules:
         old = {id(leaf) for leaf in before}
         graph, state = self.nnx.split(self.live)
         flat: Any = jax.tree_util.tree_flatten_with_path(state)
-        found, tree = flat
+        leaves, tree = flat
         new = [
-            (p, leaf) for p, leaf in found if id(leaf) not in old or self._place(p)[0] in donated
+            (leaf_path, leaf)
+            for leaf_path, leaf in leaves
+            if id(leaf) not in old or self._place(leaf_path)[0] in donated
         ]
-        same, paths = graph == self.graph, tuple(path for path, _ in found)
+        same, paths = graph == self.graph, tuple(path for path, _ in leaves)
         at = tuple(path for path, _ in new)
         self.changes = Changes(at, None if same else graph, None if same else (paths, tree))
         return [leaf for _, leaf in new]
 
     def _place(self, path: tuple[Any, ...]) -> tuple[int, tuple[Any, ...]]:
-        """Argument, and path within it, of the module that a path belongs to.
-
-        The path is one of the whole state and begins with that module.
-        """
+        """(argument, path within it) of the module that begins a path in the whole state."""
         return next(where for where, node in self.places.items() if node == path[0].key)
 
     def names(self, changes: Changes, base: Sequence[str]) -> list[str]:
-        """What people call the variables that changed; ``base`` has the names of the arguments."""
+        """Readable names of the changed variables; ``base`` has the names of the arguments."""
         import jax
 
-        found = []
+        names = []
         for path in changes.at:
             argument, within = self._place(path)
-            found.append(base[argument] + str(jax.tree_util.keystr(within)) + _attributes(path[1:]))
-        return found
+            names.append(base[argument] + str(jax.tree_util.keystr(within)) + _attributes(path[1:]))
+        return names
 
     def keys(self, changes: Changes) -> list[tuple[int, str]]:
-        """Argument, and path within it as JAX writes it, of the variables that changed."""
+        """(argument, path within it as JAX writes it) of the changed variables."""
         import jax
 
         places = [(self._place(path), path[1:]) for path in changes.at]
@@ -185,37 +187,26 @@ class Modules:
         ]
 
     def put(self, args: Sequence[Any]) -> list[Any]:
-        """``args`` with the caller's modules in place of states.
-
-        Those modules then have the values of the states.
-        """
-        import jax
-
+        """``args`` with the caller's modules, updated from the states, in place of these."""
         if not self.places:
             return list(args)
-        states: list[Any] = [None] * len(self.states)
-        for i, arg in enumerate(args):
-            for path, part in jax.tree_util.tree_flatten_with_path(arg, is_leaf=self._is_state)[0]:
-                if (i, path) in self.places:
-                    states[self.places[i, path]] = part
-        self.nnx.update(self.nodes, self._whole_state(states))
+        self.nnx.update(self.nodes, self._whole_state(self._states_in(args)))
         return self._replace(args, self._is_state, self.nodes)
 
     def marked(self, result: Any) -> Any:
-        """``result`` with marks in place of what belongs to the caller's modules.
-
-        These are the modules themselves, their parts and their variables.
-        """
+        """``result`` with marks in place of the caller's modules, their parts and variables."""
         if not self.places:
             return result
         import jax
 
         known = {id(part): path for path, part in self._parts(self.live).items()}
         flat: Any = jax.tree_util.tree_flatten(
-            result, is_leaf=lambda x: is_module(x) or isinstance(x, self.nnx.Variable)
+            result, is_leaf=lambda leaf: is_module(leaf) or isinstance(leaf, self.nnx.Variable)
         )
         leaves, tree = flat
-        return tree.unflatten([_Alias(known[id(x)]) if id(x) in known else x for x in leaves])
+        return tree.unflatten(
+            [_Alias(known[id(leaf)]) if id(leaf) in known else leaf for leaf in leaves]
+        )
 
     def unmarked(self, result: Any) -> Any:
         """``result`` with the caller's own objects in place of the marks."""
@@ -225,14 +216,14 @@ class Modules:
 
         own: dict[Any, Any] = {}
 
-        def of(x: Any) -> Any:
-            if not isinstance(x, _Alias):
-                return x
+        def of(part: Any) -> Any:
+            if not isinstance(part, _Alias):
+                return part
             own.update(own or self._parts(self.nodes))
-            return own[x.path]
+            return own[part.path]
 
         return jax.tree_util.tree_map(
-            of, result, is_leaf=lambda x: is_module(x) or isinstance(x, _Alias)
+            of, result, is_leaf=lambda part: is_module(part) or isinstance(part, _Alias)
         )
 
     def _parts(self, nodes: Any) -> dict[tuple[Any, ...], Any]:
@@ -250,10 +241,10 @@ class Modules:
         if not self.places:
             return
         flat: Any = jax.tree_util.tree_flatten_with_path(self.nnx.split(self.nodes)[1])
-        found, tree = flat
-        new = {**dict(found), **dict(zip(changes.at, values, strict=True))}
+        leaves, tree = flat
+        new = {**dict(leaves), **dict(zip(changes.at, values, strict=True))}
         if changes.graph is None:
-            self.nnx.update(self.nodes, tree.unflatten([new[path] for path, _ in found]))
+            self.nnx.update(self.nodes, tree.unflatten([new[path] for path, _ in leaves]))
             return
         paths, tree = changes.state
         state = tree.unflatten([new[path] for path in paths])
@@ -261,10 +252,7 @@ class Modules:
         self.nnx.update(self.nodes, state)
 
     def _restructure(self, like: Any) -> None:
-        """Give the caller's modules the attributes of others.
-
-        What both have stays the same object.
-        """
+        """Give the caller's modules the attributes of ``like``; common parts stay the same."""
         mine, theirs = self._parts(self.nodes), self._parts(like)
         kept = {path for path, part in theirs.items() if type(mine.get(path)) is type(part)}
         for path in kept:
@@ -275,8 +263,8 @@ class Modules:
                 del own[key]
             own.update(
                 {
-                    k: x
-                    for k, x in other.items()
+                    k: inner
+                    for k, inner in other.items()
                     if k not in _OWN and not (k in own and (*path, k) in kept)
                 }
             )

@@ -1,11 +1,11 @@
 """``from_torch``: a torch module becomes a ``Model``, by way of ``torch.export`` and torchax.
 
-``torch.export`` gives a graph of ATen ops, torchax knows each of them as a JAX function, and what
-those do is traced like any other JAX function.  Parameters and buffers become arguments that are
-called what torch calls them (``layers.0.weight``), ops keep their module as the name stack and the
-lines of the user's ``forward``.
+``torch.export`` makes a graph of ATen ops, torchax has a JAX function for each of them, and these
+are traced like any other JAX function.  Parameters and buffers become arguments with torch's names
+(``layers.0.weight``); ops keep their module as the name stack, and the lines of the user's
+``forward``.
 
-torchax and torch have to fit together.  Pairs that were tried:
+torchax and torch have to fit together.  Tested pairs:
 
 * torch 2.13.0 with torchax 0.0.13, on Python 3.11 with JAX 0.10.2: torchax names overloads of ATen
   ops by dimension names, which this torch no longer has; ``_import_torchax`` gives it stand-ins,
@@ -44,9 +44,9 @@ def from_torch(
 ) -> Model:
     """Export a torch module and read it.
 
-    Nothing is computed and no weight is copied: modules made under ``torch.device("meta")`` do as
-    well.  The arguments are parameters, buffers and inputs in this order; buffers that ``forward``
-    changes are results, too.
+    Nothing is computed and no weight is copied, so modules made under ``torch.device("meta")`` work
+    too.  The arguments are parameters, buffers and inputs, in this order; buffers that ``forward``
+    changes are also results.
 
     Args:
         module: a ``torch.nn.Module``, or an ``ExportedProgram``.
@@ -68,7 +68,7 @@ def from_torch(
 
 
 def module_name(module: Any) -> str:
-    """Name of a module's class; an exported program has forgotten its own."""
+    """Name of a module's class, which an exported program does not keep."""
     called = type(module).__name__
     return "exported_program" if called == "ExportedProgram" else called
 
@@ -76,10 +76,7 @@ def module_name(module: Any) -> str:
 def trace_torch(
     module: Any, inputs: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None
 ) -> Traced:
-    """StableHLO of a module or exported program, with argument and result paths.
-
-    Errors are ``from_torch``'s.
-    """
+    """StableHLO of a module or exported program, with paths; raises what ``from_torch`` raises."""
     torch, torchax = _import_torchax()
     name = module_name(module)
     notes: list[str] = []
@@ -87,12 +84,12 @@ def trace_torch(
         exported = module
         if inputs or kwargs:
             raise FrontendError(
-                "an exported program brings its example inputs along: give it alone"
+                "an exported program brings its example inputs along: pass it alone"
             )
     elif isinstance(module, torch.nn.Module):
         exported = _export(torch, module, inputs, dict(kwargs or {}))
         if module.training and any(
-            isinstance(m, _training_matters(torch)) for m in module.modules()
+            isinstance(part, _training_matters(torch)) for part in module.modules()
         ):
             notes.append(f"{name} was exported in training mode; call .eval() first for inference")
     else:
@@ -155,7 +152,7 @@ def _import_torchax() -> tuple[Any, Any]:
         raise FrontendError(f"torchax cannot be imported ({error}): {_INSTALL}") from None
     except Exception as error:
         raise FrontendError(
-            f"this torchax does not go with torch {torch.__version__} "
+            f"this torchax does not fit torch {torch.__version__} "
             f"({user_code.short(error)}): {_INSTALL}"
         ) from error
     return torch, torchax
@@ -163,9 +160,9 @@ def _import_torchax() -> tuple[Any, Any]:
 
 @contextlib.contextmanager
 def _overloads_that_are_gone() -> Iterator[None]:
-    """Lets torchax be imported where torch has lost some of its overloads.
+    """Inside, an overload that torch no longer has is a fresh object instead of an error.
 
-    Inside, an overload that torch no longer has is a fresh object instead of an error.
+    So torchax can be imported although it names such overloads.
     """
     from torch._ops import OpOverloadPacket
 
@@ -201,7 +198,7 @@ def _refuse_dynamic(torch: Any, exported: Any) -> None:
     for node in exported.graph.nodes:
         value: Any = node.meta.get("val") if node.op == "placeholder" else None
         if isinstance(value, torch.SymInt) or any(
-            isinstance(s, torch.SymInt) for s in getattr(value, "shape", ())
+            isinstance(size, torch.SymInt) for size in getattr(value, "shape", ())
         ):
             wrong.append(f"{node.name}: {list(value.shape) if hasattr(value, 'shape') else value}")
     if wrong:
@@ -250,10 +247,7 @@ class _Graph:
         return lambda *args, **kwargs: op.func(*args, env=self.torchax.default_env(), **kwargs)
 
     def _constant(self, spec: Any) -> Any:
-        """A tensor that ``forward`` makes from Python values, as a JAX constant.
-
-        It is None for other placeholders.
-        """
+        """A tensor that ``forward`` makes from Python values, as a JAX constant; else None."""
         import jax.numpy as jnp
 
         if spec.kind != self.torch.export.graph_signature.InputKind.CONSTANT_TENSOR:
@@ -271,7 +265,7 @@ class _Graph:
 
         kinds = self.torch.export.graph_signature.InputKind
         shapes, paths = [], []
-        self.fixed: dict[Any, Any] = {}  # placeholders that are no arguments
+        self.fixed: dict[Any, Any] = {}  # placeholders other than arguments
         self.given: list[Any] = []
         for node, spec in zip(self.placeholders, self.specs, strict=True):
             value = node.meta.get("val")
@@ -296,7 +290,7 @@ class _Graph:
         ]
 
     def call(self, arrays: list[Any]) -> list[Any]:
-        """Run the graph; gives new values of changed buffers and then the results."""
+        """Run the graph; returns new values of changed buffers, then the results."""
         import jax
 
         known: dict[Any, Any] = {**self.fixed, **dict(zip(self.given, arrays, strict=True))}
@@ -323,19 +317,15 @@ class _Graph:
         return [results[i] for i in self.kept]
 
     def result_paths(self) -> list[str]:
-        """Names of the results.
-
-        A result is named after the buffer that it renews, else by its place in what ``forward``
-        returns.
-        """
+        """Names of the results: of the changed buffer, else the path in ``forward``'s result."""
         pytree = self.torch.utils._pytree
         specs = list(self.exported.graph_signature.output_specs)
         count = sum(spec.kind.name == "USER_OUTPUT" for spec in specs)
         tree = self.exported.call_spec.out_spec.unflatten(list(range(count)))
         places = iter([pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(tree)[0]])
         names = [
-            "result" + next(places) if s.kind.name == "USER_OUTPUT" else str(s.target)
-            for s in specs
+            "result" + next(places) if part.kind.name == "USER_OUTPUT" else str(part.target)
+            for part in specs
         ]
         return [names[i] for i in self.kept]
 
@@ -344,7 +334,7 @@ _LINE = re.compile(r'File "([^"\n]+)", line (\d+), in ([^\n]+)')
 
 
 def _lines(node: Any) -> list[tuple[str, int, str]]:
-    """Where the user's program made a node: (file, line, function), outermost first."""
+    """The user's lines that made a node: (file, line, function), outermost first."""
     return [
         (file, int(line), function)
         for file, line, function in _LINE.findall(node.meta.get("stack_trace") or "")
@@ -352,17 +342,14 @@ def _lines(node: Any) -> list[tuple[str, int, str]]:
 
 
 def _place(node: Any) -> str:
-    found = [f for f in _lines(node) if "site-packages/" not in f[0]] or _lines(node)
-    return f" ({PurePath(found[-1][0]).name}:{found[-1][1]})" if found else ""
+    lines = [frame for frame in _lines(node) if "site-packages/" not in frame[0]] or _lines(node)
+    return f" ({PurePath(lines[-1][0]).name}:{lines[-1][1]})" if lines else ""
 
 
 def _at_lines_of(
     node: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Call ``function`` below frames that carry the lines of ``node``.
-
-    JAX keeps them as the ops' locations.
-    """
+    """Call ``function`` below frames with the lines of ``node``, which JAX takes as locations."""
 
     def work() -> Any:
         return function(*args, **kwargs)

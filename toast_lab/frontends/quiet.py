@@ -1,8 +1,8 @@
-"""JAX without notes on hardware that nobody asked for.
+"""JAX without its notes on missing hardware.
 
 The first call that needs a device makes JAX look for all of them.  libtpu, the CUDA plugin and XLA
-then write to stderr what they did not find, some of them past Python, and a notebook shows it in
-red under the reader's first cell, although tracing needs no accelerator.
+then report to stderr the devices that are missing, some of them bypassing Python.  A notebook shows
+that in red under the reader's first cell, although tracing needs no accelerator.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _LOGGERS = (
 
 @functools.cache
 def look_for_devices() -> None:
-    """Let JAX find its devices, once in a process, and say nothing of those that are not there.
+    """Let JAX find its devices, once in a process, without notes on missing ones.
 
-    Raises FrontendError where it finds none at all; what libraries wrote comes out then.
+    Raises FrontendError if it finds none at all, after printing the libraries' notes.
     """
     import jax
 
@@ -71,7 +71,7 @@ def _no_records() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _kept_back() -> Iterator[list[str]]:
-    """Keep back what libraries write to file descriptor 2; the list holds it afterwards."""
+    """Capture the libraries' output to file descriptor 2; the list holds it afterwards."""
     written: list[str] = []
     with contextlib.ExitStack() as stack:
         try:

@@ -1,4 +1,4 @@
-"""Which values of a traced function are typed random keys, as ``ir.random_keys`` asks."""
+"""Find the typed random keys among the values of a traced function, for ``ir.random_keys``."""
 
 from __future__ import annotations
 
@@ -8,45 +8,46 @@ from typing import Any
 from toast_lab.ir.random_keys import Keys
 
 
-def is_key(x: Any) -> bool:
+def is_key(value: Any) -> bool:
     """Are the elements of an array (or of what only has shape and type) typed random keys?"""
     import jax
 
-    dtype = getattr(x, "dtype", None)
+    dtype = getattr(value, "dtype", None)
     return dtype is not None and bool(jax.numpy.issubdtype(dtype, jax.dtypes.prng_key))
 
 
-def data_struct(x: Any) -> Any:
-    """Shape and type of the data of keys; of anything else its own."""
+def data_struct(value: Any) -> Any:
+    """Shape and type of the data of keys; any other value as it is."""
     import jax
 
-    return (
-        jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(x.shape, x.dtype))
-        if is_key(x)
-        else x
-    )
+    if not is_key(value):
+        return value
+    return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(value.shape, value.dtype))
 
 
-def words_of(x: Any) -> tuple[int, ...]:
+def words_of(value: Any) -> tuple[int, ...]:
     """Shape of the data of one key of this type: ``(2,)`` of the default kind."""
     import jax
 
-    return tuple(data_struct(jax.ShapeDtypeStruct((), x.dtype)).shape)
+    return tuple(data_struct(jax.ShapeDtypeStruct((), value.dtype)).shape)
 
 
 def keys_of(jaxpr: Any, arguments: Sequence[Any]) -> Keys | None:
     """The random keys among a function's arguments and within its jaxpr; None if there are none."""
     words: dict[Any, tuple[int, ...]] = {}
 
-    def of(x: Any) -> tuple[int, ...]:
-        if x.dtype not in words:
-            words[x.dtype] = words_of(x)
-        return words[x.dtype]
+    def of(argument: Any) -> tuple[int, ...]:
+        if argument.dtype not in words:
+            words[argument.dtype] = words_of(argument)
+        return words[argument.dtype]
 
     inside = {(tuple(map(int, aval.shape)), of(aval)) for aval in _avals(jaxpr) if is_key(aval)}
     if not inside:
         return None
-    return Keys(tuple(len(of(x)) if is_key(x) else 0 for x in arguments), frozenset(inside))
+    return Keys(
+        tuple(len(of(argument)) if is_key(argument) else 0 for argument in arguments),
+        frozenset(inside),
+    )
 
 
 def _avals(jaxpr: Any) -> Iterator[Any]:
@@ -55,14 +56,14 @@ def _avals(jaxpr: Any) -> Iterator[Any]:
 
     waiting, seen = [jaxpr], set[int]()
     while waiting:
-        here = waiting.pop()
-        here = getattr(here, "jaxpr", here)
-        if id(here) in seen:
+        current = waiting.pop()
+        current = getattr(current, "jaxpr", current)
+        if id(current) in seen:
             continue
-        seen.add(id(here))
-        for variable in (*here.constvars, *here.invars):
+        seen.add(id(current))
+        for variable in (*current.constvars, *current.invars):
             yield variable.aval
-        for eqn in here.eqns:
+        for eqn in current.eqns:
             for variable in eqn.outvars:
                 yield variable.aval
             parts = list(eqn.params.values())

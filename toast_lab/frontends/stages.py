@@ -1,6 +1,6 @@
-"""Where loading stands, for whoever shows it: tracing, lowering, reading.
+"""The stages of loading, for progress displays: tracing, lowering, reading.
 
-A listener is asked for explicitly, since a child that traces may have a protocol of its own with
+A listener is installed explicitly, since a child that traces may have a protocol of its own with
 its parent.
 """
 
@@ -13,17 +13,14 @@ _LISTENERS: list[Callable[[str], None]] = []
 
 
 def tell(stage: str) -> None:
-    """Say that a stage begins."""
+    """Tell the listeners that a stage begins."""
     for listener in _LISTENERS:
         listener(stage)
 
 
 @contextlib.contextmanager
 def listening(listener: Callable[[str], None]) -> Iterator[None]:
-    """Call ``listener`` with every stage that begins within the block.
-
-    Stages count in any thread of this process.
-    """
+    """Call ``listener`` with every stage that begins within the block, in any thread."""
     _LISTENERS.append(listener)
     try:
         yield

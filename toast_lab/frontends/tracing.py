@@ -1,7 +1,6 @@
 """``from_jax``: a JAX function becomes a ``Model``.
 
-What the caller's arguments are made of is ``arguments.py``'s business; here the function is traced
-and lowered.
+``arguments.py`` takes the caller's arguments apart; this module traces and lowers the function.
 """
 
 from __future__ import annotations
@@ -29,24 +28,24 @@ def from_jax(
 
     Modules of flax (linen and nnx), equinox and haiku are taken as their users write them:
     ``from_jax(model.apply, variables, x)``, ``from_jax(nnx.jit(step), model, optimizer, batch)``,
-    ``from_jax(eqx.filter_jit(step), model, x)``, ``from_jax(model, x)``.  Leaves that are no arrays
-    are bound, and what the function changes in an nnx module is a result of its own, with the path
-    of the variable; see ``arguments``.
+    ``from_jax(eqx.filter_jit(step), model, x)``, ``from_jax(model, x)``.  Leaves other than arrays
+    are bound, and each variable that the function changes in an nnx module is a further result,
+    named by its path; see ``arguments``.
 
     Args:
-        fn: any function that ``jax.jit`` accepts, jitted or not; of a jitted one static and donated
-            arguments stay so.
-        args: pytrees of arrays or ShapeDtypeStructs; only shapes and types are looked at.
+        fn: any function that ``jax.jit`` accepts, jitted or not; static and donated arguments of a
+            jitted one stay so.
+        args: pytrees of arrays or ShapeDtypeStructs; only shapes and types count.
         donate_argnums: positions whose buffers the results may reuse, as for ``jax.jit``.
         name: name for listings, the function's own by default.
         dim_names: names for argument dims by path or last key,
             ``{"wq": ("d_model", "heads", "key")}``.
-        keywords: further arguments, by name.  For those that are called like an option here,
-            ``functools.partial``.
+        keywords: further arguments by name.  Use ``functools.partial`` for those that have the name
+            of an option of this function.
 
     Raises:
-        FrontendError: ``fn`` does not trace (with the user's line), an argument is no array for
-            JAX, or ``fn`` calls back to the host (all offenders are listed).
+        FrontendError: ``fn`` does not trace (with the user's line), an argument is not an array
+            for JAX, or ``fn`` calls back to the host (all offenders are listed).
     """
     start_early()  # beside the tracing, the kernels of a first search
     look_for_devices()
@@ -81,11 +80,11 @@ def trace(
             f"{user_code.short(error)}{user_code.line(error)}{bound}"
         ) from error
     result = lowered.out_info[0] if taken.changed else lowered.out_info
-    found, _ = jax.tree_util.tree_flatten_with_path(result)
+    leaves, _ = jax.tree_util.tree_flatten_with_path(result)
     return Traced(
         text,
         [path for paths in taken.paths for path in paths],
-        [*("result" + jax.tree_util.keystr(path) for path, _ in found), *taken.changed],
+        [*("result" + jax.tree_util.keystr(path) for path, _ in leaves), *taken.changed],
         [i in taken.donated for i, paths in enumerate(taken.paths) for _ in paths],
         (jax.tree_util.tree_structure(taken.given), jax.tree_util.tree_structure(lowered.out_info)),
         (*taken.notes, *refused, *_closed_over(traced)),
@@ -95,10 +94,7 @@ def trace(
 
 
 def _lowered(taken: arguments.Arguments) -> tuple[Any, Any, list[str]]:
-    """(traced, lowered, notes).
-
-    The shardings that a jitted function gives its arguments stay on them.
-    """
+    """(traced, lowered, notes), with the argument shardings of a jitted function if they work."""
     import jax
 
     notes: list[str] = []
@@ -129,15 +125,12 @@ _LARGE = 2**20  # bytes; smaller tables and masks are nobody's weights
 
 
 def _closed_over(traced: Any) -> list[str]:
-    """A note if the function closes over weights.
-
-    Constants are part of the program and not sharded.
-    """
-    sizes = [int(c.nbytes) for c in getattr(traced.jaxpr, "consts", ()) if hasattr(c, "nbytes")]
+    """A note if the function closes over weights, which as constants are not sharded."""
+    constants = getattr(traced.jaxpr, "consts", ())
+    sizes = [int(constant.nbytes) for constant in constants if hasattr(constant, "nbytes")]
     if sum(sizes) < _LARGE:
         return []
     return [
         f"the function closes over {len(sizes)} arrays with {sum(sizes) / 1e6:.1f} MB, which are "
-        "constants of the "
-        "program and stay whole on every device: pass weights as arguments"
+        "constants of the program and stay whole on every device: pass weights as arguments"
     ]

@@ -1,4 +1,4 @@
-"""What to say about the user's functions and the errors they raise."""
+"""Names of the user's functions and texts for the errors that they raise."""
 
 from __future__ import annotations
 
@@ -31,18 +31,13 @@ def short(error: BaseException) -> str:
 
 
 def line(error: BaseException) -> str:
-    """The innermost line of the user's code in a traceback, as ``" (file.py:12: text)"``.
-
-    It is empty if there is none.
-    """
+    """The innermost line of the user's code, as ``" (file.py:12: text)"``; empty if none."""
     frames = [
-        f
-        for f in traceback.extract_tb(error.__traceback__)
-        if not any(s in f.filename for s in _LIBRARIES)
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not any(part in frame.filename for part in _LIBRARIES)
     ]
-    return (
-        f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}: "
-        f"{(frames[-1].line or '').strip()})"
-        if frames
-        else ""
-    )
+    if not frames:
+        return ""
+    frame = frames[-1]
+    return f" ({Path(frame.filename).name}:{frame.lineno}: {(frame.line or '').strip()})"

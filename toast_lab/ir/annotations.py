@@ -1,10 +1,8 @@
 """Shardings that a user has written into a program.
 
-``Problem.keep_annotations`` makes pins of them.
-
 ``jax.lax.with_sharding_constraint`` leaves an ``sdy.sharding_constraint`` op, ``in_shardings`` and
 ``out_shardings`` leave attributes on the arguments and results of @main.  Analysis and searches do
-not look at any of them.
+not look at any of them, until ``Problem.keep_annotations`` turns them into pins.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ class Annotation(NamedTuple):
     spec: tuple[tuple[str, ...], ...]  #: mesh axes per dim; a dim that may get more ends in ``"*"``
     replicated: tuple[str, ...]  #: axes that are on no dim, the open ones included
     kind: str  #: "argument", "result", "constraint" (an op that does nothing else) or "op"
-    trouble: str = ""  #: why no plan can say the same; empty if one can
+    trouble: str = ""  #: why no plan can express it; empty if one can
 
     def __str__(self) -> str:
         dims = ", ".join("+".join(dim) or "-" for dim in self.spec)
@@ -42,5 +40,4 @@ def annotations_of(program: Any) -> tuple[Annotation, ...]:
     """
     for inner in ("analysis", "program"):
         program = getattr(program, inner, program)
-    found: tuple[Annotation, ...] = program.annotations
-    return found
+    return tuple(program.annotations)

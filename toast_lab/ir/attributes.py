@@ -1,6 +1,6 @@
-"""What an op's attributes and types say: element types, FLOPs, a text for people.
+"""Read an op's attributes and types: element types, FLOPs, the details that listings print.
 
-``op_kinds`` says which function concerns which kind.  jaxlib is imported where an op is read, see
+``op_kinds`` says which function serves which kind.  jaxlib is imported where an op is read, see
 ``own_rules``.
 """
 
@@ -45,7 +45,7 @@ class Tensor(NamedTuple):
 
 
 def tensor(mlir_type: Any) -> Tensor:
-    """Read an MLIR type; what is no tensor has rank 0.  Raises FrontendError on dynamic shapes."""
+    """Read an MLIR type; all but tensors have rank 0.  Raises FrontendError on dynamic shapes."""
     from toast_lab._jaxlib import ir
 
     if not isinstance(mlir_type, ir.RankedTensorType):
@@ -65,7 +65,7 @@ def dot_flops(op: Any, rule: Rule, results: list[Tensor]) -> float:
 
 
 def ragged_dot_flops(op: Any, rule: Rule, results: list[Tensor]) -> float:
-    """As many as if each row of the left side met one group of the right side, which it does."""
+    """Each row of the left side is multiplied by one group of the right side."""
     left, right = (tensor(operand.type).shape for operand in list(op.operands)[:2])
     used = set(own_rules.ragged_dims(op, "rhs_group_dimensions"))
     for name in ("batching", "contracting"):
@@ -75,10 +75,7 @@ def ragged_dot_flops(op: Any, rule: Rule, results: list[Tensor]) -> float:
 
 
 def convolution_flops(op: Any, rule: Rule, results: list[Tensor]) -> float:
-    """Flops of a convolution: a multiplication and an addition per element and kernel entry.
-
-    Each element of the result counts with its part of the kernel.
-    """
+    """A multiplication and an addition per element of the result and kernel entry that it meets."""
     kernel = tensor(op.operands[1].type).shape
     match = re.search(r"x\[([^\]]*)\]->", str(op.attributes["dimension_numbers"]))
     output_features = 1
@@ -90,8 +87,8 @@ def convolution_flops(op: Any, rule: Rule, results: list[Tensor]) -> float:
 _SPLAT = re.compile(r"^dense<([^<>\[\]\"]+)> : ")
 
 
-# MLIR prints what has no decimal form as bits: infinities and the usual NaN of f64, f32, bf16 and
-# f16.
+# MLIR prints numbers without a decimal form as bits: infinities and the usual NaN of f64, f32,
+# bf16 and f16.
 _BITS = {
     **dict.fromkeys(("0xFFF0000000000000", "0xFF800000", "0xFF80", "0xFC00"), "-inf"),
     **dict.fromkeys(("0x7FF0000000000000", "0x7F800000", "0x7F80", "0x7C00"), "inf"),
@@ -100,7 +97,7 @@ _BITS = {
 
 
 def _literal(attribute: str) -> str:
-    """The value of a constant whose elements are all alike, as people write it; empty otherwise."""
+    """The value of a constant whose elements are all equal, as people write it; empty otherwise."""
     match = _SPLAT.match(attribute)
     if not match:
         return ""
@@ -116,13 +113,16 @@ def _literal(attribute: str) -> str:
 def slice_detail(operation: Any, monoid: str) -> str:
     """The dims that a slice cuts, as ``dim:start:limit``, with the stride where it is not 1."""
     starts, limits, strides = (
-        [int(t) for t in re.findall(r"-?\d+", str(operation.attributes[key]).split(":", 1)[-1])]
+        [
+            int(number)
+            for number in re.findall(r"-?\d+", str(operation.attributes[key]).split(":", 1)[-1])
+        ]
         for key in ("start_indices", "limit_indices", "strides")
     )
     shape = tensor(operation.operands[0].type).shape
     return ",".join(
-        f"{d}:{start}:{limit}" + (f":{stride}" if stride != 1 else "")
-        for d, (start, limit, stride, size) in enumerate(
+        f"{dim}:{start}:{limit}" + (f":{stride}" if stride != 1 else "")
+        for dim, (start, limit, stride, size) in enumerate(
             zip(starts, limits, strides, shape, strict=True)
         )
         if (start, limit, stride) != (0, size, 1)
@@ -141,7 +141,7 @@ def precision(operation: Any, monoid: str) -> str:
 
 
 def constant_detail(operation: Any, monoid: str) -> str:
-    """The one number that all elements of a constant are, empty if they differ."""
+    """The number that all elements of a constant equal, empty if they differ."""
     from toast_lab._jaxlib import constant_text
 
     return _literal(constant_text(operation))
@@ -153,12 +153,12 @@ def convert_detail(operation: Any, monoid: str) -> str:
 
 
 def reduce_detail(operation: Any, monoid: str) -> str:
-    """``1,add``: the dims that it sums over, and how."""
+    """``1,add``: the dims that it reduces, and how."""
     return ",".join([*_attribute_texts(operation, "dimensions"), monoid])
 
 
 def detail_of(key: str) -> Callable[[Any, str], str]:
-    """What says the attribute ``key`` of an op, empty where the op does not carry it."""
+    """A function that prints the attribute ``key`` of an op, empty where it has none."""
 
     def detail(operation: Any, monoid: str) -> str:
         return "".join(_attribute_texts(operation, key))

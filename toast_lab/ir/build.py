@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,10 +14,43 @@ from toast_lab.ir.op_kinds import is_constant, op_kind
 from toast_lab.ir.stacked import stacked_factors
 
 
+class Origin(NamedTuple):
+    """Where in the user's source an op comes from."""
+
+    location: str = ""  #: "file.py:12", innermost frame first, frames joined by " < "
+    name_stack: str = ""
+    frame: source_names.Frame | None = None  #: the range of its expression
+    variable: str = ""  #: the variable or argument path that holds its result
+
+
+class NewOp(NamedTuple):
+    """One op to be added to a program."""
+
+    kind: str
+    operands: list[int]  #: values that it uses
+    results: list[Tensor]
+    rule: rules.Rule
+    origin: Origin
+    detail: str = ""
+    monoid: int = 0  #: index into MONOIDS
+    flops: float = 0.0
+    #: The op whose factors ``rule`` refers to, -1: its own.  That op may be added later; ``rule``
+    #: then brings no factors.
+    owner: int = -1
+    region: int = -1  #: innermost region, -1 outside all
+
+    @property
+    def cost_class(self) -> int:
+        """Index into CLASSES; an op of unknown kind without a rule is opaque."""
+        cost_class = op_kind(self.kind).cost_class
+        return p.OPAQUE if self.rule.missing and cost_class == p.ELEMENTWISE else cost_class
+
+
 class Builder:
-    """Grows the arrays of a Program op by op."""
+    """Grows the arrays that number values, uses and factors; ``finish`` makes the others."""
 
     def __init__(self) -> None:
+        self.ops: list[NewOp] = []
         self.shape_ptr = [0]
         self.use_dim_ptr = [0]
         self.use_ptr = [0]
@@ -27,49 +60,18 @@ class Builder:
         self.tensor: list[Tensor] = []
         self.value_op: list[int] = []
         self.constant: list[bool] = []
-        self.variable: list[str] = []
-        self.frame: list[source_names.Frame | None] = []  # per value, where its expression stands
-        self.kind: list[str] = []
-        self.monoid: list[int] = []
-        self.flops: list[float] = []
-        self.location: list[int] = []
-        self.locations: dict[str, int] = {}
-        self.name_stack: list[str] = []
-        self.detail: list[str] = []
         self.use_value: list[int] = []
         self.factor_size: list[int] = []
         self.factor_class: list[int] = []
         self.use_dim: list[tuple[int, ...]] = []
         self.def_dim: list[tuple[int, ...]] = []
-        self.missing: list[tuple[int, str]] = []
-        self.owner: list[int] = []
-        self.region: list[int] = []
-        # By owner to come: rows of use_dim that want its factors
+        # By an owner that is still to come: the rows of use_dim that refer to its factors
         self.waiting: dict[int, list[tuple[int, int]]] = {}
 
-    def add(
-        self,
-        kind: str,
-        operands: list[int],
-        results: list[Tensor],
-        rule: rules.Rule,
-        *,
-        location: str = "",
-        variable: str = "",
-        frame: source_names.Frame | None = None,
-        name_stack: str = "",
-        detail: str = "",
-        monoid: int = 0,
-        flops: float = 0.0,
-        owner: int = -1,
-        region: int = -1,
-    ) -> list[int]:
-        """Add one op and give the values it makes.
-
-        With an ``owner`` the rule's factors are that op's, which may be added later; ``rule`` then
-        brings none itself.
-        """
-        op, base = len(self.kind), len(self.factor_size)
+    def add(self, new: NewOp) -> range:
+        """Add one op; returns the values that it defines."""
+        op, base = len(self.ops), len(self.factor_size)
+        rule, owner = new.rule, new.owner
         if owner >= 0:
             base = self.factor_ptr[owner] if owner < op else 0
             if owner > op:
@@ -77,52 +79,44 @@ class Builder:
                 self.waiting.setdefault(owner, []).append(
                     (start, start + sum(len(dims) for dims in rule.operands))
                 )
-        self.owner.append(owner if owner >= 0 else op)
-        self.region.append(region)
-        self.kind.append(kind)
-        self.monoid.append(monoid)
-        self.flops.append(flops)
-        self.location.append(self.locations.setdefault(location, len(self.locations)))
-        self.name_stack.append(name_stack)
-        self.detail.append(detail)
-        if rule.missing:
-            self.missing.append((op, rule.missing))
-        constant = is_constant(kind) or (
-            bool(operands)
-            and all(self.constant[v] for v in operands)
-            and op_kind(kind).cost_class not in (p.OPAQUE, p.CONTROL)
-        )
+        self.ops.append(new)
+
+        def numbered(dims: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+            return [tuple(base + factor for factor in factors) for factors in dims]
+
         for start, end in self.waiting.pop(op, ()):
-            self.use_dim[start:end] = [
-                tuple(base + f for f in dim) for dim in self.use_dim[start:end]
-            ]
+            self.use_dim[start:end] = numbered(self.use_dim[start:end])
         self.factor_size.extend(rule.sizes)
-        # A reduction whose combiner is unknown cannot be split: its partial results cannot be
-        # combined.
+        # A reduction with an unknown combiner cannot be split: nothing combines its partial
+        # results.
         self.factor_class.extend(
-            p.NEED_REPLICATION if c == p.REDUCTION and not monoid else c for c in rule.classes
+            p.NEED_REPLICATION if role == p.REDUCTION and not new.monoid else role
+            for role in rule.classes
         )
         self.factor_ptr.append(len(self.factor_size))
-        for value, dims in zip(operands, rule.operands, strict=True):
+        for value, dims in zip(new.operands, rule.operands, strict=True):
             self.use_value.append(value)
-            self.use_dim.extend(tuple(base + f for f in dim) for dim in dims)
+            self.use_dim.extend(numbered(dims))
             self.use_dim_ptr.append(len(self.use_dim))
         self.use_ptr.append(len(self.use_value))
-        made = []
-        for i, (tensor, dims) in enumerate(zip(results, rule.results, strict=True)):
-            made.append(len(self.tensor))
+        constant = is_constant(new.kind) or (
+            bool(new.operands)
+            and all(self.constant[value] for value in new.operands)
+            and op_kind(new.kind).cost_class not in (p.OPAQUE, p.CONTROL)
+        )
+        for tensor, dims in zip(new.results, rule.results, strict=True):
             self.tensor.append(tensor)
             self.value_op.append(op)
-            self.constant.append(constant and kind != "argument")
-            self.variable.append(
-                variable if len(results) == 1 or not variable else f"{variable}_{i}"
-            )
-            self.frame.append(frame)
+            self.constant.append(constant)
             self.shape.extend(tensor.shape)
             self.shape_ptr.append(len(self.shape))
-            self.def_dim.extend(tuple(base + f for f in dim) for dim in dims)
+            self.def_dim.extend(numbered(dims))
         self.result_ptr.append(len(self.tensor))
-        return made
+        return self.results(op)
+
+    def results(self, op: int) -> range:
+        """Values that ``op`` defines."""
+        return range(self.result_ptr[op], self.result_ptr[op + 1])
 
 
 def finish(
@@ -146,70 +140,78 @@ def finish(
     def ints(values: Sequence[int], dtype: Any = np.int32) -> np.ndarray:
         return np.asarray(values, dtype=dtype)
 
-    classes = [op_kind(kind).cost_class for kind in build.kind]
-    missing_ops = {op for op, _ in build.missing}
-    classes = [
-        p.OPAQUE if o in missing_ops and c == p.ELEMENTWISE else c for o, c in enumerate(classes)
-    ]
+    ops = build.ops
+    locations: dict[str, int] = {}
+    op_regions = ints([op.region for op in ops])
     return p.Program(
         name=name,
         shape_ptr=ints(build.shape_ptr),
         shape=ints(build.shape, np.int64),
-        itemsize=ints([itemsize(t.element) for t in build.tensor]),
+        itemsize=ints([itemsize(tensor.element) for tensor in build.tensor]),
         value_op=ints(build.value_op),
         value_is_constant=np.asarray(build.constant, dtype=bool),
-        value_dtype=tuple(t.element for t in build.tensor),
-        value_name=_unique(_last_of_expression(build)),
-        kind=tuple(build.kind),
-        op_class=ints(classes),
+        value_dtype=tuple(tensor.element for tensor in build.tensor),
+        value_name=_unique(_source_names(build)),
+        kind=tuple(op.kind for op in ops),
+        op_class=ints([op.cost_class for op in ops]),
         result_ptr=ints(build.result_ptr),
         use_ptr=ints(build.use_ptr),
         use_value=ints(build.use_value),
-        monoid=ints(build.monoid),
-        flops=np.asarray(build.flops, dtype=np.float64),
-        trips=trips[ints(build.region)],
-        owner=ints(build.owner),
-        region=ints(build.region),
-        location=ints(build.location),
-        locations=tuple(build.locations),
-        name_stack=tuple(build.name_stack),
-        detail=tuple(build.detail),
+        monoid=ints([op.monoid for op in ops]),
+        flops=np.asarray([op.flops for op in ops], dtype=np.float64),
+        trips=trips[op_regions],
+        owner=ints([op.owner if op.owner >= 0 else number for number, op in enumerate(ops)]),
+        region=op_regions,
+        location=ints([locations.setdefault(op.origin.location, len(locations)) for op in ops]),
+        locations=tuple(locations),
+        name_stack=tuple(op.origin.name_stack for op in ops),
+        detail=tuple(op.detail for op in ops),
         regions=regions,
         factor_ptr=ints(build.factor_ptr),
         factor_size=ints(build.factor_size, np.int64),
         factor_class=ints(build.factor_class),
         use_dim_ptr=ints(build.use_dim_ptr),
-        use_dim_factor=ints([d[0] for d in build.use_dim]),
+        use_dim_factor=ints([factors[0] for factors in build.use_dim]),
         use_dim_factors=tuple(build.use_dim),
-        def_dim_factor=ints([d[0] for d in build.def_dim]),
+        def_dim_factor=ints([factors[0] for factors in build.def_dim]),
         def_dim_minor=tuple(build.def_dim),
         hidden=np.zeros(len(build.shape), dtype=bool),
         n_arguments=n_arguments,
         outputs=ints(outputs),
         output_paths=output_paths,
         donated=np.asarray(donated, dtype=bool),
-        missing_rules=tuple(build.missing),
+        missing_rules=tuple(
+            (number, op.rule.missing) for number, op in enumerate(ops) if op.rule.missing
+        ),
     )
 
 
-def _last_of_expression(build: Builder) -> list[str]:
-    """Variable names, kept only on the last op of the expression that was assigned."""
-    inner = set()
-    for op in range(len(build.kind)):
-        made = range(build.result_ptr[op], build.result_ptr[op + 1])
-        for use in build.use_value[build.use_ptr[op] : build.use_ptr[op + 1]]:
-            if made and build.frame[use] is not None and build.frame[use] == build.frame[made[0]]:
-                inner.add(use)
-    return ["" if v in inner else name for v, name in enumerate(build.variable)]
+def _source_names(build: Builder) -> list[str]:
+    """Variable name of each value, kept only on the last op of the expression assigned to it."""
+    frames = [build.ops[op].origin.frame for op in build.value_op]
+    inner = {
+        used
+        for op in build.ops
+        if op.results and op.origin.frame is not None
+        for used in op.operands
+        if frames[used] == op.origin.frame
+    }
+    names = []
+    for number, op in enumerate(build.ops):
+        variable = op.origin.variable
+        for position, value in enumerate(build.results(number)):
+            suffix = f"_{position}" if variable and len(op.results) > 1 else ""
+            names.append("" if value in inner else variable + suffix)
+    return names
 
 
 def _unique(names: list[str]) -> tuple[str, ...]:
-    """Number repeated names, and values without one by their position."""
+    """Number repeated names, and name values without one by their position."""
     seen: dict[str, int] = {}
-    out = []
-    for i, name in enumerate(names):
+    unique = []
+    for position, name in enumerate(names):
         if not name:
-            out.append(f"%{i}")
+            unique.append(f"%{position}")
             continue
         count = seen.get(name, 0)
         seen[name] = count + 1
@@ -218,5 +220,5 @@ def _unique(names: list[str]) -> tuple[str, ...]:
             count += 1
             candidate = f"{name}_{count}"
         seen.setdefault(candidate, 1)
-        out.append(candidate)
-    return tuple(out)
+        unique.append(candidate)
+    return tuple(unique)

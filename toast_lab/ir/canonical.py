@@ -2,8 +2,8 @@
 
 Calls are inlined (each call site gets its own copy, hence its own names), dead ops are dropped and
 only ``@main`` is left.  Fourier transforms that annotating put into manual computations are taken
-out of them.  The printed result is the text that every later stage refers to, op by op, in order;
-brought into this form once more, it stays as it is.
+out of them.  Every later stage refers to the printed result, op by op, in order.  Canonicalising it
+again changes nothing.
 """
 
 from __future__ import annotations
@@ -19,56 +19,54 @@ from toast_lab.ir.loops import has_loops, slim_loops
 
 def functions(module: ir.Module) -> dict[str, Any]:
     """Functions of the module by symbol name."""
-    found = {}
-    for op in module.body.operations:
-        if op.operation.name == "func.func":
-            found[ir.StringAttr(op.attributes["sym_name"]).value] = op
-    return found
+    return {
+        ir.StringAttr(op.attributes["sym_name"]).value: op
+        for op in module.body.operations
+        if op.operation.name == "func.func"
+    }
 
 
 def main_function(module: ir.Module) -> Any:
     """``@main``, or the only public function."""
-    found = functions(module)
-    if "main" in found:
-        return found["main"]
+    by_name = functions(module)
+    if "main" in by_name:
+        return by_name["main"]
     public = [
-        f
-        for f in found.values()
-        if "sym_visibility" not in f.attributes
-        or ir.StringAttr(f.attributes["sym_visibility"]).value == "public"
+        function
+        for function in by_name.values()
+        if "sym_visibility" not in function.attributes
+        or ir.StringAttr(function.attributes["sym_visibility"]).value == "public"
     ]
     if len(public) == 1:
         return public[0]
     raise FrontendError(
         f"the module has no function @main and {len(public)} public functions "
-        f"({', '.join(sorted(found)) or 'none'}); keep exactly one public function or name it main"
+        f"({', '.join(sorted(by_name)) or 'none'}); keep exactly one public function, "
+        "or name it main"
     )
 
 
 def canonicalise(module: ir.Module) -> ir.Module:
     """Inline every call into ``@main``, drop the other functions and the dead ops.  In place."""
     with module.context, ir.Location.unknown(module.context):
-        found = functions(module)
+        by_name = functions(module)
         main = main_function(module)
-        _expand(main, found, set(), [])
+        _expand(main, by_name, set(), [])
         _drop_marks(main)
         for block in blocks(main):
             if has_loops(block):
                 slim_loops(block)
             else:
                 drop_dead(block)
-        kept = _still_named(main, found)
-        for name, function in found.items():
+        kept = _still_named(main, by_name)
+        for name, function in by_name.items():
             if function.operation != main.operation and name not in kept:
                 function.operation.erase()
     return module
 
 
-def _still_named(main: Any, found: dict[str, Any]) -> set[str]:
-    """Functions that custom calls name in their attributes.
-
-    One such is the comparator of an approximate top-k.
-    """
+def _still_named(main: Any, by_name: dict[str, Any]) -> set[str]:
+    """Functions that custom calls name in their attributes, as the comparator of an ApproxTopK."""
     kept: set[str] = set()
     waiting = [main]
     while waiting:
@@ -77,19 +75,19 @@ def _still_named(main: Any, found: dict[str, Any]) -> set[str]:
                 if short_kind(op) == "custom_call" and "called_computations" in op.attributes:
                     for symbol in ir.ArrayAttr(op.attributes["called_computations"]):
                         name = ir.FlatSymbolRefAttr(symbol).value
-                        if name in found and name not in kept:
+                        if name in by_name and name not in kept:
                             kept.add(name)
-                            waiting.append(found[name])
+                            waiting.append(by_name[name])
                 if len(op.operation.regions):
                     waiting.append(op)
     return kept
 
 
 def _drop_marks(function: Any) -> None:
-    """Take out what annotating an earlier copy put around ops.
+    """Take out the marks that annotating an earlier copy put around ops.
 
-    ``custom_call @Sharding`` is forwarded (one of them makes XLA leave Shardy, and with it every
-    plan, aside), and transforms come out of their manual computations.
+    ``custom_call @Sharding`` is forwarded, since a single one makes XLA ignore Shardy and with it
+    every plan.  Transforms come out of their manual computations.
     """
     for block in blocks(function):
         for op in list(block.operations):
@@ -102,7 +100,7 @@ def _drop_marks(function: Any) -> None:
                 _drop_marks(op)
 
 
-def _expand(function: Any, found: dict[str, Any], done: set[str], stack: list[str]) -> None:
+def _expand(function: Any, by_name: dict[str, Any], done: set[str], stack: list[str]) -> None:
     name = ir.StringAttr(function.attributes["sym_name"]).value
     if name in done:
         return
@@ -112,29 +110,29 @@ def _expand(function: Any, found: dict[str, Any], done: set[str], stack: list[st
             "sharded"
         )
     for block in blocks(function):
-        _expand_block(block, found, done, [*stack, name])
+        _expand_block(block, by_name, done, [*stack, name])
     done.add(name)
 
 
-def _expand_block(block: Any, found: dict[str, Any], done: set[str], stack: list[str]) -> None:
+def _expand_block(block: Any, by_name: dict[str, Any], done: set[str], stack: list[str]) -> None:
     for op in list(block.operations):
         kind = op.operation.name
         if kind in ("func.call", "stablehlo.composite"):
             key = "callee" if kind == "func.call" else "decomposition"
             callee_name = ir.FlatSymbolRefAttr(op.attributes[key]).value
-            if callee_name not in found:
+            if callee_name not in by_name:
                 raise FrontendError(f"call of @{callee_name}, which the module does not define")
-            _expand(found[callee_name], found, done, stack)
-            _inline(op, found[callee_name])
+            _expand(by_name[callee_name], by_name, done, stack)
+            _inline(op, by_name[callee_name])
         else:
             for inner in blocks(op):
-                _expand_block(inner, found, done, stack)
+                _expand_block(inner, by_name, done, stack)
 
 
 def _inline(call: Any, callee: Any) -> None:
     operation = call.operation
     with ir.InsertionPoint(call):
-        made = inline_call(callee.operation, list(operation.operands), operation.location)
-    for result, value in zip(operation.results, made, strict=True):
+        values = inline_call(callee.operation, list(operation.operands), operation.location)
+    for result, value in zip(operation.results, values, strict=True):
         result.replace_all_uses_with(value)
     operation.erase()

@@ -36,14 +36,24 @@ def operations(root: Any) -> Iterator[Any]:
         waiting.extend(reversed(inner))
 
 
+def terminator(block: Any) -> Any:
+    """The last operation of a block."""
+    return block.operations[len(block.operations) - 1].operation
+
+
+def is_used(operation: Any) -> bool:
+    """Does anything use a result of ``operation``?"""
+    return any(True for result in operation.results for _ in result.uses)
+
+
 def drop_dead(block: Any) -> None:
-    """Drop ops of no use, last first, also inside loops and branches; a loop's own values stay."""
+    """Drop unused ops, last first, also inside loops and branches; the loops' own values stay."""
     for op in reversed(list(block.operations)):
         operation = op.operation
         kind = short_kind(op)
         if kind in TERMINATORS or not len(operation.results):
             continue
-        if any(True for result in operation.results for _ in result.uses) or has_side_effect(op):
+        if is_used(operation) or has_side_effect(op):
             if op_kind(kind).control_flow:
                 for inner in blocks(op):
                     drop_dead(inner)

@@ -1,4 +1,4 @@
-"""Fourier transforms in the form that compilers carry out as a plan says.
+"""Fourier transforms in a form that compilers execute as the plan says.
 
 XLA has two faults here (seen with jaxlib 0.10.2 and 0.12.0.1 unless said otherwise):
 
@@ -37,11 +37,11 @@ def run_locally(operation: Any, sharding: Any, ways: Sequence[int], axes: Sequen
     Args:
         operation: the transform.
         sharding: of its operand and of its result, as an attribute.
-        ways: into how many parts that cuts each dim; 1 for the transformed dims.
+        ways: number of parts that it cuts each dim into; 1 for the transformed dims.
         axes: of the mesh.
 
     Returns:
-        What the manual computation gives in place of the transform's result.
+        The manual computation's result, which replaces the transform's.
     """
     operand, result = operation.operands[0], operation.results[0]
     local = _local(operand.type, ways)
@@ -62,10 +62,10 @@ def run_locally(operation: Any, sharding: Any, ways: Sequence[int], axes: Sequen
 def merge_local(operation: Any) -> bool:
     """Replace a manual computation of nothing but a transform by that transform.
 
-    In place; False if it is none.
+    In place; False if it is anything else.
 
-    The transform keeps its sharding as its own.  Left alone are those that split a transformed dim,
-    for each part of which they make a transform of its own.
+    The transform takes over the sharding.  A manual computation that splits a transformed dim
+    stays, for it transforms each part by itself.
     """
     inside = _only_transform(operation) if operation.name == _MANUAL else None
     if inside is None:
@@ -83,8 +83,8 @@ def pin_layouts(module: Any) -> None:
 
     In place; needs a current context.
 
-    Both, since whatever uses the result may have a say in its layout, and a transform's operand has
-    that of its result.
+    Both are pinned: users of the result may choose its layout, and a transform's operand gets the
+    layout of its result.
     """
     for op in [op for op in operations(module.operation) if op.name == KIND]:
         operand, result = op.operands[0], op.results[0]
@@ -118,7 +118,7 @@ def _pin(value: Any, place: Any) -> Any:
 
 
 def is_pin(operation: Any) -> bool:
-    """Does this op do nothing but ask for a memory layout?"""
+    """Does this op only ask for a memory layout?"""
     if operation.name != "stablehlo.custom_call":
         return False
     return bool(ir.StringAttr(operation.attributes["call_target_name"]).value == _LAYOUT)
@@ -134,12 +134,12 @@ def _transform(like: Any, operand: Any, result_type: Any) -> Any:
 
 def _local(tensor: Any, ways: Sequence[int]) -> Any:
     return ir.RankedTensorType.get(
-        [n // w for n, w in zip(tensor.shape, ways, strict=True)], tensor.element_type
+        [size // parts for size, parts in zip(tensor.shape, ways, strict=True)], tensor.element_type
     )
 
 
 def _only_transform(manual: Any) -> Any:
-    """The transform that is all of this manual computation, None if it is not so."""
+    """The only op of this manual computation if that is a transform, else None."""
     (block,) = manual.regions[0].blocks
     inside = [op.operation for op in block.operations if not is_pin(op.operation)]
     if [op.name for op in inside] != [KIND, "sdy.return"] or len(manual.operands) != 1:

@@ -1,16 +1,16 @@
-"""Take out of loops what need not go round in them, before anything is named.
+"""Take out of loops what they need not carry, before anything is named.
 
-* A value that no round and nobody behind the loop needs is dropped (tracing leaves such values
-  where unrolled code would simply not have them: residuals of a causal mask, stacked for all
-  layers, are many gigabytes).
-* A value that every round returns as it came in and that is made of constants alone is read from
+* A value that neither a round nor the code behind the loop needs is dropped.  Tracing leaves such
+  values where unrolled code would not have them: the residuals of a causal mask, stacked for all
+  layers, take many gigabytes.
+* A value that every round returns unchanged and that is made of constants alone is read from
   outside instead.  Each use of a constant counts as its own copy, so that one mask does not tie a
   loop's tensors together.
 
-What is needed is found for the whole function at once, however deeply loops nest: every op is
-looked at once, and so is every value that a loop hands on.  A loop value is one node, which needs
-what it starts with and what a round returns for it; from what the function returns, the needs are
-followed until nothing new is found.
+One pass finds what a whole function needs, however deeply its loops nest: it visits every op once,
+and every value that a loop hands on.  A loop value is one node, which needs its initial value and
+what a round returns for it.  The needs are followed from what the function returns until nothing
+new turns up.
 
 Start reading at ``slim_loops``.
 """
@@ -21,14 +21,21 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from toast_lab._jaxlib import ir
-from toast_lab.ir.dead import TERMINATORS, has_side_effect, operations, short_kind
+from toast_lab.ir.dead import (
+    TERMINATORS,
+    blocks,
+    has_side_effect,
+    operations,
+    short_kind,
+    terminator,
+)
 
 _LOOP = "stablehlo.while"
 _BRANCHES = ("stablehlo.case", "stablehlo.if")
 
 
 def slim_loops(block: Any) -> None:
-    """Slim every loop of a function, whatever it stands in, and drop the dead ops.  In place.
+    """Slim every loop of a function, nested ones too, and drop the dead ops.  In place.
 
     Args:
         block: the function's body.
@@ -53,15 +60,7 @@ def _flow(block: Any) -> Iterator[Any]:
         operation = op.operation
         if operation.name == _LOOP or operation.name in _BRANCHES:
             yield operation
-            inner = [
-                op for region in operation.regions for b in region.blocks for op in b.operations
-            ]
-            waiting.append(iter(inner))
-
-
-def terminator(block: Any) -> Any:
-    """The last operation of a block."""
-    return block.operations[len(block.operations) - 1].operation
+            waiting.append(iter([inner for part in blocks(op) for inner in part.operations]))
 
 
 # -- constants ------------------------------------------------------------------------------------
@@ -87,22 +86,25 @@ def _constant(value: Any, known: dict[Any, bool]) -> bool:
     """Is ``value`` computed from constants alone?  ``known`` is by operation."""
     waiting = [value]
     while waiting:
-        here = waiting[-1]
-        if isinstance(here, ir.BlockArgument) or here.owner in known:
+        latest = waiting[-1]
+        if isinstance(latest, ir.BlockArgument) or latest.owner in known:
             waiting.pop()
             continue
-        operation = here.owner
+        operation = latest.owner
         if len(operation.regions) or operation.name == "stablehlo.custom_call":
             known[operation] = False
             continue
-        made_of = list(operation.operands)
-        if any(isinstance(v, ir.BlockArgument) or known.get(v.owner) is False for v in made_of):
+        operands = list(operation.operands)
+        if any(
+            isinstance(operand, ir.BlockArgument) or known.get(operand.owner) is False
+            for operand in operands
+        ):
             known[operation] = False
             continue
-        more = [v for v in made_of if v.owner not in known]
-        if not more:
+        unknown = [operand for operand in operands if operand.owner not in known]
+        if not unknown:
             known[operation] = True
-        waiting.extend(more)
+        waiting.extend(unknown)
     return not isinstance(value, ir.BlockArgument) and known[value.owner]
 
 
@@ -112,14 +114,16 @@ def _constant(value: Any, known: dict[Any, bool]) -> bool:
 class _Needs:
     """What depends on what, as a graph of numbers, and which of it the function's results need.
 
-    A node is an op, one value that a loop hands on (its start, the bodies' arguments and its result
-    are one), or that a loop or conditional runs at all.
+    A node is an op, a value that a loop hands on (its initial value, the bodies' arguments and its
+    result are one), or the fact that a loop or conditional runs at all.
     """
 
     def __init__(self, block: Any) -> None:
         self.of_value: dict[Any, int] = {}
-        self.of_flow: dict[Any, int] = {}  # loop or conditional -> the node that it runs at all
-        self.loops: list[tuple[int, list[int]]] = []  # that it runs, the values that it hands on
+        self.of_flow: dict[Any, int] = {}  # loop or conditional -> node for whether it runs at all
+        self.loops: list[
+            tuple[int, list[int]]
+        ] = []  # (node of the run, nodes of the values handed on)
         self.needs: list[list[int]] = []
         self.needed: list[bool] = []
         roots: list[int] = []
@@ -140,7 +144,7 @@ class _Needs:
 
     def _nodes(self, values: Iterable[Any]) -> list[int]:
         # A function's arguments have none
-        return [self.of_value[v] for v in values if v in self.of_value]
+        return [self.of_value[value] for value in values if value in self.of_value]
 
     def _number(self, block: Any, outer: int, roots: list[int]) -> None:
         """Add what is in ``block``, which runs if node ``outer`` does (-1: always)."""
@@ -160,9 +164,8 @@ class _Needs:
             elif short_kind(op) not in TERMINATORS:
                 needs = self._nodes(operation.operands)
                 if len(operation.regions):  # what it captures
-                    needs = [
-                        n for inner in operations(operation) for n in self._nodes(inner.operands)
-                    ]
+                    inner = operations(operation)
+                    needs = [node for nested in inner for node in self._nodes(nested.operands)]
                 node = self._node(needs)
                 self.of_value.update((result, node) for result in operation.results)
                 if not len(operation.results) or has_side_effect(op):
@@ -194,8 +197,8 @@ class _Needs:
                 if not self.needed[node]:
                     self.needed[node] = True
                     waiting.extend(self.needs[node])
-            # A loop that runs for its side effects alone stays as it is: one without any value is
-            # not StableHLO.
+            # A loop that runs for its side effects alone keeps its values: StableHLO has no loop
+            # without one.
             for runs, carried in self.loops:
                 if self.needed[runs] and not any(self.needed[node] for node in carried):
                     waiting.extend(carried)
@@ -244,35 +247,30 @@ def _return_only(body: Any, keep: list[int]) -> None:
 
 
 def _rebuild(loop: Any, keep: list[int]) -> None:
-    """Put the same loop with only the values in ``keep`` in its place."""
+    """Replace the loop by one that carries only the values in ``keep``."""
     attributes = {entry.name: entry.attr for entry in loop.attributes}
     with ir.InsertionPoint(loop), loop.location:
-        made = ir.Operation.create(
+        slim_loop = ir.Operation.create(
             loop.name,
             results=[loop.results[i].type for i in keep],
             operands=[loop.operands[i] for i in keep],
             attributes=attributes,
             regions=2,
         )
-    for i, result in zip(keep, made.results, strict=True):
+    for i, result in zip(keep, slim_loop.results, strict=True):
         loop.results[i].replace_all_uses_with(result)
     kept = set(keep)
     for position in (0, 1):
         block = loop.regions[position].blocks[0]
         for i in reversed(range(len(block.arguments))):
             if i not in kept:
-                if _used(block.arguments[i]):  # MLIR ends the whole process here
-                    raise AssertionError(
-                        f"loop value {i} is to be dropped and still used by {_users(block, i)}"
-                    )
+                # MLIR would end the whole process
+                if users := _users(block.arguments[i]):
+                    raise AssertionError(f"loop value {i} is to be dropped, but used by {users}")
                 block.erase_argument(i)
-        block.append_to(made.regions[position])
+        block.append_to(slim_loop.regions[position])
     loop.erase()
 
 
-def _used(value: Any) -> bool:
-    return any(True for _ in value.uses)
-
-
-def _users(block: Any, i: int) -> str:
-    return ", ".join(f"{use.owner.name} ({use.owner.location})" for use in block.arguments[i].uses)
+def _users(value: Any) -> str:
+    return ", ".join(f"{use.owner.name} ({use.owner.location})" for use in value.uses)

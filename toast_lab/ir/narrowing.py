@@ -1,20 +1,20 @@
-"""Where Shardy's rule claims more than is local.
+"""Take back the factors of Shardy's rules that are not local.
 
-Shardy's rules serve propagation: a factor says "shard these dims alike", and the partitioner puts
-in whatever communication that takes.  Ours must say more.  A factor that may be sharded promises
-that the op computed on local shards gives the local shards of its result (pass factor) or partial
-results that the op's monoid combines (reduction factor), with no further communication: that is
-what the steps of a plan consist of and what they are priced as.  The functions here take back each
-factor that breaks the promise, with the reason beside it; two that Shardy holds back although they
-are local are given (windows that do not overlap, right-hand sides of a triangular solve).
-``op_kinds`` says which kind needs which; all of them change the factors' roles in place.  What
-"computed on local shards" means for ops with indices is written in the certification of the rules
-(``tests/certification/rules``), which executes every factor of every kind.
+Shardy's rules serve propagation: a factor says "shard these dims alike", and the partitioner adds
+whatever communication that takes.  Ours promise more.  The op computed on local shards gives the
+local shards of its result (pass factor) or partial results that the op's monoid combines (reduction
+factor), with no further communication; the steps of a plan and their prices rest on it.  Each
+function here takes back the factors that break the promise, and says why.  Two kinds of factors
+that Shardy withholds although they are local are granted: windows that do not overlap, and
+right-hand sides of a triangular solve.  ``op_kinds`` says which kind needs which function; all of
+them change the factors' roles in place.  The certification of the rules
+(``tests/certification/rules``) executes every factor of every kind, and defines "computed on local
+shards" for ops with indices.
 
 jaxlib is imported where an op is read, see ``own_rules``.
 
 Reference: TOAST section 3.1 (the identities I of an op).  Start reading at
-``keep_what_results_carry``.
+``keep_factors_of_results``.
 """
 
 from __future__ import annotations
@@ -34,18 +34,17 @@ def _majors(dims: list[tuple[int, ...]]) -> list[int]:
     return [factors[0] for factors in dims]
 
 
-def keep_what_results_carry(rule: Rule, classes: list[int], generates: bool) -> None:
-    """Keep as pass factors only those that stand on every result.
+def keep_factors_of_results(rule: Rule, classes: list[int], generates: bool) -> None:
+    """Keep as pass factors only those that appear in the operands and in every result.
 
-    With any other, a part of the result would be computed from part of the input.
-
-    Found on reshapes whose sizes share no divisor (3x4 to 4x3 gives each side a factor of its own)
-    and on the rules that JAX writes on linear algebra calls, where only the batch dims are tied.  A
-    factor on results alone has nothing to do with the operands: the op is computed whole and its
-    result sliced, which a plan says anyway; unless the op ``generates`` its dims out of nothing.
+    With a factor of operands alone, a part of the result would be computed from a part of the
+    input.  Reshapes whose sizes share no divisor have such factors (3x4 to 4x3 gives each side its
+    own), and so do the rules that JAX writes on linear algebra calls, which tie only the batch
+    dims.  A factor of results alone slices a result that is computed whole, which a plan expresses
+    anyway, unless the op ``generates`` its dims out of nothing.
     """
     results = [set(_majors(dims)) for dims in rule.results]
-    operands = {f for dims in rule.operands for f in _majors(dims)}
+    operands = {factor for dims in rule.operands for factor in _majors(dims)}
     for factor, role in enumerate(classes):
         if role == p.REDUCTION and any(factor in factors for factors in results):
             classes[factor] = p.NEED_REPLICATION
@@ -56,7 +55,7 @@ def keep_what_results_carry(rule: Rule, classes: list[int], generates: bool) -> 
 
 
 def narrow_call(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
-    """What cannot be computed shard by shard stays whole.
+    """Dims that cannot be computed shard by shard stay whole.
 
     Shardy ties the matrix dims of an eigendecomposition to those of its result, and the sorted dim
     of a top-k to that of its result where k is the whole dim.
@@ -64,15 +63,9 @@ def narrow_call(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
     ours = own_rules.custom_call(*_shapes(op), op)
     if ours is None:
         return
-    ours_local = {
-        (t, d)
-        for t, dims in enumerate(ours.operands)
-        for d, f in enumerate(dims)
-        if ours.classes[f[0]] == p.PASS
-    }
-    for tensor, dims in enumerate(rule.operands):
-        for dim, factors in enumerate(dims):
-            if (tensor, dim) not in ours_local:
+    for dims, our_dims in zip(rule.operands, ours.operands, strict=True):
+        for factors, our_factors in zip(dims, our_dims, strict=True):
+            if ours.classes[our_factors[0]] != p.PASS:
                 classes[factors[0]] = p.NEED_REPLICATION
 
 
@@ -81,7 +74,8 @@ def _shapes(op: Any) -> tuple[Shapes, Shapes]:
 
     def of(values: Any) -> Shapes:
         return [
-            tuple(v.type.shape) if isinstance(v.type, ir.RankedTensorType) else () for v in values
+            tuple(value.type.shape) if isinstance(value.type, ir.RankedTensorType) else ()
+            for value in values
         ]
 
     return of(op.operands), of(op.results)
@@ -92,7 +86,9 @@ def narrow_pad(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
 
     Even low=1, high=-1, which keeps its size, shifts every element into its neighbour's place.
     """
-    rows = zip(*(own_rules.ints(op, f"{k}_padding{e}") or [] for k, e in _PAD_KEYS), strict=True)
+    rows = zip(
+        *(own_rules.ints(op, f"{kind}_padding{end}") or [] for kind, end in _PAD_KEYS), strict=True
+    )
     for factors, amounts in zip(rule.operands[0], rows, strict=True):
         if any(amounts):
             classes[factors[0]] = p.NEED_REPLICATION
@@ -109,23 +105,23 @@ _NEUTRAL: dict[str, Callable[[str], bool]] = {
 def narrow_reduce(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
     """A sum or product can be split only if it starts from zero or one.
 
-    Every shard starts from the init value, and so does XLA's partitioner (seen with jaxlib 0.10.2):
-    a sum over 4 shards with init 5 comes out 15 too large.  Taking an init twice does no harm to
-    max, min, and, or.
+    Every shard starts from the init value, also in XLA's partitioner (seen with jaxlib 0.10.2): a
+    sum over 4 shards with init 5 comes out 15 too large.  Repeating an init does no harm to max,
+    min, and, or.
     """
     half = len(op.operands) // 2
     neutral = _NEUTRAL.get(monoid)
-    if neutral is not None and not all(neutral(splat(v)) for v in list(op.operands)[half:]):
+    if neutral is not None and not all(
+        neutral(splat(initial)) for initial in list(op.operands)[half:]
+    ):
         _no_reduction(classes)
     narrow_bitwise(rule, classes, op, monoid)
 
 
 def narrow_bitwise(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
-    """No collective combines the bits of integers.
+    """No collective combines the bits of integers; for bools, ``and`` and ``or`` are min and max.
 
-    Of bools, ``and`` and ``or`` are a minimum and a maximum.
-
-    XLA's CPU compiler says "unsupported reduction computation", and NCCL has none either.
+    XLA's CPU compiler reports "unsupported reduction computation", and NCCL has no such operation.
     """
     if monoid in ("and", "or") and str(op.results[0].type.element_type) != "i1":
         _no_reduction(classes)
@@ -153,10 +149,7 @@ def narrow_update(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
 
 
 def splat(value: Any) -> str:
-    """The one number of a splat constant as MLIR prints it.
-
-    It is "" if ``value`` is no splat constant.
-    """
+    """The number of a splat constant as MLIR prints it, "" for any other value."""
     from toast_lab._jaxlib import constant_text
 
     owner = value.owner
@@ -184,16 +177,13 @@ def _number(text: str) -> complex | None:
 
 
 def combiner(region: Any) -> str:
-    """The StableHLO op that the body of a reduction or scatter applies to its arguments.
-
-    It is "" if the body does more.
-    """
+    """The StableHLO op that the body of a reduction or scatter consists of, "" if it does more."""
     block = region.blocks[0]
     ops = list(block.operations)
     if len(ops) != 2 or len(block.arguments) != 2:
         return ""
     first, last = ops[0].operation, ops[1].operation
-    # Both arguments once, and nothing else: add(b, b) is no sum.
+    # Both arguments once, and nothing else: add(b, b) is not a sum.
     both = list(first.operands) in (list(block.arguments), list(block.arguments)[::-1])
     if not both or list(last.operands) != list(first.results):
         return ""
@@ -201,20 +191,18 @@ def combiner(region: Any) -> str:
 
 
 def narrow_convolution(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
-    """A spatial dim is local where windows neither overlap nor leave gaps.
+    """A spatial dim is local only where windows neither overlap nor leave gaps.
 
-    Else neighbours are needed.
-
-    Then windows pass (Shardy calls them a permutation in any case): patch embeddings and 1x1
-    convolutions.  The window dim as a reduction is exact only where there is one window and it is
-    the whole dim.
+    Such windows pass, as in patch embeddings and 1x1 convolutions (Shardy always calls them a
+    permutation).  The window dim is an exact reduction only where a single window covers the whole
+    dim.
     """
     from toast_lab._jaxlib import ir
 
     if ir.IntegerAttr(op.attributes["batch_group_count"]).value > 1:
-        # The contraction is local, but XLA sums over the whole mesh: on d=2, m=4, sharded on d,
-        # four times the value comes out (jaxlib 0.10.2 and 0.12.0.1; docs/certification.md has the
-        # reproducer).
+        # The contraction is local, but XLA sums over the whole mesh: sharded on d of d=2, m=4, the
+        # result is four times too large (jaxlib 0.10.2 and 0.12.0.1; reproducer in
+        # docs/certification.md).
         _no_reduction(classes)
     lhs, kernel, out = _conv_dims(str(op.attributes["dimension_numbers"]))
     count = len(lhs)
@@ -222,14 +210,15 @@ def narrow_convolution(rule: Rule, classes: list[int], op: Any, monoid: str) -> 
     strides = own_rules.ints(op, "window_strides") or [1] * count
     dilations = [own_rules.ints(op, key) or [1] * count for key in ("lhs_dilation", "rhs_dilation")]
     padding = _padding(op, count)
-    turned = (
-        "true" in str(op.attributes["window_reversal"])
-        if "window_reversal" in op.attributes
-        else False
-    )
+    reversal = "window_reversal"
+    turned = reversal in op.attributes and "true" in str(op.attributes[reversal])
     for i in range(count):
-        n, window, windows = left[lhs[i]], right[kernel[i]], result[out[i]]
-        plain = padding[i] == (0, 0) and all(d[i] == 1 for d in dilations) and n == window * windows
+        size, window, windows = left[lhs[i]], right[kernel[i]], result[out[i]]
+        plain = (
+            padding[i] == (0, 0)
+            and all(dilation[i] == 1 for dilation in dilations)
+            and size == window * windows
+        )
         exact = plain and (strides[i] == window or windows == 1)
         for factor in {rule.operands[0][lhs[i]][0], rule.operands[1][kernel[i]][0]}:
             if classes[factor] == p.REDUCTION and not (
@@ -242,10 +231,7 @@ def narrow_convolution(rule: Rule, classes: list[int], op: Any, monoid: str) -> 
 
 
 def _conv_dims(text: str) -> tuple[list[int], list[int], list[int]]:
-    """Spatial dims of input, kernel and output of a convolution.
-
-    They are read from ``#stablehlo.conv<[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]>``.
-    """
+    """Spatial dims of input, kernel and output in ``conv<[b, 0, f]x[0, i, o]->[b, 0, f]>``."""
     parts = re.findall(r"\[([^\]]*)\]", text)
 
     def dims(part: str) -> list[int]:
@@ -261,17 +247,12 @@ def _padding(op: Any, count: int) -> list[tuple[int, int]]:
 
     if "padding" not in op.attributes:
         return [(0, 0)] * count
-    numbers: list[int] = (
-        np.asarray(ir.DenseIntElementsAttr(op.attributes["padding"])).reshape(-1).tolist()
-    )
-    return [(numbers[2 * i], numbers[2 * i + 1]) for i in range(count)]
+    padding = np.asarray(ir.DenseIntElementsAttr(op.attributes["padding"]))
+    return [(low, high) for low, high in padding.reshape(-1, 2).tolist()]
 
 
 def narrow_triangular_solve(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
-    """Each right-hand side is solved on its own (Shardy keeps that dim whole).
-
-    The triangle itself stays whole.
-    """
+    """Each right-hand side is solved by itself, though Shardy keeps that dim whole."""
     side = -1 if str(op.attributes["left_side"]) == "true" else -2
     factor = rule.operands[1][side][0]
     if factor == rule.results[0][side][0] and factor not in _majors(rule.operands[0]):

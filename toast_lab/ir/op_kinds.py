@@ -1,4 +1,4 @@
-"""The registry of op kinds: everything that TOAST Lab knows about an op by its name, in one place.
+"""The registry of op kinds: everything that TOAST Lab knows about an op by its name.
 
 A kind is one entry of ``OP_KINDS``.  Each stage reads the fields that concern it, and keeps no
 table of its own: reading (``rule``, ``narrow``, ``monoid``, ``flops``, ``detail``), the analysis
@@ -7,8 +7,8 @@ and its listings (``paper_name`` and what stands below it), prices (``cost_class
 add a kind, add an entry and a certification case (``tests/certification/rules/cases.py``), which
 executes every factor that its rule offers.
 
-What no entry names is elementwise if it is StableHLO's, and opaque if it is of another dialect
-(``op_kind``).
+A kind without an entry is elementwise if it is StableHLO's, and opaque if it belongs to another
+dialect (``op_kind``).
 
 Names are StableHLO's without the dialect; other dialects keep theirs (``chlo.square``).  Pseudo-ops
 of loops and conditionals have names of their own, see ``walk``.
@@ -37,7 +37,7 @@ Narrowing = Callable[[Rule, list[int], Any, str], None]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OpKind:
-    """What is known of one kind of op; functions that take an ``op`` get the MLIR operation."""
+    """What is known about one kind of op; functions that take an ``op`` get the MLIR operation."""
 
     #: How its cost behaves, an index into ``program.CLASSES``.
     cost_class: int = p.ELEMENTWISE
@@ -45,28 +45,26 @@ class OpKind:
     # -- sharding rule -----------------------------------------------------------------------------
     #: Our own rule, for where Shardy has none; without either, every dim stays whole.
     rule: OwnRule | None = None
-    #: Takes back the factors of Shardy's rule that are not local; the reason stands above each
-    #: function.
+    #: Takes back the factors of Shardy's rule that are not local; each function says why.
     narrow: Narrowing | None = None
-    #: Dims are made out of nothing, so that each shard can make its own piece.
+    #: It generates its dims out of nothing, so that each shard can make its own piece.
     generates: bool = False
-    #: Does it stay whole, whatever a rule that is written on it says?
+    #: Does it stay whole, whatever rule it carries?
     stays_whole: Callable[[Any], bool] | None = None
-    #: What "no sharding rule for ..." goes on with, if not the kind's name; a function gets the op
-    #: or None.
+    #: Completes "no sharding rule for ..." in place of the kind's name; a function gets the op or
+    #: None.
     without_rule: str | Callable[[Any], str] = ""
-    #: It makes sense only in a program that is already split over devices by hand, which is
-    #: refused.
+    #: It belongs in programs that are already split over devices by hand, which are refused.
     per_device: bool = False
 
     # -- partial results, work, text ---------------------------------------------------------------
     #: How partial results over a sharded reduction factor are combined, one of ``program.MONOIDS``.
     monoid: str = "none"
-    #: Number of the region whose body says it instead, None if there is none.
+    #: Number of the region whose body determines it instead, None if there is none.
     combiner_region: int | None = None
     #: The monoid of a reduction whose body is this op.
     as_combiner: str = "none"
-    #: FLOPs of the whole op; None: it is counted by its bytes alone.
+    #: FLOPs of the whole op; None: only its bytes count.
     flops: Callable[[Any, Rule, list[attributes.Tensor]], float] | None = None
     #: The attributes that matter to people, as listings print them behind the op: (op, monoid) ->
     #: text.
@@ -75,40 +73,37 @@ class OpKind:
     # -- control flow and effects ------------------------------------------------------------------
     #: It holds regions that ``walk`` opens up.
     control_flow: bool = False
-    #: It may do more than give results, and is kept even if nobody uses them.
+    #: It may do more than compute results, and is kept even if nothing uses them.
     side_effect: bool = False
     #: It exchanges data with the host, which is refused.
     host: bool = False
-    #: It makes a token, which orders side effects; refused where somebody uses it.
+    #: It makes a token, which orders side effects; refused where something uses the token.
     token: bool = False
 
     # -- analysis and listings ---------------------------------------------------------------------
-    #: Its name in the paper's listings, if another one.
+    #: Its name in the paper's listings, if that differs.
     paper_name: str = ""
-    #: The whole line of a pseudo-op instead: {0} is its operand, {own} the value that it belongs
-    #: to.
+    #: The whole line of a pseudo-op: {0} is its operand, {own} the value that it belongs to.
     line: str = ""
     #: What reports call the construct that a pseudo-op stands for.
     construct: str = ""
-    #: The second half of its operands are initial values, which say nothing in a listing.
+    #: The second half of its operands are initial values, which listings leave out.
     initial_values: bool = False
-    #: Its detail names the dims that are kept, where the paper writes those that are new.
+    #: Its detail names the kept dims, where the paper writes the new ones.
     detail_is_kept_dims: bool = False
-    #: A detail that goes without saying.
+    #: A detail that listings leave out as obvious.
     plain_detail: str = ""
-    #: If all elements of its first operand are one number, so are those of its result: the same
-    #: number.
+    #: If all elements of its first operand equal one number, so do those of its result.
     keeps_number: bool = False
-    #: It takes or writes a slice of its first operand, where indices say.
+    #: It takes or writes a slice of its first operand, at a position given by indices.
     picks_slice: bool = False
     #: It hands a stacked tensor on to a round of a loop, or takes that round's slice of it.
     hands_on: bool = False
 
     # -- prices ------------------------------------------------------------------------------------
-    #: It moves elements and computes nothing, so whoever needs a part of its result can make just
-    #: that.
+    #: It moves elements and computes nothing, so a part of its result can be made by itself.
     moves_elements: bool = False
-    #: It reads no more of its first operand than it delivers.
+    #: It reads no more of its first operand than it returns.
     reads_part: bool = False
     #: Number of the operand that is written into the first one, -1: the whole result is written.
     brings: int = -1
@@ -116,9 +111,9 @@ class OpKind:
     sums_wider: bool = False
 
     # -- drawing inputs ----------------------------------------------------------------------------
-    #: If its operands are not negative, neither is its result, differences left aside.
+    #: If its operands are not negative, neither is its result (subtraction counted as such).
     keeps_sign: bool = False
-    #: Operands in which it is linear while the others stay as they are.
+    #: Operands in which it is linear while the others stay fixed.
     linear_in: tuple[int, ...] = ()
     #: It takes a root or logarithm, or is otherwise defined for positive numbers only.
     needs_positive: bool = False
@@ -245,7 +240,6 @@ _kind(
     keeps_sign=True,
 )
 _kind("broadcast", cost_class=p.VIEW, rule=own_rules.broadcast, generates=True)
-# Operand i passes through as result i.
 _kind("optimization_barrier", cost_class=p.VIEW, rule=own_rules.identity, keeps_sign=True)
 _kinds("bitcast_convert tuple get_tuple_element", cost_class=p.VIEW)
 
@@ -307,7 +301,7 @@ _kind(
     keeps_sign=True,
 )
 
-# -- made of nothing: every use has a copy of its own ----------------------------------------------
+# -- made of nothing: every use has its own copy ---------------------------------------------------
 
 _kind(
     "constant",
@@ -380,7 +374,7 @@ _kind(
     keeps_sign=True,
 )
 
-# -- of programs that are split over devices by hand; their meaning depends on how many devices ther
+# -- of programs already split over devices by hand; their meaning depends on the device count ----
 
 _kinds(
     "partition_id replica_id all_gather all_reduce all_to_all reduce_scatter collective_permute "
@@ -398,10 +392,7 @@ _FOREIGN = OpKind(cost_class=p.OPAQUE)
 
 
 def op_kind(name: str) -> OpKind:
-    """The entry of a kind, or what its dialect tells.
-
-    Without an entry, kinds of StableHLO are elementwise and foreign ones opaque.
-    """
+    """The entry of a kind; without one, StableHLO is elementwise and foreign kinds are opaque."""
     if name in OP_KINDS:
         return OP_KINDS[name]
     if name.startswith("chlo.broadcast_"):
@@ -417,7 +408,7 @@ def kinds_where(field: str) -> frozenset[str]:
 
 
 def ops_where(kinds: Iterable[str], field: str) -> np.ndarray:
-    """[O] bool: for which of an array of ``kinds`` is ``field`` true?"""
+    """[O] bool: is ``field`` true for each of ``kinds``?"""
     answer = functools.cache(lambda name: bool(getattr(op_kind(name), field)))
     return np.asarray([answer(name) for name in kinds], dtype=bool)
 
@@ -428,5 +419,5 @@ def is_control(kind: str) -> bool:
 
 
 def is_constant(kind: str) -> bool:
-    """Is its result made of nothing, so that every use can have a copy of its own?"""
+    """Is its result made of nothing, so that every use can have its own copy?"""
     return op_kind(kind).cost_class == p.CONSTANT

@@ -1,14 +1,14 @@
 """Our own sharding rules, for ops that Shardy leaves out: custom calls, CHLO ops, ``map``.
 
-``op_kinds`` says which kind has which.  All of them take the shapes of an op's operands and results
-and the MLIR operation, None where it is not known, and give None where there is no rule after all.
+``op_kinds`` says which kind has which.  Each takes the shapes of an op's operands and results and
+the MLIR operation (None where it is unknown), and returns None where it has no rule after all.
 
-A factor that may be sharded promises the same here as in every rule (see ``narrowing``): the op
-computed on local shards gives local shards or partial results of its result.  Where we do not know,
-an op stays whole, and ``why_missing`` says why.
+A factor that may be sharded promises the same as in every rule (see ``narrowing``): the op computed
+on local shards gives local shards or partial results of its result.  Where we cannot tell, an op
+stays whole, and ``rules.why_missing`` gives the reason.
 
-jaxlib is imported where an op is read, for pricing and searching load this module and have no op to
-read.
+jaxlib is imported only where an op is read: pricing and searching load this module too, and read no
+ops.
 
 Reference: TOAST section 3.1 (the identities I of an op).  Start reading at ``Rule``.
 """
@@ -16,6 +16,7 @@ Reference: TOAST section 3.1 (the identities I of an op).  Start reading at ``Ru
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -37,10 +38,7 @@ class Rule:
 
 
 class _Draft:
-    """A rule in the making.
-
-    Dims are tied to factors one by one, what is left gets factors that stay whole.
-    """
+    """A rule in the making: dims are tied to factors one by one, all others stay whole."""
 
     def __init__(self, operands: Shapes, results: Shapes) -> None:
         self.shapes = [*operands, *results]
@@ -51,14 +49,15 @@ class _Draft:
 
     def factor(self, places: Iterable[tuple[int, int]], role: int = p.PASS) -> None:
         """One factor for ``places``: (tensor, dim) pairs, results counted after the operands."""
-        places = list(places)
-        self.sizes.append(max(self.shapes[t][d] for t, d in places))
-        self.classes.append(role)
+        size = 0
         for tensor, dim in places:
-            self.dims[tensor][dim] = (len(self.sizes) - 1,)
+            size = max(size, self.shapes[tensor][dim])
+            self.dims[tensor][dim] = (len(self.sizes),)
+        self.sizes.append(size)
+        self.classes.append(role)
 
     def build(self) -> Rule:
-        """The rule, with a need-replication factor for every dim that nothing was said about."""
+        """The rule, with a need-replication factor for every dim that has no factor yet."""
         for tensor, shape in enumerate(self.shapes):
             for dim in range(len(shape)):
                 if not self.dims[tensor][dim]:
@@ -78,7 +77,7 @@ def elementwise(operands: Shapes, results: Shapes, op: Any = None) -> Rule | Non
         return None
     draft = _Draft(operands, results)
     for dim in range(len(shape)):
-        draft.factor((t, dim) for t, other in enumerate(draft.shapes) if other == shape)
+        draft.factor((tensor, dim) for tensor, other in enumerate(draft.shapes) if other == shape)
     return draft.build()
 
 
@@ -86,50 +85,47 @@ def leading(operands: Shapes, results: Shapes, count: int) -> Rule:
     """The first ``count`` dims of every tensor are batch dims; all others stay whole."""
     draft = _Draft(operands, results)
     for dim in range(count):
-        draft.factor((t, dim) for t in range(len(draft.shapes)))
+        draft.factor((tensor, dim) for tensor in range(len(draft.shapes)))
     return draft.build()
 
 
 def all_but(operands: Shapes, results: Shapes, whole: int) -> Rule:
-    """As ``elementwise``, but only for tensors of operand 0's rank.
-
-    Every dim is included except ``whole``.
-    """
+    """Every dim but ``whole`` is one factor of all tensors that have operand 0's rank."""
     draft = _Draft(operands, results)
     rank = len(operands[0])
     for dim in range(rank):
         if dim != whole:
-            draft.factor((t, dim) for t, shape in enumerate(draft.shapes) if len(shape) == rank)
+            draft.factor(
+                (tensor, dim) for tensor, shape in enumerate(draft.shapes) if len(shape) == rank
+            )
     return draft.build()
 
 
 def identity(operands: Shapes, results: Shapes, op: Any = None) -> Rule:
     """Operand i passes through as result i."""
-    sizes: list[int] = []
-    maps: list[list[tuple[int, ...]]] = []
-    for shape in operands:
-        maps.append([(len(sizes) + dim,) for dim in range(len(shape))])
-        sizes.extend(shape)
-    return Rule(sizes, [p.PASS] * len(sizes), maps, maps)
+    rule = separate(operands, [], p.PASS)
+    return dataclasses.replace(rule, results=rule.operands)
 
 
 def separate(operands: Shapes, results: Shapes, role: int, missing: str = "") -> Rule:
     """A factor of its own for every dim of every tensor."""
-    sizes: list[int] = []
+    sizes = [size for shape in (*operands, *results) for size in shape]
+    factors = itertools.count()
 
-    def take(shapes: Shapes) -> list[list[tuple[int, ...]]]:
-        maps: list[list[tuple[int, ...]]] = []
-        for shape in shapes:
-            maps.append([(len(sizes) + dim,) for dim in range(len(shape))])
-            sizes.extend(shape)
-        return maps
+    def dims(shapes: Shapes) -> list[list[tuple[int, ...]]]:
+        return [[(next(factors),) for _ in shape] for shape in shapes]
 
-    operand_maps, result_maps = take(operands), take(results)
-    return Rule(sizes, [role] * len(sizes), operand_maps, result_maps, missing)
+    return Rule(
+        sizes=sizes,
+        classes=[role] * len(sizes),
+        operands=dims(operands),
+        results=dims(results),
+        missing=missing,
+    )
 
 
 def all_pass(operands: Shapes, results: Shapes, op: Any = None) -> Rule:
-    """Every dim can be cut on its own: what is made of nothing can be made piece by piece."""
+    """Every dim can be cut by itself: a tensor made of nothing can be made piece by piece."""
     return separate(operands, results, p.PASS)
 
 
@@ -150,36 +146,30 @@ def broadcast(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
 
 
 def broadcasting(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
-    """``chlo.broadcast_*``.
-
-    Operands are aligned at their last dims, or as ``broadcast_dimensions`` say.
-    """
+    """``chlo.broadcast_*`` aligns operands at their last dims, or by ``broadcast_dimensions``."""
     if op is None:
         return None
     draft = _Draft(operands, results)
     shape = results[0]
     given = ints(op, "broadcast_dimensions")
     places: list[list[tuple[int, int]]] = [[(len(operands), dim)] for dim in range(len(shape))]
-    for t, other in enumerate(operands):
-        # The attribute places the operand of smaller rank; one of the result's rank is in place
-        # already.
+    for tensor, other in enumerate(operands):
+        # The attribute places the operand of smaller rank; one of the result's rank needs no place.
         rows = given if given is not None and len(given) == len(other) < len(shape) else None
         for dim in range(len(other)):
             row = rows[dim] if rows is not None else len(shape) - len(other) + dim
             if other[dim] == shape[row]:
-                places[row].append((t, dim))
+                places[row].append((tensor, dim))
     for tied in places:
         draft.factor(tied)
     return draft.build()
 
 
 def ragged_dot(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
-    """``chlo.ragged_dot``.
+    """``chlo.ragged_dot``: batch dims and free dims pass, the contraction is a reduction.
 
-    Which rows meet which group depends on all group sizes, so ragged and group dims stay whole.
-
-    Batch dims pass, the contraction (unless ragged) is a reduction, the free dim of each side
-    passes.
+    Ragged and group dims stay whole, since all group sizes together decide which rows meet which
+    group.
     """
     if op is None:
         return None
@@ -195,35 +185,30 @@ def ragged_dot(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
     sizes = operands[2] if len(operands) > 2 else ()
     if len(ragged) != 1 or len(sizes) not in (1, len(batch) + 1):
         return None
-    left, right = operands[0], operands[1]
-    free_left = [
-        d for d in range(len(left)) if d not in {x for x, _ in batch} | {x for x, _ in inner}
-    ]
-    free_right = [
-        d
-        for d in range(len(right))
-        if d not in {y for _, y in batch} | {y for _, y in inner} | set(group)
-    ]
-    mode_contracting = ragged[0] in {x for x, _ in inner}
+    tied_left = {left for left, _ in (*batch, *inner)}
+    tied_right = {right for _, right in (*batch, *inner)} | set(group)
     draft = _Draft(operands, results)
     out = len(operands)
-    place = int(mode_contracting)  # then the groups are the result's first dim
-    for i, (x, y) in enumerate(batch):
-        if x != ragged[0]:
+    # With a ragged contraction the groups are the result's first dim.
+    row = int(ragged[0] in {left for left, _ in inner})
+    for i, (left, right) in enumerate(batch):
+        if left != ragged[0]:
             # Each batch entry may have group sizes of its own
             more = [(2, i)] if len(sizes) > 1 else []
-            draft.factor([(0, x), (1, y), (out, place), *more])
-        place += 1
-    for x in free_left:
-        if x != ragged[0]:
-            draft.factor([(0, x), (out, place)])
-        place += 1
-    for y in free_right:
-        draft.factor([(1, y), (out, place)])
-        place += 1
-    for x, y in inner:
-        if x != ragged[0]:
-            draft.factor([(0, x), (1, y)], p.REDUCTION)
+            draft.factor([(0, left), (1, right), (out, row), *more])
+        row += 1
+    for left in range(len(operands[0])):
+        if left not in tied_left:
+            if left != ragged[0]:
+                draft.factor([(0, left), (out, row)])
+            row += 1
+    for right in range(len(operands[1])):
+        if right not in tied_right:
+            draft.factor([(1, right), (out, row)])
+            row += 1
+    for left, right in inner:
+        if left != ragged[0]:
+            draft.factor([(0, left), (1, right)], p.REDUCTION)
     return draft.build()
 
 
@@ -232,7 +217,7 @@ def ragged_dims(op: Any, name: str) -> list[int]:
     match = re.search(
         rf"\b{name} = \[([\d, ]*)\]", str(op.attributes["ragged_dot_dimension_numbers"])
     )
-    return [int(d) for d in match.group(1).split(",") if d.strip()] if match else []
+    return [int(dim) for dim in match.group(1).split(",") if dim.strip()] if match else []
 
 
 # Calls that act element by element, or only mark or move their operand.
@@ -248,8 +233,7 @@ _ELEMENTWISE_CALLS = {
     "hip_threefry2x32",
     "hip_threefry2x32_ffi",
 }
-# Linear algebra over the last two dims of the first operand, for as many matrices as its other dims
-# say.
+# Linear algebra on matrices in the last two dims of the first operand, batched over its other dims.
 _MATRIX_CALLS = {
     "Cholesky",
     "CompactWyHelper",
@@ -283,14 +267,11 @@ _WHY_WHOLE = (
 
 
 def custom_call(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
-    """The rule of a call whose target we know, else None.
-
-    It works element by element, is a top-k, or has matrices in batch dims.
-    """
+    """The rule of a call whose target works element by element, is a top-k, or has batch dims."""
     if op is None:
         return None
     target = call_target(op)
-    if target in _ELEMENTWISE_CALLS and all(s == results[0] for s in (*operands, *results)):
+    if target in _ELEMENTWISE_CALLS and all(shape == results[0] for shape in (*operands, *results)):
         return elementwise(operands, results)
     if target in _TOP_K_CALLS and operands:
         return all_but(operands, results, _sorted_dim(op, len(operands[0])))
@@ -300,7 +281,7 @@ def custom_call(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
     if (
         batch is not None
         and operands
-        and all(s[:batch] == operands[0][:batch] for s in (*operands, *results))
+        and all(shape[:batch] == operands[0][:batch] for shape in (*operands, *results))
     ):
         return leading(operands, results, batch)
     return None
@@ -314,10 +295,7 @@ def call_target(op: Any) -> str:
 
 
 def _batch_dims(op: Any) -> int | None:
-    """How many leading dims of all operands and results JAX says are batch dims.
-
-    It is None where JAX says nothing.
-    """
+    """Number of leading dims that JAX declares as batch dims, None where it declares none."""
     if "mhlo.frontend_attributes" not in op.attributes:
         return None
     match = re.search(r'\bnum_batch_dims = "(\d+)"', str(op.attributes["mhlo.frontend_attributes"]))
@@ -339,10 +317,7 @@ def known_whole(op: Any) -> bool:
 
 
 def call_without_rule(op: Any) -> str:
-    """What has no rule, and why if that is known.
-
-    An example is ``custom_call @Eigh: XLA's compiler for TPU gathers ...``.
-    """
+    """The call, and why it has no rule, as ``custom_call @Eigh: XLA's compiler for TPU ...``."""
     if op is None:
         return "custom_call"
     target = call_target(op)
@@ -354,6 +329,6 @@ def ints(op: Any, key: str) -> list[int] | None:
     """An attribute of integers, None if the op does not carry it."""
     from toast_lab._jaxlib import ir
 
-    return (
-        [int(x) for x in ir.DenseI64ArrayAttr(op.attributes[key])] if key in op.attributes else None
-    )
+    if key not in op.attributes:
+        return None
+    return list(map(int, ir.DenseI64ArrayAttr(op.attributes[key])))

@@ -58,10 +58,20 @@ PASS, REDUCTION, NEED_REPLICATION, PERMUTATION = range(4)
 MONOIDS = ("none", "add", "max", "min", "mul", "and", "or")
 
 
-class Region(NamedTuple):
-    """Ops ``begin`` to ``end`` (exclusive), which run by themselves inside a region.
+# Fields that no analysis depends on, hence not part of the digest.
+_NOT_ANALYSED = (
+    "name",
+    "location",
+    "locations",
+    "name_stack",
+    "value_name",
+    "detail",
+    "annotations",
+)
 
-    ``parent`` is that region; -1 is the program.
+
+class Region(NamedTuple):
+    """Ops ``begin`` to ``end`` (exclusive), inside the region ``parent`` (-1: the program).
 
     A "loop" spans its ``while.enter`` ops, one "cond" and one "body"; a "branch" is one way through
     a conditional.
@@ -72,14 +82,12 @@ class Region(NamedTuple):
     end: int
     parent: int
     times: float  #: how often it runs each time its parent runs
-    known: bool  #: False: ``times`` is assumed, the input does not tell
+    known: bool  #: False: ``times`` is assumed, since the input does not tell
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-    """A tensor program as a list of ops.
-
-    Loops and conditionals are stretches of it (``regions``).
+    """A tensor program as a list of ops; loops and conditionals are stretches of it (``regions``).
 
     A value that a loop or a conditional hands on has pseudo-ops of class "control" that share one
     set of factors: see ``walk``.  ``owner`` is the op that has the factors; for every other op it
@@ -132,7 +140,7 @@ class Program:
     output_paths: tuple[str, ...]
     donated: np.ndarray  #: [n_arguments] bool
     missing_rules: tuple[tuple[int, str], ...]  #: (op, reason) of every op without a rule
-    #: shardings that the user wrote into it; nothing here depends on them
+    #: shardings that the user wrote into it; no other field depends on them
     annotations: tuple[Annotation, ...] = ()
 
     def __repr__(self) -> str:
@@ -216,24 +224,21 @@ class Program:
         return iter(range(self.n_arguments, self.n_ops))
 
     def region_end(self) -> np.ndarray:
-        """[O] first op after the innermost region of each op.
-
-        What is made at an op is there up to that one.
-        """
-        ends = np.asarray([*(r.end for r in self.regions), self.n_ops], dtype=np.int32)
+        """[O] first op after the innermost region of each op; the op's results live up to there."""
+        ends = np.asarray([*(region.end for region in self.regions), self.n_ops], dtype=np.int32)
         return ends[self.region]
 
-    def kept_until(self, made: int, used: int) -> int:
-        """Last op for which a value must be kept that op ``made`` makes and op ``used`` uses.
+    def kept_until(self, defining_op: int, using_op: int) -> int:
+        """Last op up to which a value of ``defining_op`` must be kept for ``using_op``.
 
-        A loop uses what it does not make itself in every round, hence up to its end.
+        A loop uses values from outside in every round, hence up to its end.
         """
-        last, region = used, int(self.region[used])
+        last, region = using_op, int(self.region[using_op])
         while region >= 0:
-            here = self.regions[region]
-            if here.kind == "loop" and made < here.begin:
-                last = max(last, here.end - 1)
-            region = here.parent
+            inner = self.regions[region]
+            if inner.kind == "loop" and defining_op < inner.begin:
+                last = max(last, inner.end - 1)
+            region = inner.parent
         return last
 
     def nbytes(self, value: int) -> int:
@@ -246,21 +251,15 @@ class Program:
 
     def digest(self) -> str:
         """Hex digest of everything that decides an analysis, for caching and plan files."""
-        h = hashlib.sha256()
+        hashed = hashlib.sha256()
         for field in dataclasses.fields(self):
-            if field.name in (
-                "name",
-                "location",
-                "locations",
-                "name_stack",
-                "value_name",
-                "detail",
-                "annotations",
-            ):
+            if field.name in _NOT_ANALYSED:
                 continue
             value = getattr(self, field.name)
             if field.name == "hidden" and not value.any():
-                continue  # programs without keys have the digests that they always had
-            h.update(field.name.encode())
-            h.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
-        return h.hexdigest()[:16]
+                continue  # the digest of a program without keys predates the field
+            hashed.update(field.name.encode())
+            hashed.update(
+                value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
+            )
+        return hashed.hexdigest()[:16]

@@ -1,11 +1,11 @@
-"""Typed random keys: dims of their data that JAX hides from its users, and that nobody may cut.
+"""Typed random keys: the dims of their data that JAX hides, and that no plan may cut.
 
-``jax.random.key`` makes arrays whose elements are keys.  StableHLO has their data: a key of the
-default kind is two 32-bit words, so that 8 keys are ``ui32[8, 2]``, and that they are keys can no
-longer be seen.  No PartitionSpec can name the dim of the words, and no device has a use for half a
-key.  So the frontend says which arguments and results are keys and which shapes keys have on the
-way, and here the dims of their words are marked: ``Program.hidden`` for values, and factors that
-stay whole for the ops that make or read them.
+``jax.random.key`` makes arrays whose elements are keys.  StableHLO only shows their data: a key of
+the default kind is two 32-bit words, so 8 keys are ``ui32[8, 2]``, like any other integers.  No
+PartitionSpec can name the dim of the words, and no device has a use for half a key.  So the
+frontend says which arguments and results are keys and which shapes keys have in between, and this
+module marks the dims of their words: ``Program.hidden`` for values, and factors that stay whole for
+the ops that make or read them.
 
 Start reading at ``mark``.
 """
@@ -34,20 +34,23 @@ class Keys(NamedTuple):
 def mark(program: Program, keys: Keys) -> Program:
     """``program`` with the hidden dims of random keys held whole.
 
-    Behind the arguments a value is taken for keys if it has the element type and the shape of some,
-    dims of size 1 aside: data of other origin and the same shape loses the choice to have its words
-    cut, which are two or four.
+    A value other than an argument counts as keys if it has their element type and shape, dims of
+    size 1 aside.  Other data of that shape merely loses the choice to cut a dim of two or four.
     """
     hidden = np.zeros(len(program.shape), bool)
     known = {(_wide(shape), words) for shape, words in keys.inside}
-    ranks = {len(words) for _, words in known}
     for value in range(program.n_values):
         end, dims = int(program.shape_ptr[value + 1]), program.dims(value)
         if program.value_op[value] < program.n_arguments:
             count = keys.arguments[value]
         elif program.value_dtype[value] == WORD:
             count = max(
-                (n for n in ranks if n <= len(dims) and (_wide(dims[:-n]), dims[-n:]) in known),
+                (
+                    len(words)
+                    for shape, words in known
+                    if dims[len(dims) - len(words) :] == words
+                    and _wide(dims[: len(dims) - len(words)]) == shape
+                ),
                 default=0,
             )
         else:
@@ -70,22 +73,16 @@ def hidden_dims(program: Program, value: int) -> int:
 
 
 def offence(program: Program, value: int, dim: int) -> str:
-    """What to say where somebody wants to cut a dim that is hidden; empty if it is not."""
+    """Why ``dim`` of ``value`` cannot be cut if it is hidden; empty if it is not."""
     if not program.hidden[int(program.shape_ptr[value]) + dim]:
         return ""
     dims = program.dims(value)
     visible = len(dims) - hidden_dims(program, value)
-    can = (
-        f"its dims 0 to {visible - 1} can be cut"
-        if visible > 1
-        else "its dim 0 can be cut"
-        if visible
-        else ("a single key stays whole")
-    )
+    remedies = ("a single key stays whole", "its dim 0 can be cut")
+    remedy = remedies[visible] if visible < 2 else f"its dims 0 to {visible - 1} can be cut"
     return (
-        f"dim {dim} (size {dims[dim]}) holds the words of a random key, which JAX hides and "
-        "which stay together on "
-        f"every device; {can}"
+        f"dim {dim} (size {dims[dim]}) holds the words of a random key, which JAX hides and which "
+        f"stay together on every device; {remedy}"
     )
 
 

@@ -1,7 +1,4 @@
-"""Reads the shardings that a user has written into a program (see ``annotations``).
-
-They are read from its canonical module.
-"""
+"""Reads the user's own shardings from a canonical module (see ``annotations``)."""
 
 from __future__ import annotations
 
@@ -16,51 +13,54 @@ from toast_lab.ir.program import Program
 def read_annotations(
     module: Any,
     main: Any,
-    numbers: dict[Any, int],
-    made: Sequence[tuple[Any, Sequence[Any]]],
     program: Program,
+    numbers: dict[Any, int],
+    op_results: Sequence[tuple[Any, Sequence[Any]]],
 ) -> tuple[Annotation, ...]:
     """All annotations of @main.
 
     Args:
         module: canonical.
         main: its function.
-        numbers: values of the program by MLIR value.
-        made: (MLIR op, its results) of every op of the program but the arguments.
-        program: what was read from it.
+        program: read from it.
+        numbers: the program's values by MLIR value.
+        op_results: (MLIR op, its results) of every op of the program but the arguments.
     """
     meshes = _jaxlib.meshes(module)
-    found: list[Annotation] = []
+    annotations: list[Annotation] = []
 
-    def add(value: int, name: str, attribute: Any, kind: str, where: str) -> None:
+    def add(value: int, attribute: Any, kind: str, name: str | None = None) -> None:
         rank = len(program.dims(value))
-        mesh, dims, replicated, trouble = _jaxlib.sharding_parts(attribute, meshes, rank)
-        if mesh or trouble:
-            found.append(Annotation(value, name, where, mesh, dims, replicated, kind, trouble))
-
-    for i, attribute in enumerate(_jaxlib.argument_shardings(main)):
-        if attribute is not None:
-            add(i, program.value_name[i], attribute, "argument", "")
-    for operation, results in made:
-        if operation.name == CONSTRAINT:
-            value = numbers[results[0]]
-            where = program.where(int(program.value_op[value]))
-            add(
-                value,
-                program.value_name[value],
-                operation.attributes["sharding"],
-                "constraint",
-                where,
+        mesh, spec, replicated, trouble = _jaxlib.sharding_parts(attribute, meshes, rank)
+        if not (mesh or trouble):
+            return
+        inside = kind in ("constraint", "op")
+        annotations.append(
+            Annotation(
+                value=value,
+                name=program.value_name[value] if name is None else name,
+                where=program.where(int(program.value_op[value])) if inside else "",
+                mesh=mesh,
+                spec=spec,
+                replicated=replicated,
+                kind=kind,
+                trouble=trouble,
             )
+        )
+
+    for argument, attribute in enumerate(_jaxlib.argument_shardings(main)):
+        if attribute is not None:
+            add(argument, attribute, "argument")
+    for operation, results in op_results:
+        if operation.name == CONSTRAINT:
+            add(numbers[results[0]], operation.attributes["sharding"], "constraint")
         elif "sdy.sharding" in operation.attributes and len(results) == len(operation.results):
             for result, attribute in zip(results, _jaxlib.result_shardings(operation), strict=True):
-                value = numbers[result]
-                where = program.where(int(program.value_op[value]))
-                add(value, program.value_name[value], attribute, "op", where)
+                add(numbers[result], attribute, "op")
     outputs = zip(
         program.outputs.tolist(), program.output_paths, _jaxlib.output_shardings(main), strict=True
     )
     for value, path, attribute in outputs:
         if attribute is not None:
-            add(value, path, attribute, "result", "")
-    return tuple(found)
+            add(value, attribute, "result", path)
+    return tuple(annotations)

@@ -1,8 +1,8 @@
-"""Sharding rules: Shardy's where it has one, ours where it has none on purpose.
+"""Sharding rules: Shardy's where it has one, ours for ops that it leaves out on purpose.
 
-A rule says, for one op, which factors there are and which factors make up each dim of each operand
-and result.  Our own rules stand in ``own_rules``, Shardy's are narrowed in ``narrowing``, and
-``op_kinds`` says which kind needs what.  An op with no rule at all gets a factor of its own for
+The rule of an op lists its factors, and which of them make up each dim of each operand and result.
+Our own rules are in ``own_rules``, ``narrowing`` narrows Shardy's, and ``op_kinds`` says which kind
+needs what.  An op with no rule at all gets a factor of its own for
 every dim, none of which may be sharded.
 """
 
@@ -33,53 +33,50 @@ def from_shardy(rule: dict, operands: Shapes, results: Shapes) -> Rule:
             classes[factor] = role
 
     def mapping(dims: list[list[int]], shape: tuple[int, ...]) -> list[tuple[int, ...]]:
-        out = []
+        mapped = []
         for factors, size in zip(dims, shape, strict=True):
             if not factors:  # a dim that the rule leaves out cannot be sharded
                 sizes.append(size)
                 classes.append(p.NEED_REPLICATION)
                 factors = [len(sizes) - 1]
-            # Factors of size 1 say nothing about the order of a merged dim, so the first larger one
+            # Factors of size 1 have no say in the order of a merged dim: the first larger one
             # leads.
-            real = [f for f in factors if sizes[f] > 1] or factors[:1]
-            out.append(tuple(real))
-        return out
+            larger = [factor for factor in factors if sizes[factor] > 1]
+            mapped.append(tuple(larger or factors[:1]))
+        return mapped
 
-    mapped_operands = [mapping(m, s) for m, s in zip(rule["operands"], operands, strict=True)]
-    mapped_results = [mapping(m, s) for m, s in zip(rule["results"], results, strict=True)]
-    for dims in (*mapped_operands, *mapped_results):
+    operand_dims = [mapping(*pair) for pair in zip(rule["operands"], operands, strict=True)]
+    result_dims = [mapping(*pair) for pair in zip(rule["results"], results, strict=True)]
+    for dims in (*operand_dims, *result_dims):
         for factors in dims:
-            # A minor factor alone would need a strided layout, which no device-local tensor has
-            # here.
+            # A minor factor alone would need a strided layout, which device-local tensors do not
+            # have.
             for minor in factors[1:]:
                 if classes[minor] in (p.PASS, p.REDUCTION):
                     classes[minor] = p.NEED_REPLICATION
-    return Rule(sizes, classes, mapped_operands, mapped_results)
+    return Rule(sizes, classes, operand_dims, result_dims)
 
 
 def handed_on(operands: Shapes, results: Shapes, *, shared: bool) -> Rule:
-    """The rule of a value that control flow hands on as it is.
+    """The rule of a value that control flow hands on unchanged.
 
-    It has one factor a dim, its own or (``shared``) those of another op.
+    Each dim has one factor, of its own or (``shared``) of another op.
     """
     dims: list[list[tuple[int, ...]]] = [
-        [(i,) for i in range(len(shape))] for shape in (*operands, *results)
+        [(dim,) for dim in range(len(shape))] for shape in (*operands, *results)
     ]
     sizes = [] if shared else list((*operands, *results)[0])
     return Rule(sizes, [p.PASS] * len(sizes), dims[: len(operands)], dims[len(operands) :])
 
 
 def with_captured(rule: Rule, captured: Shapes, kind: str) -> Rule:
-    """``rule`` with the values that the op's region uses without naming them as operands.
-
-    They stay whole.
-    """
+    """``rule`` with whole operands for the values that only the op's region uses."""
     extra = separate(captured, [], p.NEED_REPLICATION)
     offset = len(rule.sizes)
     return Rule(
         rule.sizes + extra.sizes,
         rule.classes + extra.classes,
-        rule.operands + [[(f[0] + offset,) for f in dims] for dims in extra.operands],
+        rule.operands + [[(factors[0] + offset,) for factors in dims] for dims in extra.operands],
         rule.results,
         rule.missing or f"{kind} uses outer values in its body",
     )
@@ -88,12 +85,10 @@ def with_captured(rule: Rule, captured: Shapes, kind: str) -> Rule:
 def rule_for(
     kind: str, shardy: Rule | None, operands: Shapes, results: Shapes, operation: Any = None
 ) -> Rule:
-    """The rule of one op of ``kind``.
+    """The rule of one op of ``kind``: Shardy's, else ours, else one that splits nothing.
 
-    It is Shardy's where that is local, else ours, else one that keeps all replicated.
-
-    ``operation`` is the MLIR operation; without it, rules that depend on attributes are left as
-    Shardy has them.
+    Shardy's is narrowed to its local factors.  ``operation`` is the MLIR operation; without it,
+    rules that depend on attributes stay as Shardy has them.
 
     Raises:
         UnsupportedOp: the op belongs to a program that is already split over devices.
@@ -117,7 +112,7 @@ def narrow(kind: str, rule: Rule, operation: Any = None) -> Rule:
     """Shardy's ``rule`` without the factors that are not local: these need replication."""
     facts = op_kind(kind)
     classes = list(rule.classes)
-    narrowing.keep_what_results_carry(rule, classes, facts.generates)
+    narrowing.keep_factors_of_results(rule, classes, facts.generates)
     if operation is None:
         return dataclasses.replace(rule, classes=classes)
     if facts.narrow is not None:
@@ -135,10 +130,7 @@ def why_missing(kind: str, operation: Any = None) -> str:
 
 
 def monoid(kind: str, operation: Any) -> str:
-    """How partial results of an op are combined, one of ``program.MONOIDS``.
-
-    "none" if they cannot be.
-    """
+    """How partial results of an op are combined, one of ``program.MONOIDS``."""
     facts = op_kind(kind)
     if facts.combiner_region is None:
         return facts.monoid

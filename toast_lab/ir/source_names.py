@@ -28,18 +28,16 @@ class Frame(NamedTuple):
 
 def frames(location: str) -> list[Frame]:
     """Source ranges in a printed MLIR location, innermost first."""
-    found = []
-    for file, line, column, end_line, end_column in _FRAME.findall(location):
-        found.append(
-            Frame(
-                file,
-                int(line),
-                int(column),
-                int(end_line or line),
-                int(end_column) if end_column else -1,
-            )
+    return [
+        Frame(
+            file=file,
+            line=int(line),
+            column=int(column),
+            end_line=int(end_line or line),
+            end_column=int(end_column or -1),
         )
-    return found
+        for file, line, column, end_line, end_column in _FRAME.findall(location)
+    ]
 
 
 @functools.lru_cache(maxsize=256)
@@ -49,17 +47,14 @@ def _targets(file: str) -> dict[tuple[int, int, int, int], str]:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
         return {}
-    found = {}
+    targets = {}
     for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Assign)
-            and len(node.targets) == 1
-            and isinstance(node.targets[0], ast.Name)
-        ):
-            v = node.value
-            if v.end_lineno is not None and v.end_col_offset is not None:
-                found[(v.lineno, v.col_offset, v.end_lineno, v.end_col_offset)] = node.targets[0].id
-    return found
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target, value = node.targets[0], node.value
+            if isinstance(target, ast.Name) and value.end_lineno and value.end_col_offset:
+                span = (value.lineno, value.col_offset, value.end_lineno, value.end_col_offset)
+                targets[span] = target.id
+    return targets
 
 
 def variable(frame: Frame) -> str:

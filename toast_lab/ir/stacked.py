@@ -1,6 +1,4 @@
-"""Dims along which a loop stacks what its rounds take and give.
-
-They are no sharding dims of the loop.
+"""Dims along which a loop stacks the inputs and outputs of its rounds.  The loop never splits them.
 
 ``scan`` hands its stacked inputs and outputs on from round to round and picks one slice in each.
 Sharding them along the stacking dim would bring all slices together in every round, so the loop
@@ -23,38 +21,34 @@ if TYPE_CHECKING:
 def stacked_factors(build: Builder) -> list[int]:
     """Factors of ``while.enter`` ops whose dim the loop only ever slices or updates slice by slice.
 
-    A dim that any op of the body wants as a whole, as attention wants a cache's positions, is none
-    of these.
+    A dim that any op of the body needs whole, as attention needs a cache's positions, is not one of
+    them.
     """
-    uses: dict[int, list[tuple[int, int]]] = {}
-    enters = [op for op, kind in enumerate(build.kind) if kind == "while.enter"]
+    enters = [op for op, new in enumerate(build.ops) if new.kind == "while.enter"]
     if not enters:
         return []
-    for op in range(enters[0], len(build.kind)):
+    uses: dict[int, list[tuple[int, int]]] = {}
+    for op in range(enters[0], len(build.ops)):
         for use in range(build.use_ptr[op], build.use_ptr[op + 1]):
             uses.setdefault(build.use_value[use], []).append((op, use))
-    found = []
-    for enter in enters:
-        found.extend(_stacked(build, uses, enter))
-    return found
+    return [factor for enter in enters for factor in _stacked(build, uses, enter)]
 
 
 def _stacked(build: Builder, uses: dict[int, list[tuple[int, int]]], enter: int) -> list[int]:
-    value = build.result_ptr[enter]
-    waiting, sliced = [value], set[int]()
+    waiting, sliced = [build.result_ptr[enter]], set[int]()
     while waiting:
         for op, use in uses.get(waiting.pop(), ()):
-            kind = build.kind[op]
-            if kind == "while.next" and build.owner[op] == enter:
+            new = build.ops[op]
+            if new.kind == "while.next" and new.owner == enter:
                 continue
-            if not op_kind(kind).picks_slice or use != build.use_ptr[op]:
+            kind = op_kind(new.kind)
+            if not kind.picks_slice or use != build.use_ptr[op]:
                 return []
-            update = op_kind(kind).brings >= 0
-            piece = build.tensor[build.use_value[use + 1] if update else build.result_ptr[op]].shape
+            update = kind.brings >= 0
+            part = build.tensor[build.use_value[use + 1] if update else build.result_ptr[op]].shape
             whole = build.tensor[build.use_value[use]].shape
-            sliced.update(
-                dim for dim, (a, b) in enumerate(zip(piece, whole, strict=True)) if a != b
-            )
+            sizes = zip(part, whole, strict=True)
+            sliced.update(dim for dim, (size, whole_size) in enumerate(sizes) if size != whole_size)
             if update:
                 waiting.append(build.result_ptr[op])
     return [build.factor_ptr[enter] + dim for dim in sorted(sliced)]

@@ -1,8 +1,8 @@
 """How often a loop runs, read from the module.
 
 JAX's ``scan`` and ``fori_loop`` count with an integer that starts at a constant, grows by a
-constant and is compared with a constant.  All three are looked for through the values that a loop
-hands on unchanged; any other loop has no trip count that is known before it runs.
+constant and is compared with a constant.  All three are traced through the values that a loop hands
+on unchanged.  The trip count of any other loop is unknown until it runs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 from toast_lab._jaxlib import ir
+from toast_lab.ir.dead import terminator
 
 _MIRRORED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "NE": "NE"}
 _SAME = (
@@ -24,14 +25,14 @@ _SAME = (
 def trip_count(loop: Any, known: dict[Any, int | None] | None = None) -> float | None:
     """Trips of a ``stablehlo.while``, None if it does not count from one constant to another.
 
-    ``known``: see ``constant``; one for all loops of a module that does not change in between.
+    ``known`` as for ``constant``; loops of one module may share it while the module stays as it is.
     """
-    condition, body = (r.blocks[0] for r in loop.regions)
-    test = _maker(_terminator(condition).operands[0])
+    condition, body = (region.blocks[0] for region in loop.regions)
+    test = _definer(terminator(condition).operands[0])
     if test is None or test.name != "stablehlo.compare":
         return None
     direction = str(test.attributes["comparison_direction"]).rstrip(">").split()[-1]
-    left, right = (_through(v) for v in test.operands)
+    left, right = (_through(operand) for operand in test.operands)
     counter = _position(left, condition)
     if counter is None:
         left, right, direction = right, left, _MIRRORED.get(direction, direction)
@@ -39,7 +40,7 @@ def trip_count(loop: Any, known: dict[Any, int | None] | None = None) -> float |
     if counter is None:
         return None
     start, limit = constant(loop.operands[counter], known), constant(right, known)
-    step = _step(_through(_terminator(body).operands[counter]), counter, body, known)
+    step = _step(_through(terminator(body).operands[counter]), counter, body, known)
     if start is None or limit is None or not step:
         return None
     return _count(start, limit, step, direction)
@@ -61,48 +62,47 @@ def _count(start: int, limit: int, step: int, direction: str) -> float | None:
 
 
 def _step(after: Any, counter: int, body: Any, known: dict[Any, int | None] | None) -> int | None:
-    maker = _maker(after)
-    if maker is None or maker.name not in ("stablehlo.add", "stablehlo.subtract"):
+    definer = _definer(after)
+    if definer is None or definer.name not in ("stablehlo.add", "stablehlo.subtract"):
         return None
-    left, right = (_through(v) for v in maker.operands)
-    if maker.name == "stablehlo.add" and _position(right, body) == counter:
+    left, right = (_through(operand) for operand in definer.operands)
+    if definer.name == "stablehlo.add" and _position(right, body) == counter:
         left, right = right, left
     by = constant(right, known)
     if _position(left, body) != counter or by is None:
         return None
-    return by if maker.name == "stablehlo.add" else -by
+    return by if definer.name == "stablehlo.add" else -by
 
 
 def constant(value: Any, known: dict[Any, int | None] | None = None) -> int | None:
     """The integer that a scalar value always is, None if it is not known.
 
-    ``known`` remembers answers, so that deeply nested loops do not ask their way out again and
-    again.
+    ``known`` keeps answers, so that deeply nested loops are not climbed again and again.
     """
     known = {} if known is None else known
     passed = []
-    found = None
+    number = None
     while True:
         value = _through(value)
         if value in known:
-            found = known[value]
+            number = known[value]
             break
         passed.append(value)
-        maker = _maker(value)
-        if maker is not None and maker.name == "stablehlo.constant":
-            found = _integer(maker.attributes["value"])
+        definer = _definer(value)
+        if definer is not None and definer.name == "stablehlo.constant":
+            number = _integer(definer.attributes["value"])
             break
         # The result of a loop, or the argument of a block: of a function, or of a loop.
-        loop = maker if maker is not None else value.owner.owner.operation
+        loop = definer if definer is not None else value.owner.owner.operation
         if loop.name != "stablehlo.while":
             break
-        position = int(value.arg_number) if maker is None else int(value.result_number)
+        position = int(value.arg_number) if definer is None else int(value.result_number)
         body = loop.regions[1].blocks[0]
-        if _position(_through(_terminator(body).operands[position]), body) != position:
+        if _position(_through(terminator(body).operands[position]), body) != position:
             break
         value = loop.operands[position]
-    known.update(dict.fromkeys(passed, found))
-    return found
+    known.update(dict.fromkeys(passed, number))
+    return number
 
 
 def _integer(attribute: Any) -> int | None:
@@ -115,14 +115,14 @@ def _integer(attribute: Any) -> int | None:
 
 
 def _through(value: Any) -> Any:
-    maker = _maker(value)
-    while maker is not None and maker.name in _SAME and len(maker.operands) == 1:
-        value = maker.operands[0]
-        maker = _maker(value)
+    definer = _definer(value)
+    while definer is not None and definer.name in _SAME and len(definer.operands) == 1:
+        value = definer.operands[0]
+        definer = _definer(value)
     return value
 
 
-def _maker(value: Any) -> Any:
+def _definer(value: Any) -> Any:
     return None if isinstance(value, ir.BlockArgument) else value.owner
 
 
@@ -130,7 +130,3 @@ def _position(value: Any, block: Any) -> int | None:
     if not isinstance(value, ir.BlockArgument) or value.owner != block:
         return None
     return int(value.arg_number)
-
-
-def _terminator(block: Any) -> Any:
-    return block.operations[len(block.operations) - 1].operation

@@ -1,14 +1,14 @@
-"""What no sharding can be found for, found before any pass.
+"""Refuse ops that cannot be sharded, before any pass runs.
 
 One error names every such op and its line.
 
-* dynamic shapes: Shardy's passes cannot name rules of them, and say so in words that help nobody;
-* ops of dialects other than StableHLO, CHLO and Shardy: no compiler behind us takes them;
-* talk with the host (infeed, outfeed, send, recv, callbacks) and the tokens that order it: its
-  order and its count would change with the number of devices.
+* dynamic shapes: Shardy's passes have no rules for them, and their own error helps nobody;
+* ops of dialects other than StableHLO, CHLO and Shardy: no compiler after us accepts them;
+* communication with the host (infeed, outfeed, send, recv, callbacks) and the tokens that order it:
+  its order and its count would change with the number of devices.
 
-What only prints (``jax.debug.print``, ``jax.debug.callback``) has no results and leaves them as
-they are: such calls are dropped, and a note says so.
+Calls that only print (``jax.debug.print``, ``jax.debug.callback``) change no result.  They are
+dropped, and a note says so.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from toast_lab._jaxlib import ir
 from toast_lab.errors import FrontendError, join_offenders
 from toast_lab.ir import source_names
-from toast_lab.ir.dead import operations
+from toast_lab.ir.dead import is_used, operations
 from toast_lab.ir.op_kinds import op_kind
 
 DIALECTS = frozenset({"stablehlo", "chlo", "sdy", "func", "builtin"})
@@ -31,17 +31,17 @@ _LIBRARIES = ("site-packages/", "dist-packages/", "/lib/python3", "/toast_lab/fr
 _ADVICE = {
     "dynamic": "Dynamic shapes: export the model with fixed sizes.",
     "dialect": "Foreign dialects: convert the module to StableHLO first.",
-    "host": "Host communication: take it out of the function, or give its data as arguments and "
+    "host": "Host communication: take it out of the function, or pass its data as arguments and "
     "results.",
     "ordered": "Ordered prints: leave out ordered=True; unordered ones are dropped with a note.",
 }
 
 
 def refuse(module: ir.Module) -> tuple[str, ...]:
-    """Drop what only prints, and refuse what cannot be sharded.
+    """Drop calls that only print, and refuse ops that cannot be sharded.
 
     Returns:
-        Notes on what was dropped.
+        Notes on the dropped calls.
 
     Raises:
         FrontendError: with every offender, its source line and what to do.
@@ -73,28 +73,24 @@ def refuse(module: ir.Module) -> tuple[str, ...]:
 
 
 def _fault(operation: Any) -> tuple[str, str]:
-    """(kind of fault, what to say), both empty if there is none."""
+    """(kind of fault, its description), both empty if there is none."""
     dialect, _, name = operation.name.partition(".")
     if dialect not in DIALECTS:
         return "dialect", f"the dialect {dialect} is not StableHLO"
     types = [str(value.type) for value in operation.results]
     if operation.name == "func.func":
         types = [str(ir.TypeAttr(operation.attributes["function_type"]).value)]
-    dynamic = list(dict.fromkeys(found for text in types for found in _DYNAMIC.findall(text)))
+    dynamic = list(dict.fromkeys(shape for text in types for shape in _DYNAMIC.findall(text)))
     if dynamic:
         return "dynamic", f"dynamic shape {', '.join(dynamic)}"
     if dialect == "stablehlo" and op_kind(name).host:
         return "host", "it exchanges data with the host"
-    if (
-        name == "custom_call"
-        and "callback" in _target(operation)
-        and "python" in _target(operation)
-    ):
+    if name == "custom_call" and all(word in _target(operation) for word in ("callback", "python")):
         primitive = _primitive(operation)
         if not primitive.startswith("debug") and (primitive or types):
             return "host", f"{primitive or 'a callback'} runs Python code on the host"
         return ("ordered", "its order is part of the program") if types else ("print", "")
-    if op_kind(name).token and not any(True for result in operation.results for _ in result.uses):
+    if op_kind(name).token and not is_used(operation):
         return "", ""  # dead, and dropped with the other dead ops
     if any("!stablehlo.token" in text for text in types):
         return "host", "it makes or takes a token, which orders side effects"
@@ -106,12 +102,9 @@ def _target(operation: Any) -> str:
 
 
 def _primitive(operation: Any) -> str:
-    """JAX's own name for a callback, which it writes into the location.
-
-    Such names are ``debug_print`` and ``io_callback``.
-    """
-    found = _CALLBACK.search(str(operation.location))
-    return found.group(1) if found else ""
+    """JAX's own name for a callback, as ``io_callback``, which it writes into the location."""
+    match = _CALLBACK.search(str(operation.location))
+    return match.group(1) if match else ""
 
 
 def _title(operation: Any) -> str:
@@ -122,24 +115,26 @@ def _title(operation: Any) -> str:
 
 
 def place(operation: Any) -> str:
-    """The user's own line of an op where it has one, as in ``" (model.py:12)"``.
+    """The user's own line of an op where it has one, as ``" (model.py:12)"``.
 
-    It is empty without a location.
+    Empty without a location.
     """
-    found = source_names.frames(str(operation.location))
-    own = [f for f in found if not any(part in f.file.replace("\\", "/") for part in _LIBRARIES)]
-    if not found:
+    frames = source_names.frames(str(operation.location))
+    if not frames:
         return ""
-    frame = (own or found)[0]
-    return (
-        f" (line {frame.line})"
-        if frame.file == "-"
-        else (f" ({PurePath(frame.file).name}:{frame.line})")
+    users = (
+        frame
+        for frame in frames
+        if not any(part in frame.file.replace("\\", "/") for part in _LIBRARIES)
     )
+    frame = next(users, frames[0])
+    if frame.file == "-":
+        return f" (line {frame.line})"
+    return f" ({PurePath(frame.file).name}:{frame.line})"
 
 
 def _drop_unused_meshes(module: ir.Module) -> None:
-    """Callbacks bring a mesh of one device along, which must not be taken for one of the user's."""
+    """Drop the meshes of one device that came with callbacks, lest they pass for the user's."""
     for op in list(module.body.operations):
         if op.operation.name == "sdy.mesh":
             name = ir.StringAttr(op.operation.attributes["sym_name"]).value

@@ -1,15 +1,15 @@
-"""A canonical module as one flat list of ops: loops and conditionals opened up, in execution order.
+"""A canonical module as one flat list of ops: loops and conditionals opened, in execution order.
 
-``while``, ``case`` and ``if`` do nothing to a tensor but hand it on, so each value that they hand
-on becomes pseudo-ops of its own, which share one set of factors (see ``Item.shares``):
+``while``, ``case`` and ``if`` only hand tensors on.  Each value that they hand on becomes
+pseudo-ops of its own, which share one set of factors (see ``Item.shares``):
 
 * a loop: ``while.enter`` (initial value -> body argument), the condition's ops and ``while.test``,
   the body's ops and ``while.next`` (what the body returns), then ``while.result``;
 * a conditional: ``case.index``, each branch's ops and its ``case.yield``, then ``case.result``.
 
-``optimization_barrier`` of several operands is one op for each, since they have nothing to do with
-each other.  Reading (``read``) and annotating (``lowering.annotate``) both follow this walk, so
-they count ops alike.
+An ``optimization_barrier`` of several operands becomes one op for each of them, since they do not
+depend on each other.  Reading (``read``) and annotating (``lowering.annotate``) both follow this
+walk, so they count ops alike.
 
 TOAST leaves control flow out.  Start reading at ``flatten``.
 """
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from toast_lab.ir.dead import TERMINATORS, short_kind
+from toast_lab.ir.dead import TERMINATORS, short_kind, terminator
 from toast_lab.ir.program import Region
 from toast_lab.ir.trips import trip_count
 
@@ -30,12 +30,12 @@ class Item(NamedTuple):
 
     kind: str
     operation: Any  #: the MLIR operation that holds its operands
-    operands: tuple[int, ...]  #: which of that operation's operands
-    results: tuple[Any, ...]  #: the MLIR values that it defines
-    #: MLIR values that are the first result once more (the condition's view of a loop value)
-    twins: tuple[Any, ...]
-    shares: int  #: number of the item whose factors it has (may come later), -1: its own
     region: int  #: innermost region, -1 outside all
+    operands: tuple[int, ...] = ()  #: which of that operation's operands
+    results: tuple[Any, ...] = ()  #: the MLIR values that it defines
+    #: MLIR values that are the first result once more (the condition's view of a loop value)
+    twins: tuple[Any, ...] = ()
+    shares: int = -1  #: number of the item whose factors it has (may come later), -1: its own
 
 
 class Flat(NamedTuple):
@@ -49,10 +49,8 @@ class Flat(NamedTuple):
 def flatten(main: Any) -> Flat:
     """Flatten the body of a canonical function."""
     walk = _Walk()
-    block = main.operation.regions[0].blocks[0]
-    walk.block(block, -1)
-    last = block.operations[len(block.operations) - 1]
-    return Flat(walk.items, walk.regions, list(last.operation.operands))
+    last = walk.block(main.operation.regions[0].blocks[0], -1)
+    return Flat(walk.items, walk.regions, list(last.operands))
 
 
 class _Walk:
@@ -61,87 +59,85 @@ class _Walk:
         self.regions: list[Region] = []
         self.constants: dict[Any, int | None] = {}
 
-    def add(
-        self,
-        kind: str,
-        operation: Any,
-        operands: tuple[int, ...],
-        results: tuple[Any, ...],
-        region: int,
-        shares: int = -1,
-        twins: tuple[Any, ...] = (),
-    ) -> None:
-        self.items.append(Item(kind, operation, operands, results, twins, shares, region))
-
     def open(self, kind: str, parent: int, times: float = 1.0, known: bool = True) -> int:
-        self.regions.append(Region(kind, len(self.items), -1, parent, times, known))
+        begin = len(self.items)
+        self.regions.append(
+            Region(kind=kind, begin=begin, end=-1, parent=parent, times=times, known=known)
+        )
         return len(self.regions) - 1
 
     def close(self, region: int) -> None:
         self.regions[region] = self.regions[region]._replace(end=len(self.items))
 
     def block(self, block: Any, region: int) -> Any:
-        """Add the ops of ``block``; gives its terminator."""
-        last = None
+        """Add the ops of ``block``; returns its terminator."""
         for op in block.operations:
             operation = op.operation
             kind = short_kind(op)
-            if kind in TERMINATORS:
-                last = operation
-            elif kind == "while":
+            if kind == "while":
                 self.loop(operation, region)
             elif kind in BRANCHES:
                 self.conditional(operation, region)
             elif kind == "optimization_barrier":
                 for i, result in enumerate(operation.results):
-                    self.add(kind, operation, (i,), (result,), region)
-            else:
-                self.add(
-                    kind,
-                    operation,
-                    tuple(range(len(operation.operands))),
-                    tuple(operation.results),
-                    region,
-                )
-        return last
+                    self.items.append(
+                        Item(kind, operation, region, operands=(i,), results=(result,))
+                    )
+            elif kind not in TERMINATORS:
+                operands = tuple(range(len(operation.operands)))
+                results = tuple(operation.results)
+                self.items.append(Item(kind, operation, region, operands=operands, results=results))
+        return terminator(block)
 
     def loop(self, operation: Any, region: int) -> None:
-        condition, body = (r.blocks[0] for r in operation.regions)
-        n = len(operation.operands)
-        # From here on by count; what enters still belongs to the region outside
+        condition, body = (part.blocks[0] for part in operation.regions)
+        # What enters still belongs to the region outside
         loop = self.open("loop", region)
         first = len(self.items)
         for i, (inside, twin) in enumerate(zip(body.arguments, condition.arguments, strict=True)):
-            self.add("while.enter", operation, (i,), (inside,), region, twins=(twin,))
+            self.items.append(
+                Item(
+                    "while.enter",
+                    operation,
+                    region,
+                    operands=(i,),
+                    results=(inside,),
+                    twins=(twin,),
+                )
+            )
         trips = trip_count(operation, self.constants)
-        inner = self.open("cond", loop, 1.0 + (1.0 if trips is None else trips), trips is not None)
+        known = trips is not None
+        times = 1.0 if trips is None else trips
+        inner = self.open("cond", loop, 1.0 + times, known)
         test = self.block(condition, inner)
-        self.add("while.test", test, (0,), (), inner)
+        self.items.append(Item("while.test", test, inner, operands=(0,)))
         self.close(inner)
-        inner = self.open("body", loop, 1.0 if trips is None else trips, trips is not None)
+        inner = self.open("body", loop, times, known)
         last = self.block(body, inner)
-        for i in range(n):
-            self.add("while.next", last, (i,), (), inner, first + i)
+        for i in range(len(operation.operands)):
+            self.items.append(Item("while.next", last, inner, operands=(i,), shares=first + i))
         self.close(inner)
         self.close(loop)
         for i, result in enumerate(operation.results):
-            self.add("while.result", operation, (), (result,), region, first + i)
+            self.items.append(
+                Item("while.result", operation, region, results=(result,), shares=first + i)
+            )
 
     def conditional(self, operation: Any, region: int) -> None:
-        self.add("case.index", operation, (0,), (), region)
+        self.items.append(Item("case.index", operation, region, operands=(0,)))
         # Which branch runs is not known; each is counted as if all were taken equally often.
         share = 1.0 / len(operation.regions)
-        n = len(operation.results)
+        result_count = len(operation.results)
         yields: list[int] = []
         for branch in operation.regions:
             inner = self.open("branch", region, share, False)
             last = self.block(branch.blocks[0], inner)
-            for i in range(n):
+            for i in range(result_count):
                 yields.append(len(self.items))
-                self.add("case.yield", last, (i,), (), inner)
+                self.items.append(Item("case.yield", last, inner, operands=(i,)))
             self.close(inner)
         first = len(self.items)
-        for k, item in enumerate(yields):
-            self.items[item] = self.items[item]._replace(shares=first + k % n)
+        for i, item in enumerate(yields):
+            self.items[item] = self.items[item]._replace(shares=first + i % result_count)
         for result in operation.results:
-            self.add("case.result", operation, (), (result,), region)
+            self.items.append(Item("case.result", operation, region, results=(result,)))

@@ -25,9 +25,9 @@ _PRINTED = {PERMUTE: "collective_permute"}
 class ListingLine(NamedTuple):
     """One line of the body of a listing."""
 
-    op: int  #: that the line belongs to; a copy belongs to the op that makes or uses it
+    op: int  #: op of the line; a copy belongs to the op that makes or uses it
     depth: int  #: of loops and branches around it
-    name: str  #: what the line makes; empty for the headings of loops and branches
+    name: str  #: of the line's results; empty for the headings of loops and branches
     dims: str  #: ``[256{b}, 32]``
     right: str  #: right-hand side
     collective: bool
@@ -61,20 +61,20 @@ def listing_lines(problem: Problem, plan: ShardingPlan) -> list[ListingLine]:
     Raises InvalidPlan as that does.
     """
     plan.check_is_of(problem.analysis.program)
-    found, program = _Listing(problem.analysis, plan, False), plan.program
-    found.write()
+    listing, program = _Listing(problem.analysis, plan, False), plan.program
+    listing.write()
     arguments = [
         ListingLine(
-            a,
-            0,
-            program.value_name[a],
-            found.shape(a, int(found.steps.layout[a])),
-            "argument",
-            False,
+            op=argument,
+            depth=0,
+            name=program.value_name[argument],
+            dims=listing.shape(argument, int(listing.steps.layout[argument])),
+            right="argument",
+            collective=False,
         )
-        for a in range(program.n_arguments)
+        for argument in range(program.n_arguments)
     ]
-    return [*arguments, *found.lines]
+    return [*arguments, *listing.lines]
 
 
 class _Listing:
@@ -90,11 +90,12 @@ class _Listing:
         program = self.program
         names = program.def_names(value)
         cut = self.plan.spec(layout, len(names))
-        parts = []
-        for d, axes in enumerate(cut):
-            base = self.analysis.dim_text(names[d]) if self.names else str(program.dims(value)[d])
-            parts.append(base + (f"{{{','.join(axes)}}}" if axes else ""))
-        return "[" + ", ".join(parts) + "]"
+        bases = map(self.analysis.dim_text, names) if self.names else map(str, program.dims(value))
+        parts = [
+            f"{base}{{{','.join(axes)}}}" if axes else base
+            for base, axes in zip(bases, cut, strict=True)
+        ]
+        return f"[{', '.join(parts)}]"
 
     def fresh(self, base: str) -> str:
         name = base + "_"
@@ -104,26 +105,24 @@ class _Listing:
         return name
 
     def axes(self, mask: int) -> str:
-        return "{" + ",".join(a for i, a in enumerate(self.plan.mesh.axes) if mask >> i & 1) + "}"
+        axes = (axis for i, axis in enumerate(self.plan.mesh.axes) if mask >> i & 1)
+        return f"{{{','.join(axes)}}}"
 
     def chain(self, rows: list[int], source: str, last: str | None) -> str:
-        """Print consecutive steps on one value.
-
-        The last one is called ``last`` or gets a fresh name.
-        """
-        s = self.steps
+        """Print consecutive steps on one value; the last is named ``last`` or gets a fresh name."""
+        steps = self.steps
         for i, row in enumerate(rows):
-            value, kind = int(s.value[row]), int(s.kind[row])
-            name = (
-                last
-                if last is not None and i == len(rows) - 1
-                else self.fresh(self.program.value_name[value])
-            )
+            value, kind = int(steps.value[row]), int(steps.kind[row])
+            name = last if i == len(rows) - 1 else None
+            name = name or self.fresh(self.program.value_name[value])
             self.copy_name[row] = name
             verb = _PRINTED.get(kind, STEP_KINDS[kind])
-            op, dims = int(s.op[row]), self.shape(value, int(s.after[row]))
-            right = f"{verb} {self.axes(int(s.axes[row]))} {source}"
-            self.lines.append(ListingLine(op, self.depth[op], name, dims, right, kind != SLICE))
+            op, dims = int(steps.op[row]), self.shape(value, int(steps.after[row]))
+            right = f"{verb} {self.axes(int(steps.axes[row]))} {source}"
+            line = ListingLine(
+                op, self.depth[op], name, dims=dims, right=right, collective=kind != SLICE
+            )
+            self.lines.append(line)
             source = name
         return source
 
@@ -133,68 +132,86 @@ class _Listing:
 
     def write(self) -> None:
         """Fill ``lines``."""
-        program, s = self.program, self.steps
+        program, steps = self.program, self.steps
         shown = set(shown_ops(program))
-        i, n = 0, len(s.kind)
-        while i < n:
-            op = int(s.op[i])
+        i, step_count = 0, len(steps.kind)
+        while i < step_count:
+            op = int(steps.op[i])
             labels = self.labels.get(op, ())
-            self.lines.extend(ListingLine(op, depth, "", "", text, False) for depth, text in labels)
-            while i < n and s.kind[i] != COMPUTE:  # copies for this op's operands
-                use = int(s.use[i])
+            self.lines.extend(
+                ListingLine(op, depth, "", dims="", right=text, collective=False)
+                for depth, text in labels
+            )
+            while i < step_count and steps.kind[i] != COMPUTE:  # copies for this op's operands
+                use = int(steps.use[i])
                 rows = [i]
-                while i + 1 < n and s.kind[i + 1] != COMPUTE and s.use[i + 1] == use:
+                while (
+                    i + 1 < step_count and steps.kind[i + 1] != COMPUTE and steps.use[i + 1] == use
+                ):
                     i += 1
                     rows.append(i)
-                self.chain(rows, program.value_name[int(s.value[rows[0]])], None)
+                self.chain(rows, program.value_name[int(steps.value[rows[0]])], None)
                 i += 1
             i += 1  # the compute step
             after: dict[int, list[int]] = {}
-            while i < n and s.op[i] == op and s.kind[i] != COMPUTE and s.use[i] < 0:
-                after.setdefault(int(s.value[i]), []).append(i)
+            while (
+                i < step_count
+                and steps.op[i] == op
+                and steps.kind[i] != COMPUTE
+                and steps.use[i] < 0
+            ):
+                after.setdefault(int(steps.value[i]), []).append(i)
                 i += 1
             if op in shown:
                 self.compute(op, after)
 
     def compute(self, op: int, after: dict[int, list[int]]) -> None:
-        program, s = self.program, self.steps
+        program, steps = self.program, self.steps
         operands = []
         for use in program.uses(op):
-            row = int(s.copy[use])
+            row = int(steps.copy[use])
             operands.append(
                 self.copy_name[row]
                 if row >= 0
                 else value_text(program, int(program.use_value[use]))
             )
+        results = program.results(op)
         names, shapes = [], []
-        for v in program.results(op):
-            rows = after.get(v)
-            names.append(self.fresh(program.value_name[v]) if rows else program.value_name[v])
-            shapes.append(self.shape(v, int(s.before[rows[0]]) if rows else int(s.layout[v])))
+        for result in results:
+            rows, name = after.get(result), program.value_name[result]
+            layout = steps.before[rows[0]] if rows else steps.layout[result]
+            names.append(self.fresh(name) if rows else name)
+            shapes.append(self.shape(result, int(layout)))
         right = op_text(program, op, operands)
-        if all(program.value_is_constant[v] for v in program.results(op)) and program.results(op):
-            right += "  # constant"  # recomputed in the layout that each use wants
+        if results and all(program.value_is_constant[result] for result in results):
+            right += "  # constant"  # recomputed in the layout that each use needs
         self.lines.append(
-            ListingLine(op, self.depth[op], ", ".join(names), ", ".join(shapes), right, False)
+            ListingLine(
+                op=op,
+                depth=self.depth[op],
+                name=", ".join(names),
+                dims=", ".join(shapes),
+                right=right,
+                collective=False,
+            )
         )
-        for v, name in zip(program.results(op), names, strict=True):
-            if v in after:
-                self.chain(after[v], name, program.value_name[v])
+        for result, name in zip(results, names, strict=True):
+            if result in after:
+                self.chain(after[result], name, program.value_name[result])
 
     def layout_text(self) -> str:
         program = self.program
         arguments = [
-            f"{program.value_name[a]} : {self.shape(a, int(self.steps.layout[a]))}"
-            for a in range(program.n_arguments)
+            f"{program.value_name[argument]} : {self.shape(argument, layout)}"
+            for argument, layout in enumerate(self.steps.layout[: program.n_arguments].tolist())
         ]
         indent = " " * (len(program.name) + 5)
         width = max((len(line.name) for line in self.lines), default=0)
         body = [
-            "  " * (line.depth + 1)
-            + (f"{line.name:<{width}} : {line.dims} = {line.right}" if line.name else line.right)
+            "  " * (line.depth + 1) + line._replace(name=line.name and line.name.ljust(width)).text
             for line in self.lines
         ]
-        results = ", ".join(value_text(program, int(v)) for v in program.outputs)
+        results = ", ".join(value_text(program, int(output)) for output in program.outputs)
         return "\n".join(
             [
                 f"def {program.name}(" + f",\n{indent}".join(arguments) + ") {",

@@ -1,8 +1,6 @@
-"""A program with a plan's shardings at its interface and a few constraints inside.
+"""A program with a plan's shardings at its interface and a few constraints, as users write it.
 
-That is how a user would write it.
-
-``annotate`` leaves nothing open; here propagation is meant to find the rest.  Start reading at
+``annotate`` leaves nothing open; this module leaves the rest to propagation.  Start reading at
 ``constrain``.
 """
 
@@ -31,16 +29,16 @@ def constrain(
 
     Args:
         text: the module of the plan's program.
-        plan: says how arguments and results are sharded.
-        results: for a value the specs that it is brought to behind its op, one after the other.
+        plan: gives the shardings of arguments and results.
+        results: for a value the specs that it takes after its op, one after the other.
         operands: for a use the spec in which it reads its value.
-        numbered: leave its number on every op.
+        numbered: put its number on every op.
     """
     return _Sparse(plan, results, operands, numbered).write(text, locations=False)
 
 
 class _Sparse(Writer):
-    """Writes what it is told and nothing else."""
+    """Writes the given constraints and nothing else."""
 
     def __init__(
         self,
@@ -51,23 +49,21 @@ class _Sparse(Writer):
     ) -> None:
         super().__init__(plan, reuse=False, scattered=True, numbered=numbered, located=False)
         self.at_results, self.at_operands = at_results, at_operands
-        self.local_transforms = False  # what a user writes holds no manual computations
+        self.local_transforms = False  # users write no manual computations
 
     def operands(self, number: int, item: walk.Item, copies: Any, region_end: Any) -> None:
         """Constraints before the uses that have one."""
         operation, first = item.operation, int(self.plan.program.use_ptr[number])
         for i, position in enumerate(item.operands):
-            spec = self.at_operands.get(first + i)
-            if spec is not None and isinstance(
-                operation.operands[position].type, ir.RankedTensorType
-            ):
+            spec, operand = self.at_operands.get(first + i), operation.operands[position]
+            if spec is not None and isinstance(operand.type, ir.RankedTensorType):
                 with ir.InsertionPoint(operation), operation.location:
                     operation.operands[position] = _jaxlib.sdy.sharding_constraint(
-                        operation.operands[position], self.attribute(spec)
+                        operand, self.attribute(spec)
                     )
 
     def results(self, number: int, item: walk.Item) -> None:
-        """Constraints behind the values that have one."""
+        """Constraints after the values that have one."""
         if not op_kinds.is_control(item.kind):
             forget_annotations(item.operation.attributes)
         if item.operation.name == CONSTRAINT:
@@ -78,12 +74,10 @@ class _Sparse(Writer):
             self.pin(result, list(self.at_results.get(value, ())))
 
     def _own(self, operation: Any) -> None:
-        """A constraint that the program came with.
+        """A constraint of the original program: the user's, or one that JAX puts after random keys.
 
-        It is the user's, or one that JAX puts behind random keys.
-
-        On the plan's mesh it stays, as it does in the user's function.  One over another mesh says
-        nothing here.
+        On the plan's mesh it stays, as it does in the user's function.  Over another mesh it means
+        nothing to this plan, and is left open.
         """
         given = operation.attributes["sharding"]
         ours = zip(self.plan.mesh.axes, self.plan.mesh.sizes, strict=True)

@@ -48,8 +48,7 @@ class Names:
 def name_dimensions(program: Program) -> Names:
     """Compute names and M of ``program``."""
     op = np.repeat(np.arange(program.n_ops, dtype=np.int32), np.diff(program.factor_ptr))
-    # What is made of constants alone is made wherever it is used: there is nothing to decide about
-    # it.
+    # Values made of constants alone are recomputed wherever they are used: nothing to decide.
     varying = np.zeros(program.n_ops, dtype=bool)
     varying[program.value_op[~program.value_is_constant]] = True
     constant = (np.diff(program.result_ptr) > 0) & ~varying
@@ -62,14 +61,14 @@ def name_dimensions(program: Program) -> Names:
     ptr = np.zeros(len(op) + 1, dtype=np.int64)
     ptr[1:] = np.bincount(forward[:, 0], minlength=len(op))
     names = Names(
-        program,
-        op,
-        program.factor_size,
-        shardable,
-        edges[:, 0].copy(),
-        edges[:, 1].copy(),
-        np.cumsum(ptr),
-        forward[:, 1].copy(),
+        program=program,
+        op=op,
+        size=program.factor_size,
+        shardable=shardable,
+        source=edges[:, 0].copy(),
+        target=edges[:, 1].copy(),
+        ptr=np.cumsum(ptr),
+        successor=forward[:, 1].copy(),
     )
     for field in dataclasses.fields(names):
         value = getattr(names, field.name)
@@ -86,16 +85,13 @@ def _map_edges(program: Program) -> np.ndarray:
     pairs = np.stack(
         [program.def_dim_factor[def_dim], program.use_dim_factor[use_dim]], axis=1
     ).astype(np.int64)
-    # Of merged dims the major factors flow, and the minor ones too where both sides are made up
-    # alike.
+    # Of merged dims the major factors flow, and the minor ones where both sides have equal sizes.
     merged = _merged(program.def_dim_minor)[def_dim] & _merged(program.use_dim_factors)[use_dim]
     size = program.factor_size
     minor = []
-    for here, there in zip(def_dim[merged].tolist(), use_dim[merged].tolist(), strict=True):
-        left, right = program.def_dim_minor[here], program.use_dim_factors[there]
-        if len(left) == len(right) and all(
-            size[a] == size[b] for a, b in zip(left, right, strict=True)
-        ):
+    for definition, use in zip(def_dim[merged].tolist(), use_dim[merged].tolist(), strict=True):
+        left, right = list(program.def_dim_minor[definition]), list(program.use_dim_factors[use])
+        if np.array_equal(size[left], size[right]):
             minor += list(zip(left[1:], right[1:], strict=True))
     pairs = np.concatenate([pairs, np.asarray(minor, dtype=np.int64).reshape(-1, 2)])
     key = np.unique(pairs[:, 0] * program.n_factors + pairs[:, 1])  # far quicker than unique rows
@@ -103,10 +99,7 @@ def _map_edges(program: Program) -> np.ndarray:
 
 
 def use_dims(program: Program) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Where each entry of ``use_dim_*`` stands.
-
-    Gives the value used, its row in ``def_dim_*`` and ``shape``, and its own row.
-    """
+    """For each entry of ``use_dim_*`` its value, row in ``def_dim_*`` and own row."""
     rank = np.diff(program.use_dim_ptr)
     value = np.repeat(program.use_value, rank)
     row = np.arange(len(value))
