@@ -142,12 +142,18 @@ def test_a_search_that_starts_anew_leaves_a_place_that_a_single_start_does_not(p
 
     Rounds go on after the first start.
     """
-    few, many = (
-        search(problem, seed=5, restarts=n, refine=0, budget=evaluations(200_000)) for n in (0, 6)
-    )
-    assert many.cost.score <= few.cost.score
-    assert many.evaluations > few.evaluations
-    assert int(many.trace.memory["tree.number"][9]) >= 6
+    pairs = [
+        [
+            search(problem, seed=seed, restarts=n, refine=0, budget=evaluations(200_000))
+            for n in (0, 6)
+        ]
+        for seed in range(5)
+    ]
+    for few, many in pairs:
+        assert many.cost.score <= few.cost.score
+        assert many.evaluations > few.evaluations
+        assert int(many.trace.memory["tree.number"][9]) >= 6
+    assert any(many.cost.score < few.cost.score * (1 - 1e-6) for few, many in pairs)
 
 
 @pytest.mark.parametrize(
