@@ -3,8 +3,8 @@
 A field that holds an array says in its ``#:`` comment what it is made of: ``#: [V, A] int8 dim of
 each value on each axis``.  Within one object a letter is one size; ``[V+1]`` is one more, a number
 is itself, and ``[at most E]`` is a bound.  ``K of [S, A]`` is a list of K arrays, each with an S
-of its own.  The letters of ``SHARED`` mean the same in all objects that are made of one program on
-one mesh.
+of its own.  The letters of ``SHARED`` mean the same in all objects that are made of one program, and A
+is the number of mesh axes.
 
 Nothing here knows a class: ``Recorder`` watches every record that is made.
 """
@@ -31,6 +31,7 @@ SHARED = {
     "O": lambda program: program.n_ops,
     "U": lambda program: len(program.use_value),
     "F": lambda program: program.n_factors,
+    "N": lambda program: program.n_factors,  # names are numbered as factors are
 }
 MOST = 6  # objects of a class that are kept
 _SHAPE = re.compile(r"#:\s*(?:(?P<count>\w+'?) of )?\[(?P<dims>[^\]]*)\]\s*(?P<rest>.*)")
@@ -154,15 +155,18 @@ class Recorder:
         return make
 
 
-def faults(record: Record, value: Any, programs: list[Any]) -> Iterator[str]:
+def faults(
+    record: Record, value: Any, programs: list[Any], n_axes: int | None = None
+) -> Iterator[str]:
     """What of an object is not as documented.
 
     Args:
         record: its class.
         value: the object.
         programs: one of them is what the object is of.
+        n_axes: of the mesh, the letter A in all objects.
     """
-    sizes: dict[str, int] = {}
+    sizes: dict[str, int] = {} if n_axes is None else {"A": n_axes}
     bounds: list[tuple[str, str, int]] = []
     for field in record.fields:
         content = getattr(value, field.name)

@@ -24,13 +24,14 @@ MODELS = {
     "scanned training step": ("transformer", {**SMALL, "layers": 2, "scan": True}),
     "graph network": ("gns", SMALL_GNS),
 }
+MESH = {"data": 2, "model": 2}
 METHODS = ("mcts", "alpa", "automap", "exhaustive", "beam", "random")
 
 
 def walk_the_method(name: str, sizes: dict[str, Any]) -> None:
     """Everything that makes records: trace, analyse, pin, price, search, lower."""
     model = tl.load(name, **sizes)
-    problem = tl.Problem(tl.analyse(model), {"data": 2, "model": 2}, "tpu-v3")
+    problem = tl.Problem(tl.analyse(model), MESH, "tpu-v3")
     str(problem.divisibility())
     str(problem.analysis.coverage)
     budget = tl.Budget(seconds=None, evaluations=120)
@@ -65,7 +66,7 @@ def test_arrays_are_as_documented(recorded: Recorder) -> None:
         fault
         for record, values in recorded.kept.items()
         for value in values
-        for fault in faults(record, value, of)
+        for fault in faults(record, value, of, len(MESH))
     }
     assert not wrong, "\n".join(sorted(wrong))
 
