@@ -1,23 +1,36 @@
 #!/usr/bin/env bash
-# Everything that has to hold before a change is accepted. Cheap checks first; the main test run last, so
-# that its closing line is the last line of all. The first failure ends the script.
+# Everything that has to hold before a change is accepted. The main test run comes last, so that its closing
+# line is the last line of all. The first failure ends the script.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 bash scripts/setup_venv.sh .venv auto app,notebooks,dev
+# Checking types and installing for the other Python keep one core busy each.
+lint_output="$(mktemp)"
+bash scripts/lint.sh >"$lint_output" 2>&1 &
+lint=$!
+trap 'kill "$lint" 2>/dev/null || true; rm -f "$lint_output"' EXIT
 bash scripts/install_torch.sh .venv
 bash scripts/ensure_chromium.sh
-bash scripts/lint.sh
+bash scripts/test_other_python.sh setup
+if ! wait "$lint"; then
+    cat "$lint_output"
+    exit 1
+fi
+cat "$lint_output"
 bash scripts/warm.sh
 bash scripts/test_other_python.sh
 
-suites=(tests)
+# What takes longest comes first and in this order, or one worker would end long after the others.
+suites=()
 if [ -n "$(find notebooks -name '*.ipynb' -print -quit 2>/dev/null)" ]; then
     suites+=(--nbmake --nbmake-kernel=python3 --nbmake-timeout=600 notebooks)
 fi
-# A file's tests stay together: they share what is made once for a file.
-workers="$(.venv/bin/python -c 'import os; print(min(4, len(os.sched_getaffinity(0))))')"
+suites+=(tests)
+mapfile -t timed < <(grep -rl --include='test_*.py' 'mark\.timing' tests)
 version="$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
 echo "== main run: Python $version"
-.venv/bin/python -m pytest -m timing tests
-.venv/bin/python -m pytest -m "not slow and not accelerator and not timing" -n "$workers" --dist loadfile "${suites[@]}"
+.venv/bin/python -m pytest -m timing "${timed[@]}"
+# A file's tests stay together: they share what is made once for a file.
+.venv/bin/python -m pytest -m "not slow and not accelerator and not timing" \
+    -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder "${suites[@]}"

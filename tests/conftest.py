@@ -1,4 +1,4 @@
-"""What holds for every test: which marks a folder gives, and which devices JAX may touch."""
+"""What holds for every test: marks of a folder, devices JAX may touch, how XLA compiles."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.xla_flags import QUICK_COMPILES
 
 # Compiled kernels make a first call slow, which says nothing about the property under test.
 settings.register_profile("toast", deadline=None)
@@ -21,6 +23,8 @@ def pytest_configure(config: pytest.Config) -> None:
         # Set before anything imports jax. Without it jax looks for devices that nobody asked for,
         # and two runs on one GPU would fight for its memory. A value set by the caller wins.
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
+        # Child processes, servers and notebook kernels inherit it.
+        os.environ.setdefault("XLA_FLAGS", QUICK_COMPILES)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests import eight_devices
 from tests.helpers import SMALL
-from toast_lab import isolate
-from toast_lab.runtime.devices import Devices, environment
 
 SMALL_GNS = {"steps": 2, "nodes": 64, "edges": 256, "latent": 32, "hidden": 16, "features": 8}
 CASES = [
@@ -25,9 +24,7 @@ CASES = [
 
 
 def here(name: str, *args: Any, module: str = "programs") -> Any:
-    return isolate.run_in_child(
-        f"tests.apply.{module}:{name}", *args, env=environment(Devices("cpu", 8))
-    )
+    return eight_devices.call(f"tests.apply.{module}:{name}", *args)
 
 
 @pytest.mark.parametrize(("name", "sizes", "seed"), CASES, ids=[f"{n}-{s}" for n, _, s in CASES])

@@ -1,8 +1,16 @@
-"""Random plans: random sequences of legal actions, as every search may take them."""
+"""Where the plans of the certification come from.
+
+* ``colours``: random sequences of legal actions, as every search may take them;
+* ``propagated``: random shardings of arguments, propagated.  No sequence of colour actions gives
+  these: ops in conflict are computed whole;
+* ``refined``: what a search makes of its best plan op by op, or with an integer program.
+"""
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,7 +18,10 @@ from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem
 from toast_lab.ir.model import Model
 from toast_lab.plan_verbs import Plan
-from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.search.automap import argument_moves
+from toast_lab.search.contract import Budget, search
+from toast_lab.search.recorder import Recorder
+from toast_lab.sharding.plan import ShardingPlan, make_plan
 from toast_lab.sharding.state import State, legal_actions
 
 MESHES: dict[str, dict[str, int]] = {
@@ -19,12 +30,72 @@ MESHES: dict[str, dict[str, int]] = {
     "2x2x2": {"a": 2, "b": 2, "c": 2},
 }
 LONGEST = 8  # actions; on these meshes hardly a plan has room for more
+LONGEST_PROPAGATED = 5
+
+
+class Drawn(NamedTuple):
+    """A plan, and where it is from."""
+
+    mesh: str
+    number: int
+    source: str
+    plan: ShardingPlan
+
+
+Source = Callable[[Model, int], list[Drawn]]
+"""Draws the plans of a model with a seed."""
 
 
 def problems(model: Model) -> dict[str, Problem]:
     """The model on every mesh, analysed once."""
     analysis = analyse(model)
     return {name: Problem(analysis, mesh) for name, mesh in MESHES.items()}
+
+
+def colours(*counts: int) -> Source:
+    """That many different plans of random colour actions on each of ``MESHES``."""
+    return mixed(counts, ())
+
+
+def propagated(*counts: int) -> Source:
+    """That many different propagated plans on each of ``MESHES``."""
+    return mixed((), counts)
+
+
+def mixed(colour_counts: Sequence[int], propagated_counts: Sequence[int]) -> Source:
+    """Plans of colour actions, then propagated ones, so many on each of ``MESHES``."""
+
+    def plans(model: Model, seed: int) -> list[Drawn]:
+        by_mesh = problems(model)
+        drawn = []
+        for source, counts, draw in (
+            ("colours", colour_counts, random_plans),
+            ("propagated", propagated_counts, propagated_plans),
+        ):
+            for (mesh, problem), count in zip(by_mesh.items(), counts, strict=False):
+                plans_there = draw(problem, mesh, count, seed)
+                drawn += [Drawn(mesh, i, source, plan) for i, plan in enumerate(plans_there)]
+        return drawn
+
+    return plans
+
+
+def refined(evaluations: int, *, solve: bool) -> Source:
+    """The best plan of a search that ends with refinement, on two axes of eight devices.
+
+    Args:
+        evaluations: of the search, enough that it comes to refine.
+        solve: whether integer programs take part.
+    """
+
+    def plans(model: Model, seed: int) -> list[Drawn]:
+        analysis = analyse(model)
+        problem = Problem(analysis, "4x2", "tpu-v3")
+        budget = Budget(seconds=None, evaluations=evaluations)
+        result = search(problem, seed=seed, restarts=0, budget=budget, solve=solve)
+        return [Drawn("4x2", 0, "solved" if solve else "refined", result.plan)]
+
+    return plans
 
 
 def random_plan(problem: Problem, rng: np.random.Generator) -> ShardingPlan:
@@ -44,13 +115,42 @@ def random_plans(problem: Problem, mesh: str, count: int, seed: int = 0) -> list
 
     There are fewer where a program has not so many.
 
-    Different means by state key, since two orders of actions may end in one sharding.
+    Different means by sharding, since two orders of actions may end in one.
     """
     rng = np.random.default_rng([seed, zlib.crc32(mesh.encode())])
-    found: dict[int, ShardingPlan] = {}
+    return _different(lambda: random_plan(problem, rng), count)
+
+
+def propagated_plans(problem: Problem, mesh: str, count: int, seed: int = 0) -> list[ShardingPlan]:
+    """``count`` different plans that propagate random shardings of arguments.
+
+    There are fewer, or none, where a program has not so many.
+    """
+    if not count:
+        return []
+    rng = np.random.default_rng([seed, zlib.crc32(mesh.encode())])
+    moves = argument_moves(Recorder(problem, Budget()))
+
+    def draw() -> ShardingPlan:
+        state, taken = moves.propagation.unsharded(), []
+        for _ in range(rng.integers(1, LONGEST_PROPAGATED, endpoint=True)):
+            legal = moves.legal(state)
+            if not len(legal):
+                break
+            taken.append(int(rng.choice(legal)))
+            moves.take(state, taken[-1])
+        words = tuple(moves.text[move] for move in taken)
+        return make_plan(problem.analysis, problem.mesh, state, words)
+
+    return [plan for plan in _different(draw, count) if plan.actions]
+
+
+def _different(draw: Callable[[], ShardingPlan], count: int) -> list[ShardingPlan]:
+    """Draw until there are ``count`` different plans, within reason."""
+    plans: dict[tuple[bytes, bytes], ShardingPlan] = {}
     for _ in range(20 * count):
-        if len(found) == count:
+        if len(plans) == count:
             break
-        plan = random_plan(problem, rng)
-        found.setdefault(plan.key, plan)
-    return list(found.values())
+        plan = draw()
+        plans.setdefault((plan.op_factor.tobytes(), plan.value_dim.tobytes()), plan)
+    return list(plans.values())

@@ -1,6 +1,7 @@
-"""Plan certification: a program sharded by a random plan computes what the program computes.
+"""Plan certification: a program sharded by a plan computes what the program computes.
 
-Every plan is compiled for eight virtual CPU devices and executed on the same inputs as the program
+Where plans come from is said by a ``draw.Source``: random colour actions, propagated shardings of
+arguments, refinement.  Every plan is compiled for eight virtual CPU devices and executed on the same inputs as the program
 as it was read; every output (for a training step: loss, gradients or updated parameters, optimiser
 state) must agree.
 
@@ -35,6 +36,7 @@ import numpy as np
 from tests.certification import draw
 from tests.certification.case import Case
 from tests.certification.programs import programs
+from tests.xla_flags import QUICK_COMPILES
 from toast_lab import isolate
 from toast_lab.errors import RunFailed
 from toast_lab.ir.program import Program
@@ -43,10 +45,11 @@ from toast_lab.runtime import child
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime import inputs as made_up
 from toast_lab.runtime.measuring import Execution
-from toast_lab.sharding.plan import ShardingPlan
 
 EPSILONS = {"wide": 64, "narrow": 4}
-FULL, SHORT = 25, (2, 1, 1)  # plans on each mesh
+# Plans on each mesh: of colour actions, and propagated ones
+FULL = ((25, 25, 25), (10, 10, 0))
+SHORT = ((1, 1, 1), (0, 1, 0))
 DEVICES = dev.Devices("cpu", 8)
 
 
@@ -64,6 +67,7 @@ class Row(NamedTuple):
     tolerance: float
     seconds: float  #: compiling and running
     failure: str  #: empty if all is well
+    source: str = "colours"  #: what made the plan
 
     @property
     def share(self) -> float:
@@ -154,9 +158,7 @@ def _epsilons(epsilon: float) -> int:
 # -- in the parent ---------------------------------------------------------------------------------
 
 
-def prepare(
-    case: Case, counts: Sequence[int], seed: int = 0
-) -> tuple[Work, list[tuple[str, int, ShardingPlan]]]:
+def prepare(case: Case, source: draw.Source, seed: int = 0) -> tuple[Work, list[draw.Drawn]]:
     """Trace a program, draw its plans and write them onto it.
 
     Raises:
@@ -165,13 +167,9 @@ def prepare(
     model = case.model()
     missing = case.missing(model)
     assert not missing, f"{case.name} was to exercise {', '.join(missing)}"
-    plans = [
-        (mesh, number, plan)
-        for (mesh, problem), count in zip(draw.problems(model).items(), counts, strict=True)
-        for number, plan in enumerate(draw.random_plans(problem, mesh, count, seed))
-    ]
+    plans = source(model, seed)
     jobs = []
-    for _, _, plan in plans:
+    for _, _, _, plan in plans:
         kept = plan.value_specs()
         jobs.append(
             child.Job(
@@ -193,44 +191,31 @@ def prepare(
 
 def certify(
     cases: Sequence[Case],
-    counts: Sequence[int],
+    source: draw.Source,
     *,
     seed: int = 0,
     time_limit_s: float = 580.0,
     on_row: Callable[[Row], None] | None = None,
 ) -> list[Row]:
-    """Execute random plans of ``cases``, ``counts`` on the three meshes of ``draw.MESHES``.
+    """Execute plans of ``cases``.
 
     One child process takes them all, one after the other; when it dies, the plan at which it died
     is a failure and a new child goes on with the next one.
 
     Args:
         cases: the programs.
-        counts: plans on each mesh.
+        source: draws the plans of each.
         seed: of plans and inputs.
         time_limit_s: for one child process with one program.
         on_row: called with every row as it comes.
     """
     rows: list[Row] = []
     for group in _batches(cases, 12):
-        prepared = [prepare(case, counts, seed) for case in group]
+        prepared = [prepare(case, source, seed) for case in group]
         for work, plans in prepared:
             if not plans:
-                rows.append(
-                    Row(
-                        work.name,
-                        "",
-                        0,
-                        _n_ops(work),
-                        "",
-                        0,
-                        "",
-                        0.0,
-                        0.0,
-                        0.0,
-                        "no action is legal",
-                    )
-                )
+                failure = "no action is legal"
+                rows.append(Row(work.name, "", 0, _n_ops(work), "", 0, "", 0.0, 0.0, 0.0, failure))
         by_name = {work.name: (work, plans) for work, plans in prepared}
         for outcome in execute(
             [work for work, plans in prepared if plans], time_limit_s * len(group)
@@ -296,25 +281,21 @@ def execute(works: Sequence[Work], time_limit_s: float) -> Iterator[Outcome]:
 
 
 def _environment() -> dict[str, str]:
-    """Eight virtual devices, and machine code that is compiled quickly.
-
-    What is on trial is the partitioned program.
-    """
-    found = dev.environment(DEVICES)
-    quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    return {**found, "XLA_FLAGS": f"{found['XLA_FLAGS']} {quick}"}
+    """Eight virtual devices, and machine code that is compiled quickly."""
+    variables = dev.environment(DEVICES)
+    return {**variables, "XLA_FLAGS": f"{variables['XLA_FLAGS']} {QUICK_COMPILES}"}
 
 
 def _n_ops(work: Work) -> int:
     return work.request.program.n_ops - work.request.program.n_arguments
 
 
-def _row(work: Work, plans: list[tuple[str, int, ShardingPlan]], outcome: Outcome) -> Row:
+def _row(work: Work, plans: list[draw.Drawn], outcome: Outcome) -> Row:
     if outcome.index < 0:
         return Row(
             work.name, "", 0, _n_ops(work), "", 0, "", 0.0, 0.0, outcome.seconds, outcome.failure
         )
-    mesh, number, plan = plans[outcome.index]
+    mesh, number, source, plan = plans[outcome.index]
 
     def share(item: tuple[str, float]) -> float:
         allowed, error = work.tolerances[item[0]], item[1]
@@ -347,6 +328,7 @@ def _row(work: Work, plans: list[tuple[str, int, ShardingPlan]], outcome: Outcom
         work.tolerances.get(path, 0.0),
         outcome.seconds,
         failure,
+        source,
     )
 
 
@@ -446,6 +428,7 @@ def read_rows(path: Path) -> list[Row]:
                     float(line["tolerance"]),
                     float(line["seconds"]),
                     line["failure"],
+                    line.get("source") or "colours",
                 )
             )
     return rows
@@ -481,13 +464,13 @@ def run(full: bool, csv_path: str = "", only: Sequence[str] = (), seed: int = 0)
     """The certification from the command line; gives a line for each failure.
 
     Args:
-        full: 25 plans on each mesh instead of a few.
+        full: ``FULL`` plans on each mesh instead of a few.
         csv_path: rows are appended there as they come, and programs that are complete there are not
             run again.
         only: names of programs, all by default.
         seed: of plans and inputs.
     """
-    counts = (FULL,) * 3 if full else SHORT
+    source = draw.mixed(*(FULL if full else SHORT))
     cases = [c for c in programs() if not only or c.name in only]
     path = Path(csv_path) if csv_path else None
     rows = read_rows(path) if path else []
@@ -495,7 +478,7 @@ def run(full: bool, csv_path: str = "", only: Sequence[str] = (), seed: int = 0)
     rows = [r for r in rows if r.program in finished]
     waiting = [c for c in cases if c.name not in finished]
     for group in _batches(waiting, 4 if full else 12):  # one child each: its start costs seconds
-        new = certify(group, counts, seed=seed)
+        new = certify(group, source, seed=seed)
         if path:
             _append(path, new)
         for case in group:
@@ -511,7 +494,7 @@ def run(full: bool, csv_path: str = "", only: Sequence[str] = (), seed: int = 0)
         rows += new
     print(table(rows))
     told = {
-        r: f"{r.program} on {r.mesh}, plan {r.number} ({r.actions}): {r.failure}"
+        r: f"{r.program} on {r.mesh}, {r.source} {r.number} ({r.actions}): {r.failure}"
         for r in rows
         if r.failure
     }

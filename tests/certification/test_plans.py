@@ -1,6 +1,6 @@
 """The short seeded form of the plan certification.
 
-Four plans of every program, spread over the meshes.
+Four plans of every program: one of random colour actions on each mesh, and a propagated one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ import pytest
 from tests.certification import draw, plans
 from tests.certification.case import Case
 from tests.certification.programs import programs
+from toast_lab import frontends
+from toast_lab.cost.problem import price
 from toast_lab.lowering.annotate import annotate
+from toast_lab.lowering.listing import listing
 from toast_lab.sharding.plan import ShardingPlan
 
 # One fixture executes four plans of every program, and pays for all tests of the file.
@@ -25,24 +28,82 @@ CASES = {c.name: c for c in programs()}
 def rows() -> dict[str, list[plans.Row]]:
     """All programs at once: one child process serves twelve of them."""
     found: dict[str, list[plans.Row]] = {name: [] for name in CASES}
-    for row in plans.certify(list(CASES.values()), plans.SHORT):
+    for row in plans.certify(list(CASES.values()), draw.mixed(*plans.SHORT)):
         found[row.program].append(row)
     return found
+
+
+def failures(rows: list[plans.Row]) -> list[str]:
+    return [
+        f"{r.program} on {r.mesh}, {r.source} plan {r.actions}: {r.failure}"
+        for r in rows
+        if r.failure and not plans.known_bug(r)
+    ]
 
 
 @pytest.mark.parametrize("name", list(CASES))
 def test_sharded_equals_unsharded(name: str, rows: dict[str, list[plans.Row]]) -> None:
     own = rows[name]
-    assert len(own) >= min(3, sum(plans.SHORT))
-    assert not [
-        f"{r.mesh}, {r.actions}: {r.failure}" for r in own if r.failure and not plans.known_bug(r)
-    ]
+    assert len(own) >= 3
+    assert failures(own) == []
 
 
 def test_most_plans_communicate(rows: dict[str, list[plans.Row]]) -> None:
     every = [r for own in rows.values() for r in own]
     assert len(rows) >= 30
-    assert sum(r.collectives > 0 for r in every) > 0.8 * len(every)
+    for source, share in (("colours", 0.8), ("propagated", 0.5)):
+        of_source = [r for r in every if r.source == source]
+        assert len(of_source) >= 30
+        assert sum(r.collectives > 0 for r in of_source) > share * len(of_source)
+
+
+REFINED = {
+    "layers": 1,
+    "batch": 4,
+    "sequence": 1024,
+    "d_model": 64,
+    "hidden": 128,
+    "vocab": 512,
+    "heads": 4,
+}
+
+
+@pytest.mark.parametrize(
+    ("solve", "last_action"), [(False, "refined in "), (True, ("colours: ", "roles: "))]
+)
+def test_a_refined_training_step_is_the_unsharded_one(
+    solve: bool, last_action: str | tuple[str, ...]
+) -> None:
+    step = Case("refined", lambda: frontends.load("transformer", **REFINED), (), {}, "")
+    source = draw.refined(20_000, solve=solve)
+    drawn: list[draw.Drawn] = []
+
+    def keep(model: frontends.Model, seed: int) -> list[draw.Drawn]:
+        drawn[:] = source(model, seed)
+        return drawn
+
+    (row,) = plans.certify([step], keep, seed=1)
+    assert drawn[0].plan.actions[-1].startswith(last_action)
+    assert failures([row]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mlp", "attention", "transformer_train", "scan_gradient"])
+def test_many_plans_of_both_kinds_compute_the_same(name: str) -> None:
+    rows = plans.certify([CASES[name]], draw.mixed((15, 15, 0), (6, 6, 0)))
+    assert len(rows) > 20
+    assert failures(rows) == []
+
+
+def test_propagated_plans_are_priced_and_listed() -> None:
+    for name in ("mlp", "attention", "transformer_train", "scan_gradient"):
+        problem = draw.problems(CASES[name].model())["2x4"]
+        drawn = draw.propagated_plans(problem, "2x4", 3)
+        assert len(drawn) == 3
+        for plan in drawn:
+            plan.check()
+            assert price(problem, plan).time_s > 0
+            assert str(listing(problem, plan))
 
 
 def test_a_plan_that_computes_something_else_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +111,7 @@ def test_a_plan_that_computes_something_else_is_noticed(monkeypatch: pytest.Monk
     monkeypatch.setattr(
         plans, "annotate", lambda model, plan: annotate(model, plan).replace(".maximum", ".minimum")
     )
-    rows = plans.certify([CASES["mlp"]], (1, 1, 0))
+    rows = plans.certify([CASES["mlp"]], draw.colours(1, 1, 0))
     assert len(rows) == 2
     assert all(r.failure.startswith("differs: result") for r in rows)
 
@@ -65,7 +126,7 @@ def test_a_plan_at_which_the_compiler_dies_is_blamed_and_the_rest_goes_on(
         return "no module" if len(ruined) == 2 else annotate(model, plan)  # type: ignore[arg-type]
 
     monkeypatch.setattr(plans, "annotate", annotate_one_badly)
-    rows = plans.certify([CASES["mlp"], CASES["xxt"]], (3, 0, 0))
+    rows = plans.certify([CASES["mlp"], CASES["xxt"]], draw.colours(3, 0, 0))
     assert [bool(r.failure) for r in rows] == [False, True, False, False, False, False]
 
 
@@ -75,7 +136,7 @@ def test_senseless_inputs_are_noticed() -> None:
         inputs={"wk": lambda rng, shape: np.zeros(shape)},
         why_inputs="0 divided by 0",
     )
-    (row,) = plans.certify([case], (1, 0, 0))
+    (row,) = plans.certify([case], draw.colours(1, 0, 0))
     assert "infinities or NaN" in row.failure
 
 
@@ -105,7 +166,9 @@ def test_a_case_without_a_reason_for_its_inputs_is_refused() -> None:
 
 def test_saved_rows_are_read_back(tmp_path: object) -> None:
     path = tmp_path / "rows.csv"  # type: ignore[operator]
-    row = plans.Row("mlp", "8", 3, 5, "B->d", 2, "result", 1e-7, 1e-5, 0.25, "differs, a lot")
+    row = plans.Row(
+        "mlp", "8", 3, 5, "B->d", 2, "result", 1e-7, 1e-5, 0.25, "differs, a lot", "propagated"
+    )
     plans._append(path, [row])
     plans._append(path, [row])
     assert plans.read_rows(path) == [row, row]

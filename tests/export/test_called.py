@@ -7,17 +7,14 @@ from typing import Any
 
 import pytest
 
-from toast_lab import isolate
-from toast_lab.runtime.devices import Devices, environment
+from tests import eight_devices
 
 IMPLEMENTATIONS = ("threefry2x32", "rbg", "unsafe_rbg")
 KEYS = ("argument", "batch", "middle", "jitted", "results", "carried", "dropout")
 
 
 def here(name: str, *args: Any) -> Any:
-    return isolate.run_in_child(
-        f"tests.export.called:{name}", *args, env=environment(Devices("cpu", 8))
-    )
+    return eight_devices.call(f"tests.export.called:{name}", *args)
 
 
 @pytest.mark.parametrize(

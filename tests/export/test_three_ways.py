@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests import eight_devices
 from tests.helpers import SMALL
-from toast_lab import isolate
-from toast_lab.runtime.devices import Devices, environment
 
 DM = {"d": 2, "m": 4}
 SEQUENCE = [("batch", "d"), ("hidden", "m"), ("heads", "m"), ("vocab", "m"), ("sequence", "m", 1)]
@@ -30,9 +29,7 @@ CASES = {
 
 
 def here(name: str, *args: Any, **options: Any) -> Any:
-    return isolate.run_in_child(
-        f"tests.export.programs:{name}", *args, env=environment(Devices("cpu", 8)), **options
-    )
+    return eight_devices.call(f"tests.export.programs:{name}", *args, **options)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -18,6 +18,7 @@ from toast_lab.search.trace import Trace
 
 OPTIONS = {"manual": {"actions": [("batch", "data"), ("d_model", "data")]}}
 MESH = {"data": 2, "model": 2}
+PROVING = {"exhaustive"}  # a bound of what can be reached at best
 # A person's actions are kept whatever their price
 SEARCHING = [name for name, cls in METHODS.items() if not cls.by_hand]
 
@@ -61,20 +62,23 @@ def test_reports_every_simulation_in_order_with_the_best_so_far(problem, method)
     result = run(problem, method, on_progress=seen.extend)
     assert seen == list(result.trace.simulations)
     assert [s.index for s in seen] == list(range(1, len(seen) + 1))
-    if method in SEARCHING:
-        assert seen[-1].best_score == pytest.approx(result.cost.score, rel=1e-12)
-        best = [s.best_score for s in seen]
-        assert best == sorted(best, reverse=True)
-        assert min(s.score for s in seen) == best[-1]
+
+
+@pytest.mark.parametrize("method", SEARCHING)
+def test_the_best_so_far_falls_to_the_score_of_the_result(problem, method):
+    result = run(problem, method)
+    simulations = list(result.trace.simulations)
+    best = [s.best_score for s in simulations]
+    assert best[-1] == pytest.approx(result.cost.score, rel=1e-12)
+    assert best == sorted(best, reverse=True)
+    assert min(s.score for s in simulations) == best[-1]
 
 
 @pytest.mark.parametrize("method", SEARCHING)
 def test_evaluation_budget_is_honoured(problem, method):
     result = run(problem, method, budget=Budget(seconds=None, evaluations=50))
-    if result.status is Status.BUDGET:
-        assert 50 <= result.evaluations <= 50 + 64  # trajectories are made in batches
-    else:
-        assert result.evaluations < 50
+    assert result.evaluations <= 50 + 64  # trajectories are made in batches
+    assert (result.status is Status.BUDGET) == (result.evaluations >= 50)
 
 
 @pytest.mark.timing
@@ -86,7 +90,7 @@ def test_time_budget_is_honoured(problem, method):
         run(problem, method, budget=Budget(seconds=None, evaluations=6000))
     began = time.monotonic()
     result = run(problem, method, budget=Budget(seconds=0.05))
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 5.0  # of a search that goes on for minutes
     assert result.status is not Status.CANCELLED
 
 
@@ -144,28 +148,34 @@ def test_a_mesh_that_nothing_divides_leaves_the_program_unsharded(method):
     assert "no dimension divides" in result.message
 
 
-@pytest.mark.parametrize("method", SEARCHING)
-def test_a_proven_bound_is_no_higher_than_the_plan(method):
+@pytest.mark.parametrize("method", [name for name in SEARCHING if name not in PROVING])
+def test_who_proves_nothing_claims_no_gap(method):
     result = run(Problem(analysed("mlp"), MESH), method)
-    assert result.gap is None or (
-        result.bound <= result.cost.score * (1 + 1e-12) and result.gap >= 0
-    )
+    assert (result.gap, result.bound) == (None, None)
+
+
+@pytest.mark.parametrize("method", sorted(PROVING))
+@pytest.mark.parametrize("evaluations", [20, 300])
+def test_a_proven_bound_is_no_higher_than_the_plan(method, evaluations):
+    budget = Budget(seconds=None, evaluations=evaluations)
+    result = run(Problem(analysed("mlp"), MESH), method, budget=budget)
+    assert result.bound <= result.cost.score * (1 + 1e-12)
+    assert result.gap >= 0
 
 
 @pytest.mark.parametrize("method", SEARCHING)
 def test_a_plan_that_fits_is_preferred_to_a_faster_one_that_does_not(method):
     analysis = small_transformer(mode="train", batch=2)
-    budget = Budget(seconds=20, evaluations=2000)
+    budget = Budget(seconds=None, evaluations=400)
     free = run(Problem(analysis, MESH), method, budget=budget)
     tight = Problem(
         analysis, MESH, memory_limit_bytes=0.9 * free.cost.peak_bytes, memory_weight=1e-6
     )
-    found = run(tight, method, budget=budget)
-    if any(s.fits for s in found.trace.simulations):
-        assert found.cost.fits
-        fastest_s = min(s.time_s for s in found.trace.simulations if s.fits)
-        assert found.cost.time_s == pytest.approx(fastest_s, rel=1e-12)
-    assert found.cost.fits or method not in ("mcts", "exhaustive")
+    result = run(tight, method, budget=budget)
+    assert result.cost.fits
+    fastest_s = min(s.time_s for s in result.trace.simulations if s.fits)
+    assert result.cost.time_s == pytest.approx(fastest_s, rel=1e-12)
+    assert any(s.time_s < fastest_s for s in result.trace.simulations if not s.fits)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -177,10 +187,9 @@ def test_a_limit_that_nothing_meets_says_by_how_much_and_what_would(method):
     assert not result.cost.fits
     over = (result.cost.peak_bytes - problem.memory_limit_bytes) / 2**30
     assert f"{over:.2f} GiB over the limit of 0.25 GiB" in result.message
-    if result.plan.actions and result.actions:
-        assert re.search(
-            r"Its actions fit on the mesh (data|model)=\d+ \(.*\) \(0\.\d+ GiB\)", result.message
-        )
+    fits_on = r"Its actions fit on the mesh (data|model)=\d+ \(.*\) \(0\.\d+ GiB\)"
+    has_actions = bool(result.plan.actions and result.actions)
+    assert bool(re.search(fits_on, result.message)) == has_actions
 
 
 def test_manual_keeps_the_actions_even_if_they_are_bad():

@@ -5,6 +5,8 @@ The paper's examples, and laws that hold for any decisions on any program.
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -326,16 +328,12 @@ def sweep(
             changed |= decide_op(op)
 
 
-_USES: dict[int, list[list[int]]] = {}
-
-
+@functools.lru_cache(maxsize=8)
 def uses_of(analysis: Analysis) -> list[list[int]]:
-    found = _USES.get(id(analysis))
-    if found is None:
-        found = _USES[id(analysis)] = [[] for _ in range(analysis.program.n_values)]
-        for use, value in enumerate(analysis.program.use_value.tolist()):
-            found[value].append(use)
-    return found
+    uses: list[list[int]] = [[] for _ in range(analysis.program.n_values)]
+    for use, value in enumerate(analysis.program.use_value.tolist()):
+        uses[value].append(use)
+    return uses
 
 
 # -- the same arrays as a search state -------------------------------------------------------------

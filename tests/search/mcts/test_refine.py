@@ -162,7 +162,7 @@ def test_recolouring_gives_an_axis_to_another_name_and_to_none_where_that_is_not
         state.apply_row(*max(rows, key=lambda row: int(longest[row[0]])))
     ops, values = refine.rows_of(fine, state)
     drawn, recoloured, emptied = np.array([77], np.uint64), 0, 0
-    for _ in range(300):
+    for number in range(300):
         new_ops, new_values = ops.copy(), values.copy()
         changed = from_python(refine._recolour)(near, space.moves, drawn, new_ops, new_values)
         rows = np.concatenate([new_ops != ops, new_values != values])
@@ -173,11 +173,9 @@ def test_recolouring_gives_an_axis_to_another_name_and_to_none_where_that_is_not
         after = np.concatenate([new_ops, new_values])[rows]
         assert (before >= 0).all()
         recoloured, emptied = recoloured + int((after >= 0).sum()), emptied + int((after < 0).sum())
-        ShardingPlan(
-            space.analysis.program,
-            problem.mesh,
-            Sharding(*refine.whole(fine, space.analysis.program, new_ops, new_values)),
-        ).check()
+        if number % 10 == 0:  # a check of a whole plan takes long
+            arrays = refine.whole(fine, space.analysis.program, new_ops, new_values)
+            ShardingPlan(space.analysis.program, problem.mesh, Sharding(*arrays)).check()
     assert recoloured > 100
     assert emptied > 100
 
@@ -236,7 +234,7 @@ def test_memory_is_left_out_for_what_takes_too_long_and_never_for_what_is_taken(
 
 def test_a_refinement_that_was_interrupted_goes_on_to_the_same_end(found):
     problem, _ = found
-    settings = {"seed": 1, "restarts": 0}
+    settings = {"seed": 1, "restarts": 0, "refine": 5}
     part = search(problem, budget=Budget(seconds=None, evaluations=6000), **settings)
     while part.trace.memory["refine"][2] == 0:  # until it stops within the refinement
         part = search(problem, resume=part.trace, budget=Budget(seconds=None, evaluations=300))
