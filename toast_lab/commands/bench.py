@@ -49,7 +49,9 @@ def _add_paper_options(parser: argparse.ArgumentParser) -> None:
         help="time limit of each search whose plan is compiled (--seconds)",
     )
     parser.add_argument(
-        "--quick", action="store_true", help="small sizes and 2 s: to try it out, not for numbers"
+        "--quick",
+        action="store_true",
+        help="small sizes and 2 s, to try it out; its numbers mean little",
     )
     parser.add_argument(
         "--compile",

@@ -23,7 +23,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help='"cpu:8" (virtual devices), "gpu", "tpu:4" or "auto" (%(default)s)',
     )
     parser.add_argument(
-        "--quick", action="store_true", help="few and small sizes: to try it out, not for numbers"
+        "--quick",
+        action="store_true",
+        help="few and small sizes, to try it out; its numbers mean little",
     )
     parser.add_argument(
         "--output", default="machine.toml", metavar="FILE", help="the machine file (%(default)s)"

@@ -75,7 +75,7 @@ def model(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=300.0,
         metavar="SECONDS",
-        help="for loading your own model, and for running (%(default)g)",
+        help="for loading your own model and for running (%(default)g)",
     )
 
 
@@ -89,7 +89,10 @@ def problem(parser: argparse.ArgumentParser, machine: str = "") -> None:
         help=f'see "toast-lab machines", or FILE.toml ({machine or default})',
     )
     parser.add_argument(
-        "--memory-limit", type=positive, metavar="GIB", help="of a device (the machine's memory)"
+        "--memory-limit",
+        type=positive,
+        metavar="GIB",
+        help="memory of a device (as the machine says)",
     )
 
 
@@ -162,7 +165,7 @@ def budget(parser: argparse.ArgumentParser, seconds: float) -> None:
         default=None,
         help="limit on the number of shardings that are priced",
     )
-    parser.add_argument("--seed", type=seed, default=None, help="of the random choices (0)")
+    parser.add_argument("--seed", type=seed, default=None, help="seed of the random choices (0)")
     parser.set_defaults(default_seconds=seconds)
 
 
@@ -175,7 +178,9 @@ def rows(parser: argparse.ArgumentParser, contents: str) -> None:
         help=f"folder for {contents}; rows that it has already are not made again",
     )
     parser.add_argument(
-        "--scheduler", metavar="ADDRESS", help="of dask.distributed (workers of this machine)"
+        "--scheduler",
+        metavar="ADDRESS",
+        help="a dask.distributed scheduler (default: workers on this machine)",
     )
     parser.add_argument(
         "--workers",

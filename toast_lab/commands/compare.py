@@ -59,13 +59,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="compare only the outputs with the unsharded program, not the gradients",
     )
     parser.add_argument(
-        "--seed", type=command_options.seed, default=0, help="of inputs and order (%(default)s)"
+        "--seed",
+        type=command_options.seed,
+        default=0,
+        help="seed of the inputs and of the order (%(default)s)",
     )
     parser.add_argument(
         "--plan-time-limit",
         type=command_options.positive,
         metavar="SECONDS",
-        help="for one plan (an equal share of --time-limit)",
+        help="time limit for one plan (an equal share of --time-limit)",
     )
     parser.add_argument("--csv", metavar="FILE", help="write a line for each plan")
     parser.add_argument(

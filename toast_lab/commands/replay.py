@@ -22,7 +22,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--repeats", type=command_options.positive_int, default=10, help="timed steps (%(default)s)"
     )
     parser.add_argument(
-        "--seed", type=command_options.seed, default=0, help="of the made-up inputs (%(default)s)"
+        "--seed",
+        type=command_options.seed,
+        default=0,
+        help="seed of the random inputs (%(default)s)",
     )
 
 

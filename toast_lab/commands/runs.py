@@ -21,13 +21,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--limit",
         type=command_options.positive_int,
         metavar="N",
-        help="the newest ones (20; all with --csv)",
+        help="how many rows, newest first (20; all with --csv)",
     )
     parser.add_argument("--csv", metavar="FILE", help="write the rows")
     parser.add_argument(
         "--store",
         metavar="FILE",
-        help="($TOAST_LAB_RUNS, or runs.sqlite in the user's data folder)",
+        help="where the rows are ($TOAST_LAB_RUNS, or runs.sqlite in the user's data folder)",
     )
 
 

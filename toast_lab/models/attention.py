@@ -29,17 +29,17 @@ def attn(x: jax.Array, wq: jax.Array, wk: jax.Array, wv: jax.Array) -> jax.Array
     return z
 
 
-def make(**sizes: Any) -> Example:
+def make(**given: Any) -> Example:
     """Shapes of ``AttentionSizes``."""
-    size = AttentionSizes(**sizes)
-    array = arrays_of(size.dtype)
+    sizes = AttentionSizes(**given)
+    shape_of = arrays_of(sizes.dtype)
     return Example(
         fn=attn,
         args=(
-            array(size.sequence, size.d_model),
-            array(size.d_model, size.key),
-            array(size.d_model, size.key),
-            array(size.d_model, size.value),
+            shape_of(sizes.sequence, sizes.d_model),
+            shape_of(sizes.d_model, sizes.key),
+            shape_of(sizes.d_model, sizes.key),
+            shape_of(sizes.d_model, sizes.value),
         ),
         dim_names={"x": ("S", "D"), "wq": ("D", "H1"), "wk": ("D", "H1"), "wv": ("D", "H2")},
     )

@@ -36,12 +36,12 @@ def transposed(x: jax.Array) -> jax.Array:
     return w
 
 
-def make(**sizes: Any) -> Example:
+def make(**given: Any) -> Example:
     """Shapes of ``CrossedSizes``."""
-    size = CrossedSizes(**sizes)
-    size.check()
+    sizes = CrossedSizes(**given)
+    sizes.check()
     return Example(
-        fn=row_sums if size.mode == "row sums" else transposed,
-        args=(arrays_of(size.dtype)(size.rows, size.columns),),
+        fn=row_sums if sizes.mode == "row sums" else transposed,
+        args=(arrays_of(sizes.dtype)(sizes.rows, sizes.columns),),
         dim_names={"x": ("S", "T")},
     )

@@ -83,23 +83,26 @@ def mlps(sizes: GnsSizes) -> dict[tuple[Any, ...], tuple[int, int, str, str]]:
 
 def param_shapes(sizes: GnsSizes) -> dict[str, Any]:
     """Nested dict of ShapeDtypeStructs for the parameters of these sizes."""
-    array = arrays_of(sizes.dtype)
+    shape_of = arrays_of(sizes.dtype)
 
     def mlp(path: tuple[Any, ...]) -> dict[str, Any]:
         inputs, outputs = mlps(sizes)[path][:2]
         widths = [inputs] + [sizes.hidden] * sizes.hidden_layers + [outputs]
         arrays: dict[str, Any] = {}
-        for depth, (before, after) in enumerate(pairwise(widths), 1):
-            arrays |= {f"w{depth}": array(before, after), f"b{depth}": array(after)}
+        for layer_index, (width, next_width) in enumerate(pairwise(widths), 1):
+            arrays |= {
+                f"w{layer_index}": shape_of(width, next_width),
+                f"b{layer_index}": shape_of(next_width),
+            }
         if path[0] != "decoder":
-            arrays |= {"scale": array(outputs), "offset": array(outputs)}
+            arrays |= {"scale": shape_of(outputs), "offset": shape_of(outputs)}
         return arrays
 
     return {
         "encoder": {part: mlp(("encoder", part)) for part in ("edge", "node", "global")},
         "steps": [
-            {part: mlp(("steps", i, part)) for part in ("edge", "node", "global")}
-            for i in range(sizes.steps)
+            {part: mlp(("steps", step, part)) for part in ("edge", "node", "global")}
+            for step in range(sizes.steps)
         ],
         "decoder": {part: mlp(("decoder", part)) for part in ("node", "global")},
     }
@@ -120,23 +123,23 @@ def dim_names(sizes: GnsSizes) -> dict[str, tuple[str, ...]]:
         "targets.globals": ("property",),
     }
     for path, (_, _, inputs, outputs) in mlps(sizes).items():
-        base = "params" + "".join(f"[{key!r}]" for key in path)
-        part = path[-1]
-        first = f"{part}_features" if path[0] == "encoder" else inputs
-        kind = part if path[0] == "steps" else f"{path[0]}_{part}"
+        weights_path = "params" + "".join(f"[{key!r}]" for key in path)
+        mlp_part = path[-1]
+        input_dim = f"{mlp_part}_features" if path[0] == "encoder" else inputs
+        hidden_prefix = mlp_part if path[0] == "steps" else f"{path[0]}_{mlp_part}"
         widths = (
-            [first]
+            [input_dim]
             + [
-                f"{kind}_hidden{depth_of_layer}"
+                f"{hidden_prefix}_hidden{depth_of_layer}"
                 for depth_of_layer in range(1, sizes.hidden_layers + 1)
             ]
             + [outputs]
         )
-        for depth, dims in enumerate(pairwise(widths), 1):
-            names[f"{base}['w{depth}']"] = dims
-            names[f"{base}['b{depth}']"] = dims[1:]
+        for layer_index, weight_dims in enumerate(pairwise(widths), 1):
+            names[f"{weights_path}['w{layer_index}']"] = weight_dims
+            names[f"{weights_path}['b{layer_index}']"] = weight_dims[1:]
         if path[0] != "decoder":
-            names[f"{base}['scale']"] = names[f"{base}['offset']"] = (outputs,)
+            names[f"{weights_path}['scale']"] = names[f"{weights_path}['offset']"] = (outputs,)
     return names
 
 
@@ -162,9 +165,9 @@ def mlp(params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
     LayerNorm follows where ``params`` has its scale.
     """
     layers = sum(key.startswith("w") for key in params)
-    for depth in range(1, layers + 1):
-        x = x @ params[f"w{depth}"] + params[f"b{depth}"]
-        if depth < layers:
+    for layer_index in range(1, layers + 1):
+        x = x @ params[f"w{layer_index}"] + params[f"b{layer_index}"]
+        if layer_index < layers:
             x = jax.nn.relu(x)
     return layer_norm(x, params["scale"], params["offset"]) if "scale" in params else x
 
@@ -237,24 +240,24 @@ def train_step(
 OPTIMISER = optax.adam(1e-4)
 
 
-def make(**sizes: Any) -> Example:
+def make(**given: Any) -> Example:
     """A graph network of any size; sizes as in ``GnsSizes``.
 
     Raises ValueError listing every impossible size.
     """
-    size = GnsSizes(**sizes)
-    size.check()
-    array = arrays_of(size.dtype)
-    ends = jax.ShapeDtypeStruct((size.edges,), jnp.int32)
+    sizes = GnsSizes(**given)
+    sizes.check()
+    shape_of = arrays_of(sizes.dtype)
+    ends = jax.ShapeDtypeStruct((sizes.edges,), jnp.int32)
     graph = Graph(
-        nodes=array(size.nodes, size.features),
-        edges=array(size.edges, size.features),
-        globals=array(size.features),
+        nodes=shape_of(sizes.nodes, sizes.features),
+        edges=shape_of(sizes.edges, sizes.features),
+        globals=shape_of(sizes.features),
         senders=ends,
         receivers=ends,
     )
-    targets = Targets(nodes=array(size.nodes, size.outputs), globals=array(1))
+    targets = Targets(nodes=shape_of(sizes.nodes, sizes.outputs), globals=shape_of(1))
     example = Training(forward, loss_fn, train_step, OPTIMISER).example(
-        size.mode, param_shapes(size), inputs=(graph,), targets=(targets,)
+        sizes.mode, param_shapes(sizes), inputs=(graph,), targets=(targets,)
     )
-    return example._replace(dim_names=dim_names(size), expert_plans=expert_plans(size))
+    return example._replace(dim_names=dim_names(sizes), expert_plans=expert_plans(sizes))

@@ -58,31 +58,31 @@ DIM_NAMES = {
 
 def param_shapes(sizes: ItxSizes) -> dict[str, Any]:
     """Nested dict of ShapeDtypeStructs for the parameters of these sizes."""
-    array = arrays_of(sizes.dtype)
+    shape_of = arrays_of(sizes.dtype)
 
     def layer() -> dict[str, Any]:
         return {
-            "attn_norm": array(sizes.d_model),
-            "wq": array(sizes.d_model, sizes.heads, sizes.key_size),
-            "wk": array(sizes.d_model, sizes.key_size),
-            "wv": array(sizes.d_model, sizes.key_size),
-            "wo": array(sizes.heads, sizes.key_size, sizes.d_model),
-            "mlp_norm": array(sizes.d_model),
-            "w_in": array(sizes.d_model, sizes.hidden),
-            "w_out": array(sizes.hidden, sizes.d_model),
+            "attn_norm": shape_of(sizes.d_model),
+            "wq": shape_of(sizes.d_model, sizes.heads, sizes.key_size),
+            "wk": shape_of(sizes.d_model, sizes.key_size),
+            "wv": shape_of(sizes.d_model, sizes.key_size),
+            "wo": shape_of(sizes.heads, sizes.key_size, sizes.d_model),
+            "mlp_norm": shape_of(sizes.d_model),
+            "w_in": shape_of(sizes.d_model, sizes.hidden),
+            "w_out": shape_of(sizes.hidden, sizes.d_model),
         }
 
     return {
-        "embed": array(sizes.vocab, sizes.d_model),
+        "embed": shape_of(sizes.vocab, sizes.d_model),
         "layers": [layer() for _ in range(sizes.layers)],
-        "final_norm": array(sizes.d_model),
+        "final_norm": shape_of(sizes.d_model),
     }
 
 
 def cache_shapes(sizes: ItxSizes) -> list[dict[str, jax.ShapeDtypeStruct]]:
     """Keys and values of every layer, one head each: ``[batch, prompt + sequence, key]``."""
-    half = arrays_of(sizes.dtype)(sizes.batch, sizes.prompt + sizes.sequence, sizes.key_size)
-    return [{"k": half, "v": half} for _ in range(sizes.layers)]
+    cache_half = arrays_of(sizes.dtype)(sizes.batch, sizes.prompt + sizes.sequence, sizes.key_size)
+    return [{"k": cache_half, "v": cache_half} for _ in range(sizes.layers)]
 
 
 def attention(
@@ -124,16 +124,18 @@ def step(
     position: jax.Array | int,
 ) -> tuple[jax.Array, list[dict[str, jax.Array]]]:
     """Logits ``[batch, vocab]`` after the last of ``tokens: [batch, new]``, and the new cache."""
-    x = params["embed"][tokens]
-    x = x * math.sqrt(x.shape[-1])
+    hidden = params["embed"][tokens]
+    hidden = hidden * math.sqrt(hidden.shape[-1])
     updated = []
-    for layer, layer_cache in zip(params["layers"], cache, strict=True):
-        mixed, new_cache = attention(layer, rms_norm(x, layer["attn_norm"]), layer_cache, position)
-        x = x + mixed
-        x = x + mlp(layer, rms_norm(x, layer["mlp_norm"]))
+    for layer_params, layer_cache in zip(params["layers"], cache, strict=True):
+        mixed, new_cache = attention(
+            layer_params, rms_norm(hidden, layer_params["attn_norm"]), layer_cache, position
+        )
+        hidden = hidden + mixed
+        hidden = hidden + mlp(layer_params, rms_norm(hidden, layer_params["mlp_norm"]))
         updated.append(new_cache)
-    last = rms_norm(x[:, -1, :], params["final_norm"])
-    return jnp.einsum("bd,vd->bv", last, params["embed"]), updated
+    last_hidden = rms_norm(hidden[:, -1, :], params["final_norm"])
+    return jnp.einsum("bd,vd->bv", last_hidden, params["embed"]), updated
 
 
 def prefill(
@@ -170,7 +172,7 @@ EXPERT_PLANS: dict[str, tuple[tuple[Any, ...], ...]] = {
 }
 
 
-def make(**sizes: Any) -> Example:
+def make(**given: Any) -> Example:
     """The inference Transformer; sizes as in ``ItxSizes``.
 
     ``mode`` is "decode" (one token) or "prefill" (the prompt).  The cache is donated.
@@ -188,15 +190,17 @@ def make(**sizes: Any) -> Example:
 
     Raises ValueError listing every impossible size.
     """
-    size = ItxSizes(**sizes)
-    size.check()
-    params, cache = param_shapes(size), cache_shapes(size)
+    sizes = ItxSizes(**given)
+    sizes.check()
+    params, cache = param_shapes(sizes), cache_shapes(sizes)
 
     def numbers(*shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, jnp.int32)
 
-    decoding = size.mode == "decode"
-    inputs = (numbers(size.batch), numbers()) if decoding else (numbers(size.batch, size.prompt),)
+    decoding = sizes.mode == "decode"
+    inputs = (
+        (numbers(sizes.batch), numbers()) if decoding else (numbers(sizes.batch, sizes.prompt),)
+    )
     return Example(
         fn=decode if decoding else prefill,
         args=(params, cache, *inputs),

@@ -20,16 +20,16 @@ def mlp(x: jax.Array, w1: jax.Array, w2: jax.Array) -> jax.Array:
     return w
 
 
-def make(**sizes: Any) -> Example:
+def make(**given: Any) -> Example:
     """Shapes of ``MlpSizes``, as in the paper by default."""
-    size = MlpSizes(**sizes)
-    array = arrays_of(size.dtype)
+    sizes = MlpSizes(**given)
+    shape_of = arrays_of(sizes.dtype)
     return Example(
         fn=mlp,
         args=(
-            array(size.batch, size.inputs),
-            array(size.inputs, size.hidden),
-            array(size.hidden, size.outputs),
+            shape_of(sizes.batch, sizes.inputs),
+            shape_of(sizes.inputs, sizes.hidden),
+            shape_of(sizes.hidden, sizes.outputs),
         ),
         dim_names={"x": ("B", "X"), "w1": ("X", "U"), "w2": ("U", "W")},
     )

@@ -62,25 +62,25 @@ def param_shapes(sizes: TransformerSizes) -> dict[str, Any]:
     """Nested dict of ShapeDtypeStructs for the parameters of these sizes."""
     stacked = (sizes.layers,) if sizes.scan else ()
 
-    array = arrays_of(sizes.dtype)
+    shape_of = arrays_of(sizes.dtype)
 
     def layer() -> dict[str, Any]:
         return {
-            "attn_norm": array(*stacked, sizes.d_model),
-            "wq": array(*stacked, sizes.d_model, sizes.heads, sizes.key_size),
-            "wk": array(*stacked, sizes.d_model, sizes.kv_heads, sizes.key_size),
-            "wv": array(*stacked, sizes.d_model, sizes.kv_heads, sizes.key_size),
-            "wo": array(*stacked, sizes.heads, sizes.key_size, sizes.d_model),
-            "mlp_norm": array(*stacked, sizes.d_model),
-            "w_gate": array(*stacked, sizes.d_model, sizes.hidden),
-            "w_up": array(*stacked, sizes.d_model, sizes.hidden),
-            "w_down": array(*stacked, sizes.hidden, sizes.d_model),
+            "attn_norm": shape_of(*stacked, sizes.d_model),
+            "wq": shape_of(*stacked, sizes.d_model, sizes.heads, sizes.key_size),
+            "wk": shape_of(*stacked, sizes.d_model, sizes.kv_heads, sizes.key_size),
+            "wv": shape_of(*stacked, sizes.d_model, sizes.kv_heads, sizes.key_size),
+            "wo": shape_of(*stacked, sizes.heads, sizes.key_size, sizes.d_model),
+            "mlp_norm": shape_of(*stacked, sizes.d_model),
+            "w_gate": shape_of(*stacked, sizes.d_model, sizes.hidden),
+            "w_up": shape_of(*stacked, sizes.d_model, sizes.hidden),
+            "w_down": shape_of(*stacked, sizes.hidden, sizes.d_model),
         }
 
     return {
-        "embed": array(sizes.vocab, sizes.d_model),
+        "embed": shape_of(sizes.vocab, sizes.d_model),
         "layers": layer() if sizes.scan else [layer() for _ in range(sizes.layers)],
-        "final_norm": array(sizes.d_model),
+        "final_norm": shape_of(sizes.d_model),
     }
 
 
@@ -155,10 +155,12 @@ def forward(params: dict[str, Any], tokens: jax.Array, remat: bool = False) -> j
     x = x * math.sqrt(x.shape[-1])
     run_layer = jax.checkpoint(layer) if remat else layer
     if isinstance(params["layers"], dict):
-        x, _ = jax.lax.scan(lambda x, p: (run_layer(p, x), None), x, params["layers"])
+        x, _ = jax.lax.scan(
+            lambda x, layer_params: (run_layer(layer_params, x), None), x, params["layers"]
+        )
     else:
-        for p in params["layers"]:
-            x = run_layer(p, x)
+        for layer_params in params["layers"]:
+            x = run_layer(layer_params, x)
     x = rms_norm(x, params["final_norm"])
     return jnp.einsum("bsd,vd->bsv", x, params["embed"])
 
@@ -228,7 +230,7 @@ def expert_plans(sizes: TransformerSizes) -> dict[str, tuple[tuple[Any, ...], ..
     }
 
 
-def make(**sizes: Any) -> Example:
+def make(**given: Any) -> Example:
     """A Transformer of any size; sizes as in ``TransformerSizes``.
 
     ``scan`` stacks the layers and runs them in a loop, ``remat`` keeps nothing but a layer's input
@@ -236,7 +238,7 @@ def make(**sizes: Any) -> Example:
 
     Raises ValueError listing every impossible size.
     """
-    return build(TransformerSizes(**sizes))
+    return build(TransformerSizes(**given))
 
 
 def build(sizes: TransformerSizes) -> Example:

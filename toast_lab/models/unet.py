@@ -49,47 +49,54 @@ DIMS = ("NHWC", "HWIO", "NHWC")
 
 def param_shapes(sizes: UnetSizes) -> dict[str, Any]:
     """Nested dict of ShapeDtypeStructs for the parameters of these sizes."""
-    array = arrays_of(sizes.dtype)
+    shape_of = arrays_of(sizes.dtype)
 
     def conv(name: str, size: int, inputs: int, outputs: int) -> dict[str, Any]:
-        return {name: array(size, size, inputs, outputs), f"{name}_bias": array(outputs)}
+        return {name: shape_of(size, size, inputs, outputs), f"{name}_bias": shape_of(outputs)}
 
     def norm(name: str, width: int) -> dict[str, Any]:
-        return {f"{name}_scale": array(width), f"{name}_offset": array(width)}
+        return {f"{name}_scale": shape_of(width), f"{name}_offset": shape_of(width)}
 
-    def block(shape: UnetBlock) -> dict[str, Any]:
-        arrays = norm("norm1", shape.inputs) | conv("conv1", 3, shape.inputs, shape.outputs)
-        arrays |= {"time": array(time, shape.outputs), "time_bias": array(shape.outputs)}
-        arrays |= norm("norm2", shape.outputs) | conv("conv2", 3, shape.outputs, shape.outputs)
-        if shape.inputs != shape.outputs:
-            arrays |= conv("shortcut", 1, shape.inputs, shape.outputs)
+    def block(block_shape: UnetBlock) -> dict[str, Any]:
+        arrays = norm("norm1", block_shape.inputs) | conv(
+            "conv1", 3, block_shape.inputs, block_shape.outputs
+        )
+        arrays |= {
+            "time": shape_of(time_width, block_shape.outputs),
+            "time_bias": shape_of(block_shape.outputs),
+        }
+        arrays |= norm("norm2", block_shape.outputs) | conv(
+            "conv2", 3, block_shape.outputs, block_shape.outputs
+        )
+        if block_shape.inputs != block_shape.outputs:
+            arrays |= conv("shortcut", 1, block_shape.inputs, block_shape.outputs)
         return arrays
 
-    time = 4 * sizes.channels
-    last, key = sizes.widths[-1], sizes.widths[-1] // sizes.heads
-    down, up = unet_blocks(sizes)
-    attention = norm("norm", last) | {
-        "wq": array(last, sizes.heads, key),
-        "wk": array(last, sizes.heads, key),
-        "wv": array(last, sizes.heads, key),
-        "bq": array(sizes.heads, key),
-        "bk": array(sizes.heads, key),
-        "bv": array(sizes.heads, key),
-        "wo": array(sizes.heads, key, last),
-        "bo": array(last),
+    time_width = 4 * sizes.channels
+    last_width, key_size = sizes.widths[-1], sizes.widths[-1] // sizes.heads
+    down_blocks, up_blocks = unet_blocks(sizes)
+    attention = norm("norm", last_width) | {
+        "wq": shape_of(last_width, sizes.heads, key_size),
+        "wk": shape_of(last_width, sizes.heads, key_size),
+        "wv": shape_of(last_width, sizes.heads, key_size),
+        "bq": shape_of(sizes.heads, key_size),
+        "bk": shape_of(sizes.heads, key_size),
+        "bv": shape_of(sizes.heads, key_size),
+        "wo": shape_of(sizes.heads, key_size, last_width),
+        "bo": shape_of(last_width),
     }
     return {
         "time": {
-            "w1": array(sizes.channels, time),
-            "b1": array(time),
-            "w2": array(time, time),
-            "b2": array(time),
+            "w1": shape_of(sizes.channels, time_width),
+            "b1": shape_of(time_width),
+            "w2": shape_of(time_width, time_width),
+            "b2": shape_of(time_width),
         },
         "first": conv("conv", 3, sizes.colours, sizes.channels),
-        "down": [block(shape) for shape in down],
+        "down": [block(shape) for shape in down_blocks],
         "shrink": [conv("conv", 3, width, width) for width in sizes.widths[:-1]],
         "attention": attention,
-        "up": [block(shape) for shape in up],
+        "up": [block(shape) for shape in up_blocks],
         "grow": [conv("conv", 3, width, width) for width in sizes.widths[:0:-1]],
         "last": norm("norm", sizes.widths[0]) | conv("conv", 3, sizes.widths[0], sizes.colours),
     }
@@ -103,39 +110,39 @@ def streams(sizes: UnetSizes) -> dict[tuple[Any, ...], str]:
     """
     parent: dict[Any, Any] = {}
 
-    def find(key: Any) -> Any:
-        while parent.setdefault(key, key) != key:
-            key = parent[key]
-        return key
+    def find(path: Any) -> Any:
+        while parent.setdefault(path, path) != path:
+            path = parent[path]
+        return path
 
-    down, up = unet_blocks(sizes)
+    down_blocks, up_blocks = unet_blocks(sizes)
     source: tuple[Any, ...] = ("first",)
     skips = [source]
     order = [source]
-    for i, block in enumerate(down):
-        stream: tuple[Any, ...] = ("down", i)
+    for block_index, block in enumerate(down_blocks):
+        stream: tuple[Any, ...] = ("down", block_index)
         order.append(stream)
         if block.inputs == block.outputs:
             parent[find(stream)] = find(source)
         source = stream
         skips.append(source)
-        if i + 1 < len(down) and down[i + 1].level > block.level:
+        if block_index + 1 < len(down_blocks) and down_blocks[block_index + 1].level > block.level:
             source = ("shrink", block.level)
             order.append(source)
             skips.append(source)
     parent[find(("attention",))] = find(source)
     order.append(("attention",))
-    for i, block in enumerate(up):
-        stream = ("up", i)
+    for block_index, block in enumerate(up_blocks):
+        stream = ("up", block_index)
         parent[find(skips.pop())] = find(source)
         order += [(*stream, "in"), stream]
         parent[find((*stream, "in"))] = find(source)
         source = stream
-        if i + 1 < len(up) and up[i + 1].level < block.level:
+        if block_index + 1 < len(up_blocks) and up_blocks[block_index + 1].level < block.level:
             source = ("grow", len(sizes.widths) - 1 - block.level)
             order.append(source)
     number: dict[Any, int] = {}
-    return {key: f"channels{number.setdefault(find(key), len(number))}" for key in order}
+    return {path: f"channels{number.setdefault(find(path), len(number))}" for path in order}
 
 
 def dim_names(sizes: UnetSizes) -> dict[str, tuple[str, ...]]:
@@ -177,19 +184,29 @@ def dim_names(sizes: UnetSizes) -> dict[str, tuple[str, ...]]:
             convolution(base, "shortcut", inputs, outputs)
 
     convolution("['first']", "conv", "colours", stream["first",])
-    down, up = unet_blocks(sizes)
-    for i, block in enumerate(down):
+    down_blocks, up_blocks = unet_blocks(sizes)
+    for block_index, block in enumerate(down_blocks):
         # The input is the output of the block before, the first convolution or a strided one.
-        before = ("down", i - 1) if i else ("first",)
-        if i and down[i - 1].level < block.level:
-            before = ("shrink", down[i - 1].level)
-        residual("down", i, block, stream[before])
-    for i, block in enumerate(up):
-        residual("up", i, block, stream["up", i, "in"])
-    for i in range(len(sizes.widths) - 1):
-        last_down, last_up = (i + 1) * sizes.blocks - 1, (i + 1) * (sizes.blocks + 1) - 1
-        convolution(f"['shrink'][{i}]", "conv", stream["down", last_down], stream["shrink", i])
-        convolution(f"['grow'][{i}]", "conv", stream["up", last_up], stream["grow", i])
+        before = ("down", block_index - 1) if block_index else ("first",)
+        if block_index and down_blocks[block_index - 1].level < block.level:
+            before = ("shrink", down_blocks[block_index - 1].level)
+        residual("down", block_index, block, stream[before])
+    for block_index, block in enumerate(up_blocks):
+        residual("up", block_index, block, stream["up", block_index, "in"])
+    for block_index in range(len(sizes.widths) - 1):
+        last_down, last_up = (
+            (block_index + 1) * sizes.blocks - 1,
+            (block_index + 1) * (sizes.blocks + 1) - 1,
+        )
+        convolution(
+            f"['shrink'][{block_index}]",
+            "conv",
+            stream["down", last_down],
+            stream["shrink", block_index],
+        )
+        convolution(
+            f"['grow'][{block_index}]", "conv", stream["up", last_up], stream["grow", block_index]
+        )
     middle = stream["attention",]
     norm("['attention']", "norm", middle)
     for name in "qkv":
@@ -198,8 +215,8 @@ def dim_names(sizes: UnetSizes) -> dict[str, tuple[str, ...]]:
         add("['attention']", f"b{name}", "heads", key)
     names["params['attention']['wo']"] = ("heads", "value", middle)
     add("['attention']", "bo", middle)
-    norm("['last']", "norm", stream["up", len(up) - 1])
-    convolution("['last']", "conv", stream["up", len(up) - 1], "colours")
+    norm("['last']", "norm", stream["up", len(up_blocks) - 1])
+    convolution("['last']", "conv", stream["up", len(up_blocks) - 1], "colours")
     return names
 
 
@@ -211,14 +228,14 @@ def expert_plans(sizes: UnetSizes) -> dict[str, tuple[tuple[str, str], ...]]:
     channels, heads in attention, the hidden layer of the time embedding. Reference: TOAST section
     5.1.
     """
-    down, up = unet_blocks(sizes)
+    down_blocks, up_blocks = unet_blocks(sizes)
     inner = [
-        f"{way}{i}_inner"
-        for way, blocks in (("down", down), ("up", up))
-        for i in range(len(blocks))
+        f"{way}{block_index}_inner"
+        for way, blocks in (("down", down_blocks), ("up", up_blocks))
+        for block_index in range(len(blocks))
     ]
-    along = [*dict.fromkeys(streams(sizes).values()), "time", "time_features"]
-    fsdp = [("batch", "data"), *((name, "data") for name in along)]
+    channel_dims = [*dict.fromkeys(streams(sizes).values()), "time", "time_features"]
+    fsdp = [("batch", "data"), *((name, "data") for name in channel_dims)]
     megatron = [(name, "model") for name in (*inner, "heads", "time_hidden")]
     return {"FSDP": tuple(fsdp), "FSDP + Megatron": tuple(fsdp + megatron)}
 
@@ -293,21 +310,21 @@ def forward(
     params: dict[str, Any], images: jax.Array, time: jax.Array, *, sizes: UnetSizes
 ) -> jax.Array:
     """Predicted noise in ``images: [batch, height, width, colours]`` at ``time: [batch]``."""
-    down, up = unet_blocks(sizes)
+    down_blocks, up_blocks = unet_blocks(sizes)
     embedded = time_embedding(params["time"], time, sizes.channels)
     x = convolve(params["first"], "conv", images)
     skips = [x]
-    for i, block in enumerate(down):
-        x = residual_block(params["down"][i], x, embedded, sizes.groups)
+    for block_index, block in enumerate(down_blocks):
+        x = residual_block(params["down"][block_index], x, embedded, sizes.groups)
         skips.append(x)
-        if i + 1 < len(down) and down[i + 1].level > block.level:
+        if block_index + 1 < len(down_blocks) and down_blocks[block_index + 1].level > block.level:
             x = convolve(params["shrink"][block.level], "conv", x, stride=2)
             skips.append(x)
     x = attention(params["attention"], x, sizes.groups)
-    for i, block in enumerate(up):
+    for block_index, block in enumerate(up_blocks):
         x = jnp.concatenate([x, skips.pop()], axis=-1)
-        x = residual_block(params["up"][i], x, embedded, sizes.groups)
-        if i + 1 < len(up) and up[i + 1].level < block.level:
+        x = residual_block(params["up"][block_index], x, embedded, sizes.groups)
+        if block_index + 1 < len(up_blocks) and up_blocks[block_index + 1].level < block.level:
             x = convolve(params["grow"][len(sizes.widths) - 1 - block.level], "conv", enlarge(x))
     last = params["last"]
     x = jax.nn.swish(group_norm(x, last["norm_scale"], last["norm_offset"], sizes.groups))
@@ -339,16 +356,16 @@ def _functions(sizes: UnetSizes) -> tuple[Any, Any, Any]:
     return unet, loss_fn, train_step
 
 
-def make(**sizes: Any) -> Example:
+def make(**given: Any) -> Example:
     """A U-Net of any size; sizes as in ``UnetSizes``.
 
     Raises ValueError listing every impossible size.
     """
-    size = UnetSizes(**sizes)
-    size.check()
-    images = arrays_of(size.dtype)(size.batch, size.image, size.image, size.colours)
-    time = jax.ShapeDtypeStruct((size.batch,), jnp.int32)
-    example = Training(*_functions(size), OPTIMISER).example(
-        size.mode, param_shapes(size), inputs=(images, time), targets=(images,)
+    sizes = UnetSizes(**given)
+    sizes.check()
+    images = arrays_of(sizes.dtype)(sizes.batch, sizes.image, sizes.image, sizes.colours)
+    time = jax.ShapeDtypeStruct((sizes.batch,), jnp.int32)
+    example = Training(*_functions(sizes), OPTIMISER).example(
+        sizes.mode, param_shapes(sizes), inputs=(images, time), targets=(images,)
     )
-    return example._replace(dim_names=dim_names(size), expert_plans=expert_plans(size))
+    return example._replace(dim_names=dim_names(sizes), expert_plans=expert_plans(sizes))

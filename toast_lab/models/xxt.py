@@ -18,8 +18,8 @@ def f(x: jax.Array) -> jax.Array:
     return z
 
 
-def make(**sizes: Any) -> Example:
+def make(**given: Any) -> Example:
     """Shapes of ``XxtSizes``, as in the paper by default."""
-    size = XxtSizes(**sizes)
-    array = arrays_of(size.dtype)
-    return Example(fn=f, args=(array(size.rows, size.columns),), dim_names={"x": ("S", "T")})
+    sizes = XxtSizes(**given)
+    shape_of = arrays_of(sizes.dtype)
+    return Example(fn=f, args=(shape_of(sizes.rows, sizes.columns),), dim_names={"x": ("S", "T")})

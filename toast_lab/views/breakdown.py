@@ -58,35 +58,47 @@ def breakdown_frame(
         if not entry.shown:
             continue
         part_seconds: dict[str, float] = {COMPUTE: 0.0, TRAFFIC: 0.0}
-        rate = rates[entry.name]
-        for op in entry.cost.ops:
-            moving_s = op.moved_bytes / rate.memory_bytes_per_s
-            starting_s = rate.op_overhead_s * float(rate.trips[op.op])
+        plan_rates = rates[entry.name]
+        for op_cost in entry.cost.ops:
+            moving_s = op_cost.moved_bytes / plan_rates.memory_bytes_per_s
+            starting_s = plan_rates.op_overhead_s * float(plan_rates.trips[op_cost.op])
             part_seconds[
-                TRAFFIC if op.time_s - moving_s <= starting_s + 1e-6 * op.time_s else COMPUTE
-            ] += op.time_s
+                TRAFFIC
+                if op_cost.time_s - moving_s <= starting_s + 1e-6 * op_cost.time_s
+                else COMPUTE
+            ] += op_cost.time_s
         for collective in entry.cost.collectives:
-            part = collective.kind if by == "kind" else f"over {','.join(collective.axes)}"
-            part_seconds[part] = part_seconds.get(part, 0.0) + collective.time_s
+            part_name = collective.kind if by == "kind" else f"over {','.join(collective.axes)}"
+            part_seconds[part_name] = part_seconds.get(part_name, 0.0) + collective.time_s
         parts_of_plans += [
-            (entry.name, part, seconds, entry.number) for part, seconds in part_seconds.items()
+            (entry.name, part_name, seconds, entry.number)
+            for part_name, seconds in part_seconds.items()
         ]
     return pd.DataFrame(parts_of_plans, columns=["plan", "part", "time_s", "number"])
 
 
 def shown_breakdown(frame: pd.DataFrame) -> pd.DataFrame:
     """The table twin: a row for each part of a plan, then one for all of them together."""
-    lines = []
-    for plan, group in frame.groupby("plan", sort=False):
-        step_s = float(group["time_s"].sum())
-        for part, seconds in [
-            *zip(group["part"], group["time_s"], strict=True),
+    table_rows = []
+    for plan_name, plan_parts in frame.groupby("plan", sort=False):
+        step_s = float(plan_parts["time_s"].sum())
+        for part_name, seconds in [
+            *zip(plan_parts["part"], plan_parts["time_s"], strict=True),
             ("together", step_s),
         ]:
-            lines.append(
-                (plan, part, seconds_text(seconds), f"{seconds / step_s:.1%}" if step_s else "–")
+            table_rows.append(
+                (
+                    plan_name,
+                    part_name,
+                    seconds_text(seconds),
+                    f"{seconds / step_s:.1%}" if step_s else "–",
+                )
             )
-    return pd.DataFrame(lines, columns=["plan", "part", "time", "share"])
+    return pd.DataFrame(table_rows, columns=["plan", "part", "time", "share"])
+
+
+def _shortened(plan_name: str) -> str:
+    return plan_name if len(plan_name) <= 18 else f"{plan_name[:17]}…"
 
 
 def breakdown_plot(frame: pd.DataFrame, entries: Sequence[Entry]) -> figure:
@@ -94,56 +106,55 @@ def breakdown_plot(frame: pd.DataFrame, entries: Sequence[Entry]) -> figure:
 
     Parts differ by hue and by hatch, and the legend names them.
     """
-    plans = list(dict.fromkeys(frame["plan"]))
+    plan_names = list(dict.fromkeys(frame["plan"]))
     symbol = {entry.name: entry.style.symbol for entry in entries}
-    labels = {
-        plan: f"{symbol.get(plan, '')} {plan if len(plan) <= 18 else plan[:17] + '…'}"
-        for plan in plans
-    }
+    labels = {name: f"{symbol.get(name, '')} {_shortened(name)}" for name in plan_names}
     if len(set(labels.values())) < len(labels):
-        labels = {plan: f"{symbol.get(plan, '')} {plan}" for plan in plans}
+        labels = {name: f"{symbol.get(name, '')} {name}" for name in plan_names}
     longest = float(frame.groupby("plan")["time_s"].sum().max()) if len(frame) else 1.0
-    unit, scale = time_unit(longest)
+    unit_name, unit_s = time_unit(longest)
     plot = new_chart(
         "cost breakdown",
-        y_range=FactorRange(factors=[labels[plan] for plan in reversed(plans)], range_padding=0.15),
+        y_range=FactorRange(
+            factors=[labels[plan_name] for plan_name in reversed(plan_names)], range_padding=0.15
+        ),
         toolbar_location=None,
-        x_axis_label=f"estimated step time ({unit})",
+        x_axis_label=f"estimated step time ({unit_name})",
     )
     plot.xgrid.grid_line_color, plot.xgrid.grid_line_alpha = NEUTRAL, 0.13
     plot.ygrid.grid_line_color = None
-    drawn_until = dict.fromkeys(plans, 0.0)
-    bars = []
+    drawn_until = dict.fromkeys(plan_names, 0.0)
+    renderers = []
     part_names = list(dict.fromkeys(frame["part"]))
-    for index, part in enumerate(part_names):
-        frame_of_part = frame[frame["part"] == part]
-        data: dict[str, list[Any]] = {
+    for part_index, part_name in enumerate(part_names):
+        frame_of_part = frame[frame["part"] == part_name]
+        columns: dict[str, list[Any]] = {
             column: [] for column in ("plan", "y", "left", "right", "part", "text", "share")
         }
-        for plan, seconds in zip(frame_of_part["plan"], frame_of_part["time_s"], strict=True):
-            data["plan"].append(plan)
-            data["y"].append(labels[plan])
-            data["left"].append(drawn_until[plan] / scale)
-            drawn_until[plan] += seconds
-            data["right"].append(drawn_until[plan] / scale)
-            data["part"].append(part)
-            data["text"].append(seconds_text(seconds))
-            step_s = float(frame[frame["plan"] == plan]["time_s"].sum())
-            data["share"].append(f"{seconds / step_s:.1%}" if step_s else "–")
-        hue = style(index).hue
-        bars.append(
+        for plan_name, seconds in zip(frame_of_part["plan"], frame_of_part["time_s"], strict=True):
+            columns["plan"].append(plan_name)
+            columns["y"].append(labels[plan_name])
+            columns["left"].append(drawn_until[plan_name] / unit_s)
+            drawn_until[plan_name] += seconds
+            columns["right"].append(drawn_until[plan_name] / unit_s)
+            columns["part"].append(part_name)
+            columns["text"].append(seconds_text(seconds))
+            step_s = float(frame[frame["plan"] == plan_name]["time_s"].sum())
+            columns["share"].append(f"{seconds / step_s:.1%}" if step_s else "–")
+        part_hue = style(part_index).hue
+        renderers.append(
             plot.hbar(
                 y="y",
                 left="left",
                 right="right",
                 height=0.62,
-                source=ColumnDataSource(data),
-                name=part,
-                fill_color=hue,
+                source=ColumnDataSource(columns),
+                name=part_name,
+                fill_color=part_hue,
                 fill_alpha=0.75,
-                line_color=hue,
-                legend_label=part,
-                hatch_pattern=_HATCH[index % len(_HATCH)],
+                line_color=part_hue,
+                legend_label=part_name,
+                hatch_pattern=_HATCH[part_index % len(_HATCH)],
                 hatch_color="white",
                 hatch_alpha=0.7,
                 hatch_scale=7,
@@ -154,7 +165,7 @@ def breakdown_plot(frame: pd.DataFrame, entries: Sequence[Entry]) -> figure:
         legend_above(plot, 4)
     plot.add_tools(
         HoverTool(
-            renderers=bars,
+            renderers=renderers,
             tooltips=[("plan", "@plan"), ("", "@part"), ("time", "@text, @share of the step")],
         )
     )

@@ -51,13 +51,13 @@ def board_frame(
         chosen: by (row of the board, axis) the side that the plan by hand has there; it is marked.
     """
     chosen = chosen or {}
-    axes = list(
+    mesh_axes = list(
         dict.fromkeys(option.axis for dispute in board.disputes for option in dispute.options)
     )
     sides = []
     for row_index, dispute in enumerate(board.disputes):
         for side in (0, 1):
-            cells = {
+            row_cells = {
                 "colour": dispute.colour if side == 0 else "",
                 "tensor": tensor_text(dispute) if side == 0 else "",
                 "side": f"{side}: dim {dispute.tensors[0].dims[side]}",
@@ -65,19 +65,21 @@ def board_frame(
             }
             for option in dispute.options:
                 if option.bit == side:
-                    cells[option.axis] = (
+                    row_cells[option.axis] = (
                         CHOSEN if chosen.get((row_index, option.axis)) == side else ""
                     ) + option_text(option)
-            sides.append(cells)
-    return pd.DataFrame(sides, columns=["colour", "tensor", "side", *axes, "line"])
+            sides.append(row_cells)
+    return pd.DataFrame(sides, columns=["colour", "tensor", "side", *mesh_axes, "line"])
 
 
 def sent_text(sent: Iterable[tuple[tuple[str, tuple[str, ...]], tuple[int, int]]]) -> str:
     """``+2 all_reduce{data}, −1 all_gather{model}``, from ``change``."""
     phrases = []
-    for (kind, axes), (added, removed) in sent:
-        name = f"{kind}{{{', '.join(axes)}}}"
-        phrases += [f"+{added} {name}"] * bool(added) + [f"−{removed} {name}"] * bool(removed)
+    for (collective_kind, mesh_axes), (added, removed) in sent:
+        collective = f"{collective_kind}{{{', '.join(mesh_axes)}}}"
+        phrases += [f"+{added} {collective}"] * bool(added) + [f"−{removed} {collective}"] * bool(
+            removed
+        )
     return ", ".join(phrases) or "no collective came or went"
 
 
@@ -173,26 +175,26 @@ def collectives_frame(problem: Problem, cost: Cost, before: Sent, after: Sent) -
 def costs_rows(hand: Taken, unsharded: Taken, best: Cost | None) -> list[tuple[str, str, str, str]]:
     """(what, by hand, unsharded, best found); an empty last column if nothing was found."""
 
-    def best_text(write: Callable[[Any], str], value: float | None) -> str:
-        return "" if value is None else write(value)
+    def best_text(formatter: Callable[[Any], str], value: float | None) -> str:
+        return "" if value is None else formatter(value)
 
     def count(number: int) -> str:
         return f"{number:,}"
 
     rows = []
-    for name, write, field in (
+    for row_name, formatter, cost_field in (
         ("step", seconds_text, "time_s"),
         ("compute", seconds_text, "compute_s"),
         ("collectives", seconds_text, "comm_s"),
         ("peak", bytes_text, "peak_bytes"),
     ):
-        best_value = None if best is None else getattr(best, field)
+        best_value = None if best is None else getattr(best, cost_field)
         rows.append(
             (
-                name,
-                write(getattr(hand, field)),
-                write(getattr(unsharded, field)),
-                best_text(write, best_value),
+                row_name,
+                formatter(getattr(hand, cost_field)),
+                formatter(getattr(unsharded, cost_field)),
+                best_text(formatter, best_value),
             )
         )
     sent_count = None if best is None else len(best.collectives)

@@ -99,8 +99,8 @@ SHORT = {
 
 
 def _short(text: str) -> str:
-    for long, short in SHORT.items():
-        text = text.replace(long, short)
+    for long_name, short_name in SHORT.items():
+        text = text.replace(long_name, short_name)
     return text
 
 
@@ -119,7 +119,7 @@ def compare_frame(entries: Iterable[Entry]) -> pd.DataFrame:
     ``ratio`` is measured over estimated time, ``compiled_peak_ratio`` compiled over estimated
     memory.
     """
-    rows = []
+    table_rows = []
     for entry in entries:
         run, compiled = entry.run, entry.compiled
         program, compiled_peak = (
@@ -135,7 +135,7 @@ def compare_frame(entries: Iterable[Entry]) -> pd.DataFrame:
         )
         allocator = getattr(run, "allocator_peak_bytes", None)
         held_bytes = allocator or (run.peak_bytes if run is not None else None)
-        rows.append(
+        table_rows.append(
             {
                 "plan": entry.name,
                 "actions": ", ".join(entry.actions) or "none",
@@ -166,7 +166,7 @@ def compare_frame(entries: Iterable[Entry]) -> pd.DataFrame:
                 "shown": entry.shown,
             }
         )
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    return pd.DataFrame(table_rows, columns=list(COLUMNS))
 
 
 def compiled_text(program: Any) -> str:
@@ -236,31 +236,33 @@ def shown_frame(entries: Iterable[Entry]) -> pd.DataFrame:
 
     ``GROUPS`` and ``TITLES`` say where each number comes from.
     """
-    every = list(entries)
-    frame = compare_frame(every)
+    all_entries = list(entries)
+    frame = compare_frame(all_entries)
 
-    def texts(column: str, write: Any) -> list[str]:
-        return [write(v) for v in frame[column].tolist()]
+    def column_texts(column: str, formatter: Any) -> list[str]:
+        return [formatter(cell) for cell in frame[column].tolist()]
 
-    def number(form: str) -> Any:
-        return lambda figure: "–" if figure is None or figure != figure else form.format(figure)
+    def number(template: str) -> Any:
+        return lambda figure: "–" if figure is None or figure != figure else template.format(figure)
 
     return pd.DataFrame(
         {
-            "show": [f"{'☑' if entry.shown else '☐'} {entry.style.symbol}" for entry in every],
+            "show": [
+                f"{'☑' if entry.shown else '☐'} {entry.style.symbol}" for entry in all_entries
+            ],
             "plan": frame["plan"],
-            "step": texts("time_s", seconds_text),
-            "peak": texts("peak_bytes", bytes_text),
-            "fits": texts("free_bytes", room_text),
-            "compiled": texts("compiled_peak_bytes", bytes_text),
-            "compiled ratio": texts("compiled_peak_ratio", number("{:.3g}×")),
-            "measured": texts("measured_s", seconds_text),
-            "spread": texts(
+            "step": column_texts("time_s", seconds_text),
+            "peak": column_texts("peak_bytes", bytes_text),
+            "fits": column_texts("free_bytes", room_text),
+            "compiled": column_texts("compiled_peak_bytes", bytes_text),
+            "compiled ratio": column_texts("compiled_peak_ratio", number("{:.3g}×")),
+            "measured": column_texts("measured_s", seconds_text),
+            "spread": column_texts(
                 "spread_s", lambda v: "–" if v is None or v != v else f"± {seconds_text(v / 2)}"
             ),
-            "steps": texts("steps", number("{:.0f}")),
-            "ratio": texts("ratio", number("{:.3g}×")),
-            "error": texts("max_relative_error", number("{:.1e}")),
+            "steps": column_texts("steps", number("{:.0f}")),
+            "ratio": column_texts("ratio", number("{:.3g}×")),
+            "error": column_texts("max_relative_error", number("{:.1e}")),
             "on": [devices or "–" for devices in frame["devices"]],
             "collectives": [_short(collectives_cell) for collectives_cell in frame["collectives"]],
             "compiled collectives": [

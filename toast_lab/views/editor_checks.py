@@ -43,33 +43,34 @@ def _sizes(analysis: Analysis) -> tuple[tuple[str, tuple[int, ...]], ...]:
     group_of_name = analysis.group[analysis.colour].astype(np.int64)
     usable = names.shardable & (names.size > 1)
     sizes_of: dict[int, set[int]] = {}
-    for group, size in np.unique(
+    for group_index, dim_size in np.unique(
         np.stack([group_of_name[usable], names.size[usable]], axis=1), axis=0
     ).tolist():
-        sizes_of.setdefault(group, set()).add(size)
+        sizes_of.setdefault(group_index, set()).add(dim_size)
     return tuple(
-        (analysis.group_name[group], tuple(sorted(sizes))) for group, sizes in sizes_of.items()
+        (analysis.group_name[group_index], tuple(sorted(sizes)))
+        for group_index, sizes in sizes_of.items()
     )
 
 
 def check_mesh(
-    text: str, analysis: Analysis | None = None, machine: Machine | None = None
+    mesh_text: str, analysis: Analysis | None = None, machine: Machine | None = None
 ) -> Checked:
     """A mesh as it is typed.
 
     How many devices, whether the machine joins them, and what each axis divides.
     """
-    if not text.strip():
+    if not mesh_text.strip():
         return Checked(False, ('Type axes as "data=4,model=2", or sizes as "4x2".',))
-    if len(text) > MAX_MESH_TEXT:
-        return Checked(False, (f"{len(text)} characters are too many for a mesh.",))
+    if len(mesh_text) > MAX_MESH_TEXT:
+        return Checked(False, (f"{len(mesh_text)} characters are too many for a mesh.",))
     try:
-        mesh = make_mesh(text)
+        mesh = make_mesh(mesh_text)
     except (ToastError, ValueError) as error:
         return Checked(False, (str(error),))
-    product = " × ".join(map(str, mesh.sizes))
+    size_product = " × ".join(map(str, mesh.sizes))
     count = (
-        f"{product} = {mesh.n_devices:,} devices"
+        f"{size_product} = {mesh.n_devices:,} devices"
         if len(mesh.sizes) > 1
         else (f"{mesh.n_devices:,} devices")
     )
@@ -80,21 +81,23 @@ def check_mesh(
             lay_out(machine, mesh)
         except InvalidProblem as error:
             return Checked(False, (f"{count}.", str(error)))
-    lines = [f"{count}{' on ' + machine.name if machine is not None else ''}."]
+    remarks = [f"{count}{' on ' + machine.name if machine is not None else ''}."]
     if analysis is not None:
-        lines += _divided(mesh, analysis)
-    return Checked(True, tuple(lines), mesh=mesh)
+        remarks += _divided(mesh, analysis)
+    return Checked(True, tuple(remarks), mesh=mesh)
 
 
 def _divided(mesh: Mesh, analysis: Analysis) -> list[str]:
     colours = _sizes(analysis)
-    lines = []
+    remarks = []
     for axis, size in zip(mesh.axes, mesh.sizes, strict=True):
         if size == 1:
-            lines.append(f"{axis}=1 cuts nothing.")
+            remarks.append(f"{axis}=1 cuts nothing.")
             continue
         undivided = [
-            name for name, sizes in colours if not any(dim_size % size == 0 for dim_size in sizes)
+            colour_name
+            for colour_name, sizes in colours
+            if not any(dim_size % size == 0 for dim_size in sizes)
         ]
         if len(undivided) == len(colours) and colours:
             divisors = sorted(
@@ -104,35 +107,37 @@ def _divided(mesh: Mesh, analysis: Analysis) -> list[str]:
             remedy = (
                 f"{few(divisors, 3)} would." if divisors else f"sizes are {few(other_sizes, 6)}."
             )
-            lines.append(f"No dim divides by {axis}={size}; {remedy}")
+            remarks.append(f"No dim divides by {axis}={size}; {remedy}")
         elif undivided:
-            lines.append(
+            remarks.append(
                 f"{axis}={size} divides {len(colours) - len(undivided)} of {len(colours)} colours, "
                 f"not {few(undivided, 4)}."
             )
         else:
-            lines.append(f"{axis}={size} divides every colour.")
-    return lines
+            remarks.append(f"{axis}={size} divides every colour.")
+    return remarks
 
 
-def check_machine(text: str) -> Checked:
+def check_machine(machine_text: str) -> Checked:
     """A machine file as it is typed; every mistake with its line."""
-    if not text.strip():
+    if not machine_text.strip():
         return Checked(
             False,
             ("Type or drop a machine file (TOML). docs/machines.md says what each key means.",),
         )
-    if len(text) > MAX_MACHINE_TEXT:
-        return Checked(False, (f"{len(text):,} characters are too many for a machine file.",))
+    if len(machine_text) > MAX_MACHINE_TEXT:
+        return Checked(
+            False, (f"{len(machine_text):,} characters are too many for a machine file.",)
+        )
     try:
-        tables = tomllib.loads(text)
+        tables = tomllib.loads(machine_text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         return Checked(False, (f"This is not TOML: {error}",))
     try:
         machine = Machine.from_data(tables, "machine")
     except InvalidProblem as error:
-        mistakes = [line.strip() for line in str(error).splitlines()[1:]] or [str(error)]
-        return Checked(False, tuple(_with_line(text, line) for line in mistakes))
+        mistakes = [mistake.strip() for mistake in str(error).splitlines()[1:]] or [str(error)]
+        return Checked(False, tuple(_with_line(machine_text, mistake) for mistake in mistakes))
     except (ToastError, ValueError, TypeError, OverflowError) as error:
         return Checked(False, (str(error),))
     speeds = ", ".join(
@@ -148,22 +153,22 @@ def check_machine(text: str) -> Checked:
     )
 
 
-def _with_line(text: str, mistake: str) -> str:
+def _with_line(machine_text: str, mistake: str) -> str:
     """``mistake`` with the line that it is about, where one can be found."""
     match = re.match(r"(?:links\[(\d+)\]\.)?\[?(?:(flops)\.)?([\w-]+)", mistake)
-    line = _line_of(text, match.group(1), match.group(3)) if match else None
-    return f"line {line}: {mistake}" if line else mistake
+    line_number = _line_of(machine_text, match.group(1), match.group(3)) if match else None
+    return f"line {line_number}: {mistake}" if line_number else mistake
 
 
-def _line_of(text: str, link: str | None, key: str) -> int | None:
+def _line_of(machine_text: str, link: str | None, key_name: str) -> int | None:
     current_table, link_index = "", -1
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(machine_text.splitlines(), 1):
         if heading := re.match(r"\s*\[\[?\s*([\w.-]+)\s*\]\]?", line):
             current_table = heading.group(1)
             link_index += current_table == "links"
-            if current_table == key:
+            if current_table == key_name:
                 return number
-        elif re.match(rf"""\s*["']?{re.escape(key)}["']?\s*=""", line):
+        elif re.match(rf"""\s*["']?{re.escape(key_name)}["']?\s*=""", line):
             if link is None or (current_table == "links" and link_index == int(link)):
                 return number
     # A missing key has no line, but its table has one
@@ -173,7 +178,7 @@ def _line_of(text: str, link: str | None, key: str) -> int | None:
                 line_number
                 for index, line_number in enumerate(
                     line_number
-                    for line_number, line in enumerate(text.splitlines(), 1)
+                    for line_number, line in enumerate(machine_text.splitlines(), 1)
                     if "[[links]]" in line
                 )
                 if index == int(link)

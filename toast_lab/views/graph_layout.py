@@ -210,12 +210,14 @@ def sides(analysis: Analysis) -> np.ndarray:
 
     Tied sets are turned the same way.
     """
-    votes = np.zeros((analysis.names.n, 2), dtype=np.int64)
+    side_votes = np.zeros((analysis.names.n, 2), dtype=np.int64)
     for conflict in analysis.conflicts:
         flipped = analysis.compatibility_sets[conflict.set].flipped
         for side, name in enumerate(conflict.sides):
-            votes[name, side ^ int(flipped)] += 1
-    return np.where(votes.sum(axis=1) == 0, -1, (votes[:, 1] > votes[:, 0]).astype(np.int64))
+            side_votes[name, side ^ int(flipped)] += 1
+    return np.where(
+        side_votes.sum(axis=1) == 0, -1, (side_votes[:, 1] > side_votes[:, 0]).astype(np.int64)
+    )
 
 
 def graph_layout(
@@ -280,7 +282,7 @@ def _lanes(analysis: Analysis, groups: Sequence[int]) -> tuple[Lane, ...]:
     styles = lane_styles(analysis)
     conflicts = _conflicts_of_group(analysis)
     lanes: list[Lane] = []
-    left = 0.0
+    left_edge = 0.0
     for index in groups:
         group = analysis.groups[index]
         width = WIDE if conflicts[index] else 1.0
@@ -289,14 +291,14 @@ def _lanes(analysis: Analysis, groups: Sequence[int]) -> tuple[Lane, ...]:
             Lane(
                 group=index,
                 label=group.name if mirrored == 1 else f"{group.name} ×{mirrored}",
-                x=left + width / 2,
+                x=left_edge + width / 2,
                 width=width,
                 style=styles.get(index, style(9)),
                 n_names=group.n_names,
                 n_conflicts=conflicts[index],
             )
         )
-        left += width
+        left_edge += width
     return tuple(lanes)
 
 
@@ -308,36 +310,36 @@ def _nodes(
     lanes: tuple[Lane, ...],
     row_of: dict[int, int],
 ) -> tuple[tuple[Node, ...], np.ndarray]:
-    table, side = analysis.names, sides(analysis)
-    lane_of = {lane.group: index for index, lane in enumerate(lanes)}
-    cells: dict[tuple[int, int, int], list[int]] = {}
+    names_table, side = analysis.names, sides(analysis)
+    lane_of = {lane.group: node_index for node_index, lane in enumerate(lanes)}
+    names_of_cell: dict[tuple[int, int, int], list[int]] = {}
     for name in shown_names.tolist():
-        cell = (
-            row_of[int(table.op[name])],
+        cell_key = (
+            row_of[int(names_table.op[name])],
             lane_of[int(analysis.group[analysis.colour[name]])],
             int(side[name]),
         )
-        cells.setdefault(cell, []).append(name)
-    node_of = np.full(table.n, -1, dtype=np.int64)
+        names_of_cell.setdefault(cell_key, []).append(name)
+    node_of = np.full(names_table.n, -1, dtype=np.int64)
     nodes: list[Node] = []
-    for (row, lane_index, track), names in sorted(cells.items()):
+    for (row, lane_index, track), names in sorted(names_of_cell.items()):
         middle = lanes[lane_index].x + {-1: 0.0, 0: -TRACK, 1: TRACK}[track]
-        parts = [[name] for name in names] if level == "names" else [names]
-        spacing = min(0.13, 0.3 / len(parts))
-        for index, part in enumerate(parts):
-            first = analysis.name_text[part[0]]
-            folded = f"{len(part)} names of {analysis.dim_text(part[0])}"
-            sizes = sorted({int(table.size[name]) for name in part})
-            node_of[part] = len(nodes)
+        nodes_of_cell = [[name] for name in names] if level == "names" else [names]
+        spacing = min(0.13, 0.3 / len(nodes_of_cell))
+        for node_index, node_names in enumerate(nodes_of_cell):
+            first = analysis.name_text[node_names[0]]
+            folded = f"{len(node_names)} names of {analysis.dim_text(node_names[0])}"
+            sizes = sorted({int(names_table.size[name]) for name in node_names})
+            node_of[node_names] = len(nodes)
             nodes.append(
                 Node(
-                    x=round(middle + spacing * (index - (len(parts) - 1) / 2), 4),
+                    x=round(middle + spacing * (node_index - (len(nodes_of_cell) - 1) / 2), 4),
                     y=row,
                     lane=lane_index,
                     track=track,
-                    names=tuple(part),
-                    label=first.rpartition("#")[2] if level == "names" else f"{len(part)}",
-                    title=first if len(part) == 1 else folded,
+                    names=tuple(node_names),
+                    label=first.rpartition("#")[2] if level == "names" else f"{len(node_names)}",
+                    title=first if len(node_names) == 1 else folded,
                     sizes=f"{sizes[0]}–{sizes[-1]}" if len(sizes) > 1 else f"{sizes[0]}",
                 )
             )
@@ -377,10 +379,10 @@ def _bow(
     if top != bottom and not straight:
         tracks = (source.track, target.track)
         away_from_other_track = -1 if 0 in tracks and 1 not in tracks else 1
-        depth = min(0.3, 0.1 + 0.04 * math.log2(1 + bottom - top))
-        middle = round(middle + away_from_other_track * depth, 4)
-    ys = (float(source.y), (source.y + target.y) / 2, float(target.y))
-    return (source.x, middle, target.x), ys
+        bow_depth = min(0.3, 0.1 + 0.04 * math.log2(1 + bottom - top))
+        middle = round(middle + away_from_other_track * bow_depth, 4)
+    line_ys = (float(source.y), (source.y + target.y) / 2, float(target.y))
+    return (source.x, middle, target.x), line_ys
 
 
 def _conflict_edges(
@@ -394,31 +396,32 @@ def _conflict_edges(
     crowded = {(node.y, node.lane) for node in nodes if node.track < 0}
     edges = []
     for (source, target), conflicts in sorted(between.items()):
-        first, second = nodes[source], nodes[target]
+        first_node, second_node = nodes[source], nodes[target]
         if source == target:
             # Both names of a conflict ended in one node: a short bar still shows it
-            xs: tuple[float, ...] = (first.x - 0.15, first.x + 0.15)
-            ys: tuple[float, ...] = (first.y + 0.3, first.y + 0.3)
+            line_xs: tuple[float, ...] = (first_node.x - 0.15, first_node.x + 0.15)
+            line_ys: tuple[float, ...] = (first_node.y + 0.3, first_node.y + 0.3)
         else:
             # Where names are folded, names without a side may stand in between: pass above them
             shares = [eighth / 8 for eighth in range(9)]
-            bow = 0.34 if (first.y, first.lane) in crowded else 0.0
-            across, down = second.x - first.x, second.y - first.y
-            xs = tuple(round(first.x + across * share, 4) for share in shares)
-            ys = tuple(
-                round(first.y + down * share - bow * 4 * share * (1 - share), 4) for share in shares
+            bow_height = 0.34 if (first_node.y, first_node.lane) in crowded else 0.0
+            across, down = second_node.x - first_node.x, second_node.y - first_node.y
+            line_xs = tuple(round(first_node.x + across * share, 4) for share in shares)
+            line_ys = tuple(
+                round(first_node.y + down * share - bow_height * 4 * share * (1 - share), 4)
+                for share in shares
             )
         tensors = list(dict.fromkeys(place_text(analysis, conflict) for conflict in conflicts))
         count = len(conflicts)
-        title = f"{count} conflicts" if count > 1 else f"conflict {conflicts[0]}"
+        edge_title = f"{count} conflicts" if count > 1 else f"conflict {conflicts[0]}"
         edges.append(
             ConflictEdge(
                 source=source,
                 target=target,
                 conflicts=tuple(conflicts),
-                xs=xs,
-                ys=ys,
-                title=f"{title} on {', '.join(tensors[:4])}{' …' if len(tensors) > 4 else ''}",
+                xs=line_xs,
+                ys=line_ys,
+                title=f"{edge_title} on {', '.join(tensors[:4])}{' …' if len(tensors) > 4 else ''}",
             )
         )
     return tuple(edges)
@@ -453,14 +456,14 @@ def _outlines(
         left, right = min(xs) - 0.22, max(xs) + 0.22
         top, bottom = min(ys) - 0.42, max(ys) + 0.42
         count = sum(len(compatible.conflicts) for compatible in sets)
-        label = f"set {sets[0].index}" if len(sets) == 1 else f"{len(sets)} sets"
+        outline_label = f"set {sets[0].index}" if len(sets) == 1 else f"{len(sets)} sets"
         outlines.append(
             Outline(
                 sets=tuple(compatible.index for compatible in sets),
                 xs=(left, right, right, left),
                 ys=(top, top, bottom, bottom),
-                label=label,
-                title=f"{label} · {count} conflict{'s' if count > 1 else ''}",
+                label=outline_label,
+                title=f"{outline_label} · {count} conflict{'s' if count > 1 else ''}",
             )
         )
     return tuple(outlines)
@@ -468,22 +471,22 @@ def _outlines(
 
 def _note(analysis: Analysis, name_count: int, group_count: int, only: GraphFilter) -> str:
     all_names = int((analysis.names.size > 1).sum())
-    parts = [f"{name_count:,} of {all_names:,} names"]
-    alone = sum(1 for group in analysis.groups if group.n_names == 1)
-    if alone and not only.singles:
-        parts.append(f"{alone:,} colours of a single name hidden")
+    remarks = [f"{name_count:,} of {all_names:,} names"]
+    single_count = sum(1 for group in analysis.groups if group.n_names == 1)
+    if single_count and not only.singles:
+        remarks.append(f"{single_count:,} colours of a single name hidden")
     if group_count > MAX_LANES:
-        parts.append(f"the first {MAX_LANES} of {group_count} colour groups")
+        remarks.append(f"the first {MAX_LANES} of {group_count} colour groups")
     if len(only.focus):
         hops = "hop" if only.hops == 1 else "hops"
-        parts.append(f"within {only.hops} {hops} of the selection")
+        remarks.append(f"within {only.hops} {hops} of the selection")
     if only.conflicts_only:
-        parts.append("conflicts and their neighbours only")
+        remarks.append("conflicts and their neighbours only")
     if only.groups is not None:
-        parts.append(f"only {', '.join(analysis.groups[group].name for group in only.groups)}")
+        remarks.append(f"only {', '.join(analysis.groups[group].name for group in only.groups)}")
     if only.scopes is not None:
-        parts.append(f"only in {', '.join(only.scopes)}")
-    return " · ".join(parts)
+        remarks.append(f"only in {', '.join(only.scopes)}")
+    return " · ".join(remarks)
 
 
 def chain_path(layout: GraphLayout, names: Sequence[int]) -> list[int]:

@@ -53,8 +53,8 @@ def start_level(analysis: Analysis) -> str:
 def phases(analysis: Analysis) -> tuple[str, ...]:
     """The part of the program that each op belongs to."""
     program = analysis.program
-    backward = ["transpose(" in stack for stack in program.name_stack]
-    last = max((op for op, is_backward in enumerate(backward) if is_backward), default=-1)
+    backward = ["transpose(" in name_stack for name_stack in program.name_stack]
+    last_backward = max((op for op, is_backward in enumerate(backward) if is_backward), default=-1)
     phase_of_op = []
     for op in range(program.n_ops):
         if op < program.n_arguments:
@@ -62,8 +62,8 @@ def phases(analysis: Analysis) -> tuple[str, ...]:
         elif backward[op]:
             phase_of_op.append("backward")
         else:
-            phase_of_op.append("forward" if op < last or last < 0 else "update")
-    if last < 0:
+            phase_of_op.append("forward" if op < last_backward or last_backward < 0 else "update")
+    if last_backward < 0:
         phase_of_op = ["program" if phase == "forward" else phase for phase in phase_of_op]
     return tuple(phase_of_op)
 
@@ -79,8 +79,8 @@ def op_scopes(analysis: Analysis) -> list[str]:
     for op in range(program.n_arguments, program.n_ops):
         location = int(program.location[op])
         if location not in scope_at:
-            frame = source_lines.op_frame(program, op)
-            scope_at[location] = source_lines.function_of(frame) if frame.file else ""
+            user_frame = source_lines.op_frame(program, op)
+            scope_at[location] = source_lines.function_of(user_frame) if user_frame.file else ""
         scope_of_op.append(scope_at[location] or program.kind[op])
     return scope_of_op
 
@@ -123,18 +123,18 @@ def rows(
         unfolded: keys of rows to unfold; ``*`` unfolds all.
     """
     if level == "names":
-        table = [
+        table_rows = [
             Row(label=op_label(analysis, op), where=where(analysis, op), ops=(op,)) for op in ops
         ]
-        return tuple(table), {op: index for index, op in enumerate(ops)}
+        return tuple(table_rows), {op: index for index, op in enumerate(ops)}
     key = _row_key(analysis, level)
     members: dict[str, list[int]] = {}
     places: dict[str, str] = {}
     for op in ops:
-        label, place = key(op)
+        label, source_line = key(op)
         members.setdefault(label, []).append(op)
-        places.setdefault(label, place)
-    table = []
+        places.setdefault(label, source_line)
+    table_rows = []
     for label, row_ops in members.items():
         repeats = _repeats(analysis, row_ops) if places[label] else 1
         fold_key = label if repeats > 1 and level in FOLDED_LEVELS else ""
@@ -142,17 +142,17 @@ def rows(
             label=label, where=places[label], ops=tuple(row_ops), repeats=repeats, key=fold_key
         )
         if fold_key and (fold_key in unfolded or "*" in unfolded):
-            table += [
+            table_rows += [
                 folded._replace(
-                    label=f"{label} {run + 1}/{repeats}", ops=tuple(part), repeats=1, run=run
+                    label=f"{label} {run + 1}/{repeats}", ops=tuple(run_ops), repeats=1, run=run
                 )
-                for run, part in _runs(analysis, row_ops, repeats).items()
+                for run, run_ops in _runs(analysis, row_ops, repeats).items()
             ]
         else:
-            table.append(folded)
+            table_rows.append(folded)
     if unfolded:
-        table.sort(key=lambda row: row.ops[0])
-    return tuple(table), {op: index for index, row in enumerate(table) for op in row.ops}
+        table_rows.sort(key=lambda row: row.ops[0])
+    return tuple(table_rows), {op: index for index, row in enumerate(table_rows) for op in row.ops}
 
 
 def _row_key(analysis: Analysis, level: str) -> Callable[[int], tuple[str, str]]:
@@ -162,13 +162,13 @@ def _row_key(analysis: Analysis, level: str) -> Callable[[int], tuple[str, str]]
     def key(op: int) -> tuple[str, str]:
         if level == "colours" or phase[op] == "arguments":
             return phase[op], ""
-        frame = source_lines.op_frame(program, op)
-        if not frame.file:
+        user_frame = source_lines.op_frame(program, op)
+        if not user_frame.file:
             return f"{program.kind[op]}", ""
-        text = scope[op] if level == "functions" else frame.short
+        row_label = scope[op] if level == "functions" else user_frame.short
         return (
-            f"{text} · {phase[op]}" if phase[op] in ("backward", "update") else text
-        ), frame.short
+            f"{row_label} · {phase[op]}" if phase[op] in ("backward", "update") else row_label
+        ), user_frame.short
 
     return key
 
@@ -188,11 +188,11 @@ def _runs(analysis: Analysis, ops: list[int], repeats: int) -> dict[int, list[in
     alike: dict[tuple[int, str], list[int]] = {}
     for op in ops:
         alike.setdefault((int(program.location[op]), program.kind[op]), []).append(op)
-    runs: dict[int, list[int]] = {}
+    ops_of_run: dict[int, list[int]] = {}
     for same_ops in alike.values():
         for index, op in enumerate(same_ops):
             run = index * repeats // len(same_ops)
             if "transpose(" in program.name_stack[op]:
                 run = repeats - 1 - run
-            runs.setdefault(run, []).append(op)
-    return {run: sorted(part) for run, part in sorted(runs.items())}
+            ops_of_run.setdefault(run, []).append(op)
+    return {run: sorted(run_ops) for run, run_ops in sorted(ops_of_run.items())}

@@ -64,8 +64,14 @@ def fitted(text: str, pixels: float) -> str:
     >>> fitted("batch->data", 60), fitted("batch->data", 20)
     ('batch->…', '')
     """
-    room = int((pixels - 6) / _CHARACTER)
-    return text if len(text) <= room else "" if room < 4 else text[: room - 1] + "…"
+    letter_count = int((pixels - 6) / _CHARACTER)
+    return (
+        text
+        if len(text) <= letter_count
+        else ""
+        if letter_count < 4
+        else text[: letter_count - 1] + "…"
+    )
 
 
 def tint_range(tint: np.ndarray) -> tuple[float, float]:
@@ -77,10 +83,10 @@ def tint_range(tint: np.ndarray) -> tuple[float, float]:
     >>> tint_range(np.array([np.nan]))
     (0.0, 1.0)
     """
-    known = tint[np.isfinite(tint)]
-    if not len(known):
+    known_tints = tint[np.isfinite(tint)]
+    if not len(known_tints):
         return 0.0, 1.0
-    lowest, highest = float(known.min()), float(np.quantile(known, 0.9))
+    lowest, highest = float(known_tints.min()), float(np.quantile(known_tints, 0.9))
     return lowest, highest if highest > lowest else lowest + max(abs(lowest) * 1e-3, 1e-9)
 
 
@@ -125,8 +131,8 @@ class IciclePlot:
         if y_range.start != self._rows:
             y_range.start = self._rows
         captions = [
-            fitted(text, (right - left) * self._wide)
-            for text, left, right in zip(
+            fitted(label, (right - left) * self._wide)
+            for label, left, right in zip(
                 scene.labels, blocks.left.tolist(), blocks.right.tolist(), strict=True
             )
         ]
@@ -142,7 +148,9 @@ class IciclePlot:
             "text": captions,
             "action": scene.labels,
             "visits": blocks.visits,
-            "ink": ["#ffffff" if share < 0.55 else "#10151c" for share in shades.tolist()],
+            "ink": [
+                "#ffffff" if tint_share < 0.55 else "#10151c" for tint_share in shades.tolist()
+            ],
             "line": [CONFLICT if chosen else NEUTRAL for chosen in picked.tolist()],
             "width": [3.0 if chosen else 1.0 for chosen in picked.tolist()],
             "shown": [
@@ -162,21 +170,23 @@ class IciclePlot:
             self.on_tap(block)
 
     def _draw(self) -> figure:
-        plot = new_figure(
+        picture = new_figure(
             "search tree",
             x_range=Range1d(start=0, end=1, bounds=(0, 1)),
             y_range=Range1d(start=LEVELS + 1, end=0, bounds=(0, LEVELS + 1)),
             min_height=180,
             toolbar_location=None,
         )
-        plot.grid.visible = False
-        plot.xaxis.visible = False
-        plot.yaxis.ticker = FixedTicker(ticks=[depth + 0.5 for depth in range(LEVELS + 1)])
-        plot.yaxis.major_label_overrides = {depth + 0.5: str(depth) for depth in range(LEVELS + 1)}
-        plot.yaxis.axis_label = "actions further"
-        plot.yaxis.axis_label_text_color = NEUTRAL
-        plot.yaxis.axis_label_text_font_style = "normal"
-        blocks = plot.quad(
+        picture.grid.visible = False
+        picture.xaxis.visible = False
+        picture.yaxis.ticker = FixedTicker(ticks=[depth + 0.5 for depth in range(LEVELS + 1)])
+        picture.yaxis.major_label_overrides = {
+            depth + 0.5: str(depth) for depth in range(LEVELS + 1)
+        }
+        picture.yaxis.axis_label = "actions further"
+        picture.yaxis.axis_label_text_color = NEUTRAL
+        picture.yaxis.axis_label_text_font_style = "normal"
+        blocks = picture.quad(
             left="left",
             right="right",
             top="top",
@@ -188,7 +198,7 @@ class IciclePlot:
             name="blocks",
         )
         blocks.nonselection_glyph = None
-        plot.text(
+        picture.text(
             "left",
             "middle",
             text="text",
@@ -212,16 +222,16 @@ class IciclePlot:
             major_label_text_font_size="10.5px",
             background_fill_alpha=0.0,
         )
-        plot.add_layout(self.bar, "below")
-        plot.add_tools(
+        picture.add_layout(self.bar, "below")
+        picture.add_tools(
             HoverTool(
                 renderers=[blocks],
                 tooltips=[("action", "@action"), ("visits", "@visits{0,0}"), ("C(s)", "@shown")],
             ),
             TapTool(renderers=[]),
         )
-        plot.on_event(Tap, self._tapped)
-        return plot
+        picture.on_event(Tap, self._tapped)
+        return picture
 
 
 _COLUMNS = (

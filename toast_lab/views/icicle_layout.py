@@ -54,68 +54,72 @@ def icicle(
         least: part of the picture's width below which a child is folded, too.
         opened: places of which ``OPENED`` times as many children are drawn.
     """
-    whole = max(float(visits[root]), 1.0)
-    none = np.zeros(1, np.int64)
-    parts = [(np.array([root]), none, none, np.zeros(1), visits[[root]])]
-    shown, left = np.array([root]), np.zeros(1)
+    all_visits = max(float(visits[root]), 1.0)
+    no_folds = np.zeros(1, np.int64)
+    column_parts = [(np.array([root]), no_folds, no_folds, np.zeros(1), visits[[root]])]
+    shown_places, left_edges = np.array([root]), np.zeros(1)
     position_of = np.full(len(parent), -1)
     generous = np.zeros(len(parent), bool)
     generous[list(opened)] = True
     for level in range(1, levels + 1):
-        position_of[shown] = np.arange(len(shown))
+        position_of[shown_places] = np.arange(len(shown_places))
         children = np.flatnonzero((visits > 0) & (parent >= 0))
         # as a place in ``shown``
         parents = position_of[parent[children]]
         children, parents = children[parents >= 0], parents[parents >= 0]
-        position_of[shown] = -1
+        position_of[shown_places] = -1
         if not len(children):
             break
         by_visits = np.lexsort((-visits[children], parents))
         children, parents = children[by_visits], parents[by_visits]
         child_visits = visits[children]
-        child_counts = np.bincount(parents, minlength=len(shown))
+        child_counts = np.bincount(parents, minlength=len(shown_places))
         first_child = np.cumsum(child_counts) - child_counts
-        widening = np.where(generous[shown], OPENED, 1)
-        drawn = (np.arange(len(children)) - first_child[parents] < (widest * widening)[parents]) & (
-            child_visits >= (least * whole / widening)[parents]
-        )
+        widening = np.where(generous[shown_places], OPENED, 1)
+        is_drawn = (
+            np.arange(len(children)) - first_child[parents] < (widest * widening)[parents]
+        ) & (child_visits >= (least * all_visits / widening)[parents])
         # A fold of one child says no more than the child, unless that is too narrow to be seen.
-        folded_children = np.bincount(parents, ~drawn, minlength=len(shown)).astype(int)
-        drawn |= (folded_children[parents] == 1) & (child_visits >= least * whole)
-        folded_children = np.bincount(parents, ~drawn, minlength=len(shown)).astype(int)
+        folded_children = np.bincount(parents, ~is_drawn, minlength=len(shown_places)).astype(int)
+        is_drawn |= (folded_children[parents] == 1) & (child_visits >= least * all_visits)
+        folded_children = np.bincount(parents, ~is_drawn, minlength=len(shown_places)).astype(int)
         before = np.cumsum(child_visits) - child_visits
         left_edge = (
-            left[parents]
-            + (before - before[np.minimum(first_child, len(children) - 1)][parents]) / whole
+            left_edges[parents]
+            + (before - before[np.minimum(first_child, len(children) - 1)][parents]) / all_visits
         )
-        drawn_children, folding = children[drawn], np.flatnonzero(folded_children)
-        drawn_visits = np.bincount(parents, np.where(drawn, child_visits, 0), minlength=len(shown))
-        hidden_visits = np.bincount(parents, np.where(drawn, 0, child_visits), minlength=len(shown))
-        parts += [
+        drawn_children, folding = children[is_drawn], np.flatnonzero(folded_children)
+        drawn_visits = np.bincount(
+            parents, np.where(is_drawn, child_visits, 0), minlength=len(shown_places)
+        )
+        hidden_visits = np.bincount(
+            parents, np.where(is_drawn, 0, child_visits), minlength=len(shown_places)
+        )
+        column_parts += [
             (
                 drawn_children,
                 np.zeros(len(drawn_children), int),
                 np.full(len(drawn_children), level),
-                left_edge[drawn],
-                child_visits[drawn],
+                left_edge[is_drawn],
+                child_visits[is_drawn],
             ),
             (
-                shown[folding],
+                shown_places[folding],
                 folded_children[folding],
                 np.full(len(folding), level),
-                (left + drawn_visits / whole)[folding],
+                (left_edges + drawn_visits / all_visits)[folding],
                 hidden_visits[folding],
             ),
         ]
-        shown, left = drawn_children, left_edge[drawn]
+        shown_places, left_edges = drawn_children, left_edge[is_drawn]
     place, folded, level_of, start, visit_count = (
-        np.concatenate([part[column] for part in parts]) for column in range(5)
+        np.concatenate([part[column] for part in column_parts]) for column in range(5)
     )
     return Icicle(
         place=place,
         folded=folded,
         level=level_of,
         left=start,
-        right=start + visit_count / whole,
+        right=start + visit_count / all_visits,
         visits=visit_count.astype(np.int64),
     )

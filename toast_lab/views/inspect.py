@@ -23,39 +23,40 @@ def use_op(analysis: Analysis, use: int) -> int:
 
 def name_facts(analysis: Analysis, name: int) -> Facts:
     """Everything about one dimension name."""
-    program, table = analysis.program, analysis.names
-    op = int(table.op[name])
+    program, names_table = analysis.program, analysis.names
+    op = int(names_table.op[name])
     defined = [
         f"{program.value_name[value]} dim {dim} of [{', '.join(map(str, program.dims(value)))}]"
         for value in program.results(op)
         for dim, dim_name in enumerate(program.def_names(value))
         if dim_name == name
     ]
-    used = [
+    used_by = [
         f"{program.value_name[int(program.use_value[use])]} dim {dim}"
         for use in program.uses(op)
         for dim, dim_name in enumerate(program.use_names(use))
         if dim_name == name
     ]
     following = [
-        int(dim_name) for dim_name in table.successor[table.ptr[name] : table.ptr[name + 1]]
+        int(dim_name)
+        for dim_name in names_table.successor[names_table.ptr[name] : names_table.ptr[name + 1]]
     ]
-    frame = source_lines.op_frame(program, op)
+    user_frame = source_lines.op_frame(program, op)
     facts = [
         ("name", analysis.name_text[name]),
         ("colour", analysis.dim_text(name)),
-        ("size", str(int(table.size[name]))),
+        ("size", str(int(names_table.size[name]))),
         ("splits", op_label(analysis, op)),
         ("defines", "; ".join(defined) or "nothing: it is reduced away"),
-        ("uses", "; ".join(used) or "none"),
+        ("uses", "; ".join(used_by) or "none"),
         (
             "goes on to",
-            _some([op_label(analysis, int(table.op[dim_name])) for dim_name in following])
+            _some([op_label(analysis, int(names_table.op[dim_name])) for dim_name in following])
             or "nowhere",
         ),
         ("kind of factor", FACTOR_CLASSES[int(program.factor_class[name])].replace("_", " ")),
-        ("line", frame.short or "unknown"),
-        ("source", source_lines.source_text(frame)),
+        ("line", user_frame.short or "unknown"),
+        ("source", source_lines.source_text(user_frame)),
     ]
     own_conflicts = [conflict.index for conflict in analysis.conflicts if name in conflict.sides]
     if own_conflicts:
@@ -65,7 +66,7 @@ def name_facts(analysis: Analysis, name: int) -> Facts:
 
 def op_facts(analysis: Analysis, op: int) -> Facts:
     """What an op computes, and where it is written."""
-    program, frame = analysis.program, source_lines.op_frame(analysis.program, op)
+    program, user_frame = analysis.program, source_lines.op_frame(analysis.program, op)
     shapes = [
         f"{program.value_name[value]} [{', '.join(map(str, program.dims(value)))}]"
         for value in program.results(op)
@@ -73,8 +74,8 @@ def op_facts(analysis: Analysis, op: int) -> Facts:
     facts = [
         ("op", op_label(analysis, op)),
         ("gives", _some(shapes)),
-        ("line", frame.short or "unknown"),
-        ("source", source_lines.source_text(frame)),
+        ("line", user_frame.short or "unknown"),
+        ("source", source_lines.source_text(user_frame)),
     ]
     return [(label, value) for label, value in facts if value]
 
@@ -83,30 +84,37 @@ def conflict_facts(analysis: Analysis, conflict: int) -> Facts:
     """Everything about one conflict."""
     record = analysis.conflicts[conflict]
     owner = analysis.compatibility_sets[record.set]
-    place = record.places[0]
+    first_place = record.places[0]
     program = analysis.program
-    op = use_op(analysis, place.use) if place.use >= 0 else int(program.value_op[place.value])
-    frame = source_lines.op_frame(program, op)
-    tied = [
+    op = (
+        use_op(analysis, first_place.use)
+        if first_place.use >= 0
+        else int(program.value_op[first_place.value])
+    )
+    user_frame = source_lines.op_frame(program, op)
+    tied_sets = [
         other.index
         for other in analysis.compatibility_sets
         if other.resolution == owner.resolution and other.index != owner.index
     ]
-    boxes = boxed_with(analysis, conflict)
+    boxed_conflicts = boxed_with(analysis, conflict)
     facts = [
         ("conflict", f"{conflict}, colour {analysis.colour_name[record.colour]}"),
-        ("meets on", _some([_place(analysis, place) for place in record.places], 1)),
+        ("meets on", _some([_place(analysis, first_place) for first_place in record.places], 1)),
         ("side 0", _side(analysis, record.sides[0])),
         ("side 1", _side(analysis, record.sides[1])),
         ("set", f"{owner.index}, {len(owner.conflicts)} conflicts settled by one bit"),
         (
             "tied sets",
-            _some([str(other) for other in tied])
-            + (" (repeated layers, same bit)" if tied else ""),
+            _some([str(other) for other in tied_sets])
+            + (" (repeated layers, same bit)" if tied_sets else ""),
         ),
-        ("boxed with", _some([f"{number} ({place_text(analysis, number)})" for number in boxes])),
-        ("line", frame.short or "unknown"),
-        ("source", source_lines.source_text(frame)),
+        (
+            "boxed with",
+            _some([f"{number} ({place_text(analysis, number)})" for number in boxed_conflicts]),
+        ),
+        ("line", user_frame.short or "unknown"),
+        ("source", source_lines.source_text(user_frame)),
     ]
     return [(label, text) for label, text in facts if text]
 
@@ -116,23 +124,23 @@ def chain(analysis: Analysis, conflict: int) -> list[int]:
 
     Links may be followed in either direction.
     """
-    start, goal = analysis.conflicts[conflict].sides
+    start_name, goal_name = analysis.conflicts[conflict].sides
     neighbours: dict[int, list[int]] = {}
     for first, second in zip(
         analysis.names.source.tolist(), analysis.names.target.tolist(), strict=True
     ):
         neighbours.setdefault(first, []).append(second)
         neighbours.setdefault(second, []).append(first)
-    previous: dict[int, int] = {start: -1}
-    queue = deque([start])
-    while queue and goal not in previous:
+    previous: dict[int, int] = {start_name: -1}
+    queue = deque([start_name])
+    while queue and goal_name not in previous:
         name = queue.popleft()
         for other in neighbours.get(name, ()):
             if other not in previous:
                 previous[other] = name
                 queue.append(other)
     names: list[int] = []
-    name = goal if goal in previous else -1
+    name = goal_name if goal_name in previous else -1
     while name >= 0:
         names.append(name)
         name = previous[name]

@@ -30,13 +30,13 @@ def thinned(timeline_bytes: np.ndarray, at_most: int = MAX_POINTS) -> tuple[np.n
     op_count = len(timeline_bytes)
     if op_count <= at_most:
         return np.arange(op_count), np.asarray(timeline_bytes, float)
-    edges = np.linspace(0, op_count, at_most + 1).astype(int)[:-1]
-    largest = np.maximum.reduceat(timeline_bytes, edges)
-    ends = np.append(edges[1:], op_count)
+    stretch_starts = np.linspace(0, op_count, at_most + 1).astype(int)[:-1]
+    largest = np.maximum.reduceat(timeline_bytes, stretch_starts)
+    stretch_ends = np.append(stretch_starts[1:], op_count)
     positions = np.array(
         [
             start + int(np.argmax(timeline_bytes[start:stop]))
-            for start, stop in zip(edges, ends, strict=True)
+            for start, stop in zip(stretch_starts, stretch_ends, strict=True)
         ]
     )
     return positions, np.asarray(largest, float)
@@ -51,7 +51,9 @@ def timeline_frame(entries: Iterable[Entry], where: Sequence[str] = ()) -> pd.Da
     for entry in entries:
         if entry.shown:
             op_count = len(entry.cost.timeline_bytes)
-            source_lines = [where[op] if op < len(where) else "" for op in range(op_count)]
+            source_lines = [
+                where[op_index] if op_index < len(where) else "" for op_index in range(op_count)
+            ]
             timelines.append(
                 pd.DataFrame(
                     {
@@ -104,16 +106,16 @@ def held_frame(cost: Any) -> pd.DataFrame:
     )
 
 
-def shown_held(frame: pd.DataFrame, at_most: int = 400) -> pd.DataFrame:
+def shown_held(held_rows: pd.DataFrame, at_most: int = 400) -> pd.DataFrame:
     """``held_frame`` as people read it."""
-    frame = frame.head(at_most)
+    held_rows = held_rows.head(at_most)
     return pd.DataFrame(
         {
-            "bytes": [bytes_text(nbytes) for nbytes in frame["bytes"]],
-            "share": [f"{share:.1%}" for share in frame["share"]],
-            "what": frame["what"],
-            "value": [value or "–" for value in frame["value"]],
-            "line": [line_text(location) or "–" for location in frame["line"]],
+            "bytes": [bytes_text(nbytes) for nbytes in held_rows["bytes"]],
+            "share": [f"{share:.1%}" for share in held_rows["share"]],
+            "what": held_rows["what"],
+            "value": [value or "–" for value in held_rows["value"]],
+            "line": [line_text(location) or "–" for location in held_rows["line"]],
         }
     )
 
@@ -122,25 +124,27 @@ def timeline_plot(
     entries: Sequence[Entry], memory_limit_bytes: float, where: Sequence[str]
 ) -> figure:
     """The picture of ``timeline_frame``; the markers stand at the peaks."""
-    shown = [entry for entry in entries if entry.shown]
-    highest = max((float(entry.cost.peak_bytes) for entry in shown), default=1.0)
-    unit, scale = byte_unit(highest)
+    shown_entries = [entry for entry in entries if entry.shown]
+    highest = max((float(entry.cost.peak_bytes) for entry in shown_entries), default=1.0)
+    unit_name, unit_bytes = byte_unit(highest)
     plot = new_chart(
         "memory timelines",
         toolbar_location="right",
         x_axis_label="program order (op)",
-        y_axis_label=f"memory ({unit})",
+        y_axis_label=f"memory ({unit_name})",
     )
     steps = []
-    for entry in shown:
+    for entry in shown_entries:
         positions, kept_bytes = thinned(entry.cost.timeline_bytes)
-        lines = [where[op] if op < len(where) else "the end" for op in positions]
+        source_lines = [
+            where[op_index] if op_index < len(where) else "the end" for op_index in positions
+        ]
         source = ColumnDataSource(
             {
                 "x": positions,
-                "y": kept_bytes / scale,
+                "y": kept_bytes / unit_bytes,
                 "plan": [entry.name] * len(positions),
-                "where": lines,
+                "where": source_lines,
             }
         )
         line_look: dict[str, Any] = {
@@ -160,23 +164,23 @@ def timeline_plot(
                 **line_look,
             )
         )
-    peaks = ColumnDataSource(
+    peak_source = ColumnDataSource(
         {
-            "x": [entry.cost.peak_op for entry in shown],
-            "y": [float(entry.cost.peak_bytes) / scale for entry in shown],
-            "plan": [entry.name for entry in shown],
-            "hue": [entry.style.hue for entry in shown],
-            "marker": [entry.style.marker for entry in shown],
+            "x": [entry.cost.peak_op for entry in shown_entries],
+            "y": [float(entry.cost.peak_bytes) / unit_bytes for entry in shown_entries],
+            "plan": [entry.name for entry in shown_entries],
+            "hue": [entry.style.hue for entry in shown_entries],
+            "marker": [entry.style.marker for entry in shown_entries],
             "where": [
                 where[entry.cost.peak_op] if entry.cost.peak_op < len(where) else "the end"
-                for entry in shown
+                for entry in shown_entries
             ],
         }
     )
-    drawn = plot.scatter(
+    peak_markers = plot.scatter(
         "x",
         "y",
-        source=peaks,
+        source=peak_source,
         marker="marker",
         size=12,
         fill_color="hue",
@@ -185,17 +189,17 @@ def timeline_plot(
         nonselection_alpha=1.0,
     )
     if highest > 0.3 * memory_limit_bytes:
-        add_memory_limit(plot, memory_limit_bytes / scale, memory_limit_bytes)
-        plot.y_range.end = 1.12 * max(highest, memory_limit_bytes) / scale
+        add_memory_limit(plot, memory_limit_bytes / unit_bytes, memory_limit_bytes)
+        plot.y_range.end = 1.12 * max(highest, memory_limit_bytes) / unit_bytes
     else:
-        plot.y_range.end = 1.15 * highest / scale
+        plot.y_range.end = 1.15 * highest / unit_bytes
     plot.y_range.start = 0
-    if shown:
+    if shown_entries:
         legend_above(plot, 4)
-    tooltips = [("plan", "@plan"), ("op", "@x"), ("memory", f"@y {unit}"), ("line", "@where")]
+    tooltips = [("plan", "@plan"), ("op", "@x"), ("memory", f"@y {unit_name}"), ("line", "@where")]
     plot.add_tools(
-        HoverTool(renderers=[drawn, *steps], tooltips=tooltips),
-        TapTool(renderers=[drawn]),
+        HoverTool(renderers=[peak_markers, *steps], tooltips=tooltips),
+        TapTool(renderers=[peak_markers]),
         PanTool(),
         WheelZoomTool(),
         ResetTool(),

@@ -108,11 +108,13 @@ def name_axes(analysis: Analysis, plan: ShardingPlan) -> list[tuple[str, ...]]:
     program, axes = analysis.program, plan.mesh.axes
     is_cut = np.zeros((analysis.names.n, len(axes)), dtype=bool)
     for axis_index in range(len(axes)):
-        split = plan.op_factor[:, axis_index]
-        is_cut[split[split >= 0], axis_index] = True
-        kept = np.flatnonzero(plan.value_dim[:, axis_index] >= 0)
+        split_factors = plan.op_factor[:, axis_index]
+        is_cut[split_factors[split_factors >= 0], axis_index] = True
+        sharded_values = np.flatnonzero(plan.value_dim[:, axis_index] >= 0)
         is_cut[
-            program.def_dim_factor[program.shape_ptr[kept] + plan.value_dim[kept, axis_index]],
+            program.def_dim_factor[
+                program.shape_ptr[sharded_values] + plan.value_dim[sharded_values, axis_index]
+            ],
             axis_index,
         ] = True
     return [
@@ -122,12 +124,12 @@ def name_axes(analysis: Analysis, plan: ShardingPlan) -> list[tuple[str, ...]]:
 
 def _shares(analysis: Analysis, layout: GraphLayout, cost: Cost) -> list[float]:
     time_s = np.zeros(analysis.program.n_ops)
-    for row in cost.ops:
-        time_s[row.op] += row.time_s
-    total = float(time_s.sum()) or 1.0
+    for op_cost in cost.ops:
+        time_s[op_cost.op] += op_cost.time_s
+    total_s = float(time_s.sum()) or 1.0
     op_of_name = analysis.names.op
     return [
-        float(time_s[np.unique(op_of_name[list(node.names)])].sum()) / total
+        float(time_s[np.unique(op_of_name[list(node.names)])].sum()) / total_s
         for node in layout.nodes
     ]
 
@@ -150,17 +152,20 @@ def _numbers(values: list[float], write: Callable[[float], str], about: str) -> 
             )
         )
 
-    hues = tuple(SCALE[step(value)] if value > 0 else NEUTRAL for value in values)
+    marker_hues = tuple(SCALE[step(value)] if value > 0 else NEUTRAL for value in values)
     thresholds = [lowest * math.exp(log_range * index / len(SCALE)) for index in range(len(SCALE))]
     used_steps = sorted({step(value) for value in positive})
-    key = [
+    legend = [
         (SCALE[index], f"from {write(thresholds[index])}" if index else f"from {write(lowest)}")
         for index in used_steps
     ]
     if len(positive) < len(values):
-        key.append((NEUTRAL, "none"))
+        legend.append((NEUTRAL, "none"))
     return Overlay(
-        hues, tuple(write(value) if value > 0 else "" for value in values), tuple(key), about
+        marker_hues,
+        tuple(write(value) if value > 0 else "" for value in values),
+        tuple(legend),
+        about,
     )
 
 
@@ -168,24 +173,26 @@ def _axes(
     layout: GraphLayout, axes_of_name: list[tuple[str, ...]], axes: tuple[str, ...]
 ) -> Overlay:
     hue_of_axes: dict[str, str] = {}
-    hues, texts = [], []
+    marker_hues, marker_texts = [], []
     for node in layout.nodes:
         counts = Counter("+".join(axes_of_name[name]) or WHOLE for name in node.names)
         cutting_axes = [text for text, _ in counts.most_common() if text != WHOLE]
         text = cutting_axes[0] if cutting_axes else WHOLE
         if text != WHOLE:
             hue_of_axes.setdefault(text, style(len(hue_of_axes)).hue)
-        hues.append(hue_of_axes.get(text, NEUTRAL))
-        share = counts[text] / len(node.names)
-        texts.append("" if text == WHOLE else text if share == 1 else f"{text} {share:.0%}")
-    key = [(hue, text) for text, hue in hue_of_axes.items()] + (
-        [(NEUTRAL, WHOLE)] if NEUTRAL in hues else []
+        marker_hues.append(hue_of_axes.get(text, NEUTRAL))
+        text_share = counts[text] / len(node.names)
+        marker_texts.append(
+            "" if text == WHOLE else text if text_share == 1 else f"{text} {text_share:.0%}"
+        )
+    legend = [(hue, text) for text, hue in hue_of_axes.items()] + (
+        [(NEUTRAL, WHOLE)] if NEUTRAL in marker_hues else []
     )
     about = (
         f"the mesh axis ({', '.join(axes)}) that cuts the dim; a per cent says how many of a "
         "marker's names"
     )
-    return Overlay(tuple(hues), tuple(texts), tuple(key), about)
+    return Overlay(tuple(marker_hues), tuple(marker_texts), tuple(legend), about)
 
 
 def _whole_text(value: float) -> str:

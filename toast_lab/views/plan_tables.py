@@ -34,7 +34,7 @@ def collective_rows(cost: Any, matched: Sequence[dict[str, Any]] | None) -> pd.D
             ),
             [],
         ).append(index)
-    table = []
+    table_rows = []
     if matched is None:
         matched = [
             {
@@ -52,15 +52,15 @@ def collective_rows(cost: Any, matched: Sequence[dict[str, Any]] | None) -> pd.D
             for collective in cost.collectives
         ]
     for match in matched:
-        key = (
+        collective_key = (
             match["op"],
             match["predicted_kind"],
             match["predicted_axes"],
             match["predicted_value"],
         )
-        index_in_cost = waiting[key].pop(0) if waiting.get(key) else -1
+        index_in_cost = waiting[collective_key].pop(0) if waiting.get(collective_key) else -1
         priced = cost.collectives[index_in_cost] if index_in_cost >= 0 else None
-        table.append(
+        table_rows.append(
             {
                 "number": index_in_cost,
                 "kind": match["predicted_kind"] or match["compiled_kind"],
@@ -98,7 +98,7 @@ def collective_rows(cost: Any, matched: Sequence[dict[str, Any]] | None) -> pd.D
         "reason",
         "op",
     ]
-    return pd.DataFrame(table, columns=columns)
+    return pd.DataFrame(table_rows, columns=columns)
 
 
 def shown_collectives(frame: pd.DataFrame) -> pd.DataFrame:
@@ -175,12 +175,12 @@ def collective_sums(frame: pd.DataFrame, compiled: bool) -> pd.DataFrame:
             )
             sum_of_kind[3] += record["compiled_times"]
             sum_of_kind[4] += record["compiled_bytes"] * record["compiled_times"]
-    rows = [
-        (*key, *numbers[:3], *(numbers[3:] if compiled else (None, None)))
-        for key, numbers in sorted(sums.items())
+    table_rows = [
+        (*kind_and_axes, *numbers[:3], *(numbers[3:] if compiled else (None, None)))
+        for kind_and_axes, numbers in sorted(sums.items())
     ]
     return pd.DataFrame(
-        rows,
+        table_rows,
         columns=[
             "kind",
             "axes",
@@ -233,8 +233,8 @@ def ops_frame(cost: Any) -> pd.DataFrame:
 
     Shares are of the step time.
     """
-    whole = float(cost.time_s) or 1.0
-    rows = [
+    step_s = float(cost.time_s) or 1.0
+    table_rows = [
         (
             op.op,
             op.kind,
@@ -243,12 +243,12 @@ def ops_frame(cost: Any) -> pd.DataFrame:
             op.flops,
             op.moved_bytes,
             op.time_s,
-            op.time_s / whole,
+            op.time_s / step_s,
             "",
         )
         for op in cost.ops
     ]
-    rows += [
+    table_rows += [
         (
             collective.op,
             collective.kind,
@@ -257,13 +257,13 @@ def ops_frame(cost: Any) -> pd.DataFrame:
             0.0,
             collective.local_bytes,
             collective.time_s,
-            collective.time_s / whole,
+            collective.time_s / step_s,
             ",".join(collective.axes),
         )
         for collective in cost.collectives
     ]
     columns = ["op", "kind", "value", "where", "flops", "moved_bytes", "time_s", "share", "axes"]
-    return pd.DataFrame(rows, columns=columns).sort_values(
+    return pd.DataFrame(table_rows, columns=columns).sort_values(
         "time_s", ascending=False, ignore_index=True
     )
 

@@ -42,20 +42,20 @@ def program_lines(analysis: Analysis) -> list[Line]:
     inside.
     """
     program = analysis.program
-    styles, phase = lane_styles(analysis), phases(analysis)
+    styles, phase_of_op = lane_styles(analysis), phases(analysis)
     lines = []
     depth, labels = outline(program)
     waiting = collections.deque(sorted(labels))
     for op in [*range(program.n_arguments), *shown_ops(program)]:
         while waiting and waiting[0] <= op:
-            begin = waiting.popleft()
-            for level, text in labels[begin]:
+            region_start = waiting.popleft()
+            for level, line_text in labels[region_start]:
                 lines.append(
                     Line(
-                        op=begin,
-                        phase=phase[begin],
-                        segments=(Segment("  " * level + text),),
-                        where=where(analysis, begin),
+                        op=region_start,
+                        phase=phase_of_op[region_start],
+                        segments=(Segment("  " * level + line_text),),
+                        where=where(analysis, region_start),
                         names=(),
                     )
                 )
@@ -75,13 +75,13 @@ def program_lines(analysis: Analysis) -> list[Line]:
             segments.append(Segment("]"))
         if op >= program.n_arguments:
             operands = [value_text(program, value) for value in program.operands(op)]
-            text = op_text(program, op, operands)
-            segments.append(Segment(f" = {text}" if program.results(op) else text))
+            line_text = op_text(program, op, operands)
+            segments.append(Segment(f" = {line_text}" if program.results(op) else line_text))
         names = tuple(name for value in program.results(op) for name in program.def_names(value))
         lines.append(
             Line(
                 op=op,
-                phase=phase[op],
+                phase=phase_of_op[op],
                 segments=tuple(segments),
                 where=where(analysis, op),
                 names=tuple(program.factors(op)) or names,
@@ -93,10 +93,10 @@ def program_lines(analysis: Analysis) -> list[Line]:
 def program_frame(analysis: Analysis) -> pd.DataFrame:
     """One row per op: result, type, shape, colours, source line, FLOPs."""
     program = analysis.program
-    rows = []
+    table_rows = []
     for op in [*range(program.n_arguments), *shown_ops(program)]:
         for value in program.results(op):
-            rows.append(
+            table_rows.append(
                 {
                     "op": op,
                     "result": program.value_name[value],
@@ -116,7 +116,7 @@ def program_frame(analysis: Analysis) -> pd.DataFrame:
                     "where": where(analysis, op),
                 }
             )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(table_rows)
 
 
 def colours_frame(analysis: Analysis) -> pd.DataFrame:

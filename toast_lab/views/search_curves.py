@@ -171,7 +171,7 @@ class SearchCurves:
         if not points:
             return
         time_scale, byte_scale = self.time_scale, self.byte_scale
-        rows = [
+        scaled_points = [
             point._replace(
                 best_s=point.best_s / time_scale,
                 tried_s=point.tried_s / time_scale,
@@ -181,25 +181,26 @@ class SearchCurves:
             for point in points
         ]
         new_columns: dict[str, Any] = dict(
-            zip(COLUMNS, map(list, zip(*rows, strict=True)), strict=True)
+            zip(COLUMNS, map(list, zip(*scaled_points, strict=True)), strict=True)
         )
-        if len(self.source.data["simulation"]) + len(rows) <= MOST_DRAWN:
+        if len(self.source.data["simulation"]) + len(scaled_points) <= MOST_DRAWN:
             self.source.stream(new_columns)
             return
         all_columns = {name: [*self.source.data[name], *new_columns[name]] for name in COLUMNS}
-        last = len(all_columns["simulation"]) - 1
+        last_index = len(all_columns["simulation"]) - 1
         while True:
-            kept = [
+            kept_indices = [
                 index
                 for index, better in enumerate(all_columns["improved"])
-                if better or index % 2 == 0 or index == last
+                if better or index % 2 == 0 or index == last_index
             ]
             all_columns = {
-                name: [values[index] for index in kept] for name, values in all_columns.items()
+                name: [values[index] for index in kept_indices]
+                for name, values in all_columns.items()
             }
             self._every *= 2
-            last = len(kept) - 1
-            if last < MOST_DRAWN or all(all_columns["improved"]):
+            last_index = len(kept_indices) - 1
+            if last_index < MOST_DRAWN or all(all_columns["improved"]):
                 break
         self.source.data = all_columns
 
@@ -208,12 +209,12 @@ class SearchCurves:
 
         The others are thinned as those before them were.
         """
-        first, self._count = self._count, self._count + len(points)
-        last = len(points) - 1
+        first_index, self._count = self._count, self._count + len(points)
+        last_index = len(points) - 1
         return [
             point
             for index, point in enumerate(points)
-            if point.improved or index == last or (first + index) % self._every == 0
+            if point.improved or index == last_index or (first_index + index) % self._every == 0
         ]
 
     def mark(self, at: int | None) -> None:

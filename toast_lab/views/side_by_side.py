@@ -92,8 +92,8 @@ def _meet(left: Side, right: Side) -> tuple[Side, Side]:
         next((i for i, line in enumerate(side) if line and not line.collective), len(side))
         for side in (left, right)
     ]
-    empty: Side = [None] * max(computing)
-    return [*empty[computing[0] :], *left], [*empty[computing[1] :], *right]
+    padding: Side = [None] * max(computing)
+    return [*padding[computing[0] :], *left], [*padding[computing[1] :], *right]
 
 
 def differing(pairs: Sequence[Pair], around: int = 1) -> list[Pair | int]:
@@ -101,17 +101,17 @@ def differing(pairs: Sequence[Pair], around: int = 1) -> list[Pair | int]:
 
     A number stands for that many equal lines, which are left out.
     """
-    keep = [False] * len(pairs)
+    is_kept = [False] * len(pairs)
     for index, pair in enumerate(pairs):
         if pair.differs:
-            for near in range(max(0, index - around), min(len(pairs), index + around + 1)):
-                keep[near] = True
-    lines: list[Pair | int] = []
-    for pair, kept in zip(pairs, keep, strict=True):
+            for near_index in range(max(0, index - around), min(len(pairs), index + around + 1)):
+                is_kept[near_index] = True
+    shown_lines: list[Pair | int] = []
+    for pair, kept in zip(pairs, is_kept, strict=True):
         if kept:
-            lines.append(pair)
-        elif lines and isinstance(lines[-1], int):
-            lines[-1] += 1
+            shown_lines.append(pair)
+        elif shown_lines and isinstance(shown_lines[-1], int):
+            shown_lines[-1] += 1
         else:
-            lines.append(1)
-    return lines
+            shown_lines.append(1)
+    return shown_lines

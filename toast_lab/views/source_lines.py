@@ -39,15 +39,15 @@ def frames(location: str) -> tuple[Frame, ...]:
     >>> frames("a.py:3 < b.py:9")
     (Frame(file='a.py', line=3), Frame(file='b.py', line=9))
     """
-    kept = []
+    user_frames = []
     for frame_text in location.split(" < "):
-        file, colon, line = frame_text.rpartition(":")
-        if _OURS in file.replace("\\", "/"):
+        file_name, colon, line_text = frame_text.rpartition(":")
+        if _OURS in file_name.replace("\\", "/"):
             # everything further out only called the tracer
             break
-        if colon and line.isdigit():
-            kept.append(Frame(file, int(line)))
-    return tuple(kept)
+        if colon and line_text.isdigit():
+            user_frames.append(Frame(file_name, int(line_text)))
+    return tuple(user_frames)
 
 
 @functools.lru_cache(maxsize=65536)
@@ -66,12 +66,12 @@ def user_frame(location: str) -> Frame:
 def _functions(file: str) -> tuple[tuple[int, int, str], ...]:
     source_code = "\n".join(file_lines(file))
     try:
-        tree = ast.parse(source_code)
+        syntax_tree = ast.parse(source_code)
     except (SyntaxError, ValueError):
         return ()
     functions = [
         (node.lineno, node.end_lineno or node.lineno, node.name)
-        for node in ast.walk(tree)
+        for node in ast.walk(syntax_tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     return tuple(sorted(functions))

@@ -11,17 +11,17 @@ from toast_lab.views.compare_table import bytes_text
 Facts = list[tuple[str, str]]
 
 
-def count_text(value: float, unit: str = "") -> str:
+def count_text(value: float, unit_name: str = "") -> str:
     """Large counts with a prefix.
 
     >>> count_text(1234567), count_text(12), count_text(3.2e12, "FLOP")
     ('1.23 M', '12', '3.2 TFLOP')
     """
-    for prefix, scale in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e4)):
-        if value >= scale:
-            divisor = 1e3 if prefix == "k" else scale
-            return f"{value / divisor:.3g} {prefix}{unit}"
-    return f"{value:,.0f} {unit}".strip()
+    for prefix, unit_size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e4)):
+        if value >= unit_size:
+            divisor = 1e3 if prefix == "k" else unit_size
+            return f"{value / divisor:.3g} {prefix}{unit_name}"
+    return f"{value:,.0f} {unit_name}".strip()
 
 
 def program_facts(analysis: Analysis, source: str = "") -> Facts:
@@ -60,11 +60,11 @@ def program_facts(analysis: Analysis, source: str = "") -> Facts:
 def arguments_frame(analysis: Analysis) -> pd.DataFrame:
     """One row per argument."""
     program = analysis.program
-    rows = []
+    table_rows = []
     for argument in range(program.n_arguments):
         dims = ", ".join(map(str, program.dims(argument)))
         names = program.def_names(argument)
-        rows.append(
+        table_rows.append(
             {
                 "argument": program.value_name[argument],
                 "type": f"{program.value_dtype[argument]}[{dims}]",
@@ -73,4 +73,4 @@ def arguments_frame(analysis: Analysis) -> pd.DataFrame:
                 "donated": "yes" if program.donated[argument] else "",
             }
         )
-    return pd.DataFrame(rows, columns=["argument", "type", "colours", "size", "donated"])
+    return pd.DataFrame(table_rows, columns=["argument", "type", "colours", "size", "donated"])

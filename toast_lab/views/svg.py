@@ -120,13 +120,13 @@ def graph_svg(layout: GraphLayout) -> str:
                 fill=lane.style.hue,
             )
         )
-    for number, row in enumerate(layout.rows):
-        label = row.label + (f" ×{row.repeats}" if row.repeats > 1 else "")
+    for number, layout_row in enumerate(layout.rows):
+        row_label = layout_row.label + (f" ×{layout_row.repeats}" if layout_row.repeats > 1 else "")
         elements.append(
             _text(
                 left_margin - 14,
                 to_pixels(0, number)[1] + 4,
-                label if len(label) < 30 else label[:28] + "…",
+                row_label if len(row_label) < 30 else row_label[:28] + "…",
                 anchor="end",
                 size=10.5,
             )
@@ -150,9 +150,10 @@ def graph_svg(layout: GraphLayout) -> str:
         elements.append(_path(polyline(conflict.xs, conflict.ys), CONFLICT, width=2.2, dash="6 3"))
     for node in layout.nodes:
         x, y = to_pixels(node.x, node.y)
-        style = layout.lanes[node.lane].style
-        title = html.escape(f"{node.title} ({node.sizes})")
-        elements.append(f"<g><title>{title}</title>{_marker(style.marker, (x, y), style.hue)}</g>")
+        lane_style = layout.lanes[node.lane].style
+        node_title = html.escape(f"{node.title} ({node.sizes})")
+        marker = _marker(lane_style.marker, (x, y), lane_style.hue)
+        elements.append(f"<g><title>{node_title}</title>{marker}</g>")
         if layout.level == "names" or len(node.names) > 1:
             elements.append(_text(x + 8, y - 4, node.label, size=9.5))
     return _drawing(width, height, elements, "dimension graph")
@@ -239,11 +240,11 @@ def curves_svg(
             size=10.5,
         )
     )
-    for name, (value, line_hue) in (limits or {}).items():
+    for limit_name, (value, line_hue) in (limits or {}).items():
         y = to_pixels(0, value)[1]
         elements += [
             _path([(left_margin, y), (width - right_margin, y)], line_hue, width=1.3, dash="5 4"),
-            _text(left_margin + 5, y - 3, name, size=10, fill=line_hue),
+            _text(left_margin + 5, y - 3, limit_name, size=10, fill=line_hue),
         ]
     for curve in curves:
         points = [to_pixels(x, y) for x, y in curve.points]
@@ -299,25 +300,27 @@ def icicle_svg(scene: Scene, width_px: float = 760.0) -> str:
     blocks, row_height = scene.blocks, 30.0
     lowest, highest = tint_range(scene.tint)
     elements = []
-    for index in range(len(blocks.place)):
+    for block_index in range(len(blocks.place)):
         x, width = (
-            float(blocks.left[index]) * width_px,
-            float(blocks.right[index] - blocks.left[index]) * width_px,
+            float(blocks.left[block_index]) * width_px,
+            float(blocks.right[block_index] - blocks.left[block_index]) * width_px,
         )
-        tint = float(scene.tint[index])
+        block_tint = float(scene.tint[block_index])
         shade = (
             1.0
-            if not np.isfinite(tint)
-            else min(max((tint - lowest) / (highest - lowest), 0.0), 1.0)
+            if not np.isfinite(block_tint)
+            else min(max((block_tint - lowest) / (highest - lowest), 0.0), 1.0)
         )
-        block_hue = Cividis256[int(255 * shade)] if np.isfinite(tint) else FOLD
-        y, label = float(blocks.level[index]) * row_height, scene.labels[index]
-        score = f"C(s) {tint:.4f}" if np.isfinite(tint) else "folded"
-        title = html.escape(f"{label}: {int(blocks.visits[index]):,} visits, {score}")
+        block_hue = Cividis256[int(255 * shade)] if np.isfinite(block_tint) else FOLD
+        y, block_label = float(blocks.level[block_index]) * row_height, scene.labels[block_index]
+        score = f"C(s) {block_tint:.4f}" if np.isfinite(block_tint) else "folded"
+        block_title = html.escape(
+            f"{block_label}: {int(blocks.visits[block_index]):,} visits, {score}"
+        )
         ink = "#ffffff" if shade < 0.55 else "#10151c"
-        caption = _text(x + 4, y + 18, fitted(label, width), size=10.5, fill=ink)
-        block = _rect(x, y, width - 1, row_height - 2, fill=block_hue)
-        elements.append(f"<g><title>{title}</title>{block}{caption}</g>")
+        caption = _text(x + 4, y + 18, fitted(block_label, width), size=10.5, fill=ink)
+        rectangle = _rect(x, y, width - 1, row_height - 2, fill=block_hue)
+        elements.append(f"<g><title>{block_title}</title>{rectangle}{caption}</g>")
     return _drawing(width_px, row_height * (int(blocks.level.max()) + 1), elements, "search tree")
 
 
@@ -326,10 +329,12 @@ def tiles_svg(columns: Mapping[str, Sequence[Any]], cell: Pair = (120.0, 76.0)) 
     """``tile_columns`` as a picture: a cell per device, filled as far as it holds the tensor."""
     cell_width, cell_height = cell
     elements = []
-    for index in range(len(columns["left"])):
+    for tile_index in range(len(columns["left"])):
 
-        def rect(names: Sequence[str], fill: str, attributes: str, index: int = index) -> str:
-            left, right, top, bottom = (float(columns[name][index]) for name in names)
+        def rect(
+            edge_names: Sequence[str], fill: str, attributes: str, tile_index: int = tile_index
+        ) -> str:
+            left, right, top, bottom = (float(columns[name][tile_index]) for name in edge_names)
             return _rect(
                 left * cell_width,
                 top * cell_height,
@@ -339,21 +344,21 @@ def tiles_svg(columns: Mapping[str, Sequence[Any]], cell: Pair = (120.0, 76.0)) 
                 attributes=attributes,
             )
 
-        hue = columns["hue"][index]
+        tile_hue = columns["hue"][tile_index]
         held = rect(
             ("held_left", "held_right", "held_top", "held_bottom"),
-            hue,
-            f"fill-opacity='0.4' stroke='{hue}'",
+            tile_hue,
+            f"fill-opacity='0.4' stroke='{tile_hue}'",
         )
         outline = rect(("left", "right", "top", "bottom"), "none", f"stroke='{NEUTRAL}'")
-        title = html.escape(f"{columns['at'][index]}: {columns['part'][index]}")
+        tile_title = html.escape(f"{columns['at'][tile_index]}: {columns['part'][tile_index]}")
         caption = _text(
-            float(columns["left"][index]) * cell_width + 4,
-            float(columns["top"][index]) * cell_height + 13,
-            columns["text"][index],
+            float(columns["left"][tile_index]) * cell_width + 4,
+            float(columns["top"][tile_index]) * cell_height + 13,
+            columns["text"][tile_index],
             size=10.5,
         )
-        elements.append(f"<g><title>{title}</title>{held}{outline}{caption}</g>")
+        elements.append(f"<g><title>{tile_title}</title>{held}{outline}{caption}</g>")
     columns_drawn = max((float(position) for position in columns["right"]), default=1.0)
     rows_drawn = max((float(position) for position in columns["bottom"]), default=1.0)
     return _drawing(
@@ -383,33 +388,35 @@ def bars_svg(
     ``label`` says what its length is.
     """
     left_margin, top_margin, row_height = 130.0, 40.0, 28.0
-    names = list(dict.fromkeys(name for _, parts in rows for name, _ in parts))
+    names = list(dict.fromkeys(row_name for _, parts in rows for row_name, _ in parts))
     longest = max((sum(length for _, length in parts) for _, parts in rows), default=1.0) or 1.0
-    scale = (width_px - left_margin - 80) / longest
+    pixels_per_unit = (width_px - left_margin - 80) / longest
     elements, x = [_text(0, 13, label, size=11.5)], 0.0
-    for index, name in enumerate(names):
+    for index, row_name in enumerate(names):
         elements += [
             _rect(x, 20, 10, 10, fill=hue(index), attributes="fill-opacity='0.75'"),
-            _text(x + 14, 29, name, size=10.5),
+            _text(x + 14, 29, row_name, size=10.5),
         ]
-        x += 26 + 6.4 * len(name)
-    for row_number, (name, parts) in enumerate(rows):
+        x += 26 + 6.4 * len(row_name)
+    for row_number, (row_name, parts) in enumerate(rows):
         x, y = left_margin, top_margin + row_height * row_number
         elements.append(
             _text(
                 left_margin - 8,
                 y + 16,
-                name if len(name) < 19 else name[:17] + "…",
+                row_name if len(row_name) < 19 else row_name[:17] + "…",
                 anchor="end",
                 size=10.5,
             )
         )
-        for part, length in parts:
-            index = names.index(part)
-            title = html.escape(f"{name}, {part}: {length:.4g}")
-            bar = _rect(x, y, scale * length, row_height - 6, fill=hue(index), attributes=_STROKE)
-            elements.append(f"<g><title>{title}</title>{bar}</g>")
-            x += scale * length
+        for part_name, length in parts:
+            index = names.index(part_name)
+            part_title = html.escape(f"{row_name}, {part_name}: {length:.4g}")
+            rectangle = _rect(
+                x, y, pixels_per_unit * length, row_height - 6, fill=hue(index), attributes=_STROKE
+            )
+            elements.append(f"<g><title>{part_title}</title>{rectangle}</g>")
+            x += pixels_per_unit * length
         elements.append(
             _text(x + 5, y + 16, f"{sum(length for _, length in parts):.4g}", size=10.5)
         )

@@ -54,15 +54,15 @@ def parts(mesh: Mesh, shape: tuple[int, ...], spec: Spec) -> list[Part]:
         spec: mesh axes that cut each dim, one entry per dim as in ``ShardingPlan.value_specs``.
     """
     device_parts = []
-    for device, place in enumerate(itertools.product(*(range(size) for size in mesh.sizes))):
+    for device, coordinate in enumerate(itertools.product(*(range(size) for size in mesh.sizes))):
         ranges = []
         for size, axes in zip(shape, spec, strict=True):
-            index = 0
+            part_index = 0
             for axis in axes:
-                index = index * mesh.size(axis) + place[mesh.axes.index(axis)]
+                part_index = part_index * mesh.size(axis) + coordinate[mesh.axes.index(axis)]
             length = size // mesh.ways(axes)
-            ranges.append((index * length, (index + 1) * length))
-        device_parts.append(Part(device, place, tuple(ranges)))
+            ranges.append((part_index * length, (part_index + 1) * length))
+        device_parts.append(Part(device, coordinate, tuple(ranges)))
     return device_parts
 
 
@@ -134,20 +134,25 @@ def tile_columns(
         return start / shape[dim], stop / shape[dim]
 
     for part in drawn:
-        row, column = divmod(part.device, across)
-        left, top = column + 0.06, row + 0.08
-        width, height = 0.88, 0.84
+        grid_row, column = divmod(part.device, across)
+        left, top = column + 0.06, grid_row + 0.08
+        tile_width, tile_height = 0.88, 0.84
         x0, x1 = share(part, across_dim)
         y0, y1 = share(part, down_dim)
-        outline = {"left": left, "right": left + width, "top": top, "bottom": top + height}
-        held = {
-            "held_left": left + x0 * width,
-            "held_right": left + x1 * width,
-            "held_top": top + y0 * height,
-            "held_bottom": top + y1 * height,
+        outline = {
+            "left": left,
+            "right": left + tile_width,
+            "top": top,
+            "bottom": top + tile_height,
         }
-        for key, number in (outline | held).items():
-            columns[key].append(number)
+        held_part = {
+            "held_left": left + x0 * tile_width,
+            "held_right": left + x1 * tile_width,
+            "held_top": top + y0 * tile_height,
+            "held_bottom": top + y1 * tile_height,
+        }
+        for column_name, number in (outline | held_part).items():
+            columns[column_name].append(number)
         columns["hue"].append(hue_of_ranges.setdefault(part.ranges, style(len(hue_of_ranges)).hue))
         columns["label"] = [*columns.get("label", []), f"{part.device}  {part.text(dims)}".rstrip()]
         columns["part"].append(part.text() or "all of it")
@@ -155,8 +160,8 @@ def tile_columns(
             ", ".join(f"{axis} {index}" for axis, index in zip(mesh.axes, part.place, strict=True))
         )
     labels = columns.pop("label", [])
-    room = across * max(map(len, labels), default=0) <= LABEL_LETTERS
-    columns["text"] = labels if room else [str(part.device) for part in drawn]
+    labels_fit = across * max(map(len, labels), default=0) <= LABEL_LETTERS
+    columns["text"] = labels if labels_fit else [str(part.device) for part in drawn]
     return columns
 
 
@@ -183,19 +188,19 @@ class TilesPlot:
 
     def _draw(self) -> figure:
         rows, columns = grid(self.mesh)
-        plot = new_figure(
+        picture = new_figure(
             "device tiles",
             x_range=Range1d(start=-0.02, end=columns + 0.02),
             y_range=Range1d(start=rows + 0.02, end=-0.02),
             x_axis_location="above",
             toolbar_location=None,
         )
-        plot.ygrid.grid_line_color = None
+        picture.ygrid.grid_line_color = None
         axes, sizes = self.mesh.axes, self.mesh.sizes
         # If not ordered, the devices of a row have no coordinate in common
         ordered = len(axes) > 1 and columns == sizes[-1]
-        plot.xaxis.ticker = FixedTicker(ticks=[column + 0.5 for column in range(columns)])
-        plot.yaxis.ticker = FixedTicker(ticks=[row + 0.5 for row in range(rows)])
+        picture.xaxis.ticker = FixedTicker(ticks=[column + 0.5 for column in range(columns)])
+        picture.yaxis.ticker = FixedTicker(ticks=[grid_row + 0.5 for grid_row in range(rows)])
         column_labels = {
             column + 0.5: f"{axes[-1]} {column}"
             if ordered and columns <= 8
@@ -210,14 +215,16 @@ class TilesPlot:
             else []
         )
         row_labels = {
-            row + 0.5: ", ".join(
+            grid_row + 0.5: ", ".join(
                 f"{axis} {index}" for axis, index in zip(axes, place, strict=False)
             )
-            for row, place in enumerate(coordinates)
+            for grid_row, place in enumerate(coordinates)
         }
-        plot.xaxis.major_label_overrides = column_labels
-        plot.yaxis.major_label_overrides = row_labels or {row + 0.5: "" for row in range(rows)}
-        held = plot.quad(
+        picture.xaxis.major_label_overrides = column_labels
+        picture.yaxis.major_label_overrides = row_labels or {
+            grid_row + 0.5: "" for grid_row in range(rows)
+        }
+        held = picture.quad(
             left="held_left",
             right="held_right",
             top="held_top",
@@ -229,7 +236,7 @@ class TilesPlot:
             line_width=1.2,
             name="held",
         )
-        plot.quad(
+        picture.quad(
             left="left",
             right="right",
             top="top",
@@ -239,7 +246,7 @@ class TilesPlot:
             line_color=NEUTRAL,
             line_alpha=0.6,
         )
-        plot.text(
+        picture.text(
             "left",
             "top",
             text="text",
@@ -255,7 +262,7 @@ class TilesPlot:
             background_fill_color=CHIP,
             background_fill_alpha=0.85,
         )
-        plot.add_tools(
+        picture.add_tools(
             HoverTool(renderers=[held], tooltips=[("device", "@at"), ("holds", "@part")])
         )
-        return plot
+        return picture

@@ -49,7 +49,7 @@ def time_memory_frame(entries: Iterable[Entry]) -> pd.DataFrame:
     A row for each shown plan and source of its numbers; ``on_front`` within a source.
     """
     shown_entries = [entry for entry in entries if entry.shown]
-    frame, rows = compare_frame(shown_entries), []
+    frame, table_rows = compare_frame(shown_entries), []
     for source, time_s, peak in SOURCES:
         known = [
             index
@@ -59,7 +59,7 @@ def time_memory_frame(entries: Iterable[Entry]) -> pd.DataFrame:
         points = [(float(frame[peak][index]), float(frame[time_s][index])) for index in known]
         on_front = set(front(points))
         for position, (index, (x, y)) in enumerate(zip(known, points, strict=True)):
-            rows.append(
+            table_rows.append(
                 (
                     shown_entries[index].name,
                     source,
@@ -70,7 +70,7 @@ def time_memory_frame(entries: Iterable[Entry]) -> pd.DataFrame:
                 )
             )
     return pd.DataFrame(
-        rows, columns=["plan", "source", "time_s", "peak_bytes", "on_front", "number"]
+        table_rows, columns=["plan", "source", "time_s", "peak_bytes", "on_front", "number"]
     )
 
 
@@ -87,14 +87,15 @@ def shown_time_memory(frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _leftwards(xs: list[float], width: float) -> list[bool]:
+def _leftwards(positions: list[float], width: float) -> list[bool]:
     """Which names stand left of their marker.
 
     Those do at the right edge, and those with a neighbour at the right.
     """
     return [
-        x > 0.6 * width or (x > 0.2 * width and any(x < other < x + 0.18 * width for other in xs))
-        for x in xs
+        x > 0.6 * width
+        or (x > 0.2 * width and any(x < other < x + 0.18 * width for other in positions))
+        for x in positions
     ]
 
 
@@ -123,26 +124,26 @@ def time_memory_plot(
     slowest = float(frame["time_s"].max()) if len(frame) else 1.0
     largest_peak = float(frame["peak_bytes"].max()) if len(frame) else 1.0
     logarithmic = len(frame) > 1 and slowest > FAR * float(frame["time_s"].min())
-    unit, scale = time_unit(float(frame["time_s"].min()) if logarithmic else slowest)
-    memory_unit, memory_scale = byte_unit(largest_peak)
+    unit_name, unit_s = time_unit(float(frame["time_s"].min()) if logarithmic else slowest)
+    memory_unit, unit_bytes = byte_unit(largest_peak)
     plot = new_chart(
         "time against memory",
         toolbar_location="right",
         y_axis_type="log" if logarithmic else "linear",
         x_axis_label=f"peak memory per device ({memory_unit})",
-        y_axis_label=f"step time ({unit})",
+        y_axis_label=f"step time ({unit_name})",
     )
     renderers: list[Any] = []
-    for source, rows in frame.groupby("source", sort=False):
-        x, y = rows["peak_bytes"] / memory_scale, rows["time_s"] / scale
-        plan_styles = [styles[number] for number in rows["number"]]
-        leftwards = _leftwards(rows["peak_bytes"].tolist(), largest_peak)
-        data = ColumnDataSource(
+    for source, source_rows in frame.groupby("source", sort=False):
+        x, y = source_rows["peak_bytes"] / unit_bytes, source_rows["time_s"] / unit_s
+        plan_styles = [styles[number] for number in source_rows["number"]]
+        leftwards = _leftwards(source_rows["peak_bytes"].tolist(), largest_peak)
+        marker_source = ColumnDataSource(
             {
                 "x": x.to_numpy(float),
                 "y": y.to_numpy(float),
-                "plan": rows["plan"].tolist(),
-                "kind": rows["source"].tolist(),
+                "plan": source_rows["plan"].tolist(),
+                "kind": source_rows["source"].tolist(),
                 "hue": [style.hue for style in plan_styles],
                 "marker": [style.marker for style in plan_styles],
                 "align": ["right" if is_left else "left" for is_left in leftwards],
@@ -150,10 +151,10 @@ def time_memory_plot(
                 "dy": _apart(x.tolist(), y.tolist()),
             }
         )
-        front_rows = rows[rows["on_front"]].sort_values("peak_bytes")
+        front_rows = source_rows[source_rows["on_front"]].sort_values("peak_bytes")
         plot.line(
-            (front_rows["peak_bytes"] / memory_scale).to_numpy(float),
-            (front_rows["time_s"] / scale).to_numpy(float),
+            (front_rows["peak_bytes"] / unit_bytes).to_numpy(float),
+            (front_rows["time_s"] / unit_s).to_numpy(float),
             line_color=NEUTRAL,
             line_dash="dotted" if source == "estimated" else "solid",
             line_width=1.4,
@@ -162,7 +163,7 @@ def time_memory_plot(
         markers = plot.scatter(
             "x",
             "y",
-            source=data,
+            source=marker_source,
             marker="marker",
             size=13,
             line_color="hue",
@@ -177,7 +178,7 @@ def time_memory_plot(
             "x",
             "y",
             text="plan",
-            source=data,
+            source=marker_source,
             x_offset="dx",
             y_offset="dy",
             text_align="align",
@@ -187,19 +188,17 @@ def time_memory_plot(
             nonselection_alpha=1.0,
         )
     if memory_limit_bytes is not None and largest_peak > 0.3 * memory_limit_bytes:
-        add_memory_limit(
-            plot, memory_limit_bytes / memory_scale, memory_limit_bytes, on_x_axis=True
-        )
+        add_memory_limit(plot, memory_limit_bytes / unit_bytes, memory_limit_bytes, on_x_axis=True)
     plot.x_range.start = 0
     if not logarithmic:
-        plot.y_range.start = -0.08 * slowest / scale
+        plot.y_range.start = -0.08 * slowest / unit_s
     plot.x_range.range_padding = plot.y_range.range_padding = 0.25
     if len(frame):
         legend_above(plot)
     tooltips = [
         ("plan", "@plan"),
         ("", "@kind"),
-        ("time", f"@y {unit}"),
+        ("time", f"@y {unit_name}"),
         ("memory", f"@x {memory_unit}"),
     ]
     plot.add_tools(
