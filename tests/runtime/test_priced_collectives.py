@@ -10,7 +10,7 @@ import pytest
 
 from tests.certification.draw import random_plan
 from toast_lab import frontends
-from toast_lab.conflicts.analysis import analyse_program
+from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem, price
 from toast_lab.runtime.run import run_many
 
@@ -24,7 +24,7 @@ def test_compiled_collectives_are_those_that_the_plan_is_priced_with(name: str) 
     gathers, so that no such equality holds.
     """
     model = frontends.load(name)
-    analysis = analyse_program(model.program, model.dim_names, trees=model.trees)
+    analysis = analyse(model)
     problem, rng = Problem(analysis, {"d": 8}, "cpu"), np.random.default_rng(7)
     plans = [random_plan(problem, rng) for _ in range(20)]
     runs = run_many(model, plans, "cpu:8", repeats=1, warmup=0, reference=False)
