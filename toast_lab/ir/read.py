@@ -20,6 +20,7 @@ from toast_lab.ir.build import Builder, finish
 from toast_lab.ir.op_kinds import is_constant, is_control, op_kind
 from toast_lab.ir.random_keys import Keys, mark
 from toast_lab.ir.read_annotations import read_annotations
+from toast_lab.ir.stacked import stacked_factors
 
 _NAME = re.compile(r'^loc\("([^"]*)"(?!:\d)')  # "file":12:3 is a place, not a name
 
@@ -102,6 +103,8 @@ def read_program(
         _read_op(build, numbers, known, item, n_arguments)
     outputs = [numbers[v] for v in flat.outputs]
     infos = _result_attributes(main, len(outputs))
+    for factor in stacked_factors(build):
+        build.factor_class[factor] = p.NEED_REPLICATION
     program = finish(
         build,
         name=name,
