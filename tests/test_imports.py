@@ -13,12 +13,12 @@ import networkx
 
 PACKAGE = Path(__file__).parents[1] / "toast_lab"
 
-# Tables of names, which load what they name when somebody asks for it: what counts of such a file is
-# what it imports itself, at the top.
+# Tables of names, which load what they name when somebody asks for it: what counts of such a file
+# is what it imports itself, at the top.
 TABLES = {
     "toast_lab": "the public names, from everywhere",
     "toast_lab.models.registry": "the built-in models, each of which knows the registry's types",
-    "toast_lab.search.methods": "the methods, each of which knows its options, a class of that file",
+    "toast_lab.search.methods": "the methods, each of which knows the class of its options",
 }
 # Arrows that close a circle, each with the reason why it is still there.
 ALLOWED = {

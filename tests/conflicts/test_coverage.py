@@ -117,7 +117,7 @@ def test_constants_and_scalars_block_nothing() -> None:
         mask = jnp.fft.fft(jnp.arange(64, dtype=jnp.complex64)).real
         return x * mask + jnp.float32(2.0)
 
-    report = traced(f, s(64)).coverage
+    report = coverage(traced(f, s(64)))
     assert report.whole_rows == ()
     assert report.n_ops == 2
     assert report.bytes == 3 * 256
