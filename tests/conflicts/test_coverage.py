@@ -149,7 +149,7 @@ def test_rows_are_sorted_by_what_they_block() -> None:
             jnp.sort(jnp.tanh(jnp.outer(y, y)), axis=1),
         )
 
-    report = traced(f, s(64, dtype="complex64"), s(32)).coverage
+    report = coverage(traced(f, s(64, dtype="complex64"), s(32)))
     assert [row.whole for row in report.rows] == sorted(
         (row.whole for row in report.rows), reverse=True
     )
