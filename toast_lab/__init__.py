@@ -9,7 +9,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from toast_lab._version import __version__
 
 _NAMES = {
     "Analysis": "toast_lab.conflicts.analysis:Analysis",

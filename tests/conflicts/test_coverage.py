@@ -117,7 +117,7 @@ def test_constants_and_scalars_block_nothing() -> None:
         mask = jnp.fft.fft(jnp.arange(64, dtype=jnp.complex64)).real
         return x * mask + jnp.float32(2.0)
 
-    report = traced(f, s(64)).coverage
+    report = coverage(traced(f, s(64)))
     assert report.whole_rows == ()
     assert report.n_ops == 2
     assert report.bytes == 3 * 256
@@ -149,7 +149,7 @@ def test_rows_are_sorted_by_what_they_block() -> None:
             jnp.sort(jnp.tanh(jnp.outer(y, y)), axis=1),
         )
 
-    report = traced(f, s(64, dtype="complex64"), s(32)).coverage
+    report = coverage(traced(f, s(64, dtype="complex64"), s(32)))
     assert [row.whole for row in report.rows] == sorted(
         (row.whole for row in report.rows), reverse=True
     )

@@ -9,7 +9,7 @@ from toast_lab import frontends
 from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem
 from toast_lab.ir.model import Model
-from toast_lab.lowering.specs import natural_specs, to_partition_spec
+from toast_lab.lowering.specs import to_partition_spec
 from toast_lab.plan_verbs import Plan
 from toast_lab.sharding.plan import ShardingPlan
 
@@ -88,7 +88,7 @@ def test_constraints_pin_partial_sums_that_are_scattered_and_nothing_that_follow
         ("k", P()),
         ("z", P("d")),
     ]
-    assert natural_specs(plan)[int(attention.program.outputs[0])] == ((), ())
+    assert plan.lowered.natural[int(attention.program.outputs[0])] == ((), ())
     data_parallel = plan_of(layer_model(), ("batch", "d"), mesh={"d": 4})
     assert data_parallel.constraints() == []
 

@@ -227,7 +227,7 @@ def test_plans_of_other_programs_and_meshes_are_refused(tmp_path):
         Plan.load(tmp_path / "plan.json", attention)
     with pytest.raises(InvalidPlan, match="this plan shards mlp"):
         price(attention, made)
-    with pytest.raises(InvalidPlan, match="mesh b=4, the problem has c=4"):
+    with pytest.raises(InvalidPlan, match="for the mesh b=4, not for c=4"):
         price(Problem(analysed("mlp"), {"c": 4}), made)
 
 

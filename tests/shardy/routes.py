@@ -28,7 +28,6 @@ from tests.shardy.lowering import Lowered, Transfer
 from toast_lab import _jaxlib
 from toast_lab.ir import canonical, op_kinds, walk
 from toast_lab.ir import program as p
-from toast_lab.lowering.specs import natural_specs
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.plan import ShardingPlan, Spec
 from toast_lab.sharding.step_kinds import SLICE
@@ -196,7 +195,7 @@ class _Judge:
         self.roots = lowering.root_values(plan.program, self.rows)
         self.moved = {int(plan.program.result_ptr[op]) + result for op, result in lowered.reshaped}
         self.kept = plan.value_specs()
-        self.natural = natural_specs(plan)
+        self.natural = plan.lowered.natural
         self.used = plan.use_specs()
         steps = st.lower(plan.program, plan.op_factor, plan.value_dim, plan.mesh.array())
         self.sliced = {

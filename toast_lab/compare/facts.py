@@ -57,7 +57,7 @@ def host_cpu() -> str:
 @functools.cache
 def versions() -> dict[str, str]:
     """Of this package, of Python and of what compiles and prices."""
-    from toast_lab import __version__
+    from toast_lab._version import __version__
 
     return {
         "toast_lab": __version__,

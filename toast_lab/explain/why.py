@@ -24,7 +24,6 @@ import numpy as np
 from toast_lab import text
 from toast_lab.cost.problem import CollectiveRow, Cost, Problem, price
 from toast_lab.errors import InvalidPlan, ToastError, did_you_mean
-from toast_lab.sharding import steps as st
 from toast_lab.sharding.plan import ShardingPlan, Spec, spec_text
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.space import Action, parse_action
@@ -210,7 +209,7 @@ class _Asker:
             (state.op_factor == plan.op_factor).all() and (state.value_dim == plan.value_dim).all()
         )
         self.kept = plan.value_specs()
-        self._wants = st.wants_of(st.tables(plan.program), plan.op_factor)
+        self._wants = plan.lowered.wanted
         self.values = {name: value for value, name in enumerate(self.program.value_name)}
         self.without: dict[int, Change | None] = {}
         self.settled: dict[tuple[int, int], Change | None] = {}

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from toast_lab import __version__
+from toast_lab._version import __version__
 from toast_lab.errors import InvalidProblem, join_offenders
 from toast_lab.runtime.compile import compile_plan
 from toast_lab.runtime.compiled import Compiled

@@ -27,7 +27,7 @@ from toast_lab.export import constrained, places, trial
 from toast_lab.export.constrained import Place, Rule, Which
 from toast_lab.export.places import Equation
 from toast_lab.lowering.annotate import made_specs
-from toast_lab.lowering.specs import natural_specs, partition_text, spec_entries
+from toast_lab.lowering.specs import partition_text, spec_entries
 from toast_lab.runtime import devices as dev
 from toast_lab.sharding.plan import ShardingPlan, Spec, model_of
 from toast_lab.text import line_text
@@ -239,10 +239,8 @@ def candidates(
     readers that want the same sharding share a constraint.
     """
     program = plan.program
-    kept = plan.value_specs()
-    used = plan.use_specs()
+    kept, used, natural = plan.lowered.kept, plan.lowered.used, plan.lowered.natural
     first_specs = made_specs(plan)
-    natural = natural_specs(plan)
     wanted: dict[int, set[Spec]] = {}
     for use, value in enumerate(map(int, program.use_value)):
         wanted.setdefault(value, set()).add(used[use])

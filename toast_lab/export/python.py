@@ -16,7 +16,7 @@ import inspect
 import re
 from typing import Any
 
-from toast_lab import __version__
+from toast_lab._version import __version__
 from toast_lab.errors import InvalidPlan
 from toast_lab.export import constrained, sharded
 from toast_lab.export.minimal import MinimalConstraints, counted

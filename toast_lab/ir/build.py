@@ -11,7 +11,6 @@ from toast_lab.ir import program as p
 from toast_lab.ir import rules, source_names
 from toast_lab.ir.attributes import Tensor, itemsize
 from toast_lab.ir.op_kinds import is_constant, op_kind
-from toast_lab.ir.stacked import stacked_factors
 
 
 class Origin(NamedTuple):
@@ -130,8 +129,6 @@ def finish(
     regions: tuple[p.Region, ...] = (),
 ) -> p.Program:
     """Freeze what was built."""
-    for factor in stacked_factors(build):
-        build.factor_class[factor] = p.NEED_REPLICATION
     trips = np.ones(len(regions) + 1)
     # Outer ones come first; the last entry stands for no region
     for i, region in enumerate(regions):

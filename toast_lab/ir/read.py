@@ -23,6 +23,7 @@ from toast_lab.ir.dead import operations
 from toast_lab.ir.op_kinds import is_constant, is_control, op_kind
 from toast_lab.ir.random_keys import Keys, mark
 from toast_lab.ir.read_annotations import read_annotations
+from toast_lab.ir.stacked import stacked_factors
 
 _NAME = re.compile(r'^loc\("([^"]*)"(?!:\d)')  # "file":12:3 is a place, not a name
 
@@ -110,6 +111,8 @@ def read_program(
         numbers.update(zip(item.results, results, strict=True))
         numbers.update(dict.fromkeys(item.twins, results[0] if results else -1))
     outputs = [numbers[value] for value in flat.outputs]
+    for factor in stacked_factors(build):
+        build.factor_class[factor] = p.NEED_REPLICATION
     program = finish(
         build,
         name=name,

@@ -10,12 +10,8 @@ The paper has no such step.  Start reading at ``stacked_factors``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from toast_lab.ir.build import Builder
 from toast_lab.ir.op_kinds import op_kind
-
-if TYPE_CHECKING:
-    from toast_lab.ir.build import Builder
 
 
 def stacked_factors(build: Builder) -> list[int]:

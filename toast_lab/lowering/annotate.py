@@ -38,7 +38,9 @@ Reference: TOAST section 3.2; Shardy's sharding representation.  Start reading a
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from toast_lab import _jaxlib
@@ -46,8 +48,6 @@ from toast_lab._jaxlib import ir
 from toast_lab.errors import InvalidPlan
 from toast_lab.ir import canonical, fourier, op_kinds, walk
 from toast_lab.ir.program import Program
-from toast_lab.lowering.specs import natural_specs
-from toast_lab.sharding import steps
 from toast_lab.sharding.plan import ShardingPlan, Spec
 
 if TYPE_CHECKING:
@@ -116,11 +116,15 @@ class Writer:
         # Whoever numbers ops looks at what Shardy's passes make of each; they stay ordinary ops
         # there.
         self.local_transforms = scattered and not numbered
-        self.kept = plan.value_specs()
-        self.used = plan.use_specs()
-        self.made = made_specs(plan) if scattered else natural_specs(plan)
+        self.scattered = scattered
+        self.kept, self.used = plan.lowered.kept, plan.lowered.used
         self.meshes: dict[str, _jaxlib.MeshAxes] = {}  #: those that the module came with
         self._attributes: dict[Spec, Any] = {}
+
+    @functools.cached_property
+    def made(self) -> Sequence[Spec]:
+        """What each value's op carries."""
+        return made_specs(self.plan) if self.scattered else self.plan.lowered.natural
 
     def write(self, text: str, *, as_it_came: bool = False, locations: bool = True) -> str:
         """The module ``text`` with everything on it; ``as_it_came``: it is not canonical yet."""
@@ -326,8 +330,7 @@ def made_specs(plan: ShardingPlan) -> list[Spec]:
     As the op leaves it, plus the axes over which partial sums are scattered.
     """
     program = plan.program
-    _, partial = steps.natural_layouts_of(steps.tables(program), plan.op_factor)
-    kept, natural = plan.value_specs(), natural_specs(plan)
+    kept, natural, partial = plan.lowered.kept, plan.lowered.natural, plan.lowered.partial
     made = list(kept)
     for value in range(program.n_values):
         if program.value_op[value] < program.n_arguments or natural[value] == kept[value]:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from toast_lab.ir.program import Program
 from toast_lab.ir.random_keys import hidden_dims
-from toast_lab.sharding import steps
 from toast_lab.sharding.plan import ShardingPlan, Spec
 
 if TYPE_CHECKING:
@@ -38,8 +37,7 @@ def partition_specs(plan: ShardingPlan) -> tuple[Any, Any]:
         (arguments as the tuple of positional arguments), else dicts from path to PartitionSpec.
     """
     arguments = {path: to_partition_spec(spec) for path, spec in plan.argument_specs().items()}
-    kept = plan.value_specs()
-    results = [to_partition_spec(kept[int(v)]) for v in plan.program.outputs]
+    results = [to_partition_spec(plan.lowered.kept[value]) for value in plan.program.outputs]
     trees = None if plan.analysis is None else plan.analysis.model.trees
     if trees is None:
         return arguments, dict(zip(plan.program.output_paths, results, strict=True))
@@ -55,7 +53,7 @@ def constraints(plan: ShardingPlan) -> list[Constraint]:
     they are used.
     """
     program = plan.program
-    kept, used, natural = plan.value_specs(), plan.use_specs(), natural_specs(plan)
+    kept, used, natural = plan.lowered.kept, plan.lowered.used, plan.lowered.natural
     found: list[Constraint] = []
     seen: set[tuple[int, Spec]] = set()
     for op in program.ops():
@@ -76,23 +74,6 @@ def constraints(plan: ShardingPlan) -> list[Constraint]:
                     )
                 )
     return found
-
-
-def natural_specs(plan: ShardingPlan) -> list[Spec]:
-    """Mesh axes per dim of every value as its op leaves it, partial sums taken as summed.
-
-    Arguments have no op that makes them: theirs is the sharding in which they are kept.
-    """
-    program = plan.program
-    made, _ = steps.natural_layouts_of(steps.tables(program), plan.op_factor)
-    kept = plan.kept_layouts()
-    natural = []
-    for value in range(program.n_values):
-        layout = int(kept[value])
-        if program.value_op[value] >= program.n_arguments and not program.value_is_constant[value]:
-            layout = int(made[value])
-        natural.append(plan.spec(layout, len(program.dims(value))))
-    return natural
 
 
 def to_partition_spec(spec: Spec) -> PartitionSpec:

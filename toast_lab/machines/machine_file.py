@@ -32,15 +32,12 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from toast_lab.errors import InvalidProblem, did_you_mean, join_offenders
 from toast_lab.files import write_whole
 from toast_lab.machines.links import Link
 from toast_lab.machines.machine_checks import machine_problems
-
-if TYPE_CHECKING:
-    from toast_lab.machines.machine_model import Machine
 
 #: Keys with a number; True: the file must have it.
 _NUMBERS = {
@@ -66,6 +63,19 @@ _LINK_KEYS = {
 }
 #: A machine file is a page; anything larger is something else.
 LARGEST_BYTES = 4 * 2**20
+
+
+class Written(Protocol):
+    """What is written of a ``Machine``, beside its numbers and tables."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+    @property
+    def compiler(self) -> str: ...  # noqa: D102
+
+    @property
+    def links(self) -> tuple[Link, ...]: ...  # noqa: D102
 
 
 def read(path: str | Path) -> dict[str, Any]:
@@ -215,7 +225,7 @@ def _is(value: Any, kind: str) -> bool:
     return isinstance(value, allowed) and not isinstance(value, bool)
 
 
-def write(machine: Machine, path: str | Path, comment: str = "") -> None:
+def write(machine: Written, path: str | Path, comment: str = "") -> None:
     """Write ``machine`` so that ``read`` gives its fields.
 
     ``comment`` goes to the end, line by line.
@@ -226,7 +236,7 @@ def write(machine: Machine, path: str | Path, comment: str = "") -> None:
     write_whole(path, text(machine, comment), "the machine file")
 
 
-def text(machine: Machine, comment: str = "") -> str:
+def text(machine: Written, comment: str = "") -> str:
     """``machine`` as TOML."""
     lines = [f"name = {_quoted(machine.name)}", f"compiler = {_quoted(machine.compiler)}"]
     for key in _NUMBERS:

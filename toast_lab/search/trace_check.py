@@ -8,19 +8,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from toast_lab import checks
 
-if TYPE_CHECKING:
-    from toast_lab.search.trace import Trace
-
 MOST_NODES = 2**31 - 1  #: numbers of nodes, words and simulations are kept in 32 bits
 CLOSE = 1e-9  #: relative; the same formula on the same numbers
 NEAR = 1e-6  #: relative; the same price, added up in another order
 _REWARD = 1e6  # rewards are logarithms and small penalties; no search comes near
+
+
+class Tables(Protocol):
+    """The tables of a ``Trace``, of which each column is an array."""
+
+    vocabulary: Any
+    row: Any
+    action: Any
+    passed: Any
+    node: Any
 
 
 def about_offenders(about: Mapping[str, Any]) -> Iterator[str]:
@@ -77,7 +84,7 @@ def text_offenders(vocabulary: Any, best_actions: Any) -> Iterator[str]:
             yield f"vocabulary has {len(texts) - len(set(texts))} texts twice"
 
 
-def offenders(trace: Trace) -> Iterator[str]:
+def offenders(trace: Tables) -> Iterator[str]:
     """Every number of a trace that is out of its range or points outside, a sentence each."""
     row, node, words = trace.row, trace.node, len(trace.vocabulary)
     for name, end, part in (
@@ -115,7 +122,7 @@ def offenders(trace: Trace) -> Iterator[str]:
     yield from _best_offenders(trace)
 
 
-def _tree_offenders(trace: Trace) -> Iterator[str]:
+def _tree_offenders(trace: Tables) -> Iterator[str]:
     """The root comes first, every other node after its parent."""
     node = trace.node
     if not node.n:
@@ -134,7 +141,7 @@ def _tree_offenders(trace: Trace) -> Iterator[str]:
         yield f"node.depth is out of range, {bad}"
 
 
-def _best_offenders(trace: Trace) -> Iterator[str]:
+def _best_offenders(trace: Tables) -> Iterator[str]:
     """``row.best`` follows from the rows: what fits before what does not, then the lower score."""
     row = trace.row
     best = row["best"]

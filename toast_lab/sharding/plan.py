@@ -27,13 +27,19 @@ from toast_lab.sharding.state import State
 Spec = tuple[tuple[str, ...], ...]  # mesh axes per dim
 
 
-class Layouts(NamedTuple):
-    """Packed layouts of ``V`` values and ``U`` uses that a plan means; see ``steps``."""
+class Lowered(NamedTuple):
+    """Where a plan has each of ``V`` values and ``U`` uses; what every lowering starts from."""
 
-    kept: np.ndarray  #: [V] in which each value is kept
-    used: np.ndarray  #: [U] in which each use reads its value
-    made: np.ndarray  #: [V] in which its op leaves each value
-    partial: np.ndarray  #: [V] axes over which each value is a partial sum then, a bit each
+    layouts: np.ndarray  #: [V] packed layout in which each value is kept; see ``steps``
+    wanted: np.ndarray  #: [U] packed layout in which each use reads its value
+    partial: (
+        np.ndarray
+    )  #: [V] axes over which a value is a partial sum when its op is done, a bit each
+    kept: tuple[Spec, ...]  #: [V] mesh axes per dim in which each value is kept
+    used: tuple[Spec, ...]  #: [U] the same in which each use reads its value
+    #: [V] the same in which its op leaves each value, partial sums taken as summed; arguments and
+    #: constants have no such op: the one in which they are kept
+    natural: tuple[Spec, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -77,18 +83,26 @@ class ShardingPlan:
         return self.sharding.value_dim
 
     @functools.cached_property
-    def layouts(self) -> Layouts:
+    def lowered(self) -> Lowered:
         """The layouts of all values and uses, worked out once."""
-        tables = steps.tables(self.program)
-        return Layouts(
-            steps.kept_layouts(tables, self.op_factor, self.value_dim),
-            steps.wants_of(tables, self.op_factor),
-            *steps.natural_layouts_of(tables, self.op_factor),
+        program, tables = self.program, steps.tables(self.program)
+        kept = steps.kept_layouts(tables, self.op_factor, self.value_dim)
+        wanted = steps.wants_of(tables, self.op_factor)
+        made, partial = steps.natural_layouts_of(tables, self.op_factor)
+        has_op = (program.value_op >= program.n_arguments) & ~program.value_is_constant
+        rank, use_rank = np.diff(program.shape_ptr), np.diff(program.use_dim_ptr)
+        return Lowered(
+            layouts=kept,
+            wanted=wanted,
+            partial=partial,
+            kept=self._specs(kept, rank),
+            used=self._specs(wanted, use_rank),
+            natural=self._specs(np.where(has_op, made, kept), rank),
         )
 
     def kept_layouts(self) -> np.ndarray:
         """[V] packed layout of each value as lowering keeps it."""
-        return self.layouts.kept
+        return self.lowered.layouts
 
     def spec(self, layout: int, rank: int) -> Spec:
         """Mesh axis names per dim of a packed layout."""
@@ -97,30 +111,27 @@ class ShardingPlan:
             for dim in steps.unpack(layout, rank, len(self.mesh.axes))
         )
 
-    def specs(self, layouts: np.ndarray, ranks: np.ndarray) -> list[Spec]:
-        """``spec`` of each of several layouts."""
+    def _specs(self, layouts: np.ndarray, ranks: np.ndarray) -> tuple[Spec, ...]:
         pairs = list(zip(layouts.tolist(), ranks.tolist(), strict=True))
         spec_of = {pair: self.spec(*pair) for pair in set(pairs)}
-        return [spec_of[pair] for pair in pairs]
+        return tuple(spec_of[pair] for pair in pairs)
 
     def value_specs(self) -> list[Spec]:
         """Mesh axes per dim of every value's definition."""
-        return self.specs(self.layouts.kept, np.diff(self.program.shape_ptr))
+        return list(self.lowered.kept)
 
     def use_specs(self) -> list[Spec]:
         """Mesh axes per dim of every operand use."""
-        ranks = np.diff(self.program.shape_ptr)[self.program.use_value]
-        return self.specs(self.layouts.used, ranks)
+        return list(self.lowered.used)
 
     def argument_specs(self) -> dict[str, Spec]:
         """Mesh axes per dim of every argument, by path."""
         paths = self.program.value_name[: self.program.n_arguments]
-        return dict(zip(paths, self.value_specs(), strict=False))
+        return dict(zip(paths, self.lowered.kept, strict=False))
 
     def result_specs(self) -> dict[str, Spec]:
         """Mesh axes per dim of every result, by path."""
-        specs = self.value_specs()
-        results = (specs[int(value)] for value in self.program.outputs)
+        results = (self.lowered.kept[value] for value in self.program.outputs.tolist())
         return dict(zip(self.program.output_paths, results, strict=True))
 
     # -- checking ---------------------------------------------------------------------------------
