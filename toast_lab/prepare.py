@@ -246,8 +246,8 @@ def _stamp() -> Path:
     versions = (importlib.metadata.version("numba"), platform.python_version(), platform.machine())
     digest.update(repr((str(home), versions)).encode())
     for path in sorted(home.rglob("*.py")):
-        found = path.stat()
-        digest.update(repr((path.name, found.st_size, found.st_mtime_ns)).encode())
+        status = path.stat()
+        digest.update(repr((path.name, status.st_size, status.st_mtime_ns)).encode())
     return kernel_files.folder() / f"all-{digest.hexdigest()[:16]}.kernel"
 
 

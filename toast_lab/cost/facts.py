@@ -113,7 +113,7 @@ class Memory(NamedTuple):
 
 
 def make_static(
-    program: p.Program, t: Tables, peak_flops: list[float], compiler: str = "cpu"
+    program: p.Program, tables: Tables, peak_flops: list[float], compiler: str = "cpu"
 ) -> tuple[Facts, Memory]:
     """Work out fusion, aliases and live ranges, once per program.
 
@@ -147,15 +147,15 @@ def make_static(
         elif int(program.owner[op]) in unchanged:
             for v in program.results(op):
                 root[v] = root[unchanged[int(program.owner[op])]]
-    fusion = fuse(program, t, root, free, STYLES[compiler])
+    fusion = fuse(program, tables, root, free, STYLES[compiler])
     if compiler == "tpu":
-        narrowed = bfloat16_factors(program, fusion, t.value_output)
+        narrowed = bfloat16_factors(program, fusion, tables.value_output)
     else:
         narrowed = no_factors(program)
     written, runs_at = fusion.written, fusion.runs_at
     last_op = np.asarray([int(program.value_op[v]) for v in range(n_values)])
     for v in range(n_values):
-        if t.value_output[v]:
+        if tables.value_output[v]:
             last_op[root[v]] = n_ops
     for op in range(program.n_arguments, n_ops):
         for operand in program.operands(op):
@@ -184,15 +184,17 @@ def make_static(
             *products(program),
         ),
         UseFacts(reads, delivered, narrowed.sent),
-        ValueFacts(t.value_bytes * narrowed.kept, written, narrowed.moved),
+        ValueFacts(tables.value_bytes * narrowed.kept, written, narrowed.moved),
         root[program.use_value].astype(np.int32),
     )
-    return facts, _memory(program, t, written, last_op, runs_at, in_place, early=compiler == "tpu")
+    return facts, _memory(
+        program, tables, written, last_op, runs_at, in_place, early=compiler == "tpu"
+    )
 
 
 def _memory(
     program: p.Program,
-    t: Tables,
+    tables: Tables,
     written: np.ndarray,
     last_op: np.ndarray,
     runs_at: np.ndarray,
@@ -213,7 +215,7 @@ def _memory(
     at = np.where(inside, end, 0)
     heir = program.result_ptr[at].astype(np.int32)
     inside[inside] = in_place[at[inside]] & written[heir[inside]]
-    use_from = _brought_from(program, t) if early else t.use_op
+    use_from = _brought_from(program, tables) if early else tables.use_op
     uses, ops = np.arange(program.n_uses, dtype=np.int32), np.arange(n_ops, dtype=np.int32)
     regions = [*program.regions, p.Region("", 0, 0, -1, 1.0, True)]
     return Memory(
@@ -227,21 +229,21 @@ def _memory(
         ops,
         np.arange(n_ops + 1, dtype=np.int32),
         ops,
-        t.use_op,
-        t.use_value,
-        t.use_until,
+        tables.use_op,
+        tables.use_value,
+        tables.use_until,
         use_from,
-        t.value_use_ptr,
-        t.value_use,
+        tables.value_use_ptr,
+        tables.value_use,
         runs_at.astype(np.int32),
         program.region,
-        np.asarray([r.parent for r in regions], np.int32),
-        np.asarray([r.begin for r in regions], np.int32),
-        np.asarray([r.end if r.kind == "loop" else 0 for r in regions], np.int32),
+        np.asarray([region.parent for region in regions], np.int32),
+        np.asarray([region.begin for region in regions], np.int32),
+        np.asarray([region.end if region.kind == "loop" else 0 for region in regions], np.int32),
     )
 
 
-def _brought_from(program: p.Program, t: Tables) -> np.ndarray:
+def _brought_from(program: p.Program, tables: Tables) -> np.ndarray:
     """The matrix product before each use.
 
     A collective is started beside it, or later once its value and the loop are there.
@@ -254,8 +256,8 @@ def _brought_from(program: p.Program, t: Tables) -> np.ndarray:
     for region in program.regions:  # those inside others come later
         begin[region.begin : region.end] = region.begin
     begin = np.maximum(begin, program.n_arguments)
-    op = t.use_op
-    start = np.maximum(np.maximum(before[op], program.value_op[t.use_value]), begin[op])
+    op = tables.use_op
+    start = np.maximum(np.maximum(before[op], program.value_op[tables.use_value]), begin[op])
     return np.minimum(start, op).astype(np.int32)
 
 

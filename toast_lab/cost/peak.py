@@ -14,7 +14,7 @@ ARGUMENT, TENSOR, COPY, WORK = "argument", "tensor", "copy", "work space"
 
 
 class Held(NamedTuple):
-    """One thing in memory at some op."""
+    """A tensor, a copy or work space in memory at some op."""
 
     #: ARGUMENT, TENSOR, COPY (brought by a collective for uses) or WORK (only while an op runs)
     what: str
@@ -50,9 +50,9 @@ def held_at(
             given_away = True
             continue
         maker = int(program.value_op[value])
-        what = ARGUMENT if maker < program.n_arguments else TENSOR
+        kind = ARGUMENT if maker < program.n_arguments else TENSOR
         held.append(
-            Held(what, program.value_name[value], maker, program.where(maker), float(size[value]))
+            Held(kind, program.value_name[value], maker, program.where(maker), float(size[value]))
         )
     brought = np.flatnonzero(prices.copied == BROUGHT)
     for use in brought[(memory.use_from[brought] <= op) & (lives.last[brought] >= op)].tolist():

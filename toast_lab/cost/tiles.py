@@ -37,9 +37,13 @@ class Products(NamedTuple):
 
 def products(program: p.Program) -> Products:
     """Read them off the factors of each dot_general."""
-    n = program.n_ops
+    op_count = program.n_ops
     found = Products(
-        np.ones(n), np.ones(n), np.ones(n), np.zeros(n, np.int64), np.zeros(n, np.int64)
+        np.ones(op_count),
+        np.ones(op_count),
+        np.ones(op_count),
+        np.zeros(op_count, np.int64),
+        np.zeros(op_count, np.int64),
     )
     for op in np.flatnonzero(program.op_class == p.DOT).tolist():
         first = int(program.use_ptr[op])

@@ -362,8 +362,8 @@ class Trace:
         parts = {part: getattr(trace, part) for part in PARTS}
         expected = {
             f"{part}.{name}": array.dtype
-            for part, c in parts.items()
-            for name, array in c.array.items()
+            for part, part_columns in parts.items()
+            for name, array in part_columns.array.items()
         }
         about = header.get("about")
         wrong = [] if isinstance(about, dict) else ["about must be an object"]
@@ -379,9 +379,9 @@ class Trace:
             trace.best_op_factor = arrays.get("best.op_axis")
             trace.best_value_dim = arrays.get("best.value_axis")
             trace.memory = {
-                k.removeprefix("memory."): array
-                for k, array in arrays.items()
-                if k.startswith("memory.")
+                array_name.removeprefix("memory."): array
+                for array_name, array in arrays.items()
+                if array_name.startswith("memory.")
             }
             wrong += trace_check.offenders(trace)
         if wrong:

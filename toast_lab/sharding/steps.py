@@ -130,7 +130,9 @@ def tables(program: Program) -> Tables:
     output[program.outputs] = True
     return Tables(
         shape_ptr=program.shape_ptr,
-        value_bytes=np.asarray([program.nbytes(v) for v in range(n_values)], dtype=np.float64),
+        value_bytes=np.asarray(
+            [program.nbytes(value) for value in range(n_values)], dtype=np.float64
+        ),
         value_op=program.value_op,
         value_constant=program.value_is_constant,
         value_output=output,

@@ -102,7 +102,8 @@ class _Rows:
     def matrix(self, n_columns: int) -> scipy.sparse.csr_array:
         """All of them."""
         parts = [
-            np.concatenate(a) if a else np.zeros(0) for a in (self.value, self.row, self.column)
+            np.concatenate(pieces) if pieces else np.zeros(0)
+            for pieces in (self.value, self.row, self.column)
         ]
         where = (parts[1].astype(np.int64), parts[2].astype(np.int64))
         return scipy.sparse.csr_array(

@@ -147,7 +147,10 @@ def make_menus(problem: Problem, clusters: Clusters) -> Menus:
         ops.append(_menu(names, fixed, size, axis_size))
     for first in clusters.values.first.tolist():
         row = int(alike.values.label[first])
-        kept = [[d for d, on in sorted(dims[row].items()) if on >> axis & 1] for axis in axes]
+        kept = [
+            [dim_number for dim_number, on in sorted(dims[row].items()) if on >> axis & 1]
+            for axis in axes
+        ]
         size = dict(enumerate(program.dims(first)))
         values.append(_menu(kept, start_values[row].tolist(), size, axis_size).astype(np.int8))
     return Menus(ops, values, 0)
@@ -308,7 +311,8 @@ def price_choices(
         return number
 
     wants = [
-        want_labels(bench, w, menus.ops[tables.use_owner[w]]) for w in range(len(tables.use_owner))
+        want_labels(bench, want_number, menus.ops[tables.use_owner[want_number]])
+        for want_number in range(len(tables.use_owner))
     ]
     time_of_term: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
 
@@ -333,10 +337,18 @@ def price_choices(
             row, owner = int(tables.value_row[value]), int(tables.use_owner[want])
             group = use_group[use] = group_of(owner, row, wants[want])
             seen = [
-                int(w) for w in tables.earlier[tables.earlier_begin[use] : tables.earlier_end[use]]
+                int(want_number)
+                for want_number in tables.earlier[
+                    tables.earlier_begin[use] : tables.earlier_end[use]
+                ]
             ]
             earlier = tuple(
-                sorted({group_of(int(tables.use_owner[w]), row, wants[w]) for w in seen})
+                sorted(
+                    {
+                        group_of(int(tables.use_owner[want_number]), row, wants[want_number])
+                        for want_number in seen
+                    }
+                )
             )
             if facts.use.reads[use] > 0 and not facts.op.free[op]:
                 # A copy is read as a whole, even where the value itself is a view of something

@@ -187,17 +187,21 @@ def neighbourhood(space: Space, alike: Alike) -> Near:
     if space.fixed is not None:
         # What is pinned is neither given nor taken away on that axis: there is no move that touches
         # it.
-        may = [(axes >> a) & 1 == 1 for a in range(n_axes)]
+        may = [(axes >> axis) & 1 == 1 for axis in range(n_axes)]
         op_may = [
-            m[:, :n_ops] & (fixed < 0)
-            for m, fixed in zip(may, space.fixed.op_factor[alike.ops.first].T, strict=True)
+            allowed[:, :n_ops] & (fixed < 0)
+            for allowed, fixed in zip(may, space.fixed.op_factor[alike.ops.first].T, strict=True)
         ]
         value_may = [
-            m[:, n_ops:] & (fixed < 0)
-            for m, fixed in zip(may, space.fixed.value_dim[alike.values.first].T, strict=True)
+            allowed[:, n_ops:] & (fixed < 0)
+            for allowed, fixed in zip(may, space.fixed.value_dim[alike.values.first].T, strict=True)
         ]
-        move_factor = np.concatenate([np.where(m, move_factor, np.int32(-1)) for m in op_may])
-        move_dim = np.concatenate([np.where(m, move_dim, np.int8(-1)) for m in value_may])
+        move_factor = np.concatenate(
+            [np.where(allowed, move_factor, np.int32(-1)) for allowed in op_may]
+        )
+        move_dim = np.concatenate(
+            [np.where(allowed, move_dim, np.int8(-1)) for allowed in value_may]
+        )
         value_size = np.concatenate([value_size] * n_axes)
         layer = n_moves
     return Near(
@@ -491,9 +495,9 @@ def start(
     ``others``: states whose parts may be taken over besides those of the chains.
     """
     origin = np.arange(CHAINS) % len(states)
-    ops = np.stack([states[i][0] for i in origin])
-    values = np.stack([states[i][1] for i in origin])
-    price = np.array([prices[i] for i in origin], float)
+    ops = np.stack([states[number][0] for number in origin])
+    values = np.stack([states[number][1] for number in origin])
+    price = np.array([prices[number] for number in origin], float)
     drawn = np.random.default_rng(seed).integers(1, 2**63, (CHAINS, 1)).astype(np.uint64)
     return Chains(
         ops=ops,
@@ -503,8 +507,8 @@ def start(
         best_values=values.copy(),
         best=price.copy(),
         random=drawn,
-        pool_ops=np.stack([*ops, *(s[0] for s in others)]),
-        pool_values=np.stack([*values, *(s[1] for s in others)]),
+        pool_ops=np.stack([*ops, *(state[0] for state in others)]),
+        pool_values=np.stack([*values, *(state[1] for state in others)]),
         origin=origin,
         priced=np.zeros(CHAINS, np.int64),
     )
