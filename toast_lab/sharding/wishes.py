@@ -185,8 +185,9 @@ def pin_value(
 
 def _entry(entry: object) -> tuple[list[str], bool]:
     """(axes, are more allowed?) of one dim of a spec."""
+    # type: ignore[call-overload]
     parts = (
-        [] if entry is None else [entry] if isinstance(entry, str) or entry is ... else list(entry)  # type: ignore[call-overload]
+        [] if entry is None else [entry] if isinstance(entry, str) or entry is ... else list(entry)
     )
     return [str(part) for part in parts if part not in OPEN], any(part in OPEN for part in parts)
 
