@@ -60,7 +60,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _usable(path: Path) -> bool:
-    """Can it be written to, and by nobody else?  What is loaded from there is run."""
+    """Can this user alone write to it?  What is loaded from there is executed."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = path.stat()

@@ -36,7 +36,7 @@ class Bfloat16Factors(NamedTuple):
 
 
 def no_factors(program: p.Program) -> Bfloat16Factors:
-    """Nothing is narrowed: any compiler but a TPU's."""
+    """Factors of any compiler but a TPU's, which narrows nothing."""
     return Bfloat16Factors(
         kept=np.ones(program.n_values),
         moved=np.ones(program.n_values),

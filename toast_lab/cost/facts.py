@@ -123,18 +123,21 @@ def make_static(
     classes = program.op_class
     constant_op = np.asarray(
         [
-            all(program.value_is_constant[v] for v in program.results(o))
-            and len(program.results(o)) > 0
-            for o in range(n_ops)
+            all(program.value_is_constant[result] for result in program.results(number))
+            and len(program.results(number)) > 0
+            for number in range(n_ops)
         ]
     )
     view = classes == p.VIEW
     # Loop counters and the like: a few scalars never reach memory.
     scalar = np.asarray(
         [
-            classes[o] == p.ELEMENTWISE
-            and all(len(program.dims(v)) == 0 for v in (*program.operands(o), *program.results(o)))
-            for o in range(n_ops)
+            classes[number] == p.ELEMENTWISE
+            and all(
+                len(program.dims(result)) == 0
+                for result in (*program.operands(number), *program.results(number))
+            )
+            for number in range(n_ops)
         ]
     )
     free = constant_op | view | scalar | np.isin(classes, (p.ARGUMENT, p.CONSTANT, p.CONTROL))
@@ -142,21 +145,21 @@ def make_static(
     root = np.arange(n_values)
     for op in range(program.n_arguments, n_ops):
         if view[op] and len(program.results(op)) == len(program.operands(op)):
-            for v, operand in zip(program.results(op), program.operands(op), strict=True):
-                root[v] = root[operand]
+            for result, operand in zip(program.results(op), program.operands(op), strict=True):
+                root[result] = root[operand]
         elif int(program.owner[op]) in unchanged:
-            for v in program.results(op):
-                root[v] = root[unchanged[int(program.owner[op])]]
+            for result in program.results(op):
+                root[result] = root[unchanged[int(program.owner[op])]]
     fusion = fuse(program, tables, root, free, STYLES[compiler])
     if compiler == "tpu":
         narrowed = bfloat16_factors(program, fusion, tables.value_output)
     else:
         narrowed = no_factors(program)
     written, runs_at = fusion.written, fusion.runs_at
-    last_op = np.asarray([int(program.value_op[v]) for v in range(n_values)])
-    for v in range(n_values):
-        if tables.value_output[v]:
-            last_op[root[v]] = n_ops
+    last_op = np.asarray([int(program.value_op[result]) for result in range(n_values)])
+    for result in range(n_values):
+        if tables.value_output[result]:
+            last_op[root[result]] = n_ops
     for op in range(program.n_arguments, n_ops):
         for operand in program.operands(op):
             for value in {operand, int(root[operand])}:
@@ -169,27 +172,35 @@ def make_static(
     in_place = (np.isin(classes, (p.ELEMENTWISE, p.CONTROL)) | (brings >= 0)) & (
         np.diff(program.result_ptr) > 0
     )
-    slices = ops_where(program.kind, "reads_part")
     facts = Facts(
-        OpFacts(
-            program.flops * program.trips,
-            np.asarray(peak_flops, dtype=np.float64) / narrowed.passes,
-            program.trips,
-            classes,
-            free,
-            slices,
-            brings,
-            fusion.starts,
-            fusion.soft,
-            *products(program),
+        op=OpFacts(
+            flops=program.flops * program.trips,
+            peak=np.asarray(peak_flops, dtype=np.float64) / narrowed.passes,
+            trips=program.trips,
+            op_class=classes,
+            free=free,
+            slices=ops_where(program.kind, "reads_part"),
+            brings=brings,
+            starts=fusion.starts,
+            cuts=fusion.soft,
+            **products(program)._asdict(),
         ),
-        UseFacts(reads, delivered, narrowed.sent),
-        ValueFacts(tables.value_bytes * narrowed.kept, written, narrowed.moved),
-        root[program.use_value].astype(np.int32),
+        use=UseFacts(reads=reads, delivered=delivered, sent=narrowed.sent),
+        value=ValueFacts(
+            bytes=tables.value_bytes * narrowed.kept, written=written, moved=narrowed.moved
+        ),
+        root=root[program.use_value].astype(np.int32),
     )
-    return facts, _memory(
-        program, tables, written, last_op, runs_at, in_place, early=compiler == "tpu"
+    memory = _memory(
+        program=program,
+        tables=tables,
+        written=written,
+        last_op=last_op,
+        runs_at=runs_at,
+        in_place=in_place,
+        early=compiler == "tpu",
     )
+    return facts, memory
 
 
 def _memory(
@@ -199,9 +210,9 @@ def _memory(
     last_op: np.ndarray,
     runs_at: np.ndarray,
     in_place: np.ndarray,
-    *,
     early: bool,
 ) -> Memory:
+    """Live ranges in program order; ``early``: collectives are started as soon as they can be."""
     n_ops, n_arguments = program.n_ops, program.n_arguments
     value = np.flatnonzero(written)
     maker = program.value_op[value]
@@ -217,29 +228,31 @@ def _memory(
     inside[inside] = in_place[at[inside]] & written[heir[inside]]
     use_from = _brought_from(program, tables) if early else tables.use_op
     uses, ops = np.arange(program.n_uses, dtype=np.int32), np.arange(n_ops, dtype=np.int32)
-    regions = [*program.regions, p.Region("", 0, 0, -1, 1.0, True)]
+    # One row more than there are regions, for ops outside all of them.
+    regions = program.regions
+    loop_ends = [region.end if region.kind == "loop" else 0 for region in regions]
     return Memory(
-        value.astype(np.int32),
-        start.astype(np.int32),
-        end.astype(np.int32),
-        np.where(inside, heir, -1).astype(np.int32),
-        np.arange(len(uses) + 1, dtype=np.int32),
-        uses,
-        uses,
-        ops,
-        np.arange(n_ops + 1, dtype=np.int32),
-        ops,
-        tables.use_op,
-        tables.use_value,
-        tables.use_until,
-        use_from,
-        tables.value_use_ptr,
-        tables.value_use,
-        runs_at.astype(np.int32),
-        program.region,
-        np.asarray([region.parent for region in regions], np.int32),
-        np.asarray([region.begin for region in regions], np.int32),
-        np.asarray([region.end if region.kind == "loop" else 0 for region in regions], np.int32),
+        buffer_value=value.astype(np.int32),
+        buffer_start=start.astype(np.int32),
+        buffer_end=end.astype(np.int32),
+        buffer_heir=np.where(inside, heir, -1).astype(np.int32),
+        member_ptr=np.arange(len(uses) + 1, dtype=np.int32),
+        member=uses,
+        like_use=uses,
+        like_op=ops,
+        op_member_ptr=np.arange(n_ops + 1, dtype=np.int32),
+        op_member=ops,
+        use_op=tables.use_op,
+        use_value=tables.use_value,
+        use_until=tables.use_until,
+        use_from=use_from,
+        value_use_ptr=tables.value_use_ptr,
+        value_use=tables.value_use,
+        runs_at=runs_at.astype(np.int32),
+        region=program.region,
+        region_parent=np.asarray([*(region.parent for region in regions), -1], np.int32),
+        region_begin=np.asarray([*(region.begin for region in regions), 0], np.int32),
+        region_end=np.asarray([*loop_ends, 0], np.int32),
     )
 
 

@@ -36,9 +36,9 @@ class Style(NamedTuple):
 
 
 STYLES = {
-    "tpu": Style(True, True, True),
-    "gpu": Style(True, False, False),
-    "cpu": Style(False, False, False),
+    "tpu": Style(recomputes=True, into_products=True, out_of_products=True),
+    "gpu": Style(recomputes=True, into_products=False, out_of_products=False),
+    "cpu": Style(recomputes=False, into_products=False, out_of_products=False),
 }
 
 
@@ -137,12 +137,12 @@ class _Fuser:
                     runs_at[consumer] for consumer in self.consumers[self.results[op][0]]
                 )
         return Fusion(
-            np.asarray(self.written, bool),
-            np.asarray(runs_at, np.int64),
-            self._reads(),
-            np.asarray(starts, bool),
-            np.asarray(self.soft, bool),
-            self.consumers,
+            written=np.asarray(self.written, bool),
+            runs_at=np.asarray(runs_at, np.int64),
+            reads=self._reads(),
+            starts=np.asarray(starts, bool),
+            soft=np.asarray(self.soft, bool),
+            consumers=self.consumers,
         )
 
     def _inside(self, op: int) -> bool:

@@ -355,14 +355,17 @@ class Pricer:
             kind, op = int(steps.kind[row]), int(steps.op[row])
             if kind == COMPUTE:
                 if each.time_s[row] > 0 or each.flops[row] > 0:
-                    result = (
-                        program.value_name[program.results(op)[0]] if program.results(op) else ""
-                    )
-                    flops = float(each.flops[row])
-                    moved = float(each.bytes[row])
-                    time_s = float(each.time_s[row])
+                    results = program.results(op)
                     ops.append(
-                        OpRow(op, program.kind[op], result, program.where(op), flops, moved, time_s)
+                        OpRow(
+                            op=op,
+                            kind=program.kind[op],
+                            result=program.value_name[results[0]] if results else "",
+                            where=program.where(op),
+                            flops=float(each.flops[row]),
+                            moved_bytes=float(each.bytes[row]),
+                            time_s=float(each.time_s[row]),
+                        )
                     )
             elif kind != SLICE:
                 axes = tuple(
@@ -372,13 +375,13 @@ class Pricer:
                 )
                 collectives.append(
                     CollectiveRow(
-                        STEP_KINDS[kind],
-                        axes,
-                        program.value_name[int(steps.value[row])],
-                        op,
-                        program.where(op),
-                        float(each.bytes[row]),
-                        float(each.time_s[row]),
+                        kind=STEP_KINDS[kind],
+                        axes=axes,
+                        value=program.value_name[int(steps.value[row])],
+                        op=op,
+                        where=program.where(op),
+                        local_bytes=float(each.bytes[row]),
+                        time_s=float(each.time_s[row]),
                     )
                 )
         memory = self.problem.prices.inputs.memory

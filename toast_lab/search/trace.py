@@ -344,8 +344,8 @@ class Trace:
         """Read a trace back.
 
         Raises:
-            InvalidProblem: the file is no trace, is damaged, or has numbers that are out of range
-                or point outside; all of them are listed.
+            InvalidProblem: the file is not a trace, is damaged, or has numbers that are out of
+                range or point outside; all of them are listed.
         """
         try:
             header, arrays = trace_file.read(path)

@@ -24,7 +24,7 @@ _REWARD = 1e6  # rewards are logarithms and small penalties; no search comes nea
 
 
 def about_offenders(about: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with what a trace says of its search; missing fields are let pass."""
+    """What is wrong with the facts of its search in a trace; missing ones are accepted."""
     for key, wrong in _ABOUT.items():
         if key in about and (text := wrong(about[key])):
             yield f"about.{key} {text}"

@@ -57,11 +57,10 @@ def read_pin(analysis: Analysis, mesh: Mesh, target: object, spec: object = None
     """
     if spec is None and isinstance(target, str) and "->" not in target and "=" in target:
         path, _, text = target.rpartition("=")
-        return pin_value(
-            analysis.program, mesh, _value(analysis, path.strip()), _spec_of(text), path.strip()
-        )
+        target, spec = path.strip(), _spec_of(text)
     if spec is not None:
-        return pin_value(analysis.program, mesh, _value(analysis, str(target)), spec, str(target))
+        path = str(target)
+        return pin_value(analysis.program, mesh, _value(analysis, path), spec, called=path)
     action = parse_action(analysis, mesh, target)
     return ActionWish(f"pin {_text(analysis, mesh, action, every_side=False)}", True, action, False)
 
@@ -174,8 +173,8 @@ def pin_value(
         (a, on[axis]) for a, axis in enumerate(mesh.axes) if axis in on and mesh.sizes[a] > 1
     )
     closed = tuple(
-        (a, dim)
-        for a, axis in enumerate(mesh.axes)
+        (number, dim)
+        for number, axis in enumerate(mesh.axes)
         if axis not in on
         for dim, (_, is_open) in enumerate(entries)
         if not is_open or axis in never
@@ -185,10 +184,11 @@ def pin_value(
 
 def _entry(entry: object) -> tuple[list[str], bool]:
     """(axes, are more allowed?) of one dim of a spec."""
-    # type: ignore[call-overload]
-    parts = (
-        [] if entry is None else [entry] if isinstance(entry, str) or entry is ... else list(entry)
-    )
+    if entry is None:
+        return [], False
+    if isinstance(entry, str) or entry is ...:
+        entry = [entry]
+    parts = list(entry)  # type: ignore[call-overload]
     return [str(part) for part in parts if part not in OPEN], any(part in OPEN for part in parts)
 
 

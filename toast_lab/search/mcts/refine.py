@@ -12,7 +12,7 @@ Rows are finer than those of the search's states: ops that cost the same under e
 not.
 
 Several states are changed side by side, by annealing from a low temperature.  What parts are taken
-over from are the best that each of them came by so far and those of earlier starts; from time to
+over from are the best states that each of them has found and those of earlier starts; from time to
 time the worst ones begin again where the best ones are.
 
 Arguments and results of the program stay in the rows that the search has (a parameter has to come
@@ -61,12 +61,12 @@ TAKEN_OVER = 0.3  #: share of the proposals that take over a neighbourhood of an
 RECOLOURED = 0.1
 WARMEST, COLDEST = 0.0002, 0.00001  #: mean of what a step may make worse, as a part of C(s)
 EXCHANGES = 8  #: times that the worst begin again where the best are
-MIXES = 32  #: times that what may be taken over becomes the best that each came by
+MIXES = 32  #: times that the best state of each becomes what others may take over
 
 
 @packed
 class Near(NamedTuple):
-    """What lies near what: rows are the classes of ops (``K``), then those of values (``L``)."""
+    """Rows that share a value: the classes of ops (``K``), then those of values (``L``)."""
 
     #: a move on axis a is row ``layer * a + move`` of the next three: M where pins tell axes apart,
     #: else 0
@@ -86,7 +86,7 @@ class Near(NamedTuple):
 
 @packed
 class Chains(NamedTuple):
-    """A few states (``K``) that are changed side by side, each with the best that it came by."""
+    """A few states (``K``) that are changed side by side, each with the best it has found."""
 
     ops: Int32Cube  #: [K, rows, A]
     values: Int8Cube  #: [K, rows, A]
@@ -103,7 +103,7 @@ class Chains(NamedTuple):
 
 
 class Fine(NamedTuple):
-    """What refinement changes: finer rows, what lies near what, and the program so folded."""
+    """What refinement changes: finer rows, their neighbours, and the program so folded."""
 
     alike: Alike
     near: Near
@@ -151,7 +151,7 @@ def whole(
 
 
 def neighbourhood(space: Space, alike: Alike) -> Near:
-    """Work out what lies near what in a program."""
+    """Work out which rows share a definition or a use, and which moves touch them."""
     program = space.analysis.program
     n_ops, n_values, n_moves = len(alike.ops.first), len(alike.values.first), space.n_moves
     move_factor = np.full((n_moves, n_ops), -1, np.int32)
@@ -520,7 +520,7 @@ def warmth(share: float) -> float:
 
 
 def mix(chains: Chains) -> None:
-    """Let the chains take over from the best that each of them came by."""
+    """Let the chains take over from the best that each of them has found."""
     chains.pool_ops[:CHAINS] = chains.best_ops
     chains.pool_values[:CHAINS] = chains.best_values
 
