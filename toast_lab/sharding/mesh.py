@@ -59,6 +59,10 @@ class Mesh:
         """Into how many pieces these axes together cut something."""
         return math.prod(self.size(axis) for axis in axes)
 
+    def divides(self, size: int, axes: Iterable[str]) -> bool:
+        """Do these axes together cut ``size`` into equal pieces?"""
+        return size % self.ways(axes) == 0
+
     def array(self) -> np.ndarray:
         """Axis sizes, int64."""
         return np.asarray(self.sizes, dtype=np.int64)

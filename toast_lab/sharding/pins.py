@@ -338,7 +338,7 @@ class _PinDraft:
 
     def divide(self) -> None:
         """Find what all wishes together both fix and close, and sizes that they do not divide."""
-        program, sizes = self.program, self.mesh.array()
+        program = self.program
         for op, axis in np.argwhere(self.op_fixed >= 0).tolist():
             against = self.why.get(("name", int(self.op_fixed[op, axis]), axis))
             if against is not None:
@@ -350,17 +350,17 @@ class _PinDraft:
         for fixed, kind in ((self.value_fixed, "value"), (self.op_fixed, "op")):
             for row in np.flatnonzero((fixed >= 0).sum(axis=1) > 1).tolist():
                 for cut in {int(entry) for entry in fixed[row] if entry >= 0}:
-                    axes = np.flatnonzero(fixed[row] == cut)
+                    axes = [self.mesh.axes[axis] for axis in np.flatnonzero(fixed[row] == cut)]
                     size = (
                         program.dims(row)[cut] if kind == "value" else int(program.factor_size[cut])
                     )
-                    if size % int(sizes[axes].prod()):
+                    if not self.mesh.divides(size, axes):
                         where = (
                             self._dim(row, cut)
                             if kind == "value"
                             else f"{program.kind[row]} ({program.where(row)})"
                         )
-                        ways = cuts(self.mesh, [self.mesh.axes[axis] for axis in axes.tolist()])
+                        ways = cuts(self.mesh, axes)
                         self.wrong.append(
                             f"{where}: size {size} is not divisible by {ways}, which are all "
                             "pinned to it"

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.errors import InvalidPlan, InvalidProblem, ToastError, did_you_mean, join_offenders
 from toast_lab.ir import random_keys
@@ -162,8 +160,7 @@ def pin_value(
             )
         if known and (why := random_keys.offence(program, value, dim)):
             wrong.append(why)
-        ways = int(np.prod([mesh.size(axis) for axis in known], dtype=np.int64))
-        if shape[dim] % ways:
+        if not mesh.divides(shape[dim], known):
             wrong.append(f"dim {dim} has size {shape[dim]}, not divisible by {cuts(mesh, known)}")
     if program.value_is_constant[value] and any(mesh.size(a) > 1 for a in on if a in mesh.axes):
         wrong.append("it is made of constants, which are never cut")
