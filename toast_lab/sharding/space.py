@@ -309,7 +309,14 @@ def _choices(analysis: Analysis, item: np.ndarray, name: np.ndarray, dim: np.nda
     new[1:] = (group[1:] != group[:-1]) | (item[1:] != item[:-1])
     first = np.flatnonzero(new)
     group_ptr = np.searchsorted(group[first], np.arange(len(analysis.groups) + 1))
-    return Choices(group_ptr, item[first], first, np.diff([*first, len(order)]), name, dim)
+    return Choices(
+        group_ptr=group_ptr,
+        item=item[first],
+        first=first,
+        options=np.diff([*first, len(order)]),
+        name=name,
+        dim=dim,
+    )
 
 
 def _choose(

@@ -176,7 +176,13 @@ def pin_value(
         for dim, (_, is_open) in enumerate(entries)
         if not is_open or axis in never
     )
-    return ValueWish(f"pin {called}=({', '.join(words)})", value, dims, closed, op_too)
+    return ValueWish(
+        text=f"pin {called}=({', '.join(words)})",
+        value=value,
+        dims=dims,
+        closed=closed,
+        op_too=op_too,
+    )
 
 
 def _entry(entry: object) -> tuple[list[str], bool]:

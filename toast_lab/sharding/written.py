@@ -72,7 +72,7 @@ def _wish(space: Space, annotation: Annotation) -> ValueWish:
         space.mesh,
         annotation.value,
         annotation.spec,
-        called,
+        called=called,
         never=annotation.replicated,
         op_too=program.kind[maker] == CONSTRAINT,
     )
