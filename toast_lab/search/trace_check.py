@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from toast_lab import checks
-
-if TYPE_CHECKING:
-    from toast_lab.search.trace import Trace
+from toast_lab.search.trace_columns import TraceColumns
 
 MOST_NODES = 2**31 - 1  #: numbers of nodes, words and simulations are kept in 32 bits
 CLOSE = 1e-9  #: relative; the same formula on the same numbers
@@ -77,7 +75,7 @@ def text_offenders(vocabulary: Any, best_actions: Any) -> Iterator[str]:
             yield f"vocabulary has {len(texts) - len(set(texts))} texts twice"
 
 
-def offenders(trace: Trace) -> Iterator[str]:
+def offenders(trace: TraceColumns) -> Iterator[str]:
     """Every number of a trace that is out of its range or points outside, a sentence each."""
     row, node, words = trace.row, trace.node, len(trace.vocabulary)
     for name, end, part in (
@@ -115,7 +113,7 @@ def offenders(trace: Trace) -> Iterator[str]:
     yield from _best_offenders(trace)
 
 
-def _tree_offenders(trace: Trace) -> Iterator[str]:
+def _tree_offenders(trace: TraceColumns) -> Iterator[str]:
     """The root comes first, every other node after its parent."""
     node = trace.node
     if not node.n:
@@ -134,7 +132,7 @@ def _tree_offenders(trace: Trace) -> Iterator[str]:
         yield f"node.depth is out of range, {bad}"
 
 
-def _best_offenders(trace: Trace) -> Iterator[str]:
+def _best_offenders(trace: TraceColumns) -> Iterator[str]:
     """``row.best`` follows from the rows: what fits before what does not, then the lower score."""
     row = trace.row
     best = row["best"]

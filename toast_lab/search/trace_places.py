@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab.search.confidence import DEFAULTS, rewards
-from toast_lab.search.trace import Columns, Trace
+from toast_lab.search.trace import Trace
+from toast_lab.search.trace_columns import Columns
 
 
 class Tally(NamedTuple):

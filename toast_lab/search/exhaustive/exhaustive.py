@@ -28,7 +28,7 @@ from toast_lab.search.exhaustive.bound_tables import make_bound
 from toast_lab.search.limits import Status, Stop
 from toast_lab.search.pruning import smallest_group
 from toast_lab.search.recorder import Recorder
-from toast_lab.search.trace import Columns
+from toast_lab.search.trace_columns import Columns
 from toast_lab.sharding.moves import Moves
 from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State, apply_move, legal_rows
