@@ -60,13 +60,13 @@ def _candidates() -> Iterator[Path]:
 
 
 def _usable(path: Path) -> bool:
-    """Can it be written to, and by nobody else?  What is loaded from there is run."""
+    """Can this user alone write to it?  What is loaded from there is executed."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = path.stat()
-        if hasattr(os, "getuid") and found.st_uid not in (os.getuid(), 0):
+        status = path.stat()
+        if hasattr(os, "getuid") and status.st_uid not in (os.getuid(), 0):
             return False
-        if found.st_mode & stat.S_IWOTH:
+        if status.st_mode & stat.S_IWOTH:
             return False
         with tempfile.TemporaryFile(dir=path) as probe:
             probe.write(b"\0")
@@ -90,13 +90,13 @@ def write(path: Path, data: bytes) -> None:
 
     A full disk is only warned of.
     """
-    made = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}")
+    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}")
     try:
         try:
-            made.write_bytes(hashlib.sha256(data).digest() + data)
-            made.replace(path)
+            partial.write_bytes(hashlib.sha256(data).digest() + data)
+            partial.replace(path)
         except OSError:
-            remove(made)
+            remove(partial)
             raise
         kernel, _, _ = path.name.rpartition("-")
         for other in path.parent.glob(f"{kernel}-*.kernel"):

@@ -41,7 +41,7 @@ from toast_lab.packs import ArrayType, Pack, fields
 #: "package.module:function" of every ``compiled`` function that was imported
 KERNELS: dict[str, Any] = {}
 #: "numpy": a division by 0 gives infinity, as in NumPy; checking each would be a tenth of the code.
-#: No wrappers that nobody calls: they are a tenth of what there is to compile.
+#: No wrappers for C: they would be a tenth of the code.
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 _SCALARS = {
     bool: numba.types.boolean,

@@ -2,7 +2,7 @@
 
 ``prepare("price", "mcts")`` gives once all kernels of these needs are loaded.  Those that were
 never compiled on this machine are compiled by a crew of child processes, which leave them on disk;
-whoever waits is told how many are there.  The crew goes on with the kernels of all other needs, at
+the caller is told how many are ready.  The crew goes on with the kernels of all other needs, at
 low priority, until it is done or this process ends.  ``start_early`` sets a crew to work and does
 not wait: while a model is traced, its cores have nothing else to do.
 
@@ -30,7 +30,7 @@ from typing import Any
 
 from toast_lab import isolate, kernel_files
 
-#: Modules whose kernels somebody needs: to price plans, for each search, and for what only follows
+#: Modules whose kernels are needed: to price plans, for each search, and for what only follows
 #: in a search.
 NEEDS = {
     "price": (
@@ -246,8 +246,8 @@ def _stamp() -> Path:
     versions = (importlib.metadata.version("numba"), platform.python_version(), platform.machine())
     digest.update(repr((str(home), versions)).encode())
     for path in sorted(home.rglob("*.py")):
-        found = path.stat()
-        digest.update(repr((path.name, found.st_size, found.st_mtime_ns)).encode())
+        status = path.stat()
+        digest.update(repr((path.name, status.st_size, status.st_mtime_ns)).encode())
     return kernel_files.folder() / f"all-{digest.hexdigest()[:16]}.kernel"
 
 

@@ -51,7 +51,7 @@ def check(pricer: Pricer, state: State) -> None:
     whole = pricer.totals(state.op_factor, state.value_dim)
     assert quick.time_s == pytest.approx(whole.time_s, rel=1e-9)
     assert quick.peak_bytes == pytest.approx(whole.peak_bytes, rel=1e-9)
-    by_op = np.zeros(len(whole.live) - 2)
+    by_op = np.zeros(len(whole.lives.live) - 2)
     np.add.at(by_op, whole.steps.op[: whole.n_steps], whole.each.time_s[: whole.n_steps])
     snapshot = state.priced[1]  # type: ignore[index]
     np.testing.assert_allclose(

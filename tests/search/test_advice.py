@@ -12,7 +12,7 @@ import pytest
 from tests.helpers import plan, traced
 from toast_lab.cost.problem import Problem, price
 from toast_lab.search import advice
-from toast_lab.search.advice import larger_mesh, smaller_size, what_would_fit
+from toast_lab.search.advice import how_to_fit, larger_mesh, smaller_size
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.propagate import Propagation
 
@@ -49,7 +49,7 @@ def test_the_axis_grows_by_the_power_of_two_that_the_limit_asks_for(share, facto
     found = price(there, plan(there, ("B", "d")))
     assert found.fits
     assert peak_bytes == pytest.approx(found.peak_bytes, rel=1e-12)
-    assert f"Its actions fit on the mesh {mesh} ({peak_bytes / 2**30:.2f} GiB)." in what_would_fit(
+    assert f"Its actions fit on the mesh {mesh} ({peak_bytes / 2**30:.2f} GiB)." in how_to_fit(
         problem, taken, cost
     )
 
@@ -94,7 +94,7 @@ def test_a_size_that_is_named_fits_and_is_cut_as_before(share):
     # Eight rows more, one a device, would not.
     more = Problem(made(batch=smaller + 8), {"d": 8}, memory_limit_bytes=problem.memory_limit_bytes)
     assert not price(more, plan(more, ("B", "d"))).fits
-    assert f"with {smaller} instead it would be about" in what_would_fit(problem, taken, cost)
+    assert f"with {smaller} instead it would be about" in how_to_fit(problem, taken, cost)
 
 
 def test_no_size_below_the_number_of_devices_is_named():
@@ -112,7 +112,7 @@ def test_no_size_below_the_number_of_devices_is_named():
     given = over({"d": 64}, 0.75, ("B", "d"), analysis=analysis)
     assert smaller_size(*given) is None
     assert larger_mesh(*given) is None
-    assert what_would_fit(*given).endswith(
+    assert how_to_fit(*given).endswith(
         "Use a larger mesh, a smaller batch or a machine with more memory."
     )
 
@@ -134,7 +134,7 @@ def test_sizes_of_parameters_are_not_up_for_choice():
 
 def test_the_excess_is_said_with_the_numbers():
     problem, taken, cost = over({"d": 2}, 0.5, ("B", "d"), analysis=made(batch=2**22))
-    text = what_would_fit(problem, taken, cost)
+    text = how_to_fit(problem, taken, cost)
     need, limit = cost.peak_bytes / 2**30, problem.memory_limit_bytes / 2**30
     assert (
         f"needs {need:.2f} GiB a device, {need - limit:.2f} GiB over the limit of {limit:.2f} GiB."

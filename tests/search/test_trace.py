@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from toast_lab.errors import InvalidProblem, NotSaved
-from toast_lab.search.trace import Columns, Trace
+from toast_lab.search.trace import Trace
+from toast_lab.search.trace_columns import Columns
 
 WORDS = ("batch->data", "heads->model", "S@1->data")
 

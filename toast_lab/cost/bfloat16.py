@@ -36,7 +36,7 @@ class Bfloat16Factors(NamedTuple):
 
 
 def no_factors(program: p.Program) -> Bfloat16Factors:
-    """Nothing is narrowed: any compiler but a TPU's."""
+    """Factors of any compiler but a TPU's, which narrows nothing."""
     return Bfloat16Factors(
         kept=np.ones(program.n_values),
         moved=np.ones(program.n_values),
@@ -59,30 +59,43 @@ def bfloat16_factors(program: p.Program, fusion: Fusion, output: np.ndarray) -> 
     f32 = [dtype == "f32" for dtype in program.value_dtype]
     single = [bool(product[op]) and not detail[op] for op in range(program.n_ops)]
     for op in np.flatnonzero(product).tolist():
-        if any(f32[v] for v in program.operands(op)):
+        if any(f32[value] for value in program.operands(op)):
             factors.passes[op] = PASSES.get(detail[op], 1.0)
     n_ops = program.n_ops
     moves = (program.op_class == p.VIEW) | ops_where(program.kind, "moves_elements")
     only_products = [False] * program.n_values
-    for v in reversed(range(program.n_values)):
+    for value in reversed(range(program.n_values)):
         # The cast is moved up through ops that only move elements.
-        only_products[v] = bool(fusion.consumers[v]) and all(
-            c < n_ops
-            and (single[c] or (moves[c] and all(only_products[r] for r in program.results(c))))
-            for c in fusion.consumers[v]
+        only_products[value] = bool(fusion.consumers[value]) and all(
+            consumer < n_ops
+            and (
+                single[consumer]
+                or (
+                    moves[consumer]
+                    and all(only_products[result] for result in program.results(consumer))
+                )
+            )
+            for consumer in fusion.consumers[value]
         )
-    for v in range(program.n_values):
-        maker = int(program.value_op[v])
-        if f32[v] and only_products[v] and maker >= program.n_arguments and not output[v]:
-            factors.moved[v] = 0.5
-            if fusion.written[v]:
-                factors.kept[v] = 0.5
+    for value in range(program.n_values):
+        maker = int(program.value_op[value])
+        if (
+            f32[value]
+            and only_products[value]
+            and maker >= program.n_arguments
+            and not output[value]
+        ):
+            factors.moved[value] = 0.5
+            if fusion.written[value]:
+                factors.kept[value] = 0.5
     first = program.use_ptr
     for op in range(program.n_arguments, n_ops):
-        for i, v in enumerate(program.operands(op)):
-            use = int(first[op]) + i
-            if not f32[v]:
+        for place, value in enumerate(program.operands(op)):
+            use = int(first[op]) + place
+            if not f32[value]:
                 continue
-            if single[op] or (moves[op] and all(only_products[r] for r in program.results(op))):
+            if single[op] or (
+                moves[op] and all(only_products[result] for result in program.results(op))
+            ):
                 factors.sent[use] = 0.5
     return factors

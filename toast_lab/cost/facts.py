@@ -113,7 +113,7 @@ class Memory(NamedTuple):
 
 
 def make_static(
-    program: p.Program, t: Tables, peak_flops: list[float], compiler: str = "cpu"
+    program: p.Program, tables: Tables, peak_flops: list[float], compiler: str = "cpu"
 ) -> tuple[Facts, Memory]:
     """Work out fusion, aliases and live ranges, once per program.
 
@@ -123,18 +123,21 @@ def make_static(
     classes = program.op_class
     constant_op = np.asarray(
         [
-            all(program.value_is_constant[v] for v in program.results(o))
-            and len(program.results(o)) > 0
-            for o in range(n_ops)
+            all(program.value_is_constant[result] for result in program.results(number))
+            and len(program.results(number)) > 0
+            for number in range(n_ops)
         ]
     )
     view = classes == p.VIEW
     # Loop counters and the like: a few scalars never reach memory.
     scalar = np.asarray(
         [
-            classes[o] == p.ELEMENTWISE
-            and all(len(program.dims(v)) == 0 for v in (*program.operands(o), *program.results(o)))
-            for o in range(n_ops)
+            classes[number] == p.ELEMENTWISE
+            and all(
+                len(program.dims(result)) == 0
+                for result in (*program.operands(number), *program.results(number))
+            )
+            for number in range(n_ops)
         ]
     )
     free = constant_op | view | scalar | np.isin(classes, (p.ARGUMENT, p.CONSTANT, p.CONTROL))
@@ -142,21 +145,21 @@ def make_static(
     root = np.arange(n_values)
     for op in range(program.n_arguments, n_ops):
         if view[op] and len(program.results(op)) == len(program.operands(op)):
-            for v, operand in zip(program.results(op), program.operands(op), strict=True):
-                root[v] = root[operand]
+            for result, operand in zip(program.results(op), program.operands(op), strict=True):
+                root[result] = root[operand]
         elif int(program.owner[op]) in unchanged:
-            for v in program.results(op):
-                root[v] = root[unchanged[int(program.owner[op])]]
-    fusion = fuse(program, t, root, free, STYLES[compiler])
+            for result in program.results(op):
+                root[result] = root[unchanged[int(program.owner[op])]]
+    fusion = fuse(program, tables, root, free, STYLES[compiler])
     if compiler == "tpu":
-        narrowed = bfloat16_factors(program, fusion, t.value_output)
+        narrowed = bfloat16_factors(program, fusion, tables.value_output)
     else:
         narrowed = no_factors(program)
     written, runs_at = fusion.written, fusion.runs_at
-    last_op = np.asarray([int(program.value_op[v]) for v in range(n_values)])
-    for v in range(n_values):
-        if t.value_output[v]:
-            last_op[root[v]] = n_ops
+    last_op = np.asarray([int(program.value_op[result]) for result in range(n_values)])
+    for result in range(n_values):
+        if tables.value_output[result]:
+            last_op[root[result]] = n_ops
     for op in range(program.n_arguments, n_ops):
         for operand in program.operands(op):
             for value in {operand, int(root[operand])}:
@@ -169,37 +172,47 @@ def make_static(
     in_place = (np.isin(classes, (p.ELEMENTWISE, p.CONTROL)) | (brings >= 0)) & (
         np.diff(program.result_ptr) > 0
     )
-    slices = ops_where(program.kind, "reads_part")
     facts = Facts(
-        OpFacts(
-            program.flops * program.trips,
-            np.asarray(peak_flops, dtype=np.float64) / narrowed.passes,
-            program.trips,
-            classes,
-            free,
-            slices,
-            brings,
-            fusion.starts,
-            fusion.soft,
-            *products(program),
+        op=OpFacts(
+            flops=program.flops * program.trips,
+            peak=np.asarray(peak_flops, dtype=np.float64) / narrowed.passes,
+            trips=program.trips,
+            op_class=classes,
+            free=free,
+            slices=ops_where(program.kind, "reads_part"),
+            brings=brings,
+            starts=fusion.starts,
+            cuts=fusion.soft,
+            **products(program)._asdict(),
         ),
-        UseFacts(reads, delivered, narrowed.sent),
-        ValueFacts(t.value_bytes * narrowed.kept, written, narrowed.moved),
-        root[program.use_value].astype(np.int32),
+        use=UseFacts(reads=reads, delivered=delivered, sent=narrowed.sent),
+        value=ValueFacts(
+            bytes=tables.value_bytes * narrowed.kept, written=written, moved=narrowed.moved
+        ),
+        root=root[program.use_value].astype(np.int32),
     )
-    return facts, _memory(program, t, written, last_op, runs_at, in_place, early=compiler == "tpu")
+    memory = _memory(
+        program=program,
+        tables=tables,
+        written=written,
+        last_op=last_op,
+        runs_at=runs_at,
+        in_place=in_place,
+        early=compiler == "tpu",
+    )
+    return facts, memory
 
 
 def _memory(
     program: p.Program,
-    t: Tables,
+    tables: Tables,
     written: np.ndarray,
     last_op: np.ndarray,
     runs_at: np.ndarray,
     in_place: np.ndarray,
-    *,
     early: bool,
 ) -> Memory:
+    """Live ranges in program order; ``early``: collectives are started as soon as they can be."""
     n_ops, n_arguments = program.n_ops, program.n_arguments
     value = np.flatnonzero(written)
     maker = program.value_op[value]
@@ -213,35 +226,37 @@ def _memory(
     at = np.where(inside, end, 0)
     heir = program.result_ptr[at].astype(np.int32)
     inside[inside] = in_place[at[inside]] & written[heir[inside]]
-    use_from = _brought_from(program, t) if early else t.use_op
+    use_from = _brought_from(program, tables) if early else tables.use_op
     uses, ops = np.arange(program.n_uses, dtype=np.int32), np.arange(n_ops, dtype=np.int32)
-    regions = [*program.regions, p.Region("", 0, 0, -1, 1.0, True)]
+    # One row more than there are regions, for ops outside all of them.
+    regions = program.regions
+    loop_ends = [region.end if region.kind == "loop" else 0 for region in regions]
     return Memory(
-        value.astype(np.int32),
-        start.astype(np.int32),
-        end.astype(np.int32),
-        np.where(inside, heir, -1).astype(np.int32),
-        np.arange(len(uses) + 1, dtype=np.int32),
-        uses,
-        uses,
-        ops,
-        np.arange(n_ops + 1, dtype=np.int32),
-        ops,
-        t.use_op,
-        t.use_value,
-        t.use_until,
-        use_from,
-        t.value_use_ptr,
-        t.value_use,
-        runs_at.astype(np.int32),
-        program.region,
-        np.asarray([r.parent for r in regions], np.int32),
-        np.asarray([r.begin for r in regions], np.int32),
-        np.asarray([r.end if r.kind == "loop" else 0 for r in regions], np.int32),
+        buffer_value=value.astype(np.int32),
+        buffer_start=start.astype(np.int32),
+        buffer_end=end.astype(np.int32),
+        buffer_heir=np.where(inside, heir, -1).astype(np.int32),
+        member_ptr=np.arange(len(uses) + 1, dtype=np.int32),
+        member=uses,
+        like_use=uses,
+        like_op=ops,
+        op_member_ptr=np.arange(n_ops + 1, dtype=np.int32),
+        op_member=ops,
+        use_op=tables.use_op,
+        use_value=tables.use_value,
+        use_until=tables.use_until,
+        use_from=use_from,
+        value_use_ptr=tables.value_use_ptr,
+        value_use=tables.value_use,
+        runs_at=runs_at.astype(np.int32),
+        region=program.region,
+        region_parent=np.asarray([*(region.parent for region in regions), -1], np.int32),
+        region_begin=np.asarray([*(region.begin for region in regions), 0], np.int32),
+        region_end=np.asarray([*loop_ends, 0], np.int32),
     )
 
 
-def _brought_from(program: p.Program, t: Tables) -> np.ndarray:
+def _brought_from(program: p.Program, tables: Tables) -> np.ndarray:
     """The matrix product before each use.
 
     A collective is started beside it, or later once its value and the loop are there.
@@ -254,8 +269,8 @@ def _brought_from(program: p.Program, t: Tables) -> np.ndarray:
     for region in program.regions:  # those inside others come later
         begin[region.begin : region.end] = region.begin
     begin = np.maximum(begin, program.n_arguments)
-    op = t.use_op
-    start = np.maximum(np.maximum(before[op], program.value_op[t.use_value]), begin[op])
+    op = tables.use_op
+    start = np.maximum(np.maximum(before[op], program.value_op[tables.use_value]), begin[op])
     return np.minimum(start, op).astype(np.int32)
 
 

@@ -137,9 +137,9 @@ def fold(program: Program, alike: Alike, whole: PriceInputs) -> PriceInputs:
         folded=True,
     )
     folded_facts = Facts(
-        OpFacts._make([a[lead] for a in facts.op]),
-        UseFacts._make([a[use] for a in facts.use]),
-        ValueFacts._make([a[value_lead] for a in facts.value]),
+        OpFacts._make([column[lead] for column in facts.op]),
+        UseFacts._make([column[use] for column in facts.use]),
+        ValueFacts._make([column[value_lead] for column in facts.value]),
         values.label[facts.root[use]],
     )
     # Each use is priced as the use at its place in the first op of its op's class.
@@ -192,17 +192,22 @@ def _sets(rows: Ragged, kept: np.ndarray) -> Ragged:
     return Ragged(row_starts(np.bincount(pairs // count, minlength=len(kept))), pairs % count)
 
 
-def _earlier(t: Tables, want: np.ndarray) -> Ragged:
+def _earlier(tables: Tables, want: np.ndarray) -> Ragged:
     """For each use, the wants of earlier uses that it may share a copy with.
 
     Those are uses of its own value before it; their wants are ascending.
     """
     length, data = _earlier_sets(
-        t.value_use_ptr, t.value_use, want, t.use_op, t.use_until, np.array(t.value_constant)
+        tables.value_use_ptr,
+        tables.value_use,
+        want,
+        tables.use_op,
+        tables.use_until,
+        np.array(tables.value_constant),
     )
     # The rows were worked out value by value.
-    place = np.empty(len(t.use_op), np.int64)
-    place[t.value_use] = np.arange(len(t.use_op))
+    place = np.empty(len(tables.use_op), np.int64)
+    place[tables.value_use] = np.arange(len(tables.use_op))
     return Ragged(row_starts(length), data).take(place)
 
 
@@ -217,38 +222,41 @@ def _earlier_sets(
 ) -> tuple[np.ndarray, np.ndarray]:
     length = np.zeros(value_use.shape[0], np.int64)
     data = np.empty(max(16, 2 * value_use.shape[0]), np.int64)
-    n = 0
-    for v in range(value_use_ptr.shape[0] - 1):
-        if constant[v]:
+    count = 0
+    for value in range(value_use_ptr.shape[0] - 1):
+        if constant[value]:
             continue
-        begin, end = value_use_ptr[v], value_use_ptr[v + 1]
+        begin, end = value_use_ptr[value], value_use_ptr[value + 1]
         # Distinct (want, until) so far, ascending by want
         seen = np.empty((end - begin, 2), np.int64)
         n_seen = 0
-        for k in range(begin, end):
-            use = value_use[k]
+        for place in range(begin, end):
+            use = value_use[place]
             last = -1
-            for j in range(n_seen):
-                if seen[j, 1] > use_op[use] and seen[j, 0] != last:
-                    last = seen[j, 0]
-                    if n == data.shape[0]:
-                        more = np.empty(2 * n, np.int64)
-                        copy_row(more[:n], data)
+            for known_want in range(n_seen):
+                if seen[known_want, 1] > use_op[use] and seen[known_want, 0] != last:
+                    last = seen[known_want, 0]
+                    if count == data.shape[0]:
+                        more = np.empty(2 * count, np.int64)
+                        copy_row(more[:count], data)
                         data = more
-                    data[n] = last
-                    n += 1
-                    length[k] += 1
+                    data[count] = last
+                    count += 1
+                    length[place] += 1
             at, known = n_seen, False
-            for j in range(n_seen):
-                if seen[j, 0] == want[use] and seen[j, 1] == use_until[use]:
+            for known_want in range(n_seen):
+                if seen[known_want, 0] == want[use] and seen[known_want, 1] == use_until[use]:
                     known = True
                     break
-                if seen[j, 0] > want[use]:
-                    at = j
+                if seen[known_want, 0] > want[use]:
+                    at = known_want
                     break
             if not known:
-                for j in range(n_seen, at, -1):
-                    seen[j, 0], seen[j, 1] = seen[j - 1, 0], seen[j - 1, 1]
+                for known_want in range(n_seen, at, -1):
+                    seen[known_want, 0], seen[known_want, 1] = (
+                        seen[known_want - 1, 0],
+                        seen[known_want - 1, 1],
+                    )
                 seen[at, 0], seen[at, 1] = want[use], use_until[use]
                 n_seen += 1
-    return length, data[:n]
+    return length, data[:count]

@@ -36,9 +36,9 @@ class Style(NamedTuple):
 
 
 STYLES = {
-    "tpu": Style(True, True, True),
-    "gpu": Style(True, False, False),
-    "cpu": Style(False, False, False),
+    "tpu": Style(recomputes=True, into_products=True, out_of_products=True),
+    "gpu": Style(recomputes=True, into_products=False, out_of_products=False),
+    "cpu": Style(recomputes=False, into_products=False, out_of_products=False),
 }
 
 
@@ -55,22 +55,24 @@ class Fusion(NamedTuple):
     consumers: list[set[int]]
 
 
-def fuse(program: p.Program, t: Tables, root: np.ndarray, free: np.ndarray, style: Style) -> Fusion:
+def fuse(
+    program: p.Program, tables: Tables, root: np.ndarray, free: np.ndarray, style: Style
+) -> Fusion:
     """Decide what is written.
 
     Args:
         program: the program.
-        t: its tables.
+        tables: its tables.
         root: [V] the value in whose memory a view is; itself for all others.
         free: [O] ops that cost nothing.
         style: what the compiler fuses.
     """
-    return _Fuser(program, t, root, free, style).run()
+    return _Fuser(program, tables, root, free, style).run()
 
 
 class _Fuser:
     def __init__(
-        self, program: p.Program, t: Tables, root: np.ndarray, free: np.ndarray, style: Style
+        self, program: p.Program, tables: Tables, root: np.ndarray, free: np.ndarray, style: Style
     ) -> None:
         self.program, self.style = program, style
         classes, n_ops = program.op_class, program.n_ops
@@ -79,8 +81,8 @@ class _Fuser:
         self.free: list[bool] = free.tolist()
         self.region: list[int] = program.region.tolist()
         self.constant: list[bool] = np.asarray(program.value_is_constant).tolist()
-        self.output: list[bool] = t.value_output.tolist()
-        self.bytes: list[float] = t.value_bytes.tolist()
+        self.output: list[bool] = tables.value_output.tolist()
+        self.bytes: list[float] = tables.value_bytes.tolist()
         self.maker: list[int] = program.value_op.tolist()
         self.operands: list[list[int]] = [program.operands(op) for op in range(n_ops)]
         self.results: list[list[int]] = [list(program.results(op)) for op in range(n_ops)]
@@ -94,7 +96,10 @@ class _Fuser:
         self.view: list[bool] = (classes == p.VIEW).tolist()
         self.elementwise: list[bool] = (classes == p.ELEMENTWISE).tolist()
         self.consumers = self._consumers()
-        self.written = [not c and self.root[v] == v for v, c in enumerate(self.constant)]
+        self.written = [
+            not is_constant and self.root[value] == value
+            for value, is_constant in enumerate(self.constant)
+        ]
         self.sources: dict[int, frozenset[int]] = {}  # of soft values that are not written
         self.ahead: dict[int, int] = {}  # the product that could be written as this soft value
 
@@ -103,16 +108,20 @@ class _Fuser:
 
         ``n_ops`` stands for being a result of the program.
         """
-        found: list[set[int]] = [set() for _ in self.root]
+        consumers: list[set[int]] = [set() for _ in self.root]
         for op in range(self.n_ops - 1, self.program.n_arguments - 1, -1):
             results, operands = self.results[op], self.operands[op]
             if self.view[op] and len(results) == len(operands):
-                for v, operand in zip(results, operands, strict=True):
-                    found[operand] |= found[v] if not self.output[v] else {*found[v], self.n_ops}
+                for value, operand in zip(results, operands, strict=True):
+                    consumers[operand] |= (
+                        consumers[value]
+                        if not self.output[value]
+                        else {*consumers[value], self.n_ops}
+                    )
             else:
                 for operand in operands:
-                    found[operand].add(op)
-        return found
+                    consumers[operand].add(op)
+        return consumers
 
     def run(self) -> Fusion:
         for op in range(self.program.n_arguments, self.n_ops):
@@ -124,63 +133,76 @@ class _Fuser:
             self._outputs(runs_at, starts)
         for op in range(self.n_ops - 1, self.program.n_arguments - 1, -1):
             if self._inside(op):
-                runs_at[op] = max(runs_at[c] for c in self.consumers[self.results[op][0]])
+                runs_at[op] = max(
+                    runs_at[consumer] for consumer in self.consumers[self.results[op][0]]
+                )
         return Fusion(
-            np.asarray(self.written, bool),
-            np.asarray(runs_at, np.int64),
-            self._reads(),
-            np.asarray(starts, bool),
-            np.asarray(self.soft, bool),
-            self.consumers,
+            written=np.asarray(self.written, bool),
+            runs_at=np.asarray(runs_at, np.int64),
+            reads=self._reads(),
+            starts=np.asarray(starts, bool),
+            soft=np.asarray(self.soft, bool),
+            consumers=self.consumers,
         )
 
     def _inside(self, op: int) -> bool:
         """Is this soft op computed inside others?"""
         if not self.soft[op] or self.free[op]:
             return False
-        v = self.results[op][0]
-        return not self.written[v] and not self.constant[v] and self.root[v] == v
+        value = self.results[op][0]
+        return not self.written[value] and not self.constant[value] and self.root[value] == value
 
-    def _decide(self, op: int, v: int) -> None:
-        consumers = self.consumers[v]
-        if self.constant[v] or self.root[v] != v or self.output[v] or not consumers:
+    def _decide(self, op: int, value: int) -> None:
+        consumers = self.consumers[value]
+        if self.constant[value] or self.root[value] != value or self.output[value] or not consumers:
             return
         if not all(
-            c < self.n_ops and self.takes[c] and self.region[c] == self.region[op]
-            for c in consumers
+            consumer < self.n_ops
+            and self.takes[consumer]
+            and self.region[consumer] == self.region[op]
+            for consumer in consumers
         ):
             return
-        found: set[int] = set()
+        sources: set[int] = set()
         for operand in self.operands[op]:
             source = self.root[operand]
             if self.written[source]:
-                found.add(source)
+                sources.add(source)
             else:
-                found |= self.sources.get(source, frozenset())
+                sources |= self.sources.get(source, frozenset())
         if self.style.out_of_products:
             ahead = self._ahead(op)
             if ahead >= 0:
-                if len(consumers) > 1 or any(self.product[c] for c in consumers):
+                if len(consumers) > 1 or any(self.product[consumer] for consumer in consumers):
                     return  # written on the way out of that product
-                self.ahead[v] = ahead
+                self.ahead[value] = ahead
         if len(consumers) > 1:
             last = max(consumers)
             # What is needed as long anyway costs nothing.
-            kept = sum(self.bytes[s] for s in found if self._alive(s) < last)
-            if not self.style.recomputes or len(found) > _MOST_SOURCES or kept > self.bytes[v]:
+            kept = sum(self.bytes[s] for s in sources if self._alive(s) < last)
+            if (
+                not self.style.recomputes
+                or len(sources) > _MOST_SOURCES
+                or kept > self.bytes[value]
+            ):
                 return
             # Nor may it move more: what each consumer would read, against one that reads it all,
             # writes and is read.
-            read = sum(self.bytes[s] for c in consumers for s in found - self._sources(c))
-            if read > sum(self.bytes[s] for s in found) + (1 + len(consumers)) * self.bytes[v]:
+            read = sum(
+                self.bytes[s] for consumer in consumers for s in sources - self._sources(consumer)
+            )
+            if (
+                read
+                > sum(self.bytes[s] for s in sources) + (1 + len(consumers)) * self.bytes[value]
+            ):
                 return
-        self.written[v] = False
-        self.sources[v] = frozenset(found)
+        self.written[value] = False
+        self.sources[value] = frozenset(sources)
 
     def _sources(self, op: int) -> set[int]:
         """What an op reads, as far as it is decided what is written."""
         roots = {self.root[operand] for operand in self.operands[op]}
-        return {s for root in roots for s in self.sources.get(root, (root,))}
+        return {source for root in roots for source in self.sources.get(root, (root,))}
 
     def _ahead(self, op: int) -> int:
         """The product that only this op looks at, -1 if there is none.
@@ -188,13 +210,18 @@ class _Fuser:
         Between them may be soft ops of one consumer each.
         """
         for operand in self.operands[op]:
-            v = self.root[operand]
-            near = self.region[self.maker[v]] == self.region[op]
-            if near and len(self.consumers[v]) == 1 and v == operand and not self.output[v]:
-                if self.product[self.maker[v]]:
-                    return v
-                if v in self.ahead:
-                    return self.ahead[v]
+            value = self.root[operand]
+            near = self.region[self.maker[value]] == self.region[op]
+            if (
+                near
+                and len(self.consumers[value]) == 1
+                and value == operand
+                and not self.output[value]
+            ):
+                if self.product[self.maker[value]]:
+                    return value
+                if value in self.ahead:
+                    return self.ahead[value]
         return -1
 
     def _alive(self, source: int) -> int:
@@ -209,12 +236,14 @@ class _Fuser:
         for op in range(self.n_ops - 1, self.program.n_arguments - 1, -1):
             if not self.product[op] or self.free[op]:
                 continue
-            (v,) = self.results[op]
-            here, at = v, op
+            (value,) = self.results[op]
+            current, at = value, op
             while (
-                len(self.consumers[here]) == 1 and not self.output[here] and self.root[here] == here
+                len(self.consumers[current]) == 1
+                and not self.output[current]
+                and self.root[current] == current
             ):
-                (at,) = self.consumers[here]
+                (at,) = self.consumers[current]
                 if (
                     at >= self.n_ops
                     or not self.soft[at]
@@ -223,14 +252,14 @@ class _Fuser:
                 ):
                     at = op
                     break
-                here = self.results[at][0]
-                if self.written[here]:
+                current = self.results[at][0]
+                if self.written[current]:
                     break
             else:
                 at = op
-            if at != op and at not in taken and self.bytes[here] >= 0.25 * self.bytes[v]:
+            if at != op and at not in taken and self.bytes[current] >= 0.25 * self.bytes[value]:
                 taken.add(at)
-                self.written[v] = False
+                self.written[value] = False
                 runs_at[op] = at
                 starts[at] = False
 
@@ -244,18 +273,18 @@ class _Fuser:
             waiting = [op]
             ops = {op}
             while waiting:
-                here = waiting.pop()
-                for i, operand in enumerate(self.operands[here]):
+                reader = waiting.pop()
+                for place, operand in enumerate(self.operands[reader]):
                     source = self.root[operand]
                     if self.written[source]:
                         # A kernel reads each source once, unless it is an op that goes through its
                         # operands by itself.
-                        if source not in seen or (here == op and not self.elementwise[op]):
-                            reads[first[here] + i] += 1.0
+                        if source not in seen or (reader == op and not self.elementwise[op]):
+                            reads[first[reader] + place] += 1.0
                         seen.add(source)
                     elif source in self.sources:
                         if self.product[op]:
-                            reads[first[here] + i] += 1.0  # about what it is made from
+                            reads[first[reader] + place] += 1.0  # about what it is made from
                         elif self.maker[source] not in ops:
                             ops.add(self.maker[source])
                             waiting.append(self.maker[source])

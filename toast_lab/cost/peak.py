@@ -14,7 +14,7 @@ ARGUMENT, TENSOR, COPY, WORK = "argument", "tensor", "copy", "work space"
 
 
 class Held(NamedTuple):
-    """One thing in memory at some op."""
+    """A tensor, a copy or work space in memory at some op."""
 
     #: ARGUMENT, TENSOR, COPY (brought by a collective for uses) or WORK (only while an op runs)
     what: str
@@ -50,16 +50,36 @@ def held_at(
             given_away = True
             continue
         maker = int(program.value_op[value])
-        what = ARGUMENT if maker < program.n_arguments else TENSOR
         held.append(
-            Held(what, program.value_name[value], maker, program.where(maker), float(size[value]))
+            Held(
+                what=ARGUMENT if maker < program.n_arguments else TENSOR,
+                value=program.value_name[value],
+                op=maker,
+                where=program.where(maker),
+                bytes=float(size[value]),
+            )
         )
     brought = np.flatnonzero(prices.copied == BROUGHT)
     for use in brought[(memory.use_from[brought] <= op) & (lives.last[brought] >= op)].tolist():
         user = int(memory.use_op[use])
-        name = program.value_name[int(memory.use_value[use])]
-        held.append(Held(COPY, name, user, program.where(user), float(prices.copy_bytes[use])))
+        held.append(
+            Held(
+                what=COPY,
+                value=program.value_name[int(memory.use_value[use])],
+                op=user,
+                where=program.where(user),
+                bytes=float(prices.copy_bytes[use]),
+            )
+        )
     needs = np.flatnonzero(prices.passing_bytes > 0)
     for at in needs[memory.runs_at[needs] == op].tolist():
-        held.append(Held(WORK, "", at, program.where(at), float(prices.passing_bytes[at])))
+        held.append(
+            Held(
+                what=WORK,
+                value="",
+                op=at,
+                where=program.where(at),
+                bytes=float(prices.passing_bytes[at]),
+            )
+        )
     return sorted((item for item in held if item.bytes > 0), key=lambda item: -item.bytes)

@@ -99,7 +99,9 @@ class Cost:
     def count(self, kind: str, axis: str | None = None) -> int:
         """Number of collectives of ``kind`` (over ``axis``)."""
         return sum(
-            1 for c in self.collectives if c.kind == kind and (axis is None or axis in c.axes)
+            1
+            for collective in self.collectives
+            if collective.kind == kind and (axis is None or axis in collective.axes)
         )
 
 
@@ -200,11 +202,12 @@ class Problem:
         return self.prices.folded(self.space.alike)
 
     # -- what if ----------------------------------------------------------------------------------
-    def pin(self, what: object, spec: object = None) -> Problem:
-        """This problem with one more thing that every plan has.
+    def pin(self, target: object, spec: object = None) -> Problem:
+        """This problem with one more requirement that every plan meets.
 
         Args:
-            what: an action as ``Plan.from_actions`` takes it, or the path of an argument or result.
+            target: an action as ``Plan.from_actions`` takes it, or the path of an argument or
+                result.
             spec: of the argument or result, one entry a dim: None (whole), an axis, several, or
                 ``"*"`` (open).
 
@@ -213,26 +216,26 @@ class Problem:
                 listed, with sizes.
         """
         return self._with(
-            read_all(self.analysis, self.mesh, [(what,) if spec is None else (what, spec)], [])
+            read_all(self.analysis, self.mesh, [(target,) if spec is None else (target, spec)], [])
         )
 
-    def forbid(self, what: object, axis: str | None = None) -> Problem:
-        """This problem with one more thing that no plan has.
+    def forbid(self, target: object, axis: str | None = None) -> Problem:
+        """This problem with one more action or cut that no plan may have.
 
         Args:
-            what: an action; without a resolution it is forbidden in all of them.  Or the path of an
-                argument or result.
+            target: an action, forbidden in all its resolutions unless it gives one; or the path
+                of an argument or result.
             axis: over which the argument or result may not be cut.
 
         Raises:
             InvalidProblem: as ``pin``.
         """
         return self._with(
-            read_all(self.analysis, self.mesh, [], [(what,) if axis is None else (what, axis)])
+            read_all(self.analysis, self.mesh, [], [(target,) if axis is None else (target, axis)])
         )
 
     def what_if(self, pins: Iterable[object] = (), forbids: Iterable[object] = ()) -> Problem:
-        """``pin`` and ``forbid`` of several things at once.
+        """``pin`` and ``forbid`` several at once.
 
         They take actions, and tuples (path, spec) or (path, axis).
 
@@ -346,31 +349,38 @@ class Pricer:
         hidden_s = self.problem.machine.overlap * (totals.time_s - totals.overlapped_s)
         program, mesh = self.problem.analysis.program, self.problem.mesh
         collectives, ops = [], []
-        s, each = totals.steps, totals.each
-        for i in range(totals.n_steps):
-            kind, op = int(s.kind[i]), int(s.op[i])
+        steps, each = totals.steps, totals.each
+        for row in range(totals.n_steps):
+            kind, op = int(steps.kind[row]), int(steps.op[row])
             if kind == COMPUTE:
-                if each.time_s[i] > 0 or each.flops[i] > 0:
-                    result = (
-                        program.value_name[program.results(op)[0]] if program.results(op) else ""
-                    )
-                    flops = float(each.flops[i])
-                    moved = float(each.bytes[i])
-                    time_s = float(each.time_s[i])
+                if each.time_s[row] > 0 or each.flops[row] > 0:
+                    results = program.results(op)
                     ops.append(
-                        OpRow(op, program.kind[op], result, program.where(op), flops, moved, time_s)
+                        OpRow(
+                            op=op,
+                            kind=program.kind[op],
+                            result=program.value_name[results[0]] if results else "",
+                            where=program.where(op),
+                            flops=float(each.flops[row]),
+                            moved_bytes=float(each.bytes[row]),
+                            time_s=float(each.time_s[row]),
+                        )
                     )
             elif kind != SLICE:
-                axes = tuple(a for j, a in enumerate(mesh.axes) if int(s.axes[i]) >> j & 1)
+                axes = tuple(
+                    axis
+                    for number, axis in enumerate(mesh.axes)
+                    if int(steps.axes[row]) >> number & 1
+                )
                 collectives.append(
                     CollectiveRow(
-                        STEP_KINDS[kind],
-                        axes,
-                        program.value_name[int(s.value[i])],
-                        op,
-                        program.where(op),
-                        float(each.bytes[i]),
-                        float(each.time_s[i]),
+                        kind=STEP_KINDS[kind],
+                        axes=axes,
+                        value=program.value_name[int(steps.value[row])],
+                        op=op,
+                        where=program.where(op),
+                        local_bytes=float(each.bytes[row]),
+                        time_s=float(each.time_s[row]),
                     )
                 )
         memory = self.problem.prices.inputs.memory

@@ -37,37 +37,36 @@ class Products(NamedTuple):
 
 def products(program: p.Program) -> Products:
     """Read them off the factors of each dot_general."""
-    n = program.n_ops
-    found = Products(
-        np.ones(n), np.ones(n), np.ones(n), np.zeros(n, np.int64), np.zeros(n, np.int64)
+    op_count = program.n_ops
+    shapes = Products(
+        rows=np.ones(op_count),
+        columns=np.ones(op_count),
+        depth=np.ones(op_count),
+        left=np.zeros(op_count, np.int64),
+        right=np.zeros(op_count, np.int64),
     )
     for op in np.flatnonzero(program.op_class == p.DOT).tolist():
-        first = int(program.use_ptr[op])
-        if int(program.use_ptr[op + 1]) - first != 2 or len(program.results(op)) != 1:
+        if len(program.uses(op)) != 2 or len(program.results(op)) != 1:
             continue
-        left, right = list(program.use_names(first)), list(program.use_names(first + 1))
+        left, right = (program.use_names(use) for use in program.uses(op))
         result = set(program.def_names(program.results(op)[0]))
         for own, other, sizes, roles in (
-            (left, set(right), found.rows, found.left),
-            (right, set(left), found.columns, found.right),
+            (left, set(right), shapes.rows, shapes.left),
+            (right, set(left), shapes.columns, shapes.right),
         ):
             packed = 0
             for dim, name in enumerate(own):
                 size = float(program.factor_size[name])
-                role = (
-                    BATCH
-                    if name in other and name in result
-                    else CONTRACTED
-                    if name in other
-                    else FREE
-                )
+                role = FREE
+                if name in other:
+                    role = BATCH if name in result else CONTRACTED
                 packed |= role << (ROLE_BITS * dim)
                 if role == FREE:
                     sizes[op] *= size
                 elif role == CONTRACTED and own is left:
-                    found.depth[op] *= size
+                    shapes.depth[op] *= size
             roles[op] = packed
-    return found
+    return shapes
 
 
 @compiled

@@ -350,7 +350,7 @@ def made_specs(plan: ShardingPlan) -> list[Spec]:
         # first.  Claiming the kept sharding instead has made XLA compute wrong numbers, and hides
         # that the op is computed otherwise.
         fits = all(
-            size % plan.mesh.ways(axes) == 0
+            plan.mesh.divides(size, axes)
             for size, axes in zip(program.dims(value), spec, strict=True)
         )
         computed = fits and not _computed_wrong(program, value, natural[value], spec, summed)

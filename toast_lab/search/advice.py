@@ -24,7 +24,7 @@ GIB = 2.0**30
 MOST_MESHES = 4  # each one takes about as long as making the problem did
 
 
-def what_would_fit(problem: Problem, plan: ShardingPlan, cost: Cost) -> str:
+def how_to_fit(problem: Problem, plan: ShardingPlan, cost: Cost) -> str:
     """A few sentences on a plan that is over the memory limit."""
     need, limit = cost.peak_bytes, cost.memory_limit_bytes
     text = (

@@ -42,7 +42,7 @@ def rewards(trace: Trace, row_count: int, length_penalty: float) -> np.ndarray:
 
 
 def priors(mean_reward: np.ndarray) -> np.ndarray:
-    """What an action counts for before it was tried in a place, 0 to 1; 1: nothing is known.
+    """The weight of an action not yet tried in a place, 0 to 1; 1: nothing is known of it.
 
     Args:
         mean_reward: [words] mean reward of the simulations that took the action, wherever; NaN:

@@ -20,7 +20,7 @@ from typing import Any, Generic
 from toast_lab import checks
 from toast_lab.cost.problem import Cost, Problem
 from toast_lab.prepare import prepare
-from toast_lab.search.advice import what_would_fit
+from toast_lab.search.advice import how_to_fit
 from toast_lab.search.limits import Budget, Status, Stop
 from toast_lab.search.methods import method_named
 from toast_lab.search.recorder import Progress, Recorder
@@ -29,7 +29,7 @@ from toast_lab.search.trace import Trace
 from toast_lab.sharding.plan import PlanT, ShardingPlan
 from toast_lab.sharding.space import Action
 
-#: What callers of a search and its methods share; each is told of in the file that it comes from.
+#: What callers of a search and its methods share; each is described where it is defined.
 __all__ = ["Budget", "Progress", "Recorder", "SearchResult", "Status", "Stop", "search"]
 
 
@@ -97,13 +97,19 @@ def search(
         InvalidProblem: unknown method, options that are unknown or wrong (all are listed), or a
             trace of another problem or method.
     """
-    trace = None if resume is None else reopened(problem, resume, method, seed, options)
+    trace = (
+        None
+        if resume is None
+        else reopened(problem, resume, method=method, seed=seed, options=options)
+    )
     about = {} if trace is None else trace.about
     seed = checks.seed(about.get("seed", 0) if seed is None else seed)
     options = {**about.get("options", {}), **options}
     chosen = method_named(method or about.get("method", "mcts")).of(options)
     prepare("price", cancel=cancel)
-    recorder = Recorder(problem, budget or Budget(), on_progress, cancel, trace)
+    recorder = Recorder(
+        problem, budget or Budget(), on_progress=on_progress, cancel=cancel, trace=trace
+    )
     try:
         recorder.start()
         # While these are compiled, the price of the start is there to be seen.
@@ -118,7 +124,7 @@ def search(
 def _result(
     recorder: Recorder, status: Status, asked: dict[str, Any]
 ) -> SearchResult[ShardingPlan]:
-    """What a search run that has ended came to; its trace is told of it too.
+    """The result of a search run that has ended; it is written into the trace as well.
 
     Args:
         recorder: of the run.
@@ -172,4 +178,4 @@ def _message(
         )
     evaluations = recorder.evaluations
     text = f"{sentence} {evaluations} distinct shardings priced in {elapsed_s:.2f} s."
-    return text if cost.fits else f"{text} {what_would_fit(problem, plan, cost)}"
+    return text if cost.fits else f"{text} {how_to_fit(problem, plan, cost)}"

@@ -17,7 +17,7 @@ Rank = tuple[float, ...]
 
 
 class Incumbent:
-    """The best plan so far; the trace is told of those that its actions do not give.
+    """The best plan so far; plans that no actions give are written into the trace.
 
     Attributes:
         quick: its price; None before anything was priced.

@@ -15,7 +15,7 @@
 
 From then on ``tl.search(problem, "coin", heads=0.2)`` works, ``toast-lab search --help`` and the
 explorer list it with its options, races and sweeps take it into their child processes, and a trace
-of it can be resumed.  The docstring's first line is what people are told of the method.
+of it can be resumed.  The first line of its docstring describes the method to users.
 
 This module imports no method's code before it runs: ``--help`` has to be quick.  Start reading at
 ``Method``; TOAST's own is ``Mcts``.
@@ -122,7 +122,7 @@ class Method(abc.ABC):
 
     @classmethod
     def unknown(cls, names: Iterable[str]) -> str:
-        """A sentence on the names that are no options of the method, empty if all are."""
+        """A sentence on names that the method has no option of, empty if it has all."""
         options = cls.options()
         strange = [f"{name}{did_you_mean(name, options)}" for name in names if name not in options]
         if not strange:
@@ -233,7 +233,7 @@ def _min_names() -> Any:
 class Mcts(Method):
     """Monte-Carlo tree search over colours, sides of conflicts and mesh axes: the method of TOAST.
 
-    Options follow the paper where it has them; ``search/mcts`` tells of the others.
+    Options follow the paper where it has them; ``search/mcts`` explains the others.
     """
 
     name = "mcts"
@@ -322,7 +322,7 @@ class Automap(Method):
 class Alpa(Method):
     """An integer program over the ways to split each op, with the costs of resharding between them.
 
-    Options limit its size and the effort of HiGHS; ``search/alpa`` tells of them.
+    Options limit its size and the effort of HiGHS; ``search/alpa`` explains them.
     """
 
     name = "alpa"

@@ -24,7 +24,7 @@ KINDS = (bool, int, float, str)
 
 @dataclasses.dataclass(frozen=True)
 class _Rule:
-    """What a field says of its option beside the default."""
+    """The metadata of a field: all of its option but the default."""
 
     description: str
     at_least: float | None
@@ -131,7 +131,7 @@ def options_of(cls: type) -> Mapping[str, Option]:
     """The options of a dataclass by name, in the order of its fields.
 
     Raises:
-        TypeError: a field was not made by ``option``, so that nobody could describe it.
+        TypeError: a field was not made by ``option``, so that it has no description.
     """
     hints = typing.get_type_hints(cls)
     options = {}

@@ -40,9 +40,8 @@ class Row(NamedTuple):
     elapsed_s: float
     own_best_s: float | None  #: from the start of the search to its last improvement
     close_s: float | None  #: to a plan within 1% of the best of any method; None: never
-    gap: (
-        float | None
-    )  #: score over the largest bound that any method proved, less one; None: no bound
+    #: score over the largest bound that any method proved, less one; None: no bound
+    gap: float | None
     actions: tuple[str, ...]
     message: str
 

@@ -1,4 +1,4 @@
-"""What a method is given to search with: it prices, remembers, writes the trace and stops in time.
+"""The recorder that a method searches with: it prices, keeps the best and writes the trace.
 
 ``Recorder`` puts together what each has a file of its own: the clock and the budget (``limits``),
 prices (``ledger``), the best plan so far (``incumbent``) and the trace.  Start reading there.

@@ -3,7 +3,7 @@
 ``reopened`` gives the trace to go on from, or says all that speaks against it.  ``trace_check``
 tells whether a trace holds together; here it is compared with the problem: the best plan can be
 carried out, keeps to the pins and costs what the trace says, and so does every simulation by its
-own numbers.  What a method keeps besides it judges itself (``Method.memory_offenders``).
+own numbers.  Each method checks its own part of the trace (``Method.memory_offenders``).
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def reopened(
         options: that must not differ from those of the trace.
 
     Raises:
-        InvalidProblem: the file is no trace, or it is of another problem, method, seed or options.
+        InvalidProblem: the file is not a trace, or is one of another problem, method, seed or
+            options.
     """
     options = options or {}
     trace = resume.copy() if isinstance(resume, Trace) else Trace.load(resume)
@@ -108,7 +109,7 @@ def _differences(
     seed: int | None,
     options: Mapping[str, Any],
 ) -> list[str]:
-    """What a trace says otherwise than it is asked for."""
+    """Where a trace differs from what is asked for."""
     asked: dict[str, Any] = about_problem(problem)
     asked |= {"method": method} if method else {}
     asked |= {"seed": seed} if seed is not None else {}
@@ -137,7 +138,7 @@ def _refuse(title: str, wrong: Iterable[str]) -> None:
 
 
 def about_offenders(trace: Trace) -> Iterator[str]:
-    """What a trace would have to say of its search and does not."""
+    """Facts of its search that a trace lacks."""
     if missing := [name for name in _NEEDED if name not in trace.about]:
         yield f"it lacks about.{', about.'.join(missing)}"
     elif trace.about["method"] not in METHODS:
@@ -159,7 +160,7 @@ def offenders(problem: Problem, trace: Trace, method: Method) -> Iterator[str]:
         )
         return
     wrong = [*_best_plan(problem, trace), *_prices(problem, trace)]
-    # A plan asked for by hand is the best whatever its price.
+    # A plan given by hand is the result whatever its price.
     if not wrong and not method.by_hand:
         wrong += _best_price(problem, trace)
     if not wrong:

@@ -63,7 +63,7 @@ class BestPlan(NamedTuple):
 
 
 class PlanSender:
-    """In a child: tells of best plans that actions do not give, so that they outlive it."""
+    """In a child: sends best plans that actions do not give, so that they outlive it."""
 
     def __init__(self, send: Callable[[Any], None]) -> None:
         self.send = send
@@ -94,7 +94,7 @@ class PlanSender:
 def last_plan(
     problem: Problem, points: Sequence[Point], kept: BestPlan | None
 ) -> ShardingPlan | None:
-    """The best plan that a process which died had told of: by its actions, or as it was sent."""
+    """The best plan reported by a process that died: from its actions, or as it was sent."""
     if kept is not None and (not points or kept.simulation >= points[-1].simulation):
         return kept.plan(problem)
     for point in reversed(points):
@@ -176,9 +176,9 @@ def search_in_child(
             pickle.dumps(problem),
             method,
             reference(METHODS[method]),
-            seed,
-            budget,
-            dict(options or {}),
+            seed=seed,
+            budget=budget,
+            options=dict(options or {}),
             time_limit_s=time_limit_s,
             on_event=on_event,
             cancel=cancel,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -21,6 +21,7 @@ import numpy as np
 from toast_lab.errors import InvalidProblem, join_offenders
 from toast_lab.files import whole_file
 from toast_lab.search import trace_check, trace_file
+from toast_lab.search.trace_columns import TraceColumns
 
 FORMAT = 1
 PARTS = ("row", "action", "passed", "node")  #: columns of a trace
@@ -60,46 +61,6 @@ class Node(NamedTuple):
     value: float  #: mean reward of the trajectories through it
     best_score: float  #: lowest C(s) of the trajectories through it
     score: float | None  #: price of the state itself, if it was evaluated
-
-
-class Columns:
-    """Named arrays of one length that grow together; ``array[name][:n]`` is what is filled."""
-
-    def __init__(self, **dtypes: Any) -> None:
-        self.array = {name: np.zeros(64, dtype) for name, dtype in dtypes.items()}
-        self.n = 0
-
-    @property
-    def capacity(self) -> int:
-        """Rows that there is room for."""
-        return len(next(iter(self.array.values())))
-
-    def reserve(self, more: int) -> None:
-        """Make room for ``more`` further rows."""
-        if self.n + more > self.capacity:
-            size = max(self.n + more, 2 * self.capacity)
-            for name, old in self.array.items():
-                self.array[name] = np.zeros(size, old.dtype)
-                self.array[name][: self.n] = old[: self.n]
-
-    def append(self, **row: Any) -> int:
-        """Add one row; gives its number."""
-        self.reserve(1)
-        for name, value in row.items():
-            self.array[name][self.n] = value
-        self.n += 1
-        return self.n - 1
-
-    def extend(self, rows: Mapping[str, np.ndarray]) -> None:
-        """Add many rows, given as one array a column."""
-        more = len(next(iter(rows.values())))
-        self.reserve(more)
-        for name, values in rows.items():
-            self.array[name][self.n : self.n + more] = values
-        self.n += more
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self.array[name][: self.n]
 
 
 class Simulations(Sequence[Simulation]):
@@ -159,7 +120,7 @@ class Nodes(Sequence[Node]):
         return map(self._trace.node_at, range(len(self)))
 
 
-class Trace:
+class Trace(TraceColumns):
     """Everything a search did.
 
     Attributes:
@@ -174,33 +135,7 @@ class Trace:
     """
 
     def __init__(self, vocabulary: Iterable[str] = ()) -> None:
-        self.vocabulary: list[str] = []
-        self._word: dict[str, int] = {}
-        for text in vocabulary:
-            self.word(text)
-        self.row = Columns(
-            round="i4",
-            elapsed_s="f8",
-            score="f8",
-            time_s="f8",
-            peak_bytes="f8",
-            fits="?",
-            best="i8",
-            action_end="i8",
-            node_end="i8",
-        )
-        self.action = Columns(word="i4")
-        self.passed = Columns(node="i4")
-        self.node = Columns(
-            parent="i4",
-            word="i4",
-            depth="i4",
-            key="u8",
-            visits="i8",
-            value="f8",
-            best_score="f8",
-            score="f8",
-        )
+        super().__init__(vocabulary)
         self.about: dict[str, Any] = {}
         self.best_op_factor: np.ndarray | None = None
         self.best_value_dim: np.ndarray | None = None
@@ -273,14 +208,6 @@ class Trace:
         return int(self.row.array[column][index - 1]) if index else 0
 
     # -- writing ----------------------------------------------------------------------------------
-    def word(self, text: str) -> int:
-        """Number of an action's text in the vocabulary."""
-        number = self._word.get(text)
-        if number is None:
-            number = self._word[text] = len(self.vocabulary)
-            self.vocabulary.append(text)
-        return number
-
     def add_simulation(self, words: Sequence[int], nodes: Sequence[int], **row: Any) -> int:
         """Write one simulation; gives its number, counted from 0.
 
@@ -344,8 +271,8 @@ class Trace:
         """Read a trace back.
 
         Raises:
-            InvalidProblem: the file is no trace, is damaged, or has numbers that are out of range
-                or point outside; all of them are listed.
+            InvalidProblem: the file is not a trace, is damaged, or has numbers that are out of
+                range or point outside; all of them are listed.
         """
         try:
             header, arrays = trace_file.read(path)
@@ -362,8 +289,8 @@ class Trace:
         parts = {part: getattr(trace, part) for part in PARTS}
         expected = {
             f"{part}.{name}": array.dtype
-            for part, c in parts.items()
-            for name, array in c.array.items()
+            for part, part_columns in parts.items()
+            for name, array in part_columns.array.items()
         }
         about = header.get("about")
         wrong = [] if isinstance(about, dict) else ["about must be an object"]
@@ -379,9 +306,9 @@ class Trace:
             trace.best_op_factor = arrays.get("best.op_axis")
             trace.best_value_dim = arrays.get("best.value_axis")
             trace.memory = {
-                k.removeprefix("memory."): array
-                for k, array in arrays.items()
-                if k.startswith("memory.")
+                array_name.removeprefix("memory."): array
+                for array_name, array in arrays.items()
+                if array_name.startswith("memory.")
             }
             wrong += trace_check.offenders(trace)
         if wrong:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from toast_lab import checks
+from toast_lab.search.trace_columns import TraceColumns
 
 MOST_NODES = 2**31 - 1  #: numbers of nodes, words and simulations are kept in 32 bits
 CLOSE = 1e-9  #: relative; the same formula on the same numbers
@@ -20,18 +21,8 @@ NEAR = 1e-6  #: relative; the same price, added up in another order
 _REWARD = 1e6  # rewards are logarithms and small penalties; no search comes near
 
 
-class Tables(Protocol):
-    """The tables of a ``Trace``, of which each column is an array."""
-
-    vocabulary: Any
-    row: Any
-    action: Any
-    passed: Any
-    node: Any
-
-
 def about_offenders(about: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with what a trace says of its search; missing fields are let pass."""
+    """What is wrong with the facts of its search in a trace; missing ones are accepted."""
     for key, wrong in _ABOUT.items():
         if key in about and (text := wrong(about[key])):
             yield f"about.{key} {text}"
@@ -84,7 +75,7 @@ def text_offenders(vocabulary: Any, best_actions: Any) -> Iterator[str]:
             yield f"vocabulary has {len(texts) - len(set(texts))} texts twice"
 
 
-def offenders(trace: Tables) -> Iterator[str]:
+def offenders(trace: TraceColumns) -> Iterator[str]:
     """Every number of a trace that is out of its range or points outside, a sentence each."""
     row, node, words = trace.row, trace.node, len(trace.vocabulary)
     for name, end, part in (
@@ -122,7 +113,7 @@ def offenders(trace: Tables) -> Iterator[str]:
     yield from _best_offenders(trace)
 
 
-def _tree_offenders(trace: Tables) -> Iterator[str]:
+def _tree_offenders(trace: TraceColumns) -> Iterator[str]:
     """The root comes first, every other node after its parent."""
     node = trace.node
     if not node.n:
@@ -141,7 +132,7 @@ def _tree_offenders(trace: Tables) -> Iterator[str]:
         yield f"node.depth is out of range, {bad}"
 
 
-def _best_offenders(trace: Tables) -> Iterator[str]:
+def _best_offenders(trace: TraceColumns) -> Iterator[str]:
     """``row.best`` follows from the rows: what fits before what does not, then the lower score."""
     row = trace.row
     best = row["best"]

@@ -28,14 +28,14 @@ _START_BYTES = 12_000  # of an array's part: its own header is never longer
 
 
 class Damaged(ValueError):
-    """What is wrong with a file, for whoever knows its name."""
+    """What is wrong with a file, without its name, which the caller adds."""
 
 
 def read(path: str | os.PathLike[str]) -> tuple[Any, dict[str, np.ndarray]]:
     """(JSON header, arrays by name) of a file, its checksum verified if it has one.
 
     Raises:
-        Damaged: it is no such file, was cut off or changed, or unpacks to too much.
+        Damaged: it is not such a file, was cut off or changed, or unpacks to too much.
         OSError: it cannot be opened.
     """
     with Path(path).open("rb") as handle:

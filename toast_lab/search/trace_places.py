@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab.search.confidence import DEFAULTS, rewards
-from toast_lab.search.trace import Columns, Trace
+from toast_lab.search.trace import Trace
+from toast_lab.search.trace_columns import Columns
 
 
 class Tally(NamedTuple):
@@ -25,9 +26,8 @@ class Tally(NamedTuple):
     ended: np.ndarray  #: int64, those that ended in the place itself
     mean_score: np.ndarray  #: mean C(s) of the visits; NaN where there is none
     best_score: np.ndarray  #: lowest C(s) of the visits; inf where there is none
-    mean_reward: (
-        np.ndarray
-    )  #: mean reward (see ``confidence``) of the visits; NaN where there is none
+    #: mean reward (see ``confidence``) of the visits; NaN where there is none
+    mean_reward: np.ndarray
     best_reward: np.ndarray  #: highest reward of the visits; -inf where there is none
 
 

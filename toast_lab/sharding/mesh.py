@@ -30,14 +30,14 @@ class Mesh:
         if len(self.axes) > 8:
             wrong.append(f"{len(self.axes)} axes, at most 8")
         wrong += [
-            f"axis name {a!r} is not an identifier"
-            for a in self.axes
-            if not re.fullmatch(r"[A-Za-z_]\w*", a)
+            f"axis name {axis!r} is not an identifier"
+            for axis in self.axes
+            if not re.fullmatch(r"[A-Za-z_]\w*", axis)
         ]
         wrong += [
-            f"axis {a} has size {s}, must be a whole number above 0"
-            for a, s in zip(self.axes, self.sizes, strict=False)
-            if s < 1
+            f"axis {axis} has size {size}, must be a whole number above 0"
+            for axis, size in zip(self.axes, self.sizes, strict=False)
+            if size < 1
         ]
         if not wrong and self.n_devices > MOST_DEVICES:
             wrong.append(f"{self.n_devices:.3g} devices, at most {MOST_DEVICES}")
@@ -57,14 +57,18 @@ class Mesh:
 
     def ways(self, axes: Iterable[str]) -> int:
         """Into how many pieces these axes together cut something."""
-        return math.prod(self.size(a) for a in axes)
+        return math.prod(self.size(axis) for axis in axes)
+
+    def divides(self, size: int, axes: Iterable[str]) -> bool:
+        """Do these axes together cut ``size`` into equal pieces?"""
+        return size % self.ways(axes) == 0
 
     def array(self) -> np.ndarray:
         """Axis sizes, int64."""
         return np.asarray(self.sizes, dtype=np.int64)
 
     def __str__(self) -> str:
-        return ",".join(f"{a}={s}" for a, s in zip(self.axes, self.sizes, strict=True))
+        return ",".join(f"{axis}={size}" for axis, size in zip(self.axes, self.sizes, strict=True))
 
 
 def make_mesh(mesh: Mesh | Mapping[str, int] | str) -> Mesh:
@@ -76,8 +80,8 @@ def make_mesh(mesh: Mesh | Mapping[str, int] | str) -> Mesh:
         return mesh
     if isinstance(mesh, Mapping):
         bad = [
-            f"{a}={s!r}"
-            for a, s in mesh.items()
+            f"{axis}={s!r}"
+            for axis, s in mesh.items()
             if isinstance(s, bool) or not isinstance(s, int | np.integer)
         ]
         if bad:
@@ -88,7 +92,7 @@ def make_mesh(mesh: Mesh | Mapping[str, int] | str) -> Mesh:
     text = mesh.strip()
     if re.fullmatch(r"[0-9]{1,12}(x[0-9]{1,12})*", text):
         sizes = tuple(int(s) for s in text.split("x"))
-        names = ("data", "model", *(f"axis{i}" for i in range(2, len(sizes))))
+        names = ("data", "model", *(f"axis{number}" for number in range(2, len(sizes))))
         return Mesh(names[: len(sizes)], sizes)
     parts = [part.partition("=") for part in text.split(",") if part.strip()]
     if not parts or any(

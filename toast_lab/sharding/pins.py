@@ -2,8 +2,8 @@
 
     problem.pin(("batch", "data")).pin("params['w']", (None, "model")).forbid(("sequence", "model"))
 
-Whatever is asked for comes down to two things, which say the same of every plan, made of actions or
-not:
+Whatever is asked for comes down to two kinds of rules, which hold for every plan, whether it is
+made of actions or not:
 
 * *fixed* entries of the plan's arrays: this op is split along this name on this axis, this value is
   cut in this dim;
@@ -59,64 +59,74 @@ class Pins:
     @property
     def texts(self) -> list[str]:
         """Every wish in words, in the order given."""
-        return [w.text for w in self.wishes]
+        return [wish.text for wish in self.wishes]
 
     @property
     def actions(self) -> tuple[Action, ...]:
         """The pinned actions."""
-        return tuple(w.action for w in self.wishes if isinstance(w, ActionWish) and w.pinned)
+        return tuple(
+            wish.action for wish in self.wishes if isinstance(wish, ActionWish) and wish.pinned
+        )
 
     def sharded_values(self) -> list[tuple[int, int]]:
         """(value, mesh axis) of every sharding that was pinned by itself, and not by an action."""
-        return [(w.value, a) for w in self.wishes if isinstance(w, ValueWish) for a, _ in w.dims]
+        return [
+            (wish.value, axis)
+            for wish in self.wishes
+            if isinstance(wish, ValueWish)
+            for axis, _ in wish.dims
+        ]
 
     def action_texts(self, space: Space) -> tuple[str, ...]:
         """The pinned actions as a plan names its actions."""
-        return tuple(space.text(a) for a in self.actions)
+        return tuple(space.text(action) for action in self.actions)
 
     def broken(self, op_factor: np.ndarray, value_dim: np.ndarray) -> list[str]:
         """Every place where a plan, given by its arrays, does not keep to the pins.
 
         It is empty if the plan does.
         """
-        program, axes, found = self.program, self.mesh.axes, []
-        for op, a in np.argwhere((self.op_fixed >= 0) & (self.op_fixed != op_factor)).tolist():
-            wanted, there = int(self.op_fixed[op, a]), int(op_factor[op, a])
-            found.append(
+        program, axes, offences = self.program, self.mesh.axes, []
+        for op, axis in np.argwhere((self.op_fixed >= 0) & (self.op_fixed != op_factor)).tolist():
+            wanted, given = int(self.op_fixed[op, axis]), int(op_factor[op, axis])
+            offences.append(
                 f"{program.kind[op]} ({program.where(op)}): split along "
-                f"{_name(program, op, there)} over {axes[a]}, "
+                f"{_name(program, op, given)} over {axes[axis]}, "
                 f"pinned to {_name(program, op, wanted)}"
             )
-        for v, a in np.argwhere((self.value_fixed >= 0) & (self.value_fixed != value_dim)).tolist():
-            there = int(value_dim[v, a])
-            found.append(
-                f"{program.value_name[v]}: {axes[a]} cuts "
-                f"{f'dim {there}' if there >= 0 else 'nothing'}, pinned to dim "
-                f"{int(self.value_fixed[v, a])}"
+        for value, axis in np.argwhere(
+            (self.value_fixed >= 0) & (self.value_fixed != value_dim)
+        ).tolist():
+            given = int(value_dim[value, axis])
+            offences.append(
+                f"{program.value_name[value]}: {axes[axis]} cuts "
+                f"{f'dim {given}' if given >= 0 else 'nothing'}, pinned to dim "
+                f"{int(self.value_fixed[value, axis])}"
             )
         ops, cut = np.nonzero(op_factor >= 0)
-        for i in np.flatnonzero(self.name_closed[op_factor[ops, cut], cut]).tolist():
-            op, a = int(ops[i]), int(cut[i])
-            name = _name(program, op, int(op_factor[op, a]))
-            found.append(
+        for entry in np.flatnonzero(self.name_closed[op_factor[ops, cut], cut]).tolist():
+            op, axis = int(ops[entry]), int(cut[entry])
+            name = _name(program, op, int(op_factor[op, axis]))
+            offences.append(
                 f"{program.kind[op]} ({program.where(op)}): split along {name} over "
-                f"{axes[a]}, not allowed"
+                f"{axes[axis]}, not allowed"
             )
         values, cut = np.nonzero(value_dim >= 0)
         rows = program.shape_ptr[values] + value_dim[values, cut]
-        for i in np.flatnonzero(self.dim_closed[rows, cut]).tolist():
-            v, a = int(values[i]), int(cut[i])
-            found.append(
-                f"{program.value_name[v]}: {axes[a]} cuts dim {int(value_dim[v, a])}, not allowed"
+        for entry in np.flatnonzero(self.dim_closed[rows, cut]).tolist():
+            value, axis = int(values[entry]), int(cut[entry])
+            offences.append(
+                f"{program.value_name[value]}: {axes[axis]} cuts dim "
+                f"{int(value_dim[value, axis])}, not allowed"
             )
-        return found
+        return offences
 
     def check(self, op_factor: np.ndarray, value_dim: np.ndarray) -> None:
         """Raise InvalidPlan listing every place where a plan does not keep to the pins."""
-        found = self.broken(op_factor, value_dim)
-        if found:
+        offences = self.broken(op_factor, value_dim)
+        if offences:
             raise InvalidPlan(
-                f"this plan does not keep to {', '.join(self.texts)}:\n{join_offenders(found)}"
+                f"this plan does not keep to {', '.join(self.texts)}:\n{join_offenders(offences)}"
             )
 
     def narrowed(self, space: Space) -> Space:
@@ -162,30 +172,42 @@ def make_pins(space: Space, wishes: Sequence[Wish], notes: Sequence[str] = ()) -
             divide; all are listed, with sizes.
     """
     program, mesh = space.analysis.program, space.mesh
-    made = _Made(space)
-    said: dict[str, int] = {}
+    draft = _PinDraft(space)
+    times_asked: dict[str, int] = {}
     for wish in wishes:
-        said[wish.text] = said.get(wish.text, 0) + 1
-    made.wrong += [f"{text}: asked for {count} times" for text, count in said.items() if count > 1]
+        times_asked[wish.text] = times_asked.get(wish.text, 0) + 1
+    draft.wrong += [
+        f"{text}: asked for {count} times" for text, count in times_asked.items() if count > 1
+    ]
     for wish in dict.fromkeys(wishes):
         if isinstance(wish, ValueWish):
-            made.value(wish)
+            draft.value(wish)
         elif not wish.pinned:
-            made.forbid(wish)
-    made.take(list(dict.fromkeys(w for w in wishes if isinstance(w, ActionWish) and w.pinned)))
-    made.divide()
-    if made.wrong:
+            draft.forbid(wish)
+    draft.take(
+        list(dict.fromkeys(each for each in wishes if isinstance(each, ActionWish) and each.pinned))
+    )
+    draft.divide()
+    if draft.wrong:
         raise InvalidProblem(
             "these pins contradict each other or cannot be carried out:\n"
-            + join_offenders(dict.fromkeys(made.wrong))
+            + join_offenders(dict.fromkeys(draft.wrong))
         )
-    arrays = made.op_fixed, made.value_fixed, made.name_closed, made.dim_closed
-    for array in arrays:
+    for array in (draft.op_fixed, draft.value_fixed, draft.name_closed, draft.dim_closed):
         array.flags.writeable = False
-    return Pins(program, mesh, tuple(wishes), *arrays, tuple(notes))
+    return Pins(
+        program=program,
+        mesh=mesh,
+        wishes=tuple(wishes),
+        op_fixed=draft.op_fixed,
+        value_fixed=draft.value_fixed,
+        name_closed=draft.name_closed,
+        dim_closed=draft.dim_closed,
+        notes=tuple(notes),
+    )
 
 
-class _Made:
+class _PinDraft:
     """The arrays of ``Pins`` as they come about, who asked for what, and what is wrong."""
 
     def __init__(self, space: Space) -> None:
@@ -201,38 +223,43 @@ class _Made:
 
     def value(self, wish: ValueWish) -> None:
         """Fix and close what the wish for a value says."""
-        program, v = self.program, wish.value
-        first, op = int(program.shape_ptr[v]), int(program.value_op[v])
-        names = program.def_names(v)
+        program, value = self.program, wish.value
+        first, op = int(program.shape_ptr[value]), int(program.value_op[value])
+        names = program.def_names(value)
         shardable = self.space.analysis.names.shardable
-        for a, d in wish.dims:
-            before = self.why.get(("fixed", v, a))
-            if before is not None and self.value_fixed[v, a] != d:
-                self._clash(wish.text, f"puts {self._dim(v, d)} over {self._axis(a)}", before)
-                continue
-            self.value_fixed[v, a] = d
-            self.why["fixed", v, a] = wish.text
-            if wish.op_too and shardable[names[d]]:
-                self.op_fixed[op, a] = names[d]
-        for a, d in wish.closed:
-            self._close("dim", first + d, a, wish.text)
-            if wish.op_too:
-                self._close("name", names[d], a, wish.text)
-        for a, d in [*wish.dims, *wish.closed]:
-            fixed, closed = int(self.value_fixed[v, a]), self.why.get(("dim", first + d, a))
-            if fixed == d and closed is not None and closed != self.why["fixed", v, a]:
+        for axis, dim in wish.dims:
+            before = self.why.get(("fixed", value, axis))
+            if before is not None and self.value_fixed[value, axis] != dim:
                 self._clash(
-                    self.why["fixed", v, a], f"puts {self._dim(v, d)} over {self._axis(a)}", closed
+                    wish.text, f"puts {self._dim(value, dim)} over {self._axis(axis)}", before
+                )
+                continue
+            self.value_fixed[value, axis] = dim
+            self.why["fixed", value, axis] = wish.text
+            if wish.op_too and shardable[names[dim]]:
+                self.op_fixed[op, axis] = names[dim]
+        for axis, dim in wish.closed:
+            self._close("dim", first + dim, axis, wish.text)
+            if wish.op_too:
+                self._close("name", names[dim], axis, wish.text)
+        for axis, dim in [*wish.dims, *wish.closed]:
+            fixed = int(self.value_fixed[value, axis])
+            closed = self.why.get(("dim", first + dim, axis))
+            if fixed == dim and closed is not None and closed != self.why["fixed", value, axis]:
+                self._clash(
+                    self.why["fixed", value, axis],
+                    f"puts {self._dim(value, dim)} over {self._axis(axis)}",
+                    closed,
                 )
 
-    def _close(self, what: str, row: int, a: int, text: str) -> None:
-        (self.dim_closed if what == "dim" else self.name_closed)[row, a] = True
-        self.why.setdefault((what, row, a), text)
+    def _close(self, kind: str, row: int, axis: int, text: str) -> None:
+        (self.dim_closed if kind == "dim" else self.name_closed)[row, axis] = True
+        self.why.setdefault((kind, row, axis), text)
 
     def forbid(self, wish: ActionWish) -> None:
         """Close the names and dims of a forbidden action."""
         analysis, program, action = self.space.analysis, self.program, wish.action
-        a = action.axis
+        axis = action.axis
         if wish.every_side:
             own = analysis.group[analysis.colour] == action.group
             names, rows = np.flatnonzero(own), np.flatnonzero(own[program.def_dim_factor])
@@ -246,15 +273,15 @@ class _Made:
             dims = self.space.value_effects
             rows = self._sides(move, dims._replace(cut=program.shape_ptr[dims.target] + dims.cut))
         for row in names.tolist():
-            self._close("name", row, a, wish.text)
+            self._close("name", row, axis, wish.text)
         for row in rows.tolist():
-            self._close("dim", row, a, wish.text)
-            v = int(program.dim_value[row])
-            d = row - int(program.shape_ptr[v])
-            if self.value_fixed[v, a] == d:
+            self._close("dim", row, axis, wish.text)
+            value = int(program.dim_value[row])
+            dim = row - int(program.shape_ptr[value])
+            if self.value_fixed[value, axis] == dim:
                 self._clash(
-                    self.why["fixed", v, a],
-                    f"puts {self._dim(v, d)} over {self._axis(a)}",
+                    self.why["fixed", value, axis],
+                    f"puts {self._dim(value, dim)} over {self._axis(axis)}",
                     wish.text,
                 )
 
@@ -280,59 +307,60 @@ class _Made:
             if not changed:
                 self.wrong.append(no_effect(self.space, wish.action).replace("action ", "pin ", 1))
                 continue
-            new_ops, new_values, a = state.op_factor, state.value_dim, wish.action.axis
+            new_ops, new_values, axis = state.op_factor, state.value_dim, wish.action.axis
             clashes: dict[str, list[str]] = {}
-            for v in np.flatnonzero(new_values[:, a] != values[:, a]).tolist():
-                d = int(new_values[v, a])
-                fixed = int(self.value_fixed[v, a])
-                against = self.why.get(("dim", int(program.shape_ptr[v]) + d, a))
-                against = against or (self.why["fixed", v, a] if fixed not in (-1, d) else None)
+            for value in np.flatnonzero(new_values[:, axis] != values[:, axis]).tolist():
+                dim = int(new_values[value, axis])
+                fixed = int(self.value_fixed[value, axis])
+                against = self.why.get(("dim", int(program.shape_ptr[value]) + dim, axis))
+                against = against or (
+                    self.why["fixed", value, axis] if fixed not in (-1, dim) else None
+                )
                 if against is not None:
-                    clashes.setdefault(against, []).append(self._dim(v, d))
+                    clashes.setdefault(against, []).append(self._dim(value, dim))
                 else:
-                    self.value_fixed[v, a] = d
-                    self.why["fixed", v, a] = wish.text
-            for o in np.flatnonzero(new_ops[:, a] != ops[:, a]).tolist():
-                name, fixed = int(new_ops[o, a]), int(self.op_fixed[o, a])
-                against = self.why.get(("name", name, a))
+                    self.value_fixed[value, axis] = dim
+                    self.why["fixed", value, axis] = wish.text
+            for op in np.flatnonzero(new_ops[:, axis] != ops[:, axis]).tolist():
+                name, fixed = int(new_ops[op, axis]), int(self.op_fixed[op, axis])
+                against = self.why.get(("name", name, axis))
                 if against is None and fixed in (-1, name):
-                    self.op_fixed[o, a] = name
+                    self.op_fixed[op, axis] = name
                 else:
                     size = int(program.factor_size[name])
-                    called = f"{program.kind[o]} ({program.where(o)}, size {size})"
+                    called = f"{program.kind[op]} ({program.where(op)}, size {size})"
                     clashes.setdefault(against or "another pin", []).append(called)
             for against, places in clashes.items():
                 some = ", ".join(places[:3]) + (
                     f" and {len(places) - 3} more" if len(places) > 3 else ""
                 )
-                self._clash(wish.text, f"puts {some} over {self._axis(a)}", against)
+                self._clash(wish.text, f"puts {some} over {self._axis(axis)}", against)
 
     def divide(self) -> None:
-        """Find what all wishes together cut badly, or both fix and close.
-
-        Cut badly are things whose pieces do not divide.
-        """
-        program, sizes = self.program, self.mesh.array()
-        for o, a in np.argwhere(self.op_fixed >= 0).tolist():
-            against = self.why.get(("name", int(self.op_fixed[o, a]), a))
+        """Find what all wishes together both fix and close, and sizes that they do not divide."""
+        program = self.program
+        for op, axis in np.argwhere(self.op_fixed >= 0).tolist():
+            against = self.why.get(("name", int(self.op_fixed[op, axis]), axis))
             if against is not None:
                 self._clash(
                     "a pin",
-                    f"splits {program.kind[o]} ({program.where(o)}) over {self._axis(a)}",
+                    f"splits {program.kind[op]} ({program.where(op)}) over {self._axis(axis)}",
                     against,
                 )
-        for fixed, what in ((self.value_fixed, "value"), (self.op_fixed, "op")):
-            for i in np.flatnonzero((fixed >= 0).sum(axis=1) > 1).tolist():
-                for d in {int(x) for x in fixed[i] if x >= 0}:
-                    axes = np.flatnonzero(fixed[i] == d)
-                    size = program.dims(i)[d] if what == "value" else int(program.factor_size[d])
-                    if size % int(sizes[axes].prod()):
+        for fixed, kind in ((self.value_fixed, "value"), (self.op_fixed, "op")):
+            for row in np.flatnonzero((fixed >= 0).sum(axis=1) > 1).tolist():
+                for cut in {int(entry) for entry in fixed[row] if entry >= 0}:
+                    axes = [self.mesh.axes[axis] for axis in np.flatnonzero(fixed[row] == cut)]
+                    size = (
+                        program.dims(row)[cut] if kind == "value" else int(program.factor_size[cut])
+                    )
+                    if not self.mesh.divides(size, axes):
                         where = (
-                            self._dim(i, d)
-                            if what == "value"
-                            else (f"{program.kind[i]} ({program.where(i)})")
+                            self._dim(row, cut)
+                            if kind == "value"
+                            else f"{program.kind[row]} ({program.where(row)})"
                         )
-                        ways = cuts(self.mesh, [self.mesh.axes[a] for a in axes.tolist()])
+                        ways = cuts(self.mesh, axes)
                         self.wrong.append(
                             f"{where}: size {size} is not divisible by {ways}, which are all "
                             "pinned to it"
@@ -341,8 +369,10 @@ class _Made:
     def _clash(self, one: str, does: str, other: str) -> None:
         self.wrong.append(f"{one} {does}, against {other}")
 
-    def _dim(self, v: int, d: int) -> str:
-        return f"dim {d} of {self.program.value_name[v]} (size {self.program.dims(v)[d]})"
+    def _dim(self, value: int, dim: int) -> str:
+        return (
+            f"dim {dim} of {self.program.value_name[value]} (size {self.program.dims(value)[dim]})"
+        )
 
-    def _axis(self, a: int) -> str:
-        return f"{self.mesh.axes[a]}={self.mesh.sizes[a]}"
+    def _axis(self, axis: int) -> str:
+        return f"{self.mesh.axes[axis]}={self.mesh.sizes[axis]}"

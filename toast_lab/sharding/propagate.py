@@ -217,28 +217,15 @@ def _flow(analysis: Analysis, mesh: Mesh, pins: Pins | None) -> Flow:
     )
 
 
-# The kernels get single arrays rather than the whole ``Flow``: counting references to its members
-# at every access is most of the time otherwise.
-
-
 @helper
-def _wanted_factor(
-    op: int,
-    held: np.ndarray,
-    op_touch_ptr: np.ndarray,
-    op_touch: np.ndarray,
-    touch_value: np.ndarray,
-    touch_dim: np.ndarray,
-    dim_factor: np.ndarray,
-    usable: np.ndarray,
-) -> int:
+def _wanted_factor(flow: Flow, op: int, held: np.ndarray, usable: np.ndarray) -> int:
     """The one factor along which the values around ``op`` want it, -1: none, CONFLICT: several."""
     want = -1
-    for place in range(op_touch_ptr[op], op_touch_ptr[op + 1]):
-        touch = op_touch[place]
-        dim = held[touch_value[touch]]
+    for place in range(flow.op_touch_ptr[op], flow.op_touch_ptr[op + 1]):
+        touch = flow.op_touch[place]
+        dim = held[flow.touch_value[touch]]
         if dim >= 0:
-            factor = dim_factor[touch_dim[touch] + dim]
+            factor = flow.dim_factor[flow.touch_dim[touch] + dim]
             if usable[factor] and want != factor:
                 if want >= 0:
                     return CONFLICT
@@ -247,23 +234,14 @@ def _wanted_factor(
 
 
 @helper
-def _wanted_dim(
-    value: int,
-    split: np.ndarray,
-    value_use_ptr: np.ndarray,
-    value_use: np.ndarray,
-    touch_op: np.ndarray,
-    touch_dim: np.ndarray,
-    dim_factor: np.ndarray,
-    rank: int,
-) -> int:
+def _wanted_dim(flow: Flow, value: int, split: np.ndarray) -> int:
     """The one dim in which the ops that use ``value`` want it, -1: none, CONFLICT: several."""
     want = -1
-    for place in range(value_use_ptr[value], value_use_ptr[value + 1]):
-        use = value_use[place]
-        factor = split[touch_op[use]]
+    for place in range(flow.value_use_ptr[value], flow.value_use_ptr[value + 1]):
+        use = flow.value_use[place]
+        factor = split[flow.touch_op[use]]
         if factor >= 0:
-            dim = _dim_of(factor, touch_dim[use], rank, dim_factor)
+            dim = _dim_of(flow, value, use, factor)
             if dim >= 0 and want != dim:
                 if want >= 0:
                     return CONFLICT
@@ -272,9 +250,11 @@ def _wanted_dim(
 
 
 @helper
-def _dim_of(factor: int, start: int, rank: int, dim_factor: np.ndarray) -> int:
-    for dim in range(rank):
-        if dim_factor[start + dim] == factor:
+def _dim_of(flow: Flow, value: int, touch: int, factor: int) -> int:
+    """The first dim of ``value`` that has the factor where it meets an op, -1: none."""
+    start = flow.touch_dim[touch]
+    for dim in range(flow.value_dim_ptr[value + 1] - flow.value_dim_ptr[value]):
+        if flow.dim_factor[start + dim] == factor:
             return dim
     return -1
 
@@ -294,15 +274,50 @@ def shard_values(
 
     ``waiting[2, O in whole blocks]`` and ``blocks[2, blocks]`` are all False.
     """
-    value_size, value_dim_ptr = flow.value_size[axis], flow.value_dim_ptr
+    split = op_factor[:, axis]
     changed = 0
     for value in values:
-        size = value_size[value_dim_ptr[value] + dim]
-        if value_dim[value, axis] < 0 and divides(
-            size, value_dim, value, dim, axis, flow.axis_size
+        if value_dim[value, axis] < 0 and _hold(
+            flow, value_dim, split, value, dim, axis, waiting, blocks
         ):
-            changed += _spread(flow, op_factor, value_dim, value, dim, axis, waiting, blocks)
+            changed += 1 + _spread(flow, op_factor, value_dim, axis, waiting, blocks)
     return changed
+
+
+@helper
+def _hold(
+    flow: Flow,
+    value_dim: np.ndarray,
+    split: np.ndarray,
+    value: int,
+    dim: int,
+    axis: int,
+    waiting: np.ndarray,
+    blocks: np.ndarray,
+) -> bool:
+    """Shard a dim of a value on ``axis``, if that divides, and let the ops around it look again."""
+    size = flow.value_size[axis, flow.value_dim_ptr[value] + dim]
+    if not divides(size, value_dim, value, dim, axis, flow.axis_size):
+        return False
+    value_dim[value, axis] = dim
+    # Ops that have a factor on the axis already are left alone.
+    _wait_both_ways(flow.touch_op[flow.value_use.shape[0] + value], split, waiting, blocks)
+    for place in range(flow.value_use_ptr[value], flow.value_use_ptr[value + 1]):
+        _wait_both_ways(flow.touch_op[flow.value_use[place]], split, waiting, blocks)
+    return True
+
+
+@helper
+def _wait_both_ways(op: int, split: np.ndarray, waiting: np.ndarray, blocks: np.ndarray) -> None:
+    if split[op] < 0:
+        _wait(op, 0, waiting, blocks)
+        _wait(op, 1, waiting, blocks)
+
+
+@helper
+def _wait(op: int, way: int, waiting: np.ndarray, blocks: np.ndarray) -> None:
+    waiting[way, op] = True
+    blocks[way, op // BLOCK] = True
 
 
 @helper
@@ -310,33 +325,14 @@ def _spread(
     flow: Flow,
     op_factor: np.ndarray,
     value_dim: np.ndarray,
-    seed: int,
-    seed_dim: int,
     axis: int,
     waiting: np.ndarray,
     blocks: np.ndarray,
 ) -> int:
-    """Shard a value, then make forward and backward passes until no op waits.
-
-    Gives how many ops and values were changed.
-    """
-    op_touch_ptr = flow.op_touch_ptr
-    op_touch = flow.op_touch
-    touch_op = flow.touch_op
-    touch_value = flow.touch_value
-    value_use_ptr = flow.value_use_ptr
-    value_use = flow.value_use
-    touch_dim = flow.touch_dim
-    dim_factor = flow.dim_factor
-    value_dim_ptr = flow.value_dim_ptr
-    value_size = flow.value_size[axis]
-    factor_size = flow.factor_size
-    axis_size = flow.axis_size
-    n_uses, n_blocks = value_use.shape[0], blocks.shape[1]
+    """Make forward and backward passes until no op waits; gives how many changes they make."""
+    n_uses, n_blocks = flow.value_use.shape[0], blocks.shape[1]
     split, held, usable = op_factor[:, axis], value_dim[:, axis], flow.usable[axis]
-    held[seed] = seed_dim
-    _tell(seed, n_uses, split, value_use_ptr, value_use, touch_op, waiting, blocks)
-    changed = 1
+    changed = 0
     while True:
         visited = False
         for turn in range(2 * n_blocks):
@@ -350,121 +346,48 @@ def _spread(
                 if not waiting[way, op]:
                     continue
                 waiting[way, op] = False
-                first, last = op_touch_ptr[op], op_touch_ptr[op + 1]
+                first, last = flow.op_touch_ptr[op], flow.op_touch_ptr[op + 1]
                 if way == 1:  # the results follow what uses them
                     for place in range(first, last):
-                        touch = op_touch[place]
-                        value = touch_value[touch]
+                        touch = flow.op_touch[place]
+                        value = flow.touch_value[touch]
                         if touch < n_uses or held[value] >= 0:
                             continue
-                        start = value_dim_ptr[value]
-                        dim = _wanted_dim(
-                            value,
-                            split,
-                            value_use_ptr,
-                            value_use,
-                            touch_op,
-                            touch_dim,
-                            dim_factor,
-                            value_dim_ptr[value + 1] - start,
-                        )
-                        if dim >= 0 and divides(
-                            value_size[start + dim], value_dim, value, dim, axis, axis_size
+                        dim = _wanted_dim(flow, value, split)
+                        if dim >= 0 and _hold(
+                            flow, value_dim, split, value, dim, axis, waiting, blocks
                         ):
-                            held[value] = dim
                             changed += 1
-                            _tell(
-                                value,
-                                n_uses,
-                                split,
-                                value_use_ptr,
-                                value_use,
-                                touch_op,
-                                waiting,
-                                blocks,
-                            )
                 if split[op] < 0:
-                    factor = _wanted_factor(
-                        op, held, op_touch_ptr, op_touch, touch_value, touch_dim, dim_factor, usable
-                    )
+                    factor = _wanted_factor(flow, op, held, usable)
                     if factor >= 0 and divides(
-                        factor_size[factor], op_factor, op, factor, axis, axis_size
+                        flow.factor_size[factor], op_factor, op, factor, axis, flow.axis_size
                     ):
                         split[op] = factor
                         changed += 1
-                        # What makes its operands, and itself, may go on from here
+                        # What makes its operands, and itself, may go on from here.
                         for place in range(first, last):
-                            touch = op_touch[place]
-                            if held[touch_value[touch]] < 0:
-                                way_to = 0 if touch >= n_uses else 1
-                                _wait(
-                                    touch_op[n_uses + touch_value[touch]], way_to, waiting, blocks
-                                )
+                            touch = flow.op_touch[place]
+                            value = flow.touch_value[touch]
+                            if held[value] < 0:
+                                other_way = 0 if touch >= n_uses else 1
+                                _wait(flow.touch_op[n_uses + value], other_way, waiting, blocks)
                 if way == 0 and split[op] >= 0:  # the results follow the op
                     waiting[0, op] = False
                     for place in range(first, last):
-                        touch = op_touch[place]
-                        value = touch_value[touch]
+                        touch = flow.op_touch[place]
+                        value = flow.touch_value[touch]
                         if touch < n_uses or held[value] >= 0:
                             continue
-                        start = value_dim_ptr[value]
-                        dim = _dim_of(
-                            split[op],
-                            touch_dim[touch],
-                            value_dim_ptr[value + 1] - start,
-                            dim_factor,
-                        )
-                        if dim >= 0 and divides(
-                            value_size[start + dim], value_dim, value, dim, axis, axis_size
+                        dim = _dim_of(flow, value, touch, split[op])
+                        if dim >= 0 and _hold(
+                            flow, value_dim, split, value, dim, axis, waiting, blocks
                         ):
-                            held[value] = dim
                             changed += 1
-                            _tell(
-                                value,
-                                n_uses,
-                                split,
-                                value_use_ptr,
-                                value_use,
-                                touch_op,
-                                waiting,
-                                blocks,
-                            )
             # A loop may have let an op wait that stands before the one just seen: that is for the
             # next pass.
             blocks[way, block] = False
-            for offset in range(block * BLOCK, (block + 1) * BLOCK):
-                blocks[way, block] |= waiting[way, offset]
+            for op in range(block * BLOCK, (block + 1) * BLOCK):
+                blocks[way, block] |= waiting[way, op]
         if not visited:
             return changed
-
-
-@helper
-def _tell(
-    value: int,
-    n_uses: int,
-    split: np.ndarray,
-    value_use_ptr: np.ndarray,
-    value_use: np.ndarray,
-    touch_op: np.ndarray,
-    waiting: np.ndarray,
-    blocks: np.ndarray,
-) -> None:
-    """Let the ops around a value that was just sharded look again.
-
-    Those that have a factor on the axis already are left alone.
-    """
-    op = touch_op[n_uses + value]
-    if split[op] < 0:
-        _wait(op, 0, waiting, blocks)
-        _wait(op, 1, waiting, blocks)
-    for place in range(value_use_ptr[value], value_use_ptr[value + 1]):
-        op = touch_op[value_use[place]]
-        if split[op] < 0:
-            _wait(op, 0, waiting, blocks)
-            _wait(op, 1, waiting, blocks)
-
-
-@helper
-def _wait(op: int, way: int, waiting: np.ndarray, blocks: np.ndarray) -> None:
-    waiting[way, op] = True
-    blocks[way, op // BLOCK] = True

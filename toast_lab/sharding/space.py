@@ -121,15 +121,15 @@ class Space:
         rows = np.flatnonzero((self.group == action.group) & (self.bits == action.bits))
         if not len(rows):
             name = self.analysis.group_name[action.group]
-            n = len(self.analysis.groups[action.group].resolutions)
+            bit_count = len(self.analysis.groups[action.group].resolutions)
             if not self.analysis.groups[action.group].shardable:
                 raise InvalidPlan(
                     f"{name} cannot be sharded: none of its names is a pass-through or reduction "
                     "factor of size above 1" + self._of_keys(action.group)
                 )
             raise InvalidPlan(
-                f"{name} has {n} independent resolutions, so its bits run from 0 to {2**n - 1}, "
-                f"got {action.bits}"
+                f"{name} has {bit_count} independent resolutions, so its bits run from 0 to "
+                f"{2**bit_count - 1}, got {action.bits}"
             )
         return int(rows[0])
 
@@ -147,8 +147,8 @@ class Space:
     def text(self, action: Action) -> str:
         """``sequence@1->model``; the resolution is left out where there is nothing to resolve."""
         group = self.analysis.groups[action.group]
-        n = len(group.resolutions)
-        suffix = f"@{action.bits:0{n}b}" if n else ""
+        bit_count = len(group.resolutions)
+        suffix = f"@{action.bits:0{bit_count}b}" if bit_count else ""
         return f"{group.name}{suffix}->{self.mesh.axes[action.axis]}"
 
 
@@ -196,15 +196,13 @@ def parse_action(analysis: Analysis, mesh: Mesh, item: object) -> Action:
 
 
 class Choices(NamedTuple):
-    """Things with names of one colour group, and the candidates that each has there.
+    """Ops, or values, with names of each colour group, and the names to choose from.
 
-    A thing is an op or a value.
-
-    Things are ordered by group, then as in the program; a thing of several groups stands in each.
+    They are ordered by group, then as in the program; one of several groups stands in each.
     """
 
-    group_ptr: np.ndarray  #: [groups+1] row starts into thing
-    thing: np.ndarray  #: op or value
+    group_ptr: np.ndarray  #: [groups+1] row starts into item
+    item: np.ndarray  #: op or value
     first: np.ndarray  #: its first candidate, as a row of name and dim
     options: np.ndarray  #: how many candidates follow one another there
     name: np.ndarray  #: candidates: the name ...
@@ -227,7 +225,9 @@ def build_space(analysis: Analysis, mesh: Mesh) -> Space:
             continue
         n_bits = len(group.resolutions)
         for bits in _resolutions(n_bits):
-            bit_of = {cls: bits >> (n_bits - 1 - i) & 1 for i, cls in enumerate(group.resolutions)}
+            bit_of = {
+                cls: bits >> (n_bits - 1 - place) & 1 for place, cls in enumerate(group.resolutions)
+            }
             op, picked = _choose(ops_of, group.index, sides, bit_of)
             chosen = ops_of.name[picked]
             can = names.shardable[chosen]
@@ -273,12 +273,15 @@ def _sides(analysis: Analysis) -> dict[tuple[int, int], tuple[int, int]]:
 
     The winner is the name that wins when the bit is 0.
     """
-    found = {}
+    sides = {}
     for conflict in analysis.conflicts:
-        s = analysis.compatibility_sets[conflict.set]
+        compatibility_set = analysis.compatibility_sets[conflict.set]
         side0, side1 = conflict.sides
-        found[min(side0, side1), max(side0, side1)] = (s.resolution, side1 if s.flipped else side0)
-    return found
+        sides[min(side0, side1), max(side0, side1)] = (
+            compatibility_set.resolution,
+            side1 if compatibility_set.flipped else side0,
+        )
+    return sides
 
 
 def _op_choices(analysis: Analysis) -> Choices:
@@ -294,19 +297,26 @@ def _value_choices(analysis: Analysis) -> Choices:
     return _choices(analysis, value[kept], program.def_dim_factor[kept], dim[kept])
 
 
-def _choices(analysis: Analysis, thing: np.ndarray, name: np.ndarray, dim: np.ndarray) -> Choices:
-    """Sort (thing, name, dim) rows in program order by the group of the name."""
+def _choices(analysis: Analysis, item: np.ndarray, name: np.ndarray, dim: np.ndarray) -> Choices:
+    """Sort (item, name, dim) rows in program order by the group of the name."""
     group = analysis.group[analysis.colour[name]].astype(np.int64)
     order = np.argsort(group, kind="stable")
     group = group[order]
-    thing = thing[order].astype(np.int64)
+    item = item[order].astype(np.int64)
     name = name[order].astype(np.int64)
     dim = dim[order]
     new = np.ones(len(order), dtype=bool)
-    new[1:] = (group[1:] != group[:-1]) | (thing[1:] != thing[:-1])
+    new[1:] = (group[1:] != group[:-1]) | (item[1:] != item[:-1])
     first = np.flatnonzero(new)
     group_ptr = np.searchsorted(group[first], np.arange(len(analysis.groups) + 1))
-    return Choices(group_ptr, thing[first], first, np.diff([*first, len(order)]), name, dim)
+    return Choices(
+        group_ptr=group_ptr,
+        item=item[first],
+        first=first,
+        options=np.diff([*first, len(order)]),
+        name=name,
+        dim=dim,
+    )
 
 
 def _choose(
@@ -315,38 +325,45 @@ def _choose(
     sides: dict[tuple[int, int], tuple[int, int]],
     bit_of: dict[int, int],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Things of a group and, for each, the row of the candidate that the bits choose."""
+    """Ops or values of a group and, for each, the row of the candidate that the bits choose."""
     rows = slice(choices.group_ptr[group], choices.group_ptr[group + 1])
     picked = choices.first[rows].copy()
     options = choices.options[rows]
-    for i in np.flatnonzero(options > 1).tolist():
-        candidates = choices.name[picked[i] : picked[i] + options[i]].tolist()
-        picked[i] += candidates.index(_pick(candidates, sides, bit_of))
-    return choices.thing[rows], picked
+    for row in np.flatnonzero(options > 1).tolist():
+        candidates = choices.name[picked[row] : picked[row] + options[row]].tolist()
+        picked[row] += candidates.index(_pick(candidates, sides, bit_of))
+    return choices.item[rows], picked
 
 
 def _pick(
     candidates: list[int], sides: dict[tuple[int, int], tuple[int, int]], bit_of: dict[int, int]
 ) -> int:
     """The candidate that loses no conflict; the first one if each loses some."""
-    for a in candidates:
-        if all(_wins(a, b, sides, bit_of) for b in candidates if b != a):
-            return a
+    for name in candidates:
+        if all(_wins(name, other, sides, bit_of) for other in candidates if other != name):
+            return name
     return candidates[0]
 
 
 def _wins(
-    a: int, b: int, sides: dict[tuple[int, int], tuple[int, int]], bit_of: dict[int, int]
+    name: int, other: int, sides: dict[tuple[int, int], tuple[int, int]], bit_of: dict[int, int]
 ) -> bool:
-    entry = sides.get((min(a, b), max(a, b)))
+    entry = sides.get((min(name, other), max(name, other)))
     if entry is None:
-        return a < b
+        return name < other
     cls, winner0 = entry
-    return (a == winner0) == (bit_of.get(cls, 0) == 0)
+    return (name == winner0) == (bit_of.get(cls, 0) == 0)
 
 
-def _resolutions(n: int) -> list[int]:
-    if n <= MAX_BITS:
-        return list(range(2**n))
-    full = 2**n - 1
-    return sorted({0, full, *(1 << i for i in range(n)), *(full ^ (1 << i) for i in range(n))})
+def _resolutions(bit_count: int) -> list[int]:
+    if bit_count <= MAX_BITS:
+        return list(range(2**bit_count))
+    full = 2**bit_count - 1
+    return sorted(
+        {
+            0,
+            full,
+            *(1 << bit for bit in range(bit_count)),
+            *(full ^ (1 << bit) for bit in range(bit_count)),
+        }
+    )

@@ -130,7 +130,9 @@ def tables(program: Program) -> Tables:
     output[program.outputs] = True
     return Tables(
         shape_ptr=program.shape_ptr,
-        value_bytes=np.asarray([program.nbytes(v) for v in range(n_values)], dtype=np.float64),
+        value_bytes=np.asarray(
+            [program.nbytes(value) for value in range(n_values)], dtype=np.float64
+        ),
         value_op=program.value_op,
         value_constant=program.value_is_constant,
         value_output=output,
@@ -477,7 +479,7 @@ def lower_into(
             shared = False
             for place in range(tables.earlier_begin[use], tables.earlier_end[use]):
                 earlier = tables.earlier[place]
-                # What a loop body or a branch brought somewhere is not there outside.
+                # A copy that a loop body or a branch brought does not exist outside of it.
                 if wanted[earlier] == want and op < tables.use_until[earlier]:
                     steps.copy[use] = SHARED if tables.folded else steps.copy[earlier]
                     shared = True
@@ -587,7 +589,7 @@ def lower(
 
 
 def real_ops(tables: Tables) -> np.ndarray:
-    """Ops that are no arguments, in order."""
+    """Ops other than arguments, in order."""
     return np.arange(tables.n_arguments, len(tables.op_row), dtype=np.int32)
 
 

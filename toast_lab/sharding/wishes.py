@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.errors import InvalidPlan, InvalidProblem, ToastError, did_you_mean, join_offenders
 from toast_lab.ir import random_keys
@@ -45,7 +43,7 @@ class ValueWish(NamedTuple):
 Wish = ActionWish | ValueWish
 
 
-def read_pin(analysis: Analysis, mesh: Mesh, what: object, spec: object = None) -> Wish:
+def read_pin(analysis: Analysis, mesh: Mesh, target: object, spec: object = None) -> Wish:
     """A pin from an action, or from the path of an argument or result and a spec.
 
     Texts: ``"batch->data"``, ``"params['w']=data,-"`` (``-``: whole, ``*``: open, ``data+model``:
@@ -55,18 +53,17 @@ def read_pin(analysis: Analysis, mesh: Mesh, what: object, spec: object = None) 
         ToastError: it names no colour, axis, argument or result, or the spec does not go with the
             shape.
     """
-    if spec is None and isinstance(what, str) and "->" not in what and "=" in what:
-        path, _, text = what.rpartition("=")
-        return pin_value(
-            analysis.program, mesh, _value(analysis, path.strip()), _spec_of(text), path.strip()
-        )
+    if spec is None and isinstance(target, str) and "->" not in target and "=" in target:
+        path, _, text = target.rpartition("=")
+        target, spec = path.strip(), _spec_of(text)
     if spec is not None:
-        return pin_value(analysis.program, mesh, _value(analysis, str(what)), spec, str(what))
-    action = parse_action(analysis, mesh, what)
+        path = str(target)
+        return pin_value(analysis.program, mesh, _value(analysis, path), spec, called=path)
+    action = parse_action(analysis, mesh, target)
     return ActionWish(f"pin {_text(analysis, mesh, action, every_side=False)}", True, action, False)
 
 
-def read_forbid(analysis: Analysis, mesh: Mesh, what: object, axis: str | None = None) -> Wish:
+def read_forbid(analysis: Analysis, mesh: Mesh, target: object, axis: str | None = None) -> Wish:
     """Read what is forbidden: an action, or an axis for a value.
 
     A value is an argument or result by its path; it may then not be cut over the axis.
@@ -78,27 +75,27 @@ def read_forbid(analysis: Analysis, mesh: Mesh, what: object, axis: str | None =
         ToastError: it names no colour, axis, argument or result.
     """
     program = analysis.program
-    if axis is None and isinstance(what, str) and "->" in what:
-        left, _, right = (part.strip() for part in what.rpartition("->"))
+    if axis is None and isinstance(target, str) and "->" in target:
+        left, _, right = (part.strip() for part in target.rpartition("->"))
         if left.partition("@")[0] not in (
             *analysis.group_name,
             *analysis.colour_name,
         ) and left in _paths(program):
-            what, axis = left, right
+            target, axis = left, right
     if axis is not None:
-        value, path = _value(analysis, str(what)), str(what)
+        value, path = _value(analysis, str(target)), str(target)
         if axis not in mesh.axes:
             raise _no_axis(axis, mesh)
-        a = mesh.axes.index(axis)
-        closed = tuple((a, d) for d in range(len(program.dims(value))))
+        axis_number = mesh.axes.index(axis)
+        closed = tuple((axis_number, dim) for dim in range(len(program.dims(value))))
         return ValueWish(f"forbid {path}->{axis}", value, (), closed)
-    action = parse_action(analysis, mesh, what)
-    if isinstance(what, Action):
+    action = parse_action(analysis, mesh, target)
+    if isinstance(target, Action):
         every = False
-    elif isinstance(what, str):
-        every = "@" not in what
+    elif isinstance(target, str):
+        every = "@" not in target
     else:
-        every = len(tuple(what)) < 3  # type: ignore[arg-type]
+        every = len(tuple(target)) < 3  # type: ignore[arg-type]
     every = every or not analysis.groups[action.group].resolutions
     return ActionWish(
         f"forbid {_text(analysis, mesh, action, every_side=every)}", False, action, every
@@ -107,8 +104,8 @@ def read_forbid(analysis: Analysis, mesh: Mesh, what: object, axis: str | None =
 
 def _text(analysis: Analysis, mesh: Mesh, action: Action, *, every_side: bool) -> str:
     group = analysis.groups[action.group]
-    n = len(group.resolutions)
-    side = f"@{action.bits:0{n}b}" if n and not every_side else ""
+    bit_count = len(group.resolutions)
+    side = f"@{action.bits:0{bit_count}b}" if bit_count and not every_side else ""
     return f"{group.name}{side}->{mesh.axes[action.axis]}"
 
 
@@ -140,7 +137,7 @@ def pin_value(
     shape = program.dims(value)
     if isinstance(spec, str) or not isinstance(spec, Iterable):
         raise InvalidPlan(f'{called}: give one entry a dim, such as ("data", None), not {spec!r}')
-    entries = [_entry(e) for e in spec]
+    entries = [_entry(entry) for entry in spec]
     unseen = random_keys.hidden_dims(program, value)
     if unseen and len(entries) == len(shape) - unseen:
         entries += [([], False)] * unseen  # users of typed random keys know of the other dims only
@@ -163,8 +160,7 @@ def pin_value(
             )
         if known and (why := random_keys.offence(program, value, dim)):
             wrong.append(why)
-        ways = int(np.prod([mesh.size(axis) for axis in known], dtype=np.int64))
-        if shape[dim] % ways:
+        if not mesh.divides(shape[dim], known):
             wrong.append(f"dim {dim} has size {shape[dim]}, not divisible by {cuts(mesh, known)}")
     if program.value_is_constant[value] and any(mesh.size(a) > 1 for a in on if a in mesh.axes):
         wrong.append("it is made of constants, which are never cut")
@@ -174,27 +170,35 @@ def pin_value(
         (a, on[axis]) for a, axis in enumerate(mesh.axes) if axis in on and mesh.sizes[a] > 1
     )
     closed = tuple(
-        (a, dim)
-        for a, axis in enumerate(mesh.axes)
+        (number, dim)
+        for number, axis in enumerate(mesh.axes)
         if axis not in on
         for dim, (_, is_open) in enumerate(entries)
         if not is_open or axis in never
     )
-    return ValueWish(f"pin {called}=({', '.join(words)})", value, dims, closed, op_too)
+    return ValueWish(
+        text=f"pin {called}=({', '.join(words)})",
+        value=value,
+        dims=dims,
+        closed=closed,
+        op_too=op_too,
+    )
 
 
 def _entry(entry: object) -> tuple[list[str], bool]:
     """(axes, are more allowed?) of one dim of a spec."""
-    parts = (
-        [] if entry is None else [entry] if isinstance(entry, str) or entry is ... else list(entry)  # type: ignore[call-overload]
-    )
-    return [str(p) for p in parts if p not in OPEN], any(p in OPEN for p in parts)
+    if entry is None:
+        return [], False
+    if isinstance(entry, str) or entry is ...:
+        entry = [entry]
+    parts = list(entry)  # type: ignore[call-overload]
+    return [str(part) for part in parts if part not in OPEN], any(part in OPEN for part in parts)
 
 
 def _spec_of(text: str) -> list[list[str]]:
     parts = [part.strip() for part in text.strip().strip("()[]").split(",")]
     return [
-        [a.strip() for a in p.split("+")] if p not in ("", "-", "None") else []
+        [axis.strip() for axis in p.split("+")] if p not in ("", "-", "None") else []
         for p in parts
         if p or len(parts) == 1
     ]
@@ -206,7 +210,10 @@ def _paths(program: Program) -> dict[str, int]:
     An argument comes before a result of its name.
     """
     results = zip(program.output_paths, program.outputs.tolist(), strict=True)
-    return {**dict(results), **{program.value_name[a]: a for a in range(program.n_arguments)}}
+    return {
+        **dict(results),
+        **{program.value_name[argument]: argument for argument in range(program.n_arguments)},
+    }
 
 
 def _value(analysis: Analysis, path: str) -> int:
@@ -251,17 +258,15 @@ def read_all(
             try:
                 wishes.append(read(analysis, mesh, *given))
             except ToastError as error:
-                wrong.append(
-                    f"{verb} "
-                    f"{', '.join(g if isinstance(g, str) else repr(g) for g in given)}: {error}"
-                )
+                shown = [item if isinstance(item, str) else repr(item) for item in given]
+                wrong.append(f"{verb} {', '.join(shown)}: {error}")
     if wrong:
         raise InvalidProblem("these cannot be pinned or forbidden:\n" + join_offenders(wrong))
     return wishes
 
 
 def given_as(analysis: Analysis, item: object) -> tuple:
-    """Arguments of ``read_pin`` or ``read_forbid`` from one thing.
+    """Arguments of ``read_pin`` or ``read_forbid`` from one item.
 
     A tuple of path and spec or axis is about a value.
     """

@@ -23,7 +23,7 @@ def keep_annotations(
             between the others.
     """
     program = space.analysis.program
-    found: dict[tuple, ValueWish] = {}
+    wishes: dict[tuple, ValueWish] = {}
     wrong: list[str] = []
     for annotation in program.annotations:
         try:
@@ -32,8 +32,8 @@ def keep_annotations(
             wrong.append(f"{annotation}: {error}" if annotation.trouble == "" else str(annotation))
         else:
             if wish.dims or wish.closed:
-                found.setdefault((wish.value, wish.dims, wish.closed), wish)
-    new = list(found.values())
+                wishes.setdefault((wish.value, wish.dims, wish.closed), wish)
+    new = list(wishes.values())
     together = ""
     try:
         make_pins(space, [*before, *new])
@@ -66,13 +66,13 @@ def _wish(space: Space, annotation: Annotation) -> ValueWish:
         raise InvalidProblem(annotation.trouble)
     program = space.analysis.program
     called = f"{annotation.name} ({annotation.where})" if annotation.where else annotation.name
-    made_by = int(program.value_op[annotation.value])
+    maker = int(program.value_op[annotation.value])
     return pin_value(
         program,
         space.mesh,
         annotation.value,
         annotation.spec,
-        called,
+        called=called,
         never=annotation.replicated,
-        op_too=program.kind[made_by] == CONSTRAINT,
+        op_too=program.kind[maker] == CONSTRAINT,
     )

@@ -250,9 +250,11 @@ def test_every_chain_keeps_the_state_that_its_best_price_belongs_to(found):
     problem, _ = found
     recorder = Recorder(problem, Budget())
     recorder.start()
-    settings = tr.Settings(np.uint64(0), 30, 0.3, 0.0001, 2.0, 0.7, 0.4)
+    settings = tr.Settings(
+        np.uint64(0), 30, 0.3, 0.0001, 2.0, 0.7, 0.4, min_names=1, usable=np.zeros(0, np.int64)
+    )
     with ThreadPoolExecutor(1) as pool:
-        search_ = mcts._Search(recorder, settings, 1, pool, 1, 1)
+        search_ = mcts._Search(recorder, settings, pool, threads=1, refine_steps=1)
         improvement = search_.improvement
         fine = improvement.fine
         rows = refine.rows_of(fine, State(problem.space))
@@ -261,7 +263,7 @@ def test_every_chain_keeps_the_state_that_its_best_price_belongs_to(found):
         for _ in range(10):
             refine.anneal(
                 fine.near,
-                search_.moves,
+                problem.space.moves,
                 improvement.fine_pricing,
                 improvement.workers[0],
                 chains,

@@ -83,8 +83,8 @@ class Descent:
             mine = slice(None) if group.op == op else ops[group.op]
             time_s = term.time_s[group.place[mine], values[group.value]]
             shared: bool | np.ndarray = False
-            for g in term.earlier:
-                other = groups[g]
+            for earlier_group in term.earlier:
+                other = groups[earlier_group]
                 theirs = slice(None) if other.op == op else ops[other.op]
                 shared = shared | (other.label[theirs] == group.label[mine])
             seen += np.where(shared, 0.0, time_s)

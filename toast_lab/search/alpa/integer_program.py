@@ -37,9 +37,8 @@ class Bytes(NamedTuple):
     at: int  #: op of the program
     values: dict[int, np.ndarray]  #: value cluster -> [T] bytes
     groups: dict[int, np.ndarray]  #: group -> [W, T] bytes of copies
-    shared: dict[
-        tuple[int, tuple[int, ...]], np.ndarray
-    ]  #: the same for uses that may share an earlier one's copy
+    #: the same for uses that may share an earlier one's copy
+    shared: dict[tuple[int, tuple[int, ...]], np.ndarray]
     beside: float  #: bytes at the op that the columns do not explain
 
 
@@ -68,9 +67,8 @@ class Layout(NamedTuple):
     ops: np.ndarray  #: [K+1] first column of each op cluster
     values: np.ndarray  #: [L+1]
     groups: dict[int, int]  #: group -> first of its W * T columns
-    shared: dict[
-        tuple[int, tuple[int, ...]], tuple[int, np.ndarray]
-    ]  #: (first column, [n] pairs that have one)
+    #: (first column, [n] pairs that have one)
+    shared: dict[tuple[int, tuple[int, ...]], tuple[int, np.ndarray]]
     over: int
 
 
@@ -102,7 +100,8 @@ class _Rows:
     def matrix(self, n_columns: int) -> scipy.sparse.csr_array:
         """All of them."""
         parts = [
-            np.concatenate(a) if a else np.zeros(0) for a in (self.value, self.row, self.column)
+            np.concatenate(pieces) if pieces else np.zeros(0)
+            for pieces in (self.value, self.row, self.column)
         ]
         where = (parts[1].astype(np.int64), parts[2].astype(np.int64))
         return scipy.sparse.csr_array(

@@ -27,9 +27,9 @@ from toast_lab.ir import program as p
 from toast_lab.search.alpa.strategy_prices import (
     bench_for,
     compute_times,
-    made_labels,
-    made_times,
     reading_times,
+    result_labels,
+    result_times,
     use_costs,
     want_labels,
 )
@@ -80,9 +80,8 @@ def cluster(problem: Problem, grain: str) -> Clusters:
 class Menus(NamedTuple):
     """What each cluster may do; the first choice is to split nothing (but what is pinned)."""
 
-    ops: list[
-        np.ndarray
-    ]  #: K of [S, A] int32 name of the cluster's first op on each axis, -1: none
+    #: K of [S, A] int32 name of the cluster's first op on each axis, -1: none
+    ops: list[np.ndarray]
     values: list[np.ndarray]  #: L of [T, A] int8 dim on each axis, -1: none
     left_out: int  #: strategies and layouts beyond the limit, which were not considered
 
@@ -147,7 +146,10 @@ def make_menus(problem: Problem, clusters: Clusters) -> Menus:
         ops.append(_menu(names, fixed, size, axis_size))
     for first in clusters.values.first.tolist():
         row = int(alike.values.label[first])
-        kept = [[d for d, on in sorted(dims[row].items()) if on >> axis & 1] for axis in axes]
+        kept = [
+            [dim_number for dim_number, on in sorted(dims[row].items()) if on >> axis & 1]
+            for axis in axes
+        ]
         size = dict(enumerate(program.dims(first)))
         values.append(_menu(kept, start_values[row].tolist(), size, axis_size).astype(np.int8))
     return Menus(ops, values, 0)
@@ -167,9 +169,8 @@ class Term(NamedTuple):
     """Time of the moves between an op cluster's labels and a value cluster's layouts."""
 
     group: int
-    earlier: tuple[
-        int, ...
-    ]  #: groups of uses before it: nothing is to pay if one of them has the same label
+    #: groups of uses before it: nothing is to pay if one of them has the same label
+    earlier: tuple[int, ...]
     time_s: np.ndarray  #: [W, T]
 
 
@@ -183,12 +184,10 @@ class Choices(NamedTuple):
     groups: list[Group]
     terms: list[Term]
     use_group: np.ndarray  #: [U'] group of each use of the folded program, -1: of a constant
-    passing: dict[
-        int, list[tuple[int, np.ndarray]]
-    ]  #: op of the folded program -> (group, [W, T] bytes while it runs)
-    sharers: dict[
-        int, tuple[int, ...]
-    ]  #: use of the folded program -> groups that may have brought its copy before
+    #: op of the folded program -> (group, [W, T] bytes while it runs)
+    passing: dict[int, list[tuple[int, np.ndarray]]]
+    #: use of the folded program -> groups that may have brought its copy before
+    sharers: dict[int, tuple[int, ...]]
 
     def time_s(self, ops: np.ndarray, values: np.ndarray) -> float:
         """Time of one choice for each cluster: what the integer program minimises, ties aside."""
@@ -308,7 +307,8 @@ def price_choices(
         return number
 
     wants = [
-        want_labels(bench, w, menus.ops[tables.use_owner[w]]) for w in range(len(tables.use_owner))
+        want_labels(bench, want_number, menus.ops[tables.use_owner[want_number]])
+        for want_number in range(len(tables.use_owner))
     ]
     time_of_term: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
 
@@ -321,9 +321,8 @@ def price_choices(
     use_group = np.full(len(tables.use_value), -1, np.int64)
     sharers: dict[int, tuple[int, ...]] = {}
     passing: dict[int, list[tuple[int, np.ndarray]]] = {}
-    moves: dict[
-        tuple[float, ...], np.ndarray
-    ] = {}  # moves of equal tensors cost the same, whatever they are for
+    # moves of equal tensors cost the same, whatever they are for
+    moves: dict[tuple[float, ...], np.ndarray] = {}
     for op in range(tables.n_arguments, len(tables.op_row)):
         check()
         for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
@@ -333,10 +332,18 @@ def price_choices(
             row, owner = int(tables.value_row[value]), int(tables.use_owner[want])
             group = use_group[use] = group_of(owner, row, wants[want])
             seen = [
-                int(w) for w in tables.earlier[tables.earlier_begin[use] : tables.earlier_end[use]]
+                int(want_number)
+                for want_number in tables.earlier[
+                    tables.earlier_begin[use] : tables.earlier_end[use]
+                ]
             ]
             earlier = tuple(
-                sorted({group_of(int(tables.use_owner[w]), row, wants[w]) for w in seen})
+                sorted(
+                    {
+                        group_of(int(tables.use_owner[want_number]), row, wants[want_number])
+                        for want_number in seen
+                    }
+                )
             )
             if facts.use.reads[use] > 0 and not facts.op.free[op]:
                 # A copy is read as a whole, even where the value itself is a view of something
@@ -357,10 +364,10 @@ def price_choices(
             if tables.value_constant[value]:
                 continue
             row, owner = int(tables.value_row[value]), int(tables.value_owner[value])
-            label = made_labels(bench, value, menus.ops[owner])
+            label = result_labels(bench, value, menus.ops[owner])
             group = group_of(owner, row, label)
             _, first = np.unique(label, return_index=True)
-            move_s, size = made_times(bench, op, value, menus.ops[owner][first], layout[row])
+            move_s, size = result_times(bench, op, value, menus.ops[owner][first], layout[row])
             add(group, (), times[op] * move_s)
             if size.any():
                 passing.setdefault(op, []).append((group, size))

@@ -126,7 +126,7 @@ def use_costs(
 
 
 @compiled
-def made_times(
+def result_times(
     bench: Bench, op: int, value: int, menu: Int32Matrix, kept: Int64Array
 ) -> tuple[np.ndarray, np.ndarray]:
     """[W, T] time to bring a result from how each strategy leaves it to each layout kept.
@@ -174,7 +174,7 @@ def want_labels(bench: Bench, want: int, menu: Int32Matrix) -> np.ndarray:
 
 
 @compiled
-def made_labels(bench: Bench, value: int, menu: Int32Matrix) -> np.ndarray:
+def result_labels(bench: Bench, value: int, menu: Int32Matrix) -> np.ndarray:
     """[S] layout in which each strategy leaves a result, and above it the partial axes."""
     tables, op_factor = bench.inputs.tables, bench.op_factor
     out = np.empty(menu.shape[0], np.int64)

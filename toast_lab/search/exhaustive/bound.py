@@ -7,7 +7,7 @@ collectives take, and each term depends on little:
 
 * computing an op depends on its row alone: on the row depend its cut, the layout in which it leaves
   its results and the layouts that it wants of its operands.  A product's tiles are read off those.
-  What a copied operand has of bytes is bounded from below by the fewer of the copy's and the
+  The bytes of a copied operand are bounded from below by the fewer of the copy's and the
   value's own, a view's source by cutting it on every axis;
 * bringing a result from how its op leaves it to how the value is kept, sums included, depends on
   the op's row and the value's layout;

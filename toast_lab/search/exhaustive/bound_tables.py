@@ -262,7 +262,7 @@ def _fill(
     """Fill ``bound.table``; ``names`` are those of each class of ops."""
     folded, factor_size = problem.folded, problem.space.moves.factor_size
     tables, facts = folded.tables, folded.facts
-    # What an operand has of bytes, at least: the value's own or those of a copy, whichever is less.
+    # The fewest bytes of an operand: the value's own or those of a copy, whichever is less.
     sent = np.ones(len(tables.value_op))
     np.minimum.at(sent, tables.use_value, facts.use.sent)
     fewest = np.minimum(facts.value.bytes, sent * tables.value_bytes)

@@ -28,7 +28,7 @@ from toast_lab.search.exhaustive.bound_tables import make_bound
 from toast_lab.search.limits import Status, Stop
 from toast_lab.search.pruning import smallest_group
 from toast_lab.search.recorder import Recorder
-from toast_lab.search.trace import Columns
+from toast_lab.search.trace_columns import Columns
 from toast_lab.sharding.moves import Moves
 from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State, apply_move, legal_rows
@@ -117,7 +117,10 @@ class _Tree:
         """No plan has a score below this (no plan that fits, if the best one does)."""
         assert self.recorder.best is not None
         return min(
-            [self.recorder.best.score, *(e[1] for e in self.open if not self.needless(e[1], e[2]))]
+            [
+                self.recorder.best.score,
+                *(entry[1] for entry in self.open if not self.needless(entry[1], entry[2])),
+            ]
         )
 
     def needless(self, score: float, peak: float) -> bool:
@@ -191,7 +194,7 @@ class _Tree:
                 self.bound, self.scratch, cutoff, space.moves, state.ops, state.values, pairs[kept]
             )
         first, depth = self.states.n, len(actions) + 1
-        good = [i for i in range(len(kept)) if not self.needless(scores[i], peaks[i])]
+        good = [row for row in range(len(kept)) if not self.needless(scores[row], peaks[row])]
         self.states.reserve(len(good))
         new = slice(first, first + len(good))
         columns = self.states.array
@@ -200,9 +203,9 @@ class _Tree:
         columns["key"][new] = keys[good]
         columns["move"][new], columns["axis"][new] = pairs[kept[good], 0], pairs[kept[good], 1]
         self.states.n += len(good)
-        for j, i in enumerate(good):
-            rank = float(scores[i]) if self.depth is None else float(depth)
-            heapq.heappush(self.open, (rank, float(scores[i]), float(peaks[i]), first + j))
+        for place, row in enumerate(good):
+            rank = float(scores[row]) if self.depth is None else float(depth)
+            heapq.heappush(self.open, (rank, float(scores[row]), float(peaks[row]), first + place))
 
 
 @helper

@@ -12,7 +12,7 @@ number of threads.  A search that was interrupted goes on exactly where it was: 
 its trace.
 
 Batches make up rounds; after ``patience`` rounds in a row without improvement the search begins
-anew at the root, with what it knows of prices and closed subtrees but not of what was good, and
+anew at the root: it keeps prices and closed subtrees but forgets which plans were good, and
 when ``restarts`` such starts in a row bring nothing it stops early.  Subtrees whose every state has
 been priced are closed and not walked again, so small spaces end in complete enumeration.
 

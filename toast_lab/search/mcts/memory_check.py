@@ -73,8 +73,8 @@ def _kinds(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator
     node_count = trace.node.n
     choice_count = int(number[tr.CHOICES]) if number is not None and number.shape == (10,) else 0
     slot_count, price_count = (
-        len(memory[k]) if k in memory and memory[k].ndim else 0
-        for k in ("tree.slot_key", "tree.price_key")
+        len(memory[table]) if table in memory and memory[table].ndim else 0
+        for table in ("tree.slot_key", "tree.price_key")
     )
     expected: dict[str, tuple[Any, tuple[int, ...]]] = {
         "tree.number": (np.int64, (10,)),
@@ -112,7 +112,7 @@ def _kinds(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator
     states = ((np.int32, (rows[0], n_axes)), (np.int8, (rows[1], n_axes)))
     if archived:
         expected["archive.ops"], expected["archive.values"] = (
-            (d, (archived, *s)) for d, s in states
+            (kind, (archived, *sizes)) for kind, sizes in states
         )
     elif all(
         name in memory and memory[name].shape == (0, 0, 0)
@@ -122,9 +122,9 @@ def _kinds(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator
     else:
         expected["archive.ops"] = expected["archive.values"] = (np.int32, (0, 0, 0))
     if chained:
-        k, pool = refine.CHAINS, refine.CHAINS + archived
+        table, pool = refine.CHAINS, refine.CHAINS + archived
         for name, one in (("ops", 0), ("values", 1), ("best_ops", 0), ("best_values", 1)):
-            expected[f"chain.{name}"] = (states[one][0], (k, *states[one][1]))
+            expected[f"chain.{name}"] = (states[one][0], (table, *states[one][1]))
         for name, one in (("pool_ops", 0), ("pool_values", 1)):
             expected[f"chain.{name}"] = (states[one][0], (pool, *states[one][1]))
         origins = (
@@ -132,11 +132,11 @@ def _kinds(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator
         )
         codes = memory["origin.code"].size if "origin.code" in memory else 0
         expected |= {
-            "chain.price": (float, (k, 2)),
-            "chain.best": (float, (k, 2)),
-            "chain.random": (np.uint64, (k, 1)),
-            "chain.origin": (np.int64, (k,)),
-            "chain.priced": (np.int64, (k,)),
+            "chain.price": (float, (table, 2)),
+            "chain.best": (float, (table, 2)),
+            "chain.random": (np.uint64, (table, 1)),
+            "chain.origin": (np.int64, (table,)),
+            "chain.priced": (np.int64, (table,)),
             "origin.code": (np.int32, (codes,)),
             "origin.end": (np.int64, (origins,)),
         }
@@ -309,8 +309,8 @@ def _tables(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterato
     if strange.any():
         at = int(used[np.argmax(strange)])
         yield (
-            f"memory.tree.price at {at}, {tree['price'][at, 0]:g} s and {tree['price'][at, 1]:g} bytes, "
-            "is of no simulation"
+            f"memory.tree.price at {at}, {tree['price'][at, 0]:g} s and "
+            f"{tree['price'][at, 1]:g} bytes, is of no simulation"
         )
         return
     order = used[np.argsort(tree["price_key"][used])]
@@ -353,8 +353,8 @@ def _elites(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterato
         key, idle = _reached(problem, codes.tolist())
         if idle is not None or key != int(tree["elite_key"][elite]):
             yield (
-                f"memory.tree.elite_key {elite} is {int(tree['elite_key'][elite]):016x}, its actions lead to "
-                f"{key:016x}"
+                f"memory.tree.elite_key {elite} is {int(tree['elite_key'][elite]):016x}, its "
+                f"actions lead to {key:016x}"
             )
 
 

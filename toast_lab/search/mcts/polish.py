@@ -49,7 +49,7 @@ class Polish:
         """
         recorder = self.recorder
         until_s = self.recorder.clock.elapsed_s + SHARE * self.recorder.left()[0]
-        grains = [g for g in GRAINS if g in ("colours", "roles")]
+        grains = [name for name in GRAINS if name in ("colours", "roles")]
         for turn, grain in enumerate(grains):
             share_end_s = recorder.clock.elapsed_s + (until_s - recorder.clock.elapsed_s) / (
                 len(grains) - turn

@@ -12,7 +12,7 @@ Rows are finer than those of the search's states: ops that cost the same under e
 not.
 
 Several states are changed side by side, by annealing from a low temperature.  What parts are taken
-over from are the best that each of them came by so far and those of earlier starts; from time to
+over from are the best states that each of them has found and those of earlier starts; from time to
 time the worst ones begin again where the best ones are.
 
 Arguments and results of the program stay in the rows that the search has (a parameter has to come
@@ -61,12 +61,12 @@ TAKEN_OVER = 0.3  #: share of the proposals that take over a neighbourhood of an
 RECOLOURED = 0.1
 WARMEST, COLDEST = 0.0002, 0.00001  #: mean of what a step may make worse, as a part of C(s)
 EXCHANGES = 8  #: times that the worst begin again where the best are
-MIXES = 32  #: times that what may be taken over becomes the best that each came by
+MIXES = 32  #: times that the best state of each becomes what others may take over
 
 
 @packed
 class Near(NamedTuple):
-    """What lies near what: rows are the classes of ops (``K``), then those of values (``L``)."""
+    """Rows that share a value: the classes of ops (``K``), then those of values (``L``)."""
 
     #: a move on axis a is row ``layer * a + move`` of the next three: M where pins tell axes apart,
     #: else 0
@@ -86,7 +86,7 @@ class Near(NamedTuple):
 
 @packed
 class Chains(NamedTuple):
-    """A few states (``K``) that are changed side by side, each with the best that it came by."""
+    """A few states (``K``) that are changed side by side, each with the best it has found."""
 
     ops: Int32Cube  #: [K, rows, A]
     values: Int8Cube  #: [K, rows, A]
@@ -103,7 +103,7 @@ class Chains(NamedTuple):
 
 
 class Fine(NamedTuple):
-    """What refinement changes: finer rows, what lies near what, and the program so folded."""
+    """What refinement changes: finer rows, their neighbours, and the program so folded."""
 
     alike: Alike
     near: Near
@@ -151,7 +151,7 @@ def whole(
 
 
 def neighbourhood(space: Space, alike: Alike) -> Near:
-    """Work out what lies near what in a program."""
+    """Work out which rows share a definition or a use, and which moves touch them."""
     program = space.analysis.program
     n_ops, n_values, n_moves = len(alike.ops.first), len(alike.values.first), space.n_moves
     move_factor = np.full((n_moves, n_ops), -1, np.int32)
@@ -187,17 +187,21 @@ def neighbourhood(space: Space, alike: Alike) -> Near:
     if space.fixed is not None:
         # What is pinned is neither given nor taken away on that axis: there is no move that touches
         # it.
-        may = [(axes >> a) & 1 == 1 for a in range(n_axes)]
+        may = [(axes >> axis) & 1 == 1 for axis in range(n_axes)]
         op_may = [
-            m[:, :n_ops] & (fixed < 0)
-            for m, fixed in zip(may, space.fixed.op_factor[alike.ops.first].T, strict=True)
+            allowed[:, :n_ops] & (fixed < 0)
+            for allowed, fixed in zip(may, space.fixed.op_factor[alike.ops.first].T, strict=True)
         ]
         value_may = [
-            m[:, n_ops:] & (fixed < 0)
-            for m, fixed in zip(may, space.fixed.value_dim[alike.values.first].T, strict=True)
+            allowed[:, n_ops:] & (fixed < 0)
+            for allowed, fixed in zip(may, space.fixed.value_dim[alike.values.first].T, strict=True)
         ]
-        move_factor = np.concatenate([np.where(m, move_factor, np.int32(-1)) for m in op_may])
-        move_dim = np.concatenate([np.where(m, move_dim, np.int8(-1)) for m in value_may])
+        move_factor = np.concatenate(
+            [np.where(allowed, move_factor, np.int32(-1)) for allowed in op_may]
+        )
+        move_dim = np.concatenate(
+            [np.where(allowed, move_dim, np.int8(-1)) for allowed in value_may]
+        )
         value_size = np.concatenate([value_size] * n_axes)
         layer = n_moves
     return Near(
@@ -491,9 +495,9 @@ def start(
     ``others``: states whose parts may be taken over besides those of the chains.
     """
     origin = np.arange(CHAINS) % len(states)
-    ops = np.stack([states[i][0] for i in origin])
-    values = np.stack([states[i][1] for i in origin])
-    price = np.array([prices[i] for i in origin], float)
+    ops = np.stack([states[number][0] for number in origin])
+    values = np.stack([states[number][1] for number in origin])
+    price = np.array([prices[number] for number in origin], float)
     drawn = np.random.default_rng(seed).integers(1, 2**63, (CHAINS, 1)).astype(np.uint64)
     return Chains(
         ops=ops,
@@ -503,8 +507,8 @@ def start(
         best_values=values.copy(),
         best=price.copy(),
         random=drawn,
-        pool_ops=np.stack([*ops, *(s[0] for s in others)]),
-        pool_values=np.stack([*values, *(s[1] for s in others)]),
+        pool_ops=np.stack([*ops, *(state[0] for state in others)]),
+        pool_values=np.stack([*values, *(state[1] for state in others)]),
         origin=origin,
         priced=np.zeros(CHAINS, np.int64),
     )
@@ -516,7 +520,7 @@ def warmth(share: float) -> float:
 
 
 def mix(chains: Chains) -> None:
-    """Let the chains take over from the best that each of them came by."""
+    """Let the chains take over from the best that each of them has found."""
     chains.pool_ops[:CHAINS] = chains.best_ops
     chains.pool_values[:CHAINS] = chains.best_values
 

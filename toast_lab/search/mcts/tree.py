@@ -14,10 +14,6 @@ What is found depends on the seed and the size of the batch but not on the numbe
 numbers belong to a trajectory, prices do not depend on who works them out, and all writing is done
 in order.
 
-Only kernels that Python calls are kept on disk (``cache=True``), with the files that they depend
-on: a helper that was kept for itself would go on calling what another file said before it was
-edited.
-
 No step holds Python's global lock or makes a Python object.  Reference: TOAST sections 4.1 and 4.3.
 """
 

@@ -1,0 +1,98 @@
+"""The columns of a trace: flat arrays that grow, whose rows refer to each other by number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+
+class Columns:
+    """Named arrays of one length that grow together; ``array[name][:n]`` is what is filled."""
+
+    def __init__(self, **dtypes: Any) -> None:
+        self.array = {name: np.zeros(64, dtype) for name, dtype in dtypes.items()}
+        self.n = 0
+
+    @property
+    def capacity(self) -> int:
+        """Rows that there is room for."""
+        return len(next(iter(self.array.values())))
+
+    def reserve(self, more: int) -> None:
+        """Make room for ``more`` further rows."""
+        if self.n + more > self.capacity:
+            size = max(self.n + more, 2 * self.capacity)
+            for name, old in self.array.items():
+                self.array[name] = np.zeros(size, old.dtype)
+                self.array[name][: self.n] = old[: self.n]
+
+    def append(self, **row: Any) -> int:
+        """Add one row; gives its number."""
+        self.reserve(1)
+        for name, value in row.items():
+            self.array[name][self.n] = value
+        self.n += 1
+        return self.n - 1
+
+    def extend(self, rows: Mapping[str, np.ndarray]) -> None:
+        """Add many rows, given as one array a column."""
+        more = len(next(iter(rows.values())))
+        self.reserve(more)
+        for name, values in rows.items():
+            self.array[name][self.n : self.n + more] = values
+        self.n += more
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.array[name][: self.n]
+
+
+class TraceColumns:
+    """The numbers of a trace, column by column.
+
+    Attributes:
+        vocabulary: texts of the actions, which ``action`` and ``node`` have by number.
+        row: one row for each simulation; its actions and nodes end at ``action_end`` and
+            ``node_end``.
+        action: actions of all simulations, one after the other.
+        passed: nodes that they passed, likewise.
+        node: one row for each state of the search tree.
+    """
+
+    def __init__(self, vocabulary: Iterable[str] = ()) -> None:
+        self.vocabulary: list[str] = []
+        self._word: dict[str, int] = {}
+        for text in vocabulary:
+            self.word(text)
+        self.row = Columns(
+            round="i4",
+            elapsed_s="f8",
+            score="f8",
+            time_s="f8",
+            peak_bytes="f8",
+            fits="?",
+            best="i8",
+            action_end="i8",
+            node_end="i8",
+        )
+        self.action = Columns(word="i4")
+        self.passed = Columns(node="i4")
+        self.node = Columns(
+            parent="i4",
+            word="i4",
+            depth="i4",
+            key="u8",
+            visits="i8",
+            value="f8",
+            best_score="f8",
+            score="f8",
+        )
+
+    def word(self, text: str) -> int:
+        """Number of an action's text in the vocabulary."""
+        number = self._word.get(text)
+        if number is None:
+            number = self._word[text] = len(self.vocabulary)
+            self.vocabulary.append(text)
+        return number
