@@ -178,7 +178,12 @@ class BoardPane(pn.viewable.Viewer):
             return
         resolution, actions = self._resolutions[self.row], session.hand.actions
         pricer = problem.pricer()
-        options = {a: side_options(problem, actions, resolution, a, pricer) for a in self._axes()}
+        options = {
+            a: side_options(
+                problem=problem, actions=actions, resolution=resolution, axis=a, pricer=pricer
+            )
+            for a in self._axes()
+        }
         offered = (
             id(problem),
             self.row,

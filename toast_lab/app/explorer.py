@@ -12,6 +12,7 @@ from toast_lab.app import assets, keys, look, theme
 from toast_lab.app.address import Address
 from toast_lab.app.listing_pane import listing_pane, prepared
 from toast_lab.app.markup import h, join
+from toast_lab.app.pace import IDLE_MS, TICK_MS
 from toast_lab.app.pages.compare import ComparePage
 from toast_lab.app.pages.graph import GraphPage
 from toast_lab.app.pages.hand import LISTINGS, MANY_OPS, HandPage
@@ -32,9 +33,6 @@ TITLES = {
     "search": "4  Search",
     "compare": "5  Compare & run",
 }
-# Curves have to come five times a second or more, and each time costs the search a little
-TICK_MS = 180
-IDLE_MS = 250  #: while nothing runs; two dozen pages that tick for nothing cost a sixth of a core
 
 
 class Explorer(pn.viewable.Viewer):
@@ -327,7 +325,7 @@ class Explorer(pn.viewable.Viewer):
         return self._pages[step]
 
     def tick(self) -> None:
-        """Bring in what jobs report; called ten times a second."""
+        """Bring in what jobs report; called every ``TICK_MS`` or ``IDLE_MS``."""
         self.address.flush()
         points = self.session.tick()
         page = self._pages.get("search")

@@ -151,7 +151,14 @@ class HandPlan:
                     quick = pricer.quick(after)
                     side = f", side {bits:0{n}b}" if n else ""
                     rows.append(
-                        ActionPrice(axis, bits, side, quick.time_s, quick.peak_bytes, quick.fits)
+                        ActionPrice(
+                            axis=axis,
+                            bits=bits,
+                            side=side,
+                            time_s=quick.time_s,
+                            peak_bytes=quick.peak_bytes,
+                            fits=quick.fits,
+                        )
                     )
         return sorted(rows, key=lambda r: (problem.mesh.axes.index(r.axis), r.bits))
 
@@ -204,7 +211,13 @@ class HandPlan:
         if self._problem is None:
             return
         with self._notices.guarded():
-            wanted = with_side(self._problem, self.actions, resolution, axis, side)
+            wanted = with_side(
+                problem=self._problem,
+                actions=self.actions,
+                resolution=resolution,
+                axis=axis,
+                side=side,
+            )
             _, kept, left_out = replay(self._problem, wanted)
             self.take(kept)
             words = f"manual plan: {', '.join(self.actions) or 'no action'}"

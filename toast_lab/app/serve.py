@@ -212,7 +212,7 @@ def serve(
     refusal = own_model(address, model if model and ":" in model else None, origins)[1]
     if refusal and model and ":" in model:
         raise ToastError(f"--address {address}: {refusal}")
-    port = checks.whole("port", port, 1, 65535, InvalidInput)
+    port = checks.whole(name="port", value=port, least=1, most=65535, error=InvalidInput)
     start_early()
     print(
         f"TOAST Lab starts; in some seconds it answers on port {port} of {address} ...", flush=True
@@ -356,7 +356,11 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         serve(
-            options.port, options.address, options.model, options.show, tuple(options.allow_origin)
+            port=options.port,
+            address=options.address,
+            model=options.model,
+            show=options.show,
+            origins=tuple(options.allow_origin),
         )
     except (ToastError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

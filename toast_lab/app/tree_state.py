@@ -144,11 +144,11 @@ class TreeState:
         with mirror.lock:
             places = mirror.places
             blocks = icicle(
-                places.place["parent"][: len(tally.visits)],
-                tally.visits,
-                self.root,
-                LEVELS,
-                widest,
+                parent=places.place["parent"][: len(tally.visits)],
+                visits=tally.visits,
+                root=self.root,
+                levels=LEVELS,
+                widest=widest,
                 opened=[p for p in self.opened if p < len(tally.visits)],
             )
             labels = [
@@ -156,7 +156,7 @@ class TreeState:
                 for p, n in zip(blocks.place.tolist(), blocks.folded.tolist(), strict=True)
             ]
         tint = np.where(blocks.folded > 0, np.nan, getattr(tally, kind)[blocks.place])
-        return Scene(blocks, labels, tint, self.selected, kind)
+        return Scene(blocks=blocks, labels=labels, tint=tint, selected=self.selected, kind=kind)
 
     @property
     def steering(self) -> Steering:
@@ -199,14 +199,29 @@ class TreeState:
             np.concatenate([column[found], none])
             for column in (tally.mean_reward, tally.best_reward)
         )
-        scores = upper_bounds(visits, mean, top, mine, float(tally.best_reward[0]), self.steering)
+        scores = upper_bounds(
+            visits=visits,
+            mean_reward=mean,
+            best_reward=top,
+            prior=mine,
+            top=float(tally.best_reward[0]),
+            steering=self.steering,
+        )
         nan = none * np.nan
         scores_mean, best = (
             np.concatenate([column[found], nan]) for column in (tally.mean_score, tally.best_score)
         )
         above = max(int(tally.visits[self.selected]), 1)
         rows = [
-            ActionRow(text, int(n), n / above, float(q), float(low), float(p), float(score))
+            ActionRow(
+                action=text,
+                visits=int(n),
+                share=n / above,
+                mean_score=float(q),
+                best_score=float(low),
+                prior=float(p),
+                upper_bound=float(score),
+            )
             for text, n, q, low, p, score in zip(
                 [*labels, *untried], visits.tolist(), scores_mean, best, mine, scores, strict=True
             )
@@ -225,17 +240,17 @@ class TreeState:
             own = mirror.own
         known = p and 0 <= word < len(self.actions.visits) and self.actions.visits[word] > 0
         return Place(
-            label,
-            int(places.place["depth"][p]),
-            int(tally.visits[p]),
-            int(tally.ended[p]),
-            float(tally.mean_score[p]),
-            float(tally.best_score[p]),
-            plan,
-            (int(self.actions.visits[word]), float(self.actions.mean_score[word]))
+            label=label,
+            depth=int(places.place["depth"][p]),
+            visits=int(tally.visits[p]),
+            ended=int(tally.ended[p]),
+            mean_score=float(tally.mean_score[p]),
+            best_score=float(tally.best_score[p]),
+            plan=plan,
+            prior=(int(self.actions.visits[word]), float(self.actions.mean_score[word]))
             if known
             else None,
-            (int(own["visits"][node]), float(own["value"][node]))
+            own=(int(own["visits"][node]), float(own["value"][node]))
             if self.at is None and own and node < len(own["visits"]) and own["visits"][node] > 0
             else None,
         )

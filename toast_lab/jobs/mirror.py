@@ -68,12 +68,12 @@ class Sender:
         )
         self.send(
             Chunk(
-                {k: trace.row[k][row:until].copy() for k in trace.row.array},
-                {"word": trace.action["word"][action : ends[0]].copy()},
-                {"node": trace.passed["node"][passed : ends[1]].copy()},
-                {k: trace.node[k][node:n_nodes].copy() for k in ("parent", "word", "depth")},
-                trace.vocabulary[words:],
-                own,
+                row={k: trace.row[k][row:until].copy() for k in trace.row.array},
+                action={"word": trace.action["word"][action : ends[0]].copy()},
+                passed={"node": trace.passed["node"][passed : ends[1]].copy()},
+                node={k: trace.node[k][node:n_nodes].copy() for k in ("parent", "word", "depth")},
+                words=trace.vocabulary[words:],
+                own=own,
             )
         )
 

@@ -91,7 +91,7 @@ def shown_frame(points: Iterable[Point]) -> pd.DataFrame:
 
 MOST_DRAWN = 800
 IN_VIEW = 3.0  #: times the unsharded memory, up to which the limit is drawn whatever the curve does
-SCORE = "C(s) against simulations, estimated: step time over unsharded, plus memory over the limit"
+SCORE = "C(s) by simulation, estimated: time over unsharded, plus memory over the limit"
 
 
 class SearchCurves:
@@ -120,7 +120,7 @@ class SearchCurves:
             f"step time ({self.time_unit}), estimated", "best_s", "tried_s", "curve time"
         )
         self.memory = self._figure(
-            f"peak memory ({self.byte_unit}), estimated{limit}",
+            f"peak ({self.byte_unit}), estimated{limit}",
             "best_bytes",
             "tried_bytes",
             "curve memory",

@@ -57,7 +57,14 @@ def compare(what: Any, problem: Problem | None = None, *, inline: bool = False) 
         return join([table_html(texts_frame(entries)), _breakdown(entries)])
 
     height = 150 + 25 * len(entries) + max(260, 60 + 28 * len(entries))
-    view = View("compare", _count(entries), lambda: CompareCell(entries), static, height, table)
+    view = View(
+        kind="compare",
+        about=_count(entries),
+        make=lambda: CompareCell(entries),
+        static=static,
+        height=height,
+        table=table,
+    )
     return shown(view, inline)
 
 
@@ -97,7 +104,15 @@ def memory(what: Any, problem: Problem | None = None, *, inline: bool = False) -
         )
 
     return shown(
-        View("memory", _count(entries), lambda: MemoryCell(entries), static, 620, table), inline
+        View(
+            kind="memory",
+            about=_count(entries),
+            make=lambda: MemoryCell(entries),
+            static=static,
+            height=620,
+            table=table,
+        ),
+        inline,
     )
 
 
@@ -144,7 +159,14 @@ def tiles(
     def table() -> pd.DataFrame:
         return parts_frame(found.mesh, parts(found.mesh, program.dims(value), spec(value)))
 
-    view = View("tiles", about, lambda: TilesCell(found, value, spec), static, 420, table)
+    view = View(
+        kind="tiles",
+        about=about,
+        make=lambda: TilesCell(found, value, spec),
+        static=static,
+        height=420,
+        table=table,
+    )
     return shown(view, inline)
 
 
@@ -306,7 +328,15 @@ def _timeline(entries: Sequence[Entry]) -> Safe:
         {f"limit {bytes_text(limit)}": (limit / scale, CONFLICT)} if limit < 3 * highest else {}
     )
     words = f"memory of a device, predicted ({unit})"
-    return Safe(svg.curves_svg(curves, "program order (op)", words, limits, (720.0, 260.0)))
+    return Safe(
+        svg.curves_svg(
+            curves=curves,
+            x_label="program order (op)",
+            y_label=words,
+            limits=limits,
+            size=(720.0, 260.0),
+        )
+    )
 
 
 def _held(cost: Cost) -> tuple[str, float]:

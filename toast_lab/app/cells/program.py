@@ -87,7 +87,14 @@ def graph(
     def _colour_table() -> Safe:
         return table_html(colours_frame(analysis))
 
-    view = View("graph", lambda: _about(analysis), make, static, 760, lambda: nodes_frame(layout()))
+    view = View(
+        kind="graph",
+        about=lambda: _about(analysis),
+        make=make,
+        static=static,
+        height=760,
+        table=lambda: nodes_frame(layout()),
+    )
     return shown(view, inline)
 
 
@@ -123,12 +130,12 @@ def listing(what: Analysis | Problem, *, inline: bool = False) -> Any:
 
     height = min(620, 60 + 20 * len(program_lines(analysis)))
     view = View(
-        "listing",
-        lambda: _about(analysis),
-        lambda: ListingCell(_session(analysis, None)),
-        static,
-        max(height, 300),
-        lambda: program_frame(analysis),
+        kind="listing",
+        about=lambda: _about(analysis),
+        make=lambda: ListingCell(_session(analysis, None)),
+        static=static,
+        height=max(height, 300),
+        table=lambda: program_frame(analysis),
     )
     return shown(view, inline)
 
@@ -166,12 +173,12 @@ def conflicts(what: Analysis | Problem, *, inline: bool = False) -> Any:
         return table_html(table())
 
     view = View(
-        "conflicts",
-        lambda: _about(analysis),
-        make,
-        static,
-        860 if problem is not None else 460,
-        table,
+        kind="conflicts",
+        about=lambda: _about(analysis),
+        make=make,
+        static=static,
+        height=860 if problem is not None else 460,
+        table=table,
     )
     return shown(view, inline)
 
@@ -194,12 +201,12 @@ def colours(what: Analysis | Problem, *, inline: bool = False) -> Any:
         return colours_frame(analysis).drop(columns=["group"])
 
     view = View(
-        "colours",
-        lambda: _about(analysis),
-        lambda: ColoursCell(_session(analysis, None)),
-        lambda: table_html(table()),
-        460,
-        table,
+        kind="colours",
+        about=lambda: _about(analysis),
+        make=lambda: ColoursCell(_session(analysis, None)),
+        static=lambda: table_html(table()),
+        height=460,
+        table=table,
     )
     return shown(view, inline)
 

@@ -61,7 +61,15 @@ def search(what: SearchResult | RunningSearch, *, inline: bool = False) -> Any:
         return improvements_frame(_facts_of(what).points)
 
     return shown(
-        View("search", lambda: _about(what), lambda: SearchCell(what), static, 620, table), inline
+        View(
+            kind="search",
+            about=lambda: _about(what),
+            make=lambda: SearchCell(what),
+            static=static,
+            height=620,
+            table=table,
+        ),
+        inline,
     )
 
 
@@ -111,7 +119,14 @@ def tree(
         return action_frame(state.action_rows(known.legal if known is not None else ())[1])
 
     return shown(
-        View("tree", lambda: _about(what), lambda: TreeCell(what, problem), static, 700, table),
+        View(
+            kind="tree",
+            about=lambda: _about(what),
+            make=lambda: TreeCell(what, problem),
+            static=static,
+            height=700,
+            table=table,
+        ),
         inline,
     )
 
@@ -156,7 +171,14 @@ def race(what: Race | RunningRace, *, inline: bool = False) -> Any:
         return join([Safe(chart), table_html(race_frame(rows))])
 
     return shown(
-        View("race", about, lambda: RaceCell(what), static, 600, lambda: race_frame(what.rows)),
+        View(
+            kind="race",
+            about=about,
+            make=lambda: RaceCell(what),
+            static=static,
+            height=600,
+            table=lambda: race_frame(what.rows),
+        ),
         inline,
     )
 
@@ -188,22 +210,30 @@ def _facts_of(what: SearchResult | RunningSearch) -> Facts:
         points, improvements = Follower(what).read(), what.points
         note = what.job.message if what.state in ("failed", "cancelled") else ""
         return Facts(
-            thinned(points),
-            improvements,
-            what.simulations,
-            what.problem.baseline,
-            what.problem.memory_limit_bytes,
-            what.best.actions if what.best is not None else (),
-            what.method,
-            what.state,
-            what.elapsed_s,
-            what.result().message if what.state == "done" else note,
+            points=thinned(points),
+            improvements=improvements,
+            simulations=what.simulations,
+            unsharded=what.problem.baseline,
+            limit_bytes=what.problem.memory_limit_bytes,
+            actions=what.best.actions if what.best is not None else (),
+            method=what.method,
+            state=what.state,
+            elapsed_s=what.elapsed_s,
+            note=what.result().message if what.state == "done" else note,
         )
     trace, cost = _trace(what), what.cost
     n = trace.row.n
     points = [point(s) for s in trace.simulations.sample(max(1, n // MAX_POINTS))]
     improvements = [
-        Point(s.elapsed_s, s.score, s.time_s, s.peak_bytes, s.fits, s.index, s.actions)
+        Point(
+            elapsed_s=s.elapsed_s,
+            score=s.score,
+            time_s=s.time_s,
+            peak_bytes=s.peak_bytes,
+            fits=s.fits,
+            simulation=s.index,
+            actions=s.actions,
+        )
         for s in trace.improvements()
     ]
     base = (
@@ -212,16 +242,16 @@ def _facts_of(what: SearchResult | RunningSearch) -> Facts:
     )
     note = f"{what.message} {gap_text(what.gap)}".strip()
     return Facts(
-        points,
-        improvements,
-        n,
-        base,
-        cost.memory_limit_bytes,
-        what.plan.actions,
-        what.method,
-        "over",
-        what.elapsed_s,
-        note,
+        points=points,
+        improvements=improvements,
+        simulations=n,
+        unsharded=base,
+        limit_bytes=cost.memory_limit_bytes,
+        actions=what.plan.actions,
+        method=what.method,
+        state="over",
+        elapsed_s=what.elapsed_s,
+        note=note,
     )
 
 
@@ -424,16 +454,16 @@ class SearchCell(pn.viewable.Viewer):
         assert run is not None
         best = run.best
         return Facts(
-            [],
-            run.points,
-            run.simulations,
-            run.problem.baseline,
-            run.problem.memory_limit_bytes,
-            best.actions if best is not None else (),
-            run.method,
-            run.state,
-            run.elapsed_s,
-            run.result().message if run.state == "done" else run.job.message,
+            points=[],
+            improvements=run.points,
+            simulations=run.simulations,
+            unsharded=run.problem.baseline,
+            limit_bytes=run.problem.memory_limit_bytes,
+            actions=best.actions if best is not None else (),
+            method=run.method,
+            state=run.state,
+            elapsed_s=run.elapsed_s,
+            note=run.result().message if run.state == "done" else run.job.message,
         )
 
     def _show(self, known: Facts) -> None:
@@ -444,14 +474,14 @@ class SearchCell(pn.viewable.Viewer):
             self._twin_at = len(found)
             self._twin.value = shown_frame(
                 CurvePoint(
-                    p.simulation,
-                    p.elapsed_s,
-                    p.time_s,
-                    p.peak_bytes,
-                    p.time_s,
-                    p.peak_bytes,
-                    p.fits,
-                    True,
+                    simulation=p.simulation,
+                    elapsed_s=p.elapsed_s,
+                    best_s=p.time_s,
+                    best_bytes=p.peak_bytes,
+                    tried_s=p.time_s,
+                    tried_bytes=p.peak_bytes,
+                    fits=p.fits,
+                    improved=True,
                 )
                 for p in found
             )

@@ -228,7 +228,7 @@ class ComparePage(pn.viewable.Viewer):
             pane.mark()
 
     def tick(self) -> None:
-        """Take in what threads have found; called ten times a second."""
+        """Take in what threads have found; called at each tick of the page."""
         for pane in self.panes.values():
             if hasattr(pane, "tick"):
                 pane.tick()

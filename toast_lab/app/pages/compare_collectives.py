@@ -118,7 +118,7 @@ class Collectives:
         self._matching = (item, ANSWERS.submit(diff_compiled, item.problem, item.plan, item.made))
 
     def tick(self) -> None:
-        """Take in what threads have found; called ten times a second."""
+        """Take in what threads have found; called at each tick of the page."""
         if self._matching is not None and self._matching[1].done():
             item, future = self._matching
             self._matching = None

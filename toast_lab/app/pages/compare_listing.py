@@ -151,7 +151,7 @@ class SideBySide:
         self.tick()
 
     def tick(self) -> None:
-        """Take in what a thread has made; called ten times a second."""
+        """Take in what a thread has made; called at each tick of the page."""
         if self._making is None or not self._making[1].done():
             return
         shown, future = self._making

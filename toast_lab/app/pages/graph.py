@@ -166,7 +166,7 @@ class GraphPage(pn.viewable.Viewer):
         self._enable()
 
     def tick(self) -> None:
-        """Take in what threads have made; called several times a second."""
+        """Take in what threads have made; called at each tick of the page."""
         if self._making is not None and self._making[1].done():
             analysis, future = self._making
             self._making = None
@@ -252,7 +252,9 @@ class GraphPage(pn.viewable.Viewer):
             session.plans.named(c.plan.value) if c.hue.value in OF_A_PLAN and c.plan.value else None
         )
         plan, cost = (None, None) if item is None else (item.plan, item.cost)
-        return overlay(session.loaded.analysis, layout, c.hue.value, plan, cost)
+        return overlay(
+            analysis=session.loaded.analysis, layout=layout, what=c.hue.value, plan=plan, cost=cost
+        )
 
     def show_plans(self) -> None:
         """The plans have changed: prices, and hues that are of a plan."""

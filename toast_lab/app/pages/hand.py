@@ -233,7 +233,7 @@ class HandPage(pn.viewable.Viewer):
             self._take(listing_lines(problem, plan))
 
     def tick(self) -> None:
-        """Take in a listing that a thread has made; called ten times a second."""
+        """Take in a listing that a thread has made; called at each tick of the page."""
         if self._making is not None and self._making[1].done():
             plan, future = self._making
             self._making = None

@@ -240,7 +240,7 @@ class SearchPage(pn.viewable.Viewer):
             self.refresh()
 
     def tick(self) -> None:
-        """Several times a second: what has to follow the search or the slider."""
+        """At each tick of the page: what has to follow the search or the slider."""
         state = self.tree_state
         if self._stale:
             self._changed()

@@ -243,9 +243,9 @@ class Tour(param.Parameterized):
     # -- bringing about ----------------------------------------------------------------------------
     def _may(self, scene: Scene) -> bool:
         if self.session.work.busy and not self._scene_is(scene):
+            title = self.session.work.job.title
             self.session.notices.say(
-                f"{self.session.work.job.title} is still running; wait for it or cancel it, then go on.",
-                "error",
+                f"{title} is still running; wait for it or cancel it, then go on.", "error"
             )
             return False
         return True
