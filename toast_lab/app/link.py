@@ -293,7 +293,7 @@ def _apply(session: Any, view: View) -> None:
     if session.loaded.analysis is None:
         return
     wanted = {"mesh": view.mesh, "machine": view.machine, "memory_gib": view.memory_gib}
-    settings = {k: v for k, v in wanted.items() if v and v != getattr(session, k)}
+    settings = {k: v for k, v in wanted.items() if v and v != getattr(session.loaded, k)}
     if settings:
         session.set_problem(**settings)
     if view.level:

@@ -279,7 +279,8 @@ CHAPTER = Chapter(
                     (), s.loaded.analysis.compatibility_sets[0].conflicts
                 ),
                 after=lambda s: (
-                    f"Selected: {count(len(s.selection.conflicts), 'conflict')} that one bit settles."
+                    f"Selected: {count(len(s.selection.conflicts), 'conflict')} that one bit "
+                    "settles."
                 ),
             ),
         ),
