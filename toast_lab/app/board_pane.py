@@ -201,17 +201,17 @@ class BoardPane(pn.viewable.Viewer):
             )
         self._quiet = False
 
-    def _switch_row(self, axis: str, found: tuple[SideOption, SideOption]) -> Any:
-        possible = [o for o in found if not o.why_not]
+    def _switch_row(self, axis: str, sides: tuple[SideOption, SideOption]) -> Any:
+        possible = [o for o in sides if not o.why_not]
         if not possible:
             self._switches.pop(axis, None)
             return look.text(
                 h(
                     "p",
                     h("b", axis),
-                    f"  {found[0].why_not}",
+                    f"  {sides[0].why_not}",
                     cls="quiet one",
-                    title=found[0].why_not,
+                    title=sides[0].why_not,
                 )
             )
         switch = pn.widgets.RadioButtonGroup(
@@ -224,7 +224,7 @@ class BoardPane(pn.viewable.Viewer):
         )
         switch.param.watch(functools.partial(self._chosen, axis), "value")
         self._switches[axis] = switch
-        why = [h("span", o.why_not) for o in found if o.why_not]
+        why = [h("span", o.why_not) for o in sides if o.why_not]
         label = look.text(h("p", h("b", axis)), width=70, sizing_mode="fixed", margin=(6, 0, 0, 0))
         row: list[Any] = [label, switch]
         if why:

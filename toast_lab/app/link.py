@@ -242,14 +242,14 @@ def _numbers(text: str) -> tuple[int, ...]:
         r"\d{1,7}(-\d{1,7})?(\.\d{1,7}(-\d{1,7})?)*", text
     ):
         raise ValueError("numbers and ranges, as in 3-5.9")
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.split("."):
         first, _, end = part.partition("-")
         start, stop = int(first), int(end or first)
-        if stop - start + len(found) >= MAX_NAMES:
+        if stop - start + len(numbers) >= MAX_NAMES:
             raise ValueError(f"more than {MAX_NAMES:,} numbers")
-        found += range(start, stop + 1)
-    return tuple(found)
+        numbers += range(start, stop + 1)
+    return tuple(numbers)
 
 
 def _word(text: str) -> str:

@@ -34,22 +34,22 @@ def tensors_of(
     program = analysis.program
     if not names:
         return [a for a in range(program.n_arguments) if program.dims(a)][:MAX_TENSORS]
-    found = dict.fromkeys(
+    values = dict.fromkeys(
         place.value for k in conflicts[:MAX_TENSORS] for place in analysis.conflicts[k].places
     )
-    first = len(found)
+    first = len(values)
     for name in names:
         op = int(analysis.names.op[name])
-        made = [v for v in program.results(op) if name in program.def_names(v)]
+        written = [v for v in program.results(op) if name in program.def_names(v)]
         read = [
             int(program.use_value[u])
             for u in range(int(program.use_ptr[op]), int(program.use_ptr[op + 1]))
             if name in program.use_names(u)
         ]
-        found |= dict.fromkeys(made or read)
-        if len(found) >= MAX_TENSORS:
+        values |= dict.fromkeys(written or read)
+        if len(values) >= MAX_TENSORS:
             break
-    return [*list(found)[:first], *sorted(list(found)[first:])][:MAX_TENSORS]
+    return [*list(values)[:first], *sorted(list(values)[first:])][:MAX_TENSORS]
 
 
 class TilesPane(pn.viewable.Viewer):
@@ -100,16 +100,18 @@ class TilesPane(pn.viewable.Viewer):
         if analysis is None or self.session.loaded.problem is None:
             return
         program = analysis.program
-        found = tensors_of(
+        tensors = tensors_of(
             analysis, tuple(self.session.selection.names), tuple(self.session.selection.conflicts)
         )
         options = {
-            f"{program.value_name[v]} [{', '.join(map(str, program.dims(v)))}]": v for v in found
+            f"{program.value_name[v]} [{', '.join(map(str, program.dims(v)))}]": v for v in tensors
         }
         if options != self.tensor.options:
             self._quiet = True
             value = (
-                self.tensor.value if self.tensor.value in found else (found[0] if found else None)
+                self.tensor.value
+                if self.tensor.value in tensors
+                else (tensors[0] if tensors else None)
             )
             self.tensor.param.update(options=options, value=value)
             self._quiet = False

@@ -178,11 +178,11 @@ class TreeState:
         if mirror is None or tally is None or actions is None:
             return [], []
         with mirror.lock:
-            found = mirror.places.children(self.selected, tally)[:MAX_CHILDREN]
-            words = mirror.places.place["word"][found]
-            labels = [mirror.places.label(int(p)) for p in found]
+            children = mirror.places.children(self.selected, tally)[:MAX_CHILDREN]
+            words = mirror.places.place["word"][children]
+            labels = [mirror.places.label(int(p)) for p in children]
             known = set(labels)
-            untried = [a for a in legal if a not in known][: MAX_CHILDREN - len(found)]
+            untried = [a for a in legal if a not in known][: MAX_CHILDREN - len(children)]
             elsewhere = {
                 text: w for w, text in enumerate(mirror.trace.vocabulary[: len(actions.visits)])
             }
@@ -194,9 +194,9 @@ class TreeState:
         word_of += [elsewhere.get(t, -1) for t in untried]
         mine = np.array([prior[w] if w >= 0 else 1.0 for w in word_of])
         none = np.zeros(len(untried))
-        visits = np.concatenate([tally.visits[found], none])
+        visits = np.concatenate([tally.visits[children], none])
         mean, top = (
-            np.concatenate([column[found], none])
+            np.concatenate([column[children], none])
             for column in (tally.mean_reward, tally.best_reward)
         )
         scores = upper_bounds(
@@ -209,7 +209,8 @@ class TreeState:
         )
         nan = none * np.nan
         scores_mean, best = (
-            np.concatenate([column[found], nan]) for column in (tally.mean_score, tally.best_score)
+            np.concatenate([column[children], nan])
+            for column in (tally.mean_score, tally.best_score)
         )
         above = max(int(tally.visits[self.selected]), 1)
         rows = [
@@ -226,7 +227,7 @@ class TreeState:
                 [*labels, *untried], visits.tolist(), scores_mean, best, mine, scores, strict=True
             )
         ]
-        return [*found.tolist(), *[-1] * len(untried)], rows
+        return [*children.tolist(), *[-1] * len(untried)], rows
 
     def place(self) -> Place | None:
         """What is known of the selected place."""
@@ -297,12 +298,12 @@ class TreeState:
         with mirror.lock:
             row = mirror.trace.row
             if kind == "last":
-                found = np.arange(n - 1, max(n - 1 - most, -1), -1)
+                rows = np.arange(n - 1, max(n - 1 - most, -1), -1)
             elif kind == "improvements":
-                found = np.flatnonzero(row["best"][:n] == np.arange(n))[::-1][:most]
+                rows = np.flatnonzero(row["best"][:n] == np.arange(n))[::-1][:most]
             else:
-                found = best_rows(row["score"][:n], row["fits"][:n], most)
-            return [mirror.trace.simulation(int(i)) for i in found]
+                rows = best_rows(row["score"][:n], row["fits"][:n], most)
+            return [mirror.trace.simulation(int(i)) for i in rows]
 
     def show_trajectory(self, index: int) -> None:
         """Select the place where simulation ``index``, counted from 1, ended."""
@@ -332,5 +333,5 @@ def best_rows(score: np.ndarray, fits: np.ndarray, most: int) -> np.ndarray:
     if len(rank) > LOOKED_AT:  # sorting a million takes a tenth of a second
         rows = np.sort(np.argpartition(rank, LOOKED_AT)[:LOOKED_AT])
     _, first = np.unique(rank[rows], return_index=True)
-    found: np.ndarray = rows[first[:most]]
-    return found
+    best: np.ndarray = rows[first[:most]]
+    return best

@@ -33,13 +33,13 @@ MAX_POINTS = 1200  #: of a memory line
 MAX_TENSORS = 60
 
 
-def compare(what: Any, problem: Problem | None = None, *, inline: bool = False) -> Any:
+def compare(plans: Any, problem: Problem | None = None, *, inline: bool = False) -> Any:
     """Plans side by side.
 
     Step time, peak memory and collectives, predicted and, where it was executed, measured.
 
     Args:
-        what: what ``tl.compare`` or ``tl.race`` gave; or plans, or search results, by name.
+        plans: what ``tl.compare`` or ``tl.race`` gave; or plans, or search results, by name.
         problem: what prices are of.  Needed for plans; with a Comparison it adds the breakdown of
             the predicted time.
         inline: give a Panel object that talks through the notebook, for a kernel on another
@@ -48,7 +48,7 @@ def compare(what: Any, problem: Problem | None = None, *, inline: bool = False) 
     Raises:
         InvalidInput: another type, or plans without a problem.
     """
-    entries = _entries(what, problem, "compare")
+    entries = _entries(plans, problem, "compare")
 
     def table() -> pd.DataFrame:
         return compare_frame(entries)
@@ -68,20 +68,20 @@ def compare(what: Any, problem: Problem | None = None, *, inline: bool = False) 
     return shown(view, inline)
 
 
-def memory(what: Any, problem: Problem | None = None, *, inline: bool = False) -> Any:
+def memory(plans: Any, problem: Problem | None = None, *, inline: bool = False) -> Any:
     """The memory of one device in program order, all plans on one axis.
 
     Tells what is in memory where a plan peaks, too.
 
     Args:
-        what: as for ``compare``; of a Comparison the predicted memory, which needs the problem.
+        plans: as for ``compare``; of a Comparison the predicted memory, which needs the problem.
         problem: as for ``compare``.
         inline: as for ``compare``.
 
     Raises:
         InvalidInput: another type, or plans without a problem.
     """
-    entries = _entries(what, problem, "memory")
+    entries = _entries(plans, problem, "memory")
     if any(not hasattr(e.cost, "timeline_bytes") for e in entries):
         raise InvalidInput(
             "views.memory: give the problem as well: tl.views.memory(comparison, problem)"
@@ -130,17 +130,17 @@ def tiles(
     Raises:
         InvalidInput: another type, or no such tensor.
     """
-    found = plan.plan if isinstance(plan, SearchResult) else plan
-    if not isinstance(found, ShardingPlan):
+    sharding = plan.plan if isinstance(plan, SearchResult) else plan
+    if not isinstance(sharding, ShardingPlan):
         raise refused(
             "tiles", "a ShardingPlan or a SearchResult", plan, 'tl.views.tiles(result.plan, "x")'
         )
-    value = _value(found, tensor)
-    program = found.program
-    layouts = found.kept_layouts()
+    value = _value(sharding, tensor)
+    program = sharding.program
+    layouts = sharding.kept_layouts()
 
     def spec(v: int) -> Any:
-        return found.spec(int(layouts[v]), len(program.dims(v)))
+        return sharding.spec(int(layouts[v]), len(program.dims(v)))
 
     def about() -> str:
         return (
@@ -150,19 +150,19 @@ def tiles(
 
     def static() -> Safe:
         shape = program.dims(value)
-        words = "; ".join(dim_texts(found.mesh, shape, spec(value))) or (
+        words = "; ".join(dim_texts(sharding.mesh, shape, spec(value))) or (
             "a scalar, whole on every device"
         )
-        columns = tile_columns(found.mesh, shape, spec(value), range(min(len(shape), 2)))
+        columns = tile_columns(sharding.mesh, shape, spec(value), range(min(len(shape), 2)))
         return join([Safe(svg.tiles_svg(columns)), h("p", words)])
 
     def table() -> pd.DataFrame:
-        return parts_frame(found.mesh, parts(found.mesh, program.dims(value), spec(value)))
+        return parts_frame(sharding.mesh, parts(sharding.mesh, program.dims(value), spec(value)))
 
     view = View(
         kind="tiles",
         about=about,
-        make=lambda: TilesCell(found, value, spec),
+        make=lambda: TilesCell(sharding, value, spec),
         static=static,
         height=420,
         table=table,
@@ -171,38 +171,38 @@ def tiles(
 
 
 # -- data ------------------------------------------------------------------------------------------
-def _entries(what: Any, problem: Problem | None, view: str) -> list[Entry]:
+def _entries(given: Any, problem: Problem | None, view: str) -> list[Entry]:
     """Plans with their prices, by name."""
     example = EXAMPLE.format(view=view)
     if problem is not None and not isinstance(problem, Problem):
         raise refused(view, "a Problem as second argument", problem, example)
-    if isinstance(what, Comparison):
-        return [_measured(row, problem) for row in what.rows]
-    if isinstance(what, Race):
-        what, problem = what.plans, what.problem
-    elif isinstance(what, SearchResult):
-        what = {what.method: what}
-    elif isinstance(what, ShardingPlan):
-        what = {"plan": what}
-    if isinstance(what, Sequence) and not isinstance(what, str):
-        what = {f"plan {i}": plan for i, plan in enumerate(what, 1)}
-    if not isinstance(what, Mapping) or not what:
-        raise refused(view, TAKES, what, example)
+    if isinstance(given, Comparison):
+        return [_measured(row, problem) for row in given.rows]
+    if isinstance(given, Race):
+        given, problem = given.plans, given.problem
+    elif isinstance(given, SearchResult):
+        given = {given.method: given}
+    elif isinstance(given, ShardingPlan):
+        given = {"plan": given}
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        given = {f"plan {i}": plan for i, plan in enumerate(given, 1)}
+    if not isinstance(given, Mapping) or not given:
+        raise refused(view, TAKES, given, example)
     wrong = [
         f"{k!r} is {kind_text(v)}"
-        for k, v in what.items()
+        for k, v in given.items()
         if not isinstance(v, ShardingPlan | SearchResult)
     ]
     if wrong:
         raise InvalidInput(f"views.{view} takes {TAKES}, but {', '.join(wrong)}")
-    bare = [str(k) for k, v in what.items() if isinstance(v, ShardingPlan)]
+    bare = [str(k) for k, v in given.items() if isinstance(v, ShardingPlan)]
     if bare and problem is None:
         raise InvalidInput(
             f"views.{view}: the price of {', '.join(bare)} needs the problem. For instance: "
             f"{example}"
         )
-    found = []
-    for name, item in what.items():
+    entries = []
+    for name, item in given.items():
         plan = item.plan if isinstance(item, SearchResult) else item
         cost = (
             item.cost
@@ -211,8 +211,8 @@ def _entries(what: Any, problem: Problem | None, view: str) -> list[Entry]:
             if problem is not None
             else None
         )
-        found.append(Entry(str(name), plan.actions, cost))
-    return found
+        entries.append(Entry(str(name), plan.actions, cost))
+    return entries
 
 
 class _Run:

@@ -38,33 +38,33 @@ RACE = "a Race of tl.race or a RunningRace of tl.start_race"
 HANDLE = "a SearchResult of tl.search or a RunningSearch of tl.start_search"
 
 
-def search(what: SearchResult | RunningSearch, *, inline: bool = False) -> Any:
+def search(result: SearchResult | RunningSearch, *, inline: bool = False) -> Any:
     """Curves of a search: time, memory and C(s) of the best plan so far, with what was tried.
 
     A search that runs in the background is shown live, with buttons that pause, step and stop it.
 
     Args:
-        what: a SearchResult, or what ``start_search`` gave.
+        result: a SearchResult, or what ``start_search`` gave.
         inline: give a Panel object that talks through the notebook, for a kernel on another
             machine.
 
     Raises:
         InvalidInput: another type.
     """
-    if not isinstance(what, SearchResult | RunningSearch):
-        raise refused("search", HANDLE, what, "tl.views.search(tl.search(problem))")
+    if not isinstance(result, SearchResult | RunningSearch):
+        raise refused("search", HANDLE, result, "tl.views.search(tl.search(problem))")
 
     def static() -> Safe:
-        return _static_search(_facts_of(what))
+        return _static_search(_facts_of(result))
 
     def table() -> pd.DataFrame:
-        return improvements_frame(_facts_of(what).points)
+        return improvements_frame(_facts_of(result).points)
 
     return shown(
         View(
             kind="search",
-            about=lambda: _about(what),
-            make=lambda: SearchCell(what),
+            about=lambda: _about(result),
+            make=lambda: SearchCell(result),
             static=static,
             height=620,
             table=table,
@@ -74,30 +74,30 @@ def search(what: SearchResult | RunningSearch, *, inline: bool = False) -> Any:
 
 
 def tree(
-    what: SearchResult | RunningSearch, problem: Problem | None = None, *, inline: bool = False
+    result: SearchResult | RunningSearch, problem: Problem | None = None, *, inline: bool = False
 ) -> Any:
     """The tree of a search.
 
     A block a place, as wide as its visits; a click tells its plan, visits, value and price.
 
     Args:
-        what: a SearchResult, or what ``start_search`` gave; the tree then grows.
+        result: a SearchResult, or what ``start_search`` gave; the tree then grows.
         problem: of a SearchResult, for the price of a place.
         inline: as for ``search``.
 
     Raises:
         InvalidInput: another type, or a search without a trace.
     """
-    if not isinstance(what, SearchResult | RunningSearch):
-        raise refused("tree", HANDLE, what, "tl.views.tree(tl.search(problem), problem)")
+    if not isinstance(result, SearchResult | RunningSearch):
+        raise refused("tree", HANDLE, result, "tl.views.tree(tl.search(problem), problem)")
     if problem is not None and not isinstance(problem, Problem):
         raise refused(
             "tree", "a Problem as second argument", problem, "tl.views.tree(result, problem)"
         )
-    problem = what.problem if isinstance(what, RunningSearch) else problem
+    problem = result.problem if isinstance(result, RunningSearch) else problem
 
     def static() -> Safe:
-        state = _tree_state(what, problem)
+        state = _tree_state(result, problem)
         state.count(now=True)
         scene = state.scene()
         if scene is None:
@@ -110,7 +110,7 @@ def tree(
         )
 
     def table() -> pd.DataFrame:
-        state = _tree_state(what, problem)
+        state = _tree_state(result, problem)
         state.count(now=True)
         place = state.place()
         known = (
@@ -121,8 +121,8 @@ def tree(
     return shown(
         View(
             kind="tree",
-            about=lambda: _about(what),
-            make=lambda: TreeCell(what, problem),
+            about=lambda: _about(result),
+            make=lambda: TreeCell(result, problem),
             static=static,
             height=700,
             table=table,
@@ -131,39 +131,39 @@ def tree(
     )
 
 
-def race(what: Race | RunningRace, *, inline: bool = False) -> Any:
+def race(result: Race | RunningRace, *, inline: bool = False) -> Any:
     """Methods on one chart: the best plan of each against its own seconds; the table below.
 
     Args:
-        what: a Race, or what ``start_race`` gave; the chart then grows, and buttons hold and stop
+        result: a Race, or what ``start_race`` gave; the chart then grows, and buttons hold and stop
             the race.
         inline: as for ``search``.
 
     Raises:
         InvalidInput: another type.
     """
-    if not isinstance(what, Race | RunningRace):
-        raise refused("race", RACE, what, 'tl.views.race(tl.race(problem, ["mcts", "beam"]))')
+    if not isinstance(result, Race | RunningRace):
+        raise refused("race", RACE, result, 'tl.views.race(tl.race(problem, ["mcts", "beam"]))')
 
     def about() -> str:
         return (
-            repr(what)
-            if isinstance(what, RunningRace)
-            else (f"{what.problem.describe()}, seed {what.seed}")
+            repr(result)
+            if isinstance(result, RunningRace)
+            else (f"{result.problem.describe()}, seed {result.seed}")
         )
 
     def static() -> Safe:
-        points, rows = _race_points(what), list(what.rows)
+        points, rows = _race_points(result), list(result.rows)
         until = {r.method: r.elapsed_s for r in rows}
         curves = [
             svg.Curve(
                 m,
-                [*((p.elapsed_s, p.score) for p in found), *_hold(found, until.get(m))],
+                [*((p.elapsed_s, p.score) for p in own_points), *_hold(own_points, until.get(m))],
                 svg.hue(i),
                 svg.dash(i),
             )
-            for i, (m, found) in enumerate(points.items())
-            if found
+            for i, (m, own_points) in enumerate(points.items())
+            if own_points
         ]
         chart = svg.curves_svg(
             curves, "seconds of each method's own search", "C(s) of the best plan so far, estimated"
@@ -174,10 +174,10 @@ def race(what: Race | RunningRace, *, inline: bool = False) -> Any:
         View(
             kind="race",
             about=about,
-            make=lambda: RaceCell(what),
+            make=lambda: RaceCell(result),
             static=static,
             height=600,
-            table=lambda: race_frame(what.rows),
+            table=lambda: race_frame(result.rows),
         ),
         inline,
     )
@@ -205,23 +205,23 @@ def _trace(result: SearchResult) -> Trace:
     return result.trace
 
 
-def _facts_of(what: SearchResult | RunningSearch) -> Facts:
-    if isinstance(what, RunningSearch):
-        points, improvements = Follower(what).read(), what.points
-        note = what.job.message if what.state in ("failed", "cancelled") else ""
+def _facts_of(result: SearchResult | RunningSearch) -> Facts:
+    if isinstance(result, RunningSearch):
+        points, improvements = Follower(result).read(), result.points
+        note = result.job.message if result.state in ("failed", "cancelled") else ""
         return Facts(
             points=thinned(points),
             improvements=improvements,
-            simulations=what.simulations,
-            unsharded=what.problem.baseline,
-            limit_bytes=what.problem.memory_limit_bytes,
-            actions=what.best.actions if what.best is not None else (),
-            method=what.method,
-            state=what.state,
-            elapsed_s=what.elapsed_s,
-            note=what.result().message if what.state == "done" else note,
+            simulations=result.simulations,
+            unsharded=result.problem.baseline,
+            limit_bytes=result.problem.memory_limit_bytes,
+            actions=result.best.actions if result.best is not None else (),
+            method=result.method,
+            state=result.state,
+            elapsed_s=result.elapsed_s,
+            note=result.result().message if result.state == "done" else note,
         )
-    trace, cost = _trace(what), what.cost
+    trace, cost = _trace(result), result.cost
     n = trace.row.n
     points = [point(s) for s in trace.simulations.sample(max(1, n // MAX_POINTS))]
     improvements = [
@@ -240,17 +240,17 @@ def _facts_of(what: SearchResult | RunningSearch) -> Facts:
         cost.time_s / cost.relative_time if cost.relative_time else points[0].tried_s,
         points[0].tried_bytes,
     )
-    note = f"{what.message} {gap_text(what.gap)}".strip()
+    note = f"{result.message} {gap_text(result.gap)}".strip()
     return Facts(
         points=points,
         improvements=improvements,
         simulations=n,
         unsharded=base,
         limit_bytes=cost.memory_limit_bytes,
-        actions=what.plan.actions,
-        method=what.method,
+        actions=result.plan.actions,
+        method=result.method,
         state="over",
-        elapsed_s=what.elapsed_s,
+        elapsed_s=result.elapsed_s,
         note=note,
     )
 
@@ -278,18 +278,18 @@ class Follower:
         return [point(s) for e in events if isinstance(e.data, Batch) for s in e.data.simulations]
 
 
-def _about(what: SearchResult | RunningSearch) -> str:
-    if isinstance(what, RunningSearch):
-        return repr(what)
-    found = f"{seconds_text(what.cost.time_s)}, {bytes_text(what.cost.peak_bytes)}"
-    return f"{what.method} (seed {what.seed}) on {what.plan.program.name}, best {found}"
+def _about(result: SearchResult | RunningSearch) -> str:
+    if isinstance(result, RunningSearch):
+        return repr(result)
+    summary = f"{seconds_text(result.cost.time_s)}, {bytes_text(result.cost.peak_bytes)}"
+    return f"{result.method} (seed {result.seed}) on {result.plan.program.name}, best {summary}"
 
 
-def _race_points(what: Race | RunningRace) -> Mapping[str, Sequence[Point]]:
+def _race_points(result: Race | RunningRace) -> Mapping[str, Sequence[Point]]:
     return (
-        what.points
-        if isinstance(what, RunningRace)
-        else {o.method: o.points for o in what.outcomes}
+        result.points
+        if isinstance(result, RunningRace)
+        else {o.method: o.points for o in result.outcomes}
     )
 
 
@@ -384,12 +384,12 @@ class Controls(pn.viewable.Viewer):
 class SearchCell(pn.viewable.Viewer):
     """Curves left, numbers and buttons right, the improvements as a table below."""
 
-    def __init__(self, what: SearchResult | RunningSearch) -> None:
+    def __init__(self, result: SearchResult | RunningSearch) -> None:
         super().__init__()
-        self.what = what
-        self._run = what if isinstance(what, RunningSearch) else None
+        self.what = result
+        self._run = result if isinstance(result, RunningSearch) else None
         self._follower = Follower(self._run) if self._run is not None else None
-        known = _facts_of(what)
+        known = _facts_of(result)
         self.curves = SearchCurves(known.limit_bytes, *known.unsharded)
         self._drawn = thinned(self._follower.read()) if self._follower is not None else known.points
         self.curves.append(self._drawn)
@@ -467,11 +467,15 @@ class SearchCell(pn.viewable.Viewer):
         )
 
     def _show(self, known: Facts) -> None:
-        found, method = known.improvements, known.method
+        improvements, method = known.improvements, known.method
         self.controls.refresh()
-        look.later(self.score.show, {method: found}, {method: known.elapsed_s if found else 0.0})
-        if len(found) != self._twin_at:
-            self._twin_at = len(found)
+        look.later(
+            self.score.show,
+            {method: improvements},
+            {method: known.elapsed_s if improvements else 0.0},
+        )
+        if len(improvements) != self._twin_at:
+            self._twin_at = len(improvements)
             self._twin.value = shown_frame(
                 CurvePoint(
                     simulation=p.simulation,
@@ -483,15 +487,15 @@ class SearchCell(pn.viewable.Viewer):
                     fits=p.fits,
                     improved=True,
                 )
-                for p in found
+                for p in improvements
             )
         rows: list[tuple[str, object]] = [
             ("state", f"{known.state}, {known.elapsed_s:.1f} s"),
             ("method", method),
             ("simulations", f"{known.simulations:,}"),
         ]
-        if found:
-            best, base = found[-1], known.unsharded
+        if improvements:
+            best, base = improvements[-1], known.unsharded
             rows += [
                 (
                     "best step",
@@ -529,11 +533,11 @@ class CellTree(TreeState):
         return super().facts(plan)
 
 
-def _tree_state(what: SearchResult | RunningSearch, problem: Problem | None) -> CellTree:
+def _tree_state(result: SearchResult | RunningSearch, problem: Problem | None) -> CellTree:
     """The state that the explorer's tree looks at."""
-    if isinstance(what, RunningSearch):
-        return CellTree(_Live(what))
-    trace, mirror = _trace(what), Mirror()
+    if isinstance(result, RunningSearch):
+        return CellTree(_Live(result))
+    trace, mirror = _trace(result), Mirror()
     mirror.trace, mirror.places = trace, Places(trace)
     mirror.own = {name: trace.node[name] for name in ("visits", "value", "score")}
     return CellTree(_Over(mirror, trace.row.n, problem, trace.about))
@@ -564,12 +568,12 @@ class _Live:
 class TreeCell(pn.viewable.Viewer):
     """The explorer's tree, without the buttons that lead to its other pages."""
 
-    def __init__(self, what: SearchResult | RunningSearch, problem: Problem | None) -> None:
+    def __init__(self, result: SearchResult | RunningSearch, problem: Problem | None) -> None:
         super().__init__()
-        state = _tree_state(what, problem)
+        state = _tree_state(result, problem)
         state.count(now=True)
         self.pane = TreePane(state)
-        self.controls = Controls(what if isinstance(what, RunningSearch) else None)
+        self.controls = Controls(result if isinstance(result, RunningSearch) else None)
         left = pn.Column(
             filling(self.pane.centre),
             sizing_mode="stretch_both",
@@ -600,10 +604,10 @@ class TreeCell(pn.viewable.Viewer):
 class RaceCell(pn.viewable.Viewer):
     """The chart of C(s), time or memory, and the table."""
 
-    def __init__(self, what: Race | RunningRace) -> None:
+    def __init__(self, result: Race | RunningRace) -> None:
         super().__init__()
-        self.what = what
-        self._run = what if isinstance(what, RunningRace) else None
+        self.what = result
+        self._run = result if isinstance(result, RunningRace) else None
         self.controls = Controls(self._run)
         self.kind = pn.widgets.RadioButtonGroup(
             options={v: k for k, v in SHOWN.items()},
@@ -615,7 +619,7 @@ class RaceCell(pn.viewable.Viewer):
         self._pane = pn.pane.Bokeh(
             sizing_mode="stretch_both", margin=0, min_height=200, stylesheets=[FILL]
         )
-        rows = len(_race_points(what))
+        rows = len(_race_points(result))
         self.table = look.table(
             race_frame([]),
             height=look.rows_height(rows, 240),

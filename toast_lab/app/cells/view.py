@@ -32,10 +32,10 @@ def filling(part: Any) -> Any:
 
     There it would otherwise be stacked and scrolled.
     """
-    for found in part.select():
-        sheets = list(getattr(found, "stylesheets", ()))
+    for component in part.select():
+        sheets = list(getattr(component, "stylesheets", ()))
         if look.FILL in sheets:
-            found.stylesheets = [FILL if sheet == look.FILL else sheet for sheet in sheets]
+            component.stylesheets = [FILL if sheet == look.FILL else sheet for sheet in sheets]
     return part
 
 

@@ -177,9 +177,9 @@ class ComparePage(pn.viewable.Viewer):
         return [p.entry(i, p.name not in hidden) for i, p in enumerate(self.session.plans.items)]
 
     # -- showing -----------------------------------------------------------------------------------
-    def _changed(self, what: str) -> None:
+    def _changed(self, changed: str) -> None:
         """Plans changed, or the step; nothing is drawn before the page is shown."""
-        self._stale |= what != "step"
+        self._stale |= changed != "step"
         if self._stale and self.session.step == "compare":
             self.show_plans()
 

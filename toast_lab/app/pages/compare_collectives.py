@@ -92,8 +92,8 @@ class Collectives:
             margin=0,
         )
 
-    def _file(self, what: str) -> str:
-        return f"{what} of {self._item.name}" if self._item is not None else what
+    def _file(self, table: str) -> str:
+        return f"{table} of {self._item.name}" if self._item is not None else table
 
     def _sums(self) -> Any:
         return collective_sums(self._rows, self._item is not None and self._item.made is not None)
@@ -152,20 +152,22 @@ class Collectives:
         """Ask why the collective of a row is there; selects its op everywhere."""
         if self._item is None or row >= len(self._rows):
             return
-        found = self._rows.iloc[row]
+        row_shown = self._rows.iloc[row]
         self.table.selection = [row]
-        if int(found["op"]) >= 0:
-            self.session.selection.select(tuple(self._item.plan.program.factors(int(found["op"]))))
-        if int(found["number"]) < 0:
-            reason = found["reason"] or "no reason is known"
+        if int(row_shown["op"]) >= 0:
+            self.session.selection.select(
+                tuple(self._item.plan.program.factors(int(row_shown["op"])))
+            )
+        if int(row_shown["number"]) < 0:
+            reason = row_shown["reason"] or "no reason is known"
             self.answer.object = join(
                 [
                     h("h2", "not priced"),
-                    h("p", f"The compiler added this {found['kind']}: {reason}."),
+                    h("p", f"The compiler added this {row_shown['kind']}: {reason}."),
                 ]
             )
             return
-        future = self.session.plans.ask_why(self._item.name, int(found["number"]))
+        future = self.session.plans.ask_why(self._item.name, int(row_shown["number"]))
         if future is not None:
             self.answer.object = h("p", "Looking for the cause …", cls="quiet")
             self._asked = (self._item.name, row, future)

@@ -229,9 +229,9 @@ class GraphPage(pn.viewable.Viewer):
                     "(level, filters, focus)."
                 )
 
-    def _see(self, what: str) -> None:
+    def _see(self, text: str) -> None:
         if self.plot is not None:
-            look.later(getattr(self.plot, what))
+            look.later(getattr(self.plot, text))
 
     def _enable(self) -> None:
         """Buttons do something, or cannot be pressed."""

@@ -114,8 +114,10 @@ class RacePane(pn.viewable.Viewer):
     @property
     def errors(self) -> list[str]:
         """What keeps a race from being started."""
-        found = [f.error for f in (self.seconds, self.seed) if f.error]
-        return found if self.methods.value else [*found, "tick the methods that race, two or more"]
+        errors = [f.error for f in (self.seconds, self.seed) if f.error]
+        return (
+            errors if self.methods.value else [*errors, "tick the methods that race, two or more"]
+        )
 
     def _checked(self) -> None:
         if hasattr(self, "_race"):
@@ -186,13 +188,13 @@ class RacePane(pn.viewable.Viewer):
             ("state", f"{state}, {through}"),
             ("on", race.problem.describe()),
         ]
-        found = [r for r in race.rows if r.score is not None]
+        priced = [r for r in race.rows if r.score is not None]
         parts: list[Any] = [
             h("h2", "race ", h("span", "estimated", cls="tag estimated")),
             facts(rows),
         ]
-        if found:
-            best = min(found, key=lambda r: (not r.fits, r.score or 0.0, r.own_best_s or 0.0))
+        if priced:
+            best = min(priced, key=lambda r: (not r.fits, r.score or 0.0, r.own_best_s or 0.0))
             after = f"after {best.own_best_s or 0.0:.2f} s of {best.method}"
             parts += [
                 h("h2", "best so far" if racing else "best of all"),

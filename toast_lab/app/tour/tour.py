@@ -233,7 +233,9 @@ class Tour(param.Parameterized):
     def _load_ahead(self) -> None:
         """Trace the models of the steps to come while the first one is read."""
         if Tour._ahead is None:
-            scenes = list(dict.fromkeys((s.scene.model, s.scene.sizes) for s in STEPS))
+            scenes = list(
+                dict.fromkeys((session.scene.model, session.scene.sizes) for session in STEPS)
+            )
             Tour._ahead = threading.Thread(
                 target=lambda: [load_at_once(model, dict(sizes)) for model, sizes in scenes],
                 daemon=True,
