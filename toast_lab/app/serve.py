@@ -45,7 +45,7 @@ def is_loopback(address: str) -> bool:
 
 def own_model(address: str, model: str | None, origins: tuple[str, ...] = ()) -> tuple[str, str]:
     """(model that the page may offer, why it may not)."""
-    foreign = [o for o in origins if not is_loopback(_host(o))]
+    foreign = [origin for origin in origins if not is_loopback(_host(origin))]
     if not is_loopback(address) or foreign:
         where = ", ".join([address or "all interfaces", *foreign])
         return "", (
@@ -250,7 +250,7 @@ def greeting(address: str, port: int, origins: tuple[str, ...] = ()) -> str:
     first = hosts(address, port)[0]
     text = f"TOAST Lab on http://{first} (stop with Ctrl-C)"
     if origins:
-        text += "".join(f"\nalso as {o}" for o in origins)
+        text += "".join(f"\nalso as {origin}" for origin in origins)
     elif is_wildcard(address):
         text += (
             "\n"

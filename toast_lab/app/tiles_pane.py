@@ -35,7 +35,7 @@ def tensors_of(
     if not names:
         return [a for a in range(program.n_arguments) if program.dims(a)][:MAX_TENSORS]
     values = dict.fromkeys(
-        place.value for k in conflicts[:MAX_TENSORS] for place in analysis.conflicts[k].places
+        place.value for text in conflicts[:MAX_TENSORS] for place in analysis.conflicts[text].places
     )
     first = len(values)
     for name in names:
@@ -171,10 +171,10 @@ class TilesPane(pn.viewable.Viewer):
         A vector has only one; of anything larger, two different ones are drawn.
         """
         self._quiet = True
-        every = {str(d): d for d in range(rank)}
+        every = {str(dim): dim for dim in range(rank)}
         for widget, word, first in ((self.down, "down", 0), (self.across, "across", 1)):
             options = (
-                {f"{word} {k}": d for k, d in every.items()}
+                {f"{word} {text}": dim for text, dim in every.items()}
                 if rank > 1 or (rank and word == "across")
                 else {}
             )

@@ -327,10 +327,14 @@ def _index() -> pd.DataFrame:
         s.key: f"{i}. {c.title} · {s.title}" for i, c in enumerate(CHAPTERS, 1) for s in c.steps
     }
     rows = [
-        {"in the paper": f.figure, "what it shows": f.shows, "step of the tour": title[f.step]}
-        for f in FIGURES
+        {
+            "in the paper": figure.figure,
+            "what it shows": figure.shows,
+            "step of the tour": title[figure.step],
+        }
+        for figure in FIGURES
     ]
-    assert all(f.step in BY_KEY for f in FIGURES)
+    assert all(figure.step in BY_KEY for figure in FIGURES)
     return pd.DataFrame(rows)
 
 

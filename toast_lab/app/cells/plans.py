@@ -82,13 +82,16 @@ def memory(plans: Any, problem: Problem | None = None, *, inline: bool = False) 
         InvalidInput: another type, or plans without a problem.
     """
     entries = _entries(plans, problem, "memory")
-    if any(not hasattr(e.cost, "timeline_bytes") for e in entries):
+    if any(not hasattr(entry.cost, "timeline_bytes") for entry in entries):
         raise InvalidInput(
             "views.memory: give the problem as well: tl.views.memory(comparison, problem)"
         )
 
     def table() -> pd.DataFrame:
-        rows = [(e.name, float(e.cost.peak_bytes), e.cost.peak_op, *_held(e.cost)) for e in entries]
+        rows = [
+            (entry.name, float(entry.cost.peak_bytes), entry.cost.peak_op, *_held(entry.cost))
+            for entry in entries
+        ]
         return pd.DataFrame(
             rows, columns=["plan", "peak_bytes", "peak_op", "largest", "largest_bytes"]
         )
@@ -189,13 +192,13 @@ def _entries(given: Any, problem: Problem | None, view: str) -> list[Entry]:
     if not isinstance(given, Mapping) or not given:
         raise refused(view, TAKES, given, example)
     wrong = [
-        f"{k!r} is {kind_text(v)}"
-        for k, v in given.items()
-        if not isinstance(v, ShardingPlan | SearchResult)
+        f"{key!r} is {kind_text(value)}"
+        for key, value in given.items()
+        if not isinstance(value, ShardingPlan | SearchResult)
     ]
     if wrong:
         raise InvalidInput(f"views.{view} takes {TAKES}, but {', '.join(wrong)}")
-    bare = [str(k) for k, v in given.items() if isinstance(v, ShardingPlan)]
+    bare = [str(key) for key, value in given.items() if isinstance(value, ShardingPlan)]
     if bare and problem is None:
         raise InvalidInput(
             f"views.{view}: the price of {', '.join(bare)} needs the problem. For instance: "
@@ -236,10 +239,14 @@ def _measured(row: Row, problem: Problem | None) -> Entry:
     if problem is not None and row.plan is not None:
         cost = price(problem, ShardingPlan.from_json(dict(row.plan), problem, row.name))
     elif row.predicted is not None:
-        p = row.predicted
-        sent = [SimpleNamespace(kind=k) for k, n in p.collective_counts.items() for _ in range(n)]
+        prediction = row.predicted
+        sent = [
+            SimpleNamespace(kind=key)
+            for key, n in prediction.collective_counts.items()
+            for _ in range(n)
+        ]
         cost = SimpleNamespace(
-            time_s=p.time_s, peak_bytes=p.peak_bytes, fits=True, collectives=sent
+            time_s=prediction.time_s, peak_bytes=prediction.peak_bytes, fits=True, collectives=sent
         )
     else:
         cost = SimpleNamespace(
@@ -251,7 +258,7 @@ def _measured(row: Row, problem: Problem | None) -> Entry:
 def _count(entries: Sequence[Entry]) -> str:
     return (
         f"{len(entries)} plan{'' if len(entries) == 1 else 's'}: "
-        f"{', '.join(e.name for e in entries)}"
+        f"{', '.join(entry.name for entry in entries)}"
     )
 
 
@@ -260,27 +267,28 @@ def texts_frame(entries: Sequence[Entry]) -> pd.DataFrame:
     frame = compare_frame(entries)
     columns = {
         "plan": frame["plan"],
-        "step, predicted": [seconds_text(v) for v in frame["time_s"]],
-        "peak, predicted": [bytes_text(v) for v in frame["peak_bytes"]],
-        "fits": ["yes" if v else "no" for v in frame["fits"]],
+        "step, predicted": [seconds_text(value) for value in frame["time_s"]],
+        "peak, predicted": [bytes_text(value) for value in frame["peak_bytes"]],
+        "fits": ["yes" if value else "no" for value in frame["fits"]],
         "collectives, predicted": [_short(c) for c in frame["collectives"]],
     }
-    if any(e.run is not None for e in entries):
+    if any(entry.run is not None for entry in entries):
         columns |= {
-            "step, measured": [seconds_text(v) for v in frame["measured_s"]],
-            "collectives, compiled": [_compiled(e) for e in entries],
-            "peak, compiled": [bytes_text(v) for v in frame["measured_peak_bytes"]],
+            "step, measured": [seconds_text(value) for value in frame["measured_s"]],
+            "collectives, compiled": [_compiled(entry) for entry in entries],
+            "peak, compiled": [bytes_text(value) for value in frame["measured_peak_bytes"]],
             "error": [
-                "–" if v is None or v != v else f"{v:.0e}" for v in frame["max_relative_error"]
+                "–" if value is None or value != value else f"{value:.0e}"
+                for value in frame["max_relative_error"]
             ],
         }
-    return pd.DataFrame({k: list(v) for k, v in columns.items()})
+    return pd.DataFrame({key: list(value) for key, value in columns.items()})
 
 
 def _compiled(entry: Entry) -> str:
     counts = getattr(entry.run, "collective_counts", {}) if entry.run is not None else {}
     return (
-        _short(", ".join(f"{n} {k}" for k, n in sorted(counts.items(), key=lambda kv: -kv[1])))
+        _short(", ".join(f"{n} {key}" for key, n in sorted(counts.items(), key=lambda kv: -kv[1])))
         or "–"
     )
 
@@ -293,31 +301,31 @@ def _short(words: str) -> str:
 
 def _breakdown(entries: Sequence[Entry]) -> Safe:
     """Predicted time of a step: compute, then collectives by kind."""
-    priced = [e for e in entries if hasattr(e.cost, "compute_s")]
+    priced = [entry for entry in entries if hasattr(entry.cost, "compute_s")]
     if not priced:
         return Safe("")
-    unit, scale = time_unit(max(e.cost.time_s for e in priced))
+    unit, scale = time_unit(max(entry.cost.time_s for entry in priced))
     rows = []
-    for e in priced:
-        seconds: dict[str, float] = {"compute": e.cost.compute_s}
-        for c in e.cost.collectives:
+    for entry in priced:
+        seconds: dict[str, float] = {"compute": entry.cost.compute_s}
+        for c in entry.cost.collectives:
             seconds[c.kind] = seconds.get(c.kind, 0.0) + c.time_s
-        rows.append((e.name, [(k, v / scale) for k, v in seconds.items()]))
+        rows.append((entry.name, [(key, value / scale) for key, value in seconds.items()]))
     return Safe(svg.bars_svg(rows, f"step time, predicted ({unit})"))
 
 
 def _timeline(entries: Sequence[Entry]) -> Safe:
     """Memory against program order, with the limit where it is near."""
-    highest = max(float(e.cost.peak_bytes) for e in entries)
+    highest = max(float(entry.cost.peak_bytes) for entry in entries)
     unit, scale = byte_unit(highest)
     curves = []
-    for i, e in enumerate(entries):
-        line = np.asarray(e.cost.timeline_bytes, float) / scale
+    for i, entry in enumerate(entries):
+        line = np.asarray(entry.cost.timeline_bytes, float) / scale
         at = np.unique(np.linspace(0, len(line) - 1, min(len(line), MAX_POINTS)).astype(int))
-        at = np.unique([*at, int(e.cost.peak_op)])
+        at = np.unique([*at, int(entry.cost.peak_op)])
         curves.append(
             svg.Curve(
-                e.name,
+                entry.name,
                 list(zip(at.tolist(), line[at].tolist(), strict=True)),
                 svg.hue(i),
                 svg.dash(i),
@@ -402,7 +410,7 @@ class CompareCell(pn.viewable.Viewer):
         self.table = look.table(
             frame, height=look.rows_height(len(frame), 240), sizing_mode="stretch_width"
         )
-        self.table.on_click(lambda e: self.pick(e.row))
+        self.table.on_click(lambda event: self.pick(event.row))
         self._words = look.text()
         left = pn.Column(
             pn.pane.HTML(
@@ -458,14 +466,14 @@ class MemoryCell(pn.viewable.Viewer):
         self.entries = list(entries)
         frame = pd.DataFrame(
             {
-                "plan": [e.name for e in entries],
-                "peak": [bytes_text(e.cost.peak_bytes) for e in entries],
-                "fits": ["yes" if e.cost.fits else "no" for e in entries],
-                "at op": [e.cost.peak_op for e in entries],
+                "plan": [entry.name for entry in entries],
+                "peak": [bytes_text(entry.cost.peak_bytes) for entry in entries],
+                "fits": ["yes" if entry.cost.fits else "no" for entry in entries],
+                "at op": [entry.cost.peak_op for entry in entries],
             }
         )
         self.table = look.table(frame, sizing_mode="stretch_height", width=300)
-        self.table.on_click(lambda e: self.pick(e.row))
+        self.table.on_click(lambda event: self.pick(event.row))
         self.held = look.table(held_frame(entries[0].cost), selectable=False)
         self._root = pn.Column(
             pn.pane.HTML(
@@ -507,7 +515,7 @@ class TilesCell(pn.viewable.Viewer):
             sizing_mode="stretch_width",
             stylesheets=[look.INPUT],
         )
-        self.tensor.param.watch(lambda e: self.pick(e.new), "value")
+        self.tensor.param.watch(lambda event: self.pick(event.new), "value")
         self.picture = TilesPlot(plan.mesh)
         self._words = look.text()
         self.table = look.table(

@@ -154,7 +154,7 @@ def race(result: Race | RunningRace, *, inline: bool = False) -> Any:
 
     def static() -> Safe:
         points, rows = _race_points(result), list(result.rows)
-        until = {r.method: r.elapsed_s for r in rows}
+        until = {row.method: row.elapsed_s for row in rows}
         curves = [
             svg.Curve(
                 m,
@@ -223,18 +223,18 @@ def _facts_of(result: SearchResult | RunningSearch) -> Facts:
         )
     trace, cost = _trace(result), result.cost
     n = trace.row.n
-    points = [point(s) for s in trace.simulations.sample(max(1, n // MAX_POINTS))]
+    points = [point(simulation) for simulation in trace.simulations.sample(max(1, n // MAX_POINTS))]
     improvements = [
         Point(
-            elapsed_s=s.elapsed_s,
-            score=s.score,
-            time_s=s.time_s,
-            peak_bytes=s.peak_bytes,
-            fits=s.fits,
-            simulation=s.index,
-            actions=s.actions,
+            elapsed_s=simulation.elapsed_s,
+            score=simulation.score,
+            time_s=simulation.time_s,
+            peak_bytes=simulation.peak_bytes,
+            fits=simulation.fits,
+            simulation=simulation.index,
+            actions=simulation.actions,
         )
-        for s in trace.improvements()
+        for simulation in trace.improvements()
     ]
     base = (
         cost.time_s / cost.relative_time if cost.relative_time else points[0].tried_s,
@@ -275,7 +275,12 @@ class Follower:
         """Points since the last call."""
         events = self.run.job.since(self._seen)
         self._seen += len(events)
-        return [point(s) for e in events if isinstance(e.data, Batch) for s in e.data.simulations]
+        return [
+            point(simulation)
+            for e in events
+            if isinstance(e.data, Batch)
+            for simulation in e.data.simulations
+        ]
 
 
 def _about(result: SearchResult | RunningSearch) -> str:
@@ -314,12 +319,13 @@ def _static_search(known: Facts) -> Safe:
         ),
         ("peak memory a device, estimated", byte_unit, "best_bytes", "tried_bytes", {}),
     ):
-        improved = [p for p in known.points if p.improved] or known.points[:1]
+        improved = [points for points in known.points if points.improved] or known.points[:1]
         line = [
-            (float(p.simulation), getattr(p, best) / scale) for p in [*improved, known.points[-1]]
+            (float(points.simulation), getattr(points, best) / scale)
+            for points in [*improved, known.points[-1]]
         ]
-        dots = [(float(p.simulation), getattr(p, dot) / scale) for p in tried]
-        limits = {k: (v / scale, hue) for k, (v, hue) in level.items()}
+        dots = [(float(points.simulation), getattr(points, dot) / scale) for points in tried]
+        limits = {name: (v / scale, hue) for name, (v, hue) in level.items()}
         highest = max(y for _, y in [*line, *dots])
         if "memory" in words and known.limit_bytes / scale < 3 * highest:
             limits["memory limit"] = (known.limit_bytes / scale, CONFLICT)
@@ -446,7 +452,7 @@ class SearchCell(pn.viewable.Viewer):
         self._show(self._known())
 
     def _anew(self, points: list[CurvePoint]) -> None:
-        self.curves.source.data = {k: [] for k in self.curves.source.data}
+        self.curves.source.data = {name: [] for name in self.curves.source.data}
         self.curves.append(points)
 
     def _known(self) -> Facts:
@@ -478,16 +484,16 @@ class SearchCell(pn.viewable.Viewer):
             self._twin_at = len(improvements)
             self._twin.value = shown_frame(
                 CurvePoint(
-                    simulation=p.simulation,
-                    elapsed_s=p.elapsed_s,
-                    best_s=p.time_s,
-                    best_bytes=p.peak_bytes,
-                    tried_s=p.time_s,
-                    tried_bytes=p.peak_bytes,
-                    fits=p.fits,
+                    simulation=points.simulation,
+                    elapsed_s=points.elapsed_s,
+                    best_s=points.time_s,
+                    best_bytes=points.peak_bytes,
+                    tried_s=points.time_s,
+                    tried_bytes=points.peak_bytes,
+                    fits=points.fits,
                     improved=True,
                 )
-                for p in improvements
+                for points in improvements
             )
         rows: list[tuple[str, object]] = [
             ("state", f"{known.state}, {known.elapsed_s:.1f} s"),
@@ -610,7 +616,7 @@ class RaceCell(pn.viewable.Viewer):
         self._run = result if isinstance(result, RunningRace) else None
         self.controls = Controls(self._run)
         self.kind = pn.widgets.RadioButtonGroup(
-            options={v: k for k, v in SHOWN.items()},
+            options={v: name for name, v in SHOWN.items()},
             value="score",
             margin=(0, 0, 4, 0),
             stylesheets=[look.BUTTON],
@@ -654,21 +660,23 @@ class RaceCell(pn.viewable.Viewer):
         self.controls.refresh()
         points, rows = _race_points(self.what), list(self.what.rows)
         state = self._run.state if self._run is not None else "over"
-        shown_now = (state, [len(p) for p in points.values()], [r.status for r in rows])
+        shown_now = (state, [len(p) for p in points.values()], [row.status for row in rows])
         if shown_now == self._shown:
             return
         self._shown = shown_now
-        look.later(self.curves.show, dict(points), {r.method: r.elapsed_s for r in rows})
+        look.later(self.curves.show, dict(points), {row.method: row.elapsed_s for row in rows})
         self.table.value = race_frame(rows)
         best = self.what.best
-        through = sum(r.status != "runs" for r in rows)
+        through = sum(row.status != "runs" for row in rows)
         words = f"{state}, {through} of {len(points)} methods through"
         if best is not None:
             words += (
                 f"; best so far: {best.method}, {seconds_text(best.time_s)}, "
                 f"{bytes_text(best.peak_bytes)}"
             )
-        troubles = [h("p", f"{r.method}: {r.message}", cls="red") for r in rows if _in_trouble(r)]
+        troubles = [
+            h("p", f"{row.method}: {row.message}", cls="red") for row in rows if _in_trouble(row)
+        ]
         self._words.object = join([h("p", words, cls="one"), *troubles])
 
     def __panel__(self) -> Any:

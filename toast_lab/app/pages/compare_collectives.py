@@ -137,7 +137,7 @@ class Collectives:
             _, _, reasons = self._asked
             self._asked = None
             with self.session.notices.guarded():
-                self.answer.object = join([_reason(r) for r in reasons.result()])
+                self.answer.object = join([_reason(row) for row in reasons.result()])
 
     def _show(self, rows: Any, words: str) -> None:
         self._rows = rows
@@ -177,45 +177,50 @@ class _Empty:
     collectives = ()
 
 
-def _change(c: Change) -> Safe:
-    sign = "+" if c.more_time_s >= 0 else "−"
-    memory = "+" if c.more_peak_bytes >= 0 else "−"
+def _change(collective: Change) -> Safe:
+    sign = "+" if collective.more_time_s >= 0 else "−"
+    memory = "+" if collective.more_peak_bytes >= 0 else "−"
     words = (
-        f"{sign}{seconds_text(abs(c.more_time_s))} a step, "
-        f"{memory}{bytes_text(abs(c.more_peak_bytes))}"
+        f"{sign}{seconds_text(abs(collective.more_time_s))} a step, "
+        f"{memory}{bytes_text(abs(collective.more_peak_bytes))}"
     )
-    left = "" if c.removes else ", but the collective stays"
-    return h("li", h("b", c.text), f": {words}{'' if c.fits else ', does not fit'}{left}")
+    left = "" if collective.removes else ", but the collective stays"
+    return h(
+        "li",
+        h("b", collective.text),
+        f": {words}{'' if collective.fits else ', does not fit'}{left}",
+    )
 
 
-def _reason(r: Reason) -> Safe:
-    c = r.collective
+def _reason(row: Reason) -> Safe:
+    collective = row.collective
     rows: list[tuple[str, object]] = [
-        ("at", f"{r.op_kind}, {r.place}"),
-        ("because", r.because),
-        ("from", ", ".join(r.causes) or "no action: the op cannot be split"),
+        ("at", f"{row.op_kind}, {row.place}"),
+        ("because", row.because),
+        ("from", ", ".join(row.causes) or "no action: the op cannot be split"),
     ]
-    if r.conflict:
-        rows.append(("conflict", r.conflict))
+    if row.conflict:
+        rows.append(("conflict", row.conflict))
     parts: list[Any] = [
         h("h2", "why"),
         h(
             "p",
-            h("b", f"{c.kind} {{{','.join(c.axes)}}}"),
-            f" of {c.value}, {bytes_text(c.local_bytes)}, {seconds_text(c.time_s)} ",
+            h("b", f"{collective.kind} {{{','.join(collective.axes)}}}"),
+            f" of {collective.value}, {bytes_text(collective.local_bytes)}, "
+            f"{seconds_text(collective.time_s)} ",
             h("span", "estimated", cls="tag estimated"),
         ),
         facts(rows),
     ]
-    if r.undoing:
+    if row.undoing:
         parts += [
             h("h2", "undoing the cause"),
-            h("ul", *[_change(u) for u in r.undoing], cls="log"),
+            h("ul", *[_change(u) for u in row.undoing], cls="log"),
         ]
     parts.append(h("h2", "cheapest change that removes it"))
     parts.append(
-        h("ul", _change(r.cheapest), cls="log")
-        if r.cheapest
+        h("ul", _change(row.cheapest), cls="log")
+        if row.cheapest
         else h("p", "Nothing that was tried removes it.", cls="quiet")
     )
     return join(parts)

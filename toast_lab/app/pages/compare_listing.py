@@ -104,7 +104,7 @@ class SideBySide:
 
     def offer(self, selected: PlanItem | None) -> None:
         """Bring the choices up to date; B follows the selected row."""
-        names = [p.name for p in self.session.plans.items]
+        names = [item.name for item in self.session.plans.items]
         self._quiet = True
         kept = self.a.value if self.a.value in names else (names[0] if names else None)
         self.a.param.update(options=names, value=kept)
@@ -170,7 +170,7 @@ class SideBySide:
         if texts is None:
             return
         rows: list[Pair | int] = differing(texts.pairs) if self.short.value else list(texts.pairs)
-        n = sum(p.differs for p in texts.pairs)
+        n = sum(item.differs for item in texts.pairs)
         words = f"{n:,} of {len(texts.pairs):,} lines differ"
         if len(rows) > MAX_SHOWN:
             words += f"; the first {MAX_SHOWN:,} rows are shown"

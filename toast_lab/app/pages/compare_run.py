@@ -114,11 +114,13 @@ class RunPane(pn.viewable.Viewer):
         else:
             self._head.object = _head(item)
             self._facts.object = _plan_words(item)
-            n = item.problem.mesh.n_devices
-            options = topologies(n)
+            count = item.problem.mesh.n_devices
+            options = topologies(count)
             if options != self.topology.options:
                 kept = (
-                    self.topology.value if self.topology.value in options.values() else f"cpu:{n}"
+                    self.topology.value
+                    if self.topology.value in options.values()
+                    else f"cpu:{count}"
                 )
                 self.topology.param.update(options=options, value=kept)
         self.show_job()
@@ -161,10 +163,10 @@ def topologies(n_devices: int) -> dict[str, str]:
     topologies = {f"{n_devices} virtual CPU devices": f"cpu:{n_devices}", ATTACHED: "gpu"}
     for name, chip in CHIPS.items():
         for dims in chip.slices:
-            n = chip.devices_per_chip
+            count = chip.devices_per_chip
             for size in dims.split("x"):
-                n *= int(size)
-            if n == n_devices:
+                count *= int(size)
+            if count == n_devices:
                 topologies[f"TPU {name}, {dims} chips"] = f"tpu:{name}:{dims}"
     return topologies
 
@@ -290,7 +292,7 @@ def _certificate(run: Any) -> Safe:
     return join(
         [
             h("p", h("b", words, cls="red" if certificate.passed is False else ""), size),
-            *[h("p", f"checked: {c}", cls="quiet") for c in certificate.checked],
-            *[h("p", f"not checked: {c}", cls="quiet") for c in certificate.not_checked],
+            *[h("p", f"checked: {cost}", cls="quiet") for cost in certificate.checked],
+            *[h("p", f"not checked: {cost}", cls="quiet") for cost in certificate.not_checked],
         ]
     )

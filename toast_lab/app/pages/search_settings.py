@@ -206,13 +206,15 @@ class SearchSettings(pn.viewable.Viewer):
     @property
     def problem_errors(self) -> list[str]:
         """What is wrong with the fields of the problem."""
-        return [f.error for f in (self.mesh, self.memory) if f.error]
+        return [field.error for field in (self.mesh, self.memory) if field.error]
 
     @property
     def errors(self) -> list[str]:
         """What keeps a search from being started."""
         errors = [
-            f.error for f in (self.seconds, self.evaluations, self.seed, self.options) if f.error
+            field.error
+            for field in (self.seconds, self.evaluations, self.seed, self.options)
+            if field.error
         ]
         if not errors and self.seconds.value is None and self.evaluations.value is None:
             errors = ["give seconds or plans, or the search never ends"]

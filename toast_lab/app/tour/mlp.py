@@ -44,10 +44,11 @@ def _system(session: Session) -> str:
 
 def _program(session: Session) -> str:
     analysis = session.loaded.analysis
-    names = [g.name for g in analysis.groups if g.n_names > 1]
+    names = [group.name for group in analysis.groups if group.n_names > 1]
     yellow, green = (
-        f"`{c}` ({analysis.groups[analysis.group_index(c)].size}) on {listed(carriers(analysis, c))}"
-        for c in ("B", "U")
+        f"`{colour}` ({analysis.groups[analysis.group_index(colour)].size}) on "
+        f"{listed(carriers(analysis, colour))}"
+        for colour in ("B", "U")
     )
     return (
         "Two matmuls with a ReLU between them. In the listing below every dim has its colour: dims "
@@ -155,7 +156,8 @@ def _megatron_done(session: Session) -> str:
     both = (BATCH, MODEL)
     row = taken(session, both)
     lines = [
-        f"`{c.kind} {{{','.join(c.axes)}}}` on `{c.value}`" for c in cost(session, both).collectives
+        f"`{colour.kind} {{{','.join(colour.axes)}}}` on `{colour.value}`"
+        for colour in cost(session, both).collectives
     ]
     return (
         f"The listing has {' and '.join(lines)}, as in the figure. `w1` is "
