@@ -51,7 +51,7 @@ def test_a_link_brings_model_mesh_machine_selection_plan_and_level_back(
 
 def test_names_are_kept_as_ranges(session: Session, jobs: Registry) -> None:
     session.selection.select((3, 4, 5, 9))
-    assert opened(jobs, link.query(link.write(session))).names == (3, 4, 5, 9)
+    assert opened(jobs, link.query(link.write(session))).selection.names == (3, 4, 5, 9)
 
 
 def test_selection_and_plan_of_another_program_are_left_out_and_it_is_said(
