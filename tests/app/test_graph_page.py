@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 def page_of(size: int) -> GraphPage:
     model = from_jax(lambda x: x + x, jax.ShapeDtypeStruct((size,), "float32"))
     page = GraphPage(Session(jobs=Registry()))
-    page.session.param.update(model=model, analysis=analyse(model))
+    page.session.loaded.param.update(model=model, analysis=analyse(model))
     page.session.set_problem(mesh="data=2,model=2")
     page.session.selection.select(names=[0])
     page.inspector.show_actions()

@@ -35,20 +35,15 @@ def test_a_link_brings_model_mesh_machine_selection_plan_and_level_back(
     session.selection.level, session.step = "lines", "hand"
     query = link.query(link.write(session))
     other = opened(jobs, query)
-    for name in (
-        "which",
-        "sizes",
-        "mesh",
-        "machine",
-        "memory_gib",
-        "names",
-        "conflicts",
-        "step",
-        "level",
+    assert other.loaded.sizes == {"sequence": 128}, "key=16 is the default"
+    for part, names in (
+        ("loaded", ("which", "mesh", "machine", "memory_gib")),
+        ("selection", ("names", "conflicts", "level")),
     ):
-        # key=16 is the default
-        wanted = {"sequence": 128} if name == "sizes" else getattr(session, name)
-        assert getattr(other, name) == wanted, name
+        for name in names:
+            brought, sent = getattr(other, part), getattr(session, part)
+            assert getattr(brought, name) == getattr(sent, name), name
+    assert other.step == session.step
     assert other.hand.actions == session.hand.actions == ("S@1->b",)
     assert link.query(link.write(other)) == query
     assert len(query) < 300
@@ -56,7 +51,7 @@ def test_a_link_brings_model_mesh_machine_selection_plan_and_level_back(
 
 def test_names_are_kept_as_ranges(session: Session, jobs: Registry) -> None:
     session.selection.select((3, 4, 5, 9))
-    assert opened(jobs, link.query(link.write(session))).names == (3, 4, 5, 9)
+    assert opened(jobs, link.query(link.write(session))).selection.names == (3, 4, 5, 9)
 
 
 def test_selection_and_plan_of_another_program_are_left_out_and_it_is_said(

@@ -40,7 +40,7 @@ def test_what_was_done_to_the_input_is_worth_knowing() -> None:
         load("mlp"), notes=("dropped debug_print (<b>.py:3): it only prints",)
     )
     page = LoadPage(Session(jobs=Registry()))
-    page.session.param.update(model=model, analysis=analyse(model))
+    page.session.loaded.param.update(model=model, analysis=analyse(model))
     assert "dropped debug_print (&lt;b&gt;.py:3): it only prints" in page._notes()
 
 

@@ -82,10 +82,12 @@ class BesidePane(pn.viewable.Viewer):
             if ratio > 1
             else ("slower than")
         )
-        said = (
+        verdict = (
             f"{seconds_text(item.cost.time_s)}, {bytes_text(item.cost.peak_bytes)}: {words} by hand"
         )
-        self._head.object = h("p", h("b", item.name), f": {said}", title=f"{item.name}: {said}")
+        self._head.object = h(
+            "p", h("b", item.name), f": {verdict}", title=f"{item.name}: {verdict}"
+        )
         self._list.object = h("ul", *rows, cls="differ")
 
     def _take(self) -> None:

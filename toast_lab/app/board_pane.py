@@ -88,7 +88,7 @@ class BoardPane(pn.viewable.Viewer):
             self._problem = session.loaded.problem
             self.board = conflicts(session.loaded.problem)
             sets = session.loaded.problem.analysis.compatibility_sets
-            self._resolutions = [sets[d.sets[0]].resolution for d in self.board.disputes]
+            self._resolutions = [sets[dim.sets[0]].resolution for dim in self.board.disputes]
             row_of = {r: i for i, r in enumerate(self._resolutions)}
             self._of_name = {
                 name: row_of[sets[c.set].resolution]
@@ -114,7 +114,9 @@ class BoardPane(pn.viewable.Viewer):
 
     def _axes(self) -> list[str]:
         problem = self.session.loaded.problem
-        return [a for a, n in zip(problem.mesh.axes, problem.mesh.sizes, strict=True) if n > 1]
+        return [
+            axis for axis, n in zip(problem.mesh.axes, problem.mesh.sizes, strict=True) if n > 1
+        ]
 
     def show_selection(self) -> None:
         """Bring the resolution of the selected names to the front, if they are in conflict."""
@@ -154,17 +156,17 @@ class BoardPane(pn.viewable.Viewer):
                 cls="quiet",
             )
             return
-        d = self.board.disputes[self.row]
+        dim = self.board.disputes[self.row]
         tensors = [
             f"{t.value} [{', '.join(map(str, t.shape))}] dims {t.dims[0]} | {t.dims[1]}, "
             f"{line_text(t.where)}"
-            for t in d.tensors
+            for t in dim.tensors
         ]
         more = f"; and {len(tensors) - MAX_TENSORS} more" if len(tensors) > MAX_TENSORS else ""
-        numbers = ", ".join(map(str, d.sets[:8])) + (
-            f" and {len(d.sets) - 8} more" if len(d.sets) > 8 else ""
+        numbers = ", ".join(map(str, dim.sets[:8])) + (
+            f" and {len(dim.sets) - 8} more" if len(dim.sets) > 8 else ""
         )
-        sets = f"set {numbers}" if len(d.sets) == 1 else f"sets {numbers}, settled alike"
+        sets = f"set {numbers}" if len(dim.sets) == 1 else f"sets {numbers}, settled alike"
         text = f"{sets}, side 0 | side 1 on: {'; '.join(tensors[:MAX_TENSORS])}{more}"
         self._detail.object = h(
             "p", text, cls="quiet", style="max-height: 38px; overflow: auto; margin: 4px 0"
@@ -178,11 +180,19 @@ class BoardPane(pn.viewable.Viewer):
             return
         resolution, actions = self._resolutions[self.row], session.hand.actions
         pricer = problem.pricer()
-        options = {a: side_options(problem, actions, resolution, a, pricer) for a in self._axes()}
+        options = {
+            a: side_options(
+                problem=problem, actions=actions, resolution=resolution, axis=a, pricer=pricer
+            )
+            for a in self._axes()
+        }
         offered = (
             id(problem),
             self.row,
-            {a: tuple(o.side for o in found if not o.why_not) for a, found in options.items()},
+            {
+                a: tuple(option.side for option in found if not option.why_not)
+                for a, found in options.items()
+            },
         )
         if offered != self._offered:
             self._offered = offered
@@ -190,27 +200,29 @@ class BoardPane(pn.viewable.Viewer):
         self._quiet = True
         for axis, switch in self._switches.items():
             now = side_on(problem, actions, resolution, axis)
-            texts = {_label(o): str(o.side) for o in options[axis] if not o.why_not}
+            texts = {
+                _label(option): str(option.side) for option in options[axis] if not option.why_not
+            }
             switch.param.update(
                 options={NOWHERE: "", **texts}, value="" if now is None else str(now)
             )
         self._quiet = False
 
-    def _switch_row(self, axis: str, found: tuple[SideOption, SideOption]) -> Any:
-        possible = [o for o in found if not o.why_not]
+    def _switch_row(self, axis: str, sides: tuple[SideOption, SideOption]) -> Any:
+        possible = [option for option in sides if not option.why_not]
         if not possible:
             self._switches.pop(axis, None)
             return look.text(
                 h(
                     "p",
                     h("b", axis),
-                    f"  {found[0].why_not}",
+                    f"  {sides[0].why_not}",
                     cls="quiet one",
-                    title=found[0].why_not,
+                    title=sides[0].why_not,
                 )
             )
         switch = pn.widgets.RadioButtonGroup(
-            options={NOWHERE: "", **{_label(o): str(o.side) for o in possible}},
+            options={NOWHERE: "", **{_label(option): str(option.side) for option in possible}},
             button_type="default",
             margin=(1, 0),
             height=30,
@@ -219,7 +231,7 @@ class BoardPane(pn.viewable.Viewer):
         )
         switch.param.watch(functools.partial(self._chosen, axis), "value")
         self._switches[axis] = switch
-        why = [h("span", o.why_not) for o in found if o.why_not]
+        why = [h("span", option.why_not) for option in sides if option.why_not]
         label = look.text(h("p", h("b", axis)), width=70, sizing_mode="fixed", margin=(6, 0, 0, 0))
         row: list[Any] = [label, switch]
         if why:

@@ -106,12 +106,12 @@ def number(
             return None
         plain = text.replace(",", "").replace("_", "")
         try:
-            found = int(plain) if whole else float(plain)
+            value = int(plain) if whole else float(plain)
         except ValueError:
             raise ValueError(f"{text!r} is no {kind}; give one {span}") from None
-        if not least <= found <= most:
+        if not least <= value <= most:
             or_none = f", or nothing: {empty}" if empty else ""
             raise ValueError(f"{text} is out of range; give a {kind} {span}{or_none}")
-        return found
+        return value
 
     return parse

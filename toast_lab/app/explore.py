@@ -90,14 +90,14 @@ def explore(
             "explore takes a Model, a function or the name of a built-in model, not a "
             f"{type(model).__name__}"
         )
-    made = Loaded(loaded, analyse(loaded))
+    analysed = Loaded(loaded, analyse(loaded))
 
     def make() -> Explorer:
         if not inline:
             theme.dress(pn.state.curdoc)
         session = Session()
         session.step = "load" if model is None else "graph"
-        session.show(made)
+        session.show(analysed)
         explorer = Explorer(session, height=CELL_HEIGHT if inline else None)
         explorer.watch()
         return explorer

@@ -12,6 +12,7 @@ from toast_lab.app import assets, keys, look, theme
 from toast_lab.app.address import Address
 from toast_lab.app.listing_pane import listing_pane, prepared
 from toast_lab.app.markup import h, join
+from toast_lab.app.pace import IDLE_MS, TICK_MS
 from toast_lab.app.pages.compare import ComparePage
 from toast_lab.app.pages.graph import GraphPage
 from toast_lab.app.pages.hand import LISTINGS, MANY_OPS, HandPage
@@ -32,9 +33,6 @@ TITLES = {
     "search": "4  Search",
     "compare": "5  Compare & run",
 }
-# Curves have to come five times a second or more, and each time costs the search a little
-TICK_MS = 180
-IDLE_MS = 250  #: while nothing runs; two dozen pages that tick for nothing cost a sixth of a core
 
 
 class Explorer(pn.viewable.Viewer):
@@ -134,10 +132,10 @@ class Explorer(pn.viewable.Viewer):
 
         None if there is none.
         """
-        found: Any = self._pages.get(page) if page else self
+        part: Any = self._pages.get(page) if page else self
         for word in way.split("."):
-            found = getattr(found, word, None)
-        return found
+            part = getattr(part, word, None)
+        return part
 
     # -- drawer ------------------------------------------------------------------------------------
     def _drawer(self) -> Any:
@@ -188,7 +186,9 @@ class Explorer(pn.viewable.Viewer):
         self.drawer.styles = {**self.drawer.styles, "height": DRAWER_HEIGHT if opened else "40px"}
 
     def _line_picked(self, picked: list[int]) -> None:
-        line = next((found for found in self._lines if picked and found.op == picked[0]), None)
+        line = next(
+            (candidate for candidate in self._lines if picked and candidate.op == picked[0]), None
+        )
         if line is not None:
             self.session.selection.select(line.names)
 
@@ -243,22 +243,27 @@ class Explorer(pn.viewable.Viewer):
 
     def show_head(self) -> None:
         """Model, mesh, machine and the running job."""
-        s = self.session
+        session = self.session
         parts: list[Any] = [h("span", "TOAST Lab", cls="brand")]
-        if s.loaded.model is not None:
-            parts.append(
-                h("span", h("b", s.loaded.model.name), cls="model", title=s.loaded.model.source)
-            )
-        if s.loaded.problem is not None:
+        if session.loaded.model is not None:
             parts.append(
                 h(
                     "span",
-                    f"mesh {s.loaded.problem.mesh} · {s.loaded.problem.machine.name}",
+                    h("b", session.loaded.model.name),
+                    cls="model",
+                    title=session.loaded.model.source,
+                )
+            )
+        if session.loaded.problem is not None:
+            parts.append(
+                h(
+                    "span",
+                    f"mesh {session.loaded.problem.mesh} · {session.loaded.problem.machine.name}",
                     cls="quiet",
                 )
             )
         self._head.object = h("div", *parts, cls="bar")
-        job = s.work.job
+        job = session.work.job
         running = job is not None and job.running
         self.cancel.disabled = not running
         text = (
@@ -277,11 +282,11 @@ class Explorer(pn.viewable.Viewer):
 
     def show_messages(self) -> None:
         """The last message under the header, all of them in the log."""
-        found = self.session.notices.messages
-        last = found[-1] if found else None
+        messages = self.session.notices.messages
+        last = messages[-1] if messages else None
         if last is not None and last is self._read:
             last = None
-        words = last.text if last is not None else "" if found else "Choose a model to begin."
+        words = last.text if last is not None else "" if messages else "Choose a model to begin."
         self._status.object = h(
             "div",
             words,
@@ -290,8 +295,13 @@ class Explorer(pn.viewable.Viewer):
             aria_live="polite",
         )
         rows = [
-            h("li", time.strftime("%H:%M:%S  ", time.localtime(m.at)), m.text, cls=m.level)
-            for m in reversed(found)
+            h(
+                "li",
+                time.strftime("%H:%M:%S  ", time.localtime(message.at)),
+                message.text,
+                cls=message.level,
+            )
+            for message in reversed(messages)
         ]
         self._log.object = (
             h("ul", *rows, cls="log") if rows else h("p", "Nothing yet.", cls="quiet")
@@ -299,27 +309,27 @@ class Explorer(pn.viewable.Viewer):
 
     def dismiss(self) -> bool:
         """Put the error under the header away; it stays in the log.  False: there is none."""
-        found = self.session.notices.messages
-        if not found or found[-1].level != "error" or found[-1] is self._read:
+        messages = self.session.notices.messages
+        if not messages or messages[-1].level != "error" or messages[-1] is self._read:
             return False
-        self._read = found[-1]
+        self._read = messages[-1]
         self.show_messages()
         return True
 
     def show_selection(self) -> None:
         """Mark the selection in the listing and in the conflict table."""
-        s, analysis = self.session, self.session.loaded.analysis
+        session, analysis = self.session, self.session.loaded.analysis
         if analysis is None:
             return
         self.listing.chosen = (
-            sorted({int(o) for o in analysis.names.op[list(s.selection.names)]})
-            if s.selection.names
+            sorted({int(o) for o in analysis.names.op[list(session.selection.names)]})
+            if session.selection.names
             else []
         )
-        met = s.selection.conflicts or _conflicts_of(analysis, s.selection.names)
+        met = session.selection.conflicts or _conflicts_of(analysis, session.selection.names)
         if list(self.conflicts.selection) != list(met):
             self.conflicts.selection = list(met)
-        if s.selection.conflicts and self.tabs.active == LOG_TAB:
+        if session.selection.conflicts and self.tabs.active == LOG_TAB:
             self.tabs.active = 1
 
     def page(self, step: str) -> Any:
@@ -327,7 +337,7 @@ class Explorer(pn.viewable.Viewer):
         return self._pages[step]
 
     def tick(self) -> None:
-        """Bring in what jobs report; called ten times a second."""
+        """Bring in what jobs report; called every ``TICK_MS`` or ``IDLE_MS``."""
         self.address.flush()
         points = self.session.tick()
         page = self._pages.get("search")

@@ -29,7 +29,7 @@ class FigureMenu(JSComponent):
     figure = param.String(default="", doc="name of the Bokeh model that is saved")
     file = param.String(default="figure", doc="name of the file without its ending")
 
-    _esm = assets.script("figure_export")
+    _esm = assets.script("download") + assets.script("figure_export")
     _stylesheets = [assets.sheet("figure_export")]  # noqa: RUF012
 
 

@@ -18,11 +18,11 @@ def race_items(race: RaceState) -> list[PlanItem]:
         return []
     return [
         PlanItem(
-            f"{method} (race, seed {race.seed})",
-            "race",
-            plan,
-            race.problem,
-            race.raced.costs[method],
+            name=f"{method} (race, seed {race.seed})",
+            origin="race",
+            plan=plan,
+            problem=race.problem,
+            cost=race.raced.costs[method],
         )
         for method, plan in race.raced.race.plans.items()
     ]
@@ -44,7 +44,11 @@ def path_to_compare(session: Session, actions: Sequence[str], name: str) -> None
         with session.notices.guarded():
             plan = plan_of_actions(problem.space, list(actions))
             item = PlanItem(
-                session.plans.free_name(name), "search tree", plan, problem, price(problem, plan)
+                name=session.plans.free_name(name),
+                origin="search tree",
+                plan=plan,
+                problem=problem,
+                cost=price(problem, plan),
             )
             session.plans.items = [*session.plans.items, item]
             session.notices.say(f"Added the plan {item.name}: {', '.join(plan.actions)}", "good")
@@ -58,9 +62,8 @@ def path_to_graph(session: Session, actions: Sequence[str]) -> None:
         return
     with session.notices.guarded():
         if problem.mesh != session.loaded.problem.mesh:
-            raise InvalidPlan(
-                f"the search was on the mesh {problem.mesh}; the mesh is {session.loaded.problem.mesh} now"
-            )
+            mesh = session.loaded.problem.mesh
+            raise InvalidPlan(f"the search was on the mesh {problem.mesh}; the mesh is {mesh} now")
         session.hand.take(list(actions))
         session.notices.say(f"manual plan: {', '.join(session.hand.actions)}", "good")
         session.step = "graph"

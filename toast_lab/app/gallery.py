@@ -34,12 +34,12 @@ CARDS = {
     "xxt": Card(2, 3, 7, 1),
     "crossed": Card(6, 7, 13, 4),
     "attention": Card(10, 14, 31, 5),
-    "transformer": Card(1502, 1565, 3040, 56, 24_250_880),
-    "t2b": Card(11598, 12093, 24640, 504, 2_506_434_560),
-    "t7b": Card(17796, 18561, 40324, 728, 8_538_074_112),
-    "itx": Card(6242, 6566, 9196, 0, 5_069_115_392),
-    "gns": Card(36907, 39213, 44938, 0, 877_704_196),
-    "unet": Card(14514, 15316, 29202, 192, 3_595_652_355),
+    "transformer": Card(ops=1502, values=1565, names=3040, conflicts=56, parameters=24_250_880),
+    "t2b": Card(ops=11598, values=12093, names=24640, conflicts=504, parameters=2_506_434_560),
+    "t7b": Card(ops=17796, values=18561, names=40324, conflicts=728, parameters=8_538_074_112),
+    "itx": Card(ops=6242, values=6566, names=9196, conflicts=0, parameters=5_069_115_392),
+    "gns": Card(ops=36907, values=39213, names=44938, conflicts=0, parameters=877_704_196),
+    "unet": Card(ops=14514, values=15316, names=29202, conflicts=192, parameters=3_595_652_355),
 }
 SOLVED = (
     Solved(

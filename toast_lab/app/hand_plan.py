@@ -79,7 +79,9 @@ class HandPlan:
         Those that fit come first.
         """
         return min(
-            self._plans.searched(), key=lambda p: (not p.cost.fits, p.cost.time_s), default=None
+            self._plans.searched(),
+            key=lambda item: (not item.cost.fits, item.cost.time_s),
+            default=None,
         )
 
     def next_of(self, item: PlanItem) -> str | None:
@@ -118,20 +120,24 @@ class HandPlan:
         Failing that, the best one.
         """
         problem = self._problem
-        pure = [p for p in self._plans.searched() if all("->" in text for text in p.plan.actions)]
+        pure = [
+            item
+            for item in self._plans.searched()
+            if all("->" in text for text in item.plan.actions)
+        ]
         if problem is None or not pure:
             return self.best_found() if problem is not None else None
-        return min(pure, key=lambda p: (not p.cost.fits, p.cost.time_s))
+        return min(pure, key=lambda item: (not item.cost.fits, item.cost.time_s))
 
     def branches(self) -> list[PlanItem]:
         """Plans that one can go on from: of this mesh, and made of actions."""
         return [
-            p
-            for p in self._plans.items
-            if p.name != MANUAL
-            and p.problem.mesh == self._problem.mesh
-            and p.plan.actions
-            and all("->" in text for text in p.plan.actions)
+            item
+            for item in self._plans.items
+            if item.name != MANUAL
+            and item.problem.mesh == self._problem.mesh
+            and item.plan.actions
+            and all("->" in text for text in item.plan.actions)
         ]
 
     def action_prices(self) -> list[ActionPrice]:
@@ -151,7 +157,14 @@ class HandPlan:
                     quick = pricer.quick(after)
                     side = f", side {bits:0{n}b}" if n else ""
                     rows.append(
-                        ActionPrice(axis, bits, side, quick.time_s, quick.peak_bytes, quick.fits)
+                        ActionPrice(
+                            axis=axis,
+                            bits=bits,
+                            side=side,
+                            time_s=quick.time_s,
+                            peak_bytes=quick.peak_bytes,
+                            fits=quick.fits,
+                        )
                     )
         return sorted(rows, key=lambda r: (problem.mesh.axes.index(r.axis), r.bits))
 
@@ -160,10 +173,10 @@ class HandPlan:
         group, problem = self._selection.group, self._problem
         if group is None or problem is None:
             return ""
-        found = problem.analysis.groups[group]
-        if not found.shardable:
-            return f"{found.name} cannot be sharded: no op can be split along it."
-        size = f"{found.name} has size {found.size}, or it uses them all already."
+        colour = problem.analysis.groups[group]
+        if not colour.shardable:
+            return f"{colour.name} cannot be sharded: no op can be split along it."
+        size = f"{colour.name} has size {colour.size}, or it uses them all already."
         return f"No axis of {problem.mesh} changes anything here: {size}"
 
     def refusals(self, offered: Sequence[ActionPrice]) -> list[str]:
@@ -171,14 +184,14 @@ class HandPlan:
         group, problem = self._selection.group, self._problem
         if group is None or problem is None or not problem.analysis.groups[group].shardable:
             return []
-        there = {row.axis for row in offered}
+        offered_axes = {row.axis for row in offered}
         bits = problem.space.bits[problem.space.group == group]
         return [
             no_effect(problem.space, Action(group, int(bits[0]), a))
             for a, (axis, size) in enumerate(
                 zip(problem.mesh.axes, problem.mesh.sizes, strict=True)
             )
-            if size > 1 and axis not in there
+            if size > 1 and axis not in offered_axes
         ]
 
     # -- doing -------------------------------------------------------------------------------------
@@ -204,7 +217,13 @@ class HandPlan:
         if self._problem is None:
             return
         with self._notices.guarded():
-            wanted = with_side(self._problem, self.actions, resolution, axis, side)
+            wanted = with_side(
+                problem=self._problem,
+                actions=self.actions,
+                resolution=resolution,
+                axis=axis,
+                side=side,
+            )
             _, kept, left_out = replay(self._problem, wanted)
             self.take(kept)
             words = f"manual plan: {', '.join(self.actions) or 'no action'}"

@@ -45,7 +45,13 @@ class PlanItem(NamedTuple):
     def entry(self, number: int = 0, shown: bool = True) -> Entry:
         """The plan as the comparison takes it; ``number`` in the table decides how it is drawn."""
         return Entry(
-            self.name, self.plan.actions, self.cost, self.run, self.compiled, shown, number
+            name=self.name,
+            actions=self.plan.actions,
+            cost=self.cost,
+            run=self.run,
+            compiled=self.compiled,
+            shown=shown,
+            number=number,
         )
 
     @property

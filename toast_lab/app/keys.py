@@ -66,8 +66,8 @@ def tip(command: str, words: str = "") -> str:
     >>> tip("undo", "take the last change back")
     'take the last change back (u or Ctrl+z)'
     """
-    found = next(c for c in COMMANDS if c.id == command)
-    return f"{words or found.words} ({' or '.join(found.keys[:2])})"
+    chosen = next(c for c in COMMANDS if c.id == command)
+    return f"{words or chosen.words} ({' or '.join(chosen.keys[:2])})"
 
 
 def perform(command: str, explorer: Any) -> None:

@@ -85,9 +85,9 @@ def write(session: Any) -> list[tuple[str, str]]:
         out.append(("model", session.loaded.which))
         known = registry.sizes(session.loaded.which)
         out += [
-            (k, _size_text(v))
-            for k, v in session.loaded.sizes.items()
-            if k in known and v != known[k]
+            (key, _size_text(value))
+            for key, value in session.loaded.sizes.items()
+            if key in known and value != known[key]
         ]
     if session.loaded.problem is not None:
         out.append(("mesh", str(session.loaded.problem.mesh)))
@@ -105,7 +105,11 @@ def write(session: Any) -> list[tuple[str, str]]:
         marked.append(("names", ranges_text(session.selection.names)))
     if session.loaded.problem is not None:
         marked += [("act", a) for a in session.hand.actions]
-    marked = [(k, v) for k, v in marked if len(v) <= (MAX_TEXT if k == "act" else MAX_NAMES_TEXT)]
+    marked = [
+        (key, value)
+        for key, value in marked
+        if len(value) <= (MAX_TEXT if key == "act" else MAX_NAMES_TEXT)
+    ]
     if marked:
         out += [("program", session.loaded.digest[:12]), *marked]
     return out
@@ -242,14 +246,14 @@ def _numbers(text: str) -> tuple[int, ...]:
         r"\d{1,7}(-\d{1,7})?(\.\d{1,7}(-\d{1,7})?)*", text
     ):
         raise ValueError("numbers and ranges, as in 3-5.9")
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.split("."):
         first, _, end = part.partition("-")
         start, stop = int(first), int(end or first)
-        if stop - start + len(found) >= MAX_NAMES:
+        if stop - start + len(numbers) >= MAX_NAMES:
             raise ValueError(f"more than {MAX_NAMES:,} numbers")
-        found += range(start, stop + 1)
-    return tuple(found)
+        numbers += range(start, stop + 1)
+    return tuple(numbers)
 
 
 def _word(text: str) -> str:
@@ -286,14 +290,18 @@ def open_view(session: Any, view: View) -> None:
 def _own(session: Any) -> dict[str, Any]:
     """Sizes that differ from the defaults, which is what a link has."""
     known = registry.sizes(session.loaded.which) if session.loaded.which else {}
-    return {k: v for k, v in session.loaded.sizes.items() if v != known.get(k)}
+    return {key: value for key, value in session.loaded.sizes.items() if value != known.get(key)}
 
 
 def _apply(session: Any, view: View) -> None:
     if session.loaded.analysis is None:
         return
     wanted = {"mesh": view.mesh, "machine": view.machine, "memory_gib": view.memory_gib}
-    settings = {k: v for k, v in wanted.items() if v and v != getattr(session, k)}
+    settings = {
+        key: value
+        for key, value in wanted.items()
+        if value and value != getattr(session.loaded, key)
+    }
     if settings:
         session.set_problem(**settings)
     if view.level:
@@ -316,7 +324,7 @@ def _apply(session: Any, view: View) -> None:
         )
         session.selection.select(
             tuple(n for n in view.names if n < n_names),
-            tuple(k for k in view.conflicts if k < n_conflicts),
+            tuple(key for key in view.conflicts if key < n_conflicts),
         )
         if (
             view.actions

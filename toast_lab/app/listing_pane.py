@@ -42,8 +42,8 @@ class ListingPane(JSComponent):
 
     def fill(self, analysis: Analysis) -> list[Line]:
         """Show a program; gives the lines."""
-        found, self.packed = prepared(analysis)
-        return found
+        lines, self.packed = prepared(analysis)
+        return lines
 
 
 def prepared(analysis: Analysis) -> tuple[list[Line], str]:
@@ -51,8 +51,8 @@ def prepared(analysis: Analysis) -> tuple[list[Line], str]:
 
     Ten thousand ops take half a second.
     """
-    found = program_lines(analysis)
-    return found, pack((line.op, line.segments, line.where) for line in found)
+    lines = program_lines(analysis)
+    return lines, pack((line.op, line.segments, line.where) for line in lines)
 
 
 def pack(lines: Iterable[tuple[int, Sequence[Segment], str]]) -> str:

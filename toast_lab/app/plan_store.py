@@ -84,7 +84,9 @@ class PlanStore(param.Parameterized):
         What was measured of an equal plan stays.
         """
         problem = self._loaded.problem
-        item = PlanItem(name, origin, plan, problem, price(problem, plan))
+        item = PlanItem(
+            name=name, origin=origin, plan=plan, problem=problem, cost=price(problem, plan)
+        )
         old = self.named(name)
         if old is None:
             self.items = [*self.items, item]

@@ -63,16 +63,16 @@ def batch_group(analysis: Analysis) -> int:
     Raises InvalidPlan if nothing looks like one.
     """
     for word in ("batch", "b", "n"):
-        for g in analysis.groups:
-            if g.name.casefold() == word and g.shardable:
-                return g.index
+        for group in analysis.groups:
+            if group.name.casefold() == word and group.shardable:
+                return group.index
     program = analysis.program
-    for a in range(program.n_arguments):
-        names = program.def_names(a)
+    for argument in range(program.n_arguments):
+        names = program.def_names(argument)
         if len(names) > 1:
-            found = analysis.groups[int(analysis.group[analysis.colour[names[0]]])]
-            if found.shardable and found.n_names > 1:
-                return found.index
+            first = analysis.groups[int(analysis.group[analysis.colour[names[0]]])]
+            if first.shardable and first.n_names > 1:
+                return first.index
     raise InvalidPlan(
         "no dimension looks like a batch; type an action list instead, for instance batch->data"
     )

@@ -19,7 +19,7 @@ class Saver(JSComponent):
 
     sent = param.List(default=[], doc="[name of the file, text, counter]")
 
-    _esm = assets.script("saver")
+    _esm = assets.script("download") + assets.script("saver")
     _count = 0
 
     def hand_over(self, file: str, text: str) -> None:

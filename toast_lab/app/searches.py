@@ -248,7 +248,7 @@ class Searches(param.Parameterized):
         name = self._plans.free_name(name, " #")
         self._plans.items = [
             *self._plans.items,
-            PlanItem(name, "search", plan, self.problem, cost),
+            PlanItem(name=name, origin="search", plan=plan, problem=self.problem, cost=cost),
         ]
         self._notices.say(f"{name}: {self.note} It is in the comparison now.", "good")
 

@@ -45,7 +45,7 @@ def is_loopback(address: str) -> bool:
 
 def own_model(address: str, model: str | None, origins: tuple[str, ...] = ()) -> tuple[str, str]:
     """(model that the page may offer, why it may not)."""
-    foreign = [o for o in origins if not is_loopback(_host(o))]
+    foreign = [origin for origin in origins if not is_loopback(_host(origin))]
     if not is_loopback(address) or foreign:
         where = ", ".join([address or "all interfaces", *foreign])
         return "", (
@@ -212,7 +212,7 @@ def serve(
     refusal = own_model(address, model if model and ":" in model else None, origins)[1]
     if refusal and model and ":" in model:
         raise ToastError(f"--address {address}: {refusal}")
-    port = checks.whole("port", port, 1, 65535, InvalidInput)
+    port = checks.whole(name="port", value=port, least=1, most=65535, error=InvalidInput)
     start_early()
     print(
         f"TOAST Lab starts; in some seconds it answers on port {port} of {address} ...", flush=True
@@ -250,7 +250,7 @@ def greeting(address: str, port: int, origins: tuple[str, ...] = ()) -> str:
     first = hosts(address, port)[0]
     text = f"TOAST Lab on http://{first} (stop with Ctrl-C)"
     if origins:
-        text += "".join(f"\nalso as {o}" for o in origins)
+        text += "".join(f"\nalso as {origin}" for origin in origins)
     elif is_wildcard(address):
         text += (
             "\n"
@@ -356,7 +356,11 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         serve(
-            options.port, options.address, options.model, options.show, tuple(options.allow_origin)
+            port=options.port,
+            address=options.address,
+            model=options.model,
+            show=options.show,
+            origins=tuple(options.allow_origin),
         )
     except (ToastError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

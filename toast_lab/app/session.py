@@ -58,7 +58,13 @@ class Session(param.Parameterized):
         self.selection = Selection(self.loaded)
         self.plans = PlanStore(self.loaded, self.notices, self.work)
         self.searches = Searches(self.loaded, self.plans, self.work, self.notices)
-        self.hand = HandPlan(self.loaded, self.selection, self.plans, self.searches, self.notices)
+        self.hand = HandPlan(
+            loaded=self.loaded,
+            selection=self.selection,
+            plans=self.plans,
+            searches=self.searches,
+            notices=self.notices,
+        )
         self._shelf: dict[str, list[PlanItem]] = {}  #: plans of other programs, by digest
         self.work.handle("load", Handler(self._loaded))
 

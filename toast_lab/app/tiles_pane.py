@@ -34,18 +34,18 @@ def tensors_of(
     program = analysis.program
     if not names:
         return [a for a in range(program.n_arguments) if program.dims(a)][:MAX_TENSORS]
-    found = dict.fromkeys(
-        place.value for k in conflicts[:MAX_TENSORS] for place in analysis.conflicts[k].places
+    values = dict.fromkeys(
+        place.value for text in conflicts[:MAX_TENSORS] for place in analysis.conflicts[text].places
     )
-    first = len(found)
+    first = len(values)
     for name in names:
         op = int(analysis.names.op[name])
-        made = [v for v in program.results(op) if name in program.def_names(v)]
+        written = [v for v in program.results(op) if name in program.def_names(v)]
         read = [int(program.use_value[u]) for u in program.uses(op) if name in program.use_names(u)]
-        found |= dict.fromkeys(made or read)
-        if len(found) >= MAX_TENSORS:
+        values |= dict.fromkeys(written or read)
+        if len(values) >= MAX_TENSORS:
             break
-    return [*list(found)[:first], *sorted(list(found)[first:])][:MAX_TENSORS]
+    return [*list(values)[:first], *sorted(list(values)[first:])][:MAX_TENSORS]
 
 
 class TilesPane(pn.viewable.Viewer):
@@ -96,16 +96,18 @@ class TilesPane(pn.viewable.Viewer):
         if analysis is None or self.session.loaded.problem is None:
             return
         program = analysis.program
-        found = tensors_of(
+        tensors = tensors_of(
             analysis, tuple(self.session.selection.names), tuple(self.session.selection.conflicts)
         )
         options = {
-            f"{program.value_name[v]} [{', '.join(map(str, program.dims(v)))}]": v for v in found
+            f"{program.value_name[v]} [{', '.join(map(str, program.dims(v)))}]": v for v in tensors
         }
         if options != self.tensor.options:
             self._quiet = True
             value = (
-                self.tensor.value if self.tensor.value in found else (found[0] if found else None)
+                self.tensor.value
+                if self.tensor.value in tensors
+                else (tensors[0] if tensors else None)
             )
             self.tensor.param.update(options=options, value=value)
             self._quiet = False
@@ -165,10 +167,10 @@ class TilesPane(pn.viewable.Viewer):
         A vector has only one; of anything larger, two different ones are drawn.
         """
         self._quiet = True
-        every = {str(d): d for d in range(rank)}
+        every = {str(dim): dim for dim in range(rank)}
         for widget, word, first in ((self.down, "down", 0), (self.across, "across", 1)):
             options = (
-                {f"{word} {k}": d for k, d in every.items()}
+                {f"{word} {text}": dim for text, dim in every.items()}
                 if rank > 1 or (rank and word == "across")
                 else {}
             )

@@ -255,9 +255,11 @@ class TourStrip(pn.viewable.Viewer):
         if shown == self._seen:
             return
         self._seen = shown
-        here = not self.tour.preparing and self.tour.there and self.tour.session.step == step.page
-        self._outline([self._find(*TARGETS[key]) for key in step.target] if here else [])
-        if here:
+        in_place = (
+            not self.tour.preparing and self.tour.there and self.tour.session.step == step.page
+        )
+        self._outline([self._find(*TARGETS[key]) for key in step.target] if in_place else [])
+        if in_place:
             show_parts(step, self.tour.session, self._find)
 
     def _outline(self, objects: list[Any]) -> None:
@@ -315,9 +317,9 @@ def show_parts(step: Any, session: Session, find: Callable[[str, str], Any]) -> 
 
 
 def _show_tensor(tiles: Any, name: str) -> None:
-    found = [v for k, v in tiles.tensor.options.items() if k.startswith(f"{name} [")]
-    if found:
-        tiles.tensor.value = found[0]
+    matches = [v for k, v in tiles.tensor.options.items() if k.startswith(f"{name} [")]
+    if matches:
+        tiles.tensor.value = matches[0]
 
 
 def _index() -> pd.DataFrame:
@@ -325,10 +327,14 @@ def _index() -> pd.DataFrame:
         s.key: f"{i}. {c.title} · {s.title}" for i, c in enumerate(CHAPTERS, 1) for s in c.steps
     }
     rows = [
-        {"in the paper": f.figure, "what it shows": f.shows, "step of the tour": title[f.step]}
-        for f in FIGURES
+        {
+            "in the paper": figure.figure,
+            "what it shows": figure.shows,
+            "step of the tour": title[figure.step],
+        }
+        for figure in FIGURES
     ]
-    assert all(f.step in BY_KEY for f in FIGURES)
+    assert all(figure.step in BY_KEY for figure in FIGURES)
     return pd.DataFrame(rows)
 
 

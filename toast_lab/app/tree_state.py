@@ -111,8 +111,8 @@ class TreeState:
 
         Gives whether anything changed.
         """
-        mirror, n = self.mirror, self.shown
-        if mirror is None or not n or n == self.counted:
+        mirror, count = self.mirror, self.shown
+        if mirror is None or not count or count == self.counted:
             return False
         # Counting takes milliseconds for 100,000 simulations; for more, it may take a fifth of the
         # time at most.
@@ -122,9 +122,12 @@ class TreeState:
         with mirror.lock:
             mirror.places.extend()
             less = self.steering.length_penalty
-            self.tally, self.actions = mirror.places.tally(n, less), mirror.places.actions(n, less)
+            self.tally, self.actions = (
+                mirror.places.tally(count, less),
+                mirror.places.actions(count, less),
+            )
         ended = time.monotonic()
-        self.counted, self._counted_at = n, ended + max(EVERY_S, 5 * (ended - began))
+        self.counted, self._counted_at = count, ended + max(EVERY_S, 5 * (ended - began))
         if self.tally.visits[self.root] == 0:
             self.root = 0
         if self.tally.visits[self.selected] == 0:
@@ -144,19 +147,19 @@ class TreeState:
         with mirror.lock:
             places = mirror.places
             blocks = icicle(
-                places.place["parent"][: len(tally.visits)],
-                tally.visits,
-                self.root,
-                LEVELS,
-                widest,
-                opened=[p for p in self.opened if p < len(tally.visits)],
+                parent=places.place["parent"][: len(tally.visits)],
+                visits=tally.visits,
+                root=self.root,
+                levels=LEVELS,
+                widest=widest,
+                opened=[place for place in self.opened if place < len(tally.visits)],
             )
             labels = [
-                fold_label(n) if n else places.label(p)
-                for p, n in zip(blocks.place.tolist(), blocks.folded.tolist(), strict=True)
+                fold_label(count) if count else places.label(place)
+                for place, count in zip(blocks.place.tolist(), blocks.folded.tolist(), strict=True)
             ]
         tint = np.where(blocks.folded > 0, np.nan, getattr(tally, kind)[blocks.place])
-        return Scene(blocks, labels, tint, self.selected, kind)
+        return Scene(blocks=blocks, labels=labels, tint=tint, selected=self.selected, kind=kind)
 
     @property
     def steering(self) -> Steering:
@@ -178,64 +181,81 @@ class TreeState:
         if mirror is None or tally is None or actions is None:
             return [], []
         with mirror.lock:
-            found = mirror.places.children(self.selected, tally)[:MAX_CHILDREN]
-            words = mirror.places.place["word"][found]
-            labels = [mirror.places.label(int(p)) for p in found]
+            children = mirror.places.children(self.selected, tally)[:MAX_CHILDREN]
+            words = mirror.places.place["word"][children]
+            labels = [mirror.places.label(int(place)) for place in children]
             known = set(labels)
-            untried = [a for a in legal if a not in known][: MAX_CHILDREN - len(found)]
+            untried = [a for a in legal if a not in known][: MAX_CHILDREN - len(children)]
             elsewhere = {
-                text: w for w, text in enumerate(mirror.trace.vocabulary[: len(actions.visits)])
+                text: word
+                for word, text in enumerate(mirror.trace.vocabulary[: len(actions.visits)])
             }
         prior = priors(actions.mean_reward)
         word_of = [
-            int(w) if 0 <= w < len(prior) else elsewhere.get(t, -1)
-            for w, t in zip(words, labels, strict=True)
+            int(word) if 0 <= word < len(prior) else elsewhere.get(t, -1)
+            for word, t in zip(words, labels, strict=True)
         ]
         word_of += [elsewhere.get(t, -1) for t in untried]
-        mine = np.array([prior[w] if w >= 0 else 1.0 for w in word_of])
+        mine = np.array([prior[word] if word >= 0 else 1.0 for word in word_of])
         none = np.zeros(len(untried))
-        visits = np.concatenate([tally.visits[found], none])
+        visits = np.concatenate([tally.visits[children], none])
         mean, top = (
-            np.concatenate([column[found], none])
+            np.concatenate([column[children], none])
             for column in (tally.mean_reward, tally.best_reward)
         )
-        scores = upper_bounds(visits, mean, top, mine, float(tally.best_reward[0]), self.steering)
+        scores = upper_bounds(
+            visits=visits,
+            mean_reward=mean,
+            best_reward=top,
+            prior=mine,
+            top=float(tally.best_reward[0]),
+            steering=self.steering,
+        )
         nan = none * np.nan
         scores_mean, best = (
-            np.concatenate([column[found], nan]) for column in (tally.mean_score, tally.best_score)
+            np.concatenate([column[children], nan])
+            for column in (tally.mean_score, tally.best_score)
         )
         above = max(int(tally.visits[self.selected]), 1)
         rows = [
-            ActionRow(text, int(n), n / above, float(q), float(low), float(p), float(score))
-            for text, n, q, low, p, score in zip(
+            ActionRow(
+                action=text,
+                visits=int(count),
+                share=count / above,
+                mean_score=float(q),
+                best_score=float(low),
+                prior=float(place),
+                upper_bound=float(score),
+            )
+            for text, count, q, low, place, score in zip(
                 [*labels, *untried], visits.tolist(), scores_mean, best, mine, scores, strict=True
             )
         ]
-        return [*found.tolist(), *[-1] * len(untried)], rows
+        return [*children.tolist(), *[-1] * len(untried)], rows
 
     def place(self) -> Place | None:
         """What is known of the selected place."""
-        mirror, tally, p = self.mirror, self.tally, self.selected
+        mirror, tally, place = self.mirror, self.tally, self.selected
         if mirror is None or tally is None or self.actions is None:
             return None
         with mirror.lock:
             places = mirror.places
-            word, node = int(places.place["word"][p]), int(places.place["node"][p])
-            plan, label = places.plan(p), places.label(p)
+            word, node = int(places.place["word"][place]), int(places.place["node"][place])
+            plan, label = places.plan(place), places.label(place)
             own = mirror.own
-        known = p and 0 <= word < len(self.actions.visits) and self.actions.visits[word] > 0
+        known = place and 0 <= word < len(self.actions.visits) and self.actions.visits[word] > 0
         return Place(
-            label,
-            int(places.place["depth"][p]),
-            int(tally.visits[p]),
-            int(tally.ended[p]),
-            float(tally.mean_score[p]),
-            float(tally.best_score[p]),
-            plan,
-            (int(self.actions.visits[word]), float(self.actions.mean_score[word]))
+            label=label,
+            depth=int(places.place["depth"][place]),
+            visits=int(tally.visits[place]),
+            ended=int(tally.ended[place]),
+            mean_score=float(tally.mean_score[place]),
+            best_score=float(tally.best_score[place]),
+            plan=plan,
+            prior=(int(self.actions.visits[word]), float(self.actions.mean_score[word]))
             if known
             else None,
-            (int(own["visits"][node]), float(own["value"][node]))
+            own=(int(own["visits"][node]), float(own["value"][node]))
             if self.at is None and own and node < len(own["visits"]) and own["visits"][node] > 0
             else None,
         )
@@ -276,18 +296,18 @@ class TreeState:
 
         The best or newest come first.
         """
-        mirror, n = self.mirror, self.shown
-        if mirror is None or not n:
+        mirror, count = self.mirror, self.shown
+        if mirror is None or not count:
             return []
         with mirror.lock:
             row = mirror.trace.row
             if kind == "last":
-                found = np.arange(n - 1, max(n - 1 - most, -1), -1)
+                rows = np.arange(count - 1, max(count - 1 - most, -1), -1)
             elif kind == "improvements":
-                found = np.flatnonzero(row["best"][:n] == np.arange(n))[::-1][:most]
+                rows = np.flatnonzero(row["best"][:count] == np.arange(count))[::-1][:most]
             else:
-                found = best_rows(row["score"][:n], row["fits"][:n], most)
-            return [mirror.trace.simulation(int(i)) for i in found]
+                rows = best_rows(row["score"][:count], row["fits"][:count], most)
+            return [mirror.trace.simulation(int(i)) for i in rows]
 
     def show_trajectory(self, index: int) -> None:
         """Select the place where simulation ``index``, counted from 1, ended."""
@@ -317,5 +337,5 @@ def best_rows(score: np.ndarray, fits: np.ndarray, most: int) -> np.ndarray:
     if len(rank) > LOOKED_AT:  # sorting a million takes a tenth of a second
         rows = np.sort(np.argpartition(rank, LOOKED_AT)[:LOOKED_AT])
     _, first = np.unique(rank[rows], return_index=True)
-    found: np.ndarray = rows[first[:most]]
-    return found
+    best: np.ndarray = rows[first[:most]]
+    return best

@@ -51,9 +51,9 @@ class Upload(JSComponent):
         """A piece of a file, from a browser that may say anything."""
         if not isinstance(data, dict):
             return
-        found, size, at, text = (data.get(k) for k in ("id", "size", "at", "data"))
+        file_id, size, at, text = (data.get(k) for k in ("id", "size", "at", "data"))
         name = PurePath(str(data.get("name", ""))[:MAX_NAME]).name or "file"
-        if not isinstance(found, int) or not isinstance(size, int) or not isinstance(at, int):
+        if not isinstance(file_id, int) or not isinstance(size, int) or not isinstance(at, int):
             return
         if not isinstance(text, str) or len(text) > 2 * self.piece:
             return
@@ -63,18 +63,18 @@ class Upload(JSComponent):
                 self._on_refused(name, size)
             return
         if at == 0:
-            self._parts, self._id = bytearray(), found
+            self._parts, self._id = bytearray(), file_id
         try:
             piece = base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError):
             piece = b""
-        if found != self._id or at != len(self._parts) or not piece or at + len(piece) > size:
+        if file_id != self._id or at != len(self._parts) or not piece or at + len(piece) > size:
             self._parts, self._id = bytearray(), None
-            self.taken = [found, -1]
+            self.taken = [file_id, -1]
             return
         self._parts += piece
         whole = len(self._parts) == size
-        self.taken = [found, len(self._parts)]
+        self.taken = [file_id, len(self._parts)]
         if whole:
             content, self._parts, self._id = bytes(self._parts), bytearray(), None
             self._on_file(name, content)

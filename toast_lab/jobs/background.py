@@ -352,7 +352,7 @@ def start_search(
     title = f"{method} on {problem.describe()}"
     job = JOBS.start("search", title, RUN_SEARCH, request, time_limit_s=TIME_LIMIT_S)
     _end_with_us()
-    return RunningSearch(problem, job, method, seed, options)
+    return RunningSearch(problem=problem, job=job, method=method, seed=seed, options=options)
 
 
 def start_race(

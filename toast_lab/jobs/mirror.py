@@ -57,23 +57,27 @@ class Sender:
         if until == row and not last:
             return
         ends = [
-            int(trace.row.array[k][until - 1]) if until else 0 for k in ("action_end", "node_end")
+            int(trace.row.array[column][until - 1]) if until else 0
+            for column in ("action_end", "node_end")
         ]
         n_nodes = trace.node.n if until == trace.row.n or until > row else node
         self._sent = (until, ends[0], ends[1], n_nodes, len(trace.vocabulary))
         own = (
-            {k: trace.node[k][:n_nodes].copy() for k in ("visits", "value", "score")}
+            {column: trace.node[column][:n_nodes].copy() for column in ("visits", "value", "score")}
             if last
             else {}
         )
         self.send(
             Chunk(
-                {k: trace.row[k][row:until].copy() for k in trace.row.array},
-                {"word": trace.action["word"][action : ends[0]].copy()},
-                {"node": trace.passed["node"][passed : ends[1]].copy()},
-                {k: trace.node[k][node:n_nodes].copy() for k in ("parent", "word", "depth")},
-                trace.vocabulary[words:],
-                own,
+                row={column: trace.row[column][row:until].copy() for column in trace.row.array},
+                action={"word": trace.action["word"][action : ends[0]].copy()},
+                passed={"node": trace.passed["node"][passed : ends[1]].copy()},
+                node={
+                    column: trace.node[column][node:n_nodes].copy()
+                    for column in ("parent", "word", "depth")
+                },
+                words=trace.vocabulary[words:],
+                own=own,
             )
         )
 

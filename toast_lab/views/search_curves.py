@@ -92,7 +92,7 @@ def shown_frame(points: Iterable[Point]) -> pd.DataFrame:
 MOST_DRAWN = 800
 #: times the unsharded memory, up to which the limit is drawn whatever the curve does
 IN_VIEW = 3.0
-SCORE = "C(s) against simulations, estimated: step time over unsharded, plus memory over the limit"
+SCORE = "C(s) by simulation, estimated: time over unsharded, plus memory over the limit"
 
 
 class SearchCurves:
@@ -121,7 +121,7 @@ class SearchCurves:
             f"step time ({self.time_unit}), estimated", "best_s", "tried_s", "curve time"
         )
         self.memory = self._figure(
-            f"peak memory ({self.byte_unit}), estimated{limit_text}",
+            f"peak ({self.byte_unit}), estimated{limit_text}",
             "best_bytes",
             "tried_bytes",
             "curve memory",

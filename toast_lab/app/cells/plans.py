@@ -34,13 +34,13 @@ MAX_POINTS = 1200  #: of a memory line
 MAX_TENSORS = 60
 
 
-def compare(what: Any, problem: Problem | None = None, *, inline: bool = False) -> Any:
+def compare(plans: Any, problem: Problem | None = None, *, inline: bool = False) -> Any:
     """Plans side by side.
 
     Step time, peak memory and collectives, predicted and, where it was executed, measured.
 
     Args:
-        what: what ``tl.compare`` or ``tl.race`` gave; or plans, or search results, by name.
+        plans: what ``tl.compare`` or ``tl.race`` gave; or plans, or search results, by name.
         problem: what prices are of.  Needed for plans; with a Comparison it adds the breakdown of
             the predicted time.
         inline: give a Panel object that talks through the notebook, for a kernel on another
@@ -49,7 +49,7 @@ def compare(what: Any, problem: Problem | None = None, *, inline: bool = False) 
     Raises:
         InvalidInput: another type, or plans without a problem.
     """
-    entries = _entries(what, problem, "compare")
+    entries = _entries(plans, problem, "compare")
 
     def table() -> pd.DataFrame:
         return compare_frame(entries)
@@ -58,31 +58,41 @@ def compare(what: Any, problem: Problem | None = None, *, inline: bool = False) 
         return join([table_html(texts_frame(entries)), _breakdown(entries)])
 
     height = 150 + 25 * len(entries) + max(260, 60 + 28 * len(entries))
-    view = View("compare", _count(entries), lambda: CompareCell(entries), static, height, table)
+    view = View(
+        kind="compare",
+        about=_count(entries),
+        make=lambda: CompareCell(entries),
+        static=static,
+        height=height,
+        table=table,
+    )
     return shown(view, inline)
 
 
-def memory(what: Any, problem: Problem | None = None, *, inline: bool = False) -> Any:
+def memory(plans: Any, problem: Problem | None = None, *, inline: bool = False) -> Any:
     """The memory of one device in program order, all plans on one axis.
 
     Tells what is in memory where a plan peaks, too.
 
     Args:
-        what: as for ``compare``; of a Comparison the predicted memory, which needs the problem.
+        plans: as for ``compare``; of a Comparison the predicted memory, which needs the problem.
         problem: as for ``compare``.
         inline: as for ``compare``.
 
     Raises:
         InvalidInput: another type, or plans without a problem.
     """
-    entries = _entries(what, problem, "memory")
-    if any(not hasattr(e.cost, "timeline_bytes") for e in entries):
+    entries = _entries(plans, problem, "memory")
+    if any(not hasattr(entry.cost, "timeline_bytes") for entry in entries):
         raise InvalidInput(
             "views.memory: give the problem as well: tl.views.memory(comparison, problem)"
         )
 
     def table() -> pd.DataFrame:
-        rows = [(e.name, float(e.cost.peak_bytes), e.cost.peak_op, *_held(e.cost)) for e in entries]
+        rows = [
+            (entry.name, float(entry.cost.peak_bytes), entry.cost.peak_op, *_held(entry.cost))
+            for entry in entries
+        ]
         return pd.DataFrame(
             rows, columns=["plan", "peak_bytes", "peak_op", "largest", "largest_bytes"]
         )
@@ -98,7 +108,15 @@ def memory(what: Any, problem: Problem | None = None, *, inline: bool = False) -
         )
 
     return shown(
-        View("memory", _count(entries), lambda: MemoryCell(entries), static, 620, table), inline
+        View(
+            kind="memory",
+            about=_count(entries),
+            make=lambda: MemoryCell(entries),
+            static=static,
+            height=620,
+            table=table,
+        ),
+        inline,
     )
 
 
@@ -116,17 +134,17 @@ def tiles(
     Raises:
         InvalidInput: another type, or no such tensor.
     """
-    found = plan.plan if isinstance(plan, SearchResult) else plan
-    if not isinstance(found, ShardingPlan):
+    sharding = plan.plan if isinstance(plan, SearchResult) else plan
+    if not isinstance(sharding, ShardingPlan):
         raise refused(
             "tiles", "a ShardingPlan or a SearchResult", plan, 'tl.views.tiles(result.plan, "x")'
         )
-    value = _value(found, tensor)
-    program = found.program
-    layouts = found.kept_layouts()
+    value = _value(sharding, tensor)
+    program = sharding.program
+    layouts = sharding.kept_layouts()
 
     def spec(v: int) -> Any:
-        return found.spec(int(layouts[v]), len(program.dims(v)))
+        return sharding.spec(int(layouts[v]), len(program.dims(v)))
 
     def about() -> str:
         return (
@@ -136,52 +154,59 @@ def tiles(
 
     def static() -> Safe:
         shape = program.dims(value)
-        words = "; ".join(dim_texts(found.mesh, shape, spec(value))) or (
+        words = "; ".join(dim_texts(sharding.mesh, shape, spec(value))) or (
             "a scalar, whole on every device"
         )
-        columns = tile_columns(found.mesh, shape, spec(value), range(min(len(shape), 2)))
+        columns = tile_columns(sharding.mesh, shape, spec(value), range(min(len(shape), 2)))
         return join([Safe(svg.tiles_svg(columns)), h("p", words)])
 
     def table() -> pd.DataFrame:
-        return parts_frame(found.mesh, parts(found.mesh, program.dims(value), spec(value)))
+        return parts_frame(sharding.mesh, parts(sharding.mesh, program.dims(value), spec(value)))
 
-    view = View("tiles", about, lambda: TilesCell(found, value, spec), static, 420, table)
+    view = View(
+        kind="tiles",
+        about=about,
+        make=lambda: TilesCell(sharding, value, spec),
+        static=static,
+        height=420,
+        table=table,
+    )
     return shown(view, inline)
 
 
 # -- data ------------------------------------------------------------------------------------------
-def _entries(what: Any, problem: Problem | None, view: str) -> list[Entry]:
+def _entries(given: Any, problem: Problem | None, view: str) -> list[Entry]:
     """Plans with their prices, by name."""
     example = EXAMPLE.format(view=view)
     if problem is not None and not isinstance(problem, Problem):
         raise refused(view, "a Problem as second argument", problem, example)
-    if isinstance(what, Comparison):
-        return [_measured(row, problem) for row in what.rows]
-    if isinstance(what, Race):
-        what, problem = what.plans, what.problem
-    elif isinstance(what, SearchResult):
-        what = {what.method: what}
-    elif isinstance(what, ShardingPlan):
-        what = {"plan": what}
-    if isinstance(what, Sequence) and not isinstance(what, str):
-        what = {f"plan {i}": plan for i, plan in enumerate(what, 1)}
-    if not isinstance(what, Mapping) or not what:
-        raise refused(view, TAKES, what, example)
+    if isinstance(given, Comparison):
+        return [_measured(row, problem) for row in given.rows]
+    if isinstance(given, Race):
+        given, problem = given.plans, given.problem
+    elif isinstance(given, SearchResult):
+        given = {given.method: given}
+    elif isinstance(given, ShardingPlan):
+        given = {"plan": given}
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        given = {f"plan {i}": plan for i, plan in enumerate(given, 1)}
+    if not isinstance(given, Mapping) or not given:
+        raise refused(view, TAKES, given, example)
     wrong = [
-        f"{k!r} is {kind_text(v)}"
-        for k, v in what.items()
-        if not isinstance(v, ShardingPlan | SearchResult)
+        f"{key!r} is {kind_text(value)}"
+        for key, value in given.items()
+        if not isinstance(value, ShardingPlan | SearchResult)
     ]
     if wrong:
         raise InvalidInput(f"views.{view} takes {TAKES}, but {', '.join(wrong)}")
-    bare = [str(k) for k, v in what.items() if isinstance(v, ShardingPlan)]
+    bare = [str(key) for key, value in given.items() if isinstance(value, ShardingPlan)]
     if bare and problem is None:
         raise InvalidInput(
             f"views.{view}: the price of {', '.join(bare)} needs the problem. For instance: "
             f"{example}"
         )
-    found = []
-    for name, item in what.items():
+    entries = []
+    for name, item in given.items():
         plan = item.plan if isinstance(item, SearchResult) else item
         cost = (
             item.cost
@@ -190,8 +215,8 @@ def _entries(what: Any, problem: Problem | None, view: str) -> list[Entry]:
             if problem is not None
             else None
         )
-        found.append(Entry(str(name), plan.actions, cost))
-    return found
+        entries.append(Entry(str(name), plan.actions, cost))
+    return entries
 
 
 class _Run:
@@ -215,10 +240,14 @@ def _measured(row: Row, problem: Problem | None) -> Entry:
     if problem is not None and row.plan is not None:
         cost = price(problem, Plan.from_json(dict(row.plan), problem, row.name))
     elif row.predicted is not None:
-        p = row.predicted
-        sent = [SimpleNamespace(kind=k) for k, n in p.collective_counts.items() for _ in range(n)]
+        prediction = row.predicted
+        sent = [
+            SimpleNamespace(kind=key)
+            for key, n in prediction.collective_counts.items()
+            for _ in range(n)
+        ]
         cost = SimpleNamespace(
-            time_s=p.time_s, peak_bytes=p.peak_bytes, fits=True, collectives=sent
+            time_s=prediction.time_s, peak_bytes=prediction.peak_bytes, fits=True, collectives=sent
         )
     else:
         cost = SimpleNamespace(
@@ -230,7 +259,7 @@ def _measured(row: Row, problem: Problem | None) -> Entry:
 def _count(entries: Sequence[Entry]) -> str:
     return (
         f"{len(entries)} plan{'' if len(entries) == 1 else 's'}: "
-        f"{', '.join(e.name for e in entries)}"
+        f"{', '.join(entry.name for entry in entries)}"
     )
 
 
@@ -239,27 +268,28 @@ def texts_frame(entries: Sequence[Entry]) -> pd.DataFrame:
     frame = compare_frame(entries)
     columns = {
         "plan": frame["plan"],
-        "step, predicted": [seconds_text(v) for v in frame["time_s"]],
-        "peak, predicted": [bytes_text(v) for v in frame["peak_bytes"]],
-        "fits": ["yes" if v else "no" for v in frame["fits"]],
+        "step, predicted": [seconds_text(value) for value in frame["time_s"]],
+        "peak, predicted": [bytes_text(value) for value in frame["peak_bytes"]],
+        "fits": ["yes" if value else "no" for value in frame["fits"]],
         "collectives, predicted": [_short(c) for c in frame["collectives"]],
     }
-    if any(e.run is not None for e in entries):
+    if any(entry.run is not None for entry in entries):
         columns |= {
-            "step, measured": [seconds_text(v) for v in frame["measured_s"]],
-            "collectives, compiled": [_compiled(e) for e in entries],
-            "peak, compiled": [bytes_text(v) for v in frame["measured_peak_bytes"]],
+            "step, measured": [seconds_text(value) for value in frame["measured_s"]],
+            "collectives, compiled": [_compiled(entry) for entry in entries],
+            "peak, compiled": [bytes_text(value) for value in frame["measured_peak_bytes"]],
             "error": [
-                "–" if v is None or v != v else f"{v:.0e}" for v in frame["max_relative_error"]
+                "–" if value is None or value != value else f"{value:.0e}"
+                for value in frame["max_relative_error"]
             ],
         }
-    return pd.DataFrame({k: list(v) for k, v in columns.items()})
+    return pd.DataFrame({key: list(value) for key, value in columns.items()})
 
 
 def _compiled(entry: Entry) -> str:
     counts = getattr(entry.run, "collective_counts", {}) if entry.run is not None else {}
     return (
-        _short(", ".join(f"{n} {k}" for k, n in sorted(counts.items(), key=lambda kv: -kv[1])))
+        _short(", ".join(f"{n} {key}" for key, n in sorted(counts.items(), key=lambda kv: -kv[1])))
         or "–"
     )
 
@@ -272,31 +302,31 @@ def _short(words: str) -> str:
 
 def _breakdown(entries: Sequence[Entry]) -> Safe:
     """Predicted time of a step: compute, then collectives by kind."""
-    priced = [e for e in entries if hasattr(e.cost, "compute_s")]
+    priced = [entry for entry in entries if hasattr(entry.cost, "compute_s")]
     if not priced:
         return Safe("")
-    unit, scale = time_unit(max(e.cost.time_s for e in priced))
+    unit, scale = time_unit(max(entry.cost.time_s for entry in priced))
     rows = []
-    for e in priced:
-        seconds: dict[str, float] = {"compute": e.cost.compute_s}
-        for c in e.cost.collectives:
+    for entry in priced:
+        seconds: dict[str, float] = {"compute": entry.cost.compute_s}
+        for c in entry.cost.collectives:
             seconds[c.kind] = seconds.get(c.kind, 0.0) + c.time_s
-        rows.append((e.name, [(k, v / scale) for k, v in seconds.items()]))
+        rows.append((entry.name, [(key, value / scale) for key, value in seconds.items()]))
     return Safe(svg.bars_svg(rows, f"step time, predicted ({unit})"))
 
 
 def _timeline(entries: Sequence[Entry]) -> Safe:
     """Memory against program order, with the limit where it is near."""
-    highest = max(float(e.cost.peak_bytes) for e in entries)
+    highest = max(float(entry.cost.peak_bytes) for entry in entries)
     unit, scale = byte_unit(highest)
     curves = []
-    for i, e in enumerate(entries):
-        line = np.asarray(e.cost.timeline_bytes, float) / scale
+    for i, entry in enumerate(entries):
+        line = np.asarray(entry.cost.timeline_bytes, float) / scale
         at = np.unique(np.linspace(0, len(line) - 1, min(len(line), MAX_POINTS)).astype(int))
-        at = np.unique([*at, int(e.cost.peak_op)])
+        at = np.unique([*at, int(entry.cost.peak_op)])
         curves.append(
             svg.Curve(
-                e.name,
+                entry.name,
                 list(zip(at.tolist(), line[at].tolist(), strict=True)),
                 svg.hue(i),
                 svg.dash(i),
@@ -307,7 +337,15 @@ def _timeline(entries: Sequence[Entry]) -> Safe:
         {f"limit {bytes_text(limit)}": (limit / scale, CONFLICT)} if limit < 3 * highest else {}
     )
     words = f"memory of a device, predicted ({unit})"
-    return Safe(svg.curves_svg(curves, "program order (op)", words, limits, (720.0, 260.0)))
+    return Safe(
+        svg.curves_svg(
+            curves=curves,
+            x_label="program order (op)",
+            y_label=words,
+            limits=limits,
+            size=(720.0, 260.0),
+        )
+    )
 
 
 def _held(cost: Cost) -> tuple[str, float]:
@@ -373,7 +411,7 @@ class CompareCell(pn.viewable.Viewer):
         self.table = look.table(
             frame, height=look.rows_height(len(frame), 240), sizing_mode="stretch_width"
         )
-        self.table.on_click(lambda e: self.pick(e.row))
+        self.table.on_click(lambda event: self.pick(event.row))
         self._words = look.text()
         left = pn.Column(
             pn.pane.HTML(
@@ -429,14 +467,14 @@ class MemoryCell(pn.viewable.Viewer):
         self.entries = list(entries)
         frame = pd.DataFrame(
             {
-                "plan": [e.name for e in entries],
-                "peak": [bytes_text(e.cost.peak_bytes) for e in entries],
-                "fits": ["yes" if e.cost.fits else "no" for e in entries],
-                "at op": [e.cost.peak_op for e in entries],
+                "plan": [entry.name for entry in entries],
+                "peak": [bytes_text(entry.cost.peak_bytes) for entry in entries],
+                "fits": ["yes" if entry.cost.fits else "no" for entry in entries],
+                "at op": [entry.cost.peak_op for entry in entries],
             }
         )
         self.table = look.table(frame, sizing_mode="stretch_height", width=300)
-        self.table.on_click(lambda e: self.pick(e.row))
+        self.table.on_click(lambda event: self.pick(event.row))
         self.held = look.table(held_frame(entries[0].cost), selectable=False)
         self._root = pn.Column(
             pn.pane.HTML(
@@ -478,7 +516,7 @@ class TilesCell(pn.viewable.Viewer):
             sizing_mode="stretch_width",
             stylesheets=[look.INPUT],
         )
-        self.tensor.param.watch(lambda e: self.pick(e.new), "value")
+        self.tensor.param.watch(lambda event: self.pick(event.new), "value")
         self.picture = TilesPlot(plan.mesh)
         self._words = look.text()
         self.table = look.table(

@@ -28,7 +28,7 @@ SHOWN_LINES = 120  #: of a static listing
 
 
 def graph(
-    what: Analysis | Problem,
+    analysed: Analysis | Problem,
     *,
     level: str | None = None,
     conflicts_only: bool = False,
@@ -42,7 +42,7 @@ def graph(
     way round.
 
     Args:
-        what: an Analysis; or a Problem, and colours can then be sharded from the graph, with
+        analysed: an Analysis; or a Problem, and colours can then be sharded from the graph, with
             prices.
         level: ``"names"``, ``"lines"``, ``"functions"`` or ``"colours"``; what suits the program's
             size by default.
@@ -53,7 +53,7 @@ def graph(
     Raises:
         InvalidInput: another type, or an unknown level.
     """
-    analysis, problem = _program(what, "graph")
+    analysis, problem = _program(analysed, "graph")
     if level is not None and level not in LEVELS:
         raise InvalidInput(
             f"views.graph: no level is called {level!r}{did_you_mean(level, LEVELS)}; "
@@ -68,42 +68,49 @@ def graph(
         return graph_layout(analysis, first, GraphFilter(conflicts_only=conflicts_only))
 
     def static() -> Safe:
-        found = layout()
-        if len(found.nodes) > MAX_NODES:
-            found = graph_layout(analysis, "colours", GraphFilter(conflicts_only=conflicts_only))
+        laid_out = layout()
+        if len(laid_out.nodes) > MAX_NODES:
+            laid_out = graph_layout(analysis, "colours", GraphFilter(conflicts_only=conflicts_only))
         legend = (
             "A lane is a colour, program order runs down; red dashes are conflicts between side 0 "
             "(left) and side 1 (right), an outline is a compatibility set."
         )
-        if len(found.nodes) > MAX_NODES:
+        if len(laid_out.nodes) > MAX_NODES:
             return join(
                 [
-                    h("p", f"{len(found.nodes):,} nodes: too many for a picture of this size."),
+                    h("p", f"{len(laid_out.nodes):,} nodes: too many for a picture of this size."),
                     _colour_table(),
                 ]
             )
-        return join([Safe(graph_svg(found)), h("p", h("small", legend))])
+        return join([Safe(graph_svg(laid_out)), h("p", h("small", legend))])
 
     def _colour_table() -> Safe:
         return table_html(colours_frame(analysis))
 
-    view = View("graph", lambda: _about(analysis), make, static, 760, lambda: nodes_frame(layout()))
+    view = View(
+        kind="graph",
+        about=lambda: _about(analysis),
+        make=make,
+        static=static,
+        height=760,
+        table=lambda: nodes_frame(layout()),
+    )
     return shown(view, inline)
 
 
-def listing(what: Analysis | Problem, *, inline: bool = False) -> Any:
+def listing(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
     """The program, every dim with the colour that the graph gives it.
 
     A click tells about a line's names.
 
     Args:
-        what: an Analysis or a Problem.
+        analysed: an Analysis or a Problem.
         inline: as for ``graph``.
 
     Raises:
         InvalidInput: another type.
     """
-    analysis, _ = _program(what, "listing")
+    analysis, _ = _program(analysed, "listing")
 
     def static() -> Safe:
         lines = program_lines(analysis)
@@ -123,31 +130,31 @@ def listing(what: Analysis | Problem, *, inline: bool = False) -> Any:
 
     height = min(620, 60 + 20 * len(program_lines(analysis)))
     view = View(
-        "listing",
-        lambda: _about(analysis),
-        lambda: ListingCell(_session(analysis, None)),
-        static,
-        max(height, 300),
-        lambda: program_frame(analysis),
+        kind="listing",
+        about=lambda: _about(analysis),
+        make=lambda: ListingCell(_session(analysis, None)),
+        static=static,
+        height=max(height, 300),
+        table=lambda: program_frame(analysis),
     )
     return shown(view, inline)
 
 
-def conflicts(what: Analysis | Problem, *, inline: bool = False) -> Any:
+def conflicts(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
     """The conflicts of a program.
 
     A Problem has its conflict board, where flipping a bit shows what follows at once.
 
     Args:
-        what: an Analysis (where the conflicts are, and the chain behind each) or a Problem (also
-            what each side of each resolution costs on each mesh axis, the listing of one device,
-            collectives, tiles, undo).
+        analysed: an Analysis (where the conflicts are, and the chain behind each) or a Problem
+            (also what each side of each resolution costs on each mesh axis, the listing of one
+            device, collectives, tiles, undo).
         inline: as for ``graph``.
 
     Raises:
         InvalidInput: another type.
     """
-    analysis, problem = _program(what, "conflicts")
+    analysis, problem = _program(analysed, "conflicts")
 
     def table() -> Any:
         return (
@@ -166,40 +173,40 @@ def conflicts(what: Analysis | Problem, *, inline: bool = False) -> Any:
         return table_html(table())
 
     view = View(
-        "conflicts",
-        lambda: _about(analysis),
-        make,
-        static,
-        860 if problem is not None else 460,
-        table,
+        kind="conflicts",
+        about=lambda: _about(analysis),
+        make=make,
+        static=static,
+        height=860 if problem is not None else 460,
+        table=table,
     )
     return shown(view, inline)
 
 
-def colours(what: Analysis | Problem, *, inline: bool = False) -> Any:
+def colours(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
     """The colours of a program, what an action can shard.
 
     A click lists the arguments and marks the lines.
 
     Args:
-        what: an Analysis or a Problem.
+        analysed: an Analysis or a Problem.
         inline: as for ``graph``.
 
     Raises:
         InvalidInput: another type.
     """
-    analysis, _ = _program(what, "colours")
+    analysis, _ = _program(analysed, "colours")
 
     def table() -> Any:
         return colours_frame(analysis).drop(columns=["group"])
 
     view = View(
-        "colours",
-        lambda: _about(analysis),
-        lambda: ColoursCell(_session(analysis, None)),
-        lambda: table_html(table()),
-        460,
-        table,
+        kind="colours",
+        about=lambda: _about(analysis),
+        make=lambda: ColoursCell(_session(analysis, None)),
+        static=lambda: table_html(table()),
+        height=460,
+        table=table,
     )
     return shown(view, inline)
 
@@ -216,7 +223,9 @@ class Listing:
         session.selection.param.watch(lambda *_: self._mark(), "names")
 
     def _picked(self, picked: list[int]) -> None:
-        line = next((found for found in self._lines if picked and found.op == picked[0]), None)
+        line = next(
+            (candidate for candidate in self._lines if picked and candidate.op == picked[0]), None
+        )
         if line is not None:
             self.session.selection.select(line.names)
 
@@ -441,12 +450,12 @@ class BoardCell(pn.viewable.Viewer):
 
 
 # -- inside ----------------------------------------------------------------------------------------
-def _program(what: object, view: str) -> tuple[Analysis, Problem | None]:
-    if isinstance(what, Analysis):
-        return what, None
-    if isinstance(what, Problem):
-        return what.analysis, what
-    raise refused(view, "an Analysis or a Problem", what, f"tl.views.{view}(tl.analyse(model))")
+def _program(analysed: object, view: str) -> tuple[Analysis, Problem | None]:
+    if isinstance(analysed, Analysis):
+        return analysed, None
+    if isinstance(analysed, Problem):
+        return analysed.analysis, analysed
+    raise refused(view, "an Analysis or a Problem", analysed, f"tl.views.{view}(tl.analyse(model))")
 
 
 def _session(analysis: Analysis, problem: Problem | None) -> Session:

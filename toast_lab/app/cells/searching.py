@@ -38,58 +38,66 @@ RACE = "a Race of tl.race or a RunningRace of tl.start_race"
 HANDLE = "a SearchResult of tl.search or a RunningSearch of tl.start_search"
 
 
-def search(what: SearchResult | RunningSearch, *, inline: bool = False) -> Any:
+def search(result: SearchResult | RunningSearch, *, inline: bool = False) -> Any:
     """Curves of a search: time, memory and C(s) of the best plan so far, with what was tried.
 
     A search that runs in the background is shown live, with buttons that pause, step and stop it.
 
     Args:
-        what: a SearchResult, or what ``start_search`` gave.
+        result: a SearchResult, or what ``start_search`` gave.
         inline: give a Panel object that talks through the notebook, for a kernel on another
             machine.
 
     Raises:
         InvalidInput: another type.
     """
-    if not isinstance(what, SearchResult | RunningSearch):
-        raise refused("search", HANDLE, what, "tl.views.search(tl.search(problem))")
+    if not isinstance(result, SearchResult | RunningSearch):
+        raise refused("search", HANDLE, result, "tl.views.search(tl.search(problem))")
 
     def static() -> Safe:
-        return _static_search(_facts_of(what))
+        return _static_search(_facts_of(result))
 
     def table() -> pd.DataFrame:
-        return improvements_frame(_facts_of(what).points)
+        return improvements_frame(_facts_of(result).points)
 
     return shown(
-        View("search", lambda: _about(what), lambda: SearchCell(what), static, 620, table), inline
+        View(
+            kind="search",
+            about=lambda: _about(result),
+            make=lambda: SearchCell(result),
+            static=static,
+            height=620,
+            table=table,
+        ),
+        inline,
     )
 
 
 def tree(
-    what: SearchResult | RunningSearch, problem: Problem | None = None, *, inline: bool = False
+    result: SearchResult | RunningSearch, problem: Problem | None = None, *, inline: bool = False
 ) -> Any:
     """The tree of a search.
 
     A block a place, as wide as its visits; a click tells its plan, visits, value and price.
 
     Args:
-        what: a SearchResult, or what ``start_search`` gave; the tree then grows.
+        result: a SearchResult, or what ``start_search`` gave; the tree then grows.
         problem: of a SearchResult, for the price of a place.
         inline: as for ``search``.
 
     Raises:
         InvalidInput: another type, or a search without a trace.
     """
-    if not isinstance(what, SearchResult | RunningSearch):
-        raise refused("tree", HANDLE, what, "tl.views.tree(tl.search(problem), problem)")
+    if not isinstance(result, SearchResult | RunningSearch):
+        raise refused("tree", HANDLE, result, "tl.views.tree(tl.search(problem), problem)")
     if problem is not None and not isinstance(problem, Problem):
         raise refused(
             "tree", "a Problem as second argument", problem, "tl.views.tree(result, problem)"
         )
-    problem = what.problem if isinstance(what, RunningSearch) else problem
+    problem = result.problem if isinstance(result, RunningSearch) else problem
 
     def static() -> Safe:
-        state = _tree_state(what, problem)
+        state = _tree_state(result, problem)
         state.count(now=True)
         scene = state.scene()
         if scene is None:
@@ -102,7 +110,7 @@ def tree(
         )
 
     def table() -> pd.DataFrame:
-        state = _tree_state(what, problem)
+        state = _tree_state(result, problem)
         state.count(now=True)
         place = state.place()
         known = (
@@ -111,44 +119,51 @@ def tree(
         return action_frame(state.action_rows(known.legal if known is not None else ())[1])
 
     return shown(
-        View("tree", lambda: _about(what), lambda: TreeCell(what, problem), static, 700, table),
+        View(
+            kind="tree",
+            about=lambda: _about(result),
+            make=lambda: TreeCell(result, problem),
+            static=static,
+            height=700,
+            table=table,
+        ),
         inline,
     )
 
 
-def race(what: Race | RunningRace, *, inline: bool = False) -> Any:
+def race(result: Race | RunningRace, *, inline: bool = False) -> Any:
     """Methods on one chart: the best plan of each against its own seconds; the table below.
 
     Args:
-        what: a Race, or what ``start_race`` gave; the chart then grows, and buttons hold and stop
+        result: a Race, or what ``start_race`` gave; the chart then grows, and buttons hold and stop
             the race.
         inline: as for ``search``.
 
     Raises:
         InvalidInput: another type.
     """
-    if not isinstance(what, Race | RunningRace):
-        raise refused("race", RACE, what, 'tl.views.race(tl.race(problem, ["mcts", "beam"]))')
+    if not isinstance(result, Race | RunningRace):
+        raise refused("race", RACE, result, 'tl.views.race(tl.race(problem, ["mcts", "beam"]))')
 
     def about() -> str:
         return (
-            repr(what)
-            if isinstance(what, RunningRace)
-            else (f"{what.problem.describe()}, seed {what.seed}")
+            repr(result)
+            if isinstance(result, RunningRace)
+            else (f"{result.problem.describe()}, seed {result.seed}")
         )
 
     def static() -> Safe:
-        points, rows = _race_points(what), list(what.rows)
-        until = {r.method: r.elapsed_s for r in rows}
+        points, rows = _race_points(result), list(result.rows)
+        until = {row.method: row.elapsed_s for row in rows}
         curves = [
             svg.Curve(
                 m,
-                [*((p.elapsed_s, p.score) for p in found), *_hold(found, until.get(m))],
+                [*((p.elapsed_s, p.score) for p in own_points), *_hold(own_points, until.get(m))],
                 svg.hue(i),
                 svg.dash(i),
             )
-            for i, (m, found) in enumerate(points.items())
-            if found
+            for i, (m, own_points) in enumerate(points.items())
+            if own_points
         ]
         chart = svg.curves_svg(
             curves, "seconds of each method's own search", "C(s) of the best plan so far, estimated"
@@ -156,7 +171,14 @@ def race(what: Race | RunningRace, *, inline: bool = False) -> Any:
         return join([Safe(chart), table_html(race_frame(rows))])
 
     return shown(
-        View("race", about, lambda: RaceCell(what), static, 600, lambda: race_frame(what.rows)),
+        View(
+            kind="race",
+            about=about,
+            make=lambda: RaceCell(result),
+            static=static,
+            height=600,
+            table=lambda: race_frame(result.rows),
+        ),
         inline,
     )
 
@@ -183,45 +205,53 @@ def _trace(result: SearchResult) -> Trace:
     return result.trace
 
 
-def _facts_of(what: SearchResult | RunningSearch) -> Facts:
-    if isinstance(what, RunningSearch):
-        points, improvements = Follower(what).read(), what.points
-        note = what.job.message if what.state in ("failed", "cancelled") else ""
+def _facts_of(result: SearchResult | RunningSearch) -> Facts:
+    if isinstance(result, RunningSearch):
+        points, improvements = Follower(result).read(), result.points
+        note = result.job.message if result.state in ("failed", "cancelled") else ""
         return Facts(
-            thinned(points),
-            improvements,
-            what.simulations,
-            what.problem.baseline,
-            what.problem.memory_limit_bytes,
-            what.best.actions if what.best is not None else (),
-            what.method,
-            what.state,
-            what.elapsed_s,
-            what.result().message if what.state == "done" else note,
+            points=thinned(points),
+            improvements=improvements,
+            simulations=result.simulations,
+            unsharded=result.problem.baseline,
+            limit_bytes=result.problem.memory_limit_bytes,
+            actions=result.best.actions if result.best is not None else (),
+            method=result.method,
+            state=result.state,
+            elapsed_s=result.elapsed_s,
+            note=result.result().message if result.state == "done" else note,
         )
-    trace, cost = _trace(what), what.cost
+    trace, cost = _trace(result), result.cost
     n = trace.row.n
-    points = [point(s) for s in trace.simulations.sample(max(1, n // MAX_POINTS))]
+    points = [point(simulation) for simulation in trace.simulations.sample(max(1, n // MAX_POINTS))]
     improvements = [
-        Point(s.elapsed_s, s.score, s.time_s, s.peak_bytes, s.fits, s.index, s.actions)
-        for s in trace.improvements()
+        Point(
+            elapsed_s=simulation.elapsed_s,
+            score=simulation.score,
+            time_s=simulation.time_s,
+            peak_bytes=simulation.peak_bytes,
+            fits=simulation.fits,
+            simulation=simulation.index,
+            actions=simulation.actions,
+        )
+        for simulation in trace.improvements()
     ]
     base = (
         cost.time_s / cost.relative_time if cost.relative_time else points[0].tried_s,
         points[0].tried_bytes,
     )
-    note = f"{what.message} {gap_text(what.gap)}".strip()
+    note = f"{result.message} {gap_text(result.gap)}".strip()
     return Facts(
-        points,
-        improvements,
-        n,
-        base,
-        cost.memory_limit_bytes,
-        what.plan.actions,
-        what.method,
-        "over",
-        what.elapsed_s,
-        note,
+        points=points,
+        improvements=improvements,
+        simulations=n,
+        unsharded=base,
+        limit_bytes=cost.memory_limit_bytes,
+        actions=result.plan.actions,
+        method=result.method,
+        state="over",
+        elapsed_s=result.elapsed_s,
+        note=note,
     )
 
 
@@ -245,21 +275,26 @@ class Follower:
         """Points since the last call."""
         events = self.run.job.since(self._seen)
         self._seen += len(events)
-        return [point(s) for e in events if isinstance(e.data, Batch) for s in e.data.simulations]
+        return [
+            point(simulation)
+            for e in events
+            if isinstance(e.data, Batch)
+            for simulation in e.data.simulations
+        ]
 
 
-def _about(what: SearchResult | RunningSearch) -> str:
-    if isinstance(what, RunningSearch):
-        return repr(what)
-    found = f"{seconds_text(what.cost.time_s)}, {bytes_text(what.cost.peak_bytes)}"
-    return f"{what.method} (seed {what.seed}) on {what.plan.program.name}, best {found}"
+def _about(result: SearchResult | RunningSearch) -> str:
+    if isinstance(result, RunningSearch):
+        return repr(result)
+    summary = f"{seconds_text(result.cost.time_s)}, {bytes_text(result.cost.peak_bytes)}"
+    return f"{result.method} (seed {result.seed}) on {result.plan.program.name}, best {summary}"
 
 
-def _race_points(what: Race | RunningRace) -> Mapping[str, Sequence[Point]]:
+def _race_points(result: Race | RunningRace) -> Mapping[str, Sequence[Point]]:
     return (
-        what.points
-        if isinstance(what, RunningRace)
-        else {o.method: o.points for o in what.outcomes}
+        result.points
+        if isinstance(result, RunningRace)
+        else {o.method: o.points for o in result.outcomes}
     )
 
 
@@ -284,12 +319,13 @@ def _static_search(known: Facts) -> Safe:
         ),
         ("peak memory a device, estimated", byte_unit, "best_bytes", "tried_bytes", {}),
     ):
-        improved = [p for p in known.points if p.improved] or known.points[:1]
+        improved = [points for points in known.points if points.improved] or known.points[:1]
         line = [
-            (float(p.simulation), getattr(p, best) / scale) for p in [*improved, known.points[-1]]
+            (float(points.simulation), getattr(points, best) / scale)
+            for points in [*improved, known.points[-1]]
         ]
-        dots = [(float(p.simulation), getattr(p, dot) / scale) for p in tried]
-        limits = {k: (v / scale, hue) for k, (v, hue) in level.items()}
+        dots = [(float(points.simulation), getattr(points, dot) / scale) for points in tried]
+        limits = {name: (v / scale, hue) for name, (v, hue) in level.items()}
         highest = max(y for _, y in [*line, *dots])
         if "memory" in words and known.limit_bytes / scale < 3 * highest:
             limits["memory limit"] = (known.limit_bytes / scale, CONFLICT)
@@ -354,12 +390,12 @@ class Controls(pn.viewable.Viewer):
 class SearchCell(pn.viewable.Viewer):
     """Curves left, numbers and buttons right, the improvements as a table below."""
 
-    def __init__(self, what: SearchResult | RunningSearch) -> None:
+    def __init__(self, result: SearchResult | RunningSearch) -> None:
         super().__init__()
-        self.what = what
-        self._run = what if isinstance(what, RunningSearch) else None
+        self.what = result
+        self._run = result if isinstance(result, RunningSearch) else None
         self._follower = Follower(self._run) if self._run is not None else None
-        known = _facts_of(what)
+        known = _facts_of(result)
         self.curves = SearchCurves(known.limit_bytes, *known.unsharded)
         self._drawn = thinned(self._follower.read()) if self._follower is not None else known.points
         self.curves.append(self._drawn)
@@ -416,7 +452,7 @@ class SearchCell(pn.viewable.Viewer):
         self._show(self._known())
 
     def _anew(self, points: list[CurvePoint]) -> None:
-        self.curves.source.data = {k: [] for k in self.curves.source.data}
+        self.curves.source.data = {name: [] for name in self.curves.source.data}
         self.curves.append(points)
 
     def _known(self) -> Facts:
@@ -424,44 +460,48 @@ class SearchCell(pn.viewable.Viewer):
         assert run is not None
         best = run.best
         return Facts(
-            [],
-            run.points,
-            run.simulations,
-            run.problem.baseline,
-            run.problem.memory_limit_bytes,
-            best.actions if best is not None else (),
-            run.method,
-            run.state,
-            run.elapsed_s,
-            run.result().message if run.state == "done" else run.job.message,
+            points=[],
+            improvements=run.points,
+            simulations=run.simulations,
+            unsharded=run.problem.baseline,
+            limit_bytes=run.problem.memory_limit_bytes,
+            actions=best.actions if best is not None else (),
+            method=run.method,
+            state=run.state,
+            elapsed_s=run.elapsed_s,
+            note=run.result().message if run.state == "done" else run.job.message,
         )
 
     def _show(self, known: Facts) -> None:
-        found, method = known.improvements, known.method
+        improvements, method = known.improvements, known.method
         self.controls.refresh()
-        look.later(self.score.show, {method: found}, {method: known.elapsed_s if found else 0.0})
-        if len(found) != self._twin_at:
-            self._twin_at = len(found)
+        look.later(
+            self.score.show,
+            {method: improvements},
+            {method: known.elapsed_s if improvements else 0.0},
+        )
+        if len(improvements) != self._twin_at:
+            self._twin_at = len(improvements)
             self._twin.value = shown_frame(
                 CurvePoint(
-                    p.simulation,
-                    p.elapsed_s,
-                    p.time_s,
-                    p.peak_bytes,
-                    p.time_s,
-                    p.peak_bytes,
-                    p.fits,
-                    True,
+                    simulation=points.simulation,
+                    elapsed_s=points.elapsed_s,
+                    best_s=points.time_s,
+                    best_bytes=points.peak_bytes,
+                    tried_s=points.time_s,
+                    tried_bytes=points.peak_bytes,
+                    fits=points.fits,
+                    improved=True,
                 )
-                for p in found
+                for points in improvements
             )
         rows: list[tuple[str, object]] = [
             ("state", f"{known.state}, {known.elapsed_s:.1f} s"),
             ("method", method),
             ("simulations", f"{known.simulations:,}"),
         ]
-        if found:
-            best, base = found[-1], known.unsharded
+        if improvements:
+            best, base = improvements[-1], known.unsharded
             rows += [
                 (
                     "best step",
@@ -499,11 +539,11 @@ class CellTree(TreeState):
         return super().facts(plan)
 
 
-def _tree_state(what: SearchResult | RunningSearch, problem: Problem | None) -> CellTree:
+def _tree_state(result: SearchResult | RunningSearch, problem: Problem | None) -> CellTree:
     """The state that the explorer's tree looks at."""
-    if isinstance(what, RunningSearch):
-        return CellTree(_Live(what))
-    trace, mirror = _trace(what), Mirror()
+    if isinstance(result, RunningSearch):
+        return CellTree(_Live(result))
+    trace, mirror = _trace(result), Mirror()
     mirror.trace, mirror.places = trace, Places(trace)
     mirror.own = {name: trace.node[name] for name in ("visits", "value", "score")}
     return CellTree(_Over(mirror, trace.row.n, problem, trace.about))
@@ -534,12 +574,12 @@ class _Live:
 class TreeCell(pn.viewable.Viewer):
     """The explorer's tree, without the buttons that lead to its other pages."""
 
-    def __init__(self, what: SearchResult | RunningSearch, problem: Problem | None) -> None:
+    def __init__(self, result: SearchResult | RunningSearch, problem: Problem | None) -> None:
         super().__init__()
-        state = _tree_state(what, problem)
+        state = _tree_state(result, problem)
         state.count(now=True)
         self.pane = TreePane(state)
-        self.controls = Controls(what if isinstance(what, RunningSearch) else None)
+        self.controls = Controls(result if isinstance(result, RunningSearch) else None)
         left = pn.Column(
             filling(self.pane.centre),
             sizing_mode="stretch_both",
@@ -570,13 +610,13 @@ class TreeCell(pn.viewable.Viewer):
 class RaceCell(pn.viewable.Viewer):
     """The chart of C(s), time or memory, and the table."""
 
-    def __init__(self, what: Race | RunningRace) -> None:
+    def __init__(self, result: Race | RunningRace) -> None:
         super().__init__()
-        self.what = what
-        self._run = what if isinstance(what, RunningRace) else None
+        self.what = result
+        self._run = result if isinstance(result, RunningRace) else None
         self.controls = Controls(self._run)
         self.kind = pn.widgets.RadioButtonGroup(
-            options={v: k for k, v in SHOWN.items()},
+            options={v: name for name, v in SHOWN.items()},
             value="score",
             margin=(0, 0, 4, 0),
             stylesheets=[look.BUTTON],
@@ -585,7 +625,7 @@ class RaceCell(pn.viewable.Viewer):
         self._pane = pn.pane.Bokeh(
             sizing_mode="stretch_both", margin=0, min_height=200, stylesheets=[FILL]
         )
-        rows = len(_race_points(what))
+        rows = len(_race_points(result))
         self.table = look.table(
             race_frame([]),
             height=look.rows_height(rows, 240),
@@ -620,21 +660,23 @@ class RaceCell(pn.viewable.Viewer):
         self.controls.refresh()
         points, rows = _race_points(self.what), list(self.what.rows)
         state = self._run.state if self._run is not None else "over"
-        shown_now = (state, [len(p) for p in points.values()], [r.status for r in rows])
+        shown_now = (state, [len(p) for p in points.values()], [row.status for row in rows])
         if shown_now == self._shown:
             return
         self._shown = shown_now
-        look.later(self.curves.show, dict(points), {r.method: r.elapsed_s for r in rows})
+        look.later(self.curves.show, dict(points), {row.method: row.elapsed_s for row in rows})
         self.table.value = race_frame(rows)
         best = self.what.best
-        through = sum(r.status != "runs" for r in rows)
+        through = sum(row.status != "runs" for row in rows)
         words = f"{state}, {through} of {len(points)} methods through"
         if best is not None:
             words += (
                 f"; best so far: {best.method}, {seconds_text(best.time_s)}, "
                 f"{bytes_text(best.peak_bytes)}"
             )
-        troubles = [h("p", f"{r.method}: {r.message}", cls="red") for r in rows if _in_trouble(r)]
+        troubles = [
+            h("p", f"{row.method}: {row.message}", cls="red") for row in rows if _in_trouble(row)
+        ]
         self._words.object = join([h("p", words, cls="one"), *troubles])
 
     def __panel__(self) -> Any:

@@ -16,10 +16,10 @@ import panel as pn
 
 from toast_lab.app import assets, frames, look, theme
 from toast_lab.app.markup import Safe, h, join
+from toast_lab.app.pace import TICK_MS
 from toast_lab.errors import InvalidInput
 from toast_lab.files import write_whole
 
-TICK_MS = 200
 MAX_ROWS = 40  #: of a static table
 FRAME = assets.sheet("cell")
 
@@ -32,10 +32,10 @@ def filling(part: Any) -> Any:
 
     There it would otherwise be stacked and scrolled.
     """
-    for found in part.select():
-        sheets = list(getattr(found, "stylesheets", ()))
+    for component in part.select():
+        sheets = list(getattr(component, "stylesheets", ()))
         if look.FILL in sheets:
-            found.stylesheets = [FILL if sheet == look.FILL else sheet for sheet in sheets]
+            component.stylesheets = [FILL if sheet == look.FILL else sheet for sheet in sheets]
     return part
 
 
@@ -128,7 +128,7 @@ def shown(view: View, inline: bool) -> Any:
 
 
 def every_tick(call: Callable[[], Any]) -> None:
-    """Call several times a second once the page is there."""
+    """Call every ``TICK_MS`` once the page is loaded."""
 
     def begin() -> None:
         pn.state.add_periodic_callback(call, period=TICK_MS)

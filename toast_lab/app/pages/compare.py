@@ -174,19 +174,22 @@ class ComparePage(pn.viewable.Viewer):
 
     def _entries(self) -> list[Any]:
         hidden = self.session.plans.hidden
-        return [p.entry(i, p.name not in hidden) for i, p in enumerate(self.session.plans.items)]
+        return [
+            item.entry(i, item.name not in hidden)
+            for i, item in enumerate(self.session.plans.items)
+        ]
 
     # -- showing -----------------------------------------------------------------------------------
-    def _changed(self, what: str) -> None:
+    def _changed(self, changed: str) -> None:
         """Plans changed, or the step; nothing is drawn before the page is shown."""
-        self._stale |= what != "step"
+        self._stale |= changed != "step"
         if self._stale and self.session.step == "compare":
             self.show_plans()
 
     def show_plans(self) -> None:
         """The table, and whatever is open below it."""
         self._stale = False
-        names = [p.name for p in self.session.plans.items]
+        names = [item.name for item in self.session.plans.items]
         new = [n for n in names if n not in self._known]
         if self._name not in names or (new and self._known):
             self._name = new[-1] if new else names[-1] if names else ""
@@ -199,7 +202,7 @@ class ComparePage(pn.viewable.Viewer):
         self._forget()
 
     def _mark(self) -> None:
-        names = [p.name for p in self.session.plans.items]
+        names = [item.name for item in self.session.plans.items]
         self.table.selection = [names.index(self._name)] if self._name in names else []
 
     def _forget(self) -> None:
@@ -228,7 +231,7 @@ class ComparePage(pn.viewable.Viewer):
             pane.mark()
 
     def tick(self) -> None:
-        """Take in what threads have found; called ten times a second."""
+        """Take in what threads have found; called at each tick of the page."""
         for pane in self.panes.values():
             if hasattr(pane, "tick"):
                 pane.tick()

@@ -92,8 +92,8 @@ class Collectives:
             margin=0,
         )
 
-    def _file(self, what: str) -> str:
-        return f"{what} of {self._item.name}" if self._item is not None else what
+    def _file(self, table: str) -> str:
+        return f"{table} of {self._item.name}" if self._item is not None else table
 
     def _sums(self) -> Any:
         return collective_sums(self._rows, self._item is not None and self._item.made is not None)
@@ -118,7 +118,7 @@ class Collectives:
         self._matching = (item, ANSWERS.submit(diff_compiled, item.problem, item.plan, item.made))
 
     def tick(self) -> None:
-        """Take in what threads have found; called ten times a second."""
+        """Take in what threads have found; called at each tick of the page."""
         if self._matching is not None and self._matching[1].done():
             item, future = self._matching
             self._matching = None
@@ -137,7 +137,7 @@ class Collectives:
             _, _, reasons = self._asked
             self._asked = None
             with self.session.notices.guarded():
-                self.answer.object = join([_reason(r) for r in reasons.result()])
+                self.answer.object = join([_reason(row) for row in reasons.result()])
 
     def _show(self, rows: Any, words: str) -> None:
         self._rows = rows
@@ -152,20 +152,22 @@ class Collectives:
         """Ask why the collective of a row is there; selects its op everywhere."""
         if self._item is None or row >= len(self._rows):
             return
-        found = self._rows.iloc[row]
+        row_shown = self._rows.iloc[row]
         self.table.selection = [row]
-        if int(found["op"]) >= 0:
-            self.session.selection.select(tuple(self._item.plan.program.factors(int(found["op"]))))
-        if int(found["number"]) < 0:
-            reason = found["reason"] or "no reason is known"
+        if int(row_shown["op"]) >= 0:
+            self.session.selection.select(
+                tuple(self._item.plan.program.factors(int(row_shown["op"])))
+            )
+        if int(row_shown["number"]) < 0:
+            reason = row_shown["reason"] or "no reason is known"
             self.answer.object = join(
                 [
                     h("h2", "not priced"),
-                    h("p", f"The compiler added this {found['kind']}: {reason}."),
+                    h("p", f"The compiler added this {row_shown['kind']}: {reason}."),
                 ]
             )
             return
-        future = self.session.plans.ask_why(self._item.name, int(found["number"]))
+        future = self.session.plans.ask_why(self._item.name, int(row_shown["number"]))
         if future is not None:
             self.answer.object = h("p", "Looking for the cause …", cls="quiet")
             self._asked = (self._item.name, row, future)
@@ -175,45 +177,50 @@ class _Empty:
     collectives = ()
 
 
-def _change(c: Change) -> Safe:
-    sign = "+" if c.more_time_s >= 0 else "−"
-    memory = "+" if c.more_peak_bytes >= 0 else "−"
+def _change(collective: Change) -> Safe:
+    sign = "+" if collective.more_time_s >= 0 else "−"
+    memory = "+" if collective.more_peak_bytes >= 0 else "−"
     words = (
-        f"{sign}{seconds_text(abs(c.more_time_s))} a step, "
-        f"{memory}{bytes_text(abs(c.more_peak_bytes))}"
+        f"{sign}{seconds_text(abs(collective.more_time_s))} a step, "
+        f"{memory}{bytes_text(abs(collective.more_peak_bytes))}"
     )
-    left = "" if c.removes else ", but the collective stays"
-    return h("li", h("b", c.text), f": {words}{'' if c.fits else ', does not fit'}{left}")
+    left = "" if collective.removes else ", but the collective stays"
+    return h(
+        "li",
+        h("b", collective.text),
+        f": {words}{'' if collective.fits else ', does not fit'}{left}",
+    )
 
 
-def _reason(r: Reason) -> Safe:
-    c = r.collective
+def _reason(row: Reason) -> Safe:
+    collective = row.collective
     rows: list[tuple[str, object]] = [
-        ("at", f"{r.op_kind}, {r.place}"),
-        ("because", r.because),
-        ("from", ", ".join(r.causes) or "no action: the op cannot be split"),
+        ("at", f"{row.op_kind}, {row.place}"),
+        ("because", row.because),
+        ("from", ", ".join(row.causes) or "no action: the op cannot be split"),
     ]
-    if r.conflict:
-        rows.append(("conflict", r.conflict))
+    if row.conflict:
+        rows.append(("conflict", row.conflict))
     parts: list[Any] = [
         h("h2", "why"),
         h(
             "p",
-            h("b", f"{c.kind} {{{','.join(c.axes)}}}"),
-            f" of {c.value}, {bytes_text(c.local_bytes)}, {seconds_text(c.time_s)} ",
+            h("b", f"{collective.kind} {{{','.join(collective.axes)}}}"),
+            f" of {collective.value}, {bytes_text(collective.local_bytes)}, "
+            f"{seconds_text(collective.time_s)} ",
             h("span", "estimated", cls="tag estimated"),
         ),
         facts(rows),
     ]
-    if r.undoing:
+    if row.undoing:
         parts += [
             h("h2", "undoing the cause"),
-            h("ul", *[_change(u) for u in r.undoing], cls="log"),
+            h("ul", *[_change(u) for u in row.undoing], cls="log"),
         ]
     parts.append(h("h2", "cheapest change that removes it"))
     parts.append(
-        h("ul", _change(r.cheapest), cls="log")
-        if r.cheapest
+        h("ul", _change(row.cheapest), cls="log")
+        if row.cheapest
         else h("p", "Nothing that was tried removes it.", cls="quiet")
     )
     return join(parts)

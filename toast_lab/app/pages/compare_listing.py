@@ -104,7 +104,7 @@ class SideBySide:
 
     def offer(self, selected: PlanItem | None) -> None:
         """Bring the choices up to date; B follows the selected row."""
-        names = [p.name for p in self.session.plans.items]
+        names = [item.name for item in self.session.plans.items]
         self._quiet = True
         kept = self.a.value if self.a.value in names else (names[0] if names else None)
         self.a.param.update(options=names, value=kept)
@@ -151,7 +151,7 @@ class SideBySide:
         self.tick()
 
     def tick(self) -> None:
-        """Take in what a thread has made; called ten times a second."""
+        """Take in what a thread has made; called at each tick of the page."""
         if self._making is None or not self._making[1].done():
             return
         shown, future = self._making
@@ -166,15 +166,15 @@ class SideBySide:
             self._show()
 
     def _show(self) -> None:
-        made = self._made
-        if made is None:
+        texts = self._made
+        if texts is None:
             return
-        rows: list[Pair | int] = differing(made.pairs) if self.short.value else list(made.pairs)
-        n = sum(p.differs for p in made.pairs)
-        words = f"{n:,} of {len(made.pairs):,} lines differ"
+        rows: list[Pair | int] = differing(texts.pairs) if self.short.value else list(texts.pairs)
+        n = sum(item.differs for item in texts.pairs)
+        words = f"{n:,} of {len(texts.pairs):,} lines differ"
         if len(rows) > MAX_SHOWN:
             words += f"; the first {MAX_SHOWN:,} rows are shown"
-        change = made.change
+        change = texts.change
         if change is not None:
             words += (
                 f" · step {seconds_text(change.before.time_s)} → "
@@ -220,13 +220,13 @@ def _make(a: PlanItem, b: PlanItem, where: list[str]) -> _Made:
     return _Made(pairs, difference(a.problem, a.plan, b.plan) if alike else None)
 
 
-def _changes(found: Difference | None) -> Any:
+def _changes(difference: Difference | None) -> Any:
     """Tensors and collectives that change, as one table."""
     import pandas as pd
 
     rows = []
-    if found is not None:
-        for c in found.collectives:
+    if difference is not None:
+        for c in difference.collectives:
             rows.append(
                 (
                     f"{c.kind} {{{','.join(c.axes)}}}",
@@ -237,7 +237,7 @@ def _changes(found: Difference | None) -> Any:
                     seconds_text(c.after_time_s),
                 )
             )
-        for t in found.tensors:
+        for t in difference.tensors:
             name = t.value + (f" ×{t.places}" if t.places > 1 else "")
             rows.append(
                 (

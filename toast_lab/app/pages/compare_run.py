@@ -92,9 +92,9 @@ class RunPane(pn.viewable.Viewer):
         )
         self.show_plan(None)
 
-    def _act(self, what: Callable[[str], None]) -> None:
+    def _act(self, act: Callable[[str], None]) -> None:
         if self.item is not None:
-            what(self.item.name)
+            act(self.item.name)
 
     def _run(self, items: list[PlanItem]) -> None:
         names = [p.name for p in items]
@@ -114,11 +114,13 @@ class RunPane(pn.viewable.Viewer):
         else:
             self._head.object = _head(item)
             self._facts.object = _plan_words(item)
-            n = item.problem.mesh.n_devices
-            options = topologies(n)
+            count = item.problem.mesh.n_devices
+            options = topologies(count)
             if options != self.topology.options:
                 kept = (
-                    self.topology.value if self.topology.value in options.values() else f"cpu:{n}"
+                    self.topology.value
+                    if self.topology.value in options.values()
+                    else f"cpu:{count}"
                 )
                 self.topology.param.update(options=options, value=kept)
         self.show_job()
@@ -158,15 +160,15 @@ TRACK = "background: var(--tl-line, #dfe5ec); border-radius: 2px; margin: 0 0 6p
 
 def topologies(n_devices: int) -> dict[str, str]:
     """What a plan for so many devices can be compiled for, by what people read."""
-    found = {f"{n_devices} virtual CPU devices": f"cpu:{n_devices}", ATTACHED: "gpu"}
+    topologies = {f"{n_devices} virtual CPU devices": f"cpu:{n_devices}", ATTACHED: "gpu"}
     for name, chip in CHIPS.items():
         for dims in chip.slices:
-            n = chip.devices_per_chip
+            count = chip.devices_per_chip
             for size in dims.split("x"):
-                n *= int(size)
-            if n == n_devices:
-                found[f"TPU {name}, {dims} chips"] = f"tpu:{name}:{dims}"
-    return found
+                count *= int(size)
+            if count == n_devices:
+                topologies[f"TPU {name}, {dims} chips"] = f"tpu:{name}:{dims}"
+    return topologies
 
 
 def _stage(last: list[Any]) -> tuple[str, float]:
@@ -270,27 +272,27 @@ def _plan_words(item: PlanItem) -> Safe:
     return join(parts)
 
 
-def _ratio(made: float | None, estimated: float) -> str:
-    return "–" if not made or not estimated else f"{made / estimated:.3g}× estimated"
+def _ratio(measured: float | None, estimated: float) -> str:
+    return "–" if not measured or not estimated else f"{measured / estimated:.3g}× estimated"
 
 
 def _certificate(run: Any) -> Safe:
-    found = getattr(run, "certificate", None)
-    if found is None:
+    certificate = getattr(run, "certificate", None)
+    if certificate is None:
         return h("p", "not compared with the unsharded program", cls="quiet")
-    error = found.max_relative_error
+    error = certificate.max_relative_error
     words = {True: "agrees with unsharded", False: "DIFFERS from unsharded", None: "not compared"}[
-        found.passed
+        certificate.passed
     ]
     size = (
         ""
         if error is None
-        else (f": error {error:.1e} relative to unsharded, tolerance {found.tolerance:.1e}")
+        else (f": error {error:.1e} relative to unsharded, tolerance {certificate.tolerance:.1e}")
     )
     return join(
         [
-            h("p", h("b", words, cls="red" if found.passed is False else ""), size),
-            *[h("p", f"checked: {c}", cls="quiet") for c in found.checked],
-            *[h("p", f"not checked: {c}", cls="quiet") for c in found.not_checked],
+            h("p", h("b", words, cls="red" if certificate.passed is False else ""), size),
+            *[h("p", f"checked: {cost}", cls="quiet") for cost in certificate.checked],
+            *[h("p", f"not checked: {cost}", cls="quiet") for cost in certificate.not_checked],
         ]
     )

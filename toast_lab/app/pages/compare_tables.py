@@ -118,29 +118,29 @@ class Runs:
 def _runs(rows: list[dict[str, Any]]) -> Any:
     import pandas as pd
 
-    def agrees(r: dict[str, Any]) -> str:
+    def agrees(row: dict[str, Any]) -> str:
         return (
             "–"
-            if r["passed"] is None
-            else (f"{'yes' if r['passed'] else 'NO'}, {r['max_relative_error'] or 0:.1e}")
+            if row["passed"] is None
+            else (f"{'yes' if row['passed'] else 'NO'}, {row['max_relative_error'] or 0:.1e}")
         )
 
     return pd.DataFrame(
         [
             (
-                r["id"],
-                r["time_utc"][:19].replace("T", " "),
-                r["name"],
-                r["status"],
-                seconds_text(r["median_s"]),
-                seconds_text(r["spread_s"]),
-                bytes_text(r["peak_bytes"]),
-                agrees(r),
-                r["mesh"] or "–",
-                r["devices"],
-                r["device_kind"],
+                row["id"],
+                row["time_utc"][:19].replace("T", " "),
+                row["name"],
+                row["status"],
+                seconds_text(row["median_s"]),
+                seconds_text(row["spread_s"]),
+                bytes_text(row["peak_bytes"]),
+                agrees(row),
+                row["mesh"] or "–",
+                row["devices"],
+                row["device_kind"],
             )
-            for r in rows
+            for row in rows
         ],
         columns=[
             "row",

@@ -70,19 +70,25 @@ class GraphPage(pn.viewable.Viewer):
         self.show_model()
 
     def _watch(self) -> None:
-        c, session = self.controls, self.session
-        c.level.param.watch(lambda e: self._level_chosen(e.new), "value")
+        controls, session = self.controls, self.session
+        controls.level.param.watch(lambda e: self._level_chosen(e.new), "value")
         session.selection.param.watch(lambda event: self._show_level(event.new), "level")
-        for widget in (c.level, c.only, c.singles, c.lanes, c.scopes):
+        for widget in (
+            controls.level,
+            controls.only,
+            controls.singles,
+            controls.lanes,
+            controls.scopes,
+        ):
             widget.param.watch(lambda _: self.draw(), "value")
-        c.hue.param.watch(lambda _: self.show_hues(), "value")
-        c.plan.param.watch(lambda _: self.show_hues(), "value")
-        c.hops.param.watch(lambda *_: self._hops_changed(), "value_throttled")
-        c.find.param.watch(lambda e: self._find(e.new or ""), "value")
-        c.regex.param.watch(lambda _: self._find(c.find.value or ""), "value")
-        c.focus.on_click(lambda _: self._refocus(tuple(self.session.selection.names)))
-        c.back.on_click(lambda _: self._refocus(()))
-        c.colours.on_click(self._colour_clicked)
+        controls.hue.param.watch(lambda _: self.show_hues(), "value")
+        controls.plan.param.watch(lambda _: self.show_hues(), "value")
+        controls.hops.param.watch(lambda *_: self._hops_changed(), "value_throttled")
+        controls.find.param.watch(lambda e: self._find(e.new or ""), "value")
+        controls.regex.param.watch(lambda _: self._find(controls.find.value or ""), "value")
+        controls.focus.on_click(lambda _: self._refocus(tuple(self.session.selection.names)))
+        controls.back.on_click(lambda _: self._refocus(()))
+        controls.colours.on_click(self._colour_clicked)
         self.zoom.on_click(lambda _: self._zoom())
         self.reset.on_click(lambda _: self._see("reset"))
         self.whole.on_click(lambda _: self._see("whole"))
@@ -121,23 +127,23 @@ class GraphPage(pn.viewable.Viewer):
 
         A large graph is laid out in a thread, and ``tick`` takes it in.
         """
-        analysis, c = self.session.loaded.analysis, self.controls
+        analysis, controls = self.session.loaded.analysis, self.controls
         if analysis is None or self._drawing:
             return
         only = GraphFilter(
             focus=self._focus,
-            hops=int(c.hops.value or 1),
-            conflicts_only=c.only.value,
-            singles=c.singles.value,
-            groups=list(c.lanes.value) or None,
-            scopes=list(c.scopes.value) or None,
+            hops=int(controls.hops.value or 1),
+            conflicts_only=controls.only.value,
+            singles=controls.singles.value,
+            groups=list(controls.lanes.value) or None,
+            scopes=list(controls.scopes.value) or None,
         )
         lay_out = functools.partial(
-            graph_layout, analysis, c.level.value, only, unfolded=frozenset(self._unfolded)
+            graph_layout, analysis, controls.level.value, only, unfolded=frozenset(self._unfolded)
         )
         if (
             analysis.names.n > MANY_NAMES
-            and c.level.value == "names"
+            and controls.level.value == "names"
             and pn.state.curdoc is not None
         ):
             self._note.object = h("p", h("b", "laying out …"), cls="one")
@@ -166,7 +172,7 @@ class GraphPage(pn.viewable.Viewer):
         self._enable()
 
     def tick(self) -> None:
-        """Take in what threads have made; called several times a second."""
+        """Take in what threads have made; called at each tick of the page."""
         if self._making is not None and self._making[1].done():
             analysis, future = self._making
             self._making = None
@@ -177,17 +183,17 @@ class GraphPage(pn.viewable.Viewer):
 
     # -- focus, folds, view ------------------------------------------------------------------------
     def _refocus(self, names: tuple[int, ...]) -> None:
-        c = self.controls
+        controls = self.controls
         if not names and not self._focus:
             self.session.notices.say(
                 "Select a name, a conflict or a listing line first, then focus on it."
             )
             return
         self._focus = names
-        c.back.visible = bool(names)
+        controls.back.visible = bool(names)
         self._drawing = True
-        if names and c.level.value == "colours":
-            c.level.value = "names"
+        if names and controls.level.value == "colours":
+            controls.level.value = "names"
         self._drawing = False
         self.draw()
 
@@ -203,18 +209,18 @@ class GraphPage(pn.viewable.Viewer):
         return [layout.rows[y] for y in sorted({layout.nodes[i].y for i in nodes})]
 
     def _unfold_selected(self) -> None:
-        keys = {r.key for r in self._selected_rows() if r.key} - self._unfolded
+        keys = {row.key for row in self._selected_rows() if row.key} - self._unfolded
         self._unfolded |= keys or {ALL}
         self.draw()
 
     def _fold_selected(self) -> None:
-        keys = {r.key for r in self._selected_rows() if r.key} & self._unfolded
+        keys = {row.key for row in self._selected_rows() if row.key} & self._unfolded
         self._unfolded = self._unfolded - keys if keys and ALL not in self._unfolded else set()
         self.draw()
 
     def _toggle_row(self, key: str) -> None:
         if ALL in self._unfolded and self.plot is not None:
-            self._unfolded = {r.key for r in self.plot.layout.rows if r.key}
+            self._unfolded = {row.key for row in self.plot.layout.rows if row.key}
         self._unfolded ^= {key}
         self.draw()
 
@@ -229,17 +235,17 @@ class GraphPage(pn.viewable.Viewer):
                     "(level, filters, focus)."
                 )
 
-    def _see(self, what: str) -> None:
+    def _see(self, text: str) -> None:
         if self.plot is not None:
-            look.later(getattr(self.plot, what))
+            look.later(getattr(self.plot, text))
 
     def _enable(self) -> None:
         """Buttons do something, or cannot be pressed."""
         rows = self.plot.layout.rows if self.plot is not None else ()
         level = self.controls.level.value in FOLDED_LEVELS
-        chosen = {r.key for r in self._selected_rows() if r.key}
+        chosen = {row.key for row in self._selected_rows() if row.key}
         some = bool(chosen - self._unfolded) and ALL not in self._unfolded
-        self.unfold.disabled = not level or not any(r.key and r.run < 0 for r in rows)
+        self.unfold.disabled = not level or not any(row.key and row.run < 0 for row in rows)
         self.unfold.name = "Unfold the selected rows" if some else "Unfold all rows"
         self.fold.disabled = not level or not self._unfolded
         self.fold.name = "Fold the selected rows" if chosen & self._unfolded else "Fold all rows"
@@ -247,16 +253,24 @@ class GraphPage(pn.viewable.Viewer):
 
     # -- hues --------------------------------------------------------------------------------------
     def _overlay(self, layout: GraphLayout) -> Overlay | None:
-        c, session = self.controls, self.session
+        controls, session = self.controls, self.session
         item = (
-            session.plans.named(c.plan.value) if c.hue.value in OF_A_PLAN and c.plan.value else None
+            session.plans.named(controls.plan.value)
+            if controls.hue.value in OF_A_PLAN and controls.plan.value
+            else None
         )
         plan, cost = (None, None) if item is None else (item.plan, item.cost)
-        return overlay(session.loaded.analysis, layout, c.hue.value, plan, cost)
+        return overlay(
+            analysis=session.loaded.analysis,
+            layout=layout,
+            subject=controls.hue.value,
+            plan=plan,
+            cost=cost,
+        )
 
     def show_plans(self) -> None:
         """The plans have changed: prices, and hues that are of a plan."""
-        session, c = self.session, self.controls
+        session, controls = self.session, self.controls
         self.inspector.show_actions()
         names = [
             p.name
@@ -265,17 +279,21 @@ class GraphPage(pn.viewable.Viewer):
         ]
         first = "manual" if "manual" in names else names[-1] if names else None
         self._drawing = True
-        if names != c.plan.options:
-            kept = c.plan.value if c.plan.value in names and c.plan.value != "unsharded" else first
-            c.plan.param.update(options=names, value=kept)
+        if names != controls.plan.options:
+            kept = (
+                controls.plan.value
+                if controls.plan.value in names and controls.plan.value != "unsharded"
+                else first
+            )
+            controls.plan.param.update(options=names, value=kept)
         self._drawing = False
-        if c.hue.value in OF_A_PLAN:
+        if controls.hue.value in OF_A_PLAN:
             self.show_hues()
 
     def show_hues(self) -> None:
         """Colour the markers by what is asked for; nothing is laid out again."""
-        c = self.controls
-        c.plan.visible = c.hue.value in OF_A_PLAN
+        controls = self.controls
+        controls.plan.visible = controls.hue.value in OF_A_PLAN
         if self.plot is None or self._drawing or self.session.loaded.analysis is None:
             return
         shown = self._overlay(self.plot.layout)
@@ -327,18 +345,22 @@ class GraphPage(pn.viewable.Viewer):
             return
         group = analysis.group_index(str(self.controls.colours.value.iloc[event.row]["colour"]))
         self.session.selection.select(
-            tuple(int(n) for c in analysis.groups[group].colours for n in analysis.colours[c].names)
+            tuple(
+                int(n)
+                for controls in analysis.groups[group].colours
+                for n in analysis.colours[controls].names
+            )
         )
 
     # -- search ------------------------------------------------------------------------------------
     def _find(self, text: str) -> None:
-        analysis, c = self.session.loaded.analysis, self.controls
-        wanted = text if c.regex.value else text.strip()
+        analysis, controls = self.session.loaded.analysis, self.controls
+        wanted = text if controls.regex.value else text.strip()
         if analysis is None or not wanted:
-            c.found.object = ""
+            controls.found.object = ""
             return
-        c.found.object = h("p", "searching …", cls="quiet")
-        self._finding = (wanted, graph_search.start(analysis, wanted, regex=c.regex.value))
+        controls.found.object = h("p", "searching …", cls="quiet")
+        self._finding = (wanted, graph_search.start(analysis, wanted, regex=controls.regex.value))
         if self._finding[1].done() or pn.state.curdoc is None:
             self._take_found()
 

@@ -234,7 +234,7 @@ class HandPage(pn.viewable.Viewer):
             self._take(listing_lines(problem, plan))
 
     def tick(self) -> None:
-        """Take in a listing that a thread has made; called ten times a second."""
+        """Take in a listing that a thread has made; called at each tick of the page."""
         if self._making is not None and self._making[1].done():
             plan, future = self._making
             self._making = None
@@ -249,10 +249,10 @@ class HandPage(pn.viewable.Viewer):
         analysis = self.session.loaded.analysis
         if analysis is None:
             return
-        found = local_lines(analysis, self._lines, self._before, short=self.short.value)
-        self._shown = found.lines
-        self.listing.put((i, line.segments, line.where) for i, line in enumerate(found.lines))
-        self._note.object = h("p", found.note, cls="quiet one", title=found.note)
+        lines = local_lines(analysis, self._lines, self._before, short=self.short.value)
+        self._shown = lines.lines
+        self.listing.put((i, line.segments, line.where) for i, line in enumerate(lines.lines))
+        self._note.object = h("p", lines.note, cls="quiet one", title=lines.note)
         self._mark()
 
     def _mark(self) -> None:

@@ -52,9 +52,9 @@ class Report:
         """
         return pn.Column(self._head, self._table, margin=0, sizing_mode="stretch_both")
 
-    def show(self, frame: pd.DataFrame, said: str, verdict: str) -> None:
+    def show(self, frame: pd.DataFrame, sentence: str, verdict: str) -> None:
         """Show ``frame``; an empty one is not drawn, ``said`` stands for it."""
-        self._head.object = h("p", h("b", verdict), " " if verdict else "", said, cls="quiet")
+        self._head.object = h("p", h("b", verdict), " " if verdict else "", sentence, cls="quiet")
         self._table.value = frame
         self._table.visible = bool(len(frame))
 
@@ -307,21 +307,22 @@ class LoadPage(pn.viewable.Viewer):
             }
         for i, (name, report) in enumerate(self._reports.items()):
             if name in frames:
-                said = REPORT_HELP[name] if len(frames[name]) else REPORT_EMPTY[name]
-                said = said.format(mesh=problem.mesh if problem is not None else "the mesh")
-                report.show(frames[name], said, verdicts.get(name, ""))
+                sentence = REPORT_HELP[name] if len(frames[name]) else REPORT_EMPTY[name]
+                sentence = sentence.format(mesh=problem.mesh if problem is not None else "the mesh")
+                report.show(frames[name], sentence, verdicts.get(name, ""))
                 self._tabs[i] = (f"{name} ({len(frames[name])})", report.view())
 
     def _notes(self) -> Safe:
         problem, analysis = self.session.loaded.problem, self.session.loaded.analysis
         if analysis is None:
             return h("p")
-        found = [Note(text) for text in getattr(self.session.loaded.model, "notes", ())]
-        found += notes(coverage(analysis), problem.divisibility() if problem is not None else None)
+        divisible = problem.divisibility() if problem is not None else None
+        remarks = [Note(text) for text in getattr(self.session.loaded.model, "notes", ())]
+        remarks += notes(coverage(analysis), divisible)
         return join(
             [
                 h("h2", "worth knowing"),
-                h("ul", *[h("li", n.text, cls=n.level) for n in found], cls="log"),
+                h("ul", *[h("li", n.text, cls=n.level) for n in remarks], cls="log"),
             ]
         )
 

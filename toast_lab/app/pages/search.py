@@ -240,7 +240,7 @@ class SearchPage(pn.viewable.Viewer):
             self.refresh()
 
     def tick(self) -> None:
-        """Several times a second: what has to follow the search or the slider."""
+        """At each tick of the page: what has to follow the search or the slider."""
         state = self.tree_state
         if self._stale:
             self._changed()
@@ -358,9 +358,9 @@ class SearchPage(pn.viewable.Viewer):
         self.file.disabled = session.work.busy
         if left and last is not None and last.about:
             self.save.filename = f"search-{last.about['method']}-{last.about['seed']}.npz"
-        said = f"Not yet: {errors[0]}." if errors and not session.work.busy else ""
-        if self._why_not.visible != bool(said) or said:
-            self._why_not.object, self._why_not.visible = h("p", said, cls="red"), bool(said)
+        refusal = f"Not yet: {errors[0]}." if errors and not session.work.busy else ""
+        if self._why_not.visible != bool(refusal) or refusal:
+            self._why_not.object, self._why_not.visible = h("p", refusal, cls="red"), bool(refusal)
         self.pause.name = "Go on" if paused else "Pause"
         problem = session.loaded.problem
         self._title.object = h(

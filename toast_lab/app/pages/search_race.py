@@ -64,7 +64,9 @@ class RacePane(pn.viewable.Viewer):
         self.hold.on_click(lambda _: session.searches.pause())
         self.stop.on_click(lambda _: session.searches.stop())
         gap = pn.Spacer(width=8)
-        self._about = look.text(join([h("p", HELP, cls="quiet"), *[_sentence(m) for m in raced()]]))
+        self._about = look.text(
+            join([h("p", HELP, cls="quiet"), *[_sentence(method) for method in raced()]])
+        )
         self.left = pn.Column(
             look.text(h("h2", "methods that race")),
             self.methods,
@@ -114,8 +116,10 @@ class RacePane(pn.viewable.Viewer):
     @property
     def errors(self) -> list[str]:
         """What keeps a race from being started."""
-        found = [f.error for f in (self.seconds, self.seed) if f.error]
-        return found if self.methods.value else [*found, "tick the methods that race, two or more"]
+        errors = [f.error for f in (self.seconds, self.seed) if f.error]
+        return (
+            errors if self.methods.value else [*errors, "tick the methods that race, two or more"]
+        )
 
     def _checked(self) -> None:
         if hasattr(self, "_race"):
@@ -159,8 +163,8 @@ class RacePane(pn.viewable.Viewer):
         rows = race.rows
         look.later(
             self.curves.show,
-            {m: list(p) for m, p in race.points.items()},
-            {r.method: r.elapsed_s for r in rows},
+            {method: list(p) for method, p in race.points.items()},
+            {row.method: row.elapsed_s for row in rows},
         )
         self.table.value = race_frame(rows)
         self._facts.object = self._words(racing)
@@ -186,13 +190,15 @@ class RacePane(pn.viewable.Viewer):
             ("state", f"{state}, {through}"),
             ("on", race.problem.describe()),
         ]
-        found = [r for r in race.rows if r.score is not None]
+        priced = [row for row in race.rows if row.score is not None]
         parts: list[Any] = [
             h("h2", "race ", h("span", "estimated", cls="tag estimated")),
             facts(rows),
         ]
-        if found:
-            best = min(found, key=lambda r: (not r.fits, r.score or 0.0, r.own_best_s or 0.0))
+        if priced:
+            best = min(
+                priced, key=lambda row: (not row.fits, row.score or 0.0, row.own_best_s or 0.0)
+            )
             after = f"after {best.own_best_s or 0.0:.2f} s of {best.method}"
             parts += [
                 h("h2", "best so far" if racing else "best of all"),
@@ -205,9 +211,9 @@ class RacePane(pn.viewable.Viewer):
                     ]
                 ),
             ]
-        for m, outcome in race.outcomes.items():
+        for method, outcome in race.outcomes.items():
             if outcome.status in ("CRASHED", "FAILED"):
-                parts.append(h("p", f"{m}: {outcome.message}", cls="red"))
+                parts.append(h("p", f"{method}: {outcome.message}", cls="red"))
         return join(parts)
 
     def __panel__(self) -> Any:

@@ -188,14 +188,14 @@ class SearchSettings(pn.viewable.Viewer):
 
     def _follow(self) -> None:
         """Show what is in force, also where it was set elsewhere."""
-        s = self.session
-        if self.mesh.error or str(self.mesh.value) != str(make_mesh(s.loaded.mesh)):
-            self.mesh.put(s.loaded.mesh)
+        session = self.session
+        if self.mesh.error or str(self.mesh.value) != str(make_mesh(session.loaded.mesh)):
+            self.mesh.put(session.loaded.mesh)
         self.machine.param.update(
-            options=[*MACHINES, *s.loaded.own_machines], value=s.loaded.machine
+            options=[*MACHINES, *session.loaded.own_machines], value=session.loaded.machine
         )
-        if (self.memory.value or None) != (s.loaded.memory_gib or None):
-            self.memory.put(f"{s.loaded.memory_gib:g}" if s.loaded.memory_gib else "")
+        if (self.memory.value or None) != (session.loaded.memory_gib or None):
+            self.memory.put(f"{session.loaded.memory_gib:g}" if session.loaded.memory_gib else "")
 
     def _describe(self) -> None:
         method = str(self.method.value)
@@ -206,17 +206,19 @@ class SearchSettings(pn.viewable.Viewer):
     @property
     def problem_errors(self) -> list[str]:
         """What is wrong with the fields of the problem."""
-        return [f.error for f in (self.mesh, self.memory) if f.error]
+        return [field.error for field in (self.mesh, self.memory) if field.error]
 
     @property
     def errors(self) -> list[str]:
         """What keeps a search from being started."""
-        found = [
-            f.error for f in (self.seconds, self.evaluations, self.seed, self.options) if f.error
+        errors = [
+            field.error
+            for field in (self.seconds, self.evaluations, self.seed, self.options)
+            if field.error
         ]
-        if not found and self.seconds.value is None and self.evaluations.value is None:
-            found = ["give seconds or plans, or the search never ends"]
-        return self.problem_errors + found
+        if not errors and self.seconds.value is None and self.evaluations.value is None:
+            errors = ["give seconds or plans, or the search never ends"]
+        return self.problem_errors + errors
 
     def apply(self) -> None:
         """Give the session what the fields say."""

@@ -31,7 +31,7 @@ HELP = (
 
 
 class TreePane(pn.viewable.Viewer):
-    """The tree as of ``state.at``.  ``refresh`` is called several times a second.
+    """The tree as of ``state.at``.  ``refresh`` is called at each tick of the page.
 
     Without a session nothing leads to the explorer's other pages.
     """

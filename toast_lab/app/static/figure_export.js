@@ -24,13 +24,6 @@ async function png(view) {
   return new Promise((done, failed) => sheet.toBlob((blob) =>
     blob ? done(blob) : failed(), 'image/png'))
 }
-function save(blob, name) {
-  const link = document.createElement('a')
-  link.href = URL.createObjectURL(blob)
-  link.download = name
-  link.click()
-  setTimeout(() => URL.revokeObjectURL(link.href), 10000)
-}
 export function render({ model }) {
   const root = document.createElement('div')
   root.className = 'save'

@@ -30,57 +30,59 @@ TWO_PATHS = Scene("crossed", "s=4", (("mode", "transpose"),))
 SIDES = ("S@0->s", "S@1->s")
 
 
-def sequence_side(s: Session) -> int:
+def sequence_side(session: Session) -> int:
     """The side with the figure's reduce_scatter."""
     return next(
         i
         for i, side in enumerate(SIDES)
-        if any(k == "reduce_scatter" for k, *_ in taken(s, (side,)).sent)
+        if any(k == "reduce_scatter" for k, *_ in taken(session, (side,)).sent)
     )
 
 
-def _choose(s: Session, side: int) -> None:
-    if any(action in s.hand.actions for action in SIDES):
-        s.hand.choose_side(s.loaded.analysis.compatibility_sets[0].resolution, "s", side)
+def _choose(session: Session, side: int) -> None:
+    if any(action in session.hand.actions for action in SIDES):
+        session.hand.choose_side(
+            session.loaded.analysis.compatibility_sets[0].resolution, "s", side
+        )
     else:
-        take(s, SIDES[side])
+        take(session, SIDES[side])
 
 
-def _program(s: Session) -> str:
-    a = s.loaded.analysis
-    twice = carriers(a, "S", 2)
+def _program(session: Session) -> str:
+    analysis = session.loaded.analysis
+    twice = carriers(analysis, "S", 2)
     return (
         "Attention with an average in place of the softmax, as in the paper. Keys and queries both "
-        f"come from `x`, so that the scores `a` are `{dims(s, 'a')}`: conflicts on "
-        f"{listed(twice)}. The reduction leaves `b` with `{dims(s, 'b')}` and the last matmul `z` "
-        f"with `{dims(s, 'z')}`: there the conflict ends."
+        f"come from `x`, so that the scores `a` are `{dims(session, 'a')}`: conflicts on "
+        f"{listed(twice)}. The reduction leaves `b` with `{dims(session, 'b')}` and the last "
+        f"matmul `z` with `{dims(session, 'z')}`: there the conflict ends."
     )
 
 
-def _names(s: Session) -> str:
-    a = s.loaded.analysis
+def _names(session: Session) -> str:
+    analysis = session.loaded.analysis
     return (
         "The same program with I applied only. Every op has names of its own, written beside the "
-        f"text and drawn as markers: {count(a.names.n, 'name')}, of which colour `S` has "
-        f"{a.groups[a.group_index('S')].n_names}. Where a tensor has two of them, at its "
-        "definition or at a use, they are in conflict."
+        f"text and drawn as markers: {count(analysis.names.n, 'name')}, of which colour `S` has "
+        f"{analysis.groups[analysis.group_index('S')].n_names}. Where a tensor has two of them, at "
+        "its definition or at a use, they are in conflict."
     )
 
 
-def _graph(s: Session) -> str:
-    a, n = s.loaded.analysis, len(s.loaded.analysis.conflicts)
+def _graph(session: Session) -> str:
+    analysis, n = session.loaded.analysis, len(session.loaded.analysis.conflicts)
     return (
         "The lane of `S` is the paper's dimension graph: thin lines are M, red dashes the "
-        f"{count(n, 'conflict')}, on {listed(place_text(a, k) for k in range(n))}. Each could be "
-        f"settled in two ways, which makes {2**n} resolutions of this small program alone. Most of "
-        "them move data for nothing."
+        f"{count(n, 'conflict')}, on {listed(place_text(analysis, k) for k in range(n))}. Each "
+        f"could be settled in two ways, which makes {2**n} resolutions of this small program "
+        "alone. Most of them move data for nothing."
     )
 
 
-def _box(s: Session) -> str:
-    a, text = s.loaded.analysis, s.loaded.analysis.name_text
-    (n, o), other = a.conflicts[0].sides, boxed_with(a, 0)[0]
-    left, right = a.conflicts[other].sides
+def _box(session: Session) -> str:
+    analysis, text = session.loaded.analysis, session.loaded.analysis.name_text
+    (n, o), other = analysis.conflicts[0].sides, boxed_with(analysis, 0)[0]
+    left, right = analysis.conflicts[other].sides
     return (
         f"Two conflicts are selected: on the definition of `a`, `{text[n]}` and `{text[o]}`, and "
         f"on a use of it, `{text[left]}` and `{text[right]}`. M leads straight down both sides, "
@@ -89,89 +91,94 @@ def _box(s: Session) -> str:
     )
 
 
-def _one_path(s: Session) -> str:
-    a = s.loaded.analysis
+def _one_path(session: Session) -> str:
+    analysis = session.loaded.analysis
     return (
         "Another program, `w = z + row sums of z`. Dim 0 of `z` goes straight on to `w`, but by "
         "way of the sums `s` it also reaches dim 1 of that use: a path across the box. Such "
-        f"conflicts are not compatible, and the {count(len(a.conflicts), 'conflict')} fall into "
-        f"{count(len(a.compatibility_sets), 'set')}. "
-        f"{begin(count(len(a.compatibility_sets), 'bit'))} settle them, "
-        f"{2 ** len(a.compatibility_sets)} ways instead of 2, and where the two differ an "
+        f"conflicts are not compatible, and the {count(len(analysis.conflicts), 'conflict')} fall "
+        f"into {count(len(analysis.compatibility_sets), 'set')}. "
+        f"{begin(count(len(analysis.compatibility_sets), 'bit'))} settle them, "
+        f"{2 ** len(analysis.compatibility_sets)} ways instead of 2, and where the two differ an "
         "all_to_all may be due."
     )
 
 
-def _two_paths(s: Session) -> str:
-    a = s.loaded.analysis
-    rows = [taken(s, (side,)) for side in SIDES]
+def _two_paths(session: Session) -> str:
+    analysis = session.loaded.analysis
+    rows = [taken(session, (side,)) for side in SIDES]
     return (
         "With `w = z + transpose(z)` both dims reach the other side too. The definition of `z` and "
         "its use in the sum make no box. By way of the transpose they are still in "
-        f"{count(len(a.compatibility_sets), 'set')}, the other way round. Whatever side is taken, "
-        f"`z` has to move: side 0 needs {sent(rows[0])}, side 1 {sent(rows[1])}."
+        f"{count(len(analysis.compatibility_sets), 'set')}, the other way round. Whatever side is "
+        f"taken, `z` has to move: side 0 needs {sent(rows[0])}, side 1 {sent(rows[1])}."
     )
 
 
-def _set(s: Session) -> str:
-    a, n = s.loaded.analysis, len(s.loaded.analysis.conflicts)
+def _set(session: Session) -> str:
+    analysis, n = session.loaded.analysis, len(session.loaded.analysis.conflicts)
     return (
         "Boxes chain the conflicts together. What they join is a compatibility set; here "
-        f"{count(len(a.compatibility_sets), 'set')} holds all {n}. One bit settles it, so that of "
-        f"{2**n} resolutions {s.loaded.analysis.n_resolutions} are left: all side 0 or all side 1, "
-        "the two rows of the board."
+        f"{count(len(analysis.compatibility_sets), 'set')} holds all {n}. One bit settles it, so "
+        f"that of {2**n} resolutions {session.loaded.analysis.n_resolutions} are left: all side 0 "
+        "or all side 1, the two rows of the board."
     )
 
 
-def _whole_set(s: Session) -> bool:
-    return s.loaded.analysis is not None and set(s.selection.conflicts) == set(
-        s.loaded.analysis.compatibility_sets[0].conflicts
+def _whole_set(session: Session) -> bool:
+    return session.loaded.analysis is not None and set(session.selection.conflicts) == set(
+        session.loaded.analysis.compatibility_sets[0].conflicts
     )
 
 
-def _sequence(s: Session) -> str:
-    side = sequence_side(s)
+def _sequence(session: Session) -> str:
+    side = sequence_side(session)
     d = 1 if side else 0
     return (
-        f"Side {side} cuts dim {d} of {listed(carriers(s.loaded.analysis, 'S', 2))}: sequence "
-        "sharding, which lets a Transformer read texts that no single device could hold. Choose it "
-        "on axis `s` and compare the listing with the figure."
+        f"Side {side} cuts dim {d} of {listed(carriers(session.loaded.analysis, 'S', 2))}: "
+        "sequence sharding, which lets a Transformer read texts that no single device could hold. "
+        "Choose it on axis `s` and compare the listing with the figure."
     )
 
 
-def _sequence_done(s: Session) -> str:
-    plan = (SIDES[sequence_side(s)],)
+def _sequence_done(session: Session) -> str:
+    plan = (SIDES[sequence_side(session)],)
     kinds = ("all_gather", "reduce_scatter", "all_reduce")
-    where = [f"{kind} of {listed(moved(s, kind, plan))}" for kind in kinds if moved(s, kind, plan)]
+    where = [
+        f"{kind} of {listed(moved(session, kind, plan))}"
+        for kind in kinds
+        if moved(session, kind, plan)
+    ]
     return (
-        f"`a` is `{dims(s, 'a', plan)}` and `z` `{dims(s, 'z', plan)}`, with "
-        f"{' and '.join(where)}. A step takes {price(taken(s, plan))}."
+        f"`a` is `{dims(session, 'a', plan)}` and `z` `{dims(session, 'z', plan)}`, with "
+        f"{' and '.join(where)}. A step takes {price(taken(session, plan))}."
     )
 
 
-def _gathered(s: Session) -> str:
+def _gathered(session: Session) -> str:
     return (
-        f"The listing is the figure's, line by line: {sent(taken(s, SIDES[1:]))}. `x` comes in cut "
-        "along the sequence, and so are `k`, `v` and `q`. The scores `a` need every row of one "
-        "operand and the device's own columns of the other."
+        f"The listing is the figure's, line by line: {sent(taken(session, SIDES[1:]))}. `x` comes "
+        "in cut along the sequence, and so are `k`, `v` and `q`. The scores `a` need every row of "
+        "one operand and the device's own columns of the other."
     )
 
 
-def _other(s: Session) -> str:
+def _other(session: Session) -> str:
     return (
         'The paper leaves the other resolution out "for lack of space". Flip the switch to side '
-        f"{1 - sequence_side(s)}: the rows of `a` are cut instead, and other tensors have to move."
+        f"{1 - sequence_side(session)}: the rows of `a` are cut instead, and other tensors have to "
+        "move."
     )
 
 
-def _other_done(s: Session) -> str:
-    plan = (SIDES[1 - sequence_side(s)],)
-    mine, other = taken(s, (SIDES[sequence_side(s)],)), taken(s, plan)
+def _other_done(session: Session) -> str:
+    plan = (SIDES[1 - sequence_side(session)],)
+    mine, other = taken(session, (SIDES[sequence_side(session)],)), taken(session, plan)
     return (
-        f"Gathered are {listed(moved(s, 'all_gather', plan))}, the two all_gathers of the paper's "
-        "text. The sum over the rows of `a` is partial as well, hence the all_reduce of "
-        f"{listed(moved(s, 'all_reduce', plan))}, which the text does not mention. {price(other)} "
-        f"against {price(mine)}."
+        f"Gathered are {listed(moved(session, 'all_gather', plan))}, the two all_gathers of the "
+        "paper's text. The sum over the rows of `a` is partial as well, hence the all_reduce of "
+        f"{listed(moved(session, 'all_reduce', plan))}, which the text does not mention. "
+        f"{price(other)} against {price(mine)}."
     )
 
 
@@ -179,163 +186,166 @@ CHAPTER = Chapter(
     "Attention",
     (
         Step(
-            "attention.program",
-            "Attention has conflicts",
-            "Figure 5a",
-            ATTENTION,
-            "graph",
-            ("drawer",),
-            _program,
+            key="attention.program",
+            title="Attention has conflicts",
+            paper="Figure 5a",
+            scene=ATTENTION,
+            page="graph",
+            target=("drawer",),
+            text=_program,
             actions=(),
             level="names",
             drawer=True,
             select=lambda s: ((), ()),
             quiz=Quiz(
-                "Which op ends the conflict for the result of the program?",
-                lambda s: ["a = matmul", "c = broadcast", "d = div", "z = matmul"],
-                lambda s: "z = matmul",
-                lambda s: (
+                question="Which op ends the conflict for the result of the program?",
+                options=lambda s: ["a = matmul", "c = broadcast", "d = div", "z = matmul"],
+                right=lambda s: "z = matmul",
+                why=lambda s: (
                     f"`z = matmul(d, v)` sums over one of the two dims: `{dims(s, 'd')}` becomes "
                     f"`{dims(s, 'z')}`."
                 ),
             ),
         ),
         Step(
-            "attention.names",
-            "Names of every op",
-            "Figure 5c",
-            ATTENTION,
-            "graph",
-            ("code", "graph"),
-            _names,
+            key="attention.names",
+            title="Names of every op",
+            paper="Figure 5c",
+            scene=ATTENTION,
+            page="graph",
+            target=("code", "graph"),
+            text=_names,
             actions=(),
             level="names",
             select=lambda s: (factors(s, "a"), ()),
             code=lambda s: identified_lines(s.loaded.analysis),
         ),
         Step(
-            "attention.graph",
-            "The dimension graph",
-            "Figure 5d",
-            ATTENTION,
-            "graph",
-            ("graph",),
-            _graph,
+            key="attention.graph",
+            title="The dimension graph",
+            paper="Figure 5d",
+            scene=ATTENTION,
+            page="graph",
+            target=("graph",),
+            text=_graph,
             actions=(),
             level="names",
             select=lambda s: ((), ()),
         ),
         Step(
-            "attention.box",
-            "Compatible conflicts: the box",
-            "Figure 6, left",
-            ATTENTION,
-            "graph",
-            ("graph", "inspector"),
-            _box,
+            key="attention.box",
+            title="Compatible conflicts: the box",
+            paper="Figure 6, left",
+            scene=ATTENTION,
+            page="graph",
+            target=("graph", "inspector"),
+            text=_box,
             actions=(),
             level="names",
             select=lambda s: ((), (0, boxed_with(s.loaded.analysis, 0)[0])),
         ),
         Step(
-            "attention.one_path",
-            "A path across",
-            "Figure 6, middle",
-            ONE_PATH,
-            "graph",
-            ("graph",),
-            _one_path,
+            key="attention.one_path",
+            title="A path across",
+            paper="Figure 6, middle",
+            scene=ONE_PATH,
+            page="graph",
+            target=("graph",),
+            text=_one_path,
             actions=(),
             level="names",
             select=lambda s: ((), ()),
         ),
         Step(
-            "attention.two_paths",
-            "Two paths across",
-            "Figure 6, right",
-            TWO_PATHS,
-            "graph",
-            ("graph",),
-            _two_paths,
+            key="attention.two_paths",
+            title="Two paths across",
+            paper="Figure 6, right",
+            scene=TWO_PATHS,
+            page="graph",
+            target=("graph",),
+            text=_two_paths,
             actions=(),
             level="names",
             select=lambda s: ((), ()),
         ),
         Step(
-            "attention.set",
-            "The compatibility set",
-            "section 3.5",
-            ATTENTION,
-            "hand",
-            ("board",),
-            _set,
+            key="attention.set",
+            title="The compatibility set",
+            paper="section 3.5",
+            scene=ATTENTION,
+            page="hand",
+            target=("board",),
+            text=_set,
             actions=(),
             tab="listing",
             select=lambda s: ((), ()),
             task=Task(
-                lambda s: "Select the set: click a row of the board.",
-                _whole_set,
-                lambda s: s.selection.select((), s.loaded.analysis.compatibility_sets[0].conflicts),
-                lambda s: (
-                    f"Selected: {count(len(s.selection.conflicts), 'conflict')} that one bit settles."
+                ask=lambda s: "Select the set: click a row of the board.",
+                done=_whole_set,
+                do=lambda s: s.selection.select(
+                    (), s.loaded.analysis.compatibility_sets[0].conflicts
+                ),
+                after=lambda s: (
+                    f"Selected: {count(len(s.selection.conflicts), 'conflict')} that one bit "
+                    "settles."
                 ),
             ),
         ),
         Step(
-            "attention.sequence",
-            "Sequence sharding",
-            "Figure 5b",
-            ATTENTION,
-            "hand",
-            ("board", "lower"),
-            _sequence,
+            key="attention.sequence",
+            title="Sequence sharding",
+            paper="Figure 5b",
+            scene=ATTENTION,
+            page="hand",
+            target=("board", "lower"),
+            text=_sequence,
             actions=(),
             tab="listing",
             select=lambda s: ((), s.loaded.analysis.compatibility_sets[0].conflicts),
             task=Task(
-                lambda s: f"Choose side {sequence_side(s)} on `s`.",
-                lambda s: SIDES[sequence_side(s)] in s.hand.actions,
-                lambda s: _choose(s, sequence_side(s)),
-                _sequence_done,
+                ask=lambda s: f"Choose side {sequence_side(s)} on `s`.",
+                done=lambda s: SIDES[sequence_side(s)] in s.hand.actions,
+                do=lambda s: _choose(s, sequence_side(s)),
+                after=_sequence_done,
             ),
         ),
         Step(
-            "attention.gathered",
-            "Read the listing",
-            "Figure 5b",
-            ATTENTION,
-            "hand",
-            ("lower",),
-            _gathered,
+            key="attention.gathered",
+            title="Read the listing",
+            paper="Figure 5b",
+            scene=ATTENTION,
+            page="hand",
+            target=("lower",),
+            text=_gathered,
             actions=SIDES[1:],
             tab="listing",
             select=lambda s: ((), ()),
             quiz=Quiz(
-                "Which tensor must be gathered?",
-                lambda s: ["x", "k", "v", "q", "qt"],
-                lambda s: moved(s, "all_gather", SIDES[1:])[0],
-                lambda s: (
+                question="Which tensor must be gathered?",
+                options=lambda s: ["x", "k", "v", "q", "qt"],
+                right=lambda s: moved(s, "all_gather", SIDES[1:])[0],
+                why=lambda s: (
                     f"`{moved(s, 'all_gather', SIDES[1:])[0]}_` is the whole of it; `z_`, a "
                     "partial sum, is then scattered."
                 ),
             ),
         ),
         Step(
-            "attention.other",
-            "The other resolution",
-            "section 3.5",
-            ATTENTION,
-            "hand",
-            ("board", "lower"),
-            _other,
+            key="attention.other",
+            title="The other resolution",
+            paper="section 3.5",
+            scene=ATTENTION,
+            page="hand",
+            target=("board", "lower"),
+            text=_other,
             actions=SIDES[1:],
             tab="listing",
             select=lambda s: ((), s.loaded.analysis.compatibility_sets[0].conflicts),
             task=Task(
-                lambda s: f"Choose side {1 - sequence_side(s)} on `s`.",
-                lambda s: SIDES[1 - sequence_side(s)] in s.hand.actions,
-                lambda s: _choose(s, 1 - sequence_side(s)),
-                _other_done,
+                ask=lambda s: f"Choose side {1 - sequence_side(s)} on `s`.",
+                done=lambda s: SIDES[1 - sequence_side(s)] in s.hand.actions,
+                do=lambda s: _choose(s, 1 - sequence_side(s)),
+                after=_other_done,
             ),
         ),
     ),

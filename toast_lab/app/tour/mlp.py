@@ -30,23 +30,25 @@ MLP = Scene("mlp", "b=4,m=2")
 BATCH, MODEL = "B->b", "U->m"
 
 
-def _system(s: Session) -> str:
-    p, a = s.loaded.analysis.program, s.loaded.analysis
+def _system(session: Session) -> str:
+    program, analysis = session.loaded.analysis.program, session.loaded.analysis
     return (
         "The paper's Figure 7 is the row of pages above. **Load** reads a program, here StableHLO "
-        f"of JAX, {count(p.n_ops - p.n_arguments, 'op')}. **Graph** is the static analysis: it "
-        f"finds {a.names.n} dimension names and sorts them into colours. **By hand** and "
-        "**Search** pick colours to shard, priced by one cost model for "
-        f"`{s.loaded.problem.machine.name}` on the mesh `{s.loaded.problem.mesh}`. **Compare** "
-        "lowers plans to device-local code, compiles and runs them."
+        f"of JAX, {count(program.n_ops - program.n_arguments, 'op')}. **Graph** is the static "
+        f"analysis: it finds {analysis.names.n} dimension names and sorts them into colours. **By "
+        "hand** and **Search** pick colours to shard, priced by one cost model for "
+        f"`{session.loaded.problem.machine.name}` on the mesh `{session.loaded.problem.mesh}`. "
+        "**Compare** lowers plans to device-local code, compiles and runs them."
     )
 
 
-def _program(s: Session) -> str:
-    a = s.loaded.analysis
-    names = [g.name for g in a.groups if g.n_names > 1]
+def _program(session: Session) -> str:
+    analysis = session.loaded.analysis
+    names = [group.name for group in analysis.groups if group.n_names > 1]
     yellow, green = (
-        f"`{c}` ({a.groups[a.group_index(c)].size}) on {listed(carriers(a, c))}" for c in ("B", "U")
+        f"`{colour}` ({analysis.groups[analysis.group_index(colour)].size}) on "
+        f"{listed(carriers(analysis, colour))}"
+        for colour in ("B", "U")
     )
     return (
         "Two matmuls with a ReLU between them. In the listing below every dim has its colour: dims "
@@ -56,10 +58,10 @@ def _program(s: Session) -> str:
     )
 
 
-def _rules(s: Session) -> str:
-    y = factors(s, "y")
-    classes = s.loaded.analysis.program.factor_class
-    summed = [s.loaded.analysis.name_text[n] for n in y if classes[n] == REDUCTION]
+def _rules(session: Session) -> str:
+    y = factors(session, "y")
+    classes = session.loaded.analysis.program.factor_class
+    summed = [session.loaded.analysis.name_text[n] for n in y if classes[n] == REDUCTION]
     return (
         "Every op has a rule, the figure's, that says which dims of its operands and results are "
         "cut together. The selected markers are all there is to `y = matmul(x, w1)`: "
@@ -69,8 +71,8 @@ def _rules(s: Session) -> str:
     )
 
 
-def _fresh(s: Session) -> str:
-    text = fresh_lines(s.loaded.analysis)
+def _fresh(session: Session) -> str:
+    text = fresh_lines(session.loaded.analysis)
     return (
         "The analysis gives a fresh name to each dim of each definition and each use; `x.0'` is "
         "dim 0 of the first use of x. M leads from definitions to uses, "
@@ -80,83 +82,92 @@ def _fresh(s: Session) -> str:
     )
 
 
-def _identified(s: Session) -> str:
+def _identified(session: Session) -> str:
     return (
-        f"I applied: each name left is one way to cut one op. These {s.loaded.analysis.names.n} "
-        "names are the graph's markers, with the same numbers, and M is the thin lines between "
-        "them. Each op could still be cut in a way of its own: where neighbours along M are cut "
-        "differently, data has to move between devices."
+        "I applied: each name left is one way to cut one op. These "
+        f"{session.loaded.analysis.names.n} names are the graph's markers, with the same numbers, "
+        "and M is the thin lines between them. Each op could still be cut in a way of its own: "
+        "where neighbours along M are cut differently, data has to move between devices."
     )
 
 
-def _colours(s: Session) -> str:
-    a = s.loaded.analysis
-    u = a.groups[a.group_index("U")]
+def _colours(session: Session) -> str:
+    analysis = session.loaded.analysis
+    u = analysis.groups[analysis.group_index("U")]
     return (
         "Now read M as identities too. What hangs together becomes one colour, a lane of the "
-        f"graph: `U` joins {count(u.n_names, 'name')}, on {listed(carriers(a, 'U'))}. A plan no "
-        "longer cuts tensors one by one: it puts a colour on a mesh axis, and every tensor with "
-        "that colour follows."
+        f"graph: `U` joins {count(u.n_names, 'name')}, on {listed(carriers(analysis, 'U'))}. A "
+        "plan no longer cuts tensors one by one: it puts a colour on a mesh axis, and every tensor "
+        "with that colour follows."
     )
 
 
-def _contracted(s: Session) -> str:
-    a = s.loaded.analysis
-    return next(a.dim_text(n) for n in factors(s, "w") if a.program.factor_class[n] == REDUCTION)
+def _contracted(session: Session) -> str:
+    analysis = session.loaded.analysis
+    return next(
+        analysis.dim_text(n)
+        for n in factors(session, "w")
+        if analysis.program.factor_class[n] == REDUCTION
+    )
 
 
-def _batch(s: Session) -> str:
+def _batch(session: Session) -> str:
     return (
-        f"The mesh `{s.loaded.problem.mesh}` has {s.loaded.problem.mesh.n_devices} devices. To cut "
-        "the batch, colour `B` goes on axis `b`: select it left, then take the offer for `b`. "
-        f"Unsharded, a step takes {price(taken(s, ()))} by the cost model."
+        f"The mesh `{session.loaded.problem.mesh}` has {session.loaded.problem.mesh.n_devices} "
+        "devices. To cut the batch, colour `B` goes on axis `b`: select it left, then take the "
+        f"offer for `b`. Unsharded, a step takes {price(taken(session, ()))} by the cost model."
     )
 
 
-def _batch_done(s: Session) -> str:
-    row = taken(s, (BATCH,))
+def _batch_done(session: Session) -> str:
+    row = taken(session, (BATCH,))
     return (
-        f"`x` is now `{dims(s, 'x', [BATCH])}`, cut along `b`, and so are "
-        f"{listed(carriers(s.loaded.analysis, 'B')[1:])}. Every device works on its own rows: "
-        f"{sent(row)}. A step takes {price(row)}."
+        f"`x` is now `{dims(session, 'x', [BATCH])}`, cut along `b`, and so are "
+        f"{listed(carriers(session.loaded.analysis, 'B')[1:])}. Every device works on its own "
+        f"rows: {sent(row)}. A step takes {price(row)}."
     )
 
 
-def _whole(s: Session) -> list[str]:
+def _whole(session: Session) -> list[str]:
     """Arguments that cutting the batch leaves whole."""
-    specs, program = plan_of(s, [BATCH]).value_specs(), s.loaded.analysis.program
+    specs, program = plan_of(session, [BATCH]).value_specs(), session.loaded.analysis.program
     return [program.value_name[v] for v in range(program.n_arguments) if not any(specs[v])]
 
 
-def _tiles(s: Session) -> str:
+def _tiles(session: Session) -> str:
     return (
         "Each box is a device and the filled part is what it holds of `x`. Devices that share a "
-        f"hue hold the same rows: axis `b` has {s.loaded.problem.mesh.sizes[0]} parts, and the "
-        f"{s.loaded.problem.mesh.sizes[1]} devices along `m` are copies. {listed(_whole(s))} are "
-        "whole everywhere, which is the price of cutting only the batch."
+        f"hue hold the same rows: axis `b` has {session.loaded.problem.mesh.sizes[0]} parts, and "
+        f"the {session.loaded.problem.mesh.sizes[1]} devices along `m` are copies. "
+        f"{listed(_whole(session))} are whole everywhere, which is the price of cutting only the "
+        "batch."
     )
 
 
-def _megatron(s: Session) -> str:
+def _megatron(session: Session) -> str:
     return (
-        f"To cut {listed(_whole(s))} as well, put colour `U` on axis `m`. The first matmul and the "
-        "ReLU then work on their own columns. The second matmul sums over `U`, so that each device "
-        "has a part of the sum only."
+        f"To cut {listed(_whole(session))} as well, put colour `U` on axis `m`. The first matmul "
+        "and the ReLU then work on their own columns. The second matmul sums over `U`, so that "
+        "each device has a part of the sum only."
     )
 
 
-def _megatron_done(s: Session) -> str:
+def _megatron_done(session: Session) -> str:
     both = (BATCH, MODEL)
-    row = taken(s, both)
-    lines = [f"`{c.kind} {{{','.join(c.axes)}}}` on `{c.value}`" for c in cost(s, both).collectives]
+    row = taken(session, both)
+    lines = [
+        f"`{colour.kind} {{{','.join(colour.axes)}}}` on `{colour.value}`"
+        for colour in cost(session, both).collectives
+    ]
     return (
-        f"The listing has {' and '.join(lines)}, as in the figure. `w1` is `{dims(s, 'w1', both)}` "
-        f"and `w2` `{dims(s, 'w2', both)}`. This is Megatron's way: {sent(row)}, {price(row)}."
+        f"The listing has {' and '.join(lines)}, as in the figure. `w1` is "
+        f"`{dims(session, 'w1', both)}` and `w2` `{dims(session, 'w2', both)}`. This is Megatron's "
+        f"way: {sent(row)}, {price(row)}."
     )
 
 
-def _back_and_forth(s: Session) -> str:
-    first, both = taken(s, (BATCH,)), taken(s, (BATCH, MODEL))
+def _back_and_forth(session: Session) -> str:
+    first, both = taken(session, (BATCH,)), taken(session, (BATCH, MODEL))
     better = "slower" if both.time_s > first.time_s else "faster"
     return (
         f"The model is tiny, so that the all_reduce costs more than it gains: {price(both)} are "
@@ -170,153 +181,153 @@ CHAPTER = Chapter(
     "The MLP",
     (
         Step(
-            "mlp.system",
-            "The whole system",
-            "Figure 7",
-            MLP,
-            "load",
-            ("pages",),
-            _system,
+            key="mlp.system",
+            title="The whole system",
+            paper="Figure 7",
+            scene=MLP,
+            page="load",
+            target=("pages",),
+            text=_system,
             actions=(),
         ),
         Step(
-            "mlp.program",
-            "A program and its colours",
-            "Figure 2a",
-            MLP,
-            "graph",
-            ("drawer",),
-            _program,
+            key="mlp.program",
+            title="A program and its colours",
+            paper="Figure 2a",
+            scene=MLP,
+            page="graph",
+            target=("drawer",),
+            text=_program,
             actions=(),
             level="names",
             drawer=True,
         ),
         Step(
-            "mlp.rules",
-            "What one op allows",
-            "Figure 3",
-            MLP,
-            "graph",
-            ("graph",),
-            _rules,
+            key="mlp.rules",
+            title="What one op allows",
+            paper="Figure 3",
+            scene=MLP,
+            page="graph",
+            target=("graph",),
+            text=_rules,
             actions=(),
             level="names",
             select=lambda s: (factors(s, "y"), ()),
             code=lambda s: fresh_lines(s.loaded.analysis, "y"),
         ),
         Step(
-            "mlp.fresh",
-            "Fresh names everywhere",
-            "Figure 4a",
-            MLP,
-            "graph",
-            ("code", "graph"),
-            _fresh,
+            key="mlp.fresh",
+            title="Fresh names everywhere",
+            paper="Figure 4a",
+            scene=MLP,
+            page="graph",
+            target=("code", "graph"),
+            text=_fresh,
             actions=(),
             level="names",
             select=lambda s: (factors(s, "z"), ()),
             code=lambda s: fresh_lines(s.loaded.analysis),
         ),
         Step(
-            "mlp.identified",
-            "One name, one way to cut one op",
-            "Figure 4b",
-            MLP,
-            "graph",
-            ("code", "graph"),
-            _identified,
+            key="mlp.identified",
+            title="One name, one way to cut one op",
+            paper="Figure 4b",
+            scene=MLP,
+            page="graph",
+            target=("code", "graph"),
+            text=_identified,
             actions=(),
             level="names",
             select=lambda s: ((), ()),
             code=lambda s: identified_lines(s.loaded.analysis),
         ),
         Step(
-            "mlp.colours",
-            "Colours",
-            "Figure 4c",
-            MLP,
-            "graph",
-            ("graph",),
-            _colours,
+            key="mlp.colours",
+            title="Colours",
+            paper="Figure 4c",
+            scene=MLP,
+            page="graph",
+            target=("graph",),
+            text=_colours,
             actions=(),
             level="names",
             select=lambda s: colour_names(s, "U"),
             drawer=True,
             quiz=Quiz(
-                "Along which colour does the second matmul sum?",
-                lambda s: [g.name for g in s.loaded.analysis.groups if g.n_names > 1],
-                _contracted,
-                lambda s: (
+                question="Along which colour does the second matmul sum?",
+                options=lambda s: [g.name for g in s.loaded.analysis.groups if g.n_names > 1],
+                right=_contracted,
+                why=lambda s: (
                     f"`w` is `{dims(s, 'w')}`: {_contracted(s)} of `z` `{dims(s, 'z')}` and `w2` "
                     f"`{dims(s, 'w2')}` is gone from it."
                 ),
             ),
         ),
         Step(
-            "mlp.batch",
-            "Batch partitioning",
-            "Figure 2b",
-            MLP,
-            "hand",
-            ("colours",),
-            _batch,
+            key="mlp.batch",
+            title="Batch partitioning",
+            paper="Figure 2b",
+            scene=MLP,
+            page="hand",
+            target=("colours",),
+            text=_batch,
             actions=(),
             tab="listing",
             select=lambda s: ((), ()),
             task=Task(
-                lambda s: "Put colour `B` on axis `b`.",
-                lambda s: BATCH in s.hand.actions,
-                lambda s: take(s, BATCH),
-                _batch_done,
+                ask=lambda s: "Put colour `B` on axis `b`.",
+                done=lambda s: BATCH in s.hand.actions,
+                do=lambda s: take(s, BATCH),
+                after=_batch_done,
             ),
         ),
         Step(
-            "mlp.tiles",
-            "What each device holds",
-            "section 2.1",
-            MLP,
-            "hand",
-            ("lower",),
-            _tiles,
+            key="mlp.tiles",
+            title="What each device holds",
+            paper="section 2.1",
+            scene=MLP,
+            page="hand",
+            target=("lower",),
+            text=_tiles,
             actions=(BATCH,),
             tab="devices",
             tensor=lambda s: "x",
             select=lambda s: (factors(s, "x"), ()),
         ),
         Step(
-            "mlp.megatron",
-            "Batch and model partitioning",
-            "Figure 2c",
-            MLP,
-            "hand",
-            ("colours",),
-            _megatron,
+            key="mlp.megatron",
+            title="Batch and model partitioning",
+            paper="Figure 2c",
+            scene=MLP,
+            page="hand",
+            target=("colours",),
+            text=_megatron,
             actions=(BATCH,),
             tab="listing",
             select=lambda s: ((), ()),
             task=Task(
-                lambda s: "Put colour `U` on axis `m`.",
-                lambda s: {BATCH, MODEL} <= set(s.hand.actions),
-                lambda s: take(s, BATCH, MODEL),
-                _megatron_done,
+                ask=lambda s: "Put colour `U` on axis `m`.",
+                done=lambda s: {BATCH, MODEL} <= set(s.hand.actions),
+                do=lambda s: take(s, BATCH, MODEL),
+                after=_megatron_done,
             ),
         ),
         Step(
-            "mlp.cost",
-            "What it costs",
-            "section 4.5",
-            MLP,
-            "hand",
-            ("history", "lower"),
-            _back_and_forth,
+            key="mlp.cost",
+            title="What it costs",
+            paper="section 4.5",
+            scene=MLP,
+            page="hand",
+            target=("history", "lower"),
+            text=_back_and_forth,
             actions=(BATCH, MODEL),
             tab="collectives",
             select=lambda s: ((), ()),
             quiz=Quiz(
-                "Which value is only a partial sum until the all_reduce?",
-                lambda s: ["y", "z", "w"],
-                lambda s: moved(s, "all_reduce", (BATCH, MODEL))[0],
-                lambda s: (
+                question="Which value is only a partial sum until the all_reduce?",
+                options=lambda s: ["y", "z", "w"],
+                right=lambda s: moved(s, "all_reduce", (BATCH, MODEL))[0],
+                why=lambda s: (
                     f"The collective stands on {listed(moved(s, 'all_reduce', (BATCH, MODEL)))}; "
                     "the table has its bytes and time."
                 ),

@@ -19,15 +19,15 @@ def fresh_lines(analysis: Analysis, only: str = "") -> str:
 
     With ``only``, it is that op alone.
     """
-    program, found = analysis.program, []
+    program, lines = analysis.program, []
     uses: Counter[int] = Counter()
     for op in shown_ops(program):
         operands, maps = [], []
         alike: dict[int, list[str]] = defaultdict(list)
-        made = []
+        results = []
         for v in program.results(op):
             mine = [f"{program.value_name[v]}.{d}" for d in range(len(program.dims(v)))]
-            made.append(f"{program.value_name[v]} : [{', '.join(mine)}]")
+            results.append(f"{program.value_name[v]} : [{', '.join(mine)}]")
             for text, name in zip(mine, program.def_names(v), strict=True):
                 alike[name].append(text)
         for use, v in _uses(analysis, op):
@@ -35,24 +35,24 @@ def fresh_lines(analysis: Analysis, only: str = "") -> str:
                 operands.append(value_text(program, v))
                 continue
             uses[v] += 1
-            there = [f"{program.value_name[v]}.{d}" for d in range(len(program.dims(v)))]
-            mine = [f"{text}{chr(39) * uses[v]}" for text in there]
+            dims = [f"{program.value_name[v]}.{d}" for d in range(len(program.dims(v)))]
+            mine = [f"{text}{chr(39) * uses[v]}" for text in dims]
             operands.append(f"{program.value_name[v]} : [{', '.join(mine)}]")
-            maps += [f"{a} → {b}" for a, b in zip(there, mine, strict=True)]
+            maps += [f"{a} → {b}" for a, b in zip(dims, mine, strict=True)]
             for text, name in zip(mine, program.use_names(use), strict=True):
                 alike[name].append(text)
         if only and only not in [program.value_name[v] for v in program.results(op)]:
             continue
         same = [f"{texts[0]} ≐ {other}" for texts in alike.values() for other in texts[1:]]
-        found.append(f"{', '.join(made)} = {op_text(program, op, operands)}")
-        found += [f"  M: {', '.join(maps)}"] if maps else []
-        found += [f"  I: {', '.join(same)}"] if same else []
-    return "\n".join(found)
+        lines.append(f"{', '.join(results)} = {op_text(program, op, operands)}")
+        lines += [f"  M: {', '.join(maps)}"] if maps else []
+        lines += [f"  I: {', '.join(same)}"] if same else []
+    return "\n".join(lines)
 
 
 def identified_lines(analysis: Analysis) -> str:
     """Every op with its names after I, and the entries of M; names are called as in the graph."""
-    program, text, found = analysis.program, analysis.name_text, []
+    program, text, lines = analysis.program, analysis.name_text, []
     for op in shown_ops(program):
         operands, maps = [], []
         for use, v in _uses(analysis, op):
@@ -64,13 +64,13 @@ def identified_lines(analysis: Analysis) -> str:
             maps += [
                 f"{text[a]} → {text[b]}" for a, b in zip(program.def_names(v), names, strict=True)
             ]
-        made = [
+        results = [
             f"{program.value_name[v]} : [{', '.join(text[n] for n in program.def_names(v))}]"
             for v in program.results(op)
         ]
-        found.append(f"{', '.join(made)} = {op_text(program, op, operands)}")
-        found += [f"  M: {', '.join(maps)}"] if maps else []
-    return "\n".join(found)
+        lines.append(f"{', '.join(results)} = {op_text(program, op, operands)}")
+        lines += [f"  M: {', '.join(maps)}"] if maps else []
+    return "\n".join(lines)
 
 
 def _uses(analysis: Analysis, op: int) -> list[tuple[int, int]]:

@@ -233,7 +233,9 @@ class Tour(param.Parameterized):
     def _load_ahead(self) -> None:
         """Trace the models of the steps to come while the first one is read."""
         if Tour._ahead is None:
-            scenes = list(dict.fromkeys((s.scene.model, s.scene.sizes) for s in STEPS))
+            scenes = list(
+                dict.fromkeys((session.scene.model, session.scene.sizes) for session in STEPS)
+            )
             Tour._ahead = threading.Thread(
                 target=lambda: [load_at_once(model, dict(sizes)) for model, sizes in scenes],
                 daemon=True,
@@ -243,9 +245,9 @@ class Tour(param.Parameterized):
     # -- bringing about ----------------------------------------------------------------------------
     def _may(self, scene: Scene) -> bool:
         if self.session.work.busy and not self._scene_is(scene):
+            title = self.session.work.job.title
             self.session.notices.say(
-                f"{self.session.work.job.title} is still running; wait for it or cancel it, then go on.",
-                "error",
+                f"{title} is still running; wait for it or cancel it, then go on.", "error"
             )
             return False
         return True

@@ -40,76 +40,81 @@ RACE_S = 3.0
 RIVALS = ("mcts", "automap", "alpa")
 
 
-def hidden_value(s: Session) -> str:
+def hidden_value(session: Session) -> str:
     """The first activation with the dims batch, sequence and hidden."""
-    a = s.loaded.analysis
+    analysis = session.loaded.analysis
     wanted = ["batch", "sequence", "hidden"]
     return next(
-        a.program.value_name[v]
-        for v in range(a.program.n_values)
-        if [a.group_name[a.group[a.colour[n]]] for n in a.program.def_names(v)] == wanted
+        analysis.program.value_name[v]
+        for v in range(analysis.program.n_values)
+        if [
+            analysis.group_name[analysis.group[analysis.colour[n]]]
+            for n in analysis.program.def_names(v)
+        ]
+        == wanted
     )
 
 
-def _hidden_names(s: Session) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    a = s.loaded.analysis
-    op = int(a.program.value_op[a.program.value_name.index(hidden_value(s))])
-    return tuple(a.program.factors(op)), ()
+def _hidden_names(session: Session) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    analysis = session.loaded.analysis
+    op = int(analysis.program.value_op[analysis.program.value_name.index(hidden_value(session))])
+    return tuple(analysis.program.factors(op)), ()
 
 
-def _program(s: Session) -> str:
-    a, p = s.loaded.analysis, s.loaded.analysis.program
+def _program(session: Session) -> str:
+    analysis, program = session.loaded.analysis, session.loaded.analysis.program
     return (
         f"A Gemma-style Transformer of {SIZES['layers']} layers with its Adam training step: "
-        f"{p.n_ops - p.n_arguments:,} ops and {a.names.n:,} dimension names, yet only "
-        f"{sum(1 for g in a.groups if g.n_names > 1)} colours to shard. Each lane is a colour, "
-        "each row a source line; layers run through the same lines, so they lie on top of each "
-        f"other and ×{SIZES['layers']} stands beside them."
+        f"{program.n_ops - program.n_arguments:,} ops and {analysis.names.n:,} dimension names, "
+        f"yet only {sum(1 for g in analysis.groups if g.n_names > 1)} colours to shard. Each lane "
+        "is a colour, each row a source line; layers run through the same lines, so they lie on "
+        f"top of each other and ×{SIZES['layers']} stands beside them."
     )
 
 
-def _sets(s: Session) -> str:
-    a = s.loaded.analysis
-    alike = Counter(x.resolution for x in a.compatibility_sets)
-    each = len(a.conflicts) // max(1, len(a.compatibility_sets))
+def _sets(session: Session) -> str:
+    analysis = session.loaded.analysis
+    alike = Counter(x.resolution for x in analysis.compatibility_sets)
+    each = len(analysis.conflicts) // max(1, len(analysis.compatibility_sets))
     return (
-        f"{begin(count(len(a.conflicts), 'conflict'))}, but "
-        f"{count(len(a.compatibility_sets), 'compatibility set')}: one a layer, of {each} "
+        f"{begin(count(len(analysis.conflicts), 'conflict'))}, but "
+        f"{count(len(analysis.compatibility_sets), 'compatibility set')}: one a layer, of {each} "
         f"conflicts. Their graphs are isomorphic, so one bit settles {max(alike.values())} of them "
-        f"alike and {a.n_resolutions} resolutions are left, however many layers there are. The "
-        "paper counts 4, a forward and a backward set each; here the saved softmax ties the two."
+        f"alike and {analysis.n_resolutions} resolutions are left, however many layers there are. "
+        "The paper counts 4, a forward and a backward set each; here the saved softmax ties the "
+        "two."
     )
 
 
-def _data(s: Session) -> str:
-    row = taken(s, ())
-    limit = bytes_text(s.loaded.problem.memory_limit_bytes)
+def _data(session: Session) -> str:
+    row = taken(session, ())
+    limit = bytes_text(session.loaded.problem.memory_limit_bytes)
     fits = "which fits" if row.fits else f"more than the {limit} of a device"
     return (
         f"On one device a step needs {bytes_text(row.peak_bytes)}, {fits}. Data parallelism is one "
         "action: the colour `batch`, "
-        f"{s.loaded.analysis.groups[s.loaded.analysis.group_index('batch')].n_names} names in all, "
-        "on axis `data`. No strategy is coded anywhere; watch what it becomes."
+        f"{session.loaded.analysis.groups[session.loaded.analysis.group_index('batch')].n_names} "
+        "names in all, on axis `data`. No strategy is coded anywhere; watch what it becomes."
     )
 
 
-def _data_done(s: Session) -> str:
-    row = taken(s, DATA)
+def _data_done(session: Session) -> str:
+    row = taken(session, DATA)
     return f"{begin(sent(row))}: the gradients and the loss are summed. A step takes {price(row)}."
 
 
-def _left(s: Session) -> str:
-    name = hidden_value(s)
+def _left(session: Session) -> str:
+    name = hidden_value(session)
     return (
-        f"`{name}` is an activation of three dims, `{dims(s, name)}`, under this plan "
-        f"`{dims(s, name, DATA)}`. As on the left of the figure it is cut along one axis: "
-        f"{s.loaded.problem.mesh.sizes[0]} different shards, each on the "
-        f"{s.loaded.problem.mesh.sizes[1]} devices along `model`, in one hue. Choose above which "
-        "two dims are drawn."
+        f"`{name}` is an activation of three dims, `{dims(session, name)}`, under this plan "
+        f"`{dims(session, name, DATA)}`. As on the left of the figure it is cut along one axis: "
+        f"{session.loaded.problem.mesh.sizes[0]} different shards, each on the "
+        f"{session.loaded.problem.mesh.sizes[1]} devices along `model`, in one hue. Choose above "
+        "which two dims are drawn."
     )
 
 
-def _fsdp(s: Session) -> str:
+def _fsdp(session: Session) -> str:
     return (
         "The batch has taken axis `data` wherever a tensor has it; parameters and the optimiser's "
         "state do not. Putting `d_model` on the same axis cuts just those. That is fully sharded "
@@ -118,15 +123,15 @@ def _fsdp(s: Session) -> str:
     )
 
 
-def _fsdp_done(s: Session) -> str:
-    before, row = taken(s, DATA), taken(s, FSDP)
+def _fsdp_done(session: Session) -> str:
+    before, row = taken(session, DATA), taken(session, FSDP)
     return (
         f"{begin(sent(row))}: parameters are gathered where they are used, gradients scattered. "
         f"{price(row)}, after {price(before)}."
     )
 
 
-def _model(s: Session) -> str:
+def _model(session: Session) -> str:
     return (
         "Model parallelism: `hidden` cuts the MLPs, `heads` the attention and `vocab` the "
         "embedding, each along `model`. It is the MLP chapter's Figure 2c again, in every layer at "
@@ -135,24 +140,24 @@ def _model(s: Session) -> str:
     )
 
 
-def _model_done(s: Session) -> str:
-    before, row = taken(s, FSDP), taken(s, MEGATRON)
+def _model_done(session: Session) -> str:
+    before, row = taken(session, FSDP), taken(session, MEGATRON)
     return f"{begin(sent(row))}. {price(row)}, after {price(before)}."
 
 
-def _right(s: Session) -> str:
-    name = hidden_value(s)
+def _right(session: Session) -> str:
+    name = hidden_value(session)
     return (
-        f"The same activation, now `{dims(s, name, MEGATRON)}`: cut along both axes, as on the "
-        f"right of the figure. Each of the {s.loaded.problem.mesh.n_devices} devices holds a part "
-        "of its own, and every hue stands once."
+        f"The same activation, now `{dims(session, name, MEGATRON)}`: cut along both axes, as on "
+        f"the right of the figure. Each of the {session.loaded.problem.mesh.n_devices} devices "
+        "holds a part of its own, and every hue stands once."
     )
 
 
-def _sequence(s: Session) -> str:
+def _sequence(session: Session) -> str:
     n = sum(
         k
-        for (kind, axes, _), k in taken(s, MEGATRON).sent.items()
+        for (kind, axes, _), k in taken(session, MEGATRON).sent.items()
         if kind == "all_reduce" and axes == ("model",)
     )
     return (
@@ -162,12 +167,15 @@ def _sequence(s: Session) -> str:
     )
 
 
-def _sequenced(s: Session) -> bool:
-    return any(a.startswith("sequence") and a.endswith("->model") for a in s.hand.actions)
+def _sequenced(session: Session) -> bool:
+    return any(
+        analysis.startswith("sequence") and analysis.endswith("->model")
+        for analysis in session.hand.actions
+    )
 
 
-def _sequence_done(s: Session) -> str:
-    before, row = taken(s, MEGATRON), taken(s)
+def _sequence_done(session: Session) -> str:
+    before, row = taken(session, MEGATRON), taken(session)
     return (
         "Sequence parallelism, as experts do it by hand: an all_reduce became a reduce_scatter and "
         f"an all_gather with less kept in between. {price(row)}, after {price(before)}. Now "
@@ -175,25 +183,25 @@ def _sequence_done(s: Session) -> str:
     )
 
 
-def _search(s: Session) -> str:
+def _search(session: Session) -> str:
     return (
-        f"By hand it took {count(len(s.hand.actions), 'action')} and an expert. Monte Carlo tree "
-        "search tries sequences of the same actions, guided by the cost model. Run it: the curves "
-        "show the best cost, time and memory so far. Reordered actions that end in one sharding "
-        "are one node of its tree."
+        f"By hand it took {count(len(session.hand.actions), 'action')} and an expert. Monte Carlo "
+        "tree search tries sequences of the same actions, guided by the cost model. Run it: the "
+        "curves show the best cost, time and memory so far. Reordered actions that end in one "
+        "sharding are one node of its tree."
     )
 
 
-def _search_done(s: Session) -> str:
-    best = s.hand.adviser()
+def _search_done(session: Session) -> str:
+    best = session.hand.adviser()
     assert best is not None
-    mine = taken(s)
+    mine = taken(session)
     hand = (
         f"{seconds_text(mine.time_s)} by hand"
-        if s.hand.actions
+        if session.hand.actions
         else f"{seconds_text(mine.time_s)} unsharded"
     )
-    actions = listed(a for a in best.plan.actions if "->" in a)
+    actions = listed(analysis for analysis in best.plan.actions if "->" in analysis)
     return (
         f"{best.name}: {seconds_text(best.cost.time_s)} a step and "
         f"{bytes_text(best.cost.peak_bytes)} a device, against {hand}. Its actions: {actions}. No "
@@ -201,14 +209,14 @@ def _search_done(s: Session) -> str:
     )
 
 
-def _beside(s: Session) -> str:
-    best = s.hand.adviser()
+def _beside(session: Session) -> str:
+    best = session.hand.adviser()
     if best is None:
         return (
             "The search's plan stands beside yours here as soon as there is one. Press the button "
             "to run one."
         )
-    row = taken(s)
+    row = taken(session)
     return (
         "The plan by hand is back at its first action. Beside it stands what the search would do: "
         f"{seconds_text(best.cost.time_s)} against {seconds_text(row.time_s)}. The list shows "
@@ -217,24 +225,26 @@ def _beside(s: Session) -> str:
     )
 
 
-def _stepped(s: Session) -> bool:
-    best = s.hand.adviser()
+def _stepped(session: Session) -> bool:
+    best = session.hand.adviser()
     if best is None:
         return False
-    return s.hand.next_of(best) is None or any(
-        a in best.plan.actions for a in s.hand.actions if a not in MEGATRON[:1]
+    return session.hand.next_of(best) is None or any(
+        analysis in best.plan.actions
+        for analysis in session.hand.actions
+        if analysis not in MEGATRON[:1]
     )
 
 
-def _take_next(s: Session) -> None:
-    best = s.hand.adviser()
+def _take_next(session: Session) -> None:
+    best = session.hand.adviser()
     if best is None:
-        s.hand.ask_search()
+        session.hand.ask_search()
     else:
-        s.hand.take_next(best)
+        session.hand.take_next(best)
 
 
-def _evaluation(s: Session) -> str:
+def _evaluation(session: Session) -> str:
     return (
         "Figures 8 and 9 compare step times and search times of four methods on five models. The "
         f"whole rerun is in docs/evaluation.md; here is a small one: {', '.join(RIVALS)} race on "
@@ -243,34 +253,33 @@ def _evaluation(s: Session) -> str:
     )
 
 
-def _raced(s: Session) -> str:
-    found = [
+def _raced(session: Session) -> str:
+    rows = [
         f"{r.method} {seconds_text(r.time_s)} after {r.own_best_s or 0:.1f} s"
-        for r in s.searches.race.rows
+        for r in session.searches.race.rows
         if r.score
     ]
-    return (
-        f"{begin(s.searches.race.verdict())} Step time and when it was found: {'; '.join(found)}."
-    )
+    verdict = begin(session.searches.race.verdict())
+    return f"{verdict} Step time and when it was found: {'; '.join(rows)}."
 
 
-def _scaling(s: Session) -> str:
-    a = s.loaded.analysis
+def _scaling(session: Session) -> str:
+    analysis = session.loaded.analysis
     return (
         "Figure 10 grows T2B's sequence together with the mesh. docs/evaluation.md has the "
         'rerun, "Scaling devices '
         "and "
         'sequence length". To do it here, set `layers`, `sequence` and the mesh as you like and '
-        f"search again: the plan by hand has {count(len(s.hand.actions), 'action')} on "
-        f"`{s.loaded.problem.mesh}`, the sequence is {a.groups[a.group_index('sequence')].size} "
-        "now."
+        f"search again: the plan by hand has {count(len(session.hand.actions), 'action')} on "
+        f"`{session.loaded.problem.mesh}`, the sequence is "
+        f"{analysis.groups[analysis.group_index('sequence')].size} now."
     )
 
 
-def _end(s: Session) -> str:
+def _end(session: Session) -> str:
     return (
-        f"That is the whole method. All {len(s.plans.items)} plans of this program are in the "
-        "table: price them on other machines, compile or execute them on virtual devices, and "
+        f"That is the whole method. All {len(session.plans.items)} plans of this program are in "
+        "the table: price them on other machines, compile or execute them on virtual devices, and "
         "export PartitionSpecs for your own code. Your own model loads on the first page. Leaving "
         "the tour keeps all that you see."
     )
@@ -280,193 +289,193 @@ CHAPTER = Chapter(
     "A Transformer",
     (
         Step(
-            "transformer.program",
-            "Layers, folded",
-            "section 3.6",
-            BLOCKS,
-            "graph",
-            ("graph",),
-            _program,
+            key="transformer.program",
+            title="Layers, folded",
+            paper="section 3.6",
+            scene=BLOCKS,
+            page="graph",
+            target=("graph",),
+            text=_program,
             actions=(),
             level="lines",
             select=lambda s: ((), ()),
         ),
         Step(
-            "transformer.sets",
-            "One set a layer, one bit for all",
-            "section 3.6",
-            BLOCKS,
-            "hand",
-            ("board",),
-            _sets,
+            key="transformer.sets",
+            title="One set a layer, one bit for all",
+            paper="section 3.6",
+            scene=BLOCKS,
+            page="hand",
+            target=("board",),
+            text=_sets,
             actions=(),
             tab="listing",
             select=lambda s: ((), s.loaded.analysis.compatibility_sets[0].conflicts),
         ),
         Step(
-            "transformer.data",
-            "Data parallelism",
-            "section 5.1",
-            BLOCKS,
-            "hand",
-            ("colours",),
-            _data,
+            key="transformer.data",
+            title="Data parallelism",
+            paper="section 5.1",
+            scene=BLOCKS,
+            page="hand",
+            target=("colours",),
+            text=_data,
             actions=(),
             tab="listing",
             select=lambda s: colour_names(s, "batch"),
             task=Task(
-                lambda s: "Put `batch` on `data`.",
-                lambda s: DATA[0] in s.hand.actions,
-                lambda s: take(s, *DATA),
-                _data_done,
+                ask=lambda s: "Put `batch` on `data`.",
+                done=lambda s: DATA[0] in s.hand.actions,
+                do=lambda s: take(s, *DATA),
+                after=_data_done,
             ),
         ),
         Step(
-            "transformer.left",
-            "Shards along one axis",
-            "Figure 1, left",
-            BLOCKS,
-            "hand",
-            ("lower",),
-            _left,
+            key="transformer.left",
+            title="Shards along one axis",
+            paper="Figure 1, left",
+            scene=BLOCKS,
+            page="hand",
+            target=("lower",),
+            text=_left,
             actions=DATA,
             tab="devices",
             tensor=hidden_value,
             select=_hidden_names,
         ),
         Step(
-            "transformer.fsdp",
-            "Parameters too",
-            "section 5.1",
-            BLOCKS,
-            "hand",
-            ("colours",),
-            _fsdp,
+            key="transformer.fsdp",
+            title="Parameters too",
+            paper="section 5.1",
+            scene=BLOCKS,
+            page="hand",
+            target=("colours",),
+            text=_fsdp,
             actions=DATA,
             tab="collectives",
             select=lambda s: colour_names(s, "d_model"),
             task=Task(
-                lambda s: "Put `d_model` on `data`.",
-                lambda s: set(FSDP) <= set(s.hand.actions),
-                lambda s: take(s, *FSDP),
-                _fsdp_done,
+                ask=lambda s: "Put `d_model` on `data`.",
+                done=lambda s: set(FSDP) <= set(s.hand.actions),
+                do=lambda s: take(s, *FSDP),
+                after=_fsdp_done,
             ),
         ),
         Step(
-            "transformer.model",
-            "Model parallelism",
-            "sections 4.4 and 5.1",
-            BLOCKS,
-            "hand",
-            ("colours",),
-            _model,
+            key="transformer.model",
+            title="Model parallelism",
+            paper="sections 4.4 and 5.1",
+            scene=BLOCKS,
+            page="hand",
+            target=("colours",),
+            text=_model,
             actions=FSDP,
             tab="collectives",
             select=lambda s: colour_names(s, "hidden"),
             task=Task(
-                lambda s: "Put `hidden`, `heads` and `vocab` on `model`.",
-                lambda s: set(MEGATRON) <= set(s.hand.actions),
-                lambda s: take(s, *MEGATRON),
-                _model_done,
+                ask=lambda s: "Put `hidden`, `heads` and `vocab` on `model`.",
+                done=lambda s: set(MEGATRON) <= set(s.hand.actions),
+                do=lambda s: take(s, *MEGATRON),
+                after=_model_done,
             ),
         ),
         Step(
-            "transformer.right",
-            "Shards along two axes",
-            "Figure 1, right",
-            BLOCKS,
-            "hand",
-            ("lower",),
-            _right,
+            key="transformer.right",
+            title="Shards along two axes",
+            paper="Figure 1, right",
+            scene=BLOCKS,
+            page="hand",
+            target=("lower",),
+            text=_right,
             actions=MEGATRON,
             tab="devices",
             tensor=hidden_value,
             select=_hidden_names,
         ),
         Step(
-            "transformer.sequence",
-            "Sequence parallelism",
-            "section 5.1",
-            BLOCKS,
-            "hand",
-            ("board", "actions"),
-            _sequence,
+            key="transformer.sequence",
+            title="Sequence parallelism",
+            paper="section 5.1",
+            scene=BLOCKS,
+            page="hand",
+            target=("board", "actions"),
+            text=_sequence,
             actions=MEGATRON,
             tab="collectives",
             select=lambda s: colour_names(s, "sequence"),
             task=Task(
-                lambda s: "Put `sequence` on `model`, side 1.",
-                _sequenced,
-                lambda s: take(s, "sequence@1->model"),
-                _sequence_done,
+                ask=lambda s: "Put `sequence` on `model`, side 1.",
+                done=_sequenced,
+                do=lambda s: take(s, "sequence@1->model"),
+                after=_sequence_done,
             ),
         ),
         Step(
-            "transformer.search",
-            "The search finds it",
-            "section 4.1",
-            BLOCKS,
-            "search",
-            ("search", "curves"),
-            _search,
+            key="transformer.search",
+            title="The search finds it",
+            paper="section 4.1",
+            scene=BLOCKS,
+            page="search",
+            target=("search", "curves"),
+            text=_search,
             task=Task(
-                lambda s: "Run the search.",
-                lambda s: s.hand.adviser() is not None and not s.work.busy,
-                lambda s: s.hand.ask_search(),
-                _search_done,
+                ask=lambda s: "Run the search.",
+                done=lambda s: s.hand.adviser() is not None and not s.work.busy,
+                do=lambda s: s.hand.ask_search(),
+                after=_search_done,
             ),
         ),
         Step(
-            "transformer.beside",
-            "Your plan and the search's",
-            "section 4.2",
-            BLOCKS,
-            "hand",
-            ("lower",),
-            _beside,
+            key="transformer.beside",
+            title="Your plan and the search's",
+            paper="section 4.2",
+            scene=BLOCKS,
+            page="hand",
+            target=("lower",),
+            text=_beside,
             actions=DATA,
             tab="beside",
             select=lambda s: ((), ()),
             task=Task(
-                lambda s: "Take the search's next step.",
-                _stepped,
-                _take_next,
-                lambda s: f"The plan by hand: {listed(s.hand.actions)}, {price(taken(s))}.",
+                ask=lambda s: "Take the search's next step.",
+                done=_stepped,
+                do=_take_next,
+                after=lambda s: f"The plan by hand: {listed(s.hand.actions)}, {price(taken(s))}.",
             ),
         ),
         Step(
-            "transformer.race",
-            "Methods in a race",
-            "Figures 8 and 9",
-            BLOCKS,
-            "search",
-            ("curves",),
-            _evaluation,
+            key="transformer.race",
+            title="Methods in a race",
+            paper="Figures 8 and 9",
+            scene=BLOCKS,
+            page="search",
+            target=("curves",),
+            text=_evaluation,
             task=Task(
-                lambda s: "Race the methods.",
-                lambda s: s.searches.race.raced is not None and not s.work.busy,
-                lambda s: s.searches.start_race(RIVALS, RACE_S, 0),
-                _raced,
+                ask=lambda s: "Race the methods.",
+                done=lambda s: s.searches.race.raced is not None and not s.work.busy,
+                do=lambda s: s.searches.start_race(RIVALS, RACE_S, 0),
+                after=_raced,
             ),
             tab="race",
         ),
         Step(
-            "transformer.scaling",
-            "Longer texts, more devices",
-            "Figure 10",
-            BLOCKS,
-            "load",
-            ("sizes",),
-            _scaling,
+            key="transformer.scaling",
+            title="Longer texts, more devices",
+            paper="Figure 10",
+            scene=BLOCKS,
+            page="load",
+            target=("sizes",),
+            text=_scaling,
         ),
         Step(
-            "transformer.end",
-            "Go on by yourself",
-            "section 5",
-            BLOCKS,
-            "compare",
-            ("compare",),
-            _end,
+            key="transformer.end",
+            title="Go on by yourself",
+            paper="section 5",
+            scene=BLOCKS,
+            page="compare",
+            target=("compare",),
+            text=_end,
         ),
     ),
 )

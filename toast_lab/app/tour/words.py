@@ -34,8 +34,10 @@ def listed(items: Iterable[str]) -> str:
     >>> listed(["a", "b", "c"]), listed([])
     ('`a`, `b` and `c`', 'none')
     """
-    found = [f"`{i}`" for i in dict.fromkeys(items)]
-    return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found) or "none"
+    quoted = [f"`{i}`" for i in dict.fromkeys(items)]
+    return (
+        " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted) or "none"
+    )
 
 
 def begin(text: str) -> str:
@@ -109,11 +111,11 @@ def sent(row: Taken) -> str:
     >>> sent(Taken("", 0, 0, 0, 0, True, Counter({("all_reduce", ("m",), 3): 1})))
     'one all_reduce over m'
     """
-    found: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for (kind, axes, _), n in row.sent.items():
-        found[kind, ",".join(axes)] += n
+        counts[kind, ",".join(axes)] += n
     return ", ".join(
-        f"{count(n, kind)} over {axes}" for (kind, axes), n in sorted(found.items())
+        f"{count(n, kind)} over {axes}" for (kind, axes), n in sorted(counts.items())
     ) or ("nothing is sent")
 
 
@@ -133,5 +135,8 @@ def take(session: Session, *actions: str) -> None:
     """Add what is missing to the plan by hand."""
     with session.notices.guarded():
         session.hand.take(
-            [*session.hand.actions, *[a for a in actions if a not in session.hand.actions]]
+            [
+                *session.hand.actions,
+                *[analysis for analysis in actions if analysis not in session.hand.actions],
+            ]
         )

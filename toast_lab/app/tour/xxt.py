@@ -23,21 +23,21 @@ XXT = Scene("xxt", "s=4")
 SIDES = ("S@0->s", "S@1->s")
 
 
-def _program(s: Session) -> str:
-    a = s.loaded.analysis
+def _program(session: Session) -> str:
+    analysis = session.loaded.analysis
     return (
         "`x` flows into the matmul along two paths: as it is, and transposed as `y`. So `y` is "
-        f"`{dims(s, 'y')}`, and the result `z` is `{dims(s, 'z')}`: {listed(carriers(a, 'S', 2))} "
-        "has colour `S` on both dims. One mesh axis cannot cut two dims of one tensor. That is a "
-        "sharding conflict, the red line of the graph: this program has "
-        f"{count(len(a.conflicts), 'conflict')}."
+        f"`{dims(session, 'y')}`, and the result `z` is `{dims(session, 'z')}`: "
+        f"{listed(carriers(analysis, 'S', 2))} has colour `S` on both dims. One mesh axis cannot "
+        "cut two dims of one tensor. That is a sharding conflict, the red line of the graph: this "
+        f"program has {count(len(analysis.conflicts), 'conflict')}."
     )
 
 
-def _chain(s: Session) -> str:
-    a = s.loaded.analysis
-    way = [a.name_text[n] for n in chain(a, 0)]
-    sides = [a.name_text[n] for n in a.conflicts[0].sides]
+def _chain(session: Session) -> str:
+    analysis = session.loaded.analysis
+    way = [analysis.name_text[n] for n in chain(analysis, 0)]
+    sides = [analysis.name_text[n] for n in analysis.conflicts[0].sides]
     return (
         "Names tell the two uses apart: before M is read as identities, `z` has the names "
         f"{listed(sides)}. They get one colour since a chain of M joins them: "
@@ -45,8 +45,8 @@ def _chain(s: Session) -> str:
     )
 
 
-def _board(s: Session) -> str:
-    rows = [taken(s, (side,)) for side in SIDES]
+def _board(session: Session) -> str:
+    rows = [taken(session, (side,)) for side in SIDES]
     return (
         "The conflict board has a row for each way out and a column for each mesh axis. Side 0 "
         f"cuts the rows of `z`, side 1 its columns. Alone on `s`, side 0 takes {price(rows[0])} "
@@ -54,34 +54,35 @@ def _board(s: Session) -> str:
     )
 
 
-def _chosen(s: Session) -> str:
-    row = taken(s, SIDES[:1])
-    return f"`z` is now `{dims(s, 'z', SIDES[:1])}`: {sent(row)}. A step takes {price(row)}."
+def _chosen(session: Session) -> str:
+    row = taken(session, SIDES[:1])
+    return f"`z` is now `{dims(session, 'z', SIDES[:1])}`: {sent(row)}. A step takes {price(row)}."
 
 
-def _gathered(s: Session) -> str:
+def _gathered(session: Session) -> str:
     return (
-        f"`z` is `{dims(s, 'z', SIDES[:1])}`: each device makes some rows of it. For these it "
-        "needs its own rows of one operand, and all of the other one, though both came in cut. "
-        f"Read the listing: {sent(taken(s, SIDES[:1]))}."
+        f"`z` is `{dims(session, 'z', SIDES[:1])}`: each device makes some rows of it. For these "
+        "it needs its own rows of one operand, and all of the other one, though both came in cut. "
+        f"Read the listing: {sent(taken(session, SIDES[:1]))}."
     )
 
 
-def _flip(s: Session) -> str:
+def _flip(session: Session) -> str:
     return (
-        f"Now the other way out. With side 0 it is {listed(moved(s, 'all_gather', SIDES[:1]))} "
-        "that every device needs whole. Flip the switch to side 1 and see which operand is "
-        "gathered instead."
+        "Now the other way out. With side 0 it is "
+        f"{listed(moved(session, 'all_gather', SIDES[:1]))} that every device needs whole. Flip "
+        "the switch to side 1 and see which operand is gathered instead."
     )
 
 
-def _flipped(s: Session) -> str:
-    zero, one = (taken(s, (side,)) for side in SIDES)
+def _flipped(session: Session) -> str:
+    zero, one = (taken(session, (side,)) for side in SIDES)
     return (
-        f"`z` is `{dims(s, 'z', SIDES[1:])}` and {listed(moved(s, 'all_gather', SIDES[1:]))} is "
-        f"gathered. Time and memory: {price(zero)} against {price(one)}. Both ways are right; "
-        "which is better depends on sizes and on what comes after. So the search has to choose, "
-        "and the analysis tells it where."
+        f"`z` is `{dims(session, 'z', SIDES[1:])}` and "
+        f"{listed(moved(session, 'all_gather', SIDES[1:]))} is gathered. Time and memory: "
+        f"{price(zero)} against {price(one)}. Both ways are right; which is better depends on "
+        "sizes and on what comes after. So the search has to choose, and the analysis tells it "
+        "where."
     )
 
 
@@ -89,98 +90,98 @@ CHAPTER = Chapter(
     "x @ x.T",
     (
         Step(
-            "xxt.program",
-            "One tensor, two paths",
-            "listing in section 2.2",
-            XXT,
-            "graph",
-            ("graph",),
-            _program,
+            key="xxt.program",
+            title="One tensor, two paths",
+            paper="listing in section 2.2",
+            scene=XXT,
+            page="graph",
+            target=("graph",),
+            text=_program,
             actions=(),
             level="names",
             drawer=True,
             select=lambda s: ((), ()),
         ),
         Step(
-            "xxt.conflict",
-            "Why both dims have one colour",
-            "listing in section 3.3",
-            XXT,
-            "graph",
-            ("graph", "inspector"),
-            _chain,
+            key="xxt.conflict",
+            title="Why both dims have one colour",
+            paper="listing in section 3.3",
+            scene=XXT,
+            page="graph",
+            target=("graph", "inspector"),
+            text=_chain,
             actions=(),
             level="names",
             select=lambda s: ((), ()),
             code=lambda s: fresh_lines(s.loaded.analysis),
             task=Task(
-                lambda s: "Click the red line of the graph.",
-                lambda s: 0 in s.selection.conflicts,
-                lambda s: s.selection.select((), (0,)),
-                lambda s: (
+                ask=lambda s: "Click the red line of the graph.",
+                done=lambda s: 0 in s.selection.conflicts,
+                do=lambda s: s.selection.select((), (0,)),
+                after=lambda s: (
                     f"Selected: the conflict on {listed(carriers(s.loaded.analysis, 'S', 2))}."
                 ),
             ),
         ),
         Step(
-            "xxt.board",
-            "Two ways out",
-            "section 3.4",
-            XXT,
-            "hand",
-            ("board",),
-            _board,
+            key="xxt.board",
+            title="Two ways out",
+            paper="section 3.4",
+            scene=XXT,
+            page="hand",
+            target=("board",),
+            text=_board,
             actions=(),
             tab="listing",
             select=lambda s: ((), (0,)),
             task=Task(
-                lambda s: "Choose side 0 on `s`.",
-                lambda s: SIDES[0] in s.hand.actions,
-                lambda s: s.hand.choose_side(0, "s", 0),
-                _chosen,
+                ask=lambda s: "Choose side 0 on `s`.",
+                done=lambda s: SIDES[0] in s.hand.actions,
+                do=lambda s: s.hand.choose_side(0, "s", 0),
+                after=_chosen,
             ),
         ),
         Step(
-            "xxt.gathered",
-            "What has to move",
-            "section 3.4",
-            XXT,
-            "hand",
-            ("lower",),
-            _gathered,
+            key="xxt.gathered",
+            title="What has to move",
+            paper="section 3.4",
+            scene=XXT,
+            page="hand",
+            target=("lower",),
+            text=_gathered,
             actions=SIDES[:1],
             tab="listing",
             select=lambda s: (factors(s, "z"), (0,)),
             quiz=Quiz(
-                "Which tensor must be gathered?",
-                lambda s: ["x", "y", "z"],
-                lambda s: moved(s, "all_gather", SIDES[:1])[0],
-                lambda s: (
+                question="Which tensor must be gathered?",
+                options=lambda s: ["x", "y", "z"],
+                right=lambda s: moved(s, "all_gather", SIDES[:1])[0],
+                why=lambda s: (
                     f"`{moved(s, 'all_gather', SIDES[:1])[0]}_` in the listing is the whole of it, "
                     "on every device."
                 ),
             ),
         ),
         Step(
-            "xxt.flip",
-            "The other side",
-            "section 3.4",
-            XXT,
-            "hand",
-            ("board", "lower"),
-            _flip,
+            key="xxt.flip",
+            title="The other side",
+            paper="section 3.4",
+            scene=XXT,
+            page="hand",
+            target=("board", "lower"),
+            text=_flip,
             actions=SIDES[:1],
             tab="listing",
             select=lambda s: ((), (0,)),
             task=Task(
-                lambda s: "Choose side 1 on `s`.",
-                lambda s: SIDES[1] in s.hand.actions,
-                lambda s: (
+                ask=lambda s: "Choose side 1 on `s`.",
+                done=lambda s: SIDES[1] in s.hand.actions,
+                do=lambda s: (
                     s.hand.choose_side(0, "s", 1)
                     if SIDES[0] in s.hand.actions
                     else take(s, SIDES[1])
                 ),
-                _flipped,
+                after=_flipped,
             ),
         ),
     ),
