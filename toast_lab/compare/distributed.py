@@ -53,10 +53,10 @@ def connect() -> None:
         jax.distributed.initialize(**given)
     except (ValueError, RuntimeError) as error:
         raise InvalidProblem(
-            f'devices="distributed": {str(error).splitlines()[0]} Start one process for each '
-            "host or device with srun "
-            f"or mpirun, or set {_COORDINATOR} (host:port), {_COUNT} and {_INDEX}; connect "
-            "before anything else uses JAX. For processes of this machine alone use processes=N."
+            f'devices="distributed": {str(error).splitlines()[0]} Start one process for each host '
+            f"or device with srun or mpirun, or set {_COORDINATOR} (host:port), {_COUNT} and "
+            f"{_INDEX}; connect before anything else uses JAX. For processes of this machine alone "
+            "use processes=N."
         ) from None
 
 
@@ -79,8 +79,7 @@ def attached(count: int) -> list[Any]:
     if idle:
         raise InvalidProblem(
             f"a mesh of {count} devices leaves processes {', '.join(map(str, idle))} without any "
-            f"({len(devices)} devices "
-            "in all): start as many processes as the mesh needs"
+            f"({len(devices)} devices in all): start as many processes as the mesh needs"
         )
     return list(devices[:count])
 

@@ -95,8 +95,8 @@ def _includes_update(program: Program) -> str:
         left.remove(kind)
     if arrays and (scalars or program.donated[: program.n_arguments].any()):
         return (
-            "the outputs include the update (or the gradients): each is like an argument, and "
-            "was compared as such"
+            "the outputs include the update (or the gradients): each is like an argument, and was "
+            "compared as such"
         )
     return ""
 

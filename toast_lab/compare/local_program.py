@@ -167,8 +167,8 @@ def _refusal(op: Any, platform: str) -> str:
             )
     if kind in COLLECTIVES and len(op.operands) != len(op.results):
         return (
-            f"{kind} with {len(op.operands)} operands and {len(op.results)} results: it has "
-            "no stand-in"
+            f"{kind} with {len(op.operands)} operands and {len(op.results)} results: it has no "
+            "stand-in"
         )
     return ""
 

@@ -120,9 +120,9 @@ class Replay:
         ]
         if self.divided_otherwise:
             lines.append(
-                f"XLA leaves {self.product_flops:.4g} FLOPs of matrix products to the device, "
-                "the plan and its price "
-                f"{self.planned_product_flops:.4g}: it divides some of them otherwise"
+                f"XLA leaves {self.product_flops:.4g} FLOPs of matrix products to the device, the "
+                f"plan and its price {self.planned_product_flops:.4g}: it divides some of them "
+                "otherwise"
             )
         if not self.finite:
             lines.append(

@@ -81,8 +81,8 @@ def compile_plan(
     """
     if plan.program.digest() != model.program.digest():
         raise InvalidPlan(
-            f"this plan shards {plan.program.name} ({plan.program.digest()}), "
-            f"the model is {model.name} ({model.program.digest()})"
+            f"this plan shards {plan.program.name} ({plan.program.digest()}), the model is "
+            f"{model.name} ({model.program.digest()})"
         )
     wanted = top.parse(topology, plan.mesh)
     stablehlo = annotate(model, plan, located=True)
@@ -125,8 +125,7 @@ def check_compiler(wanted: top.Topology) -> None:
     if wanted.platform == "tpu" and not compile_child.versions()["libtpu"]:
         raise InvalidProblem(
             f"compiling for {wanted} needs libtpu, which is not installed (no TPU has to be "
-            "attached). Install it "
-            'with pip install "toast-lab[tpu]", or pip install "jax[tpu]".'
+            'attached). Install it with pip install "toast-lab[tpu]", or pip install "jax[tpu]".'
         )
 
 

@@ -46,8 +46,8 @@ WINDOWED = (
 OTHER_AXES = "over other axes: several steps of ours in one, or one in several"
 OTHER_ROUTE = "another route between the same shardings"
 OTHER_SIZE = (
-    "on a value of another size: before or after a slice, a pad or a reduction, or at "
-    "another precision"
+    "on a value of another size: before or after a slice, a pad or a reduction, or at another "
+    "precision"
 )
 OTHER_OP = (
     "carried by another op: moved past elementwise ops, or named after its neighbour in a fusion"
@@ -201,8 +201,8 @@ def diff_compiled(problem: Problem, plan: ShardingPlan, compiled: Compiled | Run
     if isinstance(compiled, Compiled):
         if (compiled.program, compiled.plan_key) != (program.digest(), plan.key):
             raise InvalidPlan(
-                f"compiled was plan {compiled.plan_key:016x} of program {compiled.program}, "
-                f"this is plan {plan.key:016x} of {program.digest()}"
+                f"compiled was plan {compiled.plan_key:016x} of program {compiled.program}, this "
+                f"is plan {plan.key:016x} of {program.digest()}"
             )
         if not compiled.fits:
             raise InvalidPlan(

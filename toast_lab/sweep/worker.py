@@ -32,8 +32,7 @@ from toast_lab.sweep.task import Task
 
 DEATH = (
     "the worker process died each time that this task ran on it, most likely because the machine "
-    "ran out of memory or "
-    "the model's own code ended the process"
+    "ran out of memory or the model's own code ended the process"
 )
 KEPT_MODELS = 4  # a large program with its analysis takes some 100 MB
 #: What decides which plan a search finds; the explorer and the commands do not.
