@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"note: {note}", file=sys.stderr)
     data = {
         "searches": len(done.sweep.rows),
-        "made": done.sweep.made,
+        "made": done.sweep.n_new,
         "missing": len(done.sweep.missing) + done.compiled_missing,
         "targets": [{**t._asdict(), "verdict": t.verdict} for t in done.targets],
         "files": [str(path) for path in done.files],

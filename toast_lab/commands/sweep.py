@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         keep_rows(args, store.path, done.not_kept, done.failure)
     data = {
         "table": path if written else None,
-        "made": done.made,
+        "made": done.n_new,
         "missing": len(done.missing),
         "rows": rows,
     }

@@ -132,11 +132,11 @@ def _local(module: Any, donated: Sequence[bool], platform: str, *, divided: bool
     module.operation.verify()
     types = main.type
     return LocalProgram(
-        str(module.operation),
-        tuple(removed),
-        tuple(map(_shape, types.inputs)),
-        tuple(map(_shape, types.results)),
-        float(sum(_product_flops(op) for op in _every(module))),
+        text=str(module.operation),
+        removed=tuple(removed),
+        argument_shapes=tuple(map(_shape, types.inputs)),
+        result_shapes=tuple(map(_shape, types.results)),
+        product_flops=float(sum(_product_flops(op) for op in _every(module))),
     )
 
 

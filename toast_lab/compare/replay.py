@@ -180,13 +180,13 @@ def replay(
     chosen = dev.find(device, 1, **limits)
     if on_event is not None:
         on_event(Progress("dividing", 0.0))
-    local = _divided(model, plan.mesh.n_devices, annotated, chosen.platform, limits)
+    local = _divided(model, plan.mesh.n_devices, annotated, platform=chosen.platform, limits=limits)
     measured: _Measured = isolate.run_in_child(
         "toast_lab.compare.replay:_measure",
         model.program,
         local,
         chosen,
-        timing,
+        timing=timing,
         env=dev.environment(chosen),
         on_event=on_event,
         what=f"replaying {model.name} on {chosen}",

@@ -61,23 +61,6 @@ IDLE = (
 )
 REORDER = "devices exchange shards to get into the order that a merged collective wants"
 UNEXPLAINED = ""
-REASONS = (
-    NARROWER,
-    OTHER_TIMES,
-    SUM_AND_SLICE,
-    SCATTERED,
-    WINDOWED,
-    OTHER_AXES,
-    OTHER_ROUTE,
-    OTHER_SIZE,
-    OTHER_OP,
-    SHARED,
-    REASSOCIATED,
-    REMATERIALISED,
-    REPEATED,
-    IDLE,
-    REORDER,
-)
 _SUMS = ("all_reduce", "reduce_scatter")
 # Kinds between which a reshard may be swapped
 _MOVES = ("all_to_all", "collective_permute", "all_gather")
@@ -118,7 +101,7 @@ class Row(NamedTuple):
     predicted: Side | None
     compiled: Side | None
     status: str  #: one of STATUSES
-    reason: str  #: one of REASONS, "" if none is known (or none is needed)
+    reason: str  #: one of the sentences above, "" if none is known (or needed)
 
     def __str__(self) -> str:
         left, right = (str(side) if side else "-" for side in (self.predicted, self.compiled))
@@ -292,45 +275,42 @@ class _Matcher:
 
     def rows(self) -> list[Row]:
         """All rows, by op."""
-        near = self.same_op
+
+        def same(a: Side, b: Side) -> bool:
+            return a.op == b.op and _alike(a, b)
+
+        def swapped(a: Side, b: Side, priced: str, compiled: str) -> bool:
+            return _axes(a) == _axes(b) and (a.kind, b.kind) == (priced, compiled)
+
+        self.pair(lambda a, b: same(a, b) and _same_size(a, b), UNEXPLAINED)
+        self.pair(lambda a, b: same(a, b) and self.is_narrower(a, b), NARROWER)
+        self.pair(lambda a, b: same(a, b) and _close(a.bytes, b.bytes), OTHER_TIMES)
+        self.pair(lambda a, b: a.op == b.op and self.is_cut_more(a, b), IDLE)
         self.pair(
-            lambda a, b: near(a, b) and _alike(a, b) and _same_bytes(a, b) and a.times == b.times,
-            UNEXPLAINED,
-        )
-        self.pair(lambda a, b: near(a, b) and _alike(a, b) and self.is_narrower(a, b), NARROWER)
-        self.pair(lambda a, b: near(a, b) and _alike(a, b) and _same_bytes(a, b), OTHER_TIMES)
-        self.pair(lambda a, b: near(a, b) and self.is_cut_more(a, b), IDLE)
-        self.pair(
-            lambda a, b: (
-                near(a, b) and _axes(a) == _axes(b) and _kinds(a, b, "reduce_scatter", "all_reduce")
-            ),
+            lambda a, b: a.op == b.op and swapped(a, b, "reduce_scatter", "all_reduce"),
             SUM_AND_SLICE,
         )
         self.pair(
-            lambda a, b: (
-                near(a, b) and _axes(a) == _axes(b) and _kinds(a, b, "all_reduce", "reduce_scatter")
-            ),
-            SCATTERED,
+            lambda a, b: a.op == b.op and swapped(a, b, "all_reduce", "reduce_scatter"), SCATTERED
         )
         self.windowed()
         # Every device's own copy of one value: what is equal but for the op is taken for the same.
-        self.pair(lambda a, b: _alike(a, b) and _same_bytes(a, b) and a.times == b.times, OTHER_OP)
+        self.pair(lambda a, b: _alike(a, b) and _same_size(a, b), OTHER_OP)
         self.pair(
             lambda a, b: _alike(a, b) and self.is_narrower(a, b) and self.close(a, b), NARROWER
         )
         self.pair(
             lambda a, b: (
-                _axes(a) == _axes(b)
-                and _kinds(a, b, "reduce_scatter", "all_reduce")
-                and _same_bytes(a, b)
+                swapped(a, b, "reduce_scatter", "all_reduce")
+                and _close(a.bytes, b.bytes)
                 and self.close(a, b)
             ),
             SUM_AND_SLICE,
         )
         self.pair(self.is_cut_more, IDLE)  # a merged one may be named after another op
-        self.pair(lambda a, b: near(a, b) and _alike(a, b), OTHER_SIZE)
-        self.pair(lambda a, b: near(a, b) and a.kind == b.kind, OTHER_AXES)
-        self.pair(lambda a, b: near(a, b) and a.kind in _MOVES and b.kind in _MOVES, OTHER_ROUTE)
+        self.pair(same, OTHER_SIZE)
+        self.pair(lambda a, b: a.op == b.op and a.kind == b.kind, OTHER_AXES)
+        self.pair(lambda a, b: a.op == b.op and a.kind in _MOVES and b.kind in _MOVES, OTHER_ROUTE)
         missing = [self.row(a, None, MISSING, self.why_missing(a)) for a in self.left]
         extra = [self.row(None, b, EXTRA, self.why_extra(b)) for b in self.right]
         return sorted([*self.pairs, *missing, *extra], key=lambda row: (row.op, row.status))
@@ -362,9 +342,6 @@ class _Matcher:
             status=status,
             reason=reason,
         )
-
-    def same_op(self, priced: Side, compiled: Side) -> bool:
-        return priced.op == compiled.op
 
     def is_narrower(self, priced: Side, compiled: Side) -> bool:
         """Is the compiled one of the same shape in another element type?"""
@@ -450,7 +427,7 @@ class _Matcher:
         for row in self.pairs:
             priced = row.predicted
             assert priced is not None
-            if not _alike(priced, missing) or not _same_bytes(priced, missing):
+            if not _alike(priced, missing) or not _close(priced.bytes, missing.bytes):
                 continue
             if priced.value == missing.value:
                 return SHARED
@@ -466,7 +443,7 @@ class _Matcher:
             compiled = row.compiled
             assert compiled is not None
             same_op = compiled.op == extra.op
-            if same_op and _alike(compiled, extra) and _same_bytes(compiled, extra):
+            if same_op and _alike(compiled, extra) and _close(compiled.bytes, extra.bytes):
                 return REPEATED
         sums = any(priced.op == extra.op and priced.kind in _SUMS for priced in self.all_left)
         return REORDER if extra.kind == "collective_permute" and sums else UNEXPLAINED
@@ -480,12 +457,8 @@ def _axes(side: Side) -> frozenset[str]:
     return frozenset(side.axes if side.axes is not None else ("?",))
 
 
-def _kinds(priced: Side, compiled: Side, priced_kind: str, compiled_kind: str) -> bool:
-    return priced.kind == priced_kind and compiled.kind == compiled_kind
-
-
-def _same_bytes(priced: Side, compiled: Side) -> bool:
-    return _close(priced.bytes, compiled.bytes)
+def _same_size(priced: Side, compiled: Side) -> bool:
+    return _close(priced.bytes, compiled.bytes) and priced.times == compiled.times
 
 
 def _close(first: float, second: float) -> bool:

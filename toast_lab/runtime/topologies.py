@@ -184,7 +184,7 @@ def devices(topology: Topology, mesh: Mesh) -> list[Any]:
     order.
 
     Raises:
-        InvalidProblem: libtpu is missing, or too few GPUs are attached.
+        InvalidProblem: libtpu does not know the topology, or too few GPUs are attached.
     """
     if topology.platform != "tpu":
         return dev.attached(dev.Devices(topology.platform, topology.count))
@@ -196,12 +196,6 @@ def devices(topology: Topology, mesh: Mesh) -> list[Any]:
             platform="tpu", topology_name=f"{topology.chip}:{topology.slice}", **options
         )
     except Exception as error:
-        if _libtpu_missing():
-            raise InvalidProblem(
-                "compiling for TPUs needs libtpu, which is not installed (no TPU has to be "
-                'attached). Install it with pip install "toast-lab[tpu]", or pip install '
-                '"jax[tpu]".'
-            ) from None
         raise InvalidProblem(f"libtpu gives no topology {topology}: {str(error)[:300]}") from None
     listed = list(description.devices)
     try:
@@ -213,9 +207,3 @@ def devices(topology: Topology, mesh: Mesh) -> list[Any]:
 
 def _place(device: Any) -> tuple[int, ...]:
     return (*reversed(device.coords), device.core_on_chip)
-
-
-def _libtpu_missing() -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec("libtpu") is None

@@ -89,7 +89,7 @@ class RemotePool:
             task,
             reference(METHODS[task.method]),
             self.retries,
-            self._stop.name,
+            stop_name=self._stop.name,
             key=key,
             pure=False,
         )

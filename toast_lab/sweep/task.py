@@ -67,11 +67,11 @@ class Task:
         """A task in its one spelling: sizes sorted, the mesh with its axes' names."""
         options = tuple(sorted(dict(more.pop("options", {})).items()))
         return cls(
-            model,
-            tuple(sorted(sizes.items())),
-            _mesh_text(mesh),
-            machine,
-            method,
+            model=model,
+            sizes=tuple(sorted(sizes.items())),
+            mesh=_mesh_text(mesh),
+            machine=machine,
+            method=method,
             options=options,
             **more,
         )
@@ -144,8 +144,8 @@ def tasks_of(data: Mapping[str, Any]) -> list[Task]:
             model,
             sizes,
             mesh,
-            machine,
-            method,
+            machine=machine,
+            method=method,
             seed=seed,
             seconds=seconds,
             evaluations=evaluations,

@@ -137,18 +137,12 @@ def run_task(
 
 def failed_row(task: Task, error: Exception, status: str = "") -> dict[str, Any]:
     """The row of a task that gave none; ``status`` follows from the error if it is not given."""
-    if isinstance(error, ToastError):
-        return {
-            **task_row(task),
-            "curve": [],
-            "status": status or search_child.FAILED,
-            "message": str(error),
-        }
+    ours = isinstance(error, ToastError)
     return {
         **task_row(task),
         "curve": [],
-        "status": status or search_child.CRASHED,
-        "message": f"{type(error).__name__}: {error}",
+        "status": status or (search_child.FAILED if ours else search_child.CRASHED),
+        "message": str(error) if ours else f"{type(error).__name__}: {error}",
     }
 
 
