@@ -88,7 +88,7 @@ class Side(NamedTuple):
         times = f" x{self.times:g}" if self.times != 1 else ""
         return (
             f"{self.kind} {{{axes}}} "
-            f"{_size(self.bytes)}{times}{' ' + self.dtype if self.dtype else ''}"
+            f"{text.bytes_text(self.bytes)}{times}{' ' + self.dtype if self.dtype else ''}"
         )
 
 
@@ -142,7 +142,7 @@ class CompiledDiff:
         for row in self.rows:
             data: dict[str, Any] = {"op": row.op, "what": row.op_kind, "where": row.where}
             for prefix, side in (("predicted", row.predicted), ("compiled", row.compiled)):
-                for key in ("kind", "axes", "bytes", "times", "value", "dtype", "merged"):
+                for key in Side._fields[1:]:
                     value = getattr(side, key) if side is not None else None
                     data[f"{prefix}_{key}"] = ",".join(value) if isinstance(value, tuple) else value
             rows.append({**data, "status": row.status, "reason": row.reason})
@@ -162,7 +162,7 @@ class CompiledDiff:
         lines = [", ".join(f"{counts[status]} {status}" for status in STATUSES)]
         for kind, (priced, compiled) in self.bytes_by_kind().items():
             lines.append(
-                f"  {kind:<20} priced {_size(priced):>10}   compiled {_size(compiled):>10}"
+                f"  {kind:<20} priced {text.bytes_text(priced):>10}   compiled {text.bytes_text(compiled):>10}"
             )
         rows = [f"  {row}" for row in sorted(self.different, key=_weight, reverse=True)]
         return text.bounded([*lines, *rows], len(lines) + SHOWN, " rows: diff.different has all")
@@ -476,10 +476,3 @@ def _width(dtype: str) -> float:
 def _weight(row: Row) -> float:
     priced, compiled = (side.total_bytes if side else 0.0 for side in (row.predicted, row.compiled))
     return float(np.abs(priced - compiled))
-
-
-def _size(count: float) -> str:
-    for unit, scale in (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)):
-        if count >= scale:
-            return f"{count / scale:.3g} {unit}"
-    return f"{count:.0f} B"
