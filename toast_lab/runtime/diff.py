@@ -28,6 +28,7 @@ from toast_lab.ir.program import Program
 from toast_lab.runtime.compiled import Compiled
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.text import bytes_text
 
 if TYPE_CHECKING:
     from toast_lab.runtime.run import Run
@@ -88,7 +89,7 @@ class Side(NamedTuple):
         times = f" x{self.times:g}" if self.times != 1 else ""
         return (
             f"{self.kind} {{{axes}}} "
-            f"{text.bytes_text(self.bytes)}{times}{' ' + self.dtype if self.dtype else ''}"
+            f"{bytes_text(self.bytes)}{times}{' ' + self.dtype if self.dtype else ''}"
         )
 
 
@@ -161,9 +162,8 @@ class CompiledDiff:
         counts = collections.Counter(row.status for row in self.rows)
         lines = [", ".join(f"{counts[status]} {status}" for status in STATUSES)]
         for kind, (priced, compiled) in self.bytes_by_kind().items():
-            lines.append(
-                f"  {kind:<20} priced {text.bytes_text(priced):>10}   compiled {text.bytes_text(compiled):>10}"
-            )
+            sizes = f"priced {bytes_text(priced):>10}   compiled {bytes_text(compiled):>10}"
+            lines.append(f"  {kind:<20} {sizes}")
         rows = [f"  {row}" for row in sorted(self.different, key=_weight, reverse=True)]
         return text.bounded([*lines, *rows], len(lines) + SHOWN, " rows: diff.different has all")
 
