@@ -8,17 +8,19 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import toast  # noqa: F401
-from toast_lab.bench.tables import Found
+from toast_lab.bench.tables import CaseResult
 
 
 @pytest.fixture
-def found() -> Callable[..., Found]:
+def found() -> Callable[..., CaseResult]:
     """Makes one search of the evaluation with a row.
 
     The best plan is found after ``own`` seconds.
     """
 
-    def make(case: str, machine: str, method: str, score: float | None = 0.5, **more: Any) -> Found:
+    def make(
+        case: str, machine: str, method: str, score: float | None = 0.5, **more: Any
+    ) -> CaseResult:
         values: dict[str, Any] = {
             "own": 1.0,
             "fits": True,
@@ -65,6 +67,6 @@ def found() -> Callable[..., Found]:
             if score is None
             else [[0.0, 1.0, 10.0, 1.0, fits, 1], [own, score, time_s, 1.0, fits, 2]],
         }
-        return Found(values["part"], case, values["x"], machine, method, values["seed"], row)
+        return CaseResult(values["part"], case, values["x"], machine, method, values["seed"], row)
 
     return make

@@ -18,7 +18,7 @@ import pytest
 from toast_lab.bench import cases, compiled, paper, tables, targets
 from toast_lab.bench.cases import Choice
 from toast_lab.bench.page import Content, page
-from toast_lab.bench.tables import Found
+from toast_lab.bench.tables import CaseResult
 from toast_lab.errors import InvalidProblem
 from toast_lab.models import registry
 from toast_lab.sweep.store import Store
@@ -37,7 +37,7 @@ ITX = [
 ]
 
 
-def content(made: list[Found], **more: Any) -> Content:
+def content(made: list[CaseResult], **more: Any) -> Content:
     choice = Choice.make()
     return Content(
         choice,
@@ -52,7 +52,7 @@ def content(made: list[Found], **more: Any) -> Content:
     )._replace(**more)
 
 
-def some(found: Callable[..., Found]) -> list[Found]:
+def some(found: Callable[..., CaseResult]) -> list[CaseResult]:
     return [
         found("UNet", "a100", "mcts", 0.5),
         found("UNet", "a100", "manual", 0.55, own=0.1),
@@ -171,7 +171,7 @@ def test_methods_that_are_there_are_compared(monkeypatch: pytest.MonkeyPatch) ->
         Choice.make(methods=["automap"])
 
 
-def test_the_page_says_what_the_rows_say(found: Callable[..., Found], tmp_path: Path) -> None:
+def test_the_page_says_what_the_rows_say(found: Callable[..., CaseResult], tmp_path: Path) -> None:
     text = page(content(some(found)), tmp_path, tmp_path / "evaluation.md")
     assert (
         "| UNet | a100 | **5,000.00** (1 GiB) | 5,500.00 (1 GiB) | OOM (4,500.00, 1 GiB) | "
@@ -187,13 +187,15 @@ def test_the_page_says_what_the_rows_say(found: Callable[..., Found], tmp_path: 
     )
 
 
-def test_verdicts_are_computed_and_not_written(found: Callable[..., Found], tmp_path: Path) -> None:
+def test_verdicts_are_computed_and_not_written(
+    found: Callable[..., CaseResult], tmp_path: Path
+) -> None:
     """Whatever the rows are, each target's line says what ``targets`` finds.
 
     Other rows give other lines.
     """
 
-    def verdicts(made: list[Found]) -> list[str]:
+    def verdicts(made: list[CaseResult]) -> list[str]:
         text = page(content(made), tmp_path, tmp_path / "evaluation.md")
         table = text[text.index("| target | found |") : text.index("Our plan at least")]
         return re.findall(r"\*\*(.+?)\*\*", table)
@@ -209,7 +211,7 @@ def test_verdicts_are_computed_and_not_written(found: Callable[..., Found], tmp_
 
 
 def test_missing_rows_and_several_versions_are_said(
-    found: Callable[..., Found], tmp_path: Path
+    found: Callable[..., CaseResult], tmp_path: Path
 ) -> None:
     made = some(found)
     made[0] = made[0]._replace(row={**made[0].row, "code": "0ther", "date": "2026-11-18"})
@@ -220,7 +222,7 @@ def test_missing_rows_and_several_versions_are_said(
 
 
 def test_charts_are_deterministic_and_say_what_does_not_fit(
-    found: Callable[..., Found], tmp_path: Path
+    found: Callable[..., CaseResult], tmp_path: Path
 ) -> None:
     pytest.importorskip("matplotlib")
     drawn = []

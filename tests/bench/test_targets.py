@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from toast_lab.bench import cases, targets
-from toast_lab.bench.tables import Found
+from toast_lab.bench.tables import CaseResult
 
-Make = Callable[..., Found]
+Make = Callable[..., CaseResult]
 
 
-def everywhere(found: Make, **ours: Any) -> list[Found]:
+def everywhere(found: Make, **ours: Any) -> list[CaseResult]:
     """All five models on all three machines.
 
     Ours takes 0.5, a rival 0.6; ``ours`` changes T7B on tpu-v3.
@@ -95,7 +95,7 @@ def test_within_one_percent_in_ten_seconds(
     assert targets.close_in_time(rows[1:]).met is None
 
 
-def small(found: Make, hits: int, seeds: int = 20, proof: str = "COMPLETE") -> list[Found]:
+def small(found: Make, hits: int, seeds: int = 20, proof: str = "COMPLETE") -> list[CaseResult]:
     made = []
     for name, *_ in cases.SMALL:
         made.append(found(name, "tpu-v5e", "exhaustive", 0.5, part="goals", status=proof))

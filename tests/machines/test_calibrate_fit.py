@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toast_lab.machines import calibrate_fit as cf
+from toast_lab.machines.calibrate_fit import Point
 from toast_lab.machines.catalogue import MACHINES
 from toast_lab.machines.links import Link
 from toast_lab.machines.machine_model import Machine
-from toast_lab.runtime.calibrate_child import COLLECTIVES, Point
+from toast_lab.runtime.calibrate_child import COLLECTIVES
 
 SIDES = (64, 128, 256, 512, 1024, 2048)
 SIZES = [2.0**k for k in range(10, 29, 3)]

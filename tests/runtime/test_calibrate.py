@@ -9,10 +9,11 @@ import pytest
 
 from toast_lab import isolate
 from toast_lab.errors import InvalidProblem, RunFailed
+from toast_lab.machines.calibrate_fit import Point
 from toast_lab.machines.catalogue import machine
 from toast_lab.machines.machine_model import Machine
 from toast_lab.runtime import calibrate as c
-from toast_lab.runtime.calibrate_child import COLLECTIVES, Hardware, Point
+from toast_lab.runtime.calibrate_child import COLLECTIVES, Hardware
 from toast_lab.runtime.child import Progress
 
 

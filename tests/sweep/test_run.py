@@ -44,14 +44,14 @@ def test_rows_resume_and_table(tmp_path: Path) -> None:
     tasks = tasks_of(SWEEP)
     events: list[Progress] = []
     first = run_sweep(tasks[:3], open_store(tmp_path), on_progress=events.append)
-    assert (first.made, len(first.missing)) == (3, 0)
+    assert (first.n_new, len(first.missing)) == (3, 0)
     assert [e.done for e in events if e.row] == [1, 2, 3]
     before = (tmp_path / "rows.jsonl").read_text()
     second = run_sweep(tasks, open_store(tmp_path))
-    assert second.made == 1
+    assert second.n_new == 1
     assert (tmp_path / "rows.jsonl").read_text().startswith(before)
     third = run_sweep(tasks, open_store(tmp_path))
-    assert third.made == 0
+    assert third.n_new == 0
     assert third.rows == second.rows
     flat = table(third.rows)
     assert [r["method"] for r in flat] == ["mcts", "mcts", "exhaustive", "exhaustive"]
@@ -87,11 +87,11 @@ def test_what_kills_its_worker_is_a_row_and_the_others_are_done(
     assert "worker process died" in worker_died["message"]
     assert (tmp_path / "deaths").read_text() == "xx", "it was tried again once"
     assert fine["status"] == "BUDGET"
-    assert run_sweep(tasks, open_store(tmp_path)).made == 0
+    assert run_sweep(tasks, open_store(tmp_path)).n_new == 0
     monkeypatch.undo()
     bring(monkeypatch, "dies")
     again = run_sweep(tasks[1:], open_store(tmp_path), Workers(retry_crashed=True))
-    assert again.made == 1
+    assert again.n_new == 1
     assert again.rows[0]["status"] == "BUDGET"
 
 

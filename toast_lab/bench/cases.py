@@ -59,19 +59,21 @@ class Cell(NamedTuple):
 CASES = (
     Case(
         "GNS",
-        "gns",
-        {"edges": 65536},
-        {"steps": 2, "nodes": 64, "edges": 256, "latent": 32, "hidden": 16, "features": 8},
-        {"edges": 65536, "steps": 1, "hidden_layers": 1},
-        "2048 nodes, 24 steps and the widths of the paper; 65,536 edges are the upper end of its "
-        "range, and the only "
-        "one at which no device holds the unsharded step (80 GiB and more).",
+        model="gns",
+        sizes={"edges": 65536},
+        quick={"steps": 2, "nodes": 64, "edges": 256, "latent": 32, "hidden": 16, "features": 8},
+        compiled={"edges": 65536, "steps": 1, "hidden_layers": 1},
+        why=(
+            "2048 nodes, 24 steps and the widths of the paper; 65,536 edges are the upper end of "
+            "its range, and the only one at which no device holds the unsharded step (80 GiB and "
+            "more)."
+        ),
     ),
     Case(
         "UNet",
-        "unet",
-        {},
-        {
+        model="unet",
+        sizes={},
+        quick={
             "channels": 32,
             "multipliers": [1, 2],
             "blocks": 1,
@@ -80,15 +82,17 @@ CASES = (
             "batch": 8,
             "image": 16,
         },
-        {"channels": 256, "multipliers": [1], "blocks": 1, "heads": 8, "batch": 64},
-        "the 3.6B parameters of the paper; batch 64 of 64x64 images, 8 a data shard, needs 117 "
-        "GiB unsharded.",
+        compiled={"channels": 256, "multipliers": [1], "blocks": 1, "heads": 8, "batch": 64},
+        why=(
+            "the 3.6B parameters of the paper; batch 64 of 64x64 images, 8 a data shard, needs "
+            "117 GiB unsharded."
+        ),
     ),
     Case(
         "ITX",
-        "itx",
-        {"batch": 128},
-        {
+        model="itx",
+        sizes={"batch": 128},
+        quick={
             "layers": 1,
             "d_model": 32,
             "hidden": 64,
@@ -99,16 +103,18 @@ CASES = (
             "prompt": 16,
             "sequence": 16,
         },
-        {"batch": 128, "layers": 2},
-        "one decoding step, as the paper's sizes with a KV cache of 1024 + 1024 positions; with "
-        "batch 128 the cache "
-        "makes 83 GiB unsharded, with batch 32 an A100 would hold it whole.",
+        compiled={"batch": 128, "layers": 2},
+        why=(
+            "one decoding step, as the paper's sizes with a KV cache of 1024 + 1024 positions; "
+            "with batch 128 the cache makes 83 GiB unsharded, with batch 32 an A100 would hold it"
+            " whole."
+        ),
     ),
     Case(
         "T2B 16k",
-        "t2b",
-        {"sequence": 16384, "batch": 8, "remat": True},
-        {
+        model="t2b",
+        sizes={"sequence": 16384, "batch": 8, "remat": True},
+        quick={
             "layers": 1,
             "d_model": 32,
             "hidden": 64,
@@ -119,18 +125,18 @@ CASES = (
             "sequence": 64,
             "remat": True,
         },
-        {"sequence": 16384, "batch": 8, "remat": True, "layers": 1},
-        "16,384 positions as in the paper, one example a data shard. Layers keep their inputs "
-        "only (the model's own "
-        "remat, not XLA's): without it no plan found fits TPU v3 or P100 (31 to 60 GiB); with it "
-        "plans that cut the "
-        "sequence do.",
+        compiled={"sequence": 16384, "batch": 8, "remat": True, "layers": 1},
+        why=(
+            "16,384 positions as in the paper, one example a data shard. Layers keep their inputs"
+            " only (the model's own remat, not XLA's): without it no plan found fits TPU v3 or "
+            "P100 (31 to 60 GiB); with it plans that cut the sequence do."
+        ),
     ),
     Case(
         "T7B 2k",
-        "t7b",
-        {"sequence": 2048, "batch": 32, "remat": True},
-        {
+        model="t7b",
+        sizes={"sequence": 2048, "batch": 32, "remat": True},
+        quick={
             "layers": 1,
             "d_model": 32,
             "hidden": 64,
@@ -142,10 +148,12 @@ CASES = (
             "sequence": 32,
             "remat": True,
         },
-        {"sequence": 2048, "batch": 32, "remat": True, "layers": 1},
-        "2048 positions as in the paper, 4 examples a data shard; with the model's own remat "
-        "plans fit all three "
-        "machines (9 to 12 GiB), without it and batch 16 none fits TPU v3 or P100 (21 to 33 GiB).",
+        compiled={"sequence": 2048, "batch": 32, "remat": True, "layers": 1},
+        why=(
+            "2048 positions as in the paper, 4 examples a data shard; with the model's own remat "
+            "plans fit all three machines (9 to 12 GiB), without it and batch 16 none fits TPU v3"
+            " or P100 (21 to 33 GiB)."
+        ),
     ),
 )
 
@@ -153,24 +161,24 @@ CASES = (
 #: "seq" together, so every seq shard has 1024 positions.  Batch 8: 4 examples a data shard.
 SCALING = tuple(
     Scale(
-        f"2x{n}x2, {n}k",
-        {"sequence": 1024 * n, "batch": 8, "remat": True},
-        f"data=2,seq={n},model=2",
-        4 * n,
+        f"2x{size}x2, {size}k",
+        {"sequence": 1024 * size, "batch": 8, "remat": True},
+        f"data=2,seq={size},model=2",
+        4 * size,
     )
-    for n in (2, 4, 8, 16, 32)
+    for size in (2, 4, 8, 16, 32)
 )
 SCALING_MACHINE = "tpu-v3"
 
 #: Search time against depth: the training step of T2B as in the benchmarks of the analysis, on 4x4.
 DEPTHS = tuple(
-    Scale(f"{n} layers", {"layers": n, "sequence": 2048, "batch": 16}, "data=4,model=4", n)
-    for n in (18, 36, 72, 144, 288)
+    Scale(f"{size} layers", {"layers": size, "sequence": 2048, "batch": 16}, "data=4,model=4", size)
+    for size in (18, 36, 72, 144, 288)
 )
 #: Search time against devices, in one to four axes.
 DEVICES = tuple(
-    Scale(mesh, {"sequence": 4096, "batch": 256, "remat": True}, mesh, n)
-    for n, mesh in (
+    Scale(mesh, {"sequence": 4096, "batch": 256, "remat": True}, mesh, size)
+    for size, mesh in (
         (4, "a=4"),
         (16, "a=4,b=4"),
         (64, "a=4,b=4,c=4"),
@@ -223,7 +231,7 @@ LONGER = {("automap", "gns"): 3.0, ("automap", "unet"): 3.0}
 
 
 class Choice(NamedTuple):
-    """What of the evaluation is run."""
+    """The part of the evaluation that is run."""
 
     parts: tuple[str, ...] = PARTS
     cases: tuple[Case, ...] = CASES
@@ -245,36 +253,39 @@ class Choice(NamedTuple):
         quick: bool = False,
         compile_seconds: float | None = None,
     ) -> Choice:
-        """What names stand for.
+        """The choice that names stand for; what is not given is all of its kind.
 
         Raises:
             InvalidProblem: listing every unknown part, model, machine and method.
         """
-        known = {c.model: c for c in CASES}
-        wrong = [
-            _unknown("part", p, (*PARTS, COMPILED))
-            for p in parts or ()
-            if p not in (*PARTS, COMPILED)
-        ]
-        wrong += [
-            _unknown("model of the evaluation", m, known) for m in models or () if m not in known
+        by_model = {case.model: case for case in CASES}
+        offenders = [
+            _unknown(kind, name, known)
+            for kind, names, known in (
+                ("part", parts, (*PARTS, COMPILED)),
+                ("model of the evaluation", models, by_model),
+                ("method", methods, METHODS),
+            )
+            for name in names or ()
+            if name not in known
         ]
         for name in machines or ():
             try:
                 find_machine(name)
             except ToastError as error:
-                wrong.append(str(error))
-        wrong += [_unknown("method", m, METHODS) for m in methods or () if m not in METHODS]
-        if wrong:
-            raise InvalidProblem("bench paper:\n" + join_offenders(wrong, 50))
+                offenders.append(str(error))
+        if offenders:
+            raise InvalidProblem("bench paper:\n" + join_offenders(offenders, 50))
+        own_seconds = 2.0 if quick else SECONDS
+        compared = methods or [method for method in METHODS_COMPARED if method in METHODS]
         return cls(
-            tuple(dict.fromkeys(parts or PARTS)),
-            tuple(known[m] for m in dict.fromkeys(models or known)),
-            tuple(dict.fromkeys(machines or MACHINES)),
-            tuple(dict.fromkeys(methods or (m for m in METHODS_COMPARED if m in METHODS))),
-            seconds or (2.0 if quick else SECONDS),
-            quick,
-            compile_seconds=compile_seconds or seconds or (2.0 if quick else SECONDS),
+            parts=tuple(dict.fromkeys(parts or PARTS)),
+            cases=tuple(by_model[model] for model in dict.fromkeys(models or by_model)),
+            machines=tuple(dict.fromkeys(machines or MACHINES)),
+            methods=tuple(dict.fromkeys(compared)),
+            seconds=seconds or own_seconds,
+            quick=quick,
+            compile_seconds=compile_seconds or seconds or own_seconds,
         )
 
     def everything(self) -> Choice:
@@ -306,15 +317,15 @@ class Choice(NamedTuple):
         for case, machine, method in itertools.product(self.cases, self.machines, self.methods):
             scale = Scale(case.name, case.quick if self.quick else case.sizes, MESH, x=0.0)
             seconds = self.seconds * LONGER.get((method, case.model), 1.0)
-            yield self._cell("models", scale, case.model, machine, method, seconds=seconds)
+            yield self._cell("models", scale, case.model, machine, method=method, seconds=seconds)
 
     def _scaling(self) -> Iterator[Cell]:
         for scale, method in itertools.product(self._t2b(SCALING), self.methods):
-            yield self._cell("scaling", scale, "t2b", SCALING_MACHINE, method)
+            yield self._cell("scaling", scale, "t2b", SCALING_MACHINE, method=method)
 
     def _goals(self) -> Iterator[Cell]:
         for scale, method in itertools.product(self._t2b([FOUR_BY_FOUR]), self.methods):
-            yield self._cell("goals", scale, "t2b", FOUR_BY_FOUR_MACHINE, method)
+            yield self._cell("goals", scale, "t2b", FOUR_BY_FOUR_MACHINE, method=method)
         for name, model, sizes, mesh in SMALL:
             small = partial(self._cell, "goals", Scale(name, sizes, mesh, x=0.0), model)
             yield small(SMALL_MACHINE, "exhaustive", seconds=120.0)
@@ -331,7 +342,7 @@ class Choice(NamedTuple):
         # Three times as long, for a search that is to end by itself and not by its budget
         limits = {"seconds": 3 * self.seconds, "options": PAPER_ONLY}
         for scale in self._t2b(scales):
-            yield self._cell(part, scale, "t2b", LARGE_MACHINE, OURS, **limits)
+            yield self._cell(part, scale, "t2b", LARGE_MACHINE, method=OURS, **limits)
 
     def _t2b(self, scales: Sequence[Scale]) -> Iterator[Scale]:
         if not self.quick:
@@ -357,6 +368,6 @@ class Choice(NamedTuple):
         return Cell(part, scale.name, scale.x, task)
 
 
-def _unknown(what: str, name: str, choices: Iterable[str]) -> str:
+def _unknown(kind: str, name: str, choices: Iterable[str]) -> str:
     names = list(choices)
-    return f"no {what} is called {name!r}{did_you_mean(name, names)}; there are: {', '.join(names)}"
+    return f"no {kind} is called {name!r}{did_you_mean(name, names)}; there are: {', '.join(names)}"

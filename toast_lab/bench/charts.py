@@ -75,34 +75,36 @@ def step_time_bars(rows: Rows, path: Path) -> None:
         for i, machine in enumerate(machines):
             for j, name in enumerate(names):
                 ax = axes[i][j]
-                here = {
-                    r["method"]: r for r in rows if r["machine"] == machine and r["case"] == name
+                panel = {
+                    row["method"]: row
+                    for row in rows
+                    if row["machine"] == machine and row["case"] == name
                 }
-                _bars(ax, methods, here)
+                _bars(ax, methods, panel)
                 ax.set_title(f"{name}, {machine}")
                 if j == 0:
                     ax.set_ylabel("step time, ms")
-        _legend(figure, methods, oom=any(r["outcome"] == "OOM" for r in rows))
+        _legend(figure, methods, oom=any(row["outcome"] == "OOM" for row in rows))
         _save(figure, path)
 
 
-def _bars(ax: Any, methods: Sequence[str], here: Mapping[str, Mapping[str, Any]]) -> None:
-    shown = [
-        r["time_s"] * 1e3
-        for r in here.values()
-        if r.get("time_s") is not None and r["outcome"] == "ok"
+def _bars(axes: Any, methods: Sequence[str], panel: Mapping[str, Mapping[str, Any]]) -> None:
+    fitting = [
+        row["time_s"] * 1e3
+        for row in panel.values()
+        if row.get("time_s") is not None and row["outcome"] == "ok"
     ]
-    every = [r["time_s"] * 1e3 for r in here.values() if r.get("time_s") is not None]
+    times = [row["time_s"] * 1e3 for row in panel.values() if row.get("time_s") is not None]
     # A plan that does not fit may be slower by far; its bar is cut off rather than the others made
     # too small to read.
-    top = 1.3 * (max(shown) if shown else max(every, default=1.0))
-    for k, method in enumerate(methods):
-        row = here.get(method)
+    top = 1.3 * (max(fitting) if fitting else max(times, default=1.0))
+    for position, method in enumerate(methods):
+        row = panel.get(method)
         if row is None:
             continue
         if row.get("time_s") is None:
-            ax.text(
-                k,
+            axes.text(
+                position,
                 0.02 * top,
                 str(row["outcome"]).lower(),
                 rotation=90,
@@ -111,33 +113,33 @@ def _bars(ax: Any, methods: Sequence[str], here: Mapping[str, Mapping[str, Any]]
                 fontsize=7,
             )
             continue
-        value, oom = row["time_s"] * 1e3, row["outcome"] == "OOM"
-        hue = HUES.get(method, OTHER_HUE)
-        ax.bar(
-            k,
+        value, exceeds = row["time_s"] * 1e3, row["outcome"] == "OOM"
+        colour = HUES.get(method, OTHER_HUE)
+        axes.bar(
+            position,
             min(value, top),
             0.8,
-            color="white" if oom else hue,
-            edgecolor=hue,
-            hatch="////" if oom else None,
+            color="white" if exceeds else colour,
+            edgecolor=colour,
+            hatch="////" if exceeds else None,
             linewidth=0.9,
         )
-        label = f"OOM {_short(value)}" if oom else _short(value)
-        inside = value > 0.72 * top or oom
-        ax.text(
-            k,
+        label = f"OOM {_short(value)}" if exceeds else _short(value)
+        inside = value > 0.72 * top or exceeds
+        axes.text(
+            position,
             min(value, top) * 0.97 if inside else value + 0.02 * top,
             label,
             rotation=90,
             ha="center",
             va="top" if inside else "bottom",
             fontsize=7,
-            color="black" if oom or not inside else "white",
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6} if oom else None,
+            color="black" if exceeds or not inside else "white",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6} if exceeds else None,
         )
-    ax.set_ylim(0, top)
-    ax.set_xlim(-0.6, len(methods) - 0.4)
-    ax.set_xticks([])
+    axes.set_ylim(0, top)
+    axes.set_xlim(-0.6, len(methods) - 0.4)
+    axes.set_xticks([])
 
 
 def search_time_bars(rows: Rows, path: Path) -> None:
@@ -149,7 +151,7 @@ def search_time_bars(rows: Rows, path: Path) -> None:
     ``rows``: search_times.
     """
     with _figure() as plt:
-        rows = [r for r in rows if r.get("own_best_s") is not None]
+        rows = [row for row in rows if row.get("own_best_s") is not None]
         machines = _kinds(rows, "machine")
         names = _kinds(rows, "case")
         methods = _kinds(rows, "method")
@@ -163,14 +165,18 @@ def search_time_bars(rows: Rows, path: Path) -> None:
         floor = 1e-3
         step = 0.8 / max(len(methods), 1)
         for ax, name in zip(axes[0], names, strict=False):
-            for r in (r for r in rows if r["case"] == name):
-                x = machines.index(r["machine"]) - 0.4 + step * (methods.index(r["method"]) + 0.5)
-                hue = HUES.get(r["method"], OTHER_HUE)
-                ax.bar(x, max(r["own_best_s"], floor), step * 0.9, color=hue)
-                if r.get("close_s") is not None:
+            for row in (row for row in rows if row["case"] == name):
+                position = (
+                    machines.index(row["machine"])
+                    - 0.4
+                    + step * (methods.index(row["method"]) + 0.5)
+                )
+                colour = HUES.get(row["method"], OTHER_HUE)
+                ax.bar(position, max(row["own_best_s"], floor), step * 0.9, color=colour)
+                if row.get("close_s") is not None:
                     ax.plot(
-                        x,
-                        max(r["close_s"], floor),
+                        position,
+                        max(row["close_s"], floor),
                         "o",
                         ms=4.2,
                         mfc="white",
@@ -194,35 +200,39 @@ def scaling_lines(steps: Rows, searches: Rows, path: Path) -> None:
     """
     with _figure() as plt:
         methods = _kinds(steps, "method")
-        names = list(dict.fromkeys((r["devices"], r["case"]) for r in steps))
+        names = list(dict.fromkeys((row["devices"], row["case"]) for row in steps))
         figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 3.4))
-        close = {(r["case"], r["method"]): r["own_best_s"] for r in searches}
-        for k, method in enumerate(methods):
-            mine = sorted((r for r in steps if r["method"] == method), key=lambda r: r["devices"])
-            timed = [r for r in mine if r.get("time_s") is not None]
-            hue, marker = HUES.get(method, OTHER_HUE), MARKERS.get(method, OTHER_MARKER)
-            style = {"color": hue, "lw": 1.4, "zorder": 3 - 0.01 * k}
-            fit = [r["time_s"] * 1e3 if r["outcome"] == "ok" else float("nan") for r in timed]
-            left.plot([r["devices"] for r in timed], fit, marker=marker, ms=5, **style)
-            for r in timed:
-                if r["outcome"] == "OOM":
-                    left.plot(r["devices"], r["time_s"] * 1e3, "x", color=hue, ms=6, mew=1.6)
+        close = {(row["case"], row["method"]): row["own_best_s"] for row in searches}
+        for order, method in enumerate(methods):
+            mine = sorted(
+                (row for row in steps if row["method"] == method), key=lambda row: row["devices"]
+            )
+            timed = [row for row in mine if row.get("time_s") is not None]
+            colour, marker = HUES.get(method, OTHER_HUE), MARKERS.get(method, OTHER_MARKER)
+            style = {"color": colour, "lw": 1.4, "zorder": 3 - 0.01 * order}
+            fitting = [
+                row["time_s"] * 1e3 if row["outcome"] == "ok" else float("nan") for row in timed
+            ]
+            left.plot([row["devices"] for row in timed], fitting, marker=marker, ms=5, **style)
+            for row in timed:
+                if row["outcome"] == "OOM":
+                    left.plot(row["devices"], row["time_s"] * 1e3, "x", color=colour, ms=6, mew=1.6)
                     left.annotate(
                         "OOM",
-                        (r["devices"], r["time_s"] * 1e3),
+                        (row["devices"], row["time_s"] * 1e3),
                         textcoords="offset points",
                         xytext=(4, 4),
                         fontsize=7,
-                        color=hue,
+                        color=colour,
                     )
-            known = [
-                (r["devices"], close[r["case"], method])
-                for r in mine
-                if close.get((r["case"], method))
+            known_points = [
+                (row["devices"], close[row["case"], method])
+                for row in mine
+                if close.get((row["case"], method))
             ]
             right.plot(
-                [x for x, _ in known],
-                [max(y, 1e-3) for _, y in known],
+                [position for position, _ in known_points],
+                [max(seconds, 1e-3) for _, seconds in known_points],
                 marker=marker,
                 ms=5,
                 **style,
@@ -232,15 +242,17 @@ def scaling_lines(steps: Rows, searches: Rows, path: Path) -> None:
             ax.set_yscale("log")
             ax.set_ylabel(title)
             ax.set_xticks(
-                [n for n, _ in names],
-                [f"{n}\n{_mesh_and_length(c)}" for n, c in names],
+                [count for count, _ in names],
+                [f"{count}\n{_mesh_and_length(case)}" for count, case in names],
                 fontsize=7.5,
             )
             ax.minorticks_off()
             ax.set_xlabel("devices, mesh Batch x Seq x Model, positions")
         _plain_log(left)
         _plain_log(right)
-        _legend(figure, methods, markers=True, oom_cross=any(r["outcome"] == "OOM" for r in steps))
+        _legend(
+            figure, methods, markers=True, oom_cross=any(row["outcome"] == "OOM" for row in steps)
+        )
         _save(figure, path)
 
 
@@ -250,22 +262,22 @@ def growth_lines(groups: Mapping[str, Rows], path: Path) -> None:
     Both have the line of a square root.
     """
     with _figure() as plt:
-        groups = {k: v for k, v in groups.items() if v}
+        groups = {name_: group for name_, group in groups.items() if group}
         figure, axes = plt.subplots(
             1, max(len(groups), 1), figsize=(4.6 * max(len(groups), 1), 3.2), squeeze=False
         )
         for ax, (name, rows) in zip(axes[0], groups.items(), strict=False):
-            rows = sorted(rows, key=lambda r: r["x"])
-            xs = [r["x"] for r in rows]
-            total = [r["elapsed_s"] for r in rows]
-            ax.plot(xs, total, "o-", color=HUES["mcts"], ms=4, label="whole search")
-            own = [max(r["own_best_s"] or 1e-3, 1e-3) for r in rows]
-            ax.plot(xs, own, "s--", color=HUES["automap"], ms=4, label="to own best")
-            root = [total[0] * (x / xs[0]) ** 0.5 for x in xs]
-            ax.plot(xs, root, ":", color="#555555", label="square root")
+            rows = sorted(rows, key=lambda row: row["x"])
+            numbers = [row["x"] for row in rows]
+            total = [row["elapsed_s"] for row in rows]
+            ax.plot(numbers, total, "o-", color=HUES["mcts"], ms=4, label="whole search")
+            own_best_s = [max(row["own_best_s"] or 1e-3, 1e-3) for row in rows]
+            ax.plot(numbers, own_best_s, "s--", color=HUES["automap"], ms=4, label="to own best")
+            root = [total[0] * (number / numbers[0]) ** 0.5 for number in numbers]
+            ax.plot(numbers, root, ":", color="#555555", label="square root")
             ax.set_xscale("log", base=2)
             ax.set_yscale("log")
-            ax.set_xticks(xs, [f"{x:g}" for x in xs])
+            ax.set_xticks(numbers, [f"{number:g}" for number in numbers])
             ax.minorticks_off()
             ax.set_xlabel(name)
             ax.set_ylabel("seconds")
@@ -284,30 +296,40 @@ def anytime_lines(rows: Rows, ends: Rows, path: Path) -> None:
     are farther away.  ``ends`` are search_times: how long each search went on.
     """
     with _figure() as plt:
-        names = list(dict.fromkeys((r["case"], r["machine"]) for r in rows))
+        names = list(dict.fromkeys((row["case"], row["machine"]) for row in rows))
         methods = _kinds(rows, "method")
         wide = 3 if len(names) % 3 == 0 else min(5, max(len(names), 1))
         tall = -(-max(len(names), 1) // wide)
         figure, axes = plt.subplots(
             tall, wide, figsize=(3.2 * wide, 1.9 * tall + 0.8), squeeze=False, sharex=True
         )
-        lasted = {(r["case"], r["machine"], r["method"]): r["elapsed_s"] for r in ends}
+        lasted = {(row["case"], row["machine"], row["method"]): row["elapsed_s"] for row in ends}
         for ax, (case, machine) in zip(axes.flat, names, strict=False):
-            here = [r for r in rows if (r["case"], r["machine"]) == (case, machine)]
-            some_fit = any(r["fits"] for r in here)
-            best = min((r["score"] for r in here if r["fits"] or not some_fit), default=1.0)
+            panel = [row for row in rows if (row["case"], row["machine"]) == (case, machine)]
+            some_fit = any(row["fits"] for row in panel)
+            best = min((row["score"] for row in panel if row["fits"] or not some_fit), default=1.0)
             for method in methods:
-                curve = [r for r in here if r["method"] == method and (r["fits"] or not some_fit)]
+                curve = [
+                    row
+                    for row in panel
+                    if row["method"] == method and (row["fits"] or not some_fit)
+                ]
                 if not curve:
                     continue
-                xs = [max(r["elapsed_s"], 1e-3) for r in curve]
-                xs.append(max(lasted.get((case, machine, method), xs[-1]), xs[-1]))
+                seconds = [max(row["elapsed_s"], 1e-3) for row in curve]
+                seconds.append(max(lasted.get((case, machine, method), seconds[-1]), seconds[-1]))
                 # Along the upper edge: farther away
-                ys = [min(r["score"] / best, FARTHEST) for r in curve]
-                ax.step(xs, [*ys, ys[-1]], where="post", color=HUES.get(method, OTHER_HUE), lw=1.4)
+                ratios = [min(row["score"] / best, FARTHEST) for row in curve]
+                ax.step(
+                    seconds,
+                    [*ratios, ratios[-1]],
+                    where="post",
+                    color=HUES.get(method, OTHER_HUE),
+                    lw=1.4,
+                )
                 ax.plot(
-                    xs[-1],
-                    ys[-1],
+                    seconds[-1],
+                    ratios[-1],
                     MARKERS.get(method, OTHER_MARKER),
                     color=HUES.get(method, OTHER_HUE),
                     ms=4,
@@ -317,8 +339,8 @@ def anytime_lines(rows: Rows, ends: Rows, path: Path) -> None:
             ax.set_title(f"{case}, {machine}")
         for ax in list(axes.flat)[len(names) :]:
             ax.set_visible(False)
-        for row in axes:
-            row[0].set_ylabel("score / best")
+        for axes_row in axes:
+            axes_row[0].set_ylabel("score / best")
         for ax in axes[-1]:
             ax.set_xlabel("search time, s")
         _legend(figure, methods, markers=True)
@@ -357,7 +379,7 @@ def pyplot() -> Any:
 
 def _kinds(rows: Iterable[Mapping[str, Any]], key: str) -> list[str]:
     """The different values of a column, in order of first appearance."""
-    return list(dict.fromkeys(str(r[key]) for r in rows))
+    return list(dict.fromkeys(str(row[key]) for row in rows))
 
 
 def _legend(
@@ -373,14 +395,21 @@ def _legend(
     from matplotlib.patches import Patch
 
     handles: list[Any] = []
-    for m in methods:
-        hue = HUES.get(m, OTHER_HUE)
+    for method in methods:
+        colour = HUES.get(method, OTHER_HUE)
         if markers:
             handles.append(
-                Line2D([], [], color=hue, marker=MARKERS.get(m, OTHER_MARKER), ms=5, label=m)
+                Line2D(
+                    [],
+                    [],
+                    color=colour,
+                    marker=MARKERS.get(method, OTHER_MARKER),
+                    ms=5,
+                    label=method,
+                )
             )
         else:
-            handles.append(Patch(color=hue, label=m))
+            handles.append(Patch(color=colour, label=method))
     if oom:
         handles.append(
             Patch(
@@ -401,11 +430,11 @@ def _legend(
     )
 
 
-def _plain_log(ax: Any) -> None:
+def _plain_log(axes: Any) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator
 
-    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def _mesh_and_length(case: str) -> str:
@@ -417,7 +446,7 @@ def _short(milliseconds: float) -> str:
 
 
 def _save(figure: Any, path: Path) -> None:
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
-    lines = [line.rstrip() for line in text.getvalue().splitlines()]
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    lines = [line.rstrip() for line in buffer.getvalue().splitlines()]
     write_whole(path, "\n".join(lines) + "\n", "the chart")

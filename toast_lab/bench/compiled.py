@@ -81,8 +81,8 @@ def _jobs(choice: Choice) -> Iterator[Job]:
                     case.model,
                     sizes,
                     MESH,
-                    machine,
-                    method,
+                    machine=machine,
+                    method=method,
                     seed=choice.seed,
                     seconds=choice.compile_seconds,
                 )
@@ -103,13 +103,13 @@ def run_jobs(
     Raises:
         InvalidProblem: libtpu is missing.
     """
-    for i, job in enumerate(todo):
+    for number, job in enumerate(todo):
         if cancel is not None and cancel():
             break
         if job.digest in store:
             continue
         if on_progress is not None:
-            on_progress(i, len(todo), str(job))
+            on_progress(number, len(todo), str(job))
         row = _row(job, cancel)
         if row is None:
             continue
@@ -124,22 +124,22 @@ def run_jobs(
 def _row(job: Job, cancel: Callable[[], bool] | None) -> dict[str, Any] | None:
     """The job's row, None if it was cancelled."""
     task = job.task
-    found = worker.loaded(task)
-    problem = worker.problem_of(task, found.analysis)
+    ready = worker.loaded(task)
+    problem = worker.problem_of(task, ready.analysis)
     outcome = search_child.search_in_child(
         problem,
         task.method,
         seed=task.seed,
         budget=Budget(task.seconds),
         cancel=cancel,
-        options=worker.expert_options(task.method, found.model),
+        options=worker.expert_options(task.method, ready.model),
     )
     row: dict[str, Any] = {
         "digest": job.digest,
         "case": job.case.name,
         **task.to_json(),
         "topology": job.topology,
-        "program": found.model.program.digest(),
+        "program": ready.model.program.digest(),
         "status": outcome.status,
         **worker.where(),
     }
@@ -155,11 +155,11 @@ def _row(job: Job, cancel: Callable[[], bool] | None) -> dict[str, Any] | None:
         "peak_bytes": cost.peak_bytes,
         "fits": cost.fits,
         "actions": list(outcome.actions),
-        "collectives": _counts((c.kind, 1.0) for c in cost.collectives),
+        "collectives": _counts((collective.kind, 1.0) for collective in cost.collectives),
     }
     try:
-        made = compile_plan(
-            found.model, outcome.plan, job.topology, time_limit_s=COMPILE_LIMIT_S, cancel=cancel
+        compiled = compile_plan(
+            ready.model, outcome.plan, job.topology, time_limit_s=COMPILE_LIMIT_S, cancel=cancel
         )
     except isolate.Cancelled:
         return None
@@ -167,19 +167,19 @@ def _row(job: Job, cancel: Callable[[], bool] | None) -> dict[str, Any] | None:
         if "libtpu" in str(error) and "not installed" in str(error):
             raise
         return {**row, "error": str(error)[:500], "outcome": "no result"}
-    both = diff_compiled(problem, outcome.plan, made).bytes_by_kind() if made.fits else {}
+    both = diff_compiled(problem, outcome.plan, compiled).bytes_by_kind() if compiled.fits else {}
     return {
         **row,
-        "outcome": "ok" if made.fits else "OOM",
-        "compiled_fits": made.fits,
-        "compiled_peak_bytes": made.total_needed_bytes,
-        "compiled_compute_s": made.compute_s,
-        "cycles": made.cycles,
-        "compiled_collectives": made.counts_by_kind() if made.fits else None,
+        "outcome": "ok" if compiled.fits else "OOM",
+        "compiled_fits": compiled.fits,
+        "compiled_peak_bytes": compiled.total_needed_bytes,
+        "compiled_compute_s": compiled.compute_s,
+        "cycles": compiled.cycles,
+        "compiled_collectives": compiled.counts_by_kind() if compiled.fits else None,
         "bytes_by_kind": {kind: list(sides) for kind, sides in both.items()},
-        "compile_s": made.compile_s,
-        "compiler": dict(made.versions),
-        "temporaries_only": made.needed_temporaries_only,
+        "compile_s": compiled.compile_s,
+        "compiler": dict(compiled.versions),
+        "temporaries_only": compiled.needed_temporaries_only,
     }
 
 
@@ -202,8 +202,8 @@ def row_offence(row: Mapping[str, Any]) -> str:
         if not isinstance(row.get(key), str):
             return f"{key} must be a text, it is {row.get(key)!r:.60}"
     for key in _NUMBERS:
-        if row.get(key) is not None and (wrong := checks.number_offence(row[key], 0.0)):
-            return f"{key} {wrong}"
+        if row.get(key) is not None and (offence := checks.number_offence(row[key], 0.0)):
+            return f"{key} {offence}"
     for key in ("sizes", *_OBJECTS):
         if not isinstance(row.get(key), dict if key == "sizes" else dict | None):
             return f"{key} must be an object, it is {row.get(key)!r:.60}"
@@ -211,10 +211,10 @@ def row_offence(row: Mapping[str, Any]) -> str:
 
 
 def _counts(pairs: Any) -> dict[str, float]:
-    found: dict[str, float] = {}
+    counts: dict[str, float] = {}
     for kind, count in pairs:
-        found[kind] = found.get(kind, 0.0) + count
-    return dict(sorted(found.items()))
+        counts[kind] = counts.get(kind, 0.0) + count
+    return dict(sorted(counts.items()))
 
 
 def table(todo: list[Job], store: Store) -> list[dict[str, Any]]:
@@ -223,11 +223,11 @@ def table(todo: list[Job], store: Store) -> list[dict[str, Any]]:
     return [
         {
             **row,
-            "sizes": " ".join(f"{k}={v}" for k, v in row["sizes"].items()),
+            "sizes": " ".join(f"{name}={value}" for name, value in row["sizes"].items()),
             **{
-                k: json.dumps(row[k])
-                for k in ("collectives", "compiled_collectives", "bytes_by_kind")
-                if row.get(k)
+                name: json.dumps(row[name])
+                for name in ("collectives", "compiled_collectives", "bytes_by_kind")
+                if row.get(name)
             },
         }
         for row in rows

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from toast_lab.bench import cases, tables
 from toast_lab.bench.cases import OURS, Choice
-from toast_lab.bench.tables import Found
+from toast_lab.bench.tables import CaseResult
 from toast_lab.bench.targets import Target
 from toast_lab.text import bytes_text
 
@@ -25,7 +25,7 @@ class Content(NamedTuple):
 
     choice: Choice
     command: str
-    found: list[Found]
+    results: list[CaseResult]
     wanted: int  #: searches of the choice; those without a row are missing
     steps: Rows
     searches: Rows
@@ -47,62 +47,56 @@ def page(content: Content, folder: Path, target: Path) -> str:
     if content.compiled_wanted:
         parts.append(_compiled(content, target))
     parts.append(_reading())
-    return "\n\n".join(p for p in parts if p) + "\n"
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def markdown(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A table; columns that start with ">" are numbers, set to the right."""
-    head = "| " + " | ".join(c.lstrip(">") for c in columns) + " |"
-    rule = "|" + "|".join("--:" if c.startswith(">") else "---" for c in columns) + "|"
+    head = "| " + " | ".join(column.lstrip(">") for column in columns) + " |"
+    rule = "|" + "|".join("--:" if column.startswith(">") else "---" for column in columns) + "|"
     return "\n".join(
         [head, rule, *("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows)]
     )
 
 
 def _of(rows: Rows, part: str) -> list[Mapping[str, Any]]:
-    return [r for r in rows if r["part"] == part]
+    return [row for row in rows if row["part"] == part]
 
 
 def _head(content: Content, link: str) -> str:
-    made = [one.row for one in content.found]
-    missing = content.wanted - len(made)
+    rows = [result.row for result in content.results]
+    missing = content.wanted - len(rows)
     lines = ["# The paper's evaluation, rerun", ""]
     lines.append(
-        f"`{content.command}` made this page from {len(made)} searches"
+        f"`{content.command}` made this page from {len(rows)} searches"
         + (
-            f"; {missing} of its {content.wanted} are still missing, the same command goes on "
-            "with them."
+            f"; {missing} of its {content.wanted} are still missing, the same command goes on with "
+            "them."
             if missing
             else "."
         )
         + " Each search ran in a process of its own, one after the other, for at most "
-        f"{content.choice.seconds:g} s "
-        "where a table says nothing else."
+        f"{content.choice.seconds:g} s where a table says nothing else."
     )
     if content.choice.quick:
         lines += [
             "",
-            "**These are small sizes to try the command out (`--quick`). The numbers "
-            "mean nothing.**",
+            "**These are small sizes to try the command out (`--quick`). The numbers mean "
+            "nothing.**",
         ]
-    lines += ["", f"Made on: {'; '.join(_places(made)) or 'nothing yet'}."]
-    codes = {str(r.get("code")) for r in made if r.get("code")}
+    lines += ["", f"Made on: {'; '.join(_places(rows)) or 'nothing yet'}."]
+    codes = {str(row.get("code")) for row in rows if row.get("code")}
     if len(codes) > 1:
         lines.append(
             f"Rows come from {len(codes)} versions of the code ({', '.join(sorted(codes))}): "
-            "remove the rows' file "
-            "to make "
-            "them all with one."
+            "remove the rows' file to make them all with one."
         )
     lines += [
         "",
         "Times and memory of plans are predictions of one cost model, the same for all methods, "
-        "not measurements. "
-        "Search "
-        "times are seconds of the wall clock from the analysed program in a warm process: "
-        "tracing, analysis and "
-        "loading "
-        "compiled kernels are not in them, and are in the tables.",
+        "not measurements. Search times are seconds of the wall clock from the analysed program "
+        "in a warm process: tracing, analysis and loading compiled kernels are not in them, and "
+        "are in the tables.",
         "",
         f"Tables: [step times]({link}step_times.csv), [search times]({link}search_times.csv), "
         f"[scaling]({link}scaling.csv), [anytime curves]({link}anytime.csv), "
@@ -114,10 +108,12 @@ def _head(content: Content, link: str) -> str:
 
 def _places(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     places: dict[str, list[str]] = {}
-    for r in (r for r in rows if r.get("cpu")):
-        versions = ", ".join(f"{k} {v}" for k, v in r.get("versions", {}).items())
-        place = f"{r['cpu']}, {r['cores']} cores, Python {r['python']}, {versions}"
-        places.setdefault(place, []).append(r.get("date", ""))
+    for row in (row for row in rows if row.get("cpu")):
+        versions = ", ".join(
+            f"{package} {version}" for package, version in row.get("versions", {}).items()
+        )
+        place = f"{row['cpu']}, {row['cores']} cores, Python {row['python']}, {versions}"
+        places.setdefault(place, []).append(row.get("date", ""))
     return [
         f"{place}, {min(dates)}" + (f" to {max(dates)}" if min(dates) != max(dates) else "")
         for place, dates in places.items()
@@ -128,7 +124,9 @@ def _targets(targets: Sequence[Target]) -> str:
     lines = [
         "## Targets",
         "",
-        markdown(("target", "found"), [(t.text, f"**{t.verdict}**") for t in targets]),
+        markdown(
+            ("target", "found"), [(target.text, f"**{target.verdict}**") for target in targets]
+        ),
     ]
     for target in targets:
         if target.numbers:
@@ -142,30 +140,32 @@ def _targets(targets: Sequence[Target]) -> str:
 def _sizes(content: Content) -> str:
     rows = []
     for case in content.choice.cases:
-        made = [o for o in content.found if o.part == "models" and o.case == case.name]
-        if made:
-            row = made[0].row
-            sizes = " ".join(f"{k}={v}" for k, v in row["sizes"].items()) or "defaults"
+        results = [
+            result
+            for result in content.results
+            if result.part == "models" and result.case == case.name
+        ]
+        if results:
+            row = results[0].row
+            sizes = (
+                " ".join(f"{name}={value}" for name, value in row["sizes"].items()) or "defaults"
+            )
             peaks = {
-                o.machine: o.row["unsharded_peak_bytes"]
-                for o in made
-                if o.row.get("unsharded_peak_bytes")
+                result.machine: result.row["unsharded_peak_bytes"]
+                for result in results
+                if result.row.get("unsharded_peak_bytes")
             }
-            whole = ", ".join(f"{m} {bytes_text(b)}" for m, b in peaks.items())
-            why = "sizes of --quick" if content.choice.quick else case.why
-            rows.append((case.name, f"`{row['model']} {sizes}`", row.get("ops", ""), whole, why))
+            whole = ", ".join(f"{machine} {bytes_text(size)}" for machine, size in peaks.items())
+            reason = "sizes of --quick" if content.choice.quick else case.why
+            rows.append((case.name, f"`{row['model']} {sizes}`", row.get("ops", ""), whole, reason))
     return "\n".join(
         [
             "## Sizes, and why",
             "",
             "The paper gives neither batch sizes nor meshes. All machines get the mesh "
-            f"{cases.MESH} "
-            "of "
-            f"{tables.devices(cases.MESH)} devices: a TPU v3 slice of 4x4 chips with two cores "
-            "each, "
-            "four hosts of eight "
-            "GPUs. "
-            "Everything is float32, and models are trained with Adam, but ITX, which decodes.",
+            f"{cases.MESH} of {tables.devices(cases.MESH)} devices: a TPU v3 slice of 4x4 chips "
+            "with two cores each, four hosts of eight GPUs. Everything is float32, and models are "
+            "trained with Adam, but ITX, which decodes.",
             "",
             markdown(("model", "sizes", ">ops", "unsharded peak", "why"), rows),
         ]
@@ -173,31 +173,29 @@ def _sizes(content: Content) -> str:
 
 
 def _methods(rows: Rows) -> list[str]:
-    return list(dict.fromkeys(str(r["method"]) for r in rows))
+    return list(dict.fromkeys(str(row["method"]) for row in rows))
 
 
 def _step_times(content: Content, link: str) -> str:
     rows = _of(content.steps, "models")
     methods = _methods(rows)
     lines = []
-    for (case, machine), here in _problems(rows).items():
-        by_method = {r["method"]: r for r in here}
-        fitting = [r["time_s"] for r in here if r["outcome"] == "ok"]
+    for (case, machine), group in _problems(rows).items():
+        by_method = {row["method"]: row for row in group}
+        fitting = [row["time_s"] for row in group if row["outcome"] == "ok"]
         best = min(fitting, default=None)
-        lines.append((case, machine, *(_step(by_method.get(m), best) for m in methods)))
+        lines.append((case, machine, *(_step(by_method.get(method), best) for method in methods)))
     return "\n".join(
         [
             "## Step time (section 5.2)",
             "",
             f"![Step time by model, machine and method]({link}step_times.svg)",
             "",
-            "Predicted milliseconds of one step with the best plan of each method, its memory on a "
-            "device in brackets. "
-            "**Bold**: the best, or within 0.1% of it. OOM: even the best plan exceeds the "
-            "device's "
-            "memory.",
+            "Predicted milliseconds of one step with the best plan of each method, its memory on "
+            "a device in brackets. **Bold**: the best, or within 0.1% of it. OOM: even the best "
+            "plan exceeds the device's memory.",
             "",
-            markdown(("model", "machine", *(f">{m}" for m in methods)), lines),
+            markdown(("model", "machine", *(f">{method}" for method in methods)), lines),
         ]
     )
 
@@ -207,19 +205,19 @@ def _step(row: Mapping[str, Any] | None, best: float | None) -> str:
         return ""
     if row.get("time_s") is None:
         return str(row["outcome"]).lower()
-    text = f"{row['time_s'] * 1e3:,.2f}"
+    cell = f"{row['time_s'] * 1e3:,.2f}"
     size = bytes_text(row["peak_bytes"])
     if row["outcome"] != "ok":
-        return f"OOM ({text}, {size})"
+        return f"OOM ({cell}, {size})"
     if best is not None and row["time_s"] <= best * 1.001:
-        text = f"**{text}**"
-    return f"{text} ({size})" + (" crashed" if row["status"] == "CRASHED" else "")
+        cell = f"**{cell}**"
+    return f"{cell} ({size})" + (" crashed" if row["status"] == "CRASHED" else "")
 
 
 def _problems(rows: Rows) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for r in rows:
-        groups.setdefault((r["case"], r["machine"]), []).append(r)
+    for row in rows:
+        groups.setdefault((row["case"], row["machine"]), []).append(row)
     return groups
 
 
@@ -227,11 +225,11 @@ def _search_times(content: Content, link: str) -> str:
     rows = _of(content.searches, "models")
     methods = _methods(rows)
     lines = []
-    for (case, machine), here in _problems(rows).items():
-        by_method = {r["method"]: r for r in here}
-        lines.append((case, machine, *(_seconds(by_method.get(m)) for m in methods)))
+    for (case, machine), group in _problems(rows).items():
+        by_method = {row["method"]: row for row in group}
+        lines.append((case, machine, *(_seconds(by_method.get(method)) for method in methods)))
     longer = ", ".join(
-        f"{m} on {model} {factor:g} times" for (m, model), factor in cases.LONGER.items()
+        f"{method} on {model} {factor:g} times" for (method, model), factor in cases.LONGER.items()
     )
     return "\n".join(
         [
@@ -240,11 +238,9 @@ def _search_times(content: Content, link: str) -> str:
             f"![Search time by model, machine and method]({link}search_times.svg)",
             "",
             "Seconds to the method's own best plan / to within 1% of the best plan of any method "
-            "(–: "
-            "never) / in all. "
-            f"Longer than the others may run: {longer}.",
+            f"(–: never) / in all. Longer than the others may run: {longer}.",
             "",
-            markdown(("model", "machine", *(f">{m}" for m in methods)), lines),
+            markdown(("model", "machine", *(f">{method}" for method in methods)), lines),
             "",
             f"![Best score so far over search time]({link}anytime.svg)",
         ]
@@ -255,23 +251,23 @@ def _seconds(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return ""
     cells = (row.get("own_best_s"), row.get("close_s"), row.get("elapsed_s"))
-    return " / ".join("–" if c is None else f"{c:.2f}" for c in cells)
+    return " / ".join("–" if seconds is None else f"{seconds:.2f}" for seconds in cells)
 
 
 def _scaling(content: Content, link: str) -> str:
     steps, searches = _of(content.steps, "scaling"), _of(content.searches, "scaling")
     methods = _methods(steps)
     lines = []
-    for (case, _), here in _problems(steps).items():
-        by_method = {r["method"]: r for r in here}
-        timed = {r["method"]: r for r in searches if r["case"] == case}
-        best = min((r["time_s"] for r in here if r["outcome"] == "ok"), default=None)
+    for (case, _), group in _problems(steps).items():
+        by_method = {row["method"]: row for row in group}
+        timed = {row["method"]: row for row in searches if row["case"] == case}
+        best = min((row["time_s"] for row in group if row["outcome"] == "ok"), default=None)
         lines.append(
             (
                 case,
-                here[0]["devices"],
-                *(_step(by_method.get(m), best) for m in methods),
-                *(_seconds(timed.get(m)) for m in methods),
+                group[0]["devices"],
+                *(_step(by_method.get(method), best) for method in methods),
+                *(_seconds(timed.get(method)) for method in methods),
             )
         )
     return "\n".join(
@@ -281,19 +277,16 @@ def _scaling(content: Content, link: str) -> str:
             f"![Step and search time against devices]({link}scaling.svg)",
             "",
             f"T2B on {cases.SCALING_MACHINE}, mesh Batch x Seq x Model, batch 8, the model's own "
-            "remat: positions and "
-            "devices "
-            "of the axis `seq` double together, so every shard has 1024 positions. Step time in ms "
-            "(memory), then search "
-            "time "
-            "in s (own best / within 1% / in all).",
+            "remat: positions and devices of the axis `seq` double together, so every shard has "
+            "1024 positions. Step time in ms (memory), then search time in s (own best / within "
+            "1% / in all).",
             "",
             markdown(
                 (
                     "mesh, positions",
                     ">devices",
-                    *(f">{m}" for m in methods),
-                    *(f">{m}, s" for m in methods),
+                    *(f">{method}" for method in methods),
+                    *(f">{method}, s" for method in methods),
                 ),
                 lines,
             ),
@@ -303,22 +296,22 @@ def _scaling(content: Content, link: str) -> str:
 
 def _growth(content: Content, link: str) -> str:
     lines = []
-    for part, what in (("depth", "layers"), ("devices", "devices")):
-        for one in (o for o in content.found if o.part == part):
-            r = one.row
-            known = r.get("elapsed_s") is not None
+    for part, against in (("depth", "layers"), ("devices", "devices")):
+        for result in (result for result in content.results if result.part == part):
+            row = result.row
+            timed = row.get("elapsed_s") is not None
             lines.append(
                 (
-                    what,
-                    f"{one.x:g}",
-                    r["mesh"],
-                    r.get("ops", ""),
+                    against,
+                    f"{result.x:g}",
+                    row["mesh"],
+                    row.get("ops", ""),
                     *(
-                        (f"{r.get(k) or 0:.2f}" if known else "–")
-                        for k in ("load_s", "analyse_s", "own_best_s", "elapsed_s")
+                        (f"{row.get(column) or 0:.2f}" if timed else "–")
+                        for column in ("load_s", "analyse_s", "own_best_s", "elapsed_s")
                     ),
-                    r.get("evaluations") or "–",
-                    r["status"].lower(),
+                    row.get("evaluations") or "–",
+                    row["status"].lower(),
                 )
             )
     if not lines:
@@ -330,14 +323,10 @@ def _growth(content: Content, link: str) -> str:
             f"![Search time against layers and devices]({link}growth.svg)",
             "",
             f"`{OURS}` on the T2B training step, {cases.LARGE_MACHINE}. Layers: sequence 2048, "
-            "batch "
-            "16. Devices: sequence "
-            "4096, batch 256, the model's own remat. The tree search alone, over colour actions as "
-            "in the paper "
-            "(`refine=0`): refinement and integer programs use whatever time there is. Seconds; "
-            "*load* is tracing and "
-            "reading, *search* the whole search, which ends by itself where the status is "
-            "converged.",
+            "batch 16. Devices: sequence 4096, batch 256, the model's own remat. The tree search "
+            "alone, over colour actions as in the paper (`refine=0`): refinement and integer "
+            "programs use whatever time there is. Seconds; *load* is tracing and reading, "
+            "*search* the whole search, which ends by itself where the status is converged.",
             "",
             markdown(
                 (
@@ -360,17 +349,19 @@ def _growth(content: Content, link: str) -> str:
 
 def _small(content: Content) -> str:
     groups = {
-        k: v
-        for k, v in tables.problems(content.found).items()
-        if k[0] == "goals" and len({o.seed for o in v}) > 1
+        key: results
+        for key, results in tables.problems(content.results).items()
+        if key[0] == "goals" and len({result.seed for result in results}) > 1
     }
     lines = []
     for (_, case, _), group in groups.items():
-        seeds = [o for o in group if o.method == OURS and o.has_plan]
-        proof = next((o for o in group if o.method == "exhaustive" and o.has_plan), None)
+        seeds = [result for result in group if result.method == OURS and result.has_plan]
+        proof = next(
+            (result for result in group if result.method == "exhaustive" and result.has_plan), None
+        )
         if not seeds or proof is None:
             continue
-        scores = [o.row["score"] for o in seeds]
+        scores = [result.row["score"] for result in seeds]
         lines.append(
             (
                 case,
@@ -380,7 +371,7 @@ def _small(content: Content) -> str:
                 len(seeds),
                 f"{min(scores):.6f}",
                 f"{max(scores):.6f}",
-                f"{max(o.row['own_best_s'] for o in seeds):.3f}",
+                f"{max(result.row['own_best_s'] for result in seeds):.3f}",
             )
         )
     if not lines:
@@ -400,33 +391,33 @@ def _small(content: Content) -> str:
 
 def _compiled(content: Content, target: Path) -> str:
     lines = []
-    for r in content.compiled:
-        if r.get("error"):
+    for row in content.compiled:
+        if row.get("error"):
             lines.append(
                 (
-                    r["case"],
-                    r["topology"],
-                    r["method"],
+                    row["case"],
+                    row["topology"],
+                    row["method"],
                     *[""] * 7,
-                    str(r["error"])[:80].replace("|", "/"),
+                    str(row["error"])[:80].replace("|", "/"),
                 )
             )
             continue
-        need = r.get("compiled_peak_bytes")
+        need = row.get("compiled_peak_bytes")
         lines.append(
             (
-                r["case"],
-                r["topology"],
-                r["method"],
-                bytes_text(r["peak_bytes"]) + ("" if r["fits"] else " OOM"),
+                row["case"],
+                row["topology"],
+                row["method"],
+                bytes_text(row["peak_bytes"]) + ("" if row["fits"] else " OOM"),
                 ("–" if need is None else bytes_text(need))
-                + ("" if r["compiled_fits"] else " refused"),
-                f"{r['compute_s'] * 1e3:.2f}",
-                _ms(r.get("compiled_compute_s")),
-                f"{r['comm_s'] * 1e3:.2f}",
-                _kinds(r.get("collectives")),
-                _kinds(r.get("compiled_collectives")),
-                _bytes_both(r.get("bytes_by_kind")),
+                + ("" if row["compiled_fits"] else " refused"),
+                f"{row['compute_s'] * 1e3:.2f}",
+                _ms(row.get("compiled_compute_s")),
+                f"{row['comm_s'] * 1e3:.2f}",
+                _kinds(row.get("collectives")),
+                _kinds(row.get("compiled_collectives")),
+                _bytes_both(row.get("bytes_by_kind")),
             )
         )
     missing = content.compiled_wanted - len(content.compiled)
@@ -435,35 +426,30 @@ def _compiled(content: Content, target: Path) -> str:
         if (target.parent / "accuracy.md").exists()
         else "docs/accuracy.md"
     )
-    sizes = {r["case"]: r["sizes"] for r in content.compiled}
+    sizes = {row["case"]: row["sizes"] for row in content.compiled}
     return "\n".join(
         [
             "## Compiled ahead of time",
             "",
             "The best plan of each method, compiled by libtpu for slices that were not there. "
-            "**These are reduced "
-            "programs**, "
-            "since a compiler takes minutes to hours for whole ones, and each method searched the "
-            "reduced program again: "
-            + ("; ".join(f"{case}: `{text}`" for case, text in sizes.items()) or "none yet")
+            "**These are reduced programs**, since a compiler takes minutes to hours for whole "
+            "ones, and each method searched the reduced program again: "
+            + (
+                "; ".join(f"{case}: `{sizes_text}`" for case, sizes_text in sizes.items())
+                or "none yet"
+            )
             + "."
             + (f" {missing} of {content.compiled_wanted} are still missing." if missing else ""),
             "",
             "Memory of one device; *compiled* compute is the compiler's own estimate in cycles "
-            "over "
-            "the clock of the "
-            "cores (it "
-            "makes none for collectives, gathers and scatters). Collectives are counts by kind (ag "
-            "all_gather, ar "
-            "all_reduce, "
-            "rs reduce_scatter, a2a all_to_all, cp collective_permute); bytes are predicted / "
-            "compiled, all kinds "
-            "together. "
-            f"What compilers do otherwise, and why: {accuracy}.",
+            "over the clock of the cores (it makes none for collectives, gathers and scatters). "
+            "Collectives are counts by kind (ag all_gather, ar all_reduce, rs reduce_scatter, a2a "
+            "all_to_all, cp collective_permute); bytes are predicted / compiled, all kinds "
+            f"together. What compilers do otherwise, and why: {accuracy}.",
             "",
             "Compiled compute over predicted, lowest to highest: "
-            f"{_compute_ratios(content.compiled)}. A model whose "
-            "ratios lie far apart is one whose methods the cost model may rank wrongly.",
+            f"{_compute_ratios(content.compiled)}. A model whose ratios lie far apart is one "
+            "whose methods the cost model may rank wrongly.",
             "",
             markdown(
                 (
@@ -487,12 +473,12 @@ def _compiled(content: Content, target: Path) -> str:
 
 def _compute_ratios(rows: Rows) -> str:
     """Per model the range of compiled compute over predicted."""
-    found: dict[str, list[float]] = {}
-    for r in rows:
-        if r.get("compiled_compute_s") and r.get("compute_s"):
-            found.setdefault(r["case"], []).append(r["compiled_compute_s"] / r["compute_s"])
+    ratios: dict[str, list[float]] = {}
+    for row in rows:
+        if row.get("compiled_compute_s") and row.get("compute_s"):
+            ratios.setdefault(row["case"], []).append(row["compiled_compute_s"] / row["compute_s"])
     return ", ".join(
-        f"{case} {min(some):.2f} to {max(some):.2f}" for case, some in found.items()
+        f"{case} {min(of_case):.2f} to {max(of_case):.2f}" for case, of_case in ratios.items()
     ) or ("none yet")
 
 
@@ -506,15 +492,16 @@ _SHORT = {
 }
 
 
-def _kinds(text: str | None) -> str:
-    counts = json.loads(text) if text else {}
+def _kinds(counts_json: str | None) -> str:
+    counts = json.loads(counts_json) if counts_json else {}
     return (
-        ", ".join(f"{n:g} {_SHORT.get(kind, kind)}" for kind, n in sorted(counts.items())) or "none"
+        ", ".join(f"{count:g} {_SHORT.get(kind, kind)}" for kind, count in sorted(counts.items()))
+        or "none"
     )
 
 
-def _bytes_both(text: str | None) -> str:
-    both = json.loads(text).values() if text else []
+def _bytes_both(bytes_json: str | None) -> str:
+    both = json.loads(bytes_json).values() if bytes_json else []
     return " / ".join(bytes_text(sum(sides[i] for sides in both)) for i in (0, 1)) if both else "–"
 
 
@@ -528,18 +515,10 @@ def _reading() -> str:
             "## How it compares with the paper",
             "",
             "The paper's Alpa and AutoMap are other programs, which propagate and price in their "
-            "own "
-            "ways; here every "
-            "method "
-            "is written anew on one analysis, one cost model and one machine, so that plans and "
-            "search times can be "
-            "compared. "
-            "What the published form of each has that ours lacks stands in its module "
-            "(`toast_lab/search`). The paper's "
-            "step "
+            "own ways; here every method is written anew on one analysis, one cost model and one "
+            "machine, so that plans and search times can be compared. What the published form of "
+            "each has that ours lacks stands in its module (`toast_lab/search`). The paper's step "
             "times are measured on devices and ours are predicted, so they compare among methods "
-            "and "
-            "not with the paper's "
-            "figures.",
+            "and not with the paper's figures.",
         ]
     )

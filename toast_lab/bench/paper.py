@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,7 +47,7 @@ class NotKept(NamedTuple):
 
 
 class Paper(NamedTuple):
-    """What a run left behind."""
+    """The outcome of a run."""
 
     sweep: Sweep
     compiled_missing: int  #: plans that were to be compiled and have no row
@@ -95,39 +96,41 @@ def run_paper(
             on_progress=on_progress,
             cancel=cancel,
         )
-        stores = [(store, sweep.not_kept, sweep.failure)]
+        not_kept = [NotKept(store.path, list(sweep.not_kept), sweep.failure)]
         try:
             if compiling and not sweep.failure and not (cancel is not None and cancel()):
-                stores.append(
-                    (
-                        compiled_store,
-                        *compiled.run_jobs(
-                            jobs, compiled_store, on_progress=on_compile, cancel=cancel
-                        ),
-                    )
+                rows, why = compiled.run_jobs(
+                    jobs, compiled_store, on_progress=on_compile, cancel=cancel
                 )
+                not_kept.append(NotKept(compiled_store.path, rows, why))
         finally:  # whatever stops a compiler, searches that are done are written down
             # Tables and page show every row in the folder, whatever was asked for this time.
-            shown = choice.everything()
-            found = tables.join(shown.cells(), store.rows)
-            judged = targets(found, quick=choice.quick)
-            compiled_rows = compiled.table(compiled.jobs(shown), compiled_store)
+            everything = choice.everything()
+            results = tables.join(everything.cells(), store.rows)
+            judged = targets(results, quick=choice.quick)
+            compiled_rows = compiled.table(compiled.jobs(everything), compiled_store)
             lacking = len(cells) - len(tables.join(cells, store.rows))
             content = Content(
-                shown,
-                command,
-                found,
-                len(found) + lacking,
-                tables.step_times(found),
-                tables.search_times(found),
-                compiled_rows,
-                len(jobs) if compiling or compiled_rows else 0,
-                judged,
+                choice=everything,
+                command=command,
+                results=results,
+                wanted=len(results) + lacking,
+                steps=tables.step_times(results),
+                searches=tables.search_times(results),
+                compiled=compiled_rows,
+                compiled_wanted=len(jobs) if compiling or compiled_rows else 0,
+                targets=judged,
             )
             files, notes, failures = write(content, folder, page_file or folder / "evaluation.md")
-    missing = sum(job.digest not in compiled_store for job in jobs) if compiling else 0
-    not_kept = [NotKept(s.path, list(rows), why) for s, rows, why in stores if rows]
-    return Paper(sweep, missing, judged, files, notes, failures, not_kept)
+    return Paper(
+        sweep=sweep,
+        compiled_missing=sum(job.digest not in compiled_store for job in jobs) if compiling else 0,
+        targets=judged,
+        files=files,
+        notes=notes,
+        failures=failures,
+        not_kept=[lost for lost in not_kept if lost.rows],
+    )
 
 
 def write(
@@ -137,23 +140,26 @@ def write(
 
     Gives the files written, notes on what was left out, and failures: what could not be written.
     """
-    steps, searches, found = content.steps, content.searches, content.found
-    growth = [{**o.row, "part": o.part, "x": o.x} for o in found if o.part in ("depth", "devices")]
-    scaling = [
-        {**s, **{k: t[k] for k in ("own_best_s", "close_s", "elapsed_s", "evaluations")}}
-        for s, t in zip(steps, searches, strict=True)
-        if s["part"] == "scaling"
+    growth = [
+        {**result.row, "part": result.part, "x": result.x}
+        for result in content.results
+        if result.part in ("depth", "devices")
     ]
-    scaling_columns = (*tables.STEP_COLUMNS, "own_best_s", "close_s", "elapsed_s", "evaluations")
-    made = {
-        "step_times.csv": (tables.STEP_COLUMNS, steps),
-        "search_times.csv": (tables.SEARCH_COLUMNS, searches),
-        "scaling.csv": (scaling_columns, scaling),
-        "anytime.csv": (tables.ANYTIME_COLUMNS, tables.anytime(found)),
+    search_columns = ("own_best_s", "close_s", "elapsed_s", "evaluations")
+    scaling = [
+        {**step, **{column: search[column] for column in search_columns}}
+        for step, search in zip(content.steps, content.searches, strict=True)
+        if step["part"] == "scaling"
+    ]
+    tables_by_file = {
+        "step_times.csv": (tables.STEP_COLUMNS, content.steps),
+        "search_times.csv": (tables.SEARCH_COLUMNS, content.searches),
+        "scaling.csv": ((*tables.STEP_COLUMNS, *search_columns), scaling),
+        "anytime.csv": (tables.ANYTIME_COLUMNS, tables.anytime(content.results)),
         "growth.csv": (GROWTH_COLUMNS, growth),
     }
     if content.compiled_wanted:
-        made["compiled.csv"] = (compiled.COLUMNS, content.compiled)
+        tables_by_file["compiled.csv"] = (compiled.COLUMNS, content.compiled)
     files: list[Path] = []
     notes: list[str] = []
     failures: list[str] = []
@@ -164,13 +170,13 @@ def write(
         except NotSaved as error:  # one file that cannot be written says nothing of the others
             failures.append(str(error))
 
-    for name, (columns, rows) in made.items():
-        attempt(lambda name=name, columns=columns, rows=rows: _table(folder / name, columns, rows))  # type: ignore[misc]
+    for name, (columns, rows) in tables_by_file.items():
+        attempt(partial(_table, folder / name, columns, rows))
     try:
-        attempt(lambda: draw(content, folder))
+        attempt(partial(draw, content, folder))
     except InvalidProblem as error:
         notes.append(f"no charts were drawn: {error}")
-    attempt(lambda: _page(content, folder, page_file))
+    attempt(partial(_page, content, folder, page_file))
     return files, notes, failures
 
 
@@ -191,24 +197,27 @@ def draw(content: Content, folder: Path) -> list[Path]:
     charts.pyplot()
     files = []
 
-    def of(rows: object, part: str) -> list:
-        return [r for r in rows if r["part"] == part]  # type: ignore[attr-defined]
+    def of(rows: Iterable[Mapping[str, Any]], part: str) -> list[Mapping[str, Any]]:
+        return [row for row in rows if row["part"] == part]
 
     steps, searches = of(content.steps, "models"), of(content.searches, "models")
     if steps:
         charts.step_time_bars(steps, folder / "step_times.svg")
         charts.search_time_bars(searches, folder / "search_times.svg")
-        curves = of(tables.anytime(content.found), "models")
+        curves = of(tables.anytime(content.results), "models")
         charts.anytime_lines(curves, searches, folder / "anytime.svg")
         files += [folder / name for name in ("step_times.svg", "search_times.svg", "anytime.svg")]
-    if of(content.steps, "scaling"):
-        charts.scaling_lines(
-            of(content.steps, "scaling"), of(content.searches, "scaling"), folder / "scaling.svg"
-        )
+    steps, searches = of(content.steps, "scaling"), of(content.searches, "scaling")
+    if steps:
+        charts.scaling_lines(steps, searches, folder / "scaling.svg")
         files.append(folder / "scaling.svg")
     growth = {
-        what: [{**o.row, "x": o.x} for o in content.found if o.part == part and o.has_plan]
-        for part, what in (("depth", "layers"), ("devices", "devices"))
+        against: [
+            {**result.row, "x": result.x}
+            for result in content.results
+            if result.part == part and result.has_plan
+        ]
+        for part, against in (("depth", "layers"), ("devices", "devices"))
     }
     if any(growth.values()):
         charts.growth_lines(growth, folder / "growth.svg")

@@ -8,6 +8,7 @@ Start reading at ``join``, then ``step_times``.
 from __future__ import annotations
 
 import collections
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from toast_lab.search.search_child import Point
 Row = Mapping[str, Any]
 
 
-class Found(NamedTuple):
+class CaseResult(NamedTuple):
     """One search of the evaluation that has a row."""
 
     part: str
@@ -45,20 +46,28 @@ class Found(NamedTuple):
         return [Point._make([*numbers, ()]) for numbers in self.row["curve"]]
 
 
-def join(cells: Iterable[Cell], rows: Mapping[str, Row]) -> list[Found]:
+def join(cells: Iterable[Cell], rows: Mapping[str, Row]) -> list[CaseResult]:
     """The cells that have a row, with it."""
     return [
-        Found(c.part, c.case, c.x, c.task.machine, c.task.method, c.task.seed, rows[c.task.digest])
-        for c in cells
-        if c.task.digest in rows
+        CaseResult(
+            part=cell.part,
+            case=cell.case,
+            x=cell.x,
+            machine=cell.task.machine,
+            method=cell.task.method,
+            seed=cell.task.seed,
+            row=rows[cell.task.digest],
+        )
+        for cell in cells
+        if cell.task.digest in rows
     ]
 
 
-def problems(found: Iterable[Found]) -> dict[tuple[str, str, str], list[Found]]:
+def problems(results: Iterable[CaseResult]) -> dict[tuple[str, str, str], list[CaseResult]]:
     """Searches of the same problem together, by (part, case, machine), in order."""
-    groups: dict[tuple[str, str, str], list[Found]] = collections.defaultdict(list)
-    for one in found:
-        groups[one.part, one.case, one.machine].append(one)
+    groups: dict[tuple[str, str, str], list[CaseResult]] = collections.defaultdict(list)
+    for result in results:
+        groups[result.part, result.case, result.machine].append(result)
     return dict(groups)
 
 
@@ -85,33 +94,33 @@ STEP_COLUMNS = (
 )
 
 
-def step_times(found: Iterable[Found]) -> list[dict[str, Any]]:
+def step_times(results: Iterable[CaseResult]) -> list[dict[str, Any]]:
     """Step time and memory of the best plan of every search.
 
     ``outcome`` is ok, OOM or the reason for no plan.
     """
     return [
         {
-            **{k: one.row.get(k) for k in STEP_COLUMNS if k in one.row},
-            "part": one.part,
-            "case": one.case,
-            "sizes": _sizes(one.row["sizes"]),
-            "devices": devices(one.row["mesh"]),
-            "outcome": outcome(one),
-            "actions": "  ".join(one.row.get("actions") or ()),
+            **{column: result.row.get(column) for column in STEP_COLUMNS if column in result.row},
+            "part": result.part,
+            "case": result.case,
+            "sizes": _sizes(result.row["sizes"]),
+            "devices": devices(result.row["mesh"]),
+            "outcome": outcome(result),
+            "actions": "  ".join(result.row.get("actions") or ()),
         }
-        for one in found
+        for result in results
     ]
 
 
-def outcome(one: Found) -> str:
+def outcome(result: CaseResult) -> str:
     """Status of a search: "ok", "OOM" or why it has no plan.
 
     "OOM" is a plan that exceeds the device's memory; without a plan it is the search's own status.
     """
-    if not one.has_plan:
-        return str(one.row["status"])
-    return "ok" if one.row["fits"] else "OOM"
+    if not result.has_plan:
+        return str(result.row["status"])
+    return "ok" if result.row["fits"] else "OOM"
 
 
 SEARCH_COLUMNS = (
@@ -133,25 +142,25 @@ SEARCH_COLUMNS = (
 )
 
 
-def search_times(found: Iterable[Found]) -> list[dict[str, Any]]:
+def search_times(results: Iterable[CaseResult]) -> list[dict[str, Any]]:
     """How long every search took.
 
     In all, to its own best, and to within 1% of the best of any (None: never).
     """
-    made = []
-    for group in problems(found).values():
-        best = min((one.rank for one in group if one.has_plan), default=None)
-        for one in group:
-            close = seconds_to(one.points, best) if best else None
-            made.append(
+    rows = []
+    for group in problems(results).values():
+        best = min((result.rank for result in group if result.has_plan), default=None)
+        for result in group:
+            close = seconds_to(result.points, best) if best else None
+            rows.append(
                 {
-                    **{k: one.row.get(k) for k in SEARCH_COLUMNS},
-                    "part": one.part,
-                    "case": one.case,
+                    **{column: result.row.get(column) for column in SEARCH_COLUMNS},
+                    "part": result.part,
+                    "case": result.case,
                     "close_s": close,
                 }
             )
-    return made
+    return rows
 
 
 ANYTIME_COLUMNS = (
@@ -169,29 +178,26 @@ ANYTIME_COLUMNS = (
 )
 
 
-def anytime(found: Iterable[Found]) -> list[dict[str, Any]]:
+def anytime(results: Iterable[CaseResult]) -> list[dict[str, Any]]:
     """The anytime curves: a row at each improvement of each search."""
     return [
         {
-            "part": one.part,
-            "case": one.case,
-            "machine": one.machine,
-            "method": one.method,
-            "seed": one.seed,
-            **{k: v for k, v in p._asdict().items() if k != "actions"},
+            "part": result.part,
+            "case": result.case,
+            "machine": result.machine,
+            "method": result.method,
+            "seed": result.seed,
+            **{name: value for name, value in point._asdict().items() if name != "actions"},
         }
-        for one in found
-        for p in one.points
+        for result in results
+        for point in result.points
     ]
 
 
 def devices(mesh: str) -> int:
     """Number of devices of a mesh as tasks write it."""
-    total = 1
-    for item in mesh.split(","):
-        total *= int(item.partition("=")[2])
-    return total
+    return math.prod(int(axis.partition("=")[2]) for axis in mesh.split(","))
 
 
 def _sizes(sizes: Mapping[str, Any]) -> str:
-    return " ".join(f"{k}={v}" for k, v in sizes.items())
+    return " ".join(f"{name}={value}" for name, value in sizes.items())

@@ -8,12 +8,13 @@ Start reading at ``targets``.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from toast_lab.bench import cases, tables
 from toast_lab.bench.cases import OURS
-from toast_lab.bench.tables import Found
+from toast_lab.bench.tables import CaseResult
 
 TIE = 1e-9  # relative difference of scores that is rounding
 TIMES_SLOWER = 25.0
@@ -36,67 +37,65 @@ class Target(NamedTuple):
         return {True: "met", False: "missed", None: "not measured"}[self.met]
 
 
-def targets(found: Sequence[Found], *, quick: bool = False) -> list[Target]:
+def targets(results: Sequence[CaseResult], *, quick: bool = False) -> list[Target]:
     """All targets.
 
     ``quick`` is for sizes that try the command out: they can neither meet nor miss a target.
     """
-    made = [
-        at_least_as_good(found),
-        slower(found),
-        close_in_time(found),
-        optimum(found),
-        growth(found),
+    judged = [
+        at_least_as_good(results),
+        slower(results),
+        close_in_time(results),
+        optimum(results),
+        growth(results),
     ]
-    return [t._replace(met=None) for t in made] if quick else made
+    return [target._replace(met=None) for target in judged] if quick else judged
 
 
-def at_least_as_good(found: Iterable[Found]) -> Target:
+def at_least_as_good(results: Iterable[CaseResult]) -> Target:
     """Our plan against the best of every rival, problem by problem."""
-    wins, missed, lines = 0, [], []
+    wins, missed, lines = 0, False, []
     names: set[str] = set()
-    wanted = {(c.name, m) for c in cases.CASES for m in cases.MACHINES}
-    for (part, case, machine), group in tables.problems(found).items():
-        if part != "models" or (case, machine) not in wanted:
+    wanted = {(case.name, machine) for case in cases.CASES for machine in cases.MACHINES}
+    for (part, name, machine), group in tables.problems(results).items():
+        if part != "models" or (name, machine) not in wanted:
             continue
-        ours = next((one for one in group if one.method == OURS and one.has_plan), None)
-        rivals = [one for one in group if one.method != OURS and one.has_plan]
+        ours = next((result for result in group if result.method == OURS and result.has_plan), None)
+        rivals = [result for result in group if result.method != OURS and result.has_plan]
         if ours is None or not rivals:
             continue
-        wanted.discard((case, machine))
-        names |= {one.method for one in rivals}
-        best = min(rivals, key=lambda one: one.rank)
+        wanted.discard((name, machine))
+        names |= {result.method for result in rivals}
+        best = min(rivals, key=lambda result: result.rank)
         does_not_fit, score = best.rank
-        if (ours.rank[0], ours.rank[1]) <= (does_not_fit, score * (1 + TIE)):
+        if ours.rank <= (does_not_fit, score * (1 + TIE)):
             wins += 1
-        else:
-            missed.append(case)
-            lines.append(
-                f"{case} on {machine}: {OURS} {_plan(ours)}, {best.method} {_plan(best)} "
-                f"({ours.rank[1] / score - 1:+.2%} in score)"
-            )
-    total = wins + len(missed)
+            continue
+        missed = True
+        lines.append(
+            f"{name} on {machine}: {OURS} {_plan(ours)}, {best.method} {_plan(best)} "
+            f"({ours.rank[1] / score - 1:+.2%} in score)"
+        )
+    total = wins + len(lines)
     if not total:
         return Target(_GOOD, None, ())
-    lines.append(f"rivals: {', '.join(sorted(names)) or 'none'}")
-    left = [f"no rows yet: {', '.join(f'{c} on {m}' for c, m in sorted(wanted))}"] if wanted else []
-    verdict = False if missed else (None if wanted else True)
-    return Target(
-        _GOOD,
-        verdict,
-        (f"{wins} of {total} problems", *lines, *left),
-        _GOOD_MISSED if missed else "",
-    )
+    lines = [f"{wins} of {total} problems", *lines, f"rivals: {', '.join(sorted(names))}"]
+    if wanted:
+        pairs = [f"{name} on {machine}" for name, machine in sorted(wanted)]
+        lines.append(f"no rows yet: {', '.join(pairs)}")
+    if missed:
+        return Target(_GOOD, False, tuple(lines), _GOOD_MISSED)
+    return Target(_GOOD, None if wanted else True, tuple(lines))
 
 
-def slower(found: Iterable[Found]) -> Target:
+def slower(results: Iterable[CaseResult]) -> Target:
     """AutoMap's time to its own best over ours to our own best."""
     text = (
         f"automap needs at least {TIMES_SLOWER:g} times our time to its own best on U-Net and GNS"
     )
     ratios, lines = [], []
-    for (part, case, machine), group in tables.problems(found).items():
-        by_method = {one.method: one for one in group if one.has_plan}
+    for (part, case, machine), group in tables.problems(results).items():
+        by_method = {result.method: result for result in group if result.has_plan}
         if part != "models" or case not in SLOW_MODELS or not {OURS, "automap"} <= set(by_method):
             continue
         ours, theirs = by_method[OURS].row["own_best_s"], by_method["automap"].row["own_best_s"]
@@ -104,16 +103,15 @@ def slower(found: Iterable[Found]) -> Target:
         # Ours goes on to better plans; how soon it had one as good as theirs says more of speed
         # alone.
         target = by_method["automap"].rank
-        equal_s = next(
-            (p.elapsed_s for p in by_method[OURS].points if (not p.fits, p.score) <= target), None
-        )
-        also = (
-            "never"
-            if equal_s is None
-            else f"{equal_s:.2f} s, {theirs / equal_s:.1f} times"
-            if equal_s
-            else "at once"
-        )
+        equals_s = [
+            point.elapsed_s
+            for point in by_method[OURS].points
+            if (not point.fits, point.score) <= target
+        ]
+        also = "never"
+        if equals_s:
+            equal_s = equals_s[0]
+            also = f"{equal_s:.2f} s, {theirs / equal_s:.1f} times" if equal_s else "at once"
         lines.append(
             f"{case} on {machine}: {theirs:.2f} s / {ours:.2f} s = {ratios[-1]:.1f} (as good as "
             f"AutoMap's best: {also})"
@@ -122,76 +120,71 @@ def slower(found: Iterable[Found]) -> Target:
     return Target(text, met, tuple(lines), _SLOWER_MISSED if met is False else "")
 
 
-def close_in_time(found: Iterable[Found]) -> Target:
+def close_in_time(results: Iterable[CaseResult]) -> Target:
     """Seconds to within 1% of the best of any method, on T2B and a 4x4 mesh."""
     name = cases.FOUR_BY_FOUR.name
     text = (
-        f"{name}: within 1% of the best plan any method found in at most {CLOSE_WITHIN_S:g} s "
-        "from analysed program"
+        f"{name}: within 1% of the best plan any method found in at most {CLOSE_WITHIN_S:g} s from "
+        "analysed program"
     )
-    rows = [r for r in tables.search_times(found) if r["case"] == name and r["method"] == OURS]
+    rows = [
+        row for row in tables.search_times(results) if row["case"] == name and row["method"] == OURS
+    ]
     if not rows:
         return Target(text, None, ())
-    close = rows[0]["close_s"]
+    close_s = rows[0]["close_s"]
+    if close_s is None:
+        return Target(text, False, ("never within its budget",))
     # From the analysed program on: reading it and loading kernels is part of it.
-    took = None if close is None else close + (rows[0]["prepare_s"] or 0.0)
-    numbers = (
-        "never within its budget"
-        if took is None
-        else (f"{took:.2f} s, of which {close:.2f} s are the search")
-    )
-    return Target(text, took is not None and took <= CLOSE_WITHIN_S, (numbers,))
+    total_s = close_s + (rows[0]["prepare_s"] or 0.0)
+    numbers = f"{total_s:.2f} s, of which {close_s:.2f} s are the search"
+    return Target(text, total_s <= CLOSE_WITHIN_S, (numbers,))
 
 
-def optimum(found: Iterable[Found]) -> Target:
+def optimum(results: Iterable[CaseResult]) -> Target:
     """Seeds whose plan is the proven optimum."""
     text = "mlp, attention and a 1-layer block: the proven optimum, 20 of 20 seeds"
     lines: list[str] = []
     verdicts: list[bool | None] = []
     names = {name for name, *_ in cases.SMALL}
-    for (_, case, _), group in tables.problems(found).items():
-        proof = next((o for o in group if o.method == "exhaustive" and o.has_plan), None)
-        seeds = [o for o in group if o.method == OURS and o.has_plan]
+    for (_, case, _), group in tables.problems(results).items():
+        with_plan = [result for result in group if result.has_plan]
+        proof = next((result for result in with_plan if result.method == "exhaustive"), None)
+        seeds = [result for result in with_plan if result.method == OURS]
         if case not in names or not seeds:
             continue
         if proof is None or proof.row["status"] != "COMPLETE":
             lines.append(f"{case}: exhaustive search did not come to an end, nothing is proven")
             verdicts.append(None)
             continue
-        hits = sum(o.rank <= (proof.rank[0], proof.rank[1] * (1 + TIE)) for o in seeds)
+        hits = sum(result.rank <= (proof.rank[0], proof.rank[1] * (1 + TIE)) for result in seeds)
         lines.append(f"{case}: {hits} of {len(seeds)} seeds")
         verdicts.append(None if hits == len(seeds) < cases.SEEDS else hits == len(seeds))
-    if False in verdicts:
-        return Target(text, False, tuple(lines))
-    return Target(
-        text, True if len(verdicts) == len(names) and all(verdicts) else None, tuple(lines)
-    )
+    met = True if len(verdicts) == len(names) and all(verdicts) else None
+    return Target(text, False if False in verdicts else met, tuple(lines))
 
 
-def growth(found: Iterable[Found]) -> Target:
+def growth(results: Iterable[CaseResult]) -> Target:
     """Exponent of search time against the number of layers, by least squares of the logarithms."""
     text = "search time grows at most with the square root of the number of layers"
-    points = [
-        (o.x, o.row["elapsed_s"], o.row["status"])
-        for o in found
-        if o.part == "depth" and o.has_plan
-    ]
-    priced = [o.row.get("evaluations") for o in found if o.part == "depth" and o.has_plan]
-    lines = [
-        f"{x:g} layers: {seconds:.2f} s ({status})"
-        + (f", {n} plans, {seconds / n * 1e6:.0f} us each" if n else "")
-        for (x, seconds, status), n in zip(points, priced, strict=True)
-    ]
-    exponent = fitted_exponent([(x, s) for x, s, _ in points])
+    searches = [result for result in results if result.part == "depth" and result.has_plan]
+    lines = []
+    for search in searches:
+        seconds, plans = search.row["elapsed_s"], search.row.get("evaluations")
+        line = f"{search.x:g} layers: {seconds:.2f} s ({search.row['status']})"
+        if plans:
+            line += f", {plans} plans, {seconds / plans * 1e6:.0f} us each"
+        lines.append(line)
+    exponent = fitted_exponent([(search.x, search.row["elapsed_s"]) for search in searches])
     if exponent is None:
         return Target(text, None, tuple(lines))
-    ended = all(status not in ("BUDGET", "CRASHED", "CANCELLED") for _, _, status in points)
+    unfinished = ("BUDGET", "CRASHED", "CANCELLED")
+    ended = all(search.row["status"] not in unfinished for search in searches)
     if not ended:
         lines.append("a search that its budget ended says nothing of growth")
     met = exponent <= GROWTH if ended else None
-    return Target(
-        text, met, (f"exponent {exponent:.2f}", *lines), _GROWTH_MISSED if met is False else ""
-    )
+    reason = _GROWTH_MISSED if met is False else ""
+    return Target(text, met, (f"exponent {exponent:.2f}", *lines), reason)
 
 
 def fitted_exponent(points: Sequence[tuple[float, float]]) -> float | None:
@@ -199,38 +192,30 @@ def fitted_exponent(points: Sequence[tuple[float, float]]) -> float | None:
     logs = [(math.log(x), math.log(y)) for x, y in points if x > 0 and y > 0]
     if len({x for x, _ in logs}) < 2:
         return None
-    mean_x, mean_y = (sum(v) / len(logs) for v in zip(*logs, strict=True))
-    return sum((x - mean_x) * (y - mean_y) for x, y in logs) / sum(
-        (x - mean_x) ** 2 for x, _ in logs
-    )
+    return statistics.linear_regression(*zip(*logs, strict=True)).slope
 
 
 _GOOD = "our plan at least as good as every rival's on all five models x three machines"
 
 
 _GOOD_MISSED = (
-    "where a rival is ahead, both are in good local optima that single changes do not connect: "
-    "in GNS and T2B whole "
-    "chains of ops would have to change together, which integer programs over all axes find if "
-    "their time suffices. "
-    "For U-Net these programs are too large for the budget, and the best plan is one of colour "
-    "actions, of which beam "
-    "search tries a few more"
+    "where a rival is ahead, both are in good local optima that single changes do not connect: in "
+    "GNS and T2B whole chains of ops would have to change together, which integer programs over "
+    "all axes find if their time suffices. For U-Net these programs are too large for the budget, "
+    "and the best plan is one of colour actions, of which beam search tries a few more"
 )
 _GROWTH_MISSED = (
     "the number of plans priced hardly grows with depth, but peak memory is a pass over all ops "
-    "for each of them, "
-    "which begins to dominate: repeated layers are folded for time only"
+    "for each of them, which begins to dominate: repeated layers are folded for time only"
 )
 _SLOWER_MISSED = (
-    "the rival here propagates in memory, 0.1 to 0.8 ms an action, where the paper's goes "
-    "through a compiler's passes; "
-    "and our search goes on to better plans until its budget ends, so that its time to its own "
-    "best is most of the "
-    "budget. The time until it was as good as AutoMap's best stands beside it"
+    "the rival here propagates in memory, 0.1 to 0.8 ms an action, where the paper's goes through "
+    "a compiler's passes; and our search goes on to better plans until its budget ends, so that "
+    "its time to its own best is most of the budget. The time until it was as good as AutoMap's "
+    "best stands beside it"
 )
 
 
-def _plan(one: Found) -> str:
-    fits = "" if one.row["fits"] else ", does not fit"
-    return f"{one.row['time_s'] * 1e3:.2f} ms{fits}"
+def _plan(result: CaseResult) -> str:
+    fits = "" if result.row["fits"] else ", does not fit"
+    return f"{result.row['time_s'] * 1e3:.2f} ms{fits}"

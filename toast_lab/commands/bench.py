@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"note: {note}", file=sys.stderr)
     report = {
         "searches": len(evaluation.sweep.rows),
-        "made": evaluation.sweep.made,
+        "made": evaluation.sweep.n_new,
         "missing": len(evaluation.sweep.missing) + evaluation.compiled_missing,
         "targets": [
             {**target._asdict(), "verdict": target.verdict} for target in evaluation.targets

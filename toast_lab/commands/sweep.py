@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
         keep_rows(args, store.path, swept.not_kept, swept.failure)
     report = {
         "table": path if written else None,
-        "made": swept.made,
+        "made": swept.n_new,
         "missing": len(swept.missing),
         "rows": rows,
     }

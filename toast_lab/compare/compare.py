@@ -91,15 +91,21 @@ def compare(
     if turns.inputs is not None:
         turns = dataclasses.replace(turns, inputs=made_up.check(model.program, turns.inputs))
     traced = _gradients(model, list(named.values()), turns)
-    entries = _entries(model, named, chosen, traced, turns)
+    entries = _entries(model, named, chosen, traced=traced, turns=turns)
     on_accelerators = next(iter(chosen.values())).platform != "cpu"
-    settings = _settings(turns, traced, len(entries), on_accelerators, together)
-    joint_clock = distributed.JointClock if together else measure.Clock
-    clock = joint_clock(turns.time_limit_s, on_event, cancel)
+    settings = _settings(
+        turns,
+        plan_time_limit_s=turns.plan_time_limit_s or turns.time_limit_s / len(entries),
+        gradients=traced.reference is not None,
+        on_accelerators=on_accelerators,
+        together=together,
+    )
+    clock_class = distributed.JointClock if together else measure.Clock
+    clock = clock_class(turns.time_limit_s, on_event, cancel)
 
     def host(request: Request) -> measure.Host:
         if together:
-            return distributed.Here(request, clock)
+            return distributed.OwnProcess(request, clock)
         return measure.Children(request, 1 if request.is_reference else turns.processes, clock)
 
     with tempfile.TemporaryDirectory(prefix="toast-compare-") as folder:
@@ -207,8 +213,9 @@ def _divided(repeats: int, rounds: int) -> tuple[int, ...]:
 
 def _settings(
     turns: Turns,
-    traced: gradients.Gradients,
-    n_entries: int,
+    *,
+    plan_time_limit_s: float,
+    gradients: bool,
     on_accelerators: bool,
     together: bool,
 ) -> Settings:
@@ -219,10 +226,10 @@ def _settings(
         steps=_divided(turns.repeats, rounds),
         warmup=max(turns.warmup, 1),
         apart=apart,
-        gradients=traced.reference is not None,
+        gradients=gradients,
         seed=turns.seed,
         non_negative=False if normal_inputs else None,
-        plan_time_limit_s=turns.plan_time_limit_s or turns.time_limit_s / n_entries,
+        plan_time_limit_s=plan_time_limit_s,
     )
 
 

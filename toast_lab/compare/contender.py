@@ -183,12 +183,12 @@ def shards_error(result: Any, expected: np.ndarray) -> float:
     finite = np.isfinite(whole)
     worst = 0.0
     for shard in result.addressable_shards:
-        part, finite_here = np.asarray(shard.data).astype(wide), finite[shard.index]
-        if not np.array_equal(np.isfinite(part), finite_here):
+        part, finite_part = np.asarray(shard.data).astype(wide), finite[shard.index]
+        if not np.array_equal(np.isfinite(part), finite_part):
             return float("inf")
-        if finite_here.any():
+        if finite_part.any():
             worst = max(
-                worst, float(np.max(np.abs(part[finite_here] - whole[shard.index][finite_here])))
+                worst, float(np.max(np.abs(part[finite_part] - whole[shard.index][finite_part])))
             )
     if not finite.any():
         return float("nan")
@@ -204,8 +204,8 @@ def serve(request: Request) -> None:
     # Not left after ``finish``: were the coordinator gone first, JAX would abort the other
     # processes of the mesh.
     while (command := isolate.next_command()) is not None:
-        name, args = command
-        isolate.report(getattr(contender, name)(*args))
+        name, arguments = command
+        isolate.report(getattr(contender, name)(**arguments))
 
 
 def _devices(request: Request) -> list[Any]:

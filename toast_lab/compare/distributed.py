@@ -53,10 +53,10 @@ def connect() -> None:
         jax.distributed.initialize(**given)
     except (ValueError, RuntimeError) as error:
         raise InvalidProblem(
-            f'devices="distributed": {str(error).splitlines()[0]} Start one process for each '
-            "host or device with srun "
-            f"or mpirun, or set {_COORDINATOR} (host:port), {_COUNT} and {_INDEX}; connect "
-            "before anything else uses JAX. For processes of this machine alone use processes=N."
+            f'devices="distributed": {str(error).splitlines()[0]} Start one process for each host '
+            f"or device with srun or mpirun, or set {_COORDINATOR} (host:port), {_COUNT} and "
+            f"{_INDEX}; connect before anything else uses JAX. For processes of this machine alone "
+            "use processes=N."
         ) from None
 
 
@@ -79,8 +79,7 @@ def attached(count: int) -> list[Any]:
     if idle:
         raise InvalidProblem(
             f"a mesh of {count} devices leaves processes {', '.join(map(str, idle))} without any "
-            f"({len(devices)} devices "
-            "in all): start as many processes as the mesh needs"
+            f"({len(devices)} devices in all): start as many processes as the mesh needs"
         )
     return list(devices[:count])
 
@@ -93,17 +92,17 @@ class JointClock(Clock):
 
     def check(self) -> None:
         """Raises Cancelled or TimedOut, in all processes."""
-        error_here: Exception | None = None
+        own_error: Exception | None = None
         try:
             super().check()
         except ToastError as error:
-            error_here = error
-        errors: list[Exception] = [one for one in exchange(error_here) if one is not None]
+            own_error = error
+        errors: list[Exception] = [one for one in exchange(own_error) if one is not None]
         if errors:
             raise errors[0]
 
 
-class Here:
+class OwnProcess:
     """A contender in this process, in step with those of the other processes."""
 
     def __init__(self, request: Request, clock: Clock) -> None:
@@ -116,11 +115,11 @@ class Here:
             jax.local_devices()[:1] if request.is_reference else attached(request.devices.count),
         )
 
-    def ask(self, command: str, *args: Any, time_limit_s: float) -> list[Any]:
-        """Do it, and tell the others how it went.  A call that hangs cannot be stopped here."""
+    def ask(self, command: str, time_limit_s: float, **arguments: Any) -> list[Any]:
+        """Do it, and tell the others how it went.  A call that hangs cannot be stopped."""
         failure, answer = "", None
         try:
-            answer = getattr(self.contender, command)(*args)
+            answer = getattr(self.contender, command)(**arguments)
         except Exception as error:
             failure = f"{type(error).__name__}: {str(error)[:1500]}"
         answers = exchange((failure, answer))

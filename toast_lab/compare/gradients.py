@@ -47,7 +47,15 @@ class Gradients(NamedTuple):
 
 def none(why: str, n_plans: int) -> Gradients:
     """No gradients."""
-    return Gradients((), (), "", None, (None,) * n_plans, ("",) * n_plans, why)
+    return Gradients(
+        names=(),
+        shapes=(),
+        loss="",
+        reference=None,
+        planned=(None,) * n_plans,
+        notes=("",) * n_plans,
+        why_not=why,
+    )
 
 
 def prepare(
@@ -97,8 +105,8 @@ def _includes_update(program: Program) -> str:
         left.remove(kind)
     if arrays and (scalars or program.donated[: program.n_arguments].any()):
         return (
-            "the outputs include the update (or the gradients): each is like an argument, and "
-            "was compared as such"
+            "the outputs include the update (or the gradients): each is like an argument, and was "
+            "compared as such"
         )
     return ""
 
@@ -160,7 +168,14 @@ def _trace(function: Function, program: Program, plans: Sequence[ShardingPlan]) 
         except Exception as error:
             planned.append(None)
             notes.append(f"no gradient through plan.jit: {_short(error)}")
-    return Gradients(names, shapes, loss_name, reference, tuple(planned), tuple(notes))
+    return Gradients(
+        names=names,
+        shapes=shapes,
+        loss=loss_name,
+        reference=reference,
+        planned=tuple(planned),
+        notes=tuple(notes),
+    )
 
 
 class _Step:

@@ -132,11 +132,11 @@ def _local(module: Any, donated: Sequence[bool], platform: str, *, divided: bool
     module.operation.verify()
     types = main.type
     return LocalProgram(
-        str(module.operation),
-        tuple(removed),
-        tuple(map(_shape, types.inputs)),
-        tuple(map(_shape, types.results)),
-        float(sum(_product_flops(op) for op in _every(module))),
+        text=str(module.operation),
+        removed=tuple(removed),
+        argument_shapes=tuple(map(_shape, types.inputs)),
+        result_shapes=tuple(map(_shape, types.results)),
+        product_flops=float(sum(_product_flops(op) for op in _every(module))),
     )
 
 
@@ -167,8 +167,8 @@ def _refusal(op: Any, platform: str) -> str:
             )
     if kind in COLLECTIVES and len(op.operands) != len(op.results):
         return (
-            f"{kind} with {len(op.operands)} operands and {len(op.results)} results: it has "
-            "no stand-in"
+            f"{kind} with {len(op.operands)} operands and {len(op.results)} results: it has no "
+            "stand-in"
         )
     return ""
 

@@ -54,7 +54,7 @@ class Settings(NamedTuple):
 class Host(Protocol):
     """Where a contender lives."""
 
-    def ask(self, command: str, *args: Any, time_limit_s: float) -> list[Any]:
+    def ask(self, command: str, time_limit_s: float, **arguments: Any) -> list[Any]:
         """Its answers, one from each process."""
 
     def stop(self) -> None:
@@ -130,13 +130,13 @@ class Children:
                 isolate.Worker(SERVE, request, env=dev.environment(devices), what=name)
             )
 
-    def ask(self, command: str, *args: Any, time_limit_s: float) -> list[Any]:
+    def ask(self, command: str, time_limit_s: float, **arguments: Any) -> list[Any]:
         """Tell all processes, and wait for all; the first that fails decides."""
         limit = time.monotonic() + time_limit_s
         answers: list[Any] = [None] * len(self.workers)
         waiting = set(range(len(self.workers)))
         for worker in self.workers:
-            worker.command((command, args))
+            worker.command((command, arguments))
         while waiting:
             for index in sorted(waiting):
                 for _, message in self.workers[index].arrived(0.1 if len(waiting) == 1 else 0.02):
@@ -174,7 +174,7 @@ def measure(
 
     Nothing is raised for what happens to an entry: its status and message say it.
     """
-    run = _Run(entries, settings, clock, folder, open_host)
+    run = _Run(entries, settings, clock, folder=folder, open_host=open_host)
     try:
         run.all()
     except (isolate.Cancelled, TimedOut) as error:
@@ -262,12 +262,12 @@ class _Run:
             entry.status, entry.message = status_of(error), str(error)
             self.close(entry)
 
-    def ask(self, entry: Entry, command: str, *args: Any) -> list[Any]:
+    def ask(self, entry: Entry, command: str, **arguments: Any) -> list[Any]:
         assert entry.host is not None
         started = time.monotonic()
         try:
             left = self.settings.plan_time_limit_s - entry.spent_s
-            return entry.host.ask(command, *args, time_limit_s=left)
+            return entry.host.ask(command, left, **arguments)
         finally:
             entry.spent_s += time.monotonic() - started
 
@@ -281,9 +281,7 @@ class _Run:
             self.begin_reference(entry)
             return
         expected = self.results if entry.errors is None and os.path.exists(self.results) else None
-        starts: list[Started] = self.ask(
-            entry, "start", bool(self.non_negative), self.settings.warmup, expected, None
-        )
+        starts = self.start(entry, expected=expected)
         if expected is not None:
             entry.errors = worst([start.errors or {} for start in starts])
 
@@ -293,21 +291,30 @@ class _Run:
         Usable are those for which its results are finite.
         """
         keep = None if os.path.exists(self.results) else self.results
-        warmup = self.settings.warmup
-        starts: list[Started] = self.ask(
-            entry, "start", bool(self.non_negative), warmup, None, keep
-        )
+        starts = self.start(entry, keep=keep)
         if self.non_negative is None:
             self.non_negative = not all(start.finite for start in starts)
             if self.non_negative:
-                starts = self.ask(entry, "start", True, warmup, None, keep)
+                starts = self.start(entry, keep=keep)
         entry.finite = all(start.finite for start in starts)
+
+    def start(
+        self, entry: Entry, *, expected: str | None = None, keep: str | None = None
+    ) -> list[Started]:
+        return self.ask(
+            entry,
+            "start",
+            non_negative=bool(self.non_negative),
+            warmup=self.settings.warmup,
+            expected=expected,
+            keep=keep,
+        )
 
     def batch(self, entry: Entry, number: int) -> None:
         self.clock.say(
             f"running {entry.request.name}, round {number + 1}/{len(self.settings.steps)}"
         )
-        times: list[tuple[float, ...]] = self.ask(entry, "batch", self.settings.steps[number])
+        times: list[tuple[float, ...]] = self.ask(entry, "batch", steps=self.settings.steps[number])
         # With several processes a step takes as long as in the slowest.
         entry.batches_s.append(tuple(max(step) for step in zip(*times, strict=True)))
 
@@ -322,9 +329,11 @@ class _Run:
         if not reference and not os.path.exists(self.gradients):
             entry.gradient_failure = "the gradient of the unsharded program could not be run"
             return
-        files = (None, self.gradients) if reference else (self.gradients, None)
+        files = {"expected": self.gradients, "keep": None}
+        if reference:
+            files = {"expected": None, "keep": self.gradients}
         try:
-            answers: list[Certified] = self.ask(entry, "certify", *files)
+            answers: list[Certified] = self.ask(entry, "certify", **files)
         except isolate.Cancelled:
             raise
         except Exception as error:  # its times stand, whatever became of its gradient

@@ -119,9 +119,9 @@ class Replay:
         ]
         if self.divided_otherwise:
             lines.append(
-                f"XLA leaves {self.product_flops:.4g} FLOPs of matrix products to the device, "
-                "the plan and its price "
-                f"{self.planned_product_flops:.4g}: it divides some of them otherwise"
+                f"XLA leaves {self.product_flops:.4g} FLOPs of matrix products to the device, the "
+                f"plan and its price {self.planned_product_flops:.4g}: it divides some of them "
+                "otherwise"
             )
         if not self.finite:
             lines.append(
@@ -178,13 +178,13 @@ def replay(
     chosen = dev.find(device, 1, **limits)
     if on_event is not None:
         on_event(Progress("dividing", 0.0))
-    local = _divided(model, plan.mesh.n_devices, annotated, chosen.platform, limits)
+    local = _divided(model, plan.mesh.n_devices, annotated, platform=chosen.platform, limits=limits)
     measured: _Measured = isolate.run_in_child(
         "toast_lab.compare.replay:_measure",
         model.program,
         local,
         chosen,
-        timing,
+        timing=timing,
         env=dev.environment(chosen),
         on_event=on_event,
         what=f"replaying {model.name} on {chosen}",

@@ -124,8 +124,8 @@ class Store:
         if version > VERSION:
             raise StoreError(
                 f"{self.path} was written by a newer TOAST Lab (version {version} of its columns, "
-                "this one knows "
-                f"{VERSION}): upgrade, or give another file with --store or TOAST_LAB_RUNS"
+                f"this one knows {VERSION}): upgrade, or give another file with --store or "
+                "TOAST_LAB_RUNS"
             )
         if tables or read_only:
             return
@@ -165,11 +165,10 @@ class Store:
             text = str(error)
             if "not a database" in text or "malformed" in text or "corrupt" in text:
                 raise StoreError(
-                    f"{self.path} cannot be read: {text}. Nothing was changed. Move the file "
-                    "away to start a new one "
-                    f'("mv {self.path} {self.path}.bad"), or try to rescue it with "sqlite3 '
-                    f'{self.path} .recover"; '
-                    "--store and TOAST_LAB_RUNS name another file"
+                    f"{self.path} cannot be read: {text}. Nothing was changed. Move the file away "
+                    f'to start a new one ("mv {self.path} {self.path}.bad"), or try to rescue it '
+                    f'with "sqlite3 {self.path} .recover"; --store and TOAST_LAB_RUNS name another '
+                    "file"
                 ) from None
             raise StoreError(f"cannot {doing} {self.path}: {text}{_advice(text)}") from None
         except OSError as error:
@@ -233,8 +232,7 @@ class Store:
         if wrong := _offence(row):
             raise StoreError(
                 f"{self.path}: row {number} is damaged: {wrong}. The others can be read; to take "
-                "it out: "
-                f'sqlite3 {self.path} "DELETE FROM runs WHERE id = {int(number)}"'
+                f'it out: sqlite3 {self.path} "DELETE FROM runs WHERE id = {int(number)}"'
             )
         return {
             name: json.loads(value) if name in _JSON and value is not None else value

@@ -22,7 +22,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import isotonic_regression, least_squares
@@ -36,21 +36,18 @@ from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.step_kinds import STEP_KINDS
 
 
-class Measured(Protocol):
-    """A measured point, as ``runtime/calibrate_child.Point`` has it."""
+class Point(NamedTuple):
+    """One measurement; times are medians of repeats."""
 
-    @property
-    def what(self) -> str: ...  # noqa: D102
-    @property
-    def dtype(self) -> str: ...  # noqa: D102
-    @property
-    def devices(self) -> int: ...  # noqa: D102
-    @property
-    def size_bytes(self) -> float: ...  # noqa: D102
-    @property
-    def flops(self) -> float: ...  # noqa: D102
-    @property
-    def time_s(self) -> float: ...  # noqa: D102
+    what: str  #: "dot", "memory", "overhead", "overlap" or a collective
+    dtype: str
+    #: that took part; of a collective, in each of the groups that worked side by side
+    devices: int
+    #: dot: operands and result; memory: read and written; collective: its larger side, on one
+    #: device
+    size_bytes: float
+    flops: float
+    time_s: float  #: one round; of "overlap" the share hidden instead, 0 to 1
 
 
 class Residual(NamedTuple):
@@ -76,6 +73,8 @@ def nearest(platform: str, kind: str) -> Machine:
 
     It stands in for what could not be measured.
     """
+    if platform == "cpu":
+        return MACHINES["cpu"]
     by_word = {
         "v6": "tpu-v6e",
         "v5p": "tpu-v5p",
@@ -86,16 +85,13 @@ def nearest(platform: str, kind: str) -> Machine:
         "h200": "h100",
         "p100": "p100",
     }
-    fallback = {"cpu": "cpu", "tpu": "tpu-v5e"}.get(platform, "a100")
-    if platform == "cpu":
-        return MACHINES["cpu"]
-    return MACHINES[
-        next((name for word, name in by_word.items() if word in kind.lower()), fallback)
-    ]
+    fallback = "tpu-v5e" if platform == "tpu" else "a100"
+    names = [name for word, name in by_word.items() if word in kind.lower()]
+    return MACHINES[next(iter(names), fallback)]
 
 
 def fit(
-    points: Iterable[Measured],
+    points: Iterable[Point],
     name: str,
     base: Machine,
     memory_bytes: float,
@@ -110,36 +106,30 @@ def fit(
         memory_bytes: of one device, 0 if unknown.
         provenance: what the measurement was made on.
     """
-    by_kind: dict[str, list[Measured]] = {}
+    by_kind: dict[str, list[Point]] = {}
     for point in points:
         if math.isfinite(point.time_s) and (point.time_s > 0 or point.what == "overlap"):
             by_kind.setdefault(point.what, []).append(point)
-    residuals: list[Residual] = []
     missing: list[str] = []
-    dots: dict[str, list[Measured]] = {}
+    dots: dict[str, list[Point]] = {}
     for point in by_kind.get("dot", []):
         dots.setdefault(point.dtype, []).append(point)
     flops = {dtype: peak_flops(group) for dtype, group in dots.items()}
     if "f32" not in flops:
         missing.append("flops.f32")
         flops["f32"] = base.flops["f32"]
-    if by_kind.get("memory"):
+    if "memory" in by_kind:
         memory_rate = memory_bytes_per_s(by_kind["memory"])
     else:
         missing.append("memory_bytes_per_s")
         memory_rate = base.memory_bytes_per_s
-    overhead_s = (
-        statistics.median(point.time_s for point in by_kind["overhead"])
-        if "overhead" in by_kind
-        else base.op_overhead_s
-    )
-    missing += [] if "overhead" in by_kind else ["op_overhead_s"]
-    overlap = (
-        statistics.median(point.time_s for point in by_kind["overlap"])
-        if "overlap" in by_kind
-        else base.overlap
-    )
-    missing += [] if "overlap" in by_kind else ["overlap"]
+    medians = {"overhead": base.op_overhead_s, "overlap": base.overlap}
+    for kind, key in (("overhead", "op_overhead_s"), ("overlap", "overlap")):
+        if kind in by_kind:
+            medians[kind] = statistics.median(point.time_s for point in by_kind[kind])
+        else:
+            missing.append(key)
+    overhead_s = medians["overhead"]
     comm = monotone([point for kind in STEP_KINDS for point in by_kind.get(kind, [])])
     if comm:
         links: tuple[Link, ...] = (fit_link(comm),)
@@ -157,55 +147,52 @@ def fit(
         memory_bytes_per_s=memory_rate,
         links=links,
         op_overhead_s=overhead_s,
-        overlap=overlap,
+        overlap=medians["overlap"],
         sources=sources,
         provenance=dict(provenance),
         tile=base.tile,
         compiler=base.compiler,
     )
+    fitted: dict[str, list[tuple[Point, float]]] = {}
     for dtype, group in dots.items():
-        pairs = [
+        fitted[f"dot {dtype}"] = [
             (point, max(point.flops / flops[dtype], point.size_bytes / memory_rate) + overhead_s)
             for point in group
         ]
-        residuals.append(_residual(f"dot {dtype}", pairs))
-    if by_kind.get("memory"):
-        residuals.append(
-            _residual(
-                "memory",
-                [
-                    (point, point.size_bytes / memory_rate + overhead_s)
-                    for point in by_kind["memory"]
-                ],
-            )
-        )
-    if comm:
-        groups = sorted({(point.what, point.devices) for point in comm})
-        for kind, devices in groups:
-            group = [point for point in comm if (point.what, point.devices) == (kind, devices)]
-            residuals.append(
-                _residual(
-                    f"{kind} over {devices}",
-                    [(point, collective_of(machine, point)) for point in group],
-                )
-            )
+    if "memory" in by_kind:
+        fitted["memory"] = [
+            (point, point.size_bytes / memory_rate + overhead_s) for point in by_kind["memory"]
+        ]
+    for (kind, devices), group in _by_series(comm):
+        fitted[f"{kind} over {devices}"] = [
+            (point, collective_of(machine, point)) for point in group
+        ]
+    residuals = [_residual(label, pairs) for label, pairs in fitted.items()]
     return Fit(machine, tuple(residuals), tuple(missing))
 
 
-def _residual(label: str, pairs: Sequence[tuple[Measured, float]]) -> Residual:
+def _by_series(points: Iterable[Point]) -> list[tuple[tuple[str, int], list[Point]]]:
+    """Points of one collective over one number of devices together, sorted by the two."""
+    series: dict[tuple[str, int], list[Point]] = {}
+    for point in points:
+        series.setdefault((point.what, point.devices), []).append(point)
+    return sorted(series.items())
+
+
+def _residual(label: str, pairs: Sequence[tuple[Point, float]]) -> Residual:
     ratios = [point.time_s / fitted for point, fitted in pairs]
     worst = max(ratios, key=lambda ratio: abs(math.log(ratio)))
     return Residual(label, len(pairs), statistics.median(ratios), worst)
 
 
-def peak_flops(points: Sequence[Measured]) -> float:
+def peak_flops(points: Sequence[Point]) -> float:
     """Largest FLOP/s of the rates reached, after these are made monotone in the size of the dot."""
     ordered = sorted(points, key=lambda point: point.flops)
     rates = [point.flops / point.time_s for point in ordered]
     return float(isotonic_regression(rates, weights=[point.time_s for point in ordered]).x[-1])
 
 
-def memory_bytes_per_s(points: Sequence[Measured]) -> float:
+def memory_bytes_per_s(points: Sequence[Point]) -> float:
     """Bytes/s of what no cache holds.
 
     It is the middle rate of the sizes within a sixteenth of the largest.
@@ -216,38 +203,22 @@ def memory_bytes_per_s(points: Sequence[Measured]) -> float:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Smooth:
-    what: str
-    dtype: str
-    devices: int
-    size_bytes: float
-    flops: float
-    time_s: float
-
-
-def monotone(points: Sequence[Measured]) -> list[Measured]:
+def monotone(points: Sequence[Point]) -> list[Point]:
     """The same points, with times that never fall as sizes grow.
 
     Times are smoothed for each collective over each number of devices, in logarithms.
     """
-    smoothed: list[Measured] = []
-    for kind, devices in sorted({(point.what, point.devices) for point in points}):
-        group = sorted(
-            (point for point in points if (point.what, point.devices) == (kind, devices)),
-            key=lambda point: point.size_bytes,
-        )
+    smoothed: list[Point] = []
+    for _, group in _by_series(points):
+        group = sorted(group, key=lambda point: point.size_bytes)
         times = np.exp(isotonic_regression(np.log([point.time_s for point in group])).x)
         smoothed += [
-            _Smooth(
-                point.what, point.dtype, point.devices, point.size_bytes, point.flops, float(time_s)
-            )
-            for point, time_s in zip(group, times, strict=True)
+            point._replace(time_s=float(time_s)) for point, time_s in zip(group, times, strict=True)
         ]
     return smoothed
 
 
-def collective_of(machine: Machine, point: Measured) -> float:
+def collective_of(machine: Machine, point: Point) -> float:
     """Seconds that ``collectives.py`` gives for a measured collective."""
     mesh = Mesh(("d",), (point.devices,))
     links = lay_out(machine, mesh)
@@ -266,7 +237,7 @@ def collective_of(machine: Machine, point: Measured) -> float:
     )
 
 
-def fit_link(points: Sequence[Measured]) -> Link:
+def fit_link(points: Sequence[Point]) -> Link:
     """Fit latency and bytes/s of a switch to measured times.
 
     What is minimised are the damped logarithms of measured over fitted times.
@@ -277,14 +248,14 @@ def fit_link(points: Sequence[Measured]) -> Link:
         latency_s, rate = np.exp(parameters)
         return Link(
             "measured links",
-            "switch",
-            float(rate),
-            float(latency_s),
-            source="Measured, see provenance.",
+            topology="switch",
+            bytes_per_s=float(rate),
+            latency_s=float(latency_s),
+            source="Point, see provenance.",
         )
 
     def off(parameters: np.ndarray) -> np.ndarray:
-        trial = Machine("trial", {"f32": 1.0}, 1.0, 1.0, (link(parameters),), 0.0)
+        trial = dataclasses.replace(MACHINES["cpu"], links=(link(parameters),))
         return measured - np.log([collective_of(trial, point) for point in points])
 
     starts = [

@@ -60,7 +60,7 @@ def machine(which: str | Path | Machine) -> Machine:
     name = str(which)
     if name not in MACHINES:
         raise InvalidProblem(
-            f"no machine is called {name!r}{did_you_mean(name, MACHINES)}; "
-            f"machines: {', '.join(MACHINES)}; a machine file's name ends in .toml"
+            f"no machine is called {name!r}{did_you_mean(name, MACHINES)}; machines: "
+            f"{', '.join(MACHINES)}; a machine file's name ends in .toml"
         )
     return MACHINES[name]

@@ -86,10 +86,10 @@ def axis_time_s(
     spread: float,
     permuted: float,
 ) -> float:
-    """Seconds of one collective over one axis of ``n`` devices; ``local_bytes`` is the larger side.
+    """Seconds of one collective over one axis of so many devices.
 
-    ``rate`` in bytes/s, ``latency`` in s a hop; ``hops``, ``spread`` and ``permuted`` as in
-    ``topology.HOPS`` and below.
+    ``local_bytes`` is the larger side; ``rate`` in bytes/s, ``latency`` in s a hop; ``hops``,
+    ``spread`` and ``permuted`` as in ``topology.HOPS`` and below.
     """
     if devices <= 1:
         return 0.0

@@ -33,6 +33,8 @@ import dataclasses
 import functools
 import itertools
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -94,8 +96,7 @@ def lay_out(machine: Machine, mesh: Mesh) -> AxisLinks:
         raise InvalidProblem(
             f"mesh {mesh} has {mesh.n_devices} devices, {machine.name} joins at most {most} "
             f"({machine.links[-1].name}). Make the mesh smaller or choose another machine; a "
-            "machine file can add a "
-            "level of links outside"
+            "machine file can add a level of links outside"
         )
     parts = _parts_by_level(machine, mesh)
     n_axes = len(mesh.axes)
@@ -108,10 +109,11 @@ def lay_out(machine: Machine, mesh: Mesh) -> AxisLinks:
         if link.topology == "torus":
             spans, slice_ = _torus(link, sizes)
             wraps = _wraps(link, slice_)
+            path_of = partial(_torus_path, link, slice_=slice_, wraps=wraps)
             for axis in range(n_axes):
                 if spans[axis]:
-                    paths[axis].append((sizes[axis], _torus_path(link, spans[axis], slice_, wraps)))
-            _join_groups(group, group_path, spans, link, slice_, wraps)
+                    paths[axis].append((sizes[axis], path_of(spans[axis])))
+            _join_groups(group, group_path, spans, path_of)
         else:
             for axis in range(n_axes):
                 if sizes[axis] <= 1:
@@ -119,18 +121,12 @@ def lay_out(machine: Machine, mesh: Mesh) -> AxisLinks:
                 if link.topology == "ring":
                     path = _own_ring(link, sizes[axis])
                 else:
-                    path = _switch(
-                        link, sizes[axis], outside=level > 0, others=mesh.sizes[axis] // sizes[axis]
-                    )
+                    others = mesh.sizes[axis] // sizes[axis]
+                    path = _switch(link, sizes[axis], outside=level > 0, others=others)
                 paths[axis].append((sizes[axis], path))
-            whole = [
-                axis
-                for axis in range(n_axes)
-                if sizes[axis] > 1 and sizes[axis] == mesh.sizes[axis]
-            ]
+            whole = [axis for axis in range(n_axes) if 1 < sizes[axis] == mesh.sizes[axis]]
             if link.topology == "switch":
-                for axis in whole:
-                    group[axis] = group[whole[0]]
+                group[whole] = group[whole[:1]]
     chosen = [_combine(axis_paths) for axis_paths in paths]
     shape = np.zeros((n_axes, N_COLUMNS))
     for axis, path in enumerate(chosen):
@@ -192,40 +188,48 @@ def _parts_by_level(machine: Machine, mesh: Mesh) -> list[list[int]]:
 
 
 def _switch(link: Link, devices: int, *, outside: bool, others: int) -> _Path:
-    where = (
-        f"{link.name} between {devices} groups" if outside else f"{link.name}, {devices} devices"
-    )
-    if outside and others > 1:
-        where = f"{link.name} between {devices} groups of {others}"
+    where = f"{link.name}, {devices} devices"
+    if outside:
+        where = f"{link.name} between {devices} groups"
+        where += f" of {others}" if others > 1 else ""
     return _Path(
-        link.bytes_per_s,
-        link.latency_s,
-        True,
-        math.ceil(math.log2(devices)),
-        1 - 1 / devices,
-        1.0,
-        where,
+        rate=link.bytes_per_s,
+        latency_s=link.latency_s,
+        switched=True,
+        hops=math.ceil(math.log2(devices)),
+        spread=1 - 1 / devices,
+        permuted=1.0,
+        where=where,
     )
 
 
 def _own_ring(link: Link, devices: int) -> _Path:
-    one_way = 1.0 if devices == 2 else 2.0  # with 2 devices both links lead to the same neighbour
+    # With 2 devices both links lead to the same neighbour
+    one_way = 1.0 if devices == 2 else 2.0
     spread = devices * devices // 4 / devices
     return _Path(
-        link.bytes_per_s,
-        link.latency_s,
-        False,
-        devices // 2,
-        spread,
-        max(one_way, 2 * spread),
-        f"{link.name}, ring of {devices}",
+        rate=link.bytes_per_s,
+        latency_s=link.latency_s,
+        switched=False,
+        hops=devices // 2,
+        spread=spread,
+        permuted=max(one_way, 2 * spread),
+        where=f"{link.name}, ring of {devices}",
     )
 
 
 def _combine(paths: list[tuple[int, _Path]]) -> _Path:
     """An axis that runs on several levels, innermost first, as one path."""
     if not paths:
-        return _Path(1.0, 0.0, True, 0.0, 0.0, 0.0, "nowhere, size 1")
+        return _Path(
+            rate=1.0,
+            latency_s=0.0,
+            switched=True,
+            hops=0.0,
+            spread=0.0,
+            permuted=0.0,
+            where="nowhere, size 1",
+        )
     if len(paths) == 1:
         return paths[0][1]
     devices = math.prod(size for size, _ in paths)
@@ -233,23 +237,28 @@ def _combine(paths: list[tuple[int, _Path]]) -> _Path:
     inner, rate, all_to_all_s, permute_s = 1, math.inf, 0.0, 0.0
     for size, path in paths:
         rate = min(rate, inner * path.rate)
-        crossing = inner * size / devices  # share of the destinations that lie within this level
-        all_to_all_s = max(
-            all_to_all_s,
-            (path.spread / (1 - 1 / size) * (inner * (size - 1) / devices)) / path.rate
-            if path.switched
-            else path.spread * crossing / path.rate,
-        )
+        if path.switched:
+            outside = inner * (size - 1) / devices
+            level_s = path.spread / (1 - 1 / size) * outside / path.rate
+        else:
+            # The share of the destinations that lie within this level
+            level_s = path.spread * (inner * size / devices) / path.rate
+        all_to_all_s = max(all_to_all_s, level_s)
         permute_s = max(permute_s, path.permuted / path.rate)
         inner *= size
-    hops = (
-        sum(path.hops * path.latency_s for _, path in paths) / latency_s
-        if latency_s
-        else sum(path.hops for _, path in paths)
+    if latency_s:
+        hops = sum(path.hops * path.latency_s for _, path in paths) / latency_s
+    else:
+        hops = sum(path.hops for _, path in paths)
+    return _Path(
+        rate=rate,
+        latency_s=latency_s,
+        switched=all(path.switched for _, path in paths),
+        hops=hops,
+        spread=all_to_all_s * rate,
+        permuted=permute_s * rate,
+        where=" and ".join(path.where for _, path in paths),
     )
-    where = " and ".join(path.where for _, path in paths)
-    switched = all(path.switched for _, path in paths)
-    return _Path(rate, latency_s, switched, hops, all_to_all_s * rate, permute_s * rate, where)
 
 
 # -- torus -----------------------------------------------------------------------------------------
@@ -421,21 +430,26 @@ def _torus_path(link: Link, spans: list[Span], slice_: tuple[int, ...], wraps: l
         for chosen in itertools.combinations(range(len(spans)), count)
     )
     rate = rates[0] if len(rates) == 1 else (1 - 1 / devices) / worst_s
-    text = f"{link.name} {' and '.join(where)}"
-    return _Path(rate, link.latency_s, False, hops, spread_s * rate, permute_s * rate, text)
+    return _Path(
+        rate=rate,
+        latency_s=link.latency_s,
+        switched=False,
+        hops=hops,
+        spread=spread_s * rate,
+        permuted=permute_s * rate,
+        where=f"{link.name} {' and '.join(where)}",
+    )
 
 
 def _join_groups(
     group: np.ndarray,
     group_path: dict[int, _Path],
     spans: list[list[Span]],
-    link: Link,
-    slice_: tuple[int, ...],
-    wraps: list[bool],
+    path_of: Callable[[list[Span]], _Path],
 ) -> None:
     """Give axes that share a torus dim one group number.
 
-    The path of a dim that a group fills alone goes along.
+    A dim that a group fills alone adds its path to ``group_path``.
     """
     for dim in {span.dim for axis_spans in spans for span in axis_spans}:
         members = [
@@ -448,4 +462,4 @@ def _join_groups(
             group[group == group[axis]] = first
         if len(members) > 1 and all(len(spans[axis]) == 1 for axis in members):
             size = math.prod(span.size for axis in members for span in spans[axis])
-            group_path[int(first)] = _torus_path(link, [Span(dim, size, 1)], slice_, wraps)
+            group_path[int(first)] = path_of([Span(dim, size, stride=1)])

@@ -106,11 +106,9 @@ def memory_stats(executable: Any) -> dict[str, int]:
     """
     stats = executable.get_compiled_memory_stats()
     sizes = {
-        "argument": int(stats.argument_size_in_bytes),
-        "output": int(stats.output_size_in_bytes),
-        "alias": int(stats.alias_size_in_bytes),
-        "temp": int(stats.temp_size_in_bytes),
-        "code": int(stats.generated_code_size_in_bytes),
+        key: int(getattr(stats, f"{key}_size_in_bytes"))
+        for key in ("argument", "output", "alias", "temp")
     }
+    sizes["code"] = int(stats.generated_code_size_in_bytes)
     sizes["peak"] = sizes["argument"] + sizes["output"] - sizes["alias"] + sizes["temp"]
     return sizes

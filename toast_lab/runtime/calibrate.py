@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from toast_lab import isolate
 from toast_lab.errors import InvalidProblem, RunFailed
-from toast_lab.machines.calibrate_fit import Fit, fit, nearest
+from toast_lab.machines.calibrate_fit import Fit, Point, fit, nearest
 from toast_lab.runtime import calibrate_child as child
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime.child import Progress
@@ -28,7 +28,7 @@ class Calibration:
     """A measured machine with everything that it was made from."""
 
     fit: Fit
-    points: tuple[child.Point, ...]
+    points: tuple[Point, ...]
     skipped: tuple[child.Skipped, ...]
     note: str  #: why it ended early, "" if it did not
 
@@ -90,11 +90,11 @@ def calibrate(
     if platform == "cpu" and count is None:
         count = 8
     reported: list[child.Hardware] = []
-    points: list[child.Point] = []
+    points: list[Point] = []
     skipped: list[child.Skipped] = []
 
     def listen(event: object) -> None:
-        if isinstance(event, child.Point):
+        if isinstance(event, Point):
             points.append(event)
         elif isinstance(event, child.Hardware):
             reported.append(event)

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from toast_lab import isolate
+from toast_lab.machines.calibrate_fit import Point
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime.child import Progress
 from toast_lab.runtime.compile_child import versions
@@ -30,19 +31,6 @@ _MOST_ROUNDS = 256
 #: Larger sizes are left out once a single round takes this long.
 _SLOWEST_S = 1.0
 _REPEATS = 3
-
-
-class Point(NamedTuple):
-    """One measurement; times are medians of repeats."""
-
-    what: str  #: "dot", "memory", "overhead", "overlap" or a collective
-    dtype: str
-    devices: int  #: that took part; of a collective, in each of the groups that worked side by side
-    #: dot: operands and result; memory: read and written; collective: its larger side, on one
-    #: device
-    size_bytes: float
-    flops: float
-    time_s: float  #: one round; of "overlap" the share hidden instead, 0 to 1
 
 
 class Hardware(NamedTuple):

@@ -121,8 +121,7 @@ def check_compiler(wanted: top.Topology) -> None:
     if wanted.platform == "tpu" and not compile_child.versions()["libtpu"]:
         raise InvalidProblem(
             f"compiling for {wanted} needs libtpu, which is not installed (no TPU has to be "
-            "attached). Install it "
-            'with pip install "toast-lab[tpu]", or pip install "jax[tpu]".'
+            'attached). Install it with pip install "toast-lab[tpu]", or pip install "jax[tpu]".'
         )
 
 

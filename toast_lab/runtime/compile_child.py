@@ -93,9 +93,7 @@ def compile_one(
     )
 
 
-def cycles(
-    module: hlo_text.Module, rounds: Callable[[hlo_text.Instruction], float | None] | None = None
-) -> dict[int, float]:
+def cycles(module: hlo_text.Module, rounds: hlo_text.Rounds = hlo_text.unknown) -> dict[int, float]:
     """Estimated cycles of one step by op of ours, loops by their rounds.
 
     Op -1 stands for instructions that name none.
@@ -130,16 +128,14 @@ def _op_inside(module: hlo_text.Module, fusion: hlo_text.Instruction) -> int:
 
 
 def loops(
-    module: hlo_text.Module, rounds: Callable[[hlo_text.Instruction], float | None] | None = None
+    module: hlo_text.Module, rounds: hlo_text.Rounds = hlo_text.unknown
 ) -> Iterator[tuple[int, float]]:
     """(op of ours or -1, rounds) of every loop that runs; 1 round where nobody knows."""
     for place in hlo_text.executed(module, rounds):
         for instruction in place.computation.instructions:
             if instruction.opcode == "while":
-                count = hlo_text.trip_count(module, place.computation, instruction)
-                if count is None and rounds is not None:
-                    count = rounds(instruction)
-                yield hlo.op_of(instruction), count or 1.0
+                count = hlo_text.loop_rounds(module, place.computation, instruction, rounds)
+                yield hlo.op_of(instruction), count
 
 
 @contextmanager

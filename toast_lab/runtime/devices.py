@@ -57,8 +57,8 @@ def parse(text: str, wanted: int) -> Devices | None:
     count = wanted if match.group(2) is None else int(match.group(2))
     if count < wanted:
         raise InvalidProblem(
-            f"the mesh needs {wanted} devices, {text!r} are {count}. "
-            f'Write "{match.group(1)}:{wanted}" or search a plan for a mesh of {count}.'
+            f"the mesh needs {wanted} devices, {text!r} are {count}. Write "
+            f'"{match.group(1)}:{wanted}" or search a plan for a mesh of {count}.'
         )
     return Devices(match.group(1), wanted)  # of more than enough, the first ones
 
@@ -136,15 +136,13 @@ def attached(devices: Devices) -> list[Any]:
     except RuntimeError as error:
         raise InvalidProblem(
             f"no {devices.platform} is attached, the mesh needs {devices.count}: "
-            f"{str(error)[:300]}. "
-            f'Use devices="cpu:{devices.count}" for virtual ones.'
+            f'{str(error)[:300]}. Use devices="cpu:{devices.count}" for virtual ones.'
         ) from None
     if len(present) < devices.count:
         raise InvalidProblem(
             f"{len(present)} {devices.platform} devices are attached, the mesh needs "
-            f"{devices.count}. "
-            f'Use devices="cpu:{devices.count}" for virtual ones or search a plan for a mesh of '
-            f"{len(present)}."
+            f'{devices.count}. Use devices="cpu:{devices.count}" for virtual ones or search a plan '
+            f"for a mesh of {len(present)}."
         )
     return list(present[: devices.count])
 

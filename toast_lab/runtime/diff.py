@@ -28,6 +28,7 @@ from toast_lab.ir.program import Program
 from toast_lab.runtime.compiled import Compiled
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.text import bytes_text
 
 if TYPE_CHECKING:
     from toast_lab.runtime.run import Run
@@ -46,8 +47,8 @@ WINDOWED = (
 OTHER_AXES = "over other axes: several steps of ours in one, or one in several"
 OTHER_ROUTE = "another route between the same shardings"
 OTHER_SIZE = (
-    "on a value of another size: before or after a slice, a pad or a reduction, or at "
-    "another precision"
+    "on a value of another size: before or after a slice, a pad or a reduction, or at another "
+    "precision"
 )
 OTHER_OP = (
     "carried by another op: moved past elementwise ops, or named after its neighbour in a fusion"
@@ -61,23 +62,6 @@ IDLE = (
 )
 REORDER = "devices exchange shards to get into the order that a merged collective wants"
 UNEXPLAINED = ""
-REASONS = (
-    NARROWER,
-    OTHER_TIMES,
-    SUM_AND_SLICE,
-    SCATTERED,
-    WINDOWED,
-    OTHER_AXES,
-    OTHER_ROUTE,
-    OTHER_SIZE,
-    OTHER_OP,
-    SHARED,
-    REASSOCIATED,
-    REMATERIALISED,
-    REPEATED,
-    IDLE,
-    REORDER,
-)
 _SUMS = ("all_reduce", "reduce_scatter")
 # Kinds between which a reshard may be swapped
 _MOVES = ("all_to_all", "collective_permute", "all_gather")
@@ -105,7 +89,7 @@ class Side(NamedTuple):
         times = f" x{self.times:g}" if self.times != 1 else ""
         return (
             f"{self.kind} {{{axes}}} "
-            f"{_size(self.bytes)}{times}{' ' + self.dtype if self.dtype else ''}"
+            f"{bytes_text(self.bytes)}{times}{' ' + self.dtype if self.dtype else ''}"
         )
 
 
@@ -118,7 +102,7 @@ class Row(NamedTuple):
     predicted: Side | None
     compiled: Side | None
     status: str  #: one of STATUSES
-    reason: str  #: one of REASONS, "" if none is known (or none is needed)
+    reason: str  #: one of the sentences above, "" if none is known (or needed)
 
     def __str__(self) -> str:
         left, right = (str(side) if side else "-" for side in (self.predicted, self.compiled))
@@ -159,7 +143,7 @@ class CompiledDiff:
         for row in self.rows:
             data: dict[str, Any] = {"op": row.op, "what": row.op_kind, "where": row.where}
             for prefix, side in (("predicted", row.predicted), ("compiled", row.compiled)):
-                for key in ("kind", "axes", "bytes", "times", "value", "dtype", "merged"):
+                for key in Side._fields[1:]:
                     value = getattr(side, key) if side is not None else None
                     data[f"{prefix}_{key}"] = ",".join(value) if isinstance(value, tuple) else value
             rows.append({**data, "status": row.status, "reason": row.reason})
@@ -178,9 +162,8 @@ class CompiledDiff:
         counts = collections.Counter(row.status for row in self.rows)
         lines = [", ".join(f"{counts[status]} {status}" for status in STATUSES)]
         for kind, (priced, compiled) in self.bytes_by_kind().items():
-            lines.append(
-                f"  {kind:<20} priced {_size(priced):>10}   compiled {_size(compiled):>10}"
-            )
+            sizes = f"priced {bytes_text(priced):>10}   compiled {bytes_text(compiled):>10}"
+            lines.append(f"  {kind:<20} {sizes}")
         rows = [f"  {row}" for row in sorted(self.different, key=_weight, reverse=True)]
         return text.bounded([*lines, *rows], len(lines) + SHOWN, " rows: diff.different has all")
 
@@ -201,8 +184,8 @@ def diff_compiled(problem: Problem, plan: ShardingPlan, compiled: Compiled | Run
     if isinstance(compiled, Compiled):
         if (compiled.program, compiled.plan_key) != (program.digest(), plan.key):
             raise InvalidPlan(
-                f"compiled was plan {compiled.plan_key:016x} of program {compiled.program}, "
-                f"this is plan {plan.key:016x} of {program.digest()}"
+                f"compiled was plan {compiled.plan_key:016x} of program {compiled.program}, this "
+                f"is plan {plan.key:016x} of {program.digest()}"
             )
         if not compiled.fits:
             raise InvalidPlan(
@@ -292,45 +275,42 @@ class _Matcher:
 
     def rows(self) -> list[Row]:
         """All rows, by op."""
-        near = self.same_op
+
+        def same(a: Side, b: Side) -> bool:
+            return a.op == b.op and _alike(a, b)
+
+        def swapped(a: Side, b: Side, priced: str, compiled: str) -> bool:
+            return _axes(a) == _axes(b) and (a.kind, b.kind) == (priced, compiled)
+
+        self.pair(lambda a, b: same(a, b) and _same_size(a, b), UNEXPLAINED)
+        self.pair(lambda a, b: same(a, b) and self.is_narrower(a, b), NARROWER)
+        self.pair(lambda a, b: same(a, b) and _close(a.bytes, b.bytes), OTHER_TIMES)
+        self.pair(lambda a, b: a.op == b.op and self.is_cut_more(a, b), IDLE)
         self.pair(
-            lambda a, b: near(a, b) and _alike(a, b) and _same_bytes(a, b) and a.times == b.times,
-            UNEXPLAINED,
-        )
-        self.pair(lambda a, b: near(a, b) and _alike(a, b) and self.is_narrower(a, b), NARROWER)
-        self.pair(lambda a, b: near(a, b) and _alike(a, b) and _same_bytes(a, b), OTHER_TIMES)
-        self.pair(lambda a, b: near(a, b) and self.is_cut_more(a, b), IDLE)
-        self.pair(
-            lambda a, b: (
-                near(a, b) and _axes(a) == _axes(b) and _kinds(a, b, "reduce_scatter", "all_reduce")
-            ),
+            lambda a, b: a.op == b.op and swapped(a, b, "reduce_scatter", "all_reduce"),
             SUM_AND_SLICE,
         )
         self.pair(
-            lambda a, b: (
-                near(a, b) and _axes(a) == _axes(b) and _kinds(a, b, "all_reduce", "reduce_scatter")
-            ),
-            SCATTERED,
+            lambda a, b: a.op == b.op and swapped(a, b, "all_reduce", "reduce_scatter"), SCATTERED
         )
         self.windowed()
         # Every device's own copy of one value: what is equal but for the op is taken for the same.
-        self.pair(lambda a, b: _alike(a, b) and _same_bytes(a, b) and a.times == b.times, OTHER_OP)
+        self.pair(lambda a, b: _alike(a, b) and _same_size(a, b), OTHER_OP)
         self.pair(
             lambda a, b: _alike(a, b) and self.is_narrower(a, b) and self.close(a, b), NARROWER
         )
         self.pair(
             lambda a, b: (
-                _axes(a) == _axes(b)
-                and _kinds(a, b, "reduce_scatter", "all_reduce")
-                and _same_bytes(a, b)
+                swapped(a, b, "reduce_scatter", "all_reduce")
+                and _close(a.bytes, b.bytes)
                 and self.close(a, b)
             ),
             SUM_AND_SLICE,
         )
         self.pair(self.is_cut_more, IDLE)  # a merged one may be named after another op
-        self.pair(lambda a, b: near(a, b) and _alike(a, b), OTHER_SIZE)
-        self.pair(lambda a, b: near(a, b) and a.kind == b.kind, OTHER_AXES)
-        self.pair(lambda a, b: near(a, b) and a.kind in _MOVES and b.kind in _MOVES, OTHER_ROUTE)
+        self.pair(same, OTHER_SIZE)
+        self.pair(lambda a, b: a.op == b.op and a.kind == b.kind, OTHER_AXES)
+        self.pair(lambda a, b: a.op == b.op and a.kind in _MOVES and b.kind in _MOVES, OTHER_ROUTE)
         missing = [self.row(a, None, MISSING, self.why_missing(a)) for a in self.left]
         extra = [self.row(None, b, EXTRA, self.why_extra(b)) for b in self.right]
         return sorted([*self.pairs, *missing, *extra], key=lambda row: (row.op, row.status))
@@ -362,9 +342,6 @@ class _Matcher:
             status=status,
             reason=reason,
         )
-
-    def same_op(self, priced: Side, compiled: Side) -> bool:
-        return priced.op == compiled.op
 
     def is_narrower(self, priced: Side, compiled: Side) -> bool:
         """Is the compiled one of the same shape in another element type?"""
@@ -450,7 +427,7 @@ class _Matcher:
         for row in self.pairs:
             priced = row.predicted
             assert priced is not None
-            if not _alike(priced, missing) or not _same_bytes(priced, missing):
+            if not _alike(priced, missing) or not _close(priced.bytes, missing.bytes):
                 continue
             if priced.value == missing.value:
                 return SHARED
@@ -466,7 +443,7 @@ class _Matcher:
             compiled = row.compiled
             assert compiled is not None
             same_op = compiled.op == extra.op
-            if same_op and _alike(compiled, extra) and _same_bytes(compiled, extra):
+            if same_op and _alike(compiled, extra) and _close(compiled.bytes, extra.bytes):
                 return REPEATED
         sums = any(priced.op == extra.op and priced.kind in _SUMS for priced in self.all_left)
         return REORDER if extra.kind == "collective_permute" and sums else UNEXPLAINED
@@ -480,12 +457,8 @@ def _axes(side: Side) -> frozenset[str]:
     return frozenset(side.axes if side.axes is not None else ("?",))
 
 
-def _kinds(priced: Side, compiled: Side, priced_kind: str, compiled_kind: str) -> bool:
-    return priced.kind == priced_kind and compiled.kind == compiled_kind
-
-
-def _same_bytes(priced: Side, compiled: Side) -> bool:
-    return _close(priced.bytes, compiled.bytes)
+def _same_size(priced: Side, compiled: Side) -> bool:
+    return _close(priced.bytes, compiled.bytes) and priced.times == compiled.times
 
 
 def _close(first: float, second: float) -> bool:
@@ -503,10 +476,3 @@ def _width(dtype: str) -> float:
 def _weight(row: Row) -> float:
     priced, compiled = (side.total_bytes if side else 0.0 for side in (row.predicted, row.compiled))
     return float(np.abs(priced - compiled))
-
-
-def _size(count: float) -> str:
-    for unit, scale in (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)):
-        if count >= scale:
-            return f"{count / scale:.3g} {unit}"
-    return f"{count:.0f} B"

@@ -28,15 +28,6 @@ from toast_lab.lowering.annotate import split_name
 from toast_lab.runtime import hlo_text
 from toast_lab.runtime.hlo_text import Computation, Executed, Instruction
 
-KINDS = (
-    "all_gather",
-    "all_reduce",
-    "reduce_scatter",
-    "all_to_all",
-    "collective_permute",
-    "collective_broadcast",
-)
-
 _OPCODE = re.compile(
     r"(?P<kind>all-gather|all-reduce|reduce-scatter|ragged-all-to-all|all-to-all|collective-permute|collective-broadcast)"
     r"(?P<start>-start)?"
@@ -66,7 +57,7 @@ class Part(NamedTuple):
 class Collective(NamedTuple):
     """One collective of a compiled program."""
 
-    kind: str  #: one of KINDS
+    kind: str  #: "all_gather", "collective_permute"
     bytes: int  #: the larger of what one device holds before and after
     group_size: int  #: devices that talk to each other
     #: mesh axes it runs over, None if its groups are no product of axes
@@ -90,7 +81,7 @@ def counts_text(counts: Mapping[str, float]) -> str:
 def collectives(
     hlo_source: str,
     mesh: Mapping[str, int],
-    rounds: Callable[[Instruction], float | None] | None = None,
+    rounds: hlo_text.Rounds = hlo_text.unknown,
 ) -> list[Collective]:
     """Collectives of optimised HLO, in text order.
 
@@ -106,7 +97,7 @@ def collectives_of(
     module: hlo_text.Module,
     frames: Mapping[int, str],
     mesh: Mapping[str, int],
-    rounds: Callable[[Instruction], float | None] | None = None,
+    rounds: hlo_text.Rounds = hlo_text.unknown,
 ) -> list[Collective]:
     """``collectives`` of a text that was parsed before; ``frames`` is ``source_lines`` of it."""
     position = {name: i for i, name in enumerate(module.computations)}

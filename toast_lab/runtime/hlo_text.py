@@ -114,6 +114,14 @@ class Executed(NamedTuple):
     loops: tuple[float, ...]  #: rounds of the loops around it, outermost first
 
 
+#: Asked for a loop's number of rounds where the text does not tell; None: unknown.
+Rounds = Callable[[Instruction], float | None]
+
+
+def unknown(_: Instruction) -> None:
+    """Nobody knows a loop's number of rounds."""
+
+
 def parse(hlo_source: str) -> Module:
     """Take HLO ``text`` apart.
 
@@ -141,15 +149,12 @@ def parse(hlo_source: str) -> Module:
     return Module(computations, entry or next(reversed(computations)))
 
 
-def executed(
-    module: Module, rounds: Callable[[Instruction], float | None] | None = None
-) -> Iterator[Executed]:
+def executed(module: Module, rounds: Rounds = unknown) -> Iterator[Executed]:
     """Every computation that runs, with its calls: a computation called twice comes twice.
 
     Args:
         module: the parsed text.
-        rounds: asked for a loop's number of rounds where the text does not tell; without an answer
-            it is 1.
+        rounds: of loops of which the text does not tell; 1 where it is unknown.
     """
     entry = module.computations[module.entry]
     todo = [Executed(entry, times=1.0, via=(), fused=False, loops=())]
@@ -159,10 +164,8 @@ def executed(
         for instruction in place.computation.instructions:
             loops = place.loops
             if instruction.opcode == "while":
-                count = trip_count(module, place.computation, instruction)
-                if count is None and rounds is not None:
-                    count = rounds(instruction)
-                names, times = [instruction.called("body")], count or 1.0
+                names = [instruction.called("body")]
+                times = loop_rounds(module, place.computation, instruction, rounds)
                 loops = (*loops, times)
             elif instruction.opcode in _RUNS:
                 names, times = _called(instruction), 1.0
@@ -179,6 +182,14 @@ def executed(
                 for name in names
                 if name in module.computations
             ]
+
+
+def loop_rounds(
+    module: Module, computation: Computation, loop: Instruction, rounds: Rounds
+) -> float:
+    """Rounds of a ``while`` instruction, 1 where nobody knows."""
+    count = trip_count(module, computation, loop)
+    return (rounds(loop) if count is None else count) or 1.0
 
 
 def trip_count(module: Module, computation: Computation, loop: Instruction) -> float | None:

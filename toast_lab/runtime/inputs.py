@@ -1,6 +1,4 @@
-"""Made-up inputs for a program.
-
-They are the same for the same seed, and good enough to compare two executions.
+"""Made-up inputs for a program: the same for the same seed, good enough to compare two executions.
 
 * Floats are normal; matrices are scaled so that a matmul neither blows values up nor lets them die.
 * Integers that index (embedding tokens, gather and scatter indices) stay below the dim that they
@@ -16,6 +14,7 @@ What still gives infinities or NaN may do better with ``draw(..., non_negative=T
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,14 +24,8 @@ from toast_lab.errors import InvalidProblem, UnsupportedOp, join_offenders
 from toast_lab.ir.op_kinds import op_kind
 from toast_lab.ir.program import CONTROL, PASS, Program
 
-_NUMPY = {
-    "i1": "bool",
-    "f64": "float64",
-    "f32": "float32",
-    "f16": "float16",
-    "complex<f32>": "complex64",
-    "complex<f64>": "complex128",
-}
+_NUMPY = {"i1": "bool_", "complex<f32>": "complex64", "complex<f64>": "complex128"}
+_PREFIXES = {"bf": "bfloat", "f": "float", "ui": "uint", "i": "int"}
 
 
 def dtype_of(element: str) -> np.dtype[Any]:
@@ -43,20 +36,11 @@ def dtype_of(element: str) -> np.dtype[Any]:
     """
     import ml_dtypes
 
-    if element in _NUMPY:
-        return np.dtype(_NUMPY[element])
-    if element == "bf16":
-        return np.dtype(ml_dtypes.bfloat16)
-    if element.startswith("f"):
-        name = "float" + element[1:].lower().replace("e", "_e", 1)
-    else:
-        name = (
-            element.replace("ui", "uint", 1)
-            if element.startswith("ui")
-            else element.replace("i", "int", 1)
-        )
+    name = _NUMPY.get(element, "")
+    if not name and (spelled := re.fullmatch(r"(bf|f|ui|i)(\d\w*)", element)):
+        name = _PREFIXES[spelled[1]] + spelled[2].lower().replace("e", "_e", 1)
     for source in (np, ml_dtypes):
-        if name.startswith(("float", "int", "uint")) and hasattr(source, name):
+        if hasattr(source, name):
             return np.dtype(getattr(source, name))
     raise UnsupportedOp(f"no array has element type {element}")
 
@@ -101,8 +85,8 @@ def check(program: Program, arrays: Sequence[Any]) -> list[np.ndarray]:
     """
     if len(arrays) != program.n_arguments:
         raise InvalidProblem(
-            f"{program.name} takes {program.n_arguments} arrays, {len(arrays)} are given. "
-            "Flatten the arguments as jax.tree.leaves does."
+            f"{program.name} takes {program.n_arguments} arrays, {len(arrays)} are given. Flatten "
+            "the arguments as jax.tree.leaves does."
         )
     checked, offenders = [], []
     for argument, array in enumerate(arrays):

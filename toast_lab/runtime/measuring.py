@@ -9,7 +9,7 @@ An instance is checked when it is made, and travels to the child process as it i
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,9 @@ from toast_lab import checks
 from toast_lab.errors import InvalidProblem
 from toast_lab.ir.program import Program
 from toast_lab.runtime import agreement
+
+#: The smallest values of the options that are whole numbers.
+_LEAST = {"repeats": 1, "warmup": 0, "seed": 0, "rounds": 1, "processes": 1}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,16 +43,14 @@ class Timing:
     time_limit_s: float = 600.0
 
     def __post_init__(self) -> None:
-        if wrong := list(self.offences()):
+        wrong = [
+            f"{field.name} {text}"
+            for field in dataclasses.fields(self)
+            if (text := _offence(field, getattr(self, field.name)))
+        ]
+        if wrong:
             raise InvalidProblem("; ".join(wrong))
         object.__setattr__(self, "seed", int(self.seed))  # numpy's integers are no JSON
-
-    def offences(self) -> Iterator[str]:
-        """What is wrong with each option that is wrong, its name first."""
-        yield from _whole("repeats", self.repeats, 1)
-        yield from _whole("warmup", self.warmup, 0)
-        yield from _whole("seed", self.seed, 0, checks.MOST_SEED)
-        yield from _seconds("time_limit_s", self.time_limit_s)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -66,12 +67,6 @@ class Execution(Timing):
     inputs: Sequence[Any] | None = None
     reference: bool = True
     tolerance: float | None = None
-
-    def offences(self) -> Iterator[str]:
-        """What is wrong with each option that is wrong, its name first."""
-        yield from super().offences()
-        if self.tolerance is not None and (wrong := checks.number_offence(self.tolerance, 0.0)):
-            yield f"tolerance {wrong}"
 
     def tolerance_for(self, program: Program) -> float:
         """The largest relative error that agrees."""
@@ -100,15 +95,6 @@ class Turns(Execution):
     apart: bool | None = None
     plan_time_limit_s: float | None = None
 
-    def offences(self) -> Iterator[str]:
-        """What is wrong with each option that is wrong, its name first."""
-        yield from super().offences()
-        if self.rounds is not None:
-            yield from _whole("rounds", self.rounds, 1)
-        yield from _whole("processes", self.processes, 1)
-        if self.plan_time_limit_s is not None:
-            yield from _seconds("plan_time_limit_s", self.plan_time_limit_s)
-
 
 def interquartile_range(times_s: Sequence[float]) -> float:
     """The spread of step times, 0 for fewer than 2."""
@@ -116,11 +102,13 @@ def interquartile_range(times_s: Sequence[float]) -> float:
     return float(high - low)
 
 
-def _whole(name: str, value: Any, least: int, most: int = checks.MOST_COUNT) -> Iterator[str]:
-    if wrong := checks.whole_offence(value, least, most):
-        yield f"{name} {wrong}"
-
-
-def _seconds(name: str, value: Any) -> Iterator[str]:
-    if wrong := checks.number_offence(value, above=0.0, most=checks.MOST_SECONDS):
-        yield f"{name} {wrong}"
+def _offence(field: dataclasses.Field[Any], value: Any) -> str:
+    """What is wrong with the value of an option, empty if nothing is."""
+    if value is None and field.default is None:
+        return ""
+    if field.name in _LEAST:
+        most = checks.MOST_SEED if field.name == "seed" else checks.MOST_COUNT
+        return checks.whole_offence(value, _LEAST[field.name], most)
+    if field.name.endswith("_s"):
+        return checks.number_offence(value, above=0.0, most=checks.MOST_SECONDS)
+    return checks.number_offence(value, 0.0) if field.name == "tolerance" else ""

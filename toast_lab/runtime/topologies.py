@@ -95,15 +95,15 @@ def parse(text: str, mesh: Mesh) -> Topology:
         slices = "; ".join(f"tpu:{chip}: {', '.join(CHIPS[chip].slices)}" for chip in CHIPS)
         hint = did_you_mean(str(text), [*known(), "cpu:8", "gpu"])
         raise InvalidProblem(
-            f"no topology is called {text!r}{hint}. "
-            f'Known are "cpu:{mesh.n_devices}", "gpu", and of TPUs, in chips: {slices}'
+            f'no topology is called {text!r}{hint}. Known are "cpu:{mesh.n_devices}", "gpu", and '
+            f"of TPUs, in chips: {slices}"
         )
     if topology.count != mesh.n_devices:
         difference = "more" if mesh.n_devices > topology.count else "fewer"
         choices = f"{topology.count}{_fitting(topology, mesh.n_devices)}"
         raise InvalidProblem(
-            f"the mesh {mesh} has {mesh.n_devices} devices, {difference} than the "
-            f"{topology.count} of {topology}{_cores(topology)}. Choose a mesh of {choices}."
+            f"the mesh {mesh} has {mesh.n_devices} devices, {difference} than the {topology.count} "
+            f"of {topology}{_cores(topology)}. Choose a mesh of {choices}."
         )
     return topology
 
@@ -112,8 +112,8 @@ def _tpu(name: str, dims: str) -> Topology:
     chip = CHIPS[name]
     if dims not in chip.slices:
         raise InvalidProblem(
-            f"TPU {name} has no slice {dims}; in chips there are {', '.join(chip.slices)}"
-            f" ({chip.devices_per_chip} device{'s' * (chip.devices_per_chip > 1)} a chip)"
+            f"TPU {name} has no slice {dims}; in chips there are {', '.join(chip.slices)} "
+            f"({chip.devices_per_chip} device{'s' * (chip.devices_per_chip > 1)} a chip)"
         )
     return Topology("tpu", math.prod(map(int, dims.split("x"))) * chip.devices_per_chip, name, dims)
 
@@ -184,7 +184,7 @@ def devices(topology: Topology, mesh: Mesh) -> list[Any]:
     order.
 
     Raises:
-        InvalidProblem: libtpu is missing, or too few GPUs are attached.
+        InvalidProblem: libtpu does not know the topology, or too few GPUs are attached.
     """
     if topology.platform != "tpu":
         return dev.attached(dev.Devices(topology.platform, topology.count))
@@ -196,12 +196,6 @@ def devices(topology: Topology, mesh: Mesh) -> list[Any]:
             platform="tpu", topology_name=f"{topology.chip}:{topology.slice}", **options
         )
     except Exception as error:
-        if _libtpu_missing():
-            raise InvalidProblem(
-                "compiling for TPUs needs libtpu, which is not installed (no TPU has to be "
-                "attached). Install it with "
-                'pip install "toast-lab[tpu]", or pip install "jax[tpu]".'
-            ) from None
         raise InvalidProblem(f"libtpu gives no topology {topology}: {str(error)[:300]}") from None
     listed = list(description.devices)
     try:
@@ -213,9 +207,3 @@ def devices(topology: Topology, mesh: Mesh) -> list[Any]:
 
 def _place(device: Any) -> tuple[int, ...]:
     return (*reversed(device.coords), device.core_on_chip)
-
-
-def _libtpu_missing() -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec("libtpu") is None

@@ -56,8 +56,8 @@ def remote_pool(scheduler: str, retries: int) -> Iterator[RemotePool]:
         except (OSError, TimeoutError, ValueError) as error:
             raise InvalidProblem(
                 f"no scheduler with workers answers at {scheduler} within {CONNECT_S:g} s: "
-                f"{error}. Start one with "
-                '"dask scheduler" and "dask worker ADDRESS", or leave the address out.'
+                f'{error}. Start one with "dask scheduler" and "dask worker ADDRESS", or leave the '
+                "address out."
             ) from None
         event = dask.Event(f"toast-lab-stop-{uuid.uuid4().hex}", client=client)
         try:
@@ -89,7 +89,7 @@ class RemotePool:
             task,
             reference(METHODS[task.method]),
             self.retries,
-            self._stop.name,
+            stop_name=self._stop.name,
             key=key,
             pure=False,
         )
@@ -126,8 +126,7 @@ class RemotePool:
         elif time.monotonic() - self._seen_at > NO_WORKERS_S:
             raise RunFailed(
                 f"the scheduler has had no worker for {NO_WORKERS_S:g} s. Rows are kept; start "
-                "workers and run the "
-                "same again to go on."
+                "workers and run the same again to go on."
             )
 
     def _row(self, future: Any, task: Task) -> dict[str, Any]:
@@ -136,8 +135,8 @@ class RemotePool:
             return row
         if future.status in ("cancelled", "lost"):
             raise RunFailed(
-                "the scheduler is gone, or lost its tasks. Rows are kept; run the "
-                "same again to go on."
+                "the scheduler is gone, or lost its tasks. Rows are kept; run the same again to go "
+                "on."
             )
         error = future.exception(timeout=FETCH_S)
         if isinstance(error, distributed().KilledWorker):

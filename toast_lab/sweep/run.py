@@ -55,7 +55,7 @@ class Sweep(NamedTuple):
     """What a sweep left behind."""
 
     rows: list[dict[str, Any]]  #: of the tasks that have one, in the order of the tasks
-    made: int  #: rows of this run; the others were there
+    n_new: int  #: rows of this run; the others are from earlier ones
     missing: list[Task]  #: cancelled before they were done
     #: rows that the store's file did not take, of those above
     not_kept: Sequence[dict[str, Any]] = ()
@@ -115,13 +115,20 @@ def run_sweep(
             for task in wanted
             if task.digest not in store or store.rows[task.digest]["status"] in again
         ]
-        drive = _Drive(todo, len(wanted) - len(todo), store, on_progress, cancel)
+        done = len(wanted) - len(todo)
+        drive = _Drive(todo, done, store, on_progress=on_progress, cancel=cancel)
         if todo:
             with _pool(workers) as pool:
                 drive.all(pool)
     missing = [task for task in wanted if task.digest not in store]
     rows = [store.rows[task.digest] for task in wanted if task.digest in store]
-    return Sweep(rows, drive.made, missing, drive.not_kept, drive.failure)
+    return Sweep(
+        rows=rows,
+        n_new=drive.n_new,
+        missing=missing,
+        not_kept=drive.not_kept,
+        failure=drive.failure,
+    )
 
 
 def _pool(workers: Workers) -> contextlib.AbstractContextManager[Pool]:
@@ -147,7 +154,7 @@ class _Drive:
         self.on_progress = on_progress
         self.cancel = cancel
         self.running: dict[Task, None] = {}
-        self.made = 0
+        self.n_new = 0
         self.not_kept: list[dict[str, Any]] = []
         self.failure = ""
 
@@ -182,7 +189,7 @@ class _Drive:
             self.store.rows[row["digest"]] = row
             self.not_kept.append(row)
             self.failure = self.failure or str(error)
-        self.made += 1
+        self.n_new += 1
         self._tell(row)
 
     def _tell(self, row: dict[str, Any] | None) -> None:
@@ -190,7 +197,7 @@ class _Drive:
             total = self.done + len(self.todo)
             self.on_progress(
                 Progress(
-                    self.done + self.made, total, row, tuple(str(task) for task in self.running)
+                    self.done + self.n_new, total, row, tuple(str(task) for task in self.running)
                 )
             )
 

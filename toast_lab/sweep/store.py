@@ -148,9 +148,8 @@ def _locked(path: Path, rows_path: Path) -> Iterator[None]:
                 "a process that has not said which"
             )
             raise StoreError(
-                f"{rows_path}: another sweep is adding rows here: {holder}. Wait for it, end it, or "
-                "give another folder; "
-                "rows that are there are not made again"
+                f"{rows_path}: another sweep is adding rows here: {holder}. Wait for it, end it, "
+                "or give another folder; rows that are there are not made again"
             ) from None
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):

@@ -55,7 +55,6 @@ def table(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "options": " ".join(f"{name}={value}" for name, value in row["options"].items()),
             "actions": "  ".join(row.get("actions") or ()),
             "seconds_limit": row["seconds"],
-            "evaluations_limit": row["evaluations_limit"],
         }
         for row in rows
     ]

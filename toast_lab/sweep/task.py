@@ -67,11 +67,11 @@ class Task:
         """A task in its one spelling: sizes sorted, the mesh with its axes' names."""
         options = tuple(sorted(dict(more.pop("options", {})).items()))
         return cls(
-            model,
-            tuple(sorted(sizes.items())),
-            _mesh_text(mesh),
-            machine,
-            method,
+            model=model,
+            sizes=tuple(sorted(sizes.items())),
+            mesh=_mesh_text(mesh),
+            machine=machine,
+            method=method,
             options=options,
             **more,
         )
@@ -144,8 +144,8 @@ def tasks_of(data: Mapping[str, Any]) -> list[Task]:
             model,
             sizes,
             mesh,
-            machine,
-            method,
+            machine=machine,
+            method=method,
             seed=seed,
             seconds=seconds,
             evaluations=evaluations,
@@ -197,8 +197,9 @@ def _models(entries: Sequence[Any], offenders: list[str]) -> list[tuple[str, dic
             except FrontendError as error:
                 offenders.append(str(error))
                 continue
+            sizes_text = ", ".join(known_sizes)
             offenders += [
-                f"{name} has no size {key!r}{did_you_mean(key, known_sizes)}; sizes: {', '.join(known_sizes)}"
+                f"{name} has no size {key!r}{did_you_mean(key, known_sizes)}; sizes: {sizes_text}"
                 for key in sizes
                 if key not in known_sizes
             ]
@@ -287,9 +288,8 @@ def _seeds(value: Any, offenders: list[str]) -> list[int]:
         return seeds
     except (TypeError, ValueError):
         offenders.append(
-            f"seeds are whole numbers from 0 to {checks.MOST_SEED}, at most {_MOST_SEEDS} of "
-            "them, such as [0, 1], "
-            f'"0-4" or "0,3", got {value!r:.80}'
+            f"seeds are whole numbers from 0 to {checks.MOST_SEED}, at most {_MOST_SEEDS} of them, "
+            f'such as [0, 1], "0-4" or "0,3", got {value!r:.80}'
         )
         return []
 

@@ -33,8 +33,7 @@ from toast_lab.sweep.task import Task
 
 DEATH = (
     "the worker process died each time that this task ran on it, most likely because the machine "
-    "ran out of memory or "
-    "the model's own code ended the process"
+    "ran out of memory or the model's own code ended the process"
 )
 KEPT_MODELS = 4  # a large program with its analysis takes some 100 MB
 #: What decides which plan a search finds; the explorer and the commands do not.
@@ -137,18 +136,12 @@ def run_task(
 
 def failed_row(task: Task, error: Exception, status: str = "") -> dict[str, Any]:
     """The row of a task that gave none; ``status`` follows from the error if it is not given."""
-    if isinstance(error, ToastError):
-        return {
-            **task_row(task),
-            "curve": [],
-            "status": status or search_child.FAILED,
-            "message": str(error),
-        }
+    ours = isinstance(error, ToastError)
     return {
         **task_row(task),
         "curve": [],
-        "status": status or search_child.CRASHED,
-        "message": f"{type(error).__name__}: {error}",
+        "status": status or (search_child.FAILED if ours else search_child.CRASHED),
+        "message": str(error) if ours else f"{type(error).__name__}: {error}",
     }
 
 
