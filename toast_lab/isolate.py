@@ -65,7 +65,7 @@ def report(event: Any) -> None:
         _send(_CHANNEL, ("event", event))
 
 
-def says_what_it_does() -> bool:
+def has_reported_activity() -> bool:
     """Has this child reported a text, so that its parent expects more of them?"""
     return bool(_DOING)
 
@@ -306,19 +306,19 @@ def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     It does even where only the parent's ``sys.path`` leads to it.
     """
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    path = os.pathsep.join(p for p in (os.environ.get("PYTHONPATH", ""), home) if p)
+    path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH", ""), home)))
     return {**os.environ, "PYTHONPATH": path, **(extra or {})}
 
 
-def _rebuild(message: tuple[Any, ...], what: str) -> Exception:
+def _rebuild(message: tuple[Any, ...], activity: str) -> Exception:
     _, name, text, is_ours, trace = message
     if name == "Cancelled":
         return Cancelled(text)
     if is_ours and hasattr(errors, name):
         return getattr(errors, name)(text)
     if name == "MemoryError" or "RESOURCE_EXHAUSTED" in text or "Out of memory" in text:
-        return errors.RunFailed(f"{what}: out of memory: {text[:500]}")
-    failure = errors.RunFailed(f"{what}: {name}: {text[:1500]}")
+        return errors.RunFailed(f"{activity}: out of memory: {text[:500]}")
+    failure = errors.RunFailed(f"{activity}: {name}: {text[:1500]}")
     failure.child_traceback = trace  # type: ignore[attr-defined]
     return failure
 
@@ -393,7 +393,7 @@ def _run(channel: Any, commands: Any) -> int:
     _CHANNEL = channel
     threading.Thread(target=_listen_to_parent, args=(commands,), daemon=True).start()
     target, args, kwargs, memory_limit, path = pickle.load(sys.stdin.buffer)
-    sys.path[:] = path + [p for p in sys.path if p not in path]
+    sys.path[:] = path + [folder for folder in sys.path if folder not in path]
     if memory_limit:
         import resource
 

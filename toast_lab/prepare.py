@@ -266,7 +266,7 @@ def _shown(listener: Listener | None) -> Iterator[Listener]:
     """
     if listener is not None:
         yield listener
-    elif isolate.in_child() and not isolate.says_what_it_does():
+    elif isolate.in_child() and not isolate.has_reported_activity():
         yield lambda done, total: None  # whoever listens to it expects something else than texts
     elif isolate.in_child():
         with isolate.meanwhile():
