@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from toast_lab.ir.op_kinds import op_kind
@@ -61,8 +61,7 @@ def outline(program: Program) -> tuple[list[int], dict[int, list[tuple[int, str]
             number[region.parent, region.end] = count + 1
             text = f"branch {count}:"
         labels.setdefault(region.begin, []).append((outer, text))
-        for op in range(region.begin, region.end):
-            depth[op] = max(depth[op], outer + 1)
+        depth[region.begin : region.end] = [outer + 1] * (region.end - region.begin)
     return depth, labels
 
 
@@ -153,16 +152,12 @@ def listing(
     return "\n".join([*lines, "}"])
 
 
-def _brackets(texts: Iterable[str]) -> str:
-    return f"[{', '.join(texts)}]"
-
-
 def annotated_listing(analysis: Analysis) -> str:
     """Dims identified with I and M: every dim shows its colour (paper figures 4c and 5a)."""
     program = analysis.program
     return listing(
         program,
-        lambda value: _brackets(map(analysis.dim_text, program.def_names(value))),
+        lambda value: f"[{', '.join(map(analysis.dim_text, program.def_names(value)))}]",
     )
 
 
@@ -171,7 +166,7 @@ def names_listing(analysis: Analysis) -> str:
     program = analysis.program
 
     def text(row: list[int]) -> str:
-        return _brackets(analysis.name_text[name] for name in row)
+        return f"[{', '.join(analysis.name_text[name] for name in row)}]"
 
     return listing(
         program,
