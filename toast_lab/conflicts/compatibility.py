@@ -120,7 +120,7 @@ def compatibility_sets(
     roots = [union.find(conflict) for conflict in range(len(index))]
     number: dict[int, int] = {}
     set_of = np.asarray([number.setdefault(root, len(number)) for root, _ in roots], dtype=np.int32)
-    return Sets(set_of, np.asarray([bool(parity) for _, parity in roots], dtype=bool), boxes)
+    return Sets(set_of, np.asarray([parity for _, parity in roots], dtype=bool), boxes)
 
 
 class _Graph(NamedTuple):

@@ -318,30 +318,25 @@ def _stopped(
     minor = np.zeros(program.n_factors, bool)
     merged = [i for i, factors in enumerate(dims.factors) if len(factors) > 1]
     minor[[factor for i in merged for factor in dims.factors[i][1:]]] = True
-    for i in np.flatnonzero(splits[dims.op] & stuck[dims.major]).tolist():
-        name, op = int(dims.major[i]), int(program.owner[dims.op[i]])
+
+    def stop(row: int, name: int, op: int, reason: Reason, why: str = "") -> None:
+        stopped = bag(reason, op, why)
+        stopped.groups[int(group_of[name])] += 1
+        stopped.values.add(int(dims.value[row]))
+
+    for row in np.flatnonzero(splits[dims.op] & stuck[dims.major]).tolist():
+        name, op = int(dims.major[row]), int(program.owner[dims.op[row]])
         if program.kind[op] == "while.enter":
-            _add(bag(Reason.STACKED, op), int(group_of[name]), int(dims.value[i]))
-            continue
-        if minor[name]:
-            stopped = bag(Reason.MINOR_FACTOR, op)
+            stop(row, name, op, Reason.STACKED)
+        elif minor[name]:
+            stop(row, name, op, Reason.MINOR_FACTOR)
         else:
             why = f"{Reason.SOME_WHOLE.value} ({FACTOR_CLASSES[role[name]]} factor)"
-            stopped = bag(Reason.SOME_WHOLE, op, why)
-        _add(stopped, int(group_of[name]), int(dims.value[i]))
-    for i in merged:
-        for name in dims.factors[i][1:]:
-            if splits[dims.op[i]] and stuck[name]:
-                _add(
-                    bag(Reason.MINOR_FACTOR, int(dims.op[i])),
-                    int(group_of[name]),
-                    int(dims.value[i]),
-                )
-
-
-def _add(bag: _Bag, group: int, value: int) -> None:
-    bag.groups[group] += 1
-    bag.values.add(value)
+            stop(row, name, op, Reason.SOME_WHOLE, why=why)
+    for row in merged:
+        for name in dims.factors[row][1:]:
+            if splits[dims.op[row]] and stuck[name]:
+                stop(row, name, int(dims.op[row]), Reason.MINOR_FACTOR)
 
 
 def _assumed(program: Program, flops: np.ndarray, bag: Any) -> None:

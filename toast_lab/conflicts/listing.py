@@ -57,8 +57,7 @@ def outline(program: Program) -> tuple[list[int], dict[int, list[tuple[int, str]
             number[region.parent, region.end] = count + 1
             text = f"branch {count}:"
         labels.setdefault(region.begin, []).append((outer, text))
-        for op in range(region.begin, region.end):
-            depth[op] = max(depth[op], outer + 1)
+        depth[region.begin : region.end] = [outer + 1] * (region.end - region.begin)
     return depth, labels
 
 

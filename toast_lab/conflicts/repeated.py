@@ -68,7 +68,8 @@ def name_label(names: Names, name: int) -> str:
     op = int(names.op[name])
     factors = program.factors(op)
     roles = [f"{program.factor_size[factor]}:{program.factor_class[factor]}" for factor in factors]
-    return f"{program.kind[op]}|{program.detail[op]}|{name - factors.start}|{','.join(roles)}"
+    position = str(name - factors.start)
+    return "|".join((program.kind[op], program.detail[op], position, ",".join(roles)))
 
 
 def _graph(
@@ -80,12 +81,14 @@ def _graph(
         graph.add_node(node, label=name_label(names, node))
     inside = set(nodes)
     for node in nodes:
-        targets = names.successor[names.ptr[node] : names.ptr[node + 1]].tolist()
-        graph.add_edges_from((node, target) for target in targets if target in inside)
+        for target in names.successor[names.ptr[node] : names.ptr[node + 1]].tolist():
+            if target in inside:
+                graph.add_edge(node, target)
     for conflict in members:
         key = ("conflict", conflict)
         graph.add_node(key, label="conflict")
-        graph.add_edges_from((key, node) for node in pairs[conflict])
+        for node in pairs[conflict]:
+            graph.add_edge(key, node)
     return graph
 
 
@@ -94,8 +97,10 @@ def _isomorphism(left: nx.DiGraph, right: nx.DiGraph) -> dict[Any, Any] | None:
     # once.
     if len(left) == len(right) and left.number_of_edges() == right.number_of_edges():
         mapping = dict(zip(left.nodes, right.nodes, strict=True))
-        labels, other_labels = (graph.nodes(data="label") for graph in (left, right))
-        if all(labels[node] == other_labels[image] for node, image in mapping.items()) and all(
+        if all(
+            left.nodes[node]["label"] == right.nodes[image]["label"]
+            for node, image in mapping.items()
+        ) and all(
             right.has_edge(mapping[source], mapping[target]) for source, target in left.edges
         ):
             return mapping
@@ -161,7 +166,7 @@ def colour_groups(names: Names, colour: np.ndarray, groups: list[list[int]]) -> 
     families = [*_carried_alike(names, colour, groups), *_stacked_together(names, colour)]
     members = np.zeros(colour_count, dtype=bool)
     members[[member for family in families for member in family]] = True
-    ops: dict[int, set[int]] = {member: set() for member in np.flatnonzero(members).tolist()}
+    ops: dict[int, set[int]] = defaultdict(set)
     wanted = np.flatnonzero(members[colour] & (names.size > 1))
     for member, op in zip(colour[wanted].tolist(), names.op[wanted].tolist(), strict=True):
         ops[member].add(op)

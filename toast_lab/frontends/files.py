@@ -151,7 +151,7 @@ def _decoded(content: bytes) -> str:
         "and pass it to toast_lab.from_torch",
         b"\x1f\x8b": "compressed; unpack it first",
         b"\x7fELF": "an executable",
-        b"HloModule": "HLO text, which is made from StableHLO; pass that StableHLO",
+        b"HloModule": "HLO text, the form behind StableHLO; pass the StableHLO that it came from",
     }
     for start, text in known.items():
         if content.startswith(start):

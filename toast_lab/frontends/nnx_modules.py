@@ -2,8 +2,8 @@
 
 They are split together, so that shared parts stay shared, and the function sees modules rebuilt
 from their states.  Its changes are copied into the caller's own modules, as ``nnx.jit`` does:
-values of variables, new and deleted variables, and attributes other than arrays.  Where a result is one of
-these modules (or a part of one), the caller gets their own object back.
+values of variables, new and deleted variables, and attributes other than arrays.  Where a result
+is one of these modules (or a part of one), the caller gets their own object back.
 
 flax is not imported here: without the user's own import its classes cannot occur.
 """

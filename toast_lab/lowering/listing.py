@@ -144,14 +144,11 @@ class _Listing:
             )
             while i < step_count and steps.kind[i] != COMPUTE:  # copies for this op's operands
                 use = int(steps.use[i])
-                rows = [i]
-                while (
-                    i + 1 < step_count and steps.kind[i + 1] != COMPUTE and steps.use[i + 1] == use
-                ):
-                    i += 1
+                rows = []
+                while i < step_count and steps.kind[i] != COMPUTE and steps.use[i] == use:
                     rows.append(i)
+                    i += 1
                 self.chain(rows, program.value_name[int(steps.value[rows[0]])], None)
-                i += 1
             i += 1  # the compute step
             after: dict[int, list[int]] = {}
             while (
@@ -169,12 +166,8 @@ class _Listing:
         program, steps = self.program, self.steps
         operands = []
         for use in program.uses(op):
-            row = int(steps.copy[use])
-            operands.append(
-                self.copy_name[row]
-                if row >= 0
-                else value_text(program, int(program.use_value[use]))
-            )
+            copy = self.copy_name.get(int(steps.copy[use]))
+            operands.append(copy or value_text(program, int(program.use_value[use])))
         results = program.results(op)
         names, shapes = [], []
         for result in results:

@@ -70,7 +70,7 @@ class _Sparse(Writer):
             self._own(item.operation)
         values = self.plan.program.results(number)
         for i, result in enumerate((*item.results, *item.twins)):
-            value = int(values[min(i, len(values) - 1)])
+            value = values[min(i, len(values) - 1)]
             self.pin(result, list(self.at_results.get(value, ())))
 
     def _own(self, operation: Any) -> None:
