@@ -1,7 +1,9 @@
 """Plan certification: a program sharded by a plan computes what the program computes.
 
-Where plans come from is said by a ``draw.Source``: random colour actions, propagated shardings of
-arguments, refinement.  Every plan is compiled for eight virtual CPU devices and executed on the same inputs as the program
+A ``draw.Source`` says where plans come from: random colour actions, propagated shardings of
+arguments, refinement.
+
+Every plan is compiled for eight virtual CPU devices and executed on the same inputs as the program
 as it was read; every output (for a training step: loss, gradients or updated parameters, optimiser
 state) must agree.
 
@@ -210,9 +212,7 @@ def certify(
         for work, plans in prepared:
             if not plans:
                 failure = "no action is legal"
-                rows.append(
-                    Row(work.name, "", 0, _n_ops(work), "", 0, "", 0.0, 0.0, 0.0, failure)
-                )
+                rows.append(Row(work.name, "", 0, _n_ops(work), "", 0, "", 0.0, 0.0, 0.0, failure))
         by_name = {work.name: (work, plans) for work, plans in prepared}
         for outcome in execute(
             [work for work, plans in prepared if plans], time_limit_s * len(group)
