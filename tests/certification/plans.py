@@ -51,7 +51,6 @@ EPSILONS = {"wide": 64, "narrow": 4}
 # Plans on each mesh: of colour actions, and propagated ones
 FULL = ((25, 25, 25), (10, 10, 0))
 SHORT = ((1, 1, 1), (0, 1, 0))
-SHORT_NUMERIC = ((2, 1, 1), ())  # of solvers and transforms, whose rules are not the propagation's
 DEVICES = dev.Devices("cpu", 8)
 
 

@@ -1,7 +1,6 @@
 """The short seeded form of the plan certification.
 
-Four plans of every program: one of random colour actions on each mesh, and a propagated one or, of
-solvers and transforms, another of colour actions.
+Four plans of every program: one of random colour actions on each mesh, and a propagated one.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests.certification import draw, fourier_programs, numeric_programs, plans
+from tests.certification import draw, plans
 from tests.certification.case import Case
 from tests.certification.programs import programs
 from toast_lab import frontends
@@ -29,13 +28,8 @@ CASES = {c.name: c for c in programs()}
 def rows() -> dict[str, list[plans.Row]]:
     """All programs at once: one child process serves twelve of them."""
     found: dict[str, list[plans.Row]] = {name: [] for name in CASES}
-    numeric = {case.name for case in (*numeric_programs.CASES, *fourier_programs.CASES)}
-    for cases, counts in (
-        ([case for case in CASES.values() if case.name not in numeric], plans.SHORT),
-        ([case for case in CASES.values() if case.name in numeric], plans.SHORT_NUMERIC),
-    ):
-        for row in plans.certify(cases, draw.mixed(*counts)):
-            found[row.program].append(row)
+    for row in plans.certify(list(CASES.values()), draw.mixed(*plans.SHORT)):
+        found[row.program].append(row)
     return found
 
 
