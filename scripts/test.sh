@@ -13,11 +13,11 @@ trap 'kill "$lint" 2>/dev/null || true; rm -f "$lint_output"' EXIT
 bash scripts/install_torch.sh .venv
 bash scripts/ensure_chromium.sh
 bash scripts/test_other_python.sh setup
-if ! wait "$lint"; then
-    cat "$lint_output"
-    exit 1
-fi
+lint_status=0
+wait "$lint" || lint_status=$?
+trap 'rm -f "$lint_output"' EXIT
 cat "$lint_output"
+if [ "$lint_status" -ne 0 ]; then exit "$lint_status"; fi
 bash scripts/warm.sh
 bash scripts/test_other_python.sh
 

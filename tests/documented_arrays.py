@@ -3,8 +3,8 @@
 A field that holds an array says in its ``#:`` comment what it is made of: ``#: [V, A] int8 dim of
 each value on each axis``.  Within one object a letter is one size; ``[V+1]`` is one more, a number
 is itself, and ``[at most E]`` is a bound.  ``K of [S, A]`` is a list of K arrays, each with an S
-of its own.  The letters of ``SHARED`` mean the same in all objects that are made of one program, and A
-is the number of mesh axes.
+of its own.  The letters of ``SHARED`` mean the same in all objects that are made of one program,
+and A is the number of mesh axes.
 
 Nothing here knows a class: ``Recorder`` watches every record that is made.
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,10 +44,10 @@ def walk_the_method(name: str, sizes: dict[str, Any]) -> None:
 
 
 @pytest.fixture(scope="module", params=MODELS)
-def recorded(request: pytest.FixtureRequest) -> Iterator[Recorder]:
+def recorded(request: pytest.FixtureRequest) -> Recorder:
     with Recorder() as recorder:
         walk_the_method(*MODELS[request.param])
-    yield recorder
+    return recorder
 
 
 def programs(recorder: Recorder) -> list[Program]:

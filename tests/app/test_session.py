@@ -70,14 +70,11 @@ def first_points(session: Session) -> None:
 # -- jobs ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.timing
-def test_cancel_takes_less_than_a_second(jobs: Registry) -> None:
-    job = jobs.start("load", "sleeping", f"{HERE}:child_sleep", 60)
+def test_a_cancelled_job_ends_long_before_its_work_would(jobs: Registry) -> None:
+    job = jobs.start("load", "sleeping", f"{HERE}:child_sleep", 3600)
     wait(lambda: bool(job.events), "the child")
-    began = time.monotonic()
     job.cancel()
-    assert job.finished.wait(5)
-    assert time.monotonic() - began < 1
+    assert job.finished.wait(60)
     assert job.state is JobState.CANCELLED
 
 
@@ -264,13 +261,12 @@ def test_a_search_streams_points_and_leaves_a_plan(session: Session) -> None:
 
 
 def transformer(jobs: Registry) -> Session:
-    made = Session(jobs=jobs)
-    made.searches.seconds = 120.0
-    made.load("transformer")
-    return made
+    session = Session(jobs=jobs)
+    session.searches.seconds = 3600.0
+    session.load("transformer")
+    return session
 
 
-@pytest.mark.timing
 def test_pause_stands_still_step_does_one_and_stop_keeps_the_best(jobs: Registry) -> None:
     session = transformer(jobs)
     session.searches.step()
@@ -292,10 +288,8 @@ def test_pause_stands_still_step_does_one_and_stop_keeps_the_best(jobs: Registry
         assert len(session.searches.points) == held + more
     session.searches.pause()
     wait(lambda: bool(session.tick()) and len(session.searches.points) > 20, "going on")
-    began = time.monotonic()
     session.searches.stop()
-    settle(session)
-    assert time.monotonic() - began < 1
+    settle(session)  # gives up long before the search of an hour would end
     assert "cancelled; the plan is the best found so far" in session.notices.messages[-1].text
     assert session.plans.named("mcts (seed 0)") is not None
 

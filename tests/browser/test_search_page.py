@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.test_explorer import SLOW, bokeh, go
+from tests.browser.test_explorer import SLOW, bokeh, go, wait_for_bokeh
 
 pytestmark = pytest.mark.browser
 
@@ -44,15 +44,11 @@ def block(page: Page, row: int) -> tuple[float, float]:
     )
 
 
+COLUMN = "Array.from(plot.model.renderers.find((r) => r.name === 'blocks').data_source.data['{}'])"
+
+
 def column(page: Page, name: str) -> list[Any]:
-    return list(
-        bokeh(
-            page,
-            "search tree",
-            "Array.from(plot.model.renderers.find((r) => r.name === "
-            f"'blocks').data_source.data['{name}'])",
-        )
-    )
+    return list(bokeh(page, "search tree", COLUMN.format(name)))
 
 
 def plan(page: Page) -> Locator:
@@ -140,8 +136,7 @@ def test_the_scrubber_shows_an_earlier_best(searched: Page) -> None:
     expect(page.get_by_text("none: unsharded is the best so far")).to_be_visible()
     page.get_by_role("button", name="Tree", exact=True).click()
     expect(page.get_by_text("1, 1 ended here")).to_be_visible()
-    page.wait_for_timeout(500)
-    assert column(page, "action") == ["unsharded"]
+    wait_for_bokeh(page, "search tree", COLUMN.format("action"), ["unsharded"])
     page.get_by_role("button", name="Live").click()
     page.get_by_role("button", name="Curves", exact=True).click()
     expect(page.get_by_text("simulation 1, best found by number 1")).to_have_count(0)
@@ -234,9 +229,12 @@ def test_actions_have_priors_and_scores_and_sort(searched: Page) -> None:
     assert visits == sorted(visits, reverse=True)
     assert all(0 < p <= 1 for p in shown("prior P"))
     head.filter(has_text=re.compile("^UCT$")).click()
-    page.wait_for_timeout(500)
-    assert shown("UCT") == sorted(shown("UCT"))
+    for _ in range(300):
+        if shown("N") != visits:
+            break
+        page.wait_for_timeout(100)
     assert shown("N") != visits
+    assert shown("UCT") == sorted(shown("UCT"))
 
 
 def test_a_trajectory_is_looked_at(searched: Page) -> None:

@@ -1,7 +1,9 @@
 """Plan certification: a program sharded by a plan computes what the program computes.
 
-Where plans come from is said by a ``draw.Source``: random colour actions, propagated shardings of
-arguments, refinement.  Every plan is compiled for eight virtual CPU devices and executed on the same inputs as the program
+A ``draw.Source`` says where plans come from: random colour actions, propagated shardings of
+arguments, refinement.
+
+Every plan is compiled for eight virtual CPU devices and executed on the same inputs as the program
 as it was read; every output (for a training step: loss, gradients or updated parameters, optimiser
 state) must agree.
 

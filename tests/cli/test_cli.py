@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli.small_net import NET
 from toast_lab import isolate
 from toast_lab.commands import common, output
 from toast_lab.search.methods import METHODS
@@ -33,17 +34,6 @@ START = (
     "toast_lab.cli import main; "
 )
 TOAST = [sys.executable, "-c", START + "sys.exit(main())"]
-# Small enough to search in a moment; every dim divides by 4 and by 2.
-NET = [
-    "attention",
-    "--set",
-    "sequence=16",
-    "d_model=8",
-    "key=8",
-    "value=8",
-    "--mesh",
-    "data=2,model=2",
-]
 QUICK = ["--evaluations", "30"]
 COMMANDS = {
     "analyse": ["analyse", *NET],

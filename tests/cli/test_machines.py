@@ -18,20 +18,11 @@ from typing import Any
 
 import pytest
 
+from tests.cli.small_net import NET
 from toast_lab.machines.catalogue import MACHINES
 from toast_lab.machines.machine_model import Machine
 
 ROOT = Path(__file__).parents[2]
-NET = [
-    "attention",
-    "--set",
-    "sequence=16",
-    "d_model=8",
-    "key=8",
-    "value=8",
-    "--mesh",
-    "data=2,model=2",
-]
 
 
 def test_one_machine_with_a_mesh_shows_where_axes_run(toast: Any) -> None:

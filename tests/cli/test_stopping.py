@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.cli.test_cli import started, wait_for
-from tests.kills.harness import children
+from tests.processes import descendants
 from toast_lab import cli
 from toast_lab.commands import stopping
 from toast_lab.search.trace import Trace
@@ -77,7 +77,7 @@ def test_a_race_prints_what_its_methods_found_and_its_children_end() -> None:
         "race", "mlp", "--methods", "random,beam", "--seconds", "300", "--json"
     ) as command:
         wait_for(command.mother, "random: ", 240)
-        pids = [pid for pid, _ in children(command.process.pid)]
+        pids = [pid for pid, _ in descendants(command.process.pid)]
         assert pids
         command.process.send_signal(signal.SIGTERM)
         out, _ = command.process.communicate(timeout=120)
@@ -125,7 +125,7 @@ def test_anything_else_ends_with_its_children_and_a_second_one_is_the_systems(
     )
     process = started("analyse", "cli_slow_model:make", stderr=subprocess.PIPE, cwd=tmp_path)
     until((tmp_path / "begun").exists)
-    pids = [pid for pid, _ in children(process.pid)]
+    pids = [pid for pid, _ in descendants(process.pid)]
     assert pids
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=30)

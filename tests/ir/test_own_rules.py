@@ -124,7 +124,6 @@ def test_random_bits_by_a_custom_call_act_element_by_element() -> None:
     [
         ("__cudnn$fmhaSoftmax", "carries the whole shapes"),
         ("tpu_custom_call", "written by hand"),
-        ("Eigh", "gathers its operand"),
         ("something_new", "no sharding rule for custom_call @something_new"),
     ],
 )
@@ -135,9 +134,8 @@ def test_other_calls_stay_whole_and_say_why(target: str, reason: str) -> None:
         "tensor<8x4xf32>",
     )
     op = op_of(program, "custom_call")
-    if target != "Eigh":  # whose rule expects two results; it is read below
-        assert roles(program, op) == "[-, -] -> [-, -]"
-        assert [text for o, text in program.missing_rules if o == op and reason in text]
+    assert roles(program, op) == "[-, -] -> [-, -]"
+    assert [text for o, text in program.missing_rules if o == op and reason in text]
 
 
 def test_an_eigendecomposition_for_tpu_is_reported() -> None:

@@ -19,6 +19,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.processes import descendants
+
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 240.0  # on a machine that does much else
 LOOK_S = 0.02
@@ -40,36 +42,6 @@ class Trial(NamedTuple):
     out: str
     err: str
     seconds: float  #: from the first child to the end
-
-
-def children(pid: int) -> list[tuple[int, str]]:
-    """(pid, command line) of all that descend from a process and live.
-
-    Those that compile kernels ahead are left out.
-    """
-    parents: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                state, parent = (
-                    Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[:2]
-                )
-            except OSError:
-                continue
-            if state != "Z":
-                parents.setdefault(int(parent), []).append(int(entry))
-    found: list[tuple[int, str]] = []
-    waiting = list(parents.get(pid, []))
-    while waiting:
-        child = waiting.pop()
-        waiting += parents.get(child, [])
-        try:
-            words = Path(f"/proc/{child}/cmdline").read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            continue
-        if "toast_lab.prepare" not in words:
-            found.append((child, " ".join(words[1:4])))
-    return found
 
 
 def start(argv: Sequence[str], **options: object) -> subprocess.Popen[str]:
@@ -99,7 +71,7 @@ def kill_one(
         time.sleep(LOOK_S)
     end = time.monotonic() + 10.0
     while alive() and time.monotonic() < end:  # type: ignore[operator]
-        found = children(pid)
+        found = descendants(pid)
         if found:
             victim, what = rng.choice(sorted(found))
             try:
@@ -120,7 +92,7 @@ def trial(argv: Sequence[str], rng: random.Random | None, span_s: float = 0.0) -
         process = start(argv, stdout=out, stderr=err)
         began, victim, status = time.monotonic(), None, None
         try:
-            while process.poll() is None and not children(process.pid):
+            while process.poll() is None and not descendants(process.pid):
                 time.sleep(LOOK_S)
             began = time.monotonic()
             if rng is not None:
@@ -129,7 +101,7 @@ def trial(argv: Sequence[str], rng: random.Random | None, span_s: float = 0.0) -
         except subprocess.TimeoutExpired:
             pass
         finally:
-            left = [pid for pid, _ in children(process.pid)]
+            left = [pid for pid, _ in descendants(process.pid)]
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()

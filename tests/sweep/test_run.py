@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.processes import direct_children
 from tests.search.bad_methods import bring
 from toast_lab.errors import InvalidProblem, RunFailed, StoreError
 from toast_lab.sweep import local, remote, worker
@@ -291,26 +292,11 @@ class Killer:
 
     def _work(self) -> None:
         while len(self.pids) < self.count and not self._through.wait(0.05):
-            for worker_pid in children(self.pid):
-                if worker_pid not in self.pids and children(worker_pid):
+            for worker_pid in direct_children(self.pid):
+                if worker_pid not in self.pids and direct_children(worker_pid):
                     os.kill(worker_pid, signal.SIGKILL)
                     self.pids.append(worker_pid)
                     break
-
-
-def children(pid: int) -> list[int]:
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                state, parent = (
-                    Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[:2]
-                )
-            except OSError:
-                continue
-            if int(parent) == pid and state != "Z":
-                found.append(int(entry))
-    return found
 
 
 def test_a_worker_that_dies_after_a_cancel_is_not_given_its_task_again(tmp_path: Path) -> None:

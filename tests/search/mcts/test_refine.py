@@ -234,7 +234,7 @@ def test_memory_is_left_out_for_what_takes_too_long_and_never_for_what_is_taken(
 
 def test_a_refinement_that_was_interrupted_goes_on_to_the_same_end(found):
     problem, _ = found
-    settings = {"seed": 1, "restarts": 0, "refine": 5}
+    settings = {"seed": 1, "restarts": 0}
     part = search(problem, budget=Budget(seconds=None, evaluations=6000), **settings)
     while part.trace.memory["refine"][2] == 0:  # until it stops within the refinement
         part = search(problem, resume=part.trace, budget=Budget(seconds=None, evaluations=300))
