@@ -128,19 +128,19 @@ class Coverage:
     def headline(self) -> str:
         """One sentence."""
         if not self.n_whole_ops and not self.kept_bytes:
-            said = "every op can be split and every value can be kept sharded"
+            sentence = "every op can be split and every value can be kept sharded"
         else:
-            said = f"{self.n_whole_ops:,} of {self.n_ops:,} ops cannot be split"
+            sentence = f"{self.n_whole_ops:,} of {self.n_ops:,} ops cannot be split"
             if self.flops_share is not None:
-                said += f", with {text.share_text(1 - self.flops_share)} of the FLOPs"
+                sentence += f", with {text.share_text(1 - self.flops_share)} of the FLOPs"
             share = text.share_text(self.whole_bytes / self.bytes if self.bytes else 0.0)
-            said += f"; {share} of the bytes must be whole around them"
+            sentence += f"; {share} of the bytes must be whole around them"
             if self.kept_bytes:
-                said += f", {text.bytes_text(self.kept_bytes)} are kept whole all along"
+                sentence += f", {text.bytes_text(self.kept_bytes)} are kept whole all along"
         assumed = sum(
             1 for row in self.rows if row.reason in (Reason.UNKNOWN_TRIPS, Reason.UNKNOWN_BRANCH)
         )
-        return said + ("; some counts are assumed" if assumed else "")
+        return sentence + ("; some counts are assumed" if assumed else "")
 
     def __repr__(self) -> str:
         return f"<Coverage: {self.headline()}>"
@@ -205,9 +205,11 @@ def _all_dims(program: Program) -> _Dims:
     size = np.concatenate([program.shape, program.shape[program.shape_ptr[use_value] + dim]])
     keep = ~program.value_is_constant[value]
     factors = [
-        f
-        for f, k in zip((*program.def_dim_minor, *program.use_dim_factors), keep, strict=True)
-        if k
+        factors
+        for factors, is_kept in zip(
+            (*program.def_dim_minor, *program.use_dim_factors), keep, strict=True
+        )
+        if is_kept
     ]
     major = np.concatenate([program.def_dim_factor, program.use_dim_factor])[keep]
     return _Dims(op[keep], value[keep], size[keep], factors, major)
@@ -221,7 +223,7 @@ def coverage(analysis: Analysis) -> Coverage:
     flops = program.flops * program.trips
     flops_total, bytes_total = float(flops.sum()), float(nbytes.sum())
     group_of = analysis.group[analysis.colour] if names.n else np.zeros(0, np.int32)
-    live = np.asarray([g.shardable for g in analysis.groups], dtype=bool)
+    live = np.asarray([group.shardable for group in analysis.groups], dtype=bool)
     missing = dict(program.missing_rules)
 
     real = np.arange(program.n_ops) >= program.n_arguments
@@ -237,18 +239,18 @@ def coverage(analysis: Analysis) -> Coverage:
         dims.op[whole[dims.op]].tolist(), dims.value[whole[dims.op]].tolist(), strict=True
     ):
         touched[op].add(value)
-    found: dict[tuple[Reason, str, str], _Bag] = {}
+    row_of: dict[tuple[Reason, str, str], _Bag] = {}
 
     def bag(reason: Reason, op: int, why: str = "") -> _Bag:
         kind = op_kind(program.kind[op]).construct or program.kind[op]
-        made = found.setdefault((reason, kind, why or reason.value), _Bag())
-        made.ops[op] = None
-        return made
+        row = row_of.setdefault((reason, kind, why or reason.value), _Bag())
+        row.ops[op] = None
+        return row
 
-    for op in sorted(set(touched) | {o for o in missing if not splits[o]}):
-        here = bag(Reason.NO_RULE, op, missing[op]) if op in missing else bag(Reason.ALL_WHOLE, op)
-        here.flops += float(flops[op])
-        here.values.update(touched.get(op, ()))
+    for op in sorted(set(touched) | {op for op in missing if not splits[op]}):
+        row = bag(Reason.NO_RULE, op, missing[op]) if op in missing else bag(Reason.ALL_WHOLE, op)
+        row.flops += float(flops[op])
+        row.values.update(touched.get(op, ()))
 
     can = np.zeros(program.n_values, bool)
     # By its definition or by a use, as an action would find it
@@ -269,17 +271,17 @@ def coverage(analysis: Analysis) -> Coverage:
             reason,
             kind,
             why,
-            tuple(b.ops),
-            tuple(Counter(program.where(op) for op in b.ops).most_common()),
-            tuple(analysis.group_name[g] for g, _ in b.groups.most_common()),
-            b.flops,
-            float(nbytes[list(b.values)].sum()),
-            b.flops / flops_total if flops_total else None,
-            float(nbytes[list(b.values)].sum()) / bytes_total if bytes_total else 0.0,
+            tuple(row.ops),
+            tuple(Counter(program.where(op) for op in row.ops).most_common()),
+            tuple(analysis.group_name[group] for group, _ in row.groups.most_common()),
+            row.flops,
+            float(nbytes[list(row.values)].sum()),
+            row.flops / flops_total if flops_total else None,
+            float(nbytes[list(row.values)].sum()) / bytes_total if bytes_total else 0.0,
         )
-        for (reason, kind, why), b in found.items()
+        for (reason, kind, why), row in row_of.items()
     ]
-    rows.sort(key=lambda r: (not r.whole, -(r.flops_share or 0.0), -r.bytes, -len(r.ops)))
+    rows.sort(key=lambda row: (not row.whole, -(row.flops_share or 0.0), -row.bytes, -len(row.ops)))
     blocked = float(flops[whole].sum())
     return Coverage(
         rows=tuple(rows),
@@ -310,7 +312,7 @@ def _stopped(
     splits: np.ndarray,
     live: np.ndarray,
     group_of: np.ndarray,
-    bag: Any,
+    row_for: Any,
 ) -> None:
     """Dims of ops that can be split along others: an action on their colour stops at these ops."""
     program = analysis.program
@@ -319,44 +321,46 @@ def _stopped(
         np.isin(role, (NEED_REPLICATION, PERMUTATION)) & (program.factor_size > 1) & live[group_of]
     )
     minor = np.zeros(program.n_factors, bool)
-    merged = [i for i, factors in enumerate(dims.factors) if len(factors) > 1]
-    minor[[f for i in merged for f in dims.factors[i][1:]]] = True
-    for i in np.flatnonzero(splits[dims.op] & stuck[dims.major]).tolist():
-        name, op = int(dims.major[i]), int(program.owner[dims.op[i]])
+    merged = [dim for dim, factors in enumerate(dims.factors) if len(factors) > 1]
+    minor[[f for dim in merged for f in dims.factors[dim][1:]]] = True
+    for dim in np.flatnonzero(splits[dims.op] & stuck[dims.major]).tolist():
+        name, op = int(dims.major[dim]), int(program.owner[dims.op[dim]])
         if program.kind[op] == "while.enter":
-            _add(bag(Reason.STACKED, op), int(group_of[name]), int(dims.value[i]))
+            _add(row_for(Reason.STACKED, op), int(group_of[name]), int(dims.value[dim]))
             continue
         why = f"{Reason.SOME_WHOLE.value} ({FACTOR_CLASSES[role[name]]} factor)"
-        here = bag(Reason.MINOR_FACTOR, op) if minor[name] else bag(Reason.SOME_WHOLE, op, why)
-        _add(here, int(group_of[name]), int(dims.value[i]))
-    for i in merged:
-        for name in dims.factors[i][1:]:
-            if splits[dims.op[i]] and stuck[name]:
+        row = (
+            row_for(Reason.MINOR_FACTOR, op) if minor[name] else row_for(Reason.SOME_WHOLE, op, why)
+        )
+        _add(row, int(group_of[name]), int(dims.value[dim]))
+    for dim in merged:
+        for name in dims.factors[dim][1:]:
+            if splits[dims.op[dim]] and stuck[name]:
                 _add(
-                    bag(Reason.MINOR_FACTOR, int(dims.op[i])),
+                    row_for(Reason.MINOR_FACTOR, int(dims.op[dim])),
                     int(group_of[name]),
-                    int(dims.value[i]),
+                    int(dims.value[dim]),
                 )
 
 
-def _add(here: _Bag, group: int, value: int) -> None:
-    here.groups[group] += 1
-    here.values.add(value)
+def _add(row: _Bag, group: int, value: int) -> None:
+    row.groups[group] += 1
+    row.values.add(value)
 
 
-def _assumed(program: Program, flops: np.ndarray, bag: Any) -> None:
+def _assumed(program: Program, flops: np.ndarray, row_for: Any) -> None:
     """Loops whose number of rounds, and conditionals whose branch, the input does not tell."""
     seen: set[int] = set()
     for region in program.regions:
         if region.known or region.kind not in ("body", "branch"):
             continue
         if region.kind == "body":
-            here = bag(Reason.UNKNOWN_TRIPS, program.regions[region.parent].begin)
+            row = row_for(Reason.UNKNOWN_TRIPS, program.regions[region.parent].begin)
         else:  # all branches of one conditional stand behind its index
             index = region.begin - 1
             while program.kind[index] != "case.index" or program.region[index] != region.parent:
                 index -= 1
-            here = bag(Reason.UNKNOWN_BRANCH, index)
+            row = row_for(Reason.UNKNOWN_BRANCH, index)
         inside = [op for op in range(region.begin, region.end) if op not in seen]
         seen.update(inside)  # a loop within a loop is counted with the outer one, which comes first
-        here.flops += float(flops[inside].sum())
+        row.flops += float(flops[inside].sum())

@@ -45,14 +45,21 @@ def find_conflicts(names: Names, colour: np.ndarray) -> dict[tuple[int, int], li
     Names of size 1 never conflict.  The pairs are in program order, the smaller name first.
     """
     program = names.program
-    found: dict[tuple[int, int], list[Place]] = {}
+    places: dict[tuple[int, int], list[Place]] = {}
 
     def scan(row: list[int], value: int, use: int) -> None:
-        for i, a in enumerate(row):
+        for i, first in enumerate(row):
             for j in range(i + 1, len(row)):
-                b = row[j]
-                if a != b and colour[a] == colour[b] and names.size[a] > 1 and names.size[b] > 1:
-                    found.setdefault((min(a, b), max(a, b)), []).append(Place(value, use, i, j))
+                second = row[j]
+                if (
+                    first != second
+                    and colour[first] == colour[second]
+                    and names.size[first] > 1
+                    and names.size[second] > 1
+                ):
+                    places.setdefault((min(first, second), max(first, second)), []).append(
+                        Place(value, use, i, j)
+                    )
 
     meets = _repeats_a_colour(program.shape_ptr, program.def_dim_factor, names, colour)
     for value in np.flatnonzero(meets & ~program.value_is_constant).tolist():
@@ -61,7 +68,7 @@ def find_conflicts(names: Names, colour: np.ndarray) -> dict[tuple[int, int], li
         _repeats_a_colour(program.use_dim_ptr, program.use_dim_factor, names, colour)
     ).tolist():
         scan(program.use_names(use), int(program.use_value[use]), use)
-    return dict(sorted(found.items()))
+    return dict(sorted(places.items()))
 
 
 def _repeats_a_colour(
@@ -74,9 +81,9 @@ def _repeats_a_colour(
     row = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
     large = names.size[names_of_dims] > 1
     key = np.sort(row[large] * (int(colour.max(initial=0)) + 1) + colour[names_of_dims[large]])
-    found = np.zeros(len(ptr) - 1, dtype=bool)
-    found[key[1:][key[1:] == key[:-1]] // (int(colour.max(initial=0)) + 1)] = True
-    return found
+    repeats = np.zeros(len(ptr) - 1, dtype=bool)
+    repeats[key[1:][key[1:] == key[:-1]] // (int(colour.max(initial=0)) + 1)] = True
+    return repeats
 
 
 @compiled
@@ -100,13 +107,13 @@ def has_path(
     stamp[start] = mark
     while depth:
         depth -= 1
-        here = stack[depth]
-        for k in range(ptr[here], ptr[here + 1]):
-            there = successor[k]
-            if there == goal:
+        name = stack[depth]
+        for row in range(ptr[name], ptr[name + 1]):
+            following = successor[row]
+            if following == goal:
                 return True
-            if stamp[there] != mark and op[there] < op[goal]:
-                stamp[there] = mark
-                stack[depth] = there
+            if stamp[following] != mark and op[following] < op[goal]:
+                stamp[following] = mark
+                stack[depth] = following
                 depth += 1
     return False

@@ -24,11 +24,11 @@ def control_text(program: Program, op: int, operand_texts: list[str]) -> str:
 @functools.lru_cache(maxsize=8)
 def _yielded(program: Program) -> dict[int, list[int]]:
     """What the branches of a conditional give for each ``case.result``."""
-    found: dict[int, list[int]] = {}
+    given: dict[int, list[int]] = {}
     for op in program.ops():
         if program.kind[op] == "case.yield":
-            found.setdefault(int(program.owner[op]), []).append(program.operands(op)[0])
-    return found
+            given.setdefault(int(program.owner[op]), []).append(program.operands(op)[0])
+    return given
 
 
 def outline(program: Program) -> tuple[list[int], dict[int, list[tuple[int, str]]]]:
@@ -116,14 +116,17 @@ def listing(
     use_text: Callable[[int], str] | None = None,
 ) -> str:
     """A program as text; ``def_text(value)`` and ``use_text(use)`` give the bracketed dims."""
-    arguments = [f"{program.value_name[a]} : {def_text(a)}" for a in range(program.n_arguments)]
+    arguments = [
+        f"{program.value_name[argument]} : {def_text(argument)}"
+        for argument in range(program.n_arguments)
+    ]
     indent = " " * (len(program.name) + 5)
     lines = [f"def {program.name}(" + f",\n{indent}".join(arguments) + ") {"]
     shown = shown_ops(program)
     depth, labels = outline(program)
     waiting = collections.deque(sorted(labels))
     width = max(
-        (len(program.value_name[v]) for op in shown for v in program.results(op)), default=0
+        (len(program.value_name[value]) for op in shown for value in program.results(op)), default=0
     )
     for op in shown:
         operands = []
@@ -133,16 +136,18 @@ def listing(
             operands.append(f"{text} : {use_text(use)}" if use_text and not is_number else text)
         results = list(program.results(op))
         left = ", ".join(
-            f"{program.value_name[v]:<{width if len(results) == 1 else 0}} : {def_text(v)}"
-            for v in results
+            f"{program.value_name[value]:<{width if len(results) == 1 else 0}} : {def_text(value)}"
+            for value in results
         )
         # The op that opens a region may be a constant without a line
         while waiting and waiting[0] <= op:
-            lines.extend("  " * (d + 1) + text for d, text in labels[waiting.popleft()])
+            lines.extend("  " * (level + 1) + text for level, text in labels[waiting.popleft()])
         lines.append(
             "  " * (depth[op] + 1)
             + (f"{left} = " if results else "")
             + op_text(program, op, operands)
         )
-    lines.append("  return " + ", ".join(value_text(program, int(v)) for v in program.outputs))
+    lines.append(
+        "  return " + ", ".join(value_text(program, int(value)) for value in program.outputs)
+    )
     return "\n".join([*lines, "}"])

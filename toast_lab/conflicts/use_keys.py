@@ -30,7 +30,7 @@ def use_keys(program: Program, depths: tuple[int, ...]) -> list[np.ndarray]:
         use_op = np.repeat(np.arange(program.n_ops), np.diff(program.use_ptr))
         use = _use_hashes(program, use_op)
         hands_on = ops_where(program.kind, "hands_on")[use_op] if program.regions else None
-        current, found = base, []
+        current, keys = base, []
         for depth in range(1, depths[-1] + 1):
             results = rows(program.result_ptr, current)[use_op]
             for repeat in range(1 if hands_on is None else 1 + _LONGEST):
@@ -40,8 +40,8 @@ def use_keys(program: Program, depths: tuple[int, ...]) -> list[np.ndarray]:
                 np.add.at(total, program.use_value, mix(use ^ mix(results)))  # a sum knows no order
                 current = mix(base ^ mix(total))
             if depth in depths:
-                found.append(current)
-    return found
+                keys.append(current)
+    return keys
 
 
 def _use_hashes(program: Program, use_op: np.ndarray) -> np.ndarray:

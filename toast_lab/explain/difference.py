@@ -136,55 +136,66 @@ def difference(problem: Problem, before: ShardingPlan, after: ShardingPlan) -> D
 def _tensors(problem: Problem, before: ShardingPlan, after: ShardingPlan) -> list[TensorRow]:
     program, mesh = problem.analysis.program, problem.mesh
     specs = before.value_specs(), after.value_specs()
-    found: dict[tuple[Any, ...], list[int]] = collections.defaultdict(list)
-    for v in range(program.n_values):
-        a, b = specs[0][v], specs[1][v]
-        if a != b and not program.value_is_constant[v]:
-            op = int(program.value_op[v])
+    changed: dict[tuple[Any, ...], list[int]] = collections.defaultdict(list)
+    for value in range(program.n_values):
+        spec_before, spec_after = specs[0][value], specs[1][value]
+        if spec_before != spec_after and not program.value_is_constant[value]:
+            op = int(program.value_op[value])
             given = op < program.n_arguments
-            name = re.sub(r"\d+", "*", program.value_name[v]) if given else program.kind[op]
-            found[name, "argument" if given else program.where(op), program.dims(v), a, b].append(v)
+            name = re.sub(r"\d+", "*", program.value_name[value]) if given else program.kind[op]
+            changed[
+                name,
+                "argument" if given else program.where(op),
+                program.dims(value),
+                spec_before,
+                spec_after,
+            ].append(value)
     rows = []
-    for (name, where, _, a, b), values in found.items():
+    for (name, where, _, spec_before, spec_after), values in changed.items():
         first = program.value_name[values[0]]
-        total = sum(program.nbytes(v) for v in values)
+        total = sum(program.nbytes(value) for value in values)
         rows.append(
             TensorRow(
                 first if len(values) == 1 else name,
                 len(values),
                 where,
-                a,
-                b,
-                total / mesh.ways(chain(*a)),
-                total / mesh.ways(chain(*b)),
+                spec_before,
+                spec_after,
+                total / mesh.ways(chain(*spec_before)),
+                total / mesh.ways(chain(*spec_after)),
             )
         )
     return rows
 
 
 def _collectives(costs: tuple[Cost, Cost]) -> list[CollectiveRow]:
-    found: dict[tuple[str, tuple[str, ...], str], list[list[float]]] = {}
+    totals: dict[tuple[str, tuple[str, ...], str], list[list[float]]] = {}
     for side, cost in enumerate(costs):
-        for c in cost.collectives:
-            row = found.setdefault((c.kind, c.axes, c.where), [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])[
-                side
-            ]
+        for collective in cost.collectives:
+            row = totals.setdefault(
+                (collective.kind, collective.axes, collective.where),
+                [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]],
+            )[side]
             row[0] += 1
-            row[1] += c.time_s
-            row[2] += c.local_bytes
+            row[1] += collective.time_s
+            row[2] += collective.local_bytes
     rows = [
-        CollectiveRow(*key, int(a[0]), int(b[0]), a[1], b[1], a[2], b[2])
-        for key, (a, b) in found.items()
-        if a != b
+        CollectiveRow(*key, int(first[0]), int(second[0]), first[1], second[1], first[2], second[2])
+        for key, (first, second) in totals.items()
+        if first != second
     ]
-    return sorted(rows, key=lambda r: -abs(r.time_s))
+    return sorted(rows, key=lambda row: -abs(row.time_s))
 
 
 def _compute(costs: tuple[Cost, Cost]) -> list[tuple[str, float, float]]:
-    found: dict[str, list[float]] = {}
+    seconds_at: dict[str, list[float]] = {}
     for side, cost in enumerate(costs):
         for op in cost.ops:
-            found.setdefault(op.where, [0.0, 0.0])[side] += op.time_s
-    least = 1e-9 * max(c.time_s for c in costs)
-    rows = [(where, a, b) for where, (a, b) in found.items() if abs(a - b) > least]
-    return sorted(rows, key=lambda r: -abs(r[2] - r[1]))
+            seconds_at.setdefault(op.where, [0.0, 0.0])[side] += op.time_s
+    least = 1e-9 * max(cost.time_s for cost in costs)
+    rows = [
+        (where, first, second)
+        for where, (first, second) in seconds_at.items()
+        if abs(first - second) > least
+    ]
+    return sorted(rows, key=lambda row: -abs(row[2] - row[1]))

@@ -67,20 +67,20 @@ def axis_rules(
     """
     program, specs = plan.program, plan.value_specs()
     if names is None:
-        found = model_of(plan, model)
-        source = source_of(program, found)
-        names = {**found.dim_names, **(source.names if source else {})}
+        source_model = model_of(plan, model)
+        source = source_of(program, source_model)
+        names = {**source_model.dim_names, **(source.names if source else {})}
     tensors, wrong = [], []
-    for a in range(program.n_arguments):
-        path = program.value_name[a]
+    for argument in range(program.n_arguments):
+        path = program.value_name[argument]
         own = names.get(path, names.get(last_key(path)))
         if own is None:
             continue
-        spec = visible(program, a, specs[a])
+        spec = visible(program, argument, specs[argument])
         if len(own) != len(spec):
             wrong.append(f"{path}: {len(own)} names for {len(spec)} dims")
             continue
-        tensors.append(_Tensor(path, tuple(own), spec, float(program.nbytes(a))))
+        tensors.append(_Tensor(path, tuple(own), spec, float(program.nbytes(argument))))
     if wrong:
         raise InvalidProblem("names of dims do not fit:\n" + "\n".join(wrong[:20]))
     if not tensors:
@@ -90,35 +90,35 @@ def axis_rules(
         )
     rules = _best(tensors)
     lost = [
-        f"{t.path} {t.names}: {partition_text(resolve(t.names, rules))} instead of "
-        f"{partition_text(t.spec)}"
-        for t in tensors
-        if resolve(t.names, rules) != t.spec
+        f"{tensor.path} {tensor.names}: {partition_text(resolve(tensor.names, rules))} instead of "
+        f"{partition_text(tensor.spec)}"
+        for tensor in tensors
+        if resolve(tensor.names, rules) != tensor.spec
     ]
     return AxisRules(rules, tuple(lost))
 
 
 def resolve(names: Sequence[str | None], rules: Iterable[tuple[str, Any]]) -> Spec:
     """Mesh axes per dim of a tensor whose dims have these names."""
-    found: list[tuple[str, ...] | None] = [None] * len(names)
+    axes_of: list[tuple[str, ...] | None] = [None] * len(names)
     for name, axes in rules:
         wanted = () if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
-        taken = {axis for some in found for axis in some or ()}
-        for i, own in enumerate(names):
-            if own == name and found[i] is None and not taken & set(wanted):
-                found[i] = wanted
+        taken = {axis for some in axes_of for axis in some or ()}
+        for position, own in enumerate(names):
+            if own == name and axes_of[position] is None and not taken & set(wanted):
+                axes_of[position] = wanted
                 break
-    return tuple(some or () for some in found)
+    return tuple(some or () for some in axes_of)
 
 
 def _best(tensors: Sequence[_Tensor]) -> Rules:
     """For each name the axes that most bytes want; in the order that gets most bytes right."""
     wanted: dict[str, dict[tuple[str, ...], float]] = {}
-    for t in tensors:
-        for name, axes in zip(t.names, t.spec, strict=True):
+    for tensor in tensors:
+        for name, axes in zip(tensor.names, tensor.spec, strict=True):
             if name is not None:
                 by_axes = wanted.setdefault(name, {})
-                by_axes[axes] = by_axes.get(axes, 0.0) + t.bytes
+                by_axes[axes] = by_axes.get(axes, 0.0) + tensor.bytes
     rules: list[tuple[str, Any]] = []
     for name, by_axes in wanted.items():
         # Names that are whole here and split there keep their rule: where its axes are taken it is
@@ -128,18 +128,23 @@ def _best(tensors: Sequence[_Tensor]) -> Rules:
         rules.append((name, spec_entries((best,))[0]))
 
     def right(order: Sequence[tuple[str, Any]]) -> float:
-        return sum(t.bytes for t in tensors if resolve(t.names, order) == t.spec)
+        return sum(
+            tensor.bytes for tensor in tensors if resolve(tensor.names, order) == tensor.spec
+        )
 
     score, improved = right(rules), True
     while improved:
         improved = False
         trials = [
-            _moved(rules, i, j) for i in range(len(rules)) for j in range(len(rules)) if i != j
+            _moved(rules, position, target)
+            for position in range(len(rules))
+            for target in range(len(rules))
+            if position != target
         ]
         trials += [
-            [*rules[:i], (rules[i][0], None), *rules[i + 1 :]]
-            for i in range(len(rules))
-            if rules[i][1]
+            [*rules[:position], (rules[position][0], None), *rules[position + 1 :]]
+            for position in range(len(rules))
+            if rules[position][1]
         ]
         for trial in trials:
             if (now := right(trial)) > score:
@@ -148,6 +153,6 @@ def _best(tensors: Sequence[_Tensor]) -> Rules:
     return tuple(rules)
 
 
-def _moved(rules: Sequence[Any], i: int, j: int) -> list[Any]:
-    rest = [*rules[:i], *rules[i + 1 :]]
-    return [*rest[:j], rules[i], *rest[j:]]
+def _moved(rules: Sequence[Any], position: int, target: int) -> list[Any]:
+    rest = [*rules[:position], *rules[position + 1 :]]
+    return [*rest[:target], rules[position], *rest[target:]]

@@ -60,10 +60,12 @@ def to_test(
             f"sizes {given!r} are no plain values that a test file could hold"
         ) from None
     topology = topology or f"cpu:{plan.mesh.n_devices}"
-    made = compile_plan(model, plan, topology, **options)
-    if not made.fits:
-        raise InvalidProblem(f"the compiler refuses this plan for {topology}: {made.refusal[:200]}")
-    record = json.dumps(recorded(made), indent=4)
+    compiled = compile_plan(model, plan, topology, **options)
+    if not compiled.fits:
+        raise InvalidProblem(
+            f"the compiler refuses this plan for {topology}: {compiled.refusal[:200]}"
+        )
+    record = json.dumps(recorded(compiled), indent=4)
     return f'''"""The sharding of {model.name} on {plan.mesh} stays as planned.\
  Written by TOAST Lab {__version__}."""
 
@@ -85,43 +87,45 @@ def test_the_sharding_of_{model.name}_has_not_drifted():
 '''
 
 
-def recorded(made: Compiled) -> dict[str, Any]:
+def recorded(compiled: Compiled) -> dict[str, Any]:
     """What a test remembers of a compiled program."""
     rows: dict[str, list[float]] = {}
-    for c in made.collectives:
-        row = rows.setdefault(
-            f"{c.kind} over {'?' if c.axes is None else ','.join(c.axes)}", [0.0, 0.0]
-        )
-        row[0] += c.times * max(1, len(c.parts))
-        row[1] += c.times * c.bytes
+    for collective in compiled.collectives:
+        over = "?" if collective.axes is None else ",".join(collective.axes)
+        row = rows.setdefault(f"{collective.kind} over {over}", [0.0, 0.0])
+        row[0] += collective.times * max(1, len(collective.parts))
+        row[1] += collective.times * collective.bytes
     return {
         "collectives": {
-            key: {"count": n, "bytes": size} for key, (n, size) in sorted(rows.items())
+            key: {"count": count, "bytes": size} for key, (count, size) in sorted(rows.items())
         },
-        "peak_bytes": made.peak_bytes,
+        "peak_bytes": compiled.peak_bytes,
     }
 
 
-def drifted(record: Mapping[str, Any], made: Compiled) -> list[str]:
+def drifted(record: Mapping[str, Any], compiled: Compiled) -> list[str]:
     """How a compiled program differs from what was recorded, a sentence each.
 
     Memory may differ by 5%.
     """
-    if not made.fits:
-        return [f"the compiler refuses it for lack of memory: {made.refusal[:200]}"]
-    now, found = recorded(made), []
+    if not compiled.fits:
+        return [f"the compiler refuses it for lack of memory: {compiled.refusal[:200]}"]
+    measured, differences = recorded(compiled), []
     before = record["collectives"]
-    for key in sorted({*before, *now["collectives"]}):
-        then, here = (
-            side.get(key, {"count": 0.0, "bytes": 0.0}) for side in (before, now["collectives"])
+    for key in sorted({*before, *measured["collectives"]}):
+        then, today = (
+            side.get(key, {"count": 0.0, "bytes": 0.0})
+            for side in (before, measured["collectives"])
         )
-        if then != here:
-            found.append(
+        if then != today:
+            differences.append(
                 f"{key}: {then['count']:g} of {then['bytes']:g} bytes recorded, "
-                f"{here['count']:g} of "
-                f"{here['bytes']:g} bytes now"
+                f"{today['count']:g} of "
+                f"{today['bytes']:g} bytes now"
             )
-    peak, limit = now["peak_bytes"], PEAK_TOLERANCE * (record["peak_bytes"] or 0)
+    peak, limit = measured["peak_bytes"], PEAK_TOLERANCE * (record["peak_bytes"] or 0)
     if abs((peak or 0) - (record["peak_bytes"] or 0)) > limit:
-        found.append(f"peak memory of a device: {record['peak_bytes']} bytes recorded, {peak} now")
-    return [join_offenders(found, 20)] if found else []
+        differences.append(
+            f"peak memory of a device: {record['peak_bytes']} bytes recorded, {peak} now"
+        )
+    return [join_offenders(differences, 20)] if differences else []

@@ -105,15 +105,15 @@ class MinimalConstraints(Sequence[Pinned]):
     @property
     def remaining(self) -> list[str]:
         """What differs from the plan with these constraints, a sentence each."""
-        found = self.found
-        if found.compiled is None:
+        differences = self.found
+        if differences.compiled is None:
             program = self.plan.program
             return [
                 f"{program.kind[op]} ({line_text(program.where(op))}): propagation gives "
                 f"{'result' if result else 'operand'} {i} another sharding"
-                for op, i, result in found.wrong
+                for op, i, result in differences.wrong
             ]
-        return remaining(*found.compiled)
+        return remaining(*differences.compiled)
 
     @property
     def remaining_bytes(self) -> float:
@@ -319,25 +319,28 @@ def _family(path: str) -> str:
 
 def remaining(target: trial.Signature, reached: trial.Signature) -> list[str]:
     """How two compiled programs differ."""
-    found = []
+    differences = []
     for key in sorted({*target.collectives, *reached.collectives}, key=str):
-        a, b = target.collectives.get(key, 0.0), reached.collectives.get(key, 0.0)
-        if a != b:
+        planned, now = target.collectives.get(key, 0.0), reached.collectives.get(key, 0.0)
+        if planned != now:
             kind, axes, size = key
             over = "unknown axes" if axes is None else ", ".join(axes)
-            found.append(
-                f"{kind} over {over} of {size} bytes: {a:g} in the plan, {b:g} with the constraints"
+            differences.append(
+                f"{kind} over {over} of {size} bytes: {planned:g} in the plan, {now:g} with the "
+                "constraints"
             )
     if reached.flops > trial.FLOPS_TOLERANCE * target.flops:
-        found.append(
+        differences.append(
             f"{reached.flops:.4g} floating point operations a device, "
             f"{target.flops:.4g} in the plan"
         )
     if reached.peak_bytes > trial.PEAK_TOLERANCE * target.peak_bytes:
-        found.append(f"{reached.peak_bytes} bytes at the peak, {target.peak_bytes} in the plan")
-    return found
+        differences.append(
+            f"{reached.peak_bytes} bytes at the peak, {target.peak_bytes} in the plan"
+        )
+    return differences
 
 
-def counted(number: int, what: str) -> str:
+def counted(number: int, noun: str) -> str:
     """``1 constraint``, ``2 constraints``."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    return f"{number} {noun}{'' if number == 1 else 's'}"

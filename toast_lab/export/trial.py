@@ -220,15 +220,15 @@ class _Trials:
         """(op, operand or result, is it a result) of those tensors."""
         if chosen not in self.mistakes:
             self.tried += 1
-            found = _propagated(self.text(chosen, numbered=True))
+            axes_at = _propagated(self.text(chosen, numbered=True))
             program, wrong = self.plan.program, set()
-            for (op, i, result), spec in found.items():
-                if spec != self.target.get((op, i, result), spec):
-                    value = int(program.result_ptr[op]) + i if result else -1
-                    if not result and program.use_ptr[op] + i < program.use_ptr[op + 1]:
-                        value = int(program.use_value[program.use_ptr[op] + i])
+            for (op, position, result), spec in axes_at.items():
+                if spec != self.target.get((op, position, result), spec):
+                    value = int(program.result_ptr[op]) + position if result else -1
+                    if not result and program.use_ptr[op] + position < program.use_ptr[op + 1]:
+                        value = int(program.use_value[program.use_ptr[op] + position])
                     if value >= 0 and not program.value_is_constant[value]:
-                        wrong.add((op, i, result))
+                        wrong.add((op, position, result))
             self.mistakes[chosen] = wrong
         return self.mistakes[chosen]
 
@@ -292,13 +292,15 @@ def _propagated(text: str) -> dict[tuple[int, int, bool], Any]:
     module = _jaxlib.parse_module(context, text)
     _jaxlib.propagate(module)
     main = canonical.main_function(module)
-    found = {
-        (op, i, True): spec for (op, i), spec in _jaxlib.numbered_axes(main, OP_NUMBER).items()
+    axes_at = {
+        (op, position, True): spec
+        for (op, position), spec in _jaxlib.numbered_axes(main, OP_NUMBER).items()
     }
-    found |= {
-        (op, i, False): spec for (op, i), spec in _jaxlib.numbered_reads(main, OP_NUMBER).items()
+    axes_at |= {
+        (op, position, False): spec
+        for (op, position), spec in _jaxlib.numbered_reads(main, OP_NUMBER).items()
     }
-    return found
+    return axes_at
 
 
 def _compiled(text: str, plan: ShardingPlan) -> Signature:
@@ -317,9 +319,9 @@ def signature_of(executable: Any, collectives: Sequence[Any]) -> Signature:
     from toast_lab.runtime import _jax_private
 
     counts: collections.Counter[Any] = collections.Counter()
-    for c in collectives:
-        for part in c.parts or (c,):
-            counts[c.kind, c.axes, int(part.bytes)] += c.times
+    for collective in collectives:
+        for part in collective.parts or (collective,):
+            counts[collective.kind, collective.axes, int(part.bytes)] += collective.times
     costs = executable.cost_analysis()
     costs = costs[0] if isinstance(costs, list) else costs
     return Signature(

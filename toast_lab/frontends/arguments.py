@@ -78,24 +78,26 @@ def take_apart(
     import jax
 
     name = function_name(fn)
-    bad = [str(d) for d in donate_argnums if not -len(args) <= d < len(args)]
+    bad = [str(number) for number in donate_argnums if not -len(args) <= number < len(args)]
     if bad:
         raise FrontendError(f"donate_argnums {', '.join(bad)}: there are {len(args)} arguments")
     user = calls.prepared(fn, args, keywords or {})
     values, first = user.values, user.model
-    at_name = {text: len(args) + i for i, text in enumerate(user.by_name)}
-    said = calls.facts(fn, len(args))
+    at_name = {text: len(args) + position for position, text in enumerate(user.by_name)}
+    jit_facts = calls.facts(fn, len(args))
     static = {
-        *(i for i in said.static if i < len(args)),
-        *(at_name[text] for text in said.static_names if text in at_name),
+        *(position for position in jit_facts.static if position < len(args)),
+        *(at_name[text] for text in jit_facts.static_names if text in at_name),
     }
     wanted = {
-        d + len(args) if d < 0 else d for d in (*donate_argnums, *said.donated) if d < len(args)
+        number + len(args) if number < 0 else number
+        for number in (*donate_argnums, *jit_facts.donated)
+        if number < len(args)
     }
-    wanted |= {at_name[text] for text in said.donated_names if text in at_name}
-    donated = tuple(sorted(d + first for d in wanted - static))
+    wanted |= {at_name[text] for text in jit_facts.donated_names if text in at_name}
+    donated = tuple(sorted(number + first for number in wanted - static))
     shardings = _shardings(getattr(fn, "_jit_info", None), static, len(args))
-    static = {i + first for i in static}
+    static = {position + first for position in static}
     base = [*["model"][:first], *_parameter_names(fn, len(args)), *user.by_name]
     nodes = nnx_modules.Modules(() if user.pure else values)
     plain = nodes.without(values)
@@ -106,7 +108,7 @@ def take_apart(
     wrong: list[str] = []
     bound: list[str] = []
     leaves: list[Any] = []
-    for i, arg in enumerate(plain):
+    for position, arg in enumerate(plain):
         flat: Any = jax.tree_util.tree_flatten_with_path(arg)
         found, tree = flat
         keep = calls.numbers_kept(arg, user.numbers)
@@ -114,19 +116,19 @@ def take_apart(
         slots.append([])
         filled: list[Any] = []
         for (path, leaf), number_is_argument in zip(found, keep, strict=True):
-            text = base[i] + nodes.keystr(path, i)
-            array = None if i in static else _array(leaf, number_is_argument)
+            text = base[position] + nodes.keystr(path, position)
+            array = None if position in static else _array(leaf, number_is_argument)
             if isinstance(array, str):
                 wrong.append(f"{text}: {array}")
             elif array is None:
-                slots[i].append((leaf,))
+                slots[position].append((leaf,))
                 filled.append(None)
                 bound.append(f"{text} = {_brief(leaf)}")
             else:
-                slots[i].append(None)
+                slots[position].append(None)
                 filled.append(array)
                 leaves.append(leaf)
-                paths[i].append(text)
+                paths[position].append(text)
         given.append(None if wrong else tree.unflatten(filled))
     if wrong:
         raise FrontendError(

@@ -143,11 +143,11 @@ def facts(fn: Any, count: int) -> Facts:
     return Facts(*both("static"), *both("donate"))
 
 
-def _shifted(found: Facts, by: int) -> Facts:
+def _shifted(jit_facts: Facts, by: int) -> Facts:
     """Facts of a function whose first arguments are given already."""
-    return found._replace(
-        static=frozenset(i - by for i in found.static if i >= by),
-        donated=frozenset(i - by for i in found.donated if i >= by),
+    return jit_facts._replace(
+        static=frozenset(position - by for position in jit_facts.static if position >= by),
+        donated=frozenset(position - by for position in jit_facts.donated if position >= by),
     )
 
 
@@ -261,19 +261,19 @@ class _Identity:
         return id(self.thing)
 
 
-def same(thing: Any) -> Any:
+def same(value: Any) -> Any:
     """Something to look up by what a trace depends on.
 
     Equal for things that stand for one another.
     """
-    if isinstance(thing, _NUMBERS):
+    if isinstance(value, _NUMBERS):
         # 1 and 1.0 are equal, and so are 0.0 and -0.0, but not the same program
-        return type(thing), repr(thing)
+        return type(value), repr(value)
     try:
-        hash(thing)
+        hash(value)
     except TypeError:
-        return _Identity(thing)
-    return thing
+        return _Identity(value)
+    return value
 
 
 def type_of(x: Any) -> tuple[Any, ...]:
@@ -288,7 +288,7 @@ def placed(arrays: Sequence[Any], shardings: Sequence[Any], donated: Sequence[bo
     It refuses what somebody put elsewhere: in a training loop what the step before gave, where its
     results are kept otherwise than its arguments.
     """
-    found = list(arrays)
+    on_devices = list(arrays)
     away = [
         i
         for i, (x, sharding) in enumerate(zip(arrays, shardings, strict=True))
@@ -299,10 +299,10 @@ def placed(arrays: Sequence[Any], shardings: Sequence[Any], donated: Sequence[bo
     ]
     if away:
         put = jax.device_put(
-            [found[i] for i in away],
+            [on_devices[i] for i in away],
             [shardings[i] for i in away],
             donate=[donated[i] for i in away],
         )
         for i, x in zip(away, put, strict=True):
-            found[i] = x
-    return found
+            on_devices[i] = x
+    return on_devices

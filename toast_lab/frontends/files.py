@@ -177,15 +177,15 @@ def _foreign_ops(text: str) -> list[str]:
 
     It stops at the first, users want all.
     """
-    found: dict[str, list[int]] = {}
+    lines_of: dict[str, list[int]] = {}
     for match in _OP.finditer(text):
         if match.group(1) not in unsupported.DIALECTS and match.group(1) not in _NO_OPS:
-            at = text.count("\n", 0, match.start(1)) + 1
-            found.setdefault(f"{match.group(1)}.{match.group(2)}", []).append(at)
+            line = text.count("\n", 0, match.start(1)) + 1
+            lines_of.setdefault(f"{match.group(1)}.{match.group(2)}", []).append(line)
     return [
-        f"{name} (line{'s' if len(at) > 1 else ''} "
-        f"{', '.join(map(str, at[:10]))}{', ...' if len(at) > 10 else ''})"
-        for name, at in found.items()
+        f"{name} (line{'s' if len(line) > 1 else ''} "
+        f"{', '.join(map(str, line[:10]))}{', ...' if len(line) > 10 else ''})"
+        for name, line in lines_of.items()
     ]
 
 

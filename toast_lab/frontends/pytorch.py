@@ -352,8 +352,10 @@ def _lines(node: Any) -> list[tuple[str, int, str]]:
 
 
 def _place(node: Any) -> str:
-    found = [f for f in _lines(node) if "site-packages/" not in f[0]] or _lines(node)
-    return f" ({PurePath(found[-1][0]).name}:{found[-1][1]})" if found else ""
+    user_lines = [frame for frame in _lines(node) if "site-packages/" not in frame[0]] or _lines(
+        node
+    )
+    return f" ({PurePath(user_lines[-1][0]).name}:{user_lines[-1][1]})" if user_lines else ""
 
 
 def _at_lines_of(

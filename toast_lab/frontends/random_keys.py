@@ -55,14 +55,14 @@ def _avals(jaxpr: Any) -> Iterator[Any]:
 
     waiting, seen = [jaxpr], set[int]()
     while waiting:
-        here = waiting.pop()
-        here = getattr(here, "jaxpr", here)
-        if id(here) in seen:
+        inner = waiting.pop()
+        inner = getattr(inner, "jaxpr", inner)
+        if id(inner) in seen:
             continue
-        seen.add(id(here))
-        for variable in (*here.constvars, *here.invars):
+        seen.add(id(inner))
+        for variable in (*inner.constvars, *inner.invars):
             yield variable.aval
-        for eqn in here.eqns:
+        for eqn in inner.eqns:
             for variable in eqn.outvars:
                 yield variable.aval
             parts = list(eqn.params.values())

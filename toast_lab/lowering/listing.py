@@ -61,20 +61,20 @@ def listing_lines(problem: Problem, plan: ShardingPlan) -> list[ListingLine]:
     Raises InvalidPlan as that does.
     """
     plan.check_is_of(problem.analysis.program)
-    found, program = _Listing(problem.analysis, plan, False), plan.program
-    found.write()
+    writer, program = _Listing(problem.analysis, plan, False), plan.program
+    writer.write()
     arguments = [
         ListingLine(
-            a,
+            argument,
             0,
-            program.value_name[a],
-            found.shape(a, int(found.steps.layout[a])),
+            program.value_name[argument],
+            writer.shape(argument, int(writer.steps.layout[argument])),
             "argument",
             False,
         )
-        for a in range(program.n_arguments)
+        for argument in range(program.n_arguments)
     ]
-    return [*arguments, *found.lines]
+    return [*arguments, *writer.lines]
 
 
 class _Listing:

@@ -91,8 +91,8 @@ def _map_edges(program: Program) -> np.ndarray:
     merged = _merged(program.def_dim_minor)[def_dim] & _merged(program.use_dim_factors)[use_dim]
     size = program.factor_size
     minor = []
-    for here, there in zip(def_dim[merged].tolist(), use_dim[merged].tolist(), strict=True):
-        left, right = program.def_dim_minor[here], program.use_dim_factors[there]
+    for defined, used in zip(def_dim[merged].tolist(), use_dim[merged].tolist(), strict=True):
+        left, right = program.def_dim_minor[defined], program.use_dim_factors[used]
         if len(left) == len(right) and all(
             size[a] == size[b] for a, b in zip(left, right, strict=True)
         ):
