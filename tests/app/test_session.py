@@ -17,7 +17,7 @@ from toast_lab.app.pages.search import SearchPage
 from toast_lab.app.session import Session
 from toast_lab.errors import ToastError
 from toast_lab.isolate import report
-from toast_lab.search.contract import search
+from toast_lab.pipeline import search
 
 # -- what children of these tests do; importable, since a child imports it by name -----------------
 
