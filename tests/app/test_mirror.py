@@ -13,8 +13,9 @@ from toast_lab.app.plan_facts import PlanFacts
 from toast_lab.app.tree_state import TreeState, best_rows
 from toast_lab.cost.problem import Cost, Problem, Quick, price
 from toast_lab.jobs.mirror import Chunk, Mirror, Sender
+from toast_lab.pipeline import search
 from toast_lab.plan_verbs import Plan
-from toast_lab.search.contract import Budget, SearchResult, search
+from toast_lab.search.contract import Budget, SearchResult
 
 
 @pytest.fixture(scope="module")

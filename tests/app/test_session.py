@@ -18,7 +18,7 @@ from toast_lab.jobs.job import Job, JobState, Registry
 from toast_lab.jobs.orders import STOP, Order
 from toast_lab.jobs.plan_job import Execution
 from toast_lab.jobs.search_job import Batch, Control
-from toast_lab.search.contract import search
+from toast_lab.pipeline import search
 
 # -- what children of these tests do; importable, since a child imports it by name -----------------
 

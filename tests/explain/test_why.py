@@ -12,8 +12,9 @@ from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, ToastError
 from toast_lab.explain import why as explained
 from toast_lab.explain.why import REFINED, why
+from toast_lab.pipeline import search
 from toast_lab.plan_verbs import Plan
-from toast_lab.search.contract import Budget, search
+from toast_lab.search.contract import Budget
 
 MESH = {"data": 2, "model": 4}
 

@@ -10,8 +10,9 @@ import pytest
 from tests.helpers import analysed, small_transformer, traced
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem
+from toast_lab.pipeline import search
 from toast_lab.search import automap
-from toast_lab.search.contract import Budget, Recorder, Status, search
+from toast_lab.search.contract import Budget, Recorder, Status
 
 MESH = {"data": 2, "model": 2}
 

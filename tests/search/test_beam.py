@@ -9,8 +9,9 @@ import pytest
 from tests.helpers import analysed, small_transformer
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem
+from toast_lab.pipeline import search
 from toast_lab.search.beam import Beam
-from toast_lab.search.contract import Budget, Recorder, Status, search
+from toast_lab.search.contract import Budget, Recorder, Status
 from toast_lab.sharding.state import legal_rows
 
 MESH = {"data": 2, "model": 2}

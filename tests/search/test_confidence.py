@@ -5,8 +5,9 @@ import pytest
 
 from tests.helpers import analysed, from_python
 from toast_lab.cost.problem import Problem
+from toast_lab.pipeline import search
 from toast_lab.search.confidence import WARMTHS, Steering, priors, rewards, upper_bounds
-from toast_lab.search.contract import Budget, Recorder, search
+from toast_lab.search.contract import Budget, Recorder
 from toast_lab.search.mcts import mcts, selection, tree
 from toast_lab.search.methods import Mcts
 

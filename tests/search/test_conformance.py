@@ -12,7 +12,8 @@ import pytest
 from tests.helpers import analysed, small_transformer
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, InvalidProblem
-from toast_lab.search.contract import Budget, Status, search
+from toast_lab.pipeline import search
+from toast_lab.search.contract import Budget, Status
 from toast_lab.search.methods import METHODS
 from toast_lab.search.trace import Trace
 

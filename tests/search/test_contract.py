@@ -9,7 +9,8 @@ import pytest
 from tests.helpers import analysed, plan
 from toast_lab.cost.problem import Problem, Quick, price
 from toast_lab.errors import InvalidProblem
-from toast_lab.search.contract import Budget, Recorder, Status, Stop, search
+from toast_lab.pipeline import search
+from toast_lab.search.contract import Budget, Recorder, Status, Stop
 from toast_lab.sharding.space import parse_action
 from toast_lab.sharding.state import State
 

@@ -7,8 +7,9 @@ import pytest
 from tests.helpers import analysed, model
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import ToastError
+from toast_lab.pipeline import search
 from toast_lab.plan_verbs import Plan
-from toast_lab.search.contract import Budget, Status, search
+from toast_lab.search.contract import Budget, Status
 from toast_lab.search.manual import assignments
 
 PLANS = {

@@ -11,9 +11,9 @@ import pytest
 from tests.helpers import analysed, plan, small_transformer
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, InvalidProblem
-from toast_lab.pipeline import replicated
+from toast_lab.pipeline import replicated, search
 from toast_lab.plan_verbs import Plan
-from toast_lab.search.contract import Budget, Status, search
+from toast_lab.search.contract import Budget, Status
 from toast_lab.search.exhaustive.bound import lower_bound, scratch_of
 from toast_lab.search.exhaustive.bound_tables import make_bound
 from toast_lab.search.mcts import refine

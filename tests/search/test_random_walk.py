@@ -5,7 +5,8 @@ import pytest
 from tests.helpers import analysed, small_transformer
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem
-from toast_lab.search.contract import Budget, Status, search
+from toast_lab.pipeline import search
+from toast_lab.search.contract import Budget, Status
 from toast_lab.search.pruning import pruning_threshold
 from toast_lab.sharding.state import State, legal_rows
 

@@ -10,7 +10,8 @@ import pytest
 
 from tests.helpers import analysed
 from toast_lab.cost.problem import Problem
-from toast_lab.search.contract import Budget, search
+from toast_lab.pipeline import search
+from toast_lab.search.contract import Budget
 from toast_lab.search.trace import Trace
 from toast_lab.search.trace_places import Places
 

@@ -11,8 +11,9 @@ from tests.certification.programs import programs
 from tests.helpers import analysed, small_transformer, traced
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan
+from toast_lab.pipeline import search
 from toast_lab.plan_verbs import Plan
-from toast_lab.search.contract import Budget, search
+from toast_lab.search.contract import Budget
 from toast_lab.sharding import portable
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.sharding import Sharding

@@ -61,7 +61,8 @@ def test_rows_resume_and_table(tmp_path: Path) -> None:
         r["status"] == "BUDGET" and r["score"] <= 1.0 and r["evaluations_limit"] == 30 for r in flat
     )
     problem = worker.problem_of(tasks[0], worker.loaded(tasks[0]).analysis)
-    from toast_lab.search.contract import Budget, search
+    from toast_lab.pipeline import search
+    from toast_lab.search.contract import Budget
 
     alone = search(problem, "mcts", seed=0, budget=Budget(None, 30))
     assert flat[0]["score"] == pytest.approx(alone.cost.score, rel=1e-12)

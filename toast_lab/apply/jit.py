@@ -116,8 +116,8 @@ class Sharded:
 
         @jax.custom_jvp
         def planned(*leaves: Any) -> list[Any]:
-            made = program_call.primitive().bind(*map(_key_data, leaves), callee=callee)
-            return [_key(x, s) for x, s in zip(made, structs, strict=True)]
+            results = program_call.primitive().bind(*map(_key_data, leaves), callee=callee)
+            return [_key(x, s) for x, s in zip(results, structs, strict=True)]
 
         @planned.defjvp
         def _jvp(primals: Any, tangents: Any) -> Any:
@@ -177,16 +177,18 @@ def jax_mesh(plan: ShardingPlan, mesh: Any = None, devices: Sequence[Any] | None
                 f"this plan is for the mesh {wanted}, the one given is {dict(mesh.shape)}"
             )
         return mesh
-    found = list(jax.devices() if devices is None else devices)
-    n = plan.mesh.n_devices
-    if len(found) < n or (devices is not None and len(found) != n):
+    available = list(jax.devices() if devices is None else devices)
+    device_count = plan.mesh.n_devices
+    if len(available) < device_count or (devices is not None and len(available) != device_count):
         raise InvalidPlan(
-            f"this plan is for {n} devices ({plan.mesh}), here are {len(found)}"
-            + (f" ({found[0].platform})" if found else "")
+            f"this plan is for {device_count} devices ({plan.mesh}), here are {len(available)}"
+            + (f" ({available[0].platform})" if available else "")
             + ". For virtual ones start Python with "
-            f'XLA_FLAGS="--xla_force_host_platform_device_count={n}".'
+            f'XLA_FLAGS="--xla_force_host_platform_device_count={device_count}".'
         )
-    return jax.sharding.Mesh(np.asarray(found[:n]).reshape(plan.mesh.sizes), plan.mesh.axes)
+    return jax.sharding.Mesh(
+        np.asarray(available[:device_count]).reshape(plan.mesh.sizes), plan.mesh.axes
+    )
 
 
 def named_shardings(plan: ShardingPlan, mesh: Any = None) -> tuple[Any, Any]:
@@ -198,12 +200,12 @@ def named_shardings(plan: ShardingPlan, mesh: Any = None) -> tuple[Any, Any]:
     import jax
 
     mesh = jax_mesh(plan, mesh)
-    found: tuple[Any, Any] = jax.tree_util.tree_map(
+    shardings: tuple[Any, Any] = jax.tree_util.tree_map(
         lambda spec: jax.sharding.NamedSharding(mesh, spec),
         partition_specs(plan),
         is_leaf=lambda x: isinstance(x, jax.sharding.PartitionSpec),
     )
-    return found
+    return shardings
 
 
 def different(plan: ShardingPlan, model: Model) -> str:
@@ -213,8 +215,13 @@ def different(plan: ShardingPlan, model: Model) -> str:
     """
     ours, theirs = plan.program, model.program
     rows = []
-    mine = {ours.value_name[a]: (*ours.dims(a),) for a in range(ours.n_arguments)}
-    given = {theirs.value_name[a]: (*theirs.dims(a),) for a in range(theirs.n_arguments)}
+    mine = {
+        ours.value_name[argument]: (*ours.dims(argument),) for argument in range(ours.n_arguments)
+    }
+    given = {
+        theirs.value_name[argument]: (*theirs.dims(argument),)
+        for argument in range(theirs.n_arguments)
+    }
     for path in dict.fromkeys([*mine, *given]):
         if mine.get(path) != given.get(path):
             rows.append(
@@ -223,15 +230,18 @@ def different(plan: ShardingPlan, model: Model) -> str:
     if rows:
         more = f" and {len(rows) - 10} more" if len(rows) > 10 else ""
         return f"Arguments differ: {'; '.join(rows[:10])}{more}."
-    donated = [{path for path, d in zip(mine, p.donated, strict=True) if d} for p in (ours, theirs)]
+    donated = [
+        {path for path, is_donated in zip(mine, program.donated, strict=True) if is_donated}
+        for program in (ours, theirs)
+    ]
     if donated[0] != donated[1]:
         lost, added = sorted(donated[0] - donated[1]), sorted(donated[1] - donated[0])
-        said = [
-            f"{what} {', '.join(some[:10])}{' ...' if len(some) > 10 else ''}"
-            for what, some in (("only in the plan", lost), ("only here", added))
+        changes = [
+            f"{side} {', '.join(some[:10])}{' ...' if len(some) > 10 else ''}"
+            for side, some in (("only in the plan", lost), ("only here", added))
             if some
         ]
-        return f"Donated {'; '.join(said)}: give the same donate_argnums."
+        return f"Donated {'; '.join(changes)}: give the same donate_argnums."
     counts = (
         f"{ours.n_ops - ours.n_arguments} ops in the plan's, "
         f"{theirs.n_ops - theirs.n_arguments} here"

@@ -304,9 +304,9 @@ def analyse(model: Model, *, phases: str = "joined") -> Analysis:
     program = model.program
     names = name_dimensions(program)
     colour = graph.colour_names(names)
-    found = graph.find_conflicts(names, colour)
-    sets = compatibility.compatibility_sets(names, found, phases=phases)
-    pairs = list(found)
+    places_of = graph.find_conflicts(names, colour)
+    sets = compatibility.compatibility_sets(names, places_of, phases=phases)
+    pairs = list(places_of)
     ties = repeated.tie_repeated(names, pairs, sets)
     arguments = repeated.argument_groups(program)
     group = repeated.colour_groups(names, colour, arguments)
@@ -319,7 +319,7 @@ def analyse(model: Model, *, phases: str = "joined") -> Analysis:
         group=group,
         group_name=tuple(colour_name[c] for c in np.unique(group, return_index=True)[1].tolist()),
         pairs=tuple(pairs),
-        places=tuple(tuple(p) for p in found.values()),
+        places=tuple(tuple(places) for places in places_of.values()),
         sets=sets,
         ties=ties,
         argument_groups=tuple(tuple(g) for g in arguments),
@@ -334,33 +334,33 @@ def last_key(path: str) -> str:
 
 def _name_colours(names: Names, colour: np.ndarray, dim_names: DimNames) -> tuple[str, ...]:
     program = names.program
-    n = int(colour.max()) + 1 if len(colour) else 0
+    colour_count = int(colour.max()) + 1 if len(colour) else 0
     votes: dict[int, Counter[str]] = defaultdict(Counter)
-    for a in range(program.n_arguments):
+    for argument in range(program.n_arguments):
         hint = dim_names.get(
-            program.value_name[a], dim_names.get(last_key(program.value_name[a]), ())
+            program.value_name[argument], dim_names.get(last_key(program.value_name[argument]), ())
         )
-        row = program.def_names(a)
-        row = row[: len(hint)] if len(hint) == len(row) - hidden_dims(program, a) else row
+        row = program.def_names(argument)
+        row = row[: len(hint)] if len(hint) == len(row) - hidden_dims(program, argument) else row
         if len(hint) == len(row):
             for name, text in zip(row, hint, strict=True):
                 votes[int(colour[name])][text] += 1
     # Without a hint a colour is called after the first dim that carries it.
     value = program.dim_value
-    found, first = np.unique(colour[program.def_dim_factor], return_index=True)
-    carrier = dict(zip(found.tolist(), first.tolist(), strict=True))
+    carried, first = np.unique(colour[program.def_dim_factor], return_index=True)
+    carrier = dict(zip(carried.tolist(), first.tolist(), strict=True))
     taken: dict[str, int] = {}  # text -> how many numbers were tried for it
     out = []
-    for c in range(n):
-        if votes.get(c):
-            base = votes[c].most_common(1)[0][0]
-        elif c in carrier:
-            v = int(value[carrier[c]])
-            name_of_value = program.value_name[v]
-            base = last_key(name_of_value) if v < program.n_arguments else name_of_value
-            base += f".{carrier[c] - int(program.shape_ptr[v])}"
+    for colour_index in range(colour_count):
+        if votes.get(colour_index):
+            base = votes[colour_index].most_common(1)[0][0]
+        elif colour_index in carrier:
+            owner = int(value[carrier[colour_index]])
+            owner_name = program.value_name[owner]
+            base = last_key(owner_name) if owner < program.n_arguments else owner_name
+            base += f".{carrier[colour_index] - int(program.shape_ptr[owner])}"
         else:
-            base = f"name{c}"
+            base = f"name{colour_index}"
         text, i = base, taken.get(base, 0)
         while text in taken:
             i += 1

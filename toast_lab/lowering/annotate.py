@@ -331,20 +331,20 @@ def made_specs(plan: ShardingPlan) -> list[Spec]:
     """
     program = plan.program
     kept, natural, partial = plan.lowered.kept, plan.lowered.natural, plan.lowered.partial
-    made = list(kept)
+    carried = list(kept)
     for value in range(program.n_values):
         if program.value_op[value] < program.n_arguments or natural[value] == kept[value]:
             continue
         if program.value_is_constant[value]:
             continue
-        summed = {axis for a, axis in enumerate(plan.mesh.axes) if int(partial[value]) >> a & 1}
+        summed = {axis for bit, axis in enumerate(plan.mesh.axes) if int(partial[value]) >> bit & 1}
         spec = tuple(
             tuple(
                 axis
                 for axis in plan.mesh.axes
-                if axis in here or (axis in there and axis in summed)
+                if axis in own or (axis in wanted and axis in summed)
             )
-            for here, there in zip(natural[value], kept[value], strict=True)
+            for own, wanted in zip(natural[value], kept[value], strict=True)
         )
         # Where the scattered axes do not fit beside those that are there, sums are made whole
         # first.  Claiming the kept sharding instead has made XLA compute wrong numbers, and hides
@@ -354,8 +354,8 @@ def made_specs(plan: ShardingPlan) -> list[Spec]:
             for size, axes in zip(program.dims(value), spec, strict=True)
         )
         computed = fits and not _computed_wrong(program, value, natural[value], spec, summed)
-        made[value] = spec if computed else natural[value]
-    return made
+        carried[value] = spec if computed else natural[value]
+    return carried
 
 
 def _computed_wrong(

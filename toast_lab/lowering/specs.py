@@ -54,7 +54,7 @@ def constraints(plan: ShardingPlan) -> list[Constraint]:
     """
     program = plan.program
     kept, used, natural = plan.lowered.kept, plan.lowered.used, plan.lowered.natural
-    found: list[Constraint] = []
+    pinned: list[Constraint] = []
     seen: set[tuple[int, Spec]] = set()
     for op in program.ops():
         for use in program.uses(op):
@@ -62,18 +62,18 @@ def constraints(plan: ShardingPlan) -> list[Constraint]:
             if program.value_is_constant[value] or spec == kept[value] or (value, spec) in seen:
                 continue
             seen.add((value, spec))
-            found.append(
+            pinned.append(
                 Constraint(program.value_name[value], program.where(op), to_partition_spec(spec))
             )
         for value in program.results(op):
             if not program.value_is_constant[value] and kept[value] != natural[value]:
                 spec = kept[value]
-                found.append(
+                pinned.append(
                     Constraint(
                         program.value_name[value], program.where(op), to_partition_spec(spec)
                     )
                 )
-    return found
+    return pinned
 
 
 def to_partition_spec(spec: Spec) -> PartitionSpec:

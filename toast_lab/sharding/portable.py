@@ -67,23 +67,23 @@ def labels(program: Program) -> np.ndarray:
         text: int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
         for text in set(texts)
     }
-    here = np.array([known[t] for t in texts], np.uint64)
+    label = np.array([known[text] for text in texts], np.uint64)
     user = program.use_op
     place = np.arange(program.n_uses) - program.use_ptr[user]
     maker = program.value_op[program.use_value]
-    found = [here]
+    rounds = [label]
     with np.errstate(over="ignore"):  # hashes wrap around
         for _ in range(ROUNDS - 1):
-            above = rows(program.use_ptr, here[maker])
+            above = rows(program.use_ptr, label[maker])
             # Each kind of use once: what every layer reads is to be known by the same name however
             # many there are.
-            seen = mix(here[user] ^ mix(place.astype(np.uint64)))
+            seen = mix(label[user] ^ mix(place.astype(np.uint64)))
             _, first = np.unique(mix(seen ^ mix(maker.astype(np.uint64))), return_index=True)
             below = np.zeros(n_ops, np.uint64)
             np.add.at(below, maker[first], seen[first])
-            here = mix(here ^ mix(above ^ mix(below)))
-            found.append(here)
-    return np.stack(found)
+            label = mix(label ^ mix(above ^ mix(below)))
+            rounds.append(label)
+    return np.stack(rounds)
 
 
 def _numberless(text: str) -> str:
@@ -91,8 +91,8 @@ def _numberless(text: str) -> str:
 
 
 def _ranks(program: Program, op: int) -> str:
-    given = [len(program.dims(v)) for v in program.operands(op)]
-    return f"{given} -> {[len(program.dims(v)) for v in program.results(op)]}"
+    given = [len(program.dims(value)) for value in program.operands(op)]
+    return f"{given} -> {[len(program.dims(value)) for value in program.results(op)]}"
 
 
 def _places(program: Program, op: int) -> dict[int, str]:
@@ -100,14 +100,14 @@ def _places(program: Program, op: int) -> dict[int, str]:
 
     ``r0.1`` is a result's dim, ``o1.0`` an operand's.
     """
-    found: dict[int, str] = {}
-    for k, value in enumerate(program.results(op)):
-        for d, name in enumerate(program.def_names(value)):
-            found.setdefault(name, f"r{k}.{d}")
-    for k, use in enumerate(program.uses(op)):
-        for d, name in enumerate(program.use_names(use)):
-            found.setdefault(name, f"o{k}.{d}")
-    return found
+    place_of: dict[int, str] = {}
+    for position, value in enumerate(program.results(op)):
+        for dim, name in enumerate(program.def_names(value)):
+            place_of.setdefault(name, f"r{position}.{dim}")
+    for position, use in enumerate(program.uses(op)):
+        for dim, name in enumerate(program.use_names(use)):
+            place_of.setdefault(name, f"o{position}.{dim}")
+    return place_of
 
 
 # -- writing ---------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def to_json(program: Program, mesh: Mesh, sharding: Sharding) -> dict[str, Any]:
             {
                 "op": program.kind[op],
                 "at": program.where(op),
-                "labels": [f"{int(x):016x}" for x in label[:, op]],
+                "labels": [f"{int(number):016x}" for number in label[:, op]],
                 "runs": runs,
             }
         )
@@ -141,17 +141,17 @@ def to_json(program: Program, mesh: Mesh, sharding: Sharding) -> dict[str, Any]:
 
 def _split(program: Program, mesh: Mesh, sharding: Sharding, op: int) -> Split:
     op_factor, value_dim = sharding
-    axes = [a for a in range(len(mesh.axes)) if op_factor[op, a] >= 0]
+    axes = [axis for axis in range(len(mesh.axes)) if op_factor[op, axis] >= 0]
     places = _places(program, op) if axes else {}
     kept = tuple(
         tuple(
-            (mesh.axes[a], int(value_dim[v, a]))
-            for a in range(len(mesh.axes))
-            if value_dim[v, a] >= 0
+            (mesh.axes[axis], int(value_dim[value, axis]))
+            for axis in range(len(mesh.axes))
+            if value_dim[value, axis] >= 0
         )
-        for v in program.results(op)
+        for value in program.results(op)
     )
-    return tuple((mesh.axes[a], places[int(op_factor[op, a])]) for a in axes), kept
+    return tuple((mesh.axes[axis], places[int(op_factor[op, axis])]) for axis in axes), kept
 
 
 def _plain(split: Split) -> list[Any]:
@@ -159,10 +159,10 @@ def _plain(split: Split) -> list[Any]:
 
 
 def _members(label: np.ndarray) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = defaultdict(list)
+    members: dict[int, list[int]] = defaultdict(list)
     for op, one in enumerate(label.tolist()):
-        found[one].append(op)
-    return found
+        members[one].append(op)
+    return members
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -190,8 +190,8 @@ def apply(data: Mapping[str, Any], program: Program, mesh: Mesh, where: str) -> 
     splits: list[Split | None] = [None] * program.n_ops
     deepest = np.full(program.n_ops, -1)
     for members in _members(label[-1]).values():
-        here, depth = known.find(label[:, members[0]].tolist(), len(members))
-        for op, split in zip(members, here, strict=True):
+        known_splits, depth = known.find(label[:, members[0]].tolist(), len(members))
+        for op, split in zip(members, known_splits, strict=True):
             splits[op], deepest[op] = split, depth
     for op in range(program.n_arguments):
         exact = known.arguments.get(program.value_name[program.results(op)[0]])
@@ -238,45 +238,45 @@ class _Known:
     def _read(self, run: Sequence[Any]) -> Split:
         if not run:
             return (), ()
-        split = tuple((str(a), str(place)) for a, place in run[0].items())
-        kept = tuple(tuple((str(a), int(d)) for a, d in one.items()) for one in run[1])
-        self.axes |= {a for a, _ in split} | {a for one in kept for a, _ in one}
+        split = tuple((str(axis), str(place)) for axis, place in run[0].items())
+        kept = tuple(tuple((str(axis), int(dim)) for axis, dim in one.items()) for one in run[1])
+        self.axes |= {axis for axis, _ in split} | {axis for one in kept for axis, _ in one}
         return split, kept
 
-    def find(self, label: Sequence[int], n: int) -> tuple[list[Split | None], int]:
+    def find(self, label: Sequence[int], count: int) -> tuple[list[Split | None], int]:
         """Shardings of ``n`` alike ops in program order, and how far an entry agrees.
 
         -1: none agrees with them at all.
         """
         for depth in reversed(range(ROUNDS)):
-            found = self.by_round[depth].get(label[depth])
-            if found:
+            splits = self.by_round[depth].get(label[depth])
+            if splits:
                 return list(
-                    _stretched(found, n) if depth == ROUNDS - 1 else [_most(found)] * n
+                    _stretched(splits, count) if depth == ROUNDS - 1 else [_most(splits)] * count
                 ), depth
-        return [None] * n, -1
+        return [None] * count, -1
 
 
-def _stretched(found: Sequence[Split], n: int) -> list[Split]:
+def _stretched(splits: Sequence[Split], count: int) -> list[Split]:
     """As many as wanted.
 
     They are repeated if they repeat themselves, as layers do, else each stands for its share of the
     program.
     """
-    if len(found) == n:
-        return list(found)
-    for period in range(1, len(found) // 2 + 1):
+    if len(splits) == count:
+        return list(splits)
+    for period in range(1, len(splits) // 2 + 1):
         if (
-            len(found) % period == 0
-            and n % period == 0
-            and all(a == b for a, b in zip(found, found[period:], strict=False))
+            len(splits) % period == 0
+            and count % period == 0
+            and all(first == second for first, second in zip(splits, splits[period:], strict=False))
         ):
-            return [found[i % period] for i in range(n)]
-    return [found[i * len(found) // n] for i in range(n)]
+            return [splits[position % period] for position in range(count)]
+    return [splits[position * len(splits) // count] for position in range(count)]
 
 
-def _most(found: Iterable[Split]) -> Split:
-    return Counter(found).most_common(1)[0][0]
+def _most(splits: Iterable[Split]) -> Split:
+    return Counter(splits).most_common(1)[0][0]
 
 
 class _Writer:
@@ -343,14 +343,22 @@ class _Writer:
                 )
 
     def _give(
-        self, row: np.ndarray, axis: str, what: int, size: int, called: Callable[[], str]
+        self, row: np.ndarray, axis: str, part: int, size: int, called: Callable[[], str]
     ) -> None:
-        at = self.mesh.axes.index(axis)
-        ways = int(np.prod([n for b, n in enumerate(self.mesh.sizes) if b == at or row[b] == what]))
+        position = self.mesh.axes.index(axis)
+        ways = int(
+            np.prod(
+                [
+                    axis_size
+                    for other, axis_size in enumerate(self.mesh.sizes)
+                    if other == position or row[other] == part
+                ]
+            )
+        )
         if size % ways:
             self._leave_out(axis, f"{called()}: size {size} is not divisible by {ways}")
             return
-        row[at] = what
+        row[position] = part
 
     def _called(self, op: int) -> str:
         program = self.program
@@ -382,11 +390,11 @@ def check_undamaged(data: Any, where: str) -> None:
 
     Without one there is nothing to say.
     """
-    if isinstance(data, dict) and CHECKSUM in data and data[CHECKSUM] != (found := checksum(data)):
+    if isinstance(data, dict) and CHECKSUM in data and data[CHECKSUM] != (actual := checksum(data)):
         raise InvalidPlan(
             f"{where}: damaged plan, or edited by hand: its checksum is "
             f"{str(data[CHECKSUM])[:23]}..., its content has "
-            f"{found[:23]}.... Save the plan or copy the file again; after an edit on purpose "
+            f"{actual[:23]}.... Save the plan or copy the file again; after an edit on purpose "
             "remove the line with "
             f'"{CHECKSUM}"'
         )
@@ -400,9 +408,11 @@ def text(data: Mapping[str, Any]) -> str:
             items = (
                 value
                 if isinstance(value, list)
-                else [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in value.items()]
+                else [f"{json.dumps(path)}: {json.dumps(kept)}" for path, kept in value.items()]
             )
-            body = ",\n  ".join(i if isinstance(i, str) else json.dumps(i) for i in items)
+            body = ",\n  ".join(
+                item if isinstance(item, str) else json.dumps(item) for item in items
+            )
             opening, closing = ("[", "]") if isinstance(value, list) else ("{", "}")
             lines.append(f" {json.dumps(key)}: {opening}\n  {body}\n {closing}")
         else:

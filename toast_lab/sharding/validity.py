@@ -25,46 +25,46 @@ def _ops(program: Program, mesh: Mesh, op_factor: np.ndarray) -> list[str]:
     bad = (program.factor_size[known] % ways != 0) | ~np.isin(
         program.factor_class[known], (PASS, REDUCTION)
     )
-    found = []
-    for i in np.flatnonzero(~own | bad):
-        text = f"{program.kind[op[i]]} ({program.where(int(op[i]))}): "
-        if not own[i]:
-            found.append(text + f"name {name[i]} is not one of its own")
+    sentences = []
+    for row in np.flatnonzero(~own | bad):
+        text = f"{program.kind[op[row]]} ({program.where(int(op[row]))}): "
+        if not own[row]:
+            sentences.append(text + f"name {name[row]} is not one of its own")
         else:
-            found.append(
-                text + f"size {program.factor_size[name[i]]} cannot be split {ways[i]} ways"
+            sentences.append(
+                text + f"size {program.factor_size[name[row]]} cannot be split {ways[row]} ways"
             )
-    return found
+    return sentences
 
 
 def _values(program: Program, mesh: Mesh, value_dim: np.ndarray) -> list[str]:
     value, axis = np.nonzero(value_dim >= 0)
     dim = value_dim[value, axis].astype(np.int64)
     rank = np.diff(program.shape_ptr)[value]
-    there = dim < rank
-    size = program.shape[program.shape_ptr[value] + np.where(there, dim, 0)] if len(value) else dim
+    exists = dim < rank
+    size = program.shape[program.shape_ptr[value] + np.where(exists, dim, 0)] if len(value) else dim
     ways = _ways(value_dim[value], dim, mesh)
-    found = []
+    sentences = []
     hidden = (
-        program.hidden[program.shape_ptr[value] + np.where(there, dim, 0)] & there
+        program.hidden[program.shape_ptr[value] + np.where(exists, dim, 0)] & exists
         if len(value)
-        else there
+        else exists
     )
-    for i in np.flatnonzero(~there | (size % ways != 0) | hidden):
-        text = f"{program.value_name[value[i]]}: "
-        if not there[i]:
-            found.append(text + f"no dimension {dim[i]}, its rank is {rank[i]}")
-        elif hidden[i]:
-            found.append(text + random_keys.offence(program, int(value[i]), int(dim[i])))
+    for row in np.flatnonzero(~exists | (size % ways != 0) | hidden):
+        text = f"{program.value_name[value[row]]}: "
+        if not exists[row]:
+            sentences.append(text + f"no dimension {dim[row]}, its rank is {rank[row]}")
+        elif hidden[row]:
+            sentences.append(text + random_keys.offence(program, int(value[row]), int(dim[row])))
         else:
-            found.append(
-                text + f"dimension {dim[i]} has size {size[i]}, not divisible by {ways[i]} "
-                f'("{mesh.axes[axis[i]]}" and others on it)'
+            sentences.append(
+                text + f"dimension {dim[row]} has size {size[row]}, not divisible by {ways[row]} "
+                f'("{mesh.axes[axis[row]]}" and others on it)'
             )
-    return found
+    return sentences
 
 
-def _ways(rows: np.ndarray, what: np.ndarray, mesh: Mesh) -> np.ndarray:
+def _ways(rows: np.ndarray, part: np.ndarray, mesh: Mesh) -> np.ndarray:
     """[K] product of the sizes of the axes that are on ``what`` in each of the K rows."""
-    same: np.ndarray = np.where(rows == what[:, None], mesh.array(), 1).prod(axis=1, dtype=np.int64)
+    same: np.ndarray = np.where(rows == part[:, None], mesh.array(), 1).prod(axis=1, dtype=np.int64)
     return same

@@ -18,6 +18,7 @@ from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidProblem
 from toast_lab.lowering.annotate import annotate
 from toast_lab.lowering.listing import listing
+from toast_lab.pipeline import search
 from toast_lab.plan_verbs import Plan
 from toast_lab.runtime.run import run_many
 from toast_lab.search.alpa import alpa, integer_program
@@ -26,7 +27,7 @@ from toast_lab.search.alpa.descent import Descent
 from toast_lab.search.alpa.grains import GRAINS
 from toast_lab.search.alpa.memory_rows import MemoryRows, crowded
 from toast_lab.search.alpa.strategies import cluster, price_choices, spread
-from toast_lab.search.contract import Budget, Recorder, Status, search
+from toast_lab.search.contract import Budget, Recorder, Status
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.state import State, legal_actions

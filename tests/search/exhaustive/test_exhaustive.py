@@ -13,7 +13,8 @@ import pytest
 
 from tests.helpers import analysed, small_transformer, traced
 from toast_lab.cost.problem import Problem
-from toast_lab.search.contract import Budget, Status, search
+from toast_lab.pipeline import search
+from toast_lab.search.contract import Budget, Status
 from toast_lab.search.exhaustive.bound import lower_bound, scratch_of
 from toast_lab.search.exhaustive.bound_tables import make_bound
 from toast_lab.search.pruning import pruning_threshold

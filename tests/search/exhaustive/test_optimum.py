@@ -13,7 +13,8 @@ import pytest
 
 from tests.helpers import analysed
 from toast_lab.cost.problem import Problem
-from toast_lab.search.contract import Budget, Status, search
+from toast_lab.pipeline import search
+from toast_lab.search.contract import Budget, Status
 
 CASES = {
     "mlp": ("mlp", {}),

@@ -6,7 +6,8 @@ import pytest
 from tests.helpers import analysed
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidPlan, InvalidProblem
-from toast_lab.search.contract import Budget, Status, search
+from toast_lab.pipeline import search
+from toast_lab.search.contract import Budget, Status
 from toast_lab.search.retrace import replay
 from toast_lab.search.trace import Trace
 from toast_lab.sharding.state import State, legal_actions, legal_rows

@@ -7,8 +7,9 @@ import pytest
 
 from tests.helpers import analysed, small_transformer
 from toast_lab.cost.problem import Problem, price
+from toast_lab.pipeline import search
 from toast_lab.search.alpa import solver
-from toast_lab.search.contract import Budget, Recorder, Status, search
+from toast_lab.search.contract import Budget, Recorder, Status
 from toast_lab.search.mcts import polish
 
 MESH = {"data": 4, "model": 2}

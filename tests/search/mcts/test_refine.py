@@ -11,8 +11,9 @@ import pytest
 from tests.helpers import analysed, from_python
 from toast_lab.cost import reprice
 from toast_lab.cost.problem import Problem, price
+from toast_lab.pipeline import search
 from toast_lab.plan_verbs import Plan
-from toast_lab.search.contract import Budget, Recorder, search
+from toast_lab.search.contract import Budget, Recorder
 from toast_lab.search.mcts import mcts, refine, rollout
 from toast_lab.search.mcts import tree as tr
 from toast_lab.sharding.plan import ShardingPlan
