@@ -118,20 +118,18 @@ def packed(plain: Class) -> Class:
 class Pack:
     """What the classes that ``packed`` makes have in common."""
 
-    @property
+    # Cached where the interpreter finds it without calling anything: kernels read it at every call.
+    @functools.cached_property
     def _address_(self) -> int:
         """Address of the buffer, made at the first use.
 
         The instance keeps it and the arrays alive.
         """
-        kept = self.__dict__.get("_buffer_")
-        if kept is None:
-            buffer = np.zeros(size(type(self)), np.int64)
-            _write(self, type(self), buffer, 0)
-            # Threads that come here together must agree on one: the other's would be freed under
-            # its kernel.
-            kept = self.__dict__.setdefault("_buffer_", (buffer.ctypes.data, buffer))
-        return int(kept[0])
+        buffer = np.zeros(size(type(self)), np.int64)
+        _write(self, type(self), buffer, 0)
+        # Threads that come here together must agree on one: the other's would be freed under its
+        # kernel.
+        return int(self.__dict__.setdefault("_buffer_", buffer).ctypes.data)
 
     def __getstate__(self) -> None:
         """Addresses do not travel to other processes; the fields do, as those of any tuple."""
