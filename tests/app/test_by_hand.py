@@ -134,7 +134,7 @@ def test_another_machine_prices_the_plan_anew_and_another_mesh_has_its_own(
     assert session.hand.actions == ("S@0->data",)
     session.remove_plan(MANUAL)
     assert session.hand.actions == ()
-    assert session.fork().manual_actions == ()
+    assert session.fork().hand.actions == ()
 
 
 def test_axes_with_nothing_to_offer_say_why(session: Session) -> None:

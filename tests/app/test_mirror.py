@@ -120,7 +120,7 @@ def test_a_running_search_is_not_counted_at_every_tick(state: TreeState) -> None
 
 
 def test_what_a_step_holds_back_is_not_shown(state: TreeState) -> None:
-    state.source.searches.simulations = 7
+    state.source.simulations = 7
     state.count(now=True)
     assert state.tally is not None
     assert (state.shown, state.tally.n) == (7, 7)
