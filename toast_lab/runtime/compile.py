@@ -91,7 +91,9 @@ def compile_plan(
         cached = _cached(file)
         if cached is not None:
             # Plans that came about in other ways can be the same text.
-            return dataclasses.replace(_located(cached, plan.program), plan_key=plan.key)
+            return dataclasses.replace(
+                _located(cached, plan.program), program=plan.program.digest(), plan_key=plan.key
+            )
     if on_progress is not None:
         on_progress(Progress("starting", 0.0))
     report = isolate.run_in_child(
