@@ -4,7 +4,7 @@ import sys
 
 import panel as pn
 
-from toast_lab.app.serve import bound_address, page
+from toast_lab.app.app_server import bound_address, page
 
 pn.config.browser_info = True
 model = next((word for word in sys.argv[1:] if ":" in word), None)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from toast_lab import isolate
 from toast_lab.runtime.devices import Devices, environment
 
-_KEPT: list[isolate.Worker] = []
+_KEPT: list[isolate.ChildWorker] = []
 
 
 class Answer(NamedTuple):
@@ -48,10 +48,10 @@ def call(target: str, *args: Any, time_limit_s: float = 580.0, **options: Any) -
     raise AssertionError(f"{target}: no result within {time_limit_s:g} s")
 
 
-def _worker() -> isolate.Worker:
+def _worker() -> isolate.ChildWorker:
     if not _KEPT:
         name = f"{__name__}:serve"
-        _KEPT.append(isolate.Worker(name, env=environment(Devices("cpu", 8)), what=name))
+        _KEPT.append(isolate.ChildWorker(name, env=environment(Devices("cpu", 8)), what=name))
     return _KEPT[0]
 
 

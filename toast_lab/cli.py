@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace, debug: bool) -> int:
     try:
-        command = importlib.import_module(f"toast_lab.commands.{args.module}")
+        command = importlib.import_module(f"toast_lab.commands.{args.module}_command")
         status = int(command.run(args))
         sys.stdout.flush()
         return status
@@ -133,7 +133,7 @@ def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     for name, module, summary in COMMANDS:
         command = command_parser(commands, name, summary, module)
         if name in words:
-            importlib.import_module(f"toast_lab.commands.{module}").add_options(command)
+            importlib.import_module(f"toast_lab.commands.{module}_command").add_options(command)
     return parser
 
 

@@ -5,7 +5,7 @@ in ours.  A crash, a hang, running out of memory and an exception each become a 
 parent.
 
 ``run_in_child("package.module:function", ...)`` imports the function in the child, which may call
-``report(event)`` to send progress.  ``Worker`` is such a child that also takes commands.
+``report(event)`` to send progress.  ``ChildWorker`` is such a child that also takes commands.
 
 There is one way to stop a child.  ``Worker.ask_to_end`` asks it to hand over what it has, which the
 child learns from ``end_is_asked()``; if it does not within the patience of its parent, it is
@@ -45,7 +45,7 @@ class Cancelled(errors.ToastError):
 
 
 def in_child() -> bool:
-    """Is this a child that ``run_in_child`` or ``Worker`` started?"""
+    """Is this a child that ``run_in_child`` or ``ChildWorker`` started?"""
     return _CHANNEL is not None
 
 
@@ -133,13 +133,13 @@ def run_in_child(
         ToastError: of the type the child raised, RunFailed if it crashed, hung or ran out of
             memory, Cancelled.
     """
-    with Worker(
+    with ChildWorker(
         target, *args, env=env, memory_limit_bytes=memory_limit_bytes, what=what, **kwargs
     ) as worker:
         return worker.result(time_limit_s, on_event=on_event, cancel=cancel, patience_s=patience_s)
 
 
-class Worker:
+class ChildWorker:
     """A child process that a target runs in, and that may be told things while it does.
 
     The target reads commands with ``next_command`` and answers with ``report``; it ends with its
@@ -182,7 +182,7 @@ class Worker:
         self._listener = threading.Thread(target=self._listen, args=(read_fd,), daemon=True)
         self._listener.start()
 
-    def __enter__(self) -> Worker:
+    def __enter__(self) -> ChildWorker:
         return self
 
     def __exit__(self, *_: Any) -> None:

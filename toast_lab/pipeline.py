@@ -33,7 +33,7 @@ from toast_lab.search import contract
 from toast_lab.search import race as racing
 from toast_lab.search.contract import Budget, Progress, SearchResult
 from toast_lab.search.race import Race
-from toast_lab.search.search_child import Point
+from toast_lab.search.search_child import ImprovementPoint
 from toast_lab.search.trace import Trace
 from toast_lab.sharding.plan import unsharded_plan
 
@@ -86,7 +86,7 @@ def race(
     budget: Budget | None = None,
     seed: int = 0,
     options: Mapping[str, Mapping[str, Any]] | None = None,
-    on_progress: Callable[[str, Point], None] | None = None,
+    on_progress: Callable[[str, ImprovementPoint], None] | None = None,
     cancel: Callable[[], bool] | None = None,
     *,
     parallel: int = 1,

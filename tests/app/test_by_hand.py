@@ -9,8 +9,8 @@ import pytest
 pn = pytest.importorskip("panel")
 
 from toast_lab.app.items import MANUAL, PlanItem  # noqa: E402
-from toast_lab.app.pages.compare import ComparePage  # noqa: E402
-from toast_lab.app.pages.hand import HandPage  # noqa: E402
+from toast_lab.app.pages.compare_page import ComparePage  # noqa: E402
+from toast_lab.app.pages.hand_page import HandPage  # noqa: E402
 from toast_lab.app.session import Session  # noqa: E402
 from toast_lab.app.tiles_pane import tensors_of  # noqa: E402
 from toast_lab.app.trail import MAX_PAST, Trail  # noqa: E402

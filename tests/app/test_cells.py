@@ -23,7 +23,7 @@ pn = pytest.importorskip("panel")
 import toast_lab as tl  # noqa: E402
 from tests.helpers import analysed, small_transformer, traced  # noqa: E402
 from toast_lab.app import frames  # noqa: E402
-from toast_lab.app.cells.program import (  # noqa: E402
+from toast_lab.app.cells.program_views import (  # noqa: E402
     BoardCell,
     ColoursCell,
     ConflictsCell,
@@ -33,7 +33,7 @@ from toast_lab.app.cells.program import (  # noqa: E402
 from toast_lab.app.cells.searching import MAX_POINTS, RaceCell, SearchCell, TreeCell  # noqa: E402
 from toast_lab.app.explore import explore  # noqa: E402
 from toast_lab.errors import InvalidInput  # noqa: E402
-from toast_lab.search.search_child import Outcome, Point  # noqa: E402
+from toast_lab.search.search_child import ImprovementPoint, MethodOutcome  # noqa: E402
 
 # Panel warns of what version 2 will call its buttons
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
@@ -259,13 +259,13 @@ def test_search_live(problem: tl.Problem) -> None:
     assert "random" in view.to_html()
 
 
-def point(elapsed_s: float, score: float) -> Point:
-    return Point(elapsed_s, score, score * 1e-3, 1e6, True, 3, ("a->b",))
+def point(elapsed_s: float, score: float) -> ImprovementPoint:
+    return ImprovementPoint(elapsed_s, score, score * 1e-3, 1e6, True, 3, ("a->b",))
 
 
 def test_race(problem: tl.Problem) -> None:
     outcomes = (
-        Outcome(
+        MethodOutcome(
             "mcts",
             "CONVERGED",
             "ok",
@@ -277,7 +277,7 @@ def test_race(problem: tl.Problem) -> None:
             ("a->b",),
             None,
         ),
-        Outcome(
+        MethodOutcome(
             "beam", "CRASHED", "it died", (point(0.2, 0.7),), None, 0.5, None, None, ("a->b",), None
         ),
     )
@@ -315,14 +315,14 @@ def test_compare_and_memory(result: tl.SearchResult, problem: tl.Problem) -> Non
 
 
 def comparison(problem: tl.Problem, plan: tl.Plan) -> tl.Comparison:
-    from toast_lab.compare.result import Certificate, Predicted, Row
+    from toast_lab.compare.result import Certificate, ComparisonRow, Predicted
     from toast_lab.runtime.hlo import Collective
 
     cost = tl.price(problem, plan)
-    fields: dict[str, Any] = {f: None for f in Row.__dataclass_fields__}
+    fields: dict[str, Any] = {f: None for f in ComparisonRow.__dataclass_fields__}
     sent = SimpleNamespace(kind="all_reduce", axes=("data",), times=1)
     assert "kind" in Collective._fields
-    row = Row(
+    row = ComparisonRow(
         **{
             **fields,
             "name": "data",

@@ -9,7 +9,7 @@ pytest.importorskip("panel")
 from tests.helpers import analysed
 from toast_lab.app import keys
 from toast_lab.app.gallery import CARDS, SOLVED, card_text
-from toast_lab.app.loading import MAX_UPLOAD_BYTES, refuse_file
+from toast_lab.app.model_loading import MAX_UPLOAD_BYTES, refuse_file
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import FrontendError
 from toast_lab.frontends import load

@@ -7,7 +7,7 @@ import pytest
 
 pn = pytest.importorskip("panel")
 
-from toast_lab.app.pages.graph import GraphPage  # noqa: E402
+from toast_lab.app.pages.graph_page import GraphPage  # noqa: E402
 from toast_lab.app.session import Session  # noqa: E402
 from toast_lab.conflicts.analysis import analyse  # noqa: E402
 from toast_lab.frontends import from_jax  # noqa: E402

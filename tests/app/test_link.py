@@ -104,7 +104,7 @@ def test_what_does_not_belong_into_a_link_is_refused_and_said(query: str, said: 
     assert all(len(text) < 300 for text in refused)
     assert view.model in ("", "attention", "t2b", "unet")
     assert not view.sizes
-    assert view._replace(model="", sizes={}) == link.View(sizes={})
+    assert view._replace(model="", sizes={}) == link.LinkedView(sizes={})
 
 
 def test_numbers_beyond_the_program_are_left_out(session: Session) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 pn = pytest.importorskip("panel")
 
-from toast_lab.app.pages.load import LoadPage  # noqa: E402
+from toast_lab.app.pages.load_page import LoadPage  # noqa: E402
 from toast_lab.app.session import Session  # noqa: E402
 from toast_lab.conflicts.analysis import analyse  # noqa: E402
 from toast_lab.frontends import load  # noqa: E402

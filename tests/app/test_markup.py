@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from toast_lab.app.app_server import bound_address, is_loopback, own_model
 from toast_lab.app.markup import Safe, facts, h, join
-from toast_lab.app.serve import bound_address, is_loopback, own_model
 
 EVIL = "<img src=x onerror=alert(1)>\"'&"
 

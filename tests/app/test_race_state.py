@@ -90,10 +90,10 @@ def test_methods_differ_in_hue_marker_and_dash() -> None:
 
 
 def test_a_curve_goes_on_to_the_end_of_its_search(session: Session) -> None:
-    from toast_lab.search.search_child import Point
+    from toast_lab.search.search_child import ImprovementPoint
 
     chart = RaceCurves(["beam"], "time_s", (2e-3, 1.0))
-    chart.show({"beam": [Point(0.5, 0.9, 3e-3, 1.0, True, 1, ())]}, {"beam": 4.0})
+    chart.show({"beam": [ImprovementPoint(0.5, 0.9, 3e-3, 1.0, True, 1, ())]}, {"beam": 4.0})
     data = chart.lines["beam"].data
     assert (data["x"], data["y"]) == ([0.5, 4.0], [3.0, 3.0])
 

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from toast_lab.app.serve import greeting, hosts, own_model, read_origin
+from toast_lab.app.app_server import greeting, hosts, own_model, read_origin
 from toast_lab.errors import InvalidInput
 
 SERVER = """
 import sys, panel as pn
-from toast_lab.app import serve
+from toast_lab.app import app_server
 serve.start(lambda: pn.pane.Str("hello"), int(sys.argv[1]), sys.argv[2],\
  origins=tuple(sys.argv[3:]))
 """

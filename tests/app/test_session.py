@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import pytest
 
-from toast_lab.app.pages.search import SearchPage
+from toast_lab.app.pages.search_page import SearchPage
 from toast_lab.app.session import Session
 from toast_lab.errors import ToastError
 from toast_lab.isolate import report
 from toast_lab.jobs.job import Job, JobState, Registry
 from toast_lab.jobs.orders import STOP, Order
-from toast_lab.jobs.plan_job import Execution
+from toast_lab.jobs.plan_job import PlanExecution
 from toast_lab.jobs.search_job import Batch, Control
 from toast_lab.pipeline import search
 
@@ -453,7 +453,7 @@ def test_a_fork_follows_the_same_job(session: Session) -> None:
 
 def test_an_executed_plan_agrees_with_the_unsharded_program(session: Session) -> None:
     session.plans.add_data_parallel()
-    session.plans.start_runs(["data parallel"], Execution("cpu:8", 2))
+    session.plans.start_runs(["data parallel"], PlanExecution("cpu:8", 2))
     settle(session)
     item = session.plans.named("data parallel")
     assert item is not None
@@ -463,7 +463,7 @@ def test_an_executed_plan_agrees_with_the_unsharded_program(session: Session) ->
 
 
 def test_devices_that_are_not_there_are_a_message(session: Session) -> None:
-    session.plans.start_runs(["unsharded"], Execution("cpu:3", 1))
+    session.plans.start_runs(["unsharded"], PlanExecution("cpu:3", 1))
     settle(session)
     assert session.notices.messages[-1].level == "error"
     assert session.plans.named("unsharded") is not None

@@ -13,9 +13,9 @@ import pytest
 pytest.importorskip("panel")
 
 from toast_lab.app.session import Session
-from toast_lab.app.tour import transformer
+from toast_lab.app.tour import transformer_chapter
 from toast_lab.app.tour.figures import FIGURES
-from toast_lab.app.tour.step import Scene
+from toast_lab.app.tour.step import TourScene
 from toast_lab.app.tour.tour import BY_KEY, CHAPTERS, STEPS, Tour
 from toast_lab.app.tour.words import cost, dims, moved, taken
 from toast_lab.jobs.job import Registry
@@ -171,7 +171,8 @@ def test_numbers_of_the_texts_are_those_of_the_problem(tour: Tour) -> None:
     assert f"{taken(session).sent.total()} all_reduces over data" in tour.said
     tour.go("transformer.right")
     assert (
-        f"`{dims(session, transformer.hidden_value(session), transformer.MEGATRON)}`" in tour.text
+        f"`{dims(session, transformer_chapter.hidden_value(session), transformer_chapter.MEGATRON)}`"
+        in tour.text
     )
     assert "{data}" in tour.text
     assert "{model}" in tour.text
@@ -190,7 +191,7 @@ def test_every_figure_has_a_step_that_names_it() -> None:
     named = {s.key for s in STEPS if s.paper.startswith(("Figure", "listing"))}
     assert named <= listed | {"attention.gathered"}, "what names a figure is in the index"
     assert len(BY_KEY) == len(STEPS) == sum(len(c.steps) for c in CHAPTERS)
-    assert all(isinstance(s.scene, Scene) for s in STEPS)
+    assert all(isinstance(s.scene, TourScene) for s in STEPS)
 
 
 def test_the_search_of_the_tour_finds_a_plan_of_actions_that_can_be_taken_over(tour: Tour) -> None:
@@ -212,7 +213,7 @@ def test_the_search_of_the_tour_finds_a_plan_of_actions_that_can_be_taken_over(t
         session.hand.take_next(found)
         assert session.hand.actions[-1] == text
         assert tour.done
-    assert set(found.plan.actions) <= set(session.hand.actions) | set(transformer.DATA)
+    assert set(found.plan.actions) <= set(session.hand.actions) | set(transformer_chapter.DATA)
     session.hand.take_next(found)
     assert "has no action left" in session.notices.messages[-1].text
     session.work.registry.cancel_all()

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from toast_lab.bench import cases, compiled, paper, tables, targets
+from toast_lab.bench import cases, compiled_plans, paper, tables, targets
 from toast_lab.bench.cases import Choice
 from toast_lab.bench.page import Content, page
 from toast_lab.bench.tables import CaseResult
 from toast_lab.errors import InvalidProblem
 from toast_lab.models import registry
-from toast_lab.sweep.store import Store
+from toast_lab.sweep.sweep_store import SweepStore
 
 ITX = [
     "--quick",
@@ -254,19 +254,19 @@ def test_compiled_rows_resume_and_stand_beside_the_prediction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On virtual CPU devices, which compile in a moment; TPUs take the same way."""
-    monkeypatch.setattr(compiled, "SLICES", (("cpu", "cpu:4"),))
-    monkeypatch.setattr(compiled, "MESH", "data=2,model=2")
+    monkeypatch.setattr(compiled_plans, "SLICES", (("cpu", "cpu:4"),))
+    monkeypatch.setattr(compiled_plans, "MESH", "data=2,model=2")
     choice = Choice.make(models=["itx"], methods=["mcts"], quick=True, seconds=0.3)
-    jobs, store = compiled.jobs(choice), Store(tmp_path / "compiled.jsonl")
+    jobs, store = compiled_plans.jobs(choice), SweepStore(tmp_path / "compiled.jsonl")
     assert [str(j) for j in jobs] == ["mcts ITX for cpu:4"]
-    compiled.run_jobs(jobs, store)
-    (row,) = compiled.table(jobs, store)
+    compiled_plans.run_jobs(jobs, store)
+    (row,) = compiled_plans.table(jobs, store)
     assert row["outcome"] == "ok"
     assert row["compiled_fits"] is True
     assert row["compiled_peak_bytes"] > 0
     assert row["peak_bytes"] > 0
-    monkeypatch.setattr(compiled, "_row", lambda *args: pytest.fail("it was there"))
-    compiled.run_jobs(jobs, Store(tmp_path / "compiled.jsonl"))
+    monkeypatch.setattr(compiled_plans, "_row", lambda *args: pytest.fail("it was there"))
+    compiled_plans.run_jobs(jobs, SweepStore(tmp_path / "compiled.jsonl"))
     text = page(
         Content(choice, "", [], 0, [], [], [row], 2, targets.targets([])),
         tmp_path,
@@ -278,6 +278,8 @@ def test_compiled_rows_resume_and_stand_beside_the_prediction(
 
 
 def test_a_cancelled_job_leaves_no_row(tmp_path: Path) -> None:
-    store = Store(tmp_path / "compiled.jsonl")
-    compiled.run_jobs(compiled.jobs(Choice.make(quick=True)), store, cancel=lambda: True)
+    store = SweepStore(tmp_path / "compiled.jsonl")
+    compiled_plans.run_jobs(
+        compiled_plans.jobs(Choice.make(quick=True)), store, cancel=lambda: True
+    )
     assert store.rows == {}

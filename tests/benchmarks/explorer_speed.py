@@ -94,7 +94,7 @@ def serving(model: str | None = None) -> Iterator[str]:
     """
     import asyncio
 
-    from toast_lab.app.serve import page, prepare, warm
+    from toast_lab.app.app_server import page, prepare, warm
 
     warm(model)
     for name in ("bokeh", "tornado", "asyncio"):

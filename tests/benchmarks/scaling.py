@@ -176,7 +176,7 @@ class Clock:
 def _analyse(path: str) -> dict[str, Any]:
     text = Path(path).read_text()
     from toast_lab import _jaxlib
-    from toast_lab.conflicts import analysis, compatibility, graph, repeated
+    from toast_lab.conflicts import analysis, compatibility, dimension_graph, repeated
     from toast_lab.ir import canonical, read
     from toast_lab.ir.model import Model
     from toast_lab.sharding import space
@@ -190,8 +190,8 @@ def _analyse(path: str) -> dict[str, Any]:
         ("rules", _jaxlib, "populate_rules"),
         ("program", read, "read_program"),
         ("names", analysis, "name_dimensions"),
-        ("colours", graph, "colour_names"),
-        ("conflicts", graph, "find_conflicts"),
+        ("colours", dimension_graph, "colour_names"),
+        ("conflicts", dimension_graph, "find_conflicts"),
         ("boxes", compatibility, "compatibility_sets"),
         ("layers", repeated, "tie_repeated"),
         ("arguments", repeated, "argument_groups"),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from toast_lab.app.loading import MAX_UPLOAD_BYTES
+from toast_lab.app.model_loading import MAX_UPLOAD_BYTES
 from toast_lab.machines import machine_file
 from toast_lab.machines.catalogue import MACHINES
 

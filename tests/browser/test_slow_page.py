@@ -41,7 +41,7 @@ def test_what_happens_while_the_page_is_built_is_not_lost(
     command = [
         sys.executable,
         "-m",
-        "toast_lab.app.serve",
+        "toast_lab.app.app_server",
         "--port",
         "{port}",
         "tests.browser.evil:make",

@@ -106,7 +106,7 @@ class Work(NamedTuple):
     """One program with its plans, ready for the child process."""
 
     name: str
-    request: child.Request
+    request: child.RunRequest
     tolerances: dict[str, float]  #: by output path
     finite: bool  #: every output is to be finite
 
@@ -181,7 +181,7 @@ def prepare(case: Case, source: draw.Source, seed: int = 0) -> tuple[Work, list[
                 tuple(kept[int(v)] for v in plan.program.outputs),
             )
         )
-    request = child.Request(
+    request = child.RunRequest(
         program=model.program,
         reference=model.stablehlo,
         jobs=tuple(jobs),

@@ -29,7 +29,7 @@ from toast_lab.lowering.annotate import annotate
 from toast_lab.plan_verbs import Plan
 from toast_lab.runtime import _jax_private, hlo
 from toast_lab.runtime.devices import Devices, environment
-from toast_lab.runtime.executable import Executable, Job
+from toast_lab.runtime.executable import Executable, ShardedProgram
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.state import State, legal_actions
 
@@ -191,7 +191,9 @@ def unmended() -> str:
     _jax_private.fourier.pin_layouts = lambda module: None  # type: ignore[assignment]
     lowering.fourier.run_locally = lambda *_: None  # type: ignore[assignment]
     kept = plan.value_specs()
-    job = Job(annotate(model, plan), plan.mesh, (kept[0],), (kept[int(model.program.outputs[0])],))
+    job = ShardedProgram(
+        annotate(model, plan), plan.mesh, (kept[0],), (kept[int(model.program.outputs[0])],)
+    )
     executable = Executable.of_program(job, model.program, jax.devices())
     executable.put([np.ones((8, 16, 16), np.float32)])
     try:

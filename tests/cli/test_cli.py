@@ -500,9 +500,9 @@ def test_serve_passes_its_arguments_on(toast: Any, monkeypatch: pytest.MonkeyPat
     import types
 
     seen: dict[str, Any] = {}
-    module = types.ModuleType("toast_lab.app.serve")
+    module = types.ModuleType("toast_lab.app.app_server")
     module.serve = lambda **options: seen.update(options)  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "toast_lab.app.serve", module)
+    monkeypatch.setitem(sys.modules, "toast_lab.app.app_server", module)
     assert toast("serve", "mlp", "--port", "5007", "--show", "--allow-origin", "lab:80")[0] == 0
     assert seen == {
         "port": 5007,

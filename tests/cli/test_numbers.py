@@ -30,9 +30,9 @@ def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         raise Began
 
     monkeypatch.setattr(common, "load_model", begin)
-    monkeypatch.setattr("toast_lab.sweep.run.run_sweep", begin)
+    monkeypatch.setattr("toast_lab.sweep.run_sweep.run_sweep", begin)
     monkeypatch.setattr("toast_lab.bench.paper.run_paper", begin)
-    monkeypatch.setattr("toast_lab.app.serve.warm", begin)
+    monkeypatch.setattr("toast_lab.app.app_server.warm", begin)
     monkeypatch.setattr("toast_lab.runtime.calibrate.calibrate", begin)
 
     def run(*words: str) -> str:

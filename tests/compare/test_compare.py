@@ -25,7 +25,7 @@ from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.ir.model import Model
 from toast_lab.plan_verbs import Plan
-from toast_lab.runtime.child import Progress, relative_error
+from toast_lab.runtime.child import RunProgress, relative_error
 from toast_lab.sharding.plan import ShardingPlan
 
 MESH = {"d": 2, "m": 2}
@@ -196,7 +196,7 @@ class Faulty(contender.Contender):
         return super().batch(steps)
 
 
-def serve_faulty(request: contender.Request) -> None:
+def serve_faulty(request: contender.ContenderRequest) -> None:
     contender.Contender = Faulty  # type: ignore[misc]
     contender.serve(request)
 
@@ -228,7 +228,7 @@ def test_a_crash_a_hang_and_a_full_memory_cost_one_row_each(
 
 def test_plans_take_turns_in_a_changing_order_and_a_cancel_keeps_what_was_measured() -> None:
     model = scores()
-    events: list[Progress] = []
+    events: list[RunProgress] = []
     found = compare(
         model,
         plans_of(model),
@@ -278,7 +278,7 @@ def test_apart_there_is_one_child_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
     most = []
 
     class Watched(measure.Children):
-        def __init__(self, request: contender.Request, *args: Any) -> None:
+        def __init__(self, request: contender.ContenderRequest, *args: Any) -> None:
             alive.append(request.name)
             most.append(len(alive))
             super().__init__(request, *args)

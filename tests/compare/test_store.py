@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from toast_lab.compare import store as module
+from toast_lab.compare import comparison_store as module
 from toast_lab.compare.compare import _kept
-from toast_lab.compare.result import Certificate, Comparison, Predicted, Row
-from toast_lab.compare.store import Store, keep, record
+from toast_lab.compare.comparison_store import ComparisonStore, keep, record
+from toast_lab.compare.result import Certificate, Comparison, ComparisonRow, Predicted
 from toast_lab.errors import StoreError
 from toast_lab.runtime.hlo import Collective
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 GATHER = Collective("all_gather", 4096, 2, ("d",), "jit(f)/dot", "model.py:3")
 
 
-def row(name: str = "fsdp", **changes: Any) -> Row:
+def row(name: str = "fsdp", **changes: Any) -> ComparisonRow:
     certificate = Certificate(
         {"result": 2e-7, "loss": float("nan")}, None, 1e-3, ("outputs",), ("gradients: no",)
     )
@@ -51,10 +51,10 @@ def row(name: str = "fsdp", **changes: Any) -> Row:
         "predicted": Predicted("tpu-v5e", 1e-6, 1e-6, 70.0, {"all_gather": 1}),
         "plan": {"mesh": {"d": 2}, "actions": ["batch->d"], "ops": [1]},
     }
-    return Row(**{**given, **changes})
+    return ComparisonRow(**{**given, **changes})
 
 
-def comparison(*rows: Row, model: str = "mlp") -> Comparison:
+def comparison(*rows: ComparisonRow, model: str = "mlp") -> Comparison:
     return Comparison(model, "0123456789abcdef", rows or (row(),), None, "normal", 7, "2 rounds")
 
 
@@ -64,7 +64,7 @@ def test_rows_come_back_as_they_were_kept(tmp_path: Path) -> None:
         comparison(row("a"), row("b", status="crashed", batches_s=(), compile_s=None)), path
     ) == (1, 2)
     assert keep(comparison(model="gns"), path) == (3,)
-    with Store(path) as store:
+    with ComparisonStore(path) as store:
         found = store.rows()
         assert [(r["id"], r["model"], r["name"], r["status"]) for r in found] == [
             (3, "gns", "fsdp", "ok"),
@@ -110,13 +110,13 @@ def test_the_default_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     assert module.default_path() == tmp_path / "data" / "toast-lab" / "runs.sqlite"
     monkeypatch.setenv("TOAST_LAB_RUNS", str(tmp_path / "x"))
-    assert Store().path == tmp_path / "x"
+    assert ComparisonStore().path == tmp_path / "x"
 
 
 WRITER = """
 import sys
 from tests.compare.test_store import comparison, row
-from toast_lab.compare.store import Store, record
+from toast_lab.compare.comparison_store import Store, record
 name, path, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 for n in range(count):
     with Store(path) as store:
@@ -135,7 +135,7 @@ def test_two_processes_write_at_once(tmp_path: Path) -> None:
     both = [writer(name, path, 40) for name in ("a", "b")]
     told = [p.communicate(timeout=60)[0].split() for p in both]
     assert [p.returncode for p in both] == [0, 0]
-    with Store(path) as store:
+    with ComparisonStore(path) as store:
         rows = store.rows()
     assert sorted(r["name"] for r in rows) == sorted(f"{p}{n}" for p in "ab" for n in range(40))
     assert sorted(int(i) for some in told for i in some) == list(range(1, 81))
@@ -148,7 +148,7 @@ def test_a_killed_writer_leaves_what_it_had_written(tmp_path: Path) -> None:
         for _ in range(30):
             last = int(process.stdout.readline())
         process.send_signal(signal.SIGKILL)
-    with Store(path) as store:
+    with ComparisonStore(path) as store:
         rows = store.rows()
         assert store.connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         assert len(rows) >= last >= 30
@@ -158,7 +158,7 @@ def test_a_killed_writer_leaves_what_it_had_written(tmp_path: Path) -> None:
 
 
 def test_a_row_that_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
-    with Store(tmp_path / "r") as store:
+    with ComparisonStore(tmp_path / "r") as store:
         store.connection.execute(
             "CREATE TRIGGER no AFTER INSERT ON runs BEGIN SELECT RAISE(FAIL, 'half way'); END"
         )
@@ -170,7 +170,7 @@ def test_a_row_that_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
 
 
 def read_everything(path: Path) -> None:
-    with Store(path) as store:
+    with ComparisonStore(path) as store:
         store.rows()
         for number in range(1, 41):
             store.get(number)
@@ -201,23 +201,23 @@ def test_files_of_others_and_of_newer_versions(tmp_path: Path) -> None:
     with pytest.raises(
         StoreError, match=r"newer TOAST Lab \(version 99 of its columns, this one knows 1\)"
     ):
-        Store(path)
+        ComparisonStore(path)
     other = tmp_path / "other.sqlite"
     with sqlite3.connect(other) as connection:
         connection.execute("CREATE TABLE theirs (x)")
     connection.close()
     before = other.read_bytes()
     with pytest.raises(StoreError, match="a database of something else"):
-        Store(other)
+        ComparisonStore(other)
     assert other.read_bytes() == before
 
 
 def test_places_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=r"cannot open .*Is its folder there"):
-        Store(tmp_path / "file" / "runs.sqlite")
+        ComparisonStore(tmp_path / "file" / "runs.sqlite")
     with pytest.raises(StoreError, match="there are no kept results"):
-        Store(tmp_path / "none.sqlite", read_only=True)
+        ComparisonStore(tmp_path / "none.sqlite", read_only=True)
     assert not (tmp_path / "none.sqlite").exists()
 
 
@@ -232,9 +232,9 @@ def _read_only_folder(tmp_path: Path) -> None:
     folder.chmod(0o555)
     try:
         with pytest.raises(StoreError, match=r"cannot open .*unable to open.*TOAST_LAB_RUNS"):
-            Store(folder / "another.sqlite")
+            ComparisonStore(folder / "another.sqlite")
         (folder / "runs.sqlite").chmod(0o444)
-        with Store(folder / "runs.sqlite", read_only=True) as store:
+        with ComparisonStore(folder / "runs.sqlite", read_only=True) as store:
             assert len(store.rows()) == 1
         with pytest.raises(StoreError, match="Is its folder there and can it be written to"):
             keep(comparison(), folder / "runs.sqlite")
@@ -275,15 +275,15 @@ def test_a_full_disk_costs_the_keeping_and_not_the_result(
 ) -> None:
     path = tmp_path / "runs.sqlite"
     keep(comparison(), path)
-    plain = Store._connect
+    plain = ComparisonStore._connect
 
-    def small(self: Store, read_only: bool) -> sqlite3.Connection:
+    def small(self: ComparisonStore, read_only: bool) -> sqlite3.Connection:
         connection = plain(self, read_only)
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages}")
         return connection
 
-    monkeypatch.setattr(Store, "_connect", small)
+    monkeypatch.setattr(ComparisonStore, "_connect", small)
     large = row("large", plan={"mesh": {"d": 2}, "ops": list(range(10**5))})
     done = _kept(comparison(large), path, False)
     assert done.rows == (large,)
@@ -291,7 +291,7 @@ def test_a_full_disk_costs_the_keeping_and_not_the_result(
     assert "not kept: cannot write" in done.notes[0]
     assert "full. Free some space" in str(done)
     monkeypatch.undo()
-    with Store(path) as store:
+    with ComparisonStore(path) as store:
         assert [r["name"] for r in store.rows()] == ["fsdp"]
 
 
@@ -312,7 +312,7 @@ def test_a_damaged_row_is_left_out_of_the_list_and_refused_by_itself(tmp_path: P
                 except sqlite3.IntegrityError:
                     continue  # the file itself refuses it
                 raw.commit()
-            with Store(path, read_only=True) as store:
+            with ComparisonStore(path, read_only=True) as store:
                 message = ""
                 try:
                     store.get(1)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.helpers import small_transformer, traced
 from toast_lab.conflicts.compatibility import _ParityUnion
-from toast_lab.conflicts.graph import has_path
+from toast_lab.conflicts.dimension_graph import has_path
 
 S = jax.ShapeDtypeStruct
 F = jnp.float32

@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers import small_transformer, traced
 from toast_lab.conflicts.analysis import Analysis, analyse
-from toast_lab.conflicts.coverage import Reason, Row, coverage, value_bytes
+from toast_lab.conflicts.coverage import CoverageRow, UnsplitReason, coverage, value_bytes
 from toast_lab.ir import read
 from toast_lab.ir.model import Model
 from toast_lab.ir.program import Program
@@ -42,13 +42,13 @@ def from_text(text: str) -> Analysis:
     return of_program(read.parse(text).program)
 
 
-def rows(analysis: Analysis, reason: Reason) -> dict[str, Row]:
+def rows(analysis: Analysis, reason: UnsplitReason) -> dict[str, CoverageRow]:
     return {row.kind: row for row in coverage(analysis).rows if row.reason is reason}
 
 
 def test_ops_without_a_rule_are_counted_with_their_line_and_bytes() -> None:
     report = coverage(from_text(SECRET))
-    row = rows(from_text(SECRET), Reason.NO_RULE)["custom_call"]
+    row = rows(from_text(SECRET), UnsplitReason.NO_RULE)["custom_call"]
     assert (row.op_count, row.lines, row.why) == (
         2,
         (("model.py:7", 2),),
@@ -61,20 +61,20 @@ def test_ops_without_a_rule_are_counted_with_their_line_and_bytes() -> None:
     assert report.flops_share == 1.0, "the product itself can be split"
     assert not report.complete
     # The value between the two calls has no dim that any action could shard; the others have.
-    kept = rows(from_text(SECRET), Reason.KEPT_WHOLE)["custom_call"]
+    kept = rows(from_text(SECRET), UnsplitReason.KEPT_WHOLE)["custom_call"]
     assert (kept.op_count, kept.bytes) == (1, hidden)
     assert report.kept_bytes == hidden
 
 
 def test_an_op_whose_rule_splits_nothing_blocks_what_it_holds() -> None:
     analysis = traced(lambda x: jnp.fft.fft(jnp.tanh(x)), s(256, dtype="complex64"))
-    row = rows(analysis, Reason.ALL_WHOLE)["fft"]
+    row = rows(analysis, UnsplitReason.ALL_WHOLE)["fft"]
     assert row.bytes == 2 * 256 * 8
-    assert rows(analysis, Reason.NO_RULE) == {}
+    assert rows(analysis, UnsplitReason.NO_RULE) == {}
     # With a batch dim the op can be split, and only the transformed dim stays whole.
     batched = traced(lambda x: jnp.fft.fft(jnp.tanh(x)), s(16, 256, dtype="complex64"))
-    assert rows(batched, Reason.ALL_WHOLE) == {}
-    row = rows(batched, Reason.SOME_WHOLE)["fft"]
+    assert rows(batched, UnsplitReason.ALL_WHOLE) == {}
+    row = rows(batched, UnsplitReason.SOME_WHOLE)["fft"]
     assert row.colours == ("x.1",)
     assert not row.whole
     assert coverage(batched).n_whole_ops == 0
@@ -103,7 +103,7 @@ def test_the_inner_part_of_a_merged_dim_is_told() -> None:
         s(8, 24),
         s(4, 6, 5),
     )
-    row = rows(analysis, Reason.MINOR_FACTOR)["reshape"]
+    row = rows(analysis, UnsplitReason.MINOR_FACTOR)["reshape"]
     assert row.colours == (analysis.dim_text(analysis.program.def_names(1)[1]),), (
         "k, not h and not b"
     )
@@ -170,7 +170,7 @@ def test_rounds_that_are_assumed_are_said() -> None:
         return jax.lax.fori_loop(0, 3, lambda i, h: h @ w, y)
 
     analysis = traced(f, s(8, 16), s(16, 16), s(dtype="int32"))
-    (row,) = (r for r in coverage(analysis).rows if r.reason is Reason.UNKNOWN_TRIPS)
+    (row,) = (r for r in coverage(analysis).rows if r.reason is UnsplitReason.UNKNOWN_TRIPS)
     assert (row.kind, row.op_count, row.whole) == ("loop", 2, False)
     once = 2 * 8 * 16 * 16
     assert row.flops == once, "the inner loop's product counts once, with the outer loop"
@@ -187,7 +187,7 @@ def test_a_conditional_is_one_row() -> None:
     (row,) = coverage(analysis).rows
     assert (row.kind, row.reason, row.op_count, row.whole) == (
         "conditional",
-        Reason.UNKNOWN_BRANCH,
+        UnsplitReason.UNKNOWN_BRANCH,
         1,
         False,
     )
@@ -199,7 +199,7 @@ def test_what_a_loop_stacks_is_one_row_a_loop() -> None:
         return jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), h), x, ws)
 
     analysis = traced(f, s(5, 16, 16), s(8, 16))
-    (row,) = (r for r in coverage(analysis).rows if r.reason is Reason.STACKED)
+    (row,) = (r for r in coverage(analysis).rows if r.reason is UnsplitReason.STACKED)
     assert (row.kind, row.op_count) == ("loop", 2)  # what it takes and what it gives
     assert not any(r.kind.startswith("while") for r in coverage(analysis).rows)
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from tests.helpers import traced
-from toast_lab.cost import tiles
+from toast_lab.cost import matrix_tiles
 from toast_lab.cost.problem import Problem, price
 from toast_lab.machines.catalogue import machine
 from toast_lab.plan_verbs import Plan
@@ -25,15 +25,21 @@ def test_roles_of_dims() -> None:
     )
     program = analysis.program
     (op,) = [o for o in program.ops() if program.kind[o] == "dot_general"]
-    found = tiles.products(program)
+    found = matrix_tiles.products(program)
     assert {found.rows[op], found.columns[op]} == {15.0, 11.0}
     assert found.depth[op] == 7.0
     sizes = [program.dims(v) for v in program.operands(op)]
     roles = [
-        [(int(packed) >> (tiles.ROLE_BITS * d)) & 3 for d in range(len(dims))]
+        [(int(packed) >> (matrix_tiles.ROLE_BITS * d)) & 3 for d in range(len(dims))]
         for packed, dims in zip((found.left[op], found.right[op]), sizes, strict=True)
     ]
-    wanted = {2: tiles.BATCH, 7: tiles.CONTRACTED, 3: tiles.FREE, 5: tiles.FREE, 11: tiles.FREE}
+    wanted = {
+        2: matrix_tiles.BATCH,
+        7: matrix_tiles.CONTRACTED,
+        3: matrix_tiles.FREE,
+        5: matrix_tiles.FREE,
+        11: matrix_tiles.FREE,
+    }
     assert roles == [[wanted[size] for size in dims] for dims in sizes]
     others = [o for o in range(program.n_ops) if o != op]
     assert (found.rows[others] == 1).all()
@@ -54,7 +60,7 @@ def test_roles_of_dims() -> None:
     ],
 )
 def test_what_is_busy(rows: float, columns: float, depth: float, tile: float, share: float) -> None:
-    assert tiles.busy(rows, columns, depth, tile) == pytest.approx(share)
+    assert matrix_tiles.busy(rows, columns, depth, tile) == pytest.approx(share)
 
 
 @pytest.mark.parametrize(

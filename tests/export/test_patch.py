@@ -7,14 +7,24 @@ from pathlib import Path
 import numpy as np
 
 from toast_lab.export import patch
-from toast_lab.export.constrained import Place
+from toast_lab.export.constrained import EquationPlace
 from toast_lab.export.places import Equation
 
 
 def equation(*files: str) -> Equation:
     frames = tuple((file, 1, 0, 1, 4) for file in files)
     return Equation(
-        Place("x.py:1", "mul", False, (2,)), 0, 0, 1, 1, (0,), ((),), (0,), "x.py:1", "", frames
+        EquationPlace("x.py:1", "mul", False, (2,)),
+        0,
+        0,
+        1,
+        1,
+        (0,),
+        ((),),
+        (0,),
+        "x.py:1",
+        "",
+        frames,
     )
 
 

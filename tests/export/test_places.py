@@ -18,7 +18,7 @@ from tests.helpers import SMALL
 from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.export import constrained, places
 from toast_lab.export.axis_rules import axis_rules, resolve
-from toast_lab.export.constrained import Place, Rule, Which
+from toast_lab.export.constrained import EquationPlace, PinRule, Which
 from toast_lab.export.drift import drifted, recorded
 from toast_lab.export.minimal import _which, candidates
 from toast_lab.export.patch import _with_imports
@@ -151,11 +151,11 @@ def test_rules_reach_into_loops_branches_and_inner_jits(monkeypatch: pytest.Monk
     seen = {p.primitive: p for p in walk.count}
     assert seen["cos"].source.startswith(f"{here}:{line + 1}")
     rules = [
-        Rule(seen[k], {0: ("data",)}, {0: (("data",),)}) for k in ("cos", "tanh", "exp", "sin")
+        PinRule(seen[k], {0: ("data",)}, {0: (("data",),)}) for k in ("cos", "tanh", "exp", "sin")
     ]
     jax.make_jaxpr(constrained.constrain(fn, rules, None))(jnp.ones(4))
     assert pinned == [((4,), ("data",))] * 8
-    lost = Rule(Place("model.py:3", "sinh", False, (4,)), {}, {0: (("data",),)})
+    lost = PinRule(EquationPlace("model.py:3", "sinh", False, (4,)), {}, {0: (("data",),)})
     with pytest.raises(ValueError, match=r"sinh \[4\] at model.py:3"):
         jax.make_jaxpr(constrained.constrain(fn, [lost], None))(jnp.ones(4))
 

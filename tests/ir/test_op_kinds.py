@@ -16,8 +16,8 @@ import toast_lab
 from tests.certification.rules.cases import CASES
 from tests.certification.rules.left_out import BROADCASTING, LEFT_OUT, all_kinds
 from toast_lab import _jaxlib
-from toast_lab.conflicts.listing import op_text, value_text
-from toast_lab.cost.facts import make_static
+from toast_lab.conflicts.annotated_listing import op_text, value_text
+from toast_lab.cost.program_facts import make_static
 from toast_lab.ir import canonical, own_rules
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import OP_KINDS, OpKind, kinds_where, op_kind, ops_where

@@ -254,7 +254,7 @@ def test_a_child_that_does_not_answer_is_killed(answering: str) -> None:
 
 def test_commands_arrive_in_order_beside_the_request_to_end(answering: str) -> None:
     events: list[object] = []
-    with isolate.Worker(f"{answering}:obey") as worker:
+    with isolate.ChildWorker(f"{answering}:obey") as worker:
         for command in ("one", {"two": 2}, "enough"):
             worker.command(command)
         worker.ask_to_end()

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toast_lab.machines import calibrate_fit as cf
-from toast_lab.machines.calibrate_fit import Point
+from toast_lab.machines.calibrate_fit import CalibrationPoint
 from toast_lab.machines.catalogue import MACHINES
 from toast_lab.machines.links import Link
 from toast_lab.machines.machine_model import Machine
@@ -36,17 +36,21 @@ def points_of(machine: Machine, noise: float = 0.0, devices=(2, 4, 8)):
         for side in SIDES:
             flops = 2.0 * side**3
             made.append(
-                Point("dot", dtype, 8, 12.0 * side**2, flops, flops / peak + machine.op_overhead_s)
+                CalibrationPoint(
+                    "dot", dtype, 8, 12.0 * side**2, flops, flops / peak + machine.op_overhead_s
+                )
             )
     for size in SIZES:
-        made.append(Point("memory", "f32", 8, size, 0.0, size / machine.memory_bytes_per_s))
+        made.append(
+            CalibrationPoint("memory", "f32", 8, size, 0.0, size / machine.memory_bytes_per_s)
+        )
     for kind in COLLECTIVES:
         for n in devices:
             for size in SIZES:
-                point = Point(kind, "f32", n, size, 0.0, 1.0)
+                point = CalibrationPoint(kind, "f32", n, size, 0.0, 1.0)
                 made.append(point._replace(time_s=cf.collective_of(machine, point)))
-    made.append(Point("overhead", "f32", 8, 0.0, 0.0, machine.op_overhead_s))
-    made.append(Point("overlap", "f32", 8, 0.0, 0.0, machine.overlap))
+    made.append(CalibrationPoint("overhead", "f32", 8, 0.0, 0.0, machine.op_overhead_s))
+    made.append(CalibrationPoint("overlap", "f32", 8, 0.0, 0.0, machine.overlap))
     return [p._replace(time_s=p.time_s * math.exp(noise * rng.standard_normal())) for p in made]
 
 
@@ -115,7 +119,9 @@ def test_a_collective_that_the_formulas_cannot_tell_shows_in_its_residual():
     )
 )
 def test_fits_are_monotone_in_the_size(pairs):
-    points = [Point("all_reduce", "f32", 4, size, 0.0, seconds) for size, seconds in pairs]
+    points = [
+        CalibrationPoint("all_reduce", "f32", 4, size, 0.0, seconds) for size, seconds in pairs
+    ]
     smooth = cf.monotone(points)
     times = [p.time_s for p in sorted(smooth, key=lambda p: p.size_bytes)]
     assert all(b >= a * (1 - 1e-9) for a, b in itertools.pairwise(times))
@@ -126,7 +132,7 @@ def test_fits_are_monotone_in_the_size(pairs):
 
 def test_a_slow_large_dot_does_not_lower_the_peak_alone():
     """Isotonic regression pools it with its neighbour, weighted by the time spent on each."""
-    fast = [Point("dot", "f32", 1, 0.0, 10.0**k, 10.0**k / 1e12) for k in range(6, 10)]
+    fast = [CalibrationPoint("dot", "f32", 1, 0.0, 10.0**k, 10.0**k / 1e12) for k in range(6, 10)]
     late = [*fast[:-1], fast[-1]._replace(time_s=fast[-1].time_s * 2)]
     assert cf.peak_flops(fast) == pytest.approx(1e12)
     assert 0.5e12 < cf.peak_flops(late) < 0.6e12
@@ -134,7 +140,7 @@ def test_a_slow_large_dot_does_not_lower_the_peak_alone():
 
 def test_caches_do_not_count_as_memory():
     points = [
-        Point("memory", "f32", 1, 2.0**k, 0.0, 2.0**k / (1e12 if k < 20 else 1e10))
+        CalibrationPoint("memory", "f32", 1, 2.0**k, 0.0, 2.0**k / (1e12 if k < 20 else 1e10))
         for k in range(12, 28, 2)
     ]
     assert cf.memory_bytes_per_s(points) == pytest.approx(1e10)
@@ -169,7 +175,7 @@ def test_a_measured_machine_is_compiled_for_as_the_one_it_is_like(base):
 
 
 def test_times_that_cannot_be_are_left_out():
-    bad = [Point("dot", "f32", 1, 1.0, 1e9, t) for t in (0.0, -1.0, math.nan, math.inf)]
+    bad = [CalibrationPoint("dot", "f32", 1, 1.0, 1e9, t) for t in (0.0, -1.0, math.nan, math.inf)]
     assert fitted([*points_of(machine_of(1e10, 1e-5)), *bad]).machine.flops["f32"] > 1.9e12
 
 

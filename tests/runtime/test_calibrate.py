@@ -9,17 +9,17 @@ import pytest
 
 from toast_lab import isolate
 from toast_lab.errors import InvalidProblem, RunFailed
-from toast_lab.machines.calibrate_fit import Point
+from toast_lab.machines.calibrate_fit import CalibrationPoint
 from toast_lab.machines.catalogue import machine
 from toast_lab.machines.machine_model import Machine
 from toast_lab.runtime import calibrate as c
 from toast_lab.runtime.calibrate_child import COLLECTIVES, Hardware
-from toast_lab.runtime.child import Progress
+from toast_lab.runtime.child import RunProgress
 
 
 @pytest.fixture(scope="module")
 def measured():
-    events: list[Progress] = []
+    events: list[RunProgress] = []
     done = c.calibrate("cpu:4", name="here", quick=True, on_event=events.append, time_limit_s=300)
     return done, events
 
@@ -63,7 +63,7 @@ def test_the_file_loads_again_with_its_points(measured, tmp_path):
 
 
 def test_a_cancel_keeps_what_there_is(tmp_path):
-    seen: list[Progress] = []
+    seen: list[RunProgress] = []
     done = c.calibrate(
         "cpu:2", quick=True, on_event=seen.append, cancel=lambda: len(seen) > 4, time_limit_s=300
     )
@@ -90,7 +90,7 @@ def test_a_child_that_crashes_keeps_what_there_was(monkeypatch):
 
     def crashing(*_, on_event, **__):
         on_event(Hardware("gpu", "NVIDIA H100", 1, 8e10, {"jax": "0"}))
-        on_event(Point("dot", "f32", 1, 1.0, 1e9, 1e-3))
+        on_event(CalibrationPoint("dot", "f32", 1, 1.0, 1e9, 1e-3))
         raise RunFailed("its process crashed (SIGSEGV)")
 
     monkeypatch.setattr(isolate, "run_in_child", crashing)

@@ -152,7 +152,7 @@ def test_a_sliced_all_reduce_that_is_also_used_whole_is_none() -> None:
 def test_the_pieces_of_a_spread_gather_are_one() -> None:
     gathers = [c for c in hlo.collectives(program(), MESH) if c.kind == "all_gather"]
     assert [(c.op, c.bytes, c.axes, c.parts) for c in gathers] == [
-        (30, 32, ("m",), (hlo.Part(30, 32, "f32"),))
+        (30, 32, ("m",), (hlo.CollectivePart(30, 32, "f32"),))
     ]
 
 
@@ -167,7 +167,7 @@ def test_a_merged_collective_is_taken_apart_by_what_makes_its_arrays() -> None:
 }"""  # noqa: E501
     (found,) = hlo.collectives(text, MESH)
     assert (found.bytes, found.op) == (40, 5)
-    assert found.parts == (hlo.Part(3, 32, "f32"), hlo.Part(5, 8, "bf16"))
+    assert found.parts == (hlo.CollectivePart(3, 32, "f32"), hlo.CollectivePart(5, 8, "bf16"))
 
 
 def test_a_merged_gather_is_taken_apart_by_what_reads_it() -> None:
@@ -181,4 +181,4 @@ def test_a_merged_gather_is_taken_apart_by_what_reads_it() -> None:
   ROOT %m = f32[16]{0} negate(%g), metadata={op_name="toast.8/neg"}
 }"""  # noqa: E501
     (found,) = hlo.collectives(text, MESH)
-    assert found.parts == (hlo.Part(8, 64, "f32"), hlo.Part(9, 32, "f32"))
+    assert found.parts == (hlo.CollectivePart(8, 64, "f32"), hlo.CollectivePart(9, 32, "f32"))

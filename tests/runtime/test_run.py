@@ -144,11 +144,11 @@ def test_the_users_inputs_are_used_and_no_reference_is_made_unless_asked_for() -
 
 
 def test_progress_comes_in_order_and_ends_at_one() -> None:
-    events: list[child.Progress] = []
+    events: list[child.RunProgress] = []
     model = frontends.load("mlp")
     run(model, plan_of(model, {"d": 2}), "cpu:2", repeats=2, warmup=1, on_event=events.append)
     assert [e.stage for e in events][:2] == ["compiling unsharded", "running unsharded 1/3"]
-    assert events[-1] == child.Progress("running sharded 3/3", 1.0)
+    assert events[-1] == child.RunProgress("running sharded 3/3", 1.0)
     fractions = [e.fraction for e in events]
     assert fractions == sorted(fractions)
 
@@ -234,7 +234,7 @@ def test_the_childs_environment_keeps_other_flags(monkeypatch: pytest.MonkeyPatc
 
 def test_a_cancel_stops_the_child_soon() -> None:
     model = frontends.load("mlp")
-    events: list[child.Progress] = []
+    events: list[child.RunProgress] = []
     started = time.monotonic()
     with pytest.raises(isolate.Cancelled):
         run(

@@ -21,7 +21,7 @@ def recorder(problem: Problem) -> Recorder:
     return Recorder(problem, Budget())
 
 
-def random_walk(moves: automap.Moves, rng: np.random.Generator, longest: int = 6):
+def random_walk(moves: automap.ArgumentMoves, rng: np.random.Generator, longest: int = 6):
     state, taken = moves.propagation.unsharded(), []
     for _ in range(rng.integers(1, longest + 1)):
         legal = moves.legal(state)
@@ -158,7 +158,7 @@ def test_the_recorded_price_is_that_of_the_recorded_plan_for_every_simulation():
     seen.record_plan = checked
     seen.add_node(-1, "", 0, 0)
     moves = automap.argument_moves(seen)
-    tree = automap._Tree(seen, moves, np.random.default_rng(0), 30, 0.3, 0.002)
+    tree = automap._AutomapTree(seen, moves, np.random.default_rng(0), 30, 0.3, 0.002)
     for _ in range(120):
         tree.simulate()
     assert seen.trace.row.n > 200

@@ -10,7 +10,7 @@ from tests.helpers import analysed, small_transformer
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem
 from toast_lab.pipeline import search
-from toast_lab.search.beam import Beam
+from toast_lab.search.beam import BeamSearch
 from toast_lab.search.contract import Budget, Recorder, Status
 from toast_lab.sharding.state import legal_rows
 
@@ -31,7 +31,7 @@ def test_finds_the_optimum_from_twenty_seeds(case):
 def beam_on(problem, seed=0, depth=30):
     recorder = Recorder(problem, Budget(None, 10_000))
     recorder.start()
-    return Beam(recorder, np.random.default_rng(seed), depth, 0)
+    return BeamSearch(recorder, np.random.default_rng(seed), depth, 0)
 
 
 def test_a_refined_sequence_cannot_be_improved_by_any_one_change():

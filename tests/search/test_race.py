@@ -12,7 +12,7 @@ import toast_lab as tl
 from tests.helpers import analysed, small_transformer
 from tests.search.bad_methods import bring
 from toast_lab.search import race as racing
-from toast_lab.search.search_child import Outcome, Point
+from toast_lab.search.search_child import ImprovementPoint, MethodOutcome
 
 MESH = {"data": 2, "model": 2}
 FEW = tl.Budget(seconds=None, evaluations=150)
@@ -106,7 +106,7 @@ def test_unknown_options_are_a_failed_row_that_says_so(problem: tl.Problem) -> N
 def test_a_cancelled_race_keeps_what_is_there(problem: tl.Problem, bad_methods: None) -> None:
     stop = threading.Event()
 
-    def on_progress(method: str, point: Point) -> None:
+    def on_progress(method: str, point: ImprovementPoint) -> None:
         if method == "slow":
             stop.set()
 
@@ -151,11 +151,12 @@ def test_everything_wrong_is_said_at_once(problem: tl.Problem) -> None:
 
 def outcome(
     method: str, points: list[tuple[float, float, bool]], bound: float | None = None
-) -> Outcome:
+) -> MethodOutcome:
     made = tuple(
-        Point(s, score, score, 1.0, fits, i + 1, ()) for i, (s, score, fits) in enumerate(points)
+        ImprovementPoint(s, score, score, 1.0, fits, i + 1, ())
+        for i, (s, score, fits) in enumerate(points)
     )
-    return Outcome(method, "BUDGET", "", made, 9, 5.0, 0.0, bound, (), None)
+    return MethodOutcome(method, "BUDGET", "", made, 9, 5.0, 0.0, bound, (), None)
 
 
 def test_close_and_gap_are_judged_by_the_best_and_the_bounds_of_all() -> None:

@@ -20,10 +20,10 @@ import pytest
 from tests.processes import direct_children
 from tests.search.bad_methods import bring
 from toast_lab.errors import InvalidProblem, RunFailed, StoreError
-from toast_lab.sweep import local, remote, worker
-from toast_lab.sweep.run import Progress, Workers, open_store, run_sweep
+from toast_lab.sweep import local, remote, sweep_worker
+from toast_lab.sweep.run_sweep import SweepProgress, Workers, open_store, run_sweep
 from toast_lab.sweep.table import COLUMNS, table
-from toast_lab.sweep.task import Task, tasks_of
+from toast_lab.sweep.task import SweepTask, tasks_of
 
 ROOT = Path(__file__).parents[2]
 SWEEP = {
@@ -35,15 +35,15 @@ SWEEP = {
 }
 
 
-def task(method: str, **more: Any) -> Task:
-    return Task.make(
+def task(method: str, **more: Any) -> SweepTask:
+    return SweepTask.make(
         "mlp", {}, "2x2", "tpu-v5e", method, **{"seconds": 20.0, "evaluations": 30, **more}
     )
 
 
 def test_rows_resume_and_table(tmp_path: Path) -> None:
     tasks = tasks_of(SWEEP)
-    events: list[Progress] = []
+    events: list[SweepProgress] = []
     first = run_sweep(tasks[:3], open_store(tmp_path), on_progress=events.append)
     assert (first.n_new, len(first.missing)) == (3, 0)
     assert [e.done for e in events if e.row] == [1, 2, 3]
@@ -60,7 +60,7 @@ def test_rows_resume_and_table(tmp_path: Path) -> None:
     assert all(
         r["status"] == "BUDGET" and r["score"] <= 1.0 and r["evaluations_limit"] == 30 for r in flat
     )
-    problem = worker.problem_of(tasks[0], worker.loaded(tasks[0]).analysis)
+    problem = sweep_worker.problem_of(tasks[0], sweep_worker.loaded(tasks[0]).analysis)
     from toast_lab.pipeline import search
     from toast_lab.search.contract import Budget
 
@@ -99,8 +99,10 @@ def test_what_kills_its_worker_is_a_row_and_the_others_are_done(
 
 def test_a_model_that_cannot_be_loaded_is_a_row(tmp_path: Path) -> None:
     rows = [
-        worker.run_task(
-            Task.make(f"tests.sweep.own_models:{name}", {}, "2", "tpu-v5e", "mcts", evaluations=5)
+        sweep_worker.run_task(
+            SweepTask.make(
+                f"tests.sweep.own_models:{name}", {}, "2", "tpu-v5e", "mcts", evaluations=5
+            )
         )
         for name in ("fine", "dies", "absent")
     ]
@@ -111,14 +113,14 @@ def test_a_model_that_cannot_be_loaded_is_a_row(tmp_path: Path) -> None:
 
 
 def test_a_worker_loads_a_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker._loaded.cache_clear()
+    sweep_worker._loaded.cache_clear()
     calls = []
-    real = worker.load
+    real = sweep_worker.load
     monkeypatch.setattr(
         worker, "load", lambda name, **sizes: (calls.append(name), real(name, **sizes))[1]
     )
     a, b = task("mcts"), task("exhaustive", seed=3)
-    assert worker.loaded(a) is worker.loaded(b)
+    assert sweep_worker.loaded(a) is sweep_worker.loaded(b)
     assert calls == ["mlp"]
 
 
@@ -308,7 +310,7 @@ def test_a_worker_that_dies_after_a_cancel_is_not_given_its_task_again(tmp_path:
         until(lambda: pool.finished() or pool._places[0].task is not None)
         pool.stop()
         pool._places[0].process.stop_process()
-        ended: list[tuple[Task, dict[str, Any]]] = []
+        ended: list[tuple[SweepTask, dict[str, Any]]] = []
         until(lambda: ended.extend(pool.finished()) or len(ended) == 2)
     assert {(t.method, row["status"]) for t, row in ended} == {
         ("mcts", "CANCELLED"),

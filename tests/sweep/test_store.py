@@ -9,42 +9,42 @@ import pytest
 
 from toast_lab.errors import StoreError
 from toast_lab.sweep.rows import row_offence
-from toast_lab.sweep.run import open_store
-from toast_lab.sweep.store import Store
+from toast_lab.sweep.run_sweep import open_store
+from toast_lab.sweep.sweep_store import SweepStore
+from toast_lab.sweep.sweep_worker import run_task
 from toast_lab.sweep.table import table
-from toast_lab.sweep.task import Task
-from toast_lab.sweep.worker import run_task
+from toast_lab.sweep.task import SweepTask
 
 
 def test_rows_come_back_and_the_last_of_a_task_counts(tmp_path: Path) -> None:
     path = tmp_path / "new" / "rows.jsonl"
-    store = Store(path)
+    store = SweepStore(path)
     store.add({"digest": "a", "x": 1})
     store.add({"digest": "b", "x": 2})
     store.add({"digest": "a", "x": 3})
     assert "a" in store
     assert "c" not in store
-    assert Store(path).rows == {"a": {"digest": "a", "x": 3}, "b": {"digest": "b", "x": 2}}
+    assert SweepStore(path).rows == {"a": {"digest": "a", "x": 3}, "b": {"digest": "b", "x": 2}}
     assert len(path.read_text().splitlines()) == 3, "rows are only ever appended"
 
 
 @pytest.mark.parametrize("torn", ['{"digest":"b","x', "\0\0\0", '"b"', '{"x": 1}'])
 def test_a_line_that_was_cut_off_costs_its_row_and_no_other(tmp_path: Path, torn: str) -> None:
     path = tmp_path / "rows.jsonl"
-    Store(path).add({"digest": "a"})
+    SweepStore(path).add({"digest": "a"})
     with path.open("a") as file:
         file.write(torn)
-    store = Store(path)
+    store = SweepStore(path)
     assert set(store.rows) == {"a"}
     store.add({"digest": "c"})
-    assert set(Store(path).rows) == {"a", "c"}
+    assert set(SweepStore(path).rows) == {"a", "c"}
 
 
 def test_numbers_that_json_does_not_have_are_refused(tmp_path: Path) -> None:
-    store = Store(tmp_path / "rows.jsonl")
+    store = SweepStore(tmp_path / "rows.jsonl")
     with pytest.raises(ValueError, match="not JSON compliant"):
         store.add({"digest": "a", "x": float("nan")})
-    assert "a" not in Store(store.path)
+    assert "a" not in SweepStore(store.path)
 
 
 def test_a_line_that_is_no_row_of_its_task_is_left_out_and_said(tmp_path: Path) -> None:
@@ -52,7 +52,9 @@ def test_a_line_that_is_no_row_of_its_task_is_left_out_and_said(tmp_path: Path) 
 
     What is let through is a row, and what is not is named by its line.
     """
-    row = run_task(Task.make("mlp", {}, "2", "tpu-v5e", "random", seconds=None, evaluations=20))
+    row = run_task(
+        SweepTask.make("mlp", {}, "2", "tpu-v5e", "random", seconds=None, evaluations=20)
+    )
     store = open_store(tmp_path)
     store.add(row)
     assert row_offence(json.loads(store.path.read_text())) == ""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from toast_lab.errors import InvalidProblem
-from toast_lab.sweep.task import Task, read_sweep, tasks_of
+from toast_lab.sweep.task import SweepTask, read_sweep, tasks_of
 
 
 def test_every_combination_model_by_model() -> None:
@@ -32,13 +32,17 @@ def test_every_combination_model_by_model() -> None:
 
 
 def test_a_digest_does_not_depend_on_spelling() -> None:
-    a = Task.make("mlp", {"batch": 64, "hidden": 32}, "2x2", "tpu-v3", "mcts")
-    b = Task.make("mlp", {"hidden": 32, "batch": 64}, {"data": 2, "model": 2}, "tpu-v3", "mcts")
+    a = SweepTask.make("mlp", {"batch": 64, "hidden": 32}, "2x2", "tpu-v3", "mcts")
+    b = SweepTask.make(
+        "mlp", {"hidden": 32, "batch": 64}, {"data": 2, "model": 2}, "tpu-v3", "mcts"
+    )
     assert a == b
     assert a.digest == b.digest
     for other in ({"seed": 1}, {"seconds": 5.0}, {"options": {"x": 1}}, {"memory_limit_gib": 1.0}):
         assert (
-            Task.make("mlp", {"batch": 64, "hidden": 32}, "2x2", "tpu-v3", "mcts", **other).digest
+            SweepTask.make(
+                "mlp", {"batch": 64, "hidden": 32}, "2x2", "tpu-v3", "mcts", **other
+            ).digest
             != a.digest
         )
 

@@ -14,8 +14,13 @@ from toast_lab.lowering.listing import ListingLine, listing_lines
 from toast_lab.plan_verbs import Plan
 from toast_lab.runtime.diff import compare, predicted
 from toast_lab.sharding.plan import ShardingPlan
-from toast_lab.views.breakdown import Rates, breakdown_frame, breakdown_plot, shown_breakdown
-from toast_lab.views.compare_table import Entry, compare_frame, shown_frame
+from toast_lab.views.breakdown import (
+    BreakdownRates,
+    breakdown_frame,
+    breakdown_plot,
+    shown_breakdown,
+)
+from toast_lab.views.compare_table import PlanEntry, compare_frame, shown_frame
 from toast_lab.views.memory_timeline import held_frame, shown_peaks, thinned, timeline_plot
 from toast_lab.views.plan_tables import (
     collective_rows,
@@ -41,7 +46,7 @@ def plans(problem: Problem) -> list[ShardingPlan]:
 
 
 @pytest.fixture(scope="module")
-def entries(problem: Problem, plans: list[ShardingPlan]) -> list[Entry]:
+def entries(problem: Problem, plans: list[ShardingPlan]) -> list[PlanEntry]:
     run = types.SimpleNamespace(
         median_s=2e-3,
         spread_s=4e-4,
@@ -51,20 +56,22 @@ def entries(problem: Problem, plans: list[ShardingPlan]) -> list[Entry]:
         collectives=(),
     )
     return [
-        Entry(f"plan {i}", plan.actions, tl.price(problem, plan), run if i == 1 else None, number=i)
+        PlanEntry(
+            f"plan {i}", plan.actions, tl.price(problem, plan), run if i == 1 else None, number=i
+        )
         for i, plan in enumerate(plans)
     ]
 
 
-def rates(problem: Problem, entries: list[Entry]) -> dict[str, Rates]:
+def rates(problem: Problem, entries: list[PlanEntry]) -> dict[str, BreakdownRates]:
     m = problem.machine
     trips = problem.analysis.program.trips
-    return {e.name: Rates(m.memory_bytes_per_s, m.op_overhead_s, trips) for e in entries}
+    return {e.name: BreakdownRates(m.memory_bytes_per_s, m.op_overhead_s, trips) for e in entries}
 
 
 @pytest.mark.parametrize("by", ["kind", "axis"])
 def test_the_parts_of_the_breakdown_add_up_to_the_step(
-    problem: Problem, entries: list[Entry], by: str
+    problem: Problem, entries: list[PlanEntry], by: str
 ) -> None:
     frame = breakdown_frame(entries, rates(problem, entries), by)
     for e in entries:
@@ -84,7 +91,7 @@ def test_the_parts_of_the_breakdown_add_up_to_the_step(
 
 
 def test_an_op_is_compute_if_its_arithmetic_takes_longer_than_its_bytes(
-    problem: Problem, entries: list[Entry]
+    problem: Problem, entries: list[PlanEntry]
 ) -> None:
     rate = rates(problem, entries)["plan 0"]
     op = entries[0].cost.ops[0]
@@ -94,11 +101,11 @@ def test_an_op_is_compute_if_its_arithmetic_takes_longer_than_its_bytes(
         (3 * moving_s + rate.op_overhead_s, "compute"),
     ):
         cost = types.SimpleNamespace(ops=[op._replace(time_s=time_s)], collectives=[])
-        frame = breakdown_frame([Entry("x", (), cost)], {"x": rate})
+        frame = breakdown_frame([PlanEntry("x", (), cost)], {"x": rate})
         assert frame.set_index("part")["time_s"][part] == time_s
 
 
-def test_the_front_is_what_no_other_plan_beats(entries: list[Entry]) -> None:
+def test_the_front_is_what_no_other_plan_beats(entries: list[PlanEntry]) -> None:
     frame = time_memory_frame(entries)
     estimated = frame[frame["source"] == "estimated"]
     for _, a in estimated.iterrows():
@@ -118,7 +125,7 @@ def test_the_front_is_what_no_other_plan_beats(entries: list[Entry]) -> None:
     assert fills == {"estimated": None, "measured": "hue"}
 
 
-def test_a_row_holds_estimated_compiled_and_measured(entries: list[Entry]) -> None:
+def test_a_row_holds_estimated_compiled_and_measured(entries: list[PlanEntry]) -> None:
     row = compare_frame(entries).iloc[1]
     cost = entries[1].cost
     assert row["compiled_peak_ratio"] == pytest.approx(2**15 / cost.peak_bytes)
@@ -145,7 +152,7 @@ def test_a_thinned_timeline_keeps_its_peak() -> None:
     assert (line[at] == held).all()
 
 
-def test_what_is_held_at_the_peak_adds_up_to_it(problem: Problem, entries: list[Entry]) -> None:
+def test_what_is_held_at_the_peak_adds_up_to_it(problem: Problem, entries: list[PlanEntry]) -> None:
     where = [problem.analysis.program.where(op) for op in problem.analysis.program.ops()]
     for e in entries:
         assert held_frame(e.cost)["bytes"].sum() == pytest.approx(e.cost.peak_bytes)
@@ -175,7 +182,7 @@ def test_listings_meet_op_by_op(problem: Problem, plans: list[ShardingPlan]) -> 
 
 
 def test_collectives_keep_their_number_when_matched_with_compiled_ones(
-    problem: Problem, plans: list[ShardingPlan], entries: list[Entry]
+    problem: Problem, plans: list[ShardingPlan], entries: list[PlanEntry]
 ) -> None:
     cost, ours = entries[1].cost, predicted(problem, plans[1])
     alone = collective_rows(cost, None)
@@ -195,7 +202,7 @@ def test_collectives_keep_their_number_when_matched_with_compiled_ones(
     assert sums["compiled_bytes"]["all_to_all"] == 64
 
 
-def test_ops_and_collectives_share_the_step(entries: list[Entry]) -> None:
+def test_ops_and_collectives_share_the_step(entries: list[PlanEntry]) -> None:
     frame = ops_frame(entries[1].cost)
     assert frame["share"].sum() == pytest.approx(1)
     assert frame["time_s"].is_monotonic_decreasing

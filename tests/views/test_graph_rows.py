@@ -155,7 +155,7 @@ def test_patterns() -> None:
 
 def test_only_python_is_read_as_source(tmp_path: object) -> None:
     assert source_lines.file_lines("/etc/hostname") == []
-    assert source_lines.source_text(source_lines.Frame("/etc/hostname", 1)) == ""
+    assert source_lines.source_text(source_lines.SourceFrame("/etc/hostname", 1)) == ""
     attention = analysed("attention")
     ops = source_lines.ops_of_lines(attention.program)
     (file,) = ops

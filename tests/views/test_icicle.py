@@ -104,7 +104,7 @@ def test_a_scene_is_drawn_and_a_tap_tells_its_block() -> None:
     plot = view.IciclePlot(tapped.append)
     blocks = icicle(PARENT, VISITS, widest=1)
     labels = ["unsharded", "b", view.fold_label(2), "ba"]
-    plot.show(view.Scene(blocks, labels, np.array([0.5, 0.5, np.nan, 0.9]), 2, "best_score"))
+    plot.show(view.IcicleScene(blocks, labels, np.array([0.5, 0.5, np.nan, 0.9]), 2, "best_score"))
     data = plot.source.data
     assert list(data["action"]) == labels
     assert list(data["width"]) == [1.0, 3.0, 1.0, 1.0]

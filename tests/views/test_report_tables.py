@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers import analysed, small_transformer, traced
 from toast_lab.conflicts.analysis import Analysis
-from toast_lab.conflicts.coverage import Reason, coverage
+from toast_lab.conflicts.coverage import UnsplitReason, coverage
 from toast_lab.cost.problem import Problem
 from toast_lab.views import report_tables as r
 
@@ -25,7 +25,7 @@ def awkward() -> Analysis:
 
 
 def test_every_reason_has_a_short_name() -> None:
-    assert set(r.FINDINGS) == set(Reason)
+    assert set(r.FINDINGS) == set(UnsplitReason)
 
 
 def test_coverage_frame(awkward: Analysis) -> None:

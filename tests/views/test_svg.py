@@ -15,7 +15,7 @@ from tests.helpers import analysed
 from toast_lab.sharding.mesh import make_mesh
 from toast_lab.views import svg
 from toast_lab.views.graph_layout import graph_layout
-from toast_lab.views.icicle import Scene
+from toast_lab.views.icicle import IcicleScene
 from toast_lab.views.icicle_layout import icicle
 from toast_lab.views.tiles import tile_columns
 
@@ -77,7 +77,9 @@ def test_no_data_is_a_picture_all_the_same() -> None:
 def test_blocks_of_a_tree_are_as_wide_as_their_visits() -> None:
     parent, visits = np.array([-1, 0, 0]), np.array([10, 6, 4])
     blocks = icicle(parent, visits)
-    scene = Scene(blocks, ["root", "a->b", "<i>"], np.array([0.1, 0.2, np.nan]), 0, "best_score")
+    scene = IcicleScene(
+        blocks, ["root", "a->b", "<i>"], np.array([0.1, 0.2, np.nan]), 0, "best_score"
+    )
     picture = parsed(svg.icicle_svg(scene, 100.0))
     assert [round(float(r.get("width")) + 1) for r in picture.iter(f"{NS}rect")] == [100, 60, 40]
     assert "<i>: 4 visits, folded" in [t.text for t in picture.iter(f"{NS}title")]

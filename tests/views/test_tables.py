@@ -121,7 +121,7 @@ def test_user_frames_leave_out_libraries_and_the_tracer() -> None:
         "/v/site-packages/optax/u.py:4 < /srv/u/model.py:9 < "
         "/x/toast_lab/frontends/tracing.py:172 < <stdin>:5"
     )
-    assert source_lines.user_frame(location) == source_lines.Frame("/srv/u/model.py", 9)
+    assert source_lines.user_frame(location) == source_lines.SourceFrame("/srv/u/model.py", 9)
     assert source_lines.user_frame("") == source_lines.NOWHERE
 
 
@@ -158,10 +158,10 @@ def test_curves_keep_every_simulation_in_order_and_scale_the_axes() -> None:
 
 def plan_entry(
     attention: Analysis, actions: list[tuple[str, str]], run: object = None
-) -> compare_table.Entry:
+) -> compare_table.PlanEntry:
     problem = tl.Problem(attention, "4x2", "tpu-v5e")
     plan = Plan.from_actions(problem, actions)
-    return compare_table.Entry("p", plan.actions, tl.price(problem, plan), run)
+    return compare_table.PlanEntry("p", plan.actions, tl.price(problem, plan), run)
 
 
 def test_what_was_not_executed_is_missing_and_not_zero(attention: Analysis) -> None:

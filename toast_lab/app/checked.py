@@ -12,7 +12,7 @@ from toast_lab.app.markup import h
 from toast_lab.errors import ToastError
 
 
-class Checked(pn.viewable.Viewer):
+class CheckedField(pn.viewable.Viewer):
     """A field whose text is parsed at every key.
 
     Attributes:

@@ -73,11 +73,11 @@ def explore(
     """
     import panel as pn
 
-    from toast_lab.app import frames, serve, theme
+    from toast_lab.app import app_server, frames, theme
     from toast_lab.app.explorer import Explorer
     from toast_lab.app.session import Session
     from toast_lab.conflicts.analysis import analyse
-    from toast_lab.jobs.load_job import Loaded
+    from toast_lab.jobs.load_job import LoadedModel
 
     if model is None or isinstance(model, str):
         loaded = load_model(model or "attention")
@@ -90,7 +90,7 @@ def explore(
             "explore takes a Model, a function or the name of a built-in model, not a "
             f"{type(model).__name__}"
         )
-    analysed = Loaded(loaded, analyse(loaded))
+    analysed = LoadedModel(loaded, analyse(loaded))
 
     def make() -> Explorer:
         if not inline:
@@ -110,11 +110,11 @@ def explore(
     port = port or frames.free_port()
     url = f"http://127.0.0.1:{port}"
     if in_notebook():
-        server = serve.prepare(make, port, "127.0.0.1")
+        server = app_server.prepare(make, port, "127.0.0.1")
         server.start()
         return InCell(url, str(loaded), server)
     print(f"TOAST Lab on {url} (stop with Ctrl-C)", flush=True)
-    serve.start(make, port, "127.0.0.1", show=show)
+    app_server.start(make, port, "127.0.0.1", show=show)
     return None
 
 

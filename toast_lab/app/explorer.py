@@ -13,11 +13,11 @@ from toast_lab.app.address import Address
 from toast_lab.app.listing_pane import listing_pane, prepared
 from toast_lab.app.markup import h, join
 from toast_lab.app.pace import IDLE_MS, TICK_MS
-from toast_lab.app.pages.compare import ComparePage
-from toast_lab.app.pages.graph import GraphPage
-from toast_lab.app.pages.hand import LISTINGS, MANY_OPS, HandPage
-from toast_lab.app.pages.load import LoadPage
-from toast_lab.app.pages.search import SearchPage
+from toast_lab.app.pages.compare_page import ComparePage
+from toast_lab.app.pages.graph_page import GraphPage
+from toast_lab.app.pages.hand_page import LISTINGS, MANY_OPS, HandPage
+from toast_lab.app.pages.load_page import LoadPage
+from toast_lab.app.pages.search_page import SearchPage
 from toast_lab.app.session import STEPS, Session
 from toast_lab.app.shell import Shell
 from toast_lab.app.source_pane import SourcePane

@@ -64,7 +64,7 @@ class FrameServer:
         from tornado.routing import PathMatches, Rule
         from tornado.web import RequestHandler
 
-        from toast_lab.app import serve
+        from toast_lab.app import app_server
 
         class Alive(RequestHandler):
             """Is the page still there?  A notebook on another port asks before it shows a frame."""
@@ -76,7 +76,7 @@ class FrameServer:
         for attempt in range(5):
             self.port = free_port()
             try:
-                server = serve.prepare(_page, self.port, "127.0.0.1")
+                server = app_server.prepare(_page, self.port, "127.0.0.1")
             except OSError:  # somebody else took the port meanwhile
                 if attempt == 4:
                     raise

@@ -20,7 +20,7 @@ class Card(NamedTuple):
     parameters: int | None = None
 
 
-class Solved(NamedTuple):
+class SolvedCase(NamedTuple):
     """A small case with a plan that the paper or every expert gives it."""
 
     model: str
@@ -42,20 +42,20 @@ CARDS = {
     "unet": Card(ops=14514, values=15316, names=29202, conflicts=192, parameters=3_595_652_355),
 }
 SOLVED = (
-    Solved(
+    SolvedCase(
         "mlp",
         "mlp: examples on one axis, hidden units on the other",
         "data=4,model=2",
         ("B->data", "U->model"),
     ),
-    Solved("xxt", "x @ x.T: one conflict, settled by a side", "data=4,model=2", ("S@0->data",)),
-    Solved(
+    SolvedCase("xxt", "x @ x.T: one conflict, settled by a side", "data=4,model=2", ("S@0->data",)),
+    SolvedCase(
         "attention",
         "attention: five conflicts, one bit settles all",
         "data=4,model=2",
         ("S@1->data",),
     ),
-    Solved(
+    SolvedCase(
         "transformer",
         "Transformer: data parallel with Megatron",
         "data=4,model=2",

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from toast_lab.cost.problem import Cost, Problem
 from toast_lab.sharding.plan import ShardingPlan
-from toast_lab.views.compare_table import Entry
+from toast_lab.views.compare_table import PlanEntry
 
 MANUAL = "manual"  #: name of the plan that is made by hand
 
@@ -38,13 +38,13 @@ class PlanItem(NamedTuple):
     plan: ShardingPlan
     problem: Problem
     cost: Cost
-    run: Any = None  #: toast_lab.compare.result.Row of its last execution that went well
+    run: Any = None  #: toast_lab.compare.result.ComparisonRow of its last execution that went well
     compiled: Any = None  #: toast_lab.runtime.compiled.Compiled
     note: str = ""  #: what went wrong when it was executed or compiled last
 
-    def entry(self, number: int = 0, shown: bool = True) -> Entry:
+    def entry(self, number: int = 0, shown: bool = True) -> PlanEntry:
         """The plan as the comparison takes it; ``number`` in the table decides how it is drawn."""
-        return Entry(
+        return PlanEntry(
             name=self.name,
             actions=self.plan.actions,
             cost=self.cost,

@@ -44,7 +44,7 @@ KNOWN = (
 )
 
 
-class View(NamedTuple):
+class LinkedView(NamedTuple):
     """What a link asks for; None or empty: nothing about that."""
 
     model: str = ""
@@ -127,7 +127,7 @@ def _size_text(value: Any) -> str:
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def read(text: str, steps: Iterable[str]) -> tuple[View, list[str]]:
+def read(text: str, steps: Iterable[str]) -> tuple[LinkedView, list[str]]:
     """(the view that a query asks for, what was refused and why).
 
     Args:
@@ -136,14 +136,14 @@ def read(text: str, steps: Iterable[str]) -> tuple[View, list[str]]:
     """
     text = text.lstrip("?")
     if len(text) > MAX_QUERY:
-        return View(), [
+        return LinkedView(), [
             f"the address has {len(text):,} characters, more than {MAX_QUERY:,}: nothing of it is "
             "read"
         ]
     try:
         pairs = parse_qsl(text, max_num_fields=200, errors="replace")
     except ValueError:
-        return View(), ["the address has more than 200 fields: nothing of it is read"]
+        return LinkedView(), ["the address has more than 200 fields: nothing of it is read"]
     given: dict[str, list[str]] = {}
     for key, value in pairs:
         given.setdefault(key, []).append(value)
@@ -186,7 +186,7 @@ def read(text: str, steps: Iterable[str]) -> tuple[View, list[str]]:
         refused.append(f"act: at most {MAX_ACTIONS} actions of {MAX_TEXT} characters")
     else:
         values["actions"] = tuple(actions)
-    return View(**values), refused
+    return LinkedView(**values), refused
 
 
 def _short(text: str) -> str:
@@ -276,7 +276,7 @@ _TAKE: dict[str, Any] = {
 # -- opening ---------------------------------------------------------------------------------------
 
 
-def open_view(session: Any, view: View) -> None:
+def open_view(session: Any, view: LinkedView) -> None:
     """Bring a session to a view.
 
     If the model is another one it comes first, and the rest when it is there.
@@ -293,7 +293,7 @@ def _own(session: Any) -> dict[str, Any]:
     return {key: value for key, value in session.loaded.sizes.items() if value != known.get(key)}
 
 
-def _apply(session: Any, view: View) -> None:
+def _apply(session: Any, view: LinkedView) -> None:
     if session.loaded.analysis is None:
         return
     wanted = {"mesh": view.mesh, "machine": view.machine, "memory_gib": view.memory_gib}

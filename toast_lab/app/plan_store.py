@@ -15,7 +15,7 @@ from toast_lab.app.ready_plans import data_parallel
 from toast_lab.app.work import Handler, Work
 from toast_lab.cost.problem import price
 from toast_lab.errors import InvalidPlan, InvalidProblem, ToastError
-from toast_lab.explain.why import Reason, why
+from toast_lab.explain.why import CollectiveReason, why
 from toast_lab.jobs import plan_job
 from toast_lab.jobs.job import Job
 from toast_lab.pipeline import replicated
@@ -141,13 +141,13 @@ class PlanStore(param.Parameterized):
         self.hidden = self.hidden ^ {name}
 
     # -- execute -----------------------------------------------------------------------------------
-    def start_run(self, name: str, how: plan_job.Execution | None = None) -> None:
+    def start_run(self, name: str, how: plan_job.PlanExecution | None = None) -> None:
         """Execute one plan on virtual or attached devices."""
         self.start_runs([name], how)
 
-    def start_runs(self, names: Sequence[str], how: plan_job.Execution | None = None) -> None:
+    def start_runs(self, names: Sequence[str], how: plan_job.PlanExecution | None = None) -> None:
         """Execute plans in turns, beside the unsharded program; rows are kept in the store."""
-        how = how or plan_job.Execution()
+        how = how or plan_job.PlanExecution()
         with self._notices.guarded():
             items = self._chosen(names)
             title = items[0].name if len(items) == 1 else f"{len(items)} plans in turns"
@@ -252,7 +252,7 @@ class PlanStore(param.Parameterized):
         self._notices.say("\n".join([f"Made {job.result.file}.", *job.result.words]), "good")
 
     # -- questions ---------------------------------------------------------------------------------
-    def ask_why(self, name: str, number: int) -> Future[list[Reason]] | None:
+    def ask_why(self, name: str, number: int) -> Future[list[CollectiveReason]] | None:
         """Why a plan has a collective of its price, worked out in a thread."""
         item = self.named(name)
         return None if item is None else ANSWERS.submit(why, item.problem, item.plan, number)

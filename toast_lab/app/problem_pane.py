@@ -12,7 +12,7 @@ from toast_lab.app.session import Session
 from toast_lab.machines import machine_file
 from toast_lab.machines.catalogue import MACHINES
 from toast_lab.machines.machine_model import Machine
-from toast_lab.views.editor_checks import MAX_MACHINE_TEXT, Checked, check_machine, check_mesh
+from toast_lab.views.editor_checks import MAX_MACHINE_TEXT, CheckOutcome, check_machine, check_mesh
 
 OWN = "a machine file (TOML) …"
 
@@ -82,7 +82,7 @@ class ProblemPane(pn.viewable.Viewer):
         own = self.machine.value == OWN
         typed = str((self.toml.value_input or self.toml.value) if toml is None else toml)
         self._checked_machine = (
-            check_machine(typed) if own else Checked(True, (), machine=self._named())
+            check_machine(typed) if own else CheckOutcome(True, (), machine=self._named())
         )
         text = str(self.mesh.value_input or self.mesh.value) if mesh is None else mesh
         self._checked_mesh = check_mesh(
@@ -158,7 +158,7 @@ class ProblemPane(pn.viewable.Viewer):
         return self._view
 
 
-def words(checked: Checked) -> Safe:
+def words(checked: CheckOutcome) -> Safe:
     """A verdict with a sign, then what to know."""
     if not checked.lines:
         return Safe("")

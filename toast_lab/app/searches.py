@@ -25,7 +25,7 @@ from toast_lab.search.contract import Budget
 from toast_lab.search.race import check
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.text import gap_text
-from toast_lab.views.search_curves import Point, point
+from toast_lab.views.search_curves import CurvePoint, point
 
 #: of a search's curve; beyond that every second one goes that was no improvement
 MAX_POINTS = 20_000
@@ -50,8 +50,8 @@ class Searches(param.Parameterized):
         self._loaded, self._plans, self._work, self._notices = loaded, plans, work, notices
         self.job: Job | None = None  #: that searches what is loaded, or did last
         self.problem: Problem | None = None  #: of that search
-        self.points: list[Point] = []  #: of its curves
-        self._fresh: list[Point] = []  #: of these, those that no page has drawn yet
+        self.points: list[CurvePoint] = []  #: of its curves
+        self._fresh: list[CurvePoint] = []  #: of these, those that no page has drawn yet
         self.best_actions: tuple[str, ...] = ()
         self.note = ""  #: how it ended
         self.gap: float | None = None
@@ -70,7 +70,7 @@ class Searches(param.Parameterized):
         """Method and options of the last search; empty if there is none."""
         return {} if self.job is None else self.job.about or {}
 
-    def new_points(self) -> list[Point]:
+    def new_points(self) -> list[CurvePoint]:
         """Points of the curves that have come since the last call."""
         fresh, self._fresh = self._fresh, []
         return fresh

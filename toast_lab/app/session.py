@@ -16,7 +16,7 @@ import param
 from toast_lab.app.hand_plan import HandPlan
 from toast_lab.app.items import MANUAL, PlanItem
 from toast_lab.app.loaded import LoadedState, Selection
-from toast_lab.app.loading import READ_LIMIT_S, load_at_once, loads_at_once, refuse_file
+from toast_lab.app.model_loading import READ_LIMIT_S, load_at_once, loads_at_once, refuse_file
 from toast_lab.app.notices import Notices
 from toast_lab.app.plan_store import PlanStore
 from toast_lab.app.searches import Searches
@@ -24,9 +24,9 @@ from toast_lab.app.work import Handler, Work
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem
 from toast_lab.jobs.job import Job, Registry
-from toast_lab.jobs.load_job import Loaded, load_own, read_file
+from toast_lab.jobs.load_job import LoadedModel, load_own, read_file
 from toast_lab.models import registry
-from toast_lab.views.search_curves import Point
+from toast_lab.views.search_curves import CurvePoint
 
 STEPS = ("load", "graph", "hand", "search", "compare")
 Then = Callable[["Session"], None]
@@ -105,13 +105,15 @@ class Session(param.Parameterized):
         self._show_and(job.result, *self.work.context)
 
     def _show_and(
-        self, loaded: Loaded, which: str, sizes: dict[str, Any], then: Then | None
+        self, loaded: LoadedModel, which: str, sizes: dict[str, Any], then: Then | None
     ) -> None:
         self.show(loaded, which, sizes)
         if then is not None:
             then(self)
 
-    def show(self, loaded: Loaded, which: str = "", sizes: dict[str, Any] | None = None) -> None:
+    def show(
+        self, loaded: LoadedModel, which: str = "", sizes: dict[str, Any] | None = None
+    ) -> None:
         """Take a loaded model in; ``which`` and ``sizes`` if it is a built-in one."""
         if self.loaded.analysis is not None:
             self._shelf[self.loaded.digest] = self.plans.items
@@ -159,7 +161,7 @@ class Session(param.Parameterized):
             self.plans.remove(name)
 
     # -- jobs --------------------------------------------------------------------------------------
-    def tick(self) -> list[Point]:
+    def tick(self) -> list[CurvePoint]:
         """Bring in what the job reported since the last call.
 
         Gives the new points of the search curves.
@@ -176,7 +178,7 @@ class Session(param.Parameterized):
         about = job.about
         if job.kind not in ("search", "race") or about is None:
             return False
-        self.show(Loaded(about["model"], about["analysis"]), about["which"], about["sizes"])
+        self.show(LoadedModel(about["model"], about["analysis"]), about["which"], about["sizes"])
         names = ("mesh", "machine", "own_machines", "memory_gib")
         self.loaded.param.update(**{name: about[name] for name in names})
         self.set_problem()

@@ -18,7 +18,7 @@ from toast_lab.search.confidence import Steering, priors, upper_bounds
 from toast_lab.search.trace import Simulation
 from toast_lab.search.trace_places import Actions, Tally
 from toast_lab.views.action_table import ActionRow
-from toast_lab.views.icicle import LEVELS, Scene, fold_label
+from toast_lab.views.icicle import LEVELS, IcicleScene, fold_label
 from toast_lab.views.icicle_layout import icicle
 
 EVERY_S = 1.0  #: at least, between two counts while a search runs
@@ -26,7 +26,7 @@ MAX_CHILDREN = 200
 LOOKED_AT = 50_000  #: trajectories, for the best ones of different price
 
 
-class Place(NamedTuple):
+class TreePlace(NamedTuple):
     """What is known of the selected place."""
 
     label: str
@@ -139,7 +139,7 @@ class TreeState:
         return self.mirror.best(self.shown) if self.mirror is not None else None
 
     # -- pictures ----------------------------------------------------------------------------------
-    def scene(self, kind: str = "best_score", widest: int = 8) -> Scene | None:
+    def scene(self, kind: str = "best_score", widest: int = 8) -> IcicleScene | None:
         """The blocks to draw."""
         mirror, tally = self.mirror, self.tally
         if mirror is None or tally is None:
@@ -159,7 +159,9 @@ class TreeState:
                 for place, count in zip(blocks.place.tolist(), blocks.folded.tolist(), strict=True)
             ]
         tint = np.where(blocks.folded > 0, np.nan, getattr(tally, kind)[blocks.place])
-        return Scene(blocks=blocks, labels=labels, tint=tint, selected=self.selected, kind=kind)
+        return IcicleScene(
+            blocks=blocks, labels=labels, tint=tint, selected=self.selected, kind=kind
+        )
 
     @property
     def steering(self) -> Steering:
@@ -233,7 +235,7 @@ class TreeState:
         ]
         return [*children.tolist(), *[-1] * len(untried)], rows
 
-    def place(self) -> Place | None:
+    def place(self) -> TreePlace | None:
         """What is known of the selected place."""
         mirror, tally, place = self.mirror, self.tally, self.selected
         if mirror is None or tally is None or self.actions is None:
@@ -244,7 +246,7 @@ class TreeState:
             plan, label = places.plan(place), places.label(place)
             own = mirror.own
         known = place and 0 <= word < len(self.actions.visits) and self.actions.visits[word] > 0
-        return Place(
+        return TreePlace(
             label=label,
             depth=int(places.place["depth"][place]),
             visits=int(tally.visits[place]),
@@ -261,7 +263,7 @@ class TreeState:
         )
 
     # -- moving about ------------------------------------------------------------------------------
-    def tap(self, scene: Scene, block: int) -> None:
+    def tap(self, scene: IcicleScene, block: int) -> None:
         """Select a block, or unfold a fold.
 
         The block that is selected already becomes the root; the root gives way to the one above it.

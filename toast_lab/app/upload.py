@@ -15,7 +15,7 @@ import param
 from panel.custom import JSComponent
 
 from toast_lab.app import assets
-from toast_lab.app.loading import MAX_UPLOAD_BYTES
+from toast_lab.app.model_loading import MAX_UPLOAD_BYTES
 
 PIECE_BYTES = 512 * 1024
 MAX_NAME = 120

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from toast_lab.apply import program_call
 from toast_lab.errors import InvalidPlan
 from toast_lab.frontends import arguments, calls
-from toast_lab.frontends.random_keys import data_struct, is_key
 from toast_lab.frontends.traced import build
+from toast_lab.frontends.traced_keys import data_struct, is_key
 from toast_lab.frontends.tracing import trace
 from toast_lab.frontends.user_code import function_name
 from toast_lab.ir.model import Model
@@ -42,7 +42,7 @@ class _Traced(NamedTuple):
     """``fn`` for arguments of one structure."""
 
     run: Callable[..., Any]  #: jitted; takes leaves, gives leaves
-    outcome: arguments.Outcome  #: what ``fn`` gives beside arrays
+    outcome: arguments.NonArrayResult  #: what ``fn`` gives beside arrays
     shardings: Sequence[Any]  #: of the leaves
     donated: Sequence[bool]  #: whether their buffers may be reused
 

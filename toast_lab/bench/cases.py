@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from toast_lab.errors import InvalidProblem, ToastError, did_you_mean, join_offenders
 from toast_lab.machines.catalogue import machine as find_machine
 from toast_lab.search.methods import METHODS
-from toast_lab.sweep.task import Task
+from toast_lab.sweep.task import SweepTask
 
 OURS = "mcts"
 #: those of the paper and one more, where they exist
@@ -53,7 +53,7 @@ class Cell(NamedTuple):
     part: str
     case: str
     x: float
-    task: Task
+    task: SweepTask
 
 
 CASES = (
@@ -357,7 +357,7 @@ class Choice(NamedTuple):
         self, part: str, scale: Scale, model: str, machine: str, method: str, **budget: Any
     ) -> Cell:
         """A search; ``budget`` has seed, seconds and options where they are not the choice's."""
-        task = Task.make(
+        task = SweepTask.make(
             model,
             scale.sizes,
             scale.mesh,

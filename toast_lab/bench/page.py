@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from toast_lab.bench import cases, tables
 from toast_lab.bench.cases import OURS, Choice
 from toast_lab.bench.tables import CaseResult
-from toast_lab.bench.targets import Target
+from toast_lab.bench.targets import EvaluationTarget
 from toast_lab.text import bytes_text
 
 Rows = Sequence[Mapping[str, Any]]
@@ -31,7 +31,7 @@ class Content(NamedTuple):
     searches: Rows
     compiled: Rows
     compiled_wanted: int  #: 0: nothing was to be compiled
-    targets: Sequence[Target]
+    targets: Sequence[EvaluationTarget]
 
 
 def page(content: Content, folder: Path, target: Path) -> str:
@@ -120,7 +120,7 @@ def _places(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _targets(targets: Sequence[Target]) -> str:
+def _targets(targets: Sequence[EvaluationTarget]) -> str:
     lines = [
         "## Targets",
         "",

@@ -11,14 +11,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from toast_lab.bench import charts, compiled, tables
+from toast_lab.bench import charts, compiled_plans, tables
 from toast_lab.bench.cases import COMPILED, Choice
 from toast_lab.bench.page import Content, page
-from toast_lab.bench.targets import Target, targets
+from toast_lab.bench.targets import EvaluationTarget, targets
 from toast_lab.errors import InvalidProblem, NotSaved
 from toast_lab.files import write_whole
-from toast_lab.sweep.run import ONE_WORKER, Progress, Sweep, Workers, open_store, run_sweep
-from toast_lab.sweep.store import Store
+from toast_lab.sweep.run_sweep import (
+    ONE_WORKER,
+    Sweep,
+    SweepProgress,
+    Workers,
+    open_store,
+    run_sweep,
+)
+from toast_lab.sweep.sweep_store import SweepStore
 from toast_lab.text import write_csv
 
 GROWTH_COLUMNS = (
@@ -51,7 +58,7 @@ class Paper(NamedTuple):
 
     sweep: Sweep
     compiled_missing: int  #: plans that were to be compiled and have no row
-    targets: list[Target]
+    targets: list[EvaluationTarget]
     files: list[Path]
     notes: list[str]  #: what was left out, and why
     failures: list[str]  #: files that could not be written, and why; rows make them again
@@ -65,7 +72,7 @@ def run_paper(
     command: str,
     page_file: Path | None = None,
     workers: Workers = ONE_WORKER,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[SweepProgress], None] | None = None,
     on_compile: Callable[[int, int, str], None] | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> Paper:
@@ -85,9 +92,9 @@ def run_paper(
         InvalidProblem: something that is needed is not installed.
     """
     store, cells = open_store(folder), choice.cells()
-    jobs = compiled.jobs(choice)
+    jobs = compiled_plans.jobs(choice)
     compiling = COMPILED in choice.parts
-    compiled_store = Store(folder / "compiled.jsonl", compiled.row_offence)
+    compiled_store = SweepStore(folder / "compiled.jsonl", compiled_plans.row_offence)
     with store.claimed(), compiled_store.claimed():
         sweep = run_sweep(
             [cell.task for cell in cells],
@@ -99,7 +106,7 @@ def run_paper(
         not_kept = [NotKept(store.path, list(sweep.not_kept), sweep.failure)]
         try:
             if compiling and not sweep.failure and not (cancel is not None and cancel()):
-                rows, why = compiled.run_jobs(
+                rows, why = compiled_plans.run_jobs(
                     jobs, compiled_store, on_progress=on_compile, cancel=cancel
                 )
                 not_kept.append(NotKept(compiled_store.path, rows, why))
@@ -108,7 +115,7 @@ def run_paper(
             everything = choice.everything()
             results = tables.join(everything.cells(), store.rows)
             judged = targets(results, quick=choice.quick)
-            compiled_rows = compiled.table(compiled.jobs(everything), compiled_store)
+            compiled_rows = compiled_plans.table(compiled_plans.jobs(everything), compiled_store)
             lacking = len(cells) - len(tables.join(cells, store.rows))
             content = Content(
                 choice=everything,
@@ -159,7 +166,7 @@ def write(
         "growth.csv": (GROWTH_COLUMNS, growth),
     }
     if content.compiled_wanted:
-        tables_by_file["compiled.csv"] = (compiled.COLUMNS, content.compiled)
+        tables_by_file["compiled.csv"] = (compiled_plans.COLUMNS, content.compiled)
     files: list[Path] = []
     notes: list[str] = []
     failures: list[str] = []

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from toast_lab.bench.cases import Cell
 from toast_lab.search.race import seconds_to
-from toast_lab.search.search_child import Point
+from toast_lab.search.search_child import ImprovementPoint
 
 Row = Mapping[str, Any]
 
@@ -41,9 +41,9 @@ class CaseResult(NamedTuple):
         return self.row.get("score") is not None
 
     @property
-    def points(self) -> list[Point]:
+    def points(self) -> list[ImprovementPoint]:
         """The anytime curve."""
-        return [Point._make([*numbers, ()]) for numbers in self.row["curve"]]
+        return [ImprovementPoint._make([*numbers, ()]) for numbers in self.row["curve"]]
 
 
 def join(cells: Iterable[Cell], rows: Mapping[str, Row]) -> list[CaseResult]:

@@ -23,7 +23,7 @@ CLOSE_WITHIN_S = 10.0
 GROWTH = 0.5  # exponent of search time against layers
 
 
-class Target(NamedTuple):
+class EvaluationTarget(NamedTuple):
     """One target and what the rows say of it."""
 
     text: str
@@ -37,7 +37,7 @@ class Target(NamedTuple):
         return {True: "met", False: "missed", None: "not measured"}[self.met]
 
 
-def targets(results: Sequence[CaseResult], *, quick: bool = False) -> list[Target]:
+def targets(results: Sequence[CaseResult], *, quick: bool = False) -> list[EvaluationTarget]:
     """All targets.
 
     ``quick`` is for sizes that try the command out: they can neither meet nor miss a target.
@@ -52,7 +52,7 @@ def targets(results: Sequence[CaseResult], *, quick: bool = False) -> list[Targe
     return [target._replace(met=None) for target in judged] if quick else judged
 
 
-def at_least_as_good(results: Iterable[CaseResult]) -> Target:
+def at_least_as_good(results: Iterable[CaseResult]) -> EvaluationTarget:
     """Our plan against the best of every rival, problem by problem."""
     wins, missed, lines = 0, False, []
     names: set[str] = set()
@@ -78,17 +78,17 @@ def at_least_as_good(results: Iterable[CaseResult]) -> Target:
         )
     total = wins + len(lines)
     if not total:
-        return Target(_GOOD, None, ())
+        return EvaluationTarget(_GOOD, None, ())
     lines = [f"{wins} of {total} problems", *lines, f"rivals: {', '.join(sorted(names))}"]
     if wanted:
         pairs = [f"{name} on {machine}" for name, machine in sorted(wanted)]
         lines.append(f"no rows yet: {', '.join(pairs)}")
     if missed:
-        return Target(_GOOD, False, tuple(lines), _GOOD_MISSED)
-    return Target(_GOOD, None if wanted else True, tuple(lines))
+        return EvaluationTarget(_GOOD, False, tuple(lines), _GOOD_MISSED)
+    return EvaluationTarget(_GOOD, None if wanted else True, tuple(lines))
 
 
-def slower(results: Iterable[CaseResult]) -> Target:
+def slower(results: Iterable[CaseResult]) -> EvaluationTarget:
     """AutoMap's time to its own best over ours to our own best."""
     text = (
         f"automap needs at least {TIMES_SLOWER:g} times our time to its own best on U-Net and GNS"
@@ -117,10 +117,10 @@ def slower(results: Iterable[CaseResult]) -> Target:
             f"AutoMap's best: {also})"
         )
     met = min(ratios) >= TIMES_SLOWER if ratios else None
-    return Target(text, met, tuple(lines), _SLOWER_MISSED if met is False else "")
+    return EvaluationTarget(text, met, tuple(lines), _SLOWER_MISSED if met is False else "")
 
 
-def close_in_time(results: Iterable[CaseResult]) -> Target:
+def close_in_time(results: Iterable[CaseResult]) -> EvaluationTarget:
     """Seconds to within 1% of the best of any method, on T2B and a 4x4 mesh."""
     name = cases.FOUR_BY_FOUR.name
     text = (
@@ -131,17 +131,17 @@ def close_in_time(results: Iterable[CaseResult]) -> Target:
         row for row in tables.search_times(results) if row["case"] == name and row["method"] == OURS
     ]
     if not rows:
-        return Target(text, None, ())
+        return EvaluationTarget(text, None, ())
     close_s = rows[0]["close_s"]
     if close_s is None:
-        return Target(text, False, ("never within its budget",))
+        return EvaluationTarget(text, False, ("never within its budget",))
     # From the analysed program on: reading it and loading kernels is part of it.
     total_s = close_s + (rows[0]["prepare_s"] or 0.0)
     numbers = f"{total_s:.2f} s, of which {close_s:.2f} s are the search"
-    return Target(text, total_s <= CLOSE_WITHIN_S, (numbers,))
+    return EvaluationTarget(text, total_s <= CLOSE_WITHIN_S, (numbers,))
 
 
-def optimum(results: Iterable[CaseResult]) -> Target:
+def optimum(results: Iterable[CaseResult]) -> EvaluationTarget:
     """Seeds whose plan is the proven optimum."""
     text = "mlp, attention and a 1-layer block: the proven optimum, 20 of 20 seeds"
     lines: list[str] = []
@@ -161,10 +161,10 @@ def optimum(results: Iterable[CaseResult]) -> Target:
         lines.append(f"{case}: {hits} of {len(seeds)} seeds")
         verdicts.append(None if hits == len(seeds) < cases.SEEDS else hits == len(seeds))
     met = True if len(verdicts) == len(names) and all(verdicts) else None
-    return Target(text, False if False in verdicts else met, tuple(lines))
+    return EvaluationTarget(text, False if False in verdicts else met, tuple(lines))
 
 
-def growth(results: Iterable[CaseResult]) -> Target:
+def growth(results: Iterable[CaseResult]) -> EvaluationTarget:
     """Exponent of search time against the number of layers, by least squares of the logarithms."""
     text = "search time grows at most with the square root of the number of layers"
     searches = [result for result in results if result.part == "depth" and result.has_plan]
@@ -177,14 +177,14 @@ def growth(results: Iterable[CaseResult]) -> Target:
         lines.append(line)
     exponent = fitted_exponent([(search.x, search.row["elapsed_s"]) for search in searches])
     if exponent is None:
-        return Target(text, None, tuple(lines))
+        return EvaluationTarget(text, None, tuple(lines))
     unfinished = ("BUDGET", "CRASHED", "CANCELLED")
     ended = all(search.row["status"] not in unfinished for search in searches)
     if not ended:
         lines.append("a search that its budget ended says nothing of growth")
     met = exponent <= GROWTH if ended else None
     reason = _GROWTH_MISSED if met is False else ""
-    return Target(text, met, (f"exponent {exponent:.2f}", *lines), reason)
+    return EvaluationTarget(text, met, (f"exponent {exponent:.2f}", *lines), reason)
 
 
 def fitted_exponent(points: Sequence[tuple[float, float]]) -> float | None:

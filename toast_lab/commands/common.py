@@ -161,7 +161,7 @@ def search_settings(args: argparse.Namespace) -> tuple[str, Trace | None, dict[s
     search_method = method_named(method)
     defaults = {name: option.default for name, option in search_method.options().items()}
     wanted = [*args.option, *([f"threads={args.threads}"] if args.threads else [])]
-    words = Words("--option", "option", f"options of {method}", "--option depth=8")
+    words = ValueWords("--option", "option", f"options of {method}", "--option depth=8")
     options = _read_values(wanted, defaults, words, closed=True)
     # Every offence is reported before a model is loaded
     search_method.of(options)
@@ -254,11 +254,11 @@ def read_sizes(items: Iterable[str], defaults: dict[str, Any]) -> dict[str, Any]
 
     All offenders are listed.
     """
-    words = Words("--set", "size", "sizes", "analyse mlp --set batch=64")
+    words = ValueWords("--set", "size", "sizes", "analyse mlp --set batch=64")
     return _read_values(items, defaults, words, closed=bool(defaults))
 
 
-class Words(NamedTuple):
+class ValueWords(NamedTuple):
     """Words for the messages of ``_read_values``."""
 
     flag: str
@@ -268,7 +268,7 @@ class Words(NamedTuple):
 
 
 def _read_values(
-    items: Iterable[str], defaults: dict[str, Any], words: Words, *, closed: bool
+    items: Iterable[str], defaults: dict[str, Any], words: ValueWords, *, closed: bool
 ) -> dict[str, Any]:
     """Key=value texts, typed as the defaults are; ``closed``: other keys are wrong.
 

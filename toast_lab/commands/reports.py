@@ -11,7 +11,7 @@ from toast_lab.commands import output
 from toast_lab.text import line_text
 
 if TYPE_CHECKING:
-    from toast_lab.conflicts.coverage import Coverage, Row
+    from toast_lab.conflicts.coverage import Coverage, CoverageRow
     from toast_lab.sharding.divisibility import DimRow, Divisibility
 
 ROWS = 12
@@ -95,7 +95,7 @@ def show_coverage(console: output.Out, report: Coverage, *, everything: bool = F
 
 
 def _coverage_table(
-    console: output.Out, title: str, rows: tuple[Row, ...], limit: int | None
+    console: output.Out, title: str, rows: tuple[CoverageRow, ...], limit: int | None
 ) -> None:
     from toast_lab.text import few, share_text
 

@@ -19,17 +19,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toast_lab.compare import comparison_store as kept_rows
 from toast_lab.compare import distributed, gradients, measure
-from toast_lab.compare import store as kept_rows
-from toast_lab.compare.contender import Request
-from toast_lab.compare.measure import Entry, Settings
-from toast_lab.compare.result import Certificate, Comparison, Predicted, Row
+from toast_lab.compare.contender import ContenderRequest
+from toast_lab.compare.measure import MeasuredContender, MeasurementSettings
+from toast_lab.compare.result import Certificate, Comparison, ComparisonRow, Predicted
 from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, InvalidProblem, StoreError, join_offenders
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime import inputs as made_up
-from toast_lab.runtime.child import Progress
+from toast_lab.runtime.child import RunProgress
 from toast_lab.runtime.executable import whole_job
 from toast_lab.runtime.measuring import Turns
 from toast_lab.runtime.run import job_of, unsharded_text
@@ -52,7 +52,7 @@ def compare(
     problem: Problem | None = None,
     machine: str | Machine | None = None,
     store: bool | str | os.PathLike[str] = False,
-    on_event: Callable[[Progress], None] | None = None,
+    on_event: Callable[[RunProgress], None] | None = None,
     cancel: Callable[[], bool] | None = None,
     **options: Any,
 ) -> Comparison:
@@ -66,7 +66,7 @@ def compare(
         problem: prices the plans on its mesh; others have no prediction.
         machine: prices all plans instead, each on its own mesh.
         store: True keeps the rows in the default place, a path in that file; see ``store.py``.
-        on_event: receives ``Progress`` (stage, fraction).
+        on_event: receives ``RunProgress`` (stage, fraction).
         cancel: polled; True ends the comparison, and rows keep what they have.
         options: ``repeats``, ``rounds``, ``warmup`` (at least 1; on accelerators in each round),
             ``seed`` (also of the order within a round), ``inputs``, ``reference``, ``gradients``,
@@ -103,7 +103,7 @@ def compare(
     clock_class = distributed.JointClock if together else measure.Clock
     clock = clock_class(turns.time_limit_s, on_event, cancel)
 
-    def host(request: Request) -> measure.Host:
+    def host(request: ContenderRequest) -> measure.Host:
         if together:
             return distributed.OwnProcess(request, clock)
         return measure.Children(request, 1 if request.is_reference else turns.processes, clock)
@@ -218,11 +218,11 @@ def _settings(
     gradients: bool,
     on_accelerators: bool,
     together: bool,
-) -> Settings:
+) -> MeasurementSettings:
     apart = (on_accelerators if turns.apart is None else turns.apart) and not together
     rounds = min(turns.repeats, turns.rounds or (3 if apart else 5))
     normal_inputs = turns.inputs is not None or not turns.reference
-    return Settings(
+    return MeasurementSettings(
         steps=_divided(turns.repeats, rounds),
         warmup=max(turns.warmup, 1),
         apart=apart,
@@ -245,10 +245,10 @@ def _entries(
     chosen: Mapping[str, dev.Devices],
     traced: gradients.Gradients,
     turns: Turns,
-) -> list[Entry]:
+) -> list[MeasuredContender]:
     """The reference first, then the plans in order."""
     first = next(iter(named))
-    unsharded = Request(
+    unsharded = ContenderRequest(
         name=UNSHARDED,
         program=model.program,
         job=whole_job(model.program, unsharded_text(model, named[first])),
@@ -271,14 +271,14 @@ def _entries(
         for (name, plan), gradient in zip(named.items(), traced.planned, strict=True)
     ]
     requests = [unsharded, *sharded] if turns.reference else sharded
-    return [Entry(request) for request in requests]
+    return [MeasuredContender(request) for request in requests]
 
 
-def _row(entry: Entry, processes: int) -> Row:
+def _row(entry: MeasuredContender, processes: int) -> ComparisonRow:
     """What was measured of an entry, without what is known of its plan."""
     request, compiled = entry.request, entry.compiled
     memory: Mapping[str, int] = compiled.memory if compiled else {}
-    return Row(
+    return ComparisonRow(
         name=request.name,
         status=entry.status,
         message=entry.message,
@@ -302,7 +302,7 @@ def _row(entry: Entry, processes: int) -> Row:
 
 
 def _certificate(
-    entry: Entry, traced: gradients.Gradients, note: str, tolerance: float
+    entry: MeasuredContender, traced: gradients.Gradients, note: str, tolerance: float
 ) -> Certificate:
     checked, missing = [], []
     if entry.errors is not None:
@@ -362,7 +362,7 @@ def _prices(
     return predictions
 
 
-def _order(settings: Settings, together: bool) -> str:
+def _order(settings: MeasurementSettings, together: bool) -> str:
     sizes = " or ".join(str(size) for size in sorted(set(settings.steps)))
     steps = f"{len(settings.steps)} rounds of {sizes} steps for each plan, in a changing order"
     if together:

@@ -23,7 +23,7 @@ from toast_lab import isolate
 from toast_lab.ir.program import Program
 from toast_lab.runtime import child, hlo, inputs
 from toast_lab.runtime import devices as dev
-from toast_lab.runtime.executable import Executable, Job, allocator_peak
+from toast_lab.runtime.executable import Executable, ShardedProgram, allocator_peak
 from toast_lab.runtime.measuring import Execution
 
 Errors = Mapping[str, float]  # by output path
@@ -38,14 +38,14 @@ class Process(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Request:
+class ContenderRequest:
     """Everything that a contender is made of."""
 
     name: str
     program: Program
-    job: Job
+    job: ShardedProgram
     is_reference: bool
-    gradient: Job | None
+    gradient: ShardedProgram | None
     gradient_names: tuple[str, ...]
     gradient_shapes: tuple[tuple[int, ...], ...]
     devices: dev.Devices
@@ -53,7 +53,7 @@ class Request:
     process: Process | None = None
 
 
-class Compiled(NamedTuple):
+class CompileMeasurement(NamedTuple):
     """What compiling gave."""
 
     compile_s: float
@@ -79,12 +79,12 @@ class Certified(NamedTuple):
 class Contender:
     """A plan, or the unsharded program, on its devices."""
 
-    def __init__(self, request: Request, devices: Sequence[Any]) -> None:
+    def __init__(self, request: ContenderRequest, devices: Sequence[Any]) -> None:
         self.request, self.devices = request, list(devices)
         self.executable: Executable | None = None
         self.arrays: Sequence[np.ndarray] = []
 
-    def compile(self) -> Compiled:
+    def compile(self) -> CompileMeasurement:
         """Compile the program."""
         request = self.request
         self.executable = Executable.of_program(request.job, request.program, self.devices)
@@ -94,7 +94,7 @@ class Contender:
             if device.process_index == device.client.process_index()
         ]
         kind = (local or self.devices)[0].device_kind
-        return Compiled(
+        return CompileMeasurement(
             self.executable.compile_s, self.executable.memory(), self.executable.collectives(), kind
         )
 
@@ -195,7 +195,7 @@ def shards_error(result: Any, expected: np.ndarray) -> float:
     return worst / (float(np.max(np.abs(whole[finite]))) or 1.0)
 
 
-def serve(request: Request) -> None:
+def serve(request: ContenderRequest) -> None:
     """Runs in the child: connect, then obey until the parent stops it or is gone."""
     import jax
 
@@ -208,7 +208,7 @@ def serve(request: Request) -> None:
         isolate.report(getattr(contender, name)(**arguments))
 
 
-def _devices(request: Request) -> list[Any]:
+def _devices(request: ContenderRequest) -> list[Any]:
     import jax
 
     process = request.process

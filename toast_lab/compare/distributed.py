@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from toast_lab.compare.contender import Contender, Request
+from toast_lab.compare.contender import Contender, ContenderRequest
 from toast_lab.compare.measure import Clock
 from toast_lab.errors import InvalidProblem, RunFailed, ToastError
 
@@ -105,7 +105,7 @@ class JointClock(Clock):
 class OwnProcess:
     """A contender in this process, in step with those of the other processes."""
 
-    def __init__(self, request: Request, clock: Clock) -> None:
+    def __init__(self, request: ContenderRequest, clock: Clock) -> None:
         import jax
 
         self.clock = clock

@@ -21,7 +21,7 @@ from toast_lab.frontends import loading
 from toast_lab.frontends.traced import in_child
 from toast_lab.ir.model import Function, Model, Recipe
 from toast_lab.ir.program import Program
-from toast_lab.runtime.executable import Job, whole_job
+from toast_lab.runtime.executable import ShardedProgram, whole_job
 from toast_lab.sharding.plan import ShardingPlan
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ class Gradients(NamedTuple):
     names: tuple[str, ...]  #: of the results
     shapes: tuple[tuple[int, ...], ...]  #: of the results
     loss: str  #: what is differentiated, in words
-    reference: Job | None
-    planned: tuple[Job | None, ...]  #: for each plan
+    reference: ShardedProgram | None
+    planned: tuple[ShardedProgram | None, ...]  #: for each plan
     notes: tuple[str, ...]  #: for each plan why it has none, "" if it has
     why_not: str = ""  #: why there are none at all
 
@@ -159,7 +159,7 @@ def _trace(function: Function, program: Program, plans: Sequence[ShardingPlan]) 
         reference = whole_job(program, step.text(function.call), shapes)
     except Exception as error:
         return none(f"the function has no gradient: {_short(error)}", len(plans))
-    planned: list[Job | None] = []
+    planned: list[ShardedProgram | None] = []
     notes: list[str] = []
     for plan in plans:
         try:
@@ -216,7 +216,7 @@ class _Step:
         traced = jax.jit(self._function(call), keep_unused=True, **shardings).trace(*self.leaves)
         return str(traced.lower(lowering_platforms=("cpu",)).as_text())
 
-    def job(self, call: Callable[..., Any], plan: ShardingPlan) -> Job:
+    def job(self, call: Callable[..., Any], plan: ShardingPlan) -> ShardedProgram:
         from jax.sharding import NamedSharding, PartitionSpec
 
         mesh = _abstract_mesh(plan)
@@ -230,7 +230,9 @@ class _Step:
         outputs = [NamedSharding(mesh, PartitionSpec()), *differentiated, *differentiated]
         stablehlo = self.text(sharded, in_shardings=tuple(inputs), out_shardings=outputs)
         argument_specs_ = [specs[argument] for argument in self.wanted]
-        return Job(stablehlo, plan.mesh, tuple(specs), ((), *argument_specs_, *argument_specs_))
+        return ShardedProgram(
+            stablehlo, plan.mesh, tuple(specs), ((), *argument_specs_, *argument_specs_)
+        )
 
 
 def _abstract_mesh(plan: ShardingPlan) -> AbstractMesh:

@@ -25,10 +25,16 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from toast_lab import isolate
-from toast_lab.compare.contender import Certified, Compiled, Process, Request, Started
+from toast_lab.compare.contender import (
+    Certified,
+    CompileMeasurement,
+    ContenderRequest,
+    Process,
+    Started,
+)
 from toast_lab.errors import ToastError
 from toast_lab.runtime import devices as dev
-from toast_lab.runtime.child import Progress
+from toast_lab.runtime.child import RunProgress
 
 SERVE = "toast_lab.compare.contender:serve"  #: what runs in a child
 OK = "ok"
@@ -39,7 +45,7 @@ TIMEOUT = "timeout"
 CANCELLED = "cancelled"
 
 
-class Settings(NamedTuple):
+class MeasurementSettings(NamedTuple):
     """How to measure."""
 
     steps: tuple[int, ...]  #: timed ones of a plan in each round
@@ -66,14 +72,14 @@ class TimedOut(ToastError):
 
 
 @dataclasses.dataclass
-class Entry:
+class MeasuredContender:
     """A contender while it is measured, and what is known of it so far."""
 
-    request: Request
+    request: ContenderRequest
     status: str = ""  #: empty while it runs
     message: str = ""
     batches_s: list[tuple[float, ...]] = dataclasses.field(default_factory=list)
-    compiled: Compiled | None = None
+    compiled: CompileMeasurement | None = None
     errors: dict[str, float] | None = None
     gradient_errors: dict[str, float] | None = None
     gradient_failure: str = ""
@@ -89,7 +95,7 @@ class Clock:
     def __init__(
         self,
         time_limit_s: float,
-        on_event: Callable[[Progress], None] | None,
+        on_event: Callable[[RunProgress], None] | None,
         cancel: Callable[[], bool] | None,
     ) -> None:
         self.deadline = time.monotonic() + time_limit_s
@@ -108,17 +114,17 @@ class Clock:
     def say(self, stage: str) -> None:
         """One more of ``total`` units of work begins."""
         if self.on_event is not None:
-            self.on_event(Progress(stage, min(self.done / self.total, 1.0)))
+            self.on_event(RunProgress(stage, min(self.done / self.total, 1.0)))
         self.done += 1
 
 
 class Children:
     """A contender in child processes: one, or several that share a mesh."""
 
-    def __init__(self, request: Request, processes: int, clock: Clock) -> None:
+    def __init__(self, request: ContenderRequest, processes: int, clock: Clock) -> None:
         self.clock = clock
         port = _free_port() if processes > 1 else 0
-        self.workers: list[isolate.Worker] = []
+        self.workers: list[isolate.ChildWorker] = []
         for index in range(processes):
             devices = dev.Devices(request.devices.platform, request.devices.count // processes)
             if processes > 1:
@@ -127,7 +133,7 @@ class Children:
                 )
             name = request.name if processes == 1 else f"{request.name}, process {index}"
             self.workers.append(
-                isolate.Worker(SERVE, request, env=dev.environment(devices), what=name)
+                isolate.ChildWorker(SERVE, request, env=dev.environment(devices), what=name)
             )
 
     def ask(self, command: str, time_limit_s: float, **arguments: Any) -> list[Any]:
@@ -162,11 +168,11 @@ def _free_port() -> int:
 
 
 def measure(
-    entries: Sequence[Entry],
-    settings: Settings,
+    entries: Sequence[MeasuredContender],
+    settings: MeasurementSettings,
     clock: Clock,
     folder: Path,
-    open_host: Callable[[Request], Host],
+    open_host: Callable[[ContenderRequest], Host],
 ) -> bool:
     """Measure all entries, in place; the reference, if there is one, is the first.
 
@@ -174,7 +180,7 @@ def measure(
 
     Nothing is raised for what happens to an entry: its status and message say it.
     """
-    run = _Run(entries, settings, clock, folder=folder, open_host=open_host)
+    run = _Measurement(entries, settings, clock, folder=folder, open_host=open_host)
     try:
         run.all()
     except (isolate.Cancelled, TimedOut) as error:
@@ -190,14 +196,14 @@ def measure(
     return bool(run.non_negative)
 
 
-class _Run:
+class _Measurement:
     def __init__(
         self,
-        entries: Sequence[Entry],
-        settings: Settings,
+        entries: Sequence[MeasuredContender],
+        settings: MeasurementSettings,
         clock: Clock,
         folder: Path,
-        open_host: Callable[[Request], Host],
+        open_host: Callable[[ContenderRequest], Host],
     ) -> None:
         self.entries = entries
         self.settings = settings
@@ -230,7 +236,7 @@ class _Run:
         for entry in self.entries:
             entry.status = entry.status or OK
 
-    def order(self, number: int) -> list[Entry]:
+    def order(self, number: int) -> list[MeasuredContender]:
         """The reference comes first where its results are still needed; else any order."""
         order = list(self.entries)
         if number or not self.settings.apart:
@@ -239,12 +245,12 @@ class _Run:
             order.sort(key=lambda entry: not entry.request.is_reference)
         return order
 
-    def close(self, entry: Entry) -> None:
+    def close(self, entry: MeasuredContender) -> None:
         if entry.host is not None:
             entry.host.stop()
             entry.host = None
 
-    def guard(self, entry: Entry, step: Callable[..., None], *args: Any) -> None:
+    def guard(self, entry: MeasuredContender, step: Callable[..., None], *args: Any) -> None:
         """Do something with an entry that still runs.
 
         A failure ends this entry only.
@@ -262,7 +268,7 @@ class _Run:
             entry.status, entry.message = status_of(error), str(error)
             self.close(entry)
 
-    def ask(self, entry: Entry, command: str, **arguments: Any) -> list[Any]:
+    def ask(self, entry: MeasuredContender, command: str, **arguments: Any) -> list[Any]:
         assert entry.host is not None
         started = time.monotonic()
         try:
@@ -271,11 +277,11 @@ class _Run:
         finally:
             entry.spent_s += time.monotonic() - started
 
-    def begin(self, entry: Entry) -> None:
+    def begin(self, entry: MeasuredContender) -> None:
         name = entry.request.name
         self.clock.say(f"compiling {name}")
         entry.host = self.open_host(entry.request)
-        compiled: list[Compiled] = self.ask(entry, "compile")
+        compiled: list[CompileMeasurement] = self.ask(entry, "compile")
         entry.compiled = entry.compiled or compiled[0]
         if entry.request.is_reference:
             self.begin_reference(entry)
@@ -285,7 +291,7 @@ class _Run:
         if expected is not None:
             entry.errors = worst([start.errors or {} for start in starts])
 
-    def begin_reference(self, entry: Entry) -> None:
+    def begin_reference(self, entry: MeasuredContender) -> None:
         """Let the unsharded program decide which inputs are usable.
 
         Usable are those for which its results are finite.
@@ -299,7 +305,7 @@ class _Run:
         entry.finite = all(start.finite for start in starts)
 
     def start(
-        self, entry: Entry, *, expected: str | None = None, keep: str | None = None
+        self, entry: MeasuredContender, *, expected: str | None = None, keep: str | None = None
     ) -> list[Started]:
         return self.ask(
             entry,
@@ -310,7 +316,7 @@ class _Run:
             keep=keep,
         )
 
-    def batch(self, entry: Entry, number: int) -> None:
+    def batch(self, entry: MeasuredContender, number: int) -> None:
         self.clock.say(
             f"running {entry.request.name}, round {number + 1}/{len(self.settings.steps)}"
         )
@@ -318,7 +324,7 @@ class _Run:
         # With several processes a step takes as long as in the slowest.
         entry.batches_s.append(tuple(max(step) for step in zip(*times, strict=True)))
 
-    def end(self, entry: Entry) -> None:
+    def end(self, entry: MeasuredContender) -> None:
         self.clock.say(f"checking {entry.request.name}")
         reached: list[int | None] = self.ask(entry, "finish")
         peaks = [peak for peak in reached if peak is not None]

@@ -32,8 +32,13 @@ from toast_lab.ir.program import Program
 from toast_lab.lowering.annotate import annotate
 from toast_lab.runtime import _jax_private, child, inputs
 from toast_lab.runtime import devices as dev
-from toast_lab.runtime.child import Progress
-from toast_lab.runtime.executable import Executable, Job, allocator_peak, donated_arguments
+from toast_lab.runtime.child import RunProgress
+from toast_lab.runtime.executable import (
+    Executable,
+    ShardedProgram,
+    allocator_peak,
+    donated_arguments,
+)
 from toast_lab.runtime.hlo import counts_text
 from toast_lab.runtime.measuring import Timing, interquartile_range
 from toast_lab.sharding.mesh import Mesh
@@ -147,7 +152,7 @@ def replay(
     *,
     machine: str | Machine | None = None,
     problem: Problem | None = None,
-    on_event: Callable[[Progress], None] | None = None,
+    on_event: Callable[[RunProgress], None] | None = None,
     cancel: Callable[[], bool] | None = None,
     **options: Any,
 ) -> Replay:
@@ -159,7 +164,7 @@ def replay(
         device: "cpu", "gpu", "tpu" or "auto".
         machine: prices the collectives; by default the problem's machine, or tpu-v5e.
         problem: of this model on the plan's mesh; saves the analysis.
-        on_event: receives ``Progress`` (stage, fraction).
+        on_event: receives ``RunProgress`` (stage, fraction).
         cancel: polled; True stops it and raises ``isolate.Cancelled``.
         options: ``repeats``, ``warmup``, ``seed`` and ``time_limit_s`` (for dividing, and again for
             running): the fields of ``runtime/measuring.Timing``.
@@ -177,7 +182,7 @@ def replay(
     limits: dict[str, Any] = {"time_limit_s": timing.time_limit_s, "cancel": cancel}
     chosen = dev.find(device, 1, **limits)
     if on_event is not None:
-        on_event(Progress("dividing", 0.0))
+        on_event(RunProgress("dividing", 0.0))
     local = _divided(model, plan.mesh.n_devices, annotated, platform=chosen.platform, limits=limits)
     measured: _Measured = isolate.run_in_child(
         "toast_lab.compare.replay:_measure",
@@ -259,15 +264,15 @@ def _measure(
         return tuple(((),) * len(shape) for shape in shapes)
 
     def running(number: int, total: int) -> None:
-        isolate.report(Progress(f"running {number}/{total}", 0.6 + 0.4 * (number - 1) / total))
+        isolate.report(RunProgress(f"running {number}/{total}", 0.6 + 0.4 * (number - 1) / total))
 
-    job = Job(
+    job = ShardedProgram(
         text=local.text,
         mesh=Mesh(("one",), (1,)),
         argument_specs=whole(local.argument_shapes),
         result_specs=whole(local.result_shapes),
     )
-    isolate.report(Progress("compiling", 0.3))
+    isolate.report(RunProgress("compiling", 0.3))
     executable = Executable(job, local.result_shapes, donated_arguments(program), devices)
     arrays = inputs.draw(program, timing.seed, shapes=local.argument_shapes)
     results: list[np.ndarray] = []

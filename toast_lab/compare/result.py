@@ -68,7 +68,7 @@ class Predicted:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """One plan, measured.
 
     Bytes are those of one device; numbers are None where it did not get so far.
@@ -158,8 +158,10 @@ class Comparison:
 
     model: str
     program_digest: str
-    rows: tuple[Row, ...]
-    reference: Row | None  #: the unsharded program on one device; None if it was not asked for
+    rows: tuple[ComparisonRow, ...]
+    reference: (
+        ComparisonRow | None
+    )  #: the unsharded program on one device; None if it was not asked for
     inputs: str  #: "normal", "non-negative" or "given", see ``runtime.Run``
     seed: int
     order: str  #: how they took turns, in words
@@ -167,7 +169,7 @@ class Comparison:
     stored_as: tuple[int, ...] = ()  #: numbers of the rows in the store
 
     @property
-    def fastest(self) -> Row | None:
+    def fastest(self) -> ComparisonRow | None:
         """The row with the least median among those that are ok.
 
         Rows that differ from the unsharded program are left out.
@@ -180,7 +182,7 @@ class Comparison:
         ]
         return min(good, key=lambda row: row.median_s or math.inf, default=None)
 
-    def __getitem__(self, name: str) -> Row:
+    def __getitem__(self, name: str) -> ComparisonRow:
         for row in self.rows:
             if row.name == name:
                 return row
@@ -253,7 +255,7 @@ COLUMNS = (
 )
 
 
-def cells(row: Row) -> tuple[str, ...]:
+def cells(row: ComparisonRow) -> tuple[str, ...]:
     """A row as the texts of ``COLUMNS``; the last two are of the prediction."""
     counts = counts_text(row.collective_counts)
     certificate, predicted = row.certificate, row.predicted
@@ -282,7 +284,7 @@ def _time(seconds: float | None) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
-def _csv(row: Row) -> dict[str, Any]:
+def _csv(row: ComparisonRow) -> dict[str, Any]:
     certificate, predicted = row.certificate, row.predicted
     return {
         "name": row.name,

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from toast_lab.conflicts import compatibility, graph, repeated
-from toast_lab.conflicts.listing import listing
+from toast_lab.conflicts import compatibility, dimension_graph, repeated
+from toast_lab.conflicts.annotated_listing import listing
 from toast_lab.errors import ToastError, did_you_mean
 from toast_lab.ir.model import DimNames, Model
 from toast_lab.ir.program import Program
@@ -45,7 +45,7 @@ class Conflict(NamedTuple):
     sides: tuple[int, int]
     colour: int
     set: int
-    places: tuple[graph.Place, ...]
+    places: tuple[dimension_graph.ConflictPlace, ...]
 
 
 class CompatibilitySet(NamedTuple):
@@ -91,7 +91,7 @@ class Analysis:
     group: np.ndarray  #: [colours] colour group
     group_name: tuple[str, ...]
     pairs: tuple[tuple[int, int], ...]  #: [K] conflicts, smaller name first
-    places: tuple[tuple[graph.Place, ...], ...]  #: [K]
+    places: tuple[tuple[dimension_graph.ConflictPlace, ...], ...]  #: [K]
     sets: compatibility.Sets
     ties: repeated.Ties
     argument_groups: tuple[tuple[int, ...], ...]
@@ -303,8 +303,8 @@ def analyse(model: Model, *, phases: str = "joined") -> Analysis:
         raise ToastError(f'phases must be "joined" or "separate", not {phases!r}')
     program = model.program
     names = name_dimensions(program)
-    colour = graph.colour_names(names)
-    places_of = graph.find_conflicts(names, colour)
+    colour = dimension_graph.colour_names(names)
+    places_of = dimension_graph.find_conflicts(names, colour)
     sets = compatibility.compatibility_sets(names, places_of, phases=phases)
     pairs = list(places_of)
     ties = repeated.tie_repeated(names, pairs, sets)

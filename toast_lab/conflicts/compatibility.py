@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.conflicts.graph import Place, has_path
+from toast_lab.conflicts.dimension_graph import ConflictPlace, has_path
 from toast_lab.nda.names import Names
 
 JOINED = "joined"
@@ -72,7 +72,7 @@ class _ParityUnion:
 
 
 def compatibility_sets(
-    names: Names, conflicts: dict[tuple[int, int], list[Place]], *, phases: str = "joined"
+    names: Names, conflicts: dict[tuple[int, int], list[ConflictPlace]], *, phases: str = "joined"
 ) -> Sets:
     """Group conflicts into compatibility sets.
 
@@ -95,7 +95,7 @@ def compatibility_sets(
     union = _ParityUnion(len(index))
     boxes = []
     stamp, mark = np.zeros(names.n, np.int64), 0
-    graph = _Graph(names.ptr.copy(), names.successor.copy(), names.op.copy())
+    graph = _MapGraph(names.ptr.copy(), names.successor.copy(), names.op.copy())
     for outer, place in on_definition:
         row = program.def_names(place.value)
         first, second = row[place.first_dim], row[place.second_dim]
@@ -123,7 +123,7 @@ def compatibility_sets(
     return Sets(set_of, np.asarray([parity for _, parity in roots], dtype=bool), boxes)
 
 
-class _Graph(NamedTuple):
+class _MapGraph(NamedTuple):
     """M in writable arrays, the type that kernels are compiled for."""
 
     ptr: np.ndarray
@@ -131,5 +131,5 @@ class _Graph(NamedTuple):
     op: np.ndarray
 
 
-def _path(graph: _Graph, start: int, goal: int, stamp: np.ndarray, mark: int) -> bool:
+def _path(graph: _MapGraph, start: int, goal: int, stamp: np.ndarray, mark: int) -> bool:
     return bool(has_path(*graph, start, goal, stamp, mark))

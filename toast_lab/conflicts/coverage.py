@@ -41,7 +41,7 @@ from toast_lab.ir.op_kinds import op_kind
 from toast_lab.ir.program import FACTOR_CLASSES, NEED_REPLICATION, PERMUTATION, Program
 
 
-class Reason(enum.Enum):
+class UnsplitReason(enum.Enum):
     """Why something is not split; the value is a sentence for people."""
 
     NO_RULE = "no sharding rule is known for this op, so all its dims stay whole"
@@ -60,13 +60,13 @@ class Reason(enum.Enum):
     )
 
 
-WHOLE = (Reason.NO_RULE, Reason.ALL_WHOLE, Reason.KEPT_WHOLE)
+WHOLE = (UnsplitReason.NO_RULE, UnsplitReason.ALL_WHOLE, UnsplitReason.KEPT_WHOLE)
 
 
-class Row(NamedTuple):
+class CoverageRow(NamedTuple):
     """Ops (or the values they define) of one kind with one reason."""
 
-    reason: Reason
+    reason: UnsplitReason
     kind: str  #: op kind
     why: str  #: the reason as this op has it
     ops: tuple[int, ...]  #: the ops, in program order
@@ -96,7 +96,7 @@ class Coverage:
     FLOPs are those of dot products and convolutions, times trips.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[CoverageRow, ...]
     n_ops: int  #: ops with something to split
     n_whole_ops: int  #: of these, the ops held whole
     flops: float
@@ -110,17 +110,18 @@ class Coverage:
     def complete(self) -> bool:
         """Can every op be split, every value be kept sharded, and is every count known?"""
         return all(
-            row.reason in (Reason.MINOR_FACTOR, Reason.SOME_WHOLE, Reason.STACKED)
+            row.reason
+            in (UnsplitReason.MINOR_FACTOR, UnsplitReason.SOME_WHOLE, UnsplitReason.STACKED)
             for row in self.rows
         )
 
     @property
-    def whole_rows(self) -> tuple[Row, ...]:
+    def whole_rows(self) -> tuple[CoverageRow, ...]:
         """Rows of ops and values held whole."""
         return tuple(row for row in self.rows if row.whole)
 
     @property
-    def other_rows(self) -> tuple[Row, ...]:
+    def other_rows(self) -> tuple[CoverageRow, ...]:
         """Rows of dims at which an action stops, and of counts that are assumed."""
         return tuple(row for row in self.rows if not row.whole)
 
@@ -136,7 +137,7 @@ class Coverage:
             sentence += f"; {share} of the bytes must be whole around them"
             if self.kept_bytes:
                 sentence += f", {text.bytes_text(self.kept_bytes)} are kept whole all along"
-        unknown = (Reason.UNKNOWN_TRIPS, Reason.UNKNOWN_BRANCH)
+        unknown = (UnsplitReason.UNKNOWN_TRIPS, UnsplitReason.UNKNOWN_BRANCH)
         assumed = any(row.reason in unknown for row in self.rows)
         return sentence + ("; some counts are assumed" if assumed else "")
 
@@ -159,7 +160,7 @@ class Coverage:
         return "\n\n".join(parts)
 
 
-def _cells(row: Row) -> tuple[object, ...]:
+def _cells(row: CoverageRow) -> tuple[object, ...]:
     return (
         row.kind,
         row.op_count,
@@ -230,9 +231,9 @@ def coverage(analysis: Analysis) -> Coverage:
     rows_held = whole[dims.op]
     for op, value in zip(dims.op[rows_held].tolist(), dims.value[rows_held].tolist(), strict=True):
         touched[op].add(value)
-    bags: dict[tuple[Reason, str, str], _Bag] = {}
+    bags: dict[tuple[UnsplitReason, str, str], _Bag] = {}
 
-    def bag(reason: Reason, op: int, why: str = "") -> _Bag:
+    def bag(reason: UnsplitReason, op: int, why: str = "") -> _Bag:
         kind = op_kind(program.kind[op]).construct or program.kind[op]
         entry = bags.setdefault((reason, kind, why or reason.value), _Bag())
         entry.ops[op] = None
@@ -240,7 +241,7 @@ def coverage(analysis: Analysis) -> Coverage:
 
     without_rule = {op for op in missing if not splits[op]}
     for op in sorted(touched.keys() | without_rule):
-        reason = Reason.NO_RULE if op in missing else Reason.ALL_WHOLE
+        reason = UnsplitReason.NO_RULE if op in missing else UnsplitReason.ALL_WHOLE
         whole_bag = bag(reason, op, missing.get(op, ""))
         whole_bag.flops += float(flops[op])
         whole_bag.values.update(touched.get(op, ()))
@@ -252,7 +253,7 @@ def coverage(analysis: Analysis) -> Coverage:
     large[dims.value[dims.size > 1]] = True
     kept = np.flatnonzero(large & ~can)
     for value in kept.tolist():
-        bag(Reason.KEPT_WHOLE, int(program.value_op[value])).values.add(value)
+        bag(UnsplitReason.KEPT_WHOLE, int(program.value_op[value])).values.add(value)
 
     _stopped(analysis, dims, bag, splits=splits & real, live=live, group_of=group_of)
     _assumed(program, flops, bag)
@@ -262,7 +263,7 @@ def coverage(analysis: Analysis) -> Coverage:
     rows = []
     for (reason, kind, why), entry in bags.items():
         size = float(nbytes[list(entry.values)].sum())
-        row = Row(
+        row = CoverageRow(
             reason=reason,
             kind=kind,
             why=why,
@@ -319,7 +320,7 @@ def _stopped(
     merged = [i for i, factors in enumerate(dims.factors) if len(factors) > 1]
     minor[[factor for i in merged for factor in dims.factors[i][1:]]] = True
 
-    def stop(row: int, name: int, op: int, reason: Reason, why: str = "") -> None:
+    def stop(row: int, name: int, op: int, reason: UnsplitReason, why: str = "") -> None:
         stopped = bag(reason, op, why)
         stopped.groups[int(group_of[name])] += 1
         stopped.values.add(int(dims.value[row]))
@@ -327,16 +328,16 @@ def _stopped(
     for row in np.flatnonzero(splits[dims.op] & stuck[dims.major]).tolist():
         name, op = int(dims.major[row]), int(program.owner[dims.op[row]])
         if program.kind[op] == "while.enter":
-            stop(row, name, op, Reason.STACKED)
+            stop(row, name, op, UnsplitReason.STACKED)
         elif minor[name]:
-            stop(row, name, op, Reason.MINOR_FACTOR)
+            stop(row, name, op, UnsplitReason.MINOR_FACTOR)
         else:
-            why = f"{Reason.SOME_WHOLE.value} ({FACTOR_CLASSES[role[name]]} factor)"
-            stop(row, name, op, Reason.SOME_WHOLE, why=why)
+            why = f"{UnsplitReason.SOME_WHOLE.value} ({FACTOR_CLASSES[role[name]]} factor)"
+            stop(row, name, op, UnsplitReason.SOME_WHOLE, why=why)
     for row in merged:
         for name in dims.factors[row][1:]:
             if splits[dims.op[row]] and stuck[name]:
-                stop(row, name, int(dims.op[row]), Reason.MINOR_FACTOR)
+                stop(row, name, int(dims.op[row]), UnsplitReason.MINOR_FACTOR)
 
 
 def _assumed(program: Program, flops: np.ndarray, bag: Any) -> None:
@@ -346,12 +347,12 @@ def _assumed(program: Program, flops: np.ndarray, bag: Any) -> None:
         if region.known or region.kind not in ("body", "branch"):
             continue
         if region.kind == "body":
-            unknown = bag(Reason.UNKNOWN_TRIPS, program.regions[region.parent].begin)
+            unknown = bag(UnsplitReason.UNKNOWN_TRIPS, program.regions[region.parent].begin)
         else:  # all branches of one conditional stand behind its index
             index = region.begin - 1
             while program.kind[index] != "case.index" or program.region[index] != region.parent:
                 index -= 1
-            unknown = bag(Reason.UNKNOWN_BRANCH, index)
+            unknown = bag(UnsplitReason.UNKNOWN_BRANCH, index)
         inside = [op for op in range(region.begin, region.end) if op not in seen]
         seen.update(inside)  # a loop within a loop is counted with the outer one, which comes first
         unknown.flops += float(flops[inside].sum())

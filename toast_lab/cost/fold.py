@@ -28,8 +28,8 @@ from typing import Any
 
 import numpy as np
 
-from toast_lab.cost.facts import Facts, Memory, OpFacts, UseFacts, ValueFacts
 from toast_lab.cost.kernel import PriceInputs
+from toast_lab.cost.program_facts import Memory, OpFacts, ProgramFacts, UseFacts, ValueFacts
 from toast_lab.hashing import classes, numbers
 from toast_lab.ir.program import Program
 from toast_lab.kernels import compiled, copy_row
@@ -136,7 +136,7 @@ def fold(program: Program, alike: Alike, whole: PriceInputs) -> PriceInputs:
         n_arguments=int((lead < tables.n_arguments).sum()),
         folded=True,
     )
-    folded_facts = Facts(
+    folded_facts = ProgramFacts(
         OpFacts._make([column[lead] for column in facts.op]),
         UseFacts._make([column[use] for column in facts.use]),
         ValueFacts._make([column[value_lead] for column in facts.value]),
@@ -163,7 +163,7 @@ def fold(program: Program, alike: Alike, whole: PriceInputs) -> PriceInputs:
     # Of the element types of the whole program, for which kernels are compiled.
     return PriceInputs(
         tables=Tables._make(_typed(folded_tables, tables)),
-        facts=Facts(
+        facts=ProgramFacts(
             op=OpFacts._make(_typed(folded_facts.op, facts.op)),
             use=UseFacts._make(_typed(folded_facts.use, facts.use)),
             value=ValueFacts._make(_typed(folded_facts.value, facts.value)),

@@ -27,7 +27,7 @@ from toast_lab.sharding.steps import Tables
 _MOST_SOURCES = 8  # a value made of more is written: fusions do not grow without end
 
 
-class Style(NamedTuple):
+class FusionStyle(NamedTuple):
     """What a compiler fuses."""
 
     recomputes: bool  #: a soft value with several consumers may be computed in each
@@ -36,9 +36,9 @@ class Style(NamedTuple):
 
 
 STYLES = {
-    "tpu": Style(recomputes=True, into_products=True, out_of_products=True),
-    "gpu": Style(recomputes=True, into_products=False, out_of_products=False),
-    "cpu": Style(recomputes=False, into_products=False, out_of_products=False),
+    "tpu": FusionStyle(recomputes=True, into_products=True, out_of_products=True),
+    "gpu": FusionStyle(recomputes=True, into_products=False, out_of_products=False),
+    "cpu": FusionStyle(recomputes=False, into_products=False, out_of_products=False),
 }
 
 
@@ -56,7 +56,7 @@ class Fusion(NamedTuple):
 
 
 def fuse(
-    program: p.Program, tables: Tables, root: np.ndarray, free: np.ndarray, style: Style
+    program: p.Program, tables: Tables, root: np.ndarray, free: np.ndarray, style: FusionStyle
 ) -> Fusion:
     """Decide what is written.
 
@@ -72,7 +72,12 @@ def fuse(
 
 class _Fuser:
     def __init__(
-        self, program: p.Program, tables: Tables, root: np.ndarray, free: np.ndarray, style: Style
+        self,
+        program: p.Program,
+        tables: Tables,
+        root: np.ndarray,
+        free: np.ndarray,
+        style: FusionStyle,
     ) -> None:
         self.program, self.style = program, style
         classes, n_ops = program.op_class, program.n_ops

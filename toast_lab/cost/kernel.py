@@ -20,7 +20,7 @@ over the folded one (``fold``, ``reprice``), and a property test holds the two t
 one:
 
 * what a step takes, reads or writes, and what it holds in memory while it runs: ``price_steps``.
-  It may look at all of ``Facts`` and ``Tables`` and at the layouts, but only at those of the op's
+  It may look at all of ``ProgramFacts`` and ``Tables`` and at the layouts, but only at those of the op's
   own operands (and the values in whose memory they are), of its results and of its row of the
   state.  Whatever else a price depended on, ``fold`` and ``reprice`` would not know.
 * something new that it needs to know of an op, a use or a value: a field of ``OpFacts``,
@@ -40,8 +40,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.facts import Facts, Memory
-from toast_lab.cost.tiles import CONTRACTED, FREE, ROLE_BITS, busy
+from toast_lab.cost.matrix_tiles import CONTRACTED, FREE, ROLE_BITS, busy
+from toast_lab.cost.program_facts import Memory, ProgramFacts
 from toast_lab.ir import program as p
 from toast_lab.kernels import compiled, helper
 from toast_lab.machines.collectives import collective_time_s
@@ -59,7 +59,7 @@ from toast_lab.sharding.steps import LAYOUT_BITS, Steps, Tables, ways
 
 
 @packed
-class Rates(NamedTuple):
+class MachineRates(NamedTuple):
     """A machine as numbers."""
 
     memory_bytes_per_s: float
@@ -119,10 +119,10 @@ class PriceInputs(NamedTuple):
     """
 
     tables: Tables
-    facts: Facts
+    facts: ProgramFacts
     memory: Memory
     times: Float64Array  #: [O'] how many ops each one stands for
-    rates: Rates
+    rates: MachineRates
     axis_size: Int64Array  #: [A]
 
 
@@ -158,7 +158,7 @@ def price_steps(
 
     ``steps`` are those of ``ops``, of the program itself or of its folded form.  Writes ``each``
     (rows of steps) and the rows of ``ops`` and of their uses in ``prices``.  What is read here of
-    ops, uses and values must be in ``Tables`` or ``Facts``: ops that differ in these are told apart
+    ops, uses and values must be in ``Tables`` or ``ProgramFacts``: ops that differ in these are told apart
     when a program is folded.
     """
     facts, rates, tables, axis_size = inputs.facts, inputs.rates, inputs.tables, inputs.axis_size

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.facts import Memory
 from toast_lab.cost.kernel import BROUGHT, Lifetimes, Prices
+from toast_lab.cost.program_facts import Memory
 from toast_lab.ir.program import Program
 
 ARGUMENT, TENSOR, COPY, WORK = "argument", "tensor", "copy", "work space"

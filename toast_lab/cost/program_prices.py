@@ -18,8 +18,8 @@ import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost import kernel
-from toast_lab.cost.facts import make_static
 from toast_lab.cost.fold import fold
+from toast_lab.cost.program_facts import make_static
 from toast_lab.machines.machine_model import Machine
 from toast_lab.machines.topology import AxisLinks, lay_out
 from toast_lab.prepare import prepare
@@ -81,7 +81,7 @@ class ProgramPrices:
             dtype = program.value_dtype[values[0]] if values else "f32"
             peak_flops.append(self.machine.peak_flops(dtype))
         facts, memory = make_static(program, tables, peak_flops, self.machine.compiler)
-        rates = kernel.Rates(
+        rates = kernel.MachineRates(
             memory_bytes_per_s=self.machine.memory_bytes_per_s,
             link_bytes_per_s=self.links.bytes_per_s,
             link_latency_s=self.links.latency_s,

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab.cost import kernel
-from toast_lab.cost.facts import Facts
 from toast_lab.cost.kernel import Lifetimes, PriceInputs, Prices, StepPrices
+from toast_lab.cost.program_facts import ProgramFacts
 from toast_lab.kernels import compiled, copy_row, copy_rows, helper
 from toast_lab.packs import Int8Matrix, Int32Array, Int32Matrix, Int64Array, packed
 from toast_lab.sharding import steps as st
@@ -41,7 +41,7 @@ class Snapshot(NamedTuple):
 
 
 @packed
-class Scratch(NamedTuple):
+class PricingScratch(NamedTuple):
     """Memory that pricing writes in; one for each thread."""
 
     steps: Steps
@@ -50,10 +50,10 @@ class Scratch(NamedTuple):
     lives: Lifetimes
 
 
-def make_scratch(inputs: PriceInputs) -> Scratch:
+def make_scratch(inputs: PriceInputs) -> PricingScratch:
     """Scratch for programs of this size."""
     steps = st.buffers(inputs.tables, len(inputs.axis_size))
-    return Scratch(
+    return PricingScratch(
         steps=steps,
         each=kernel.step_prices(len(steps.kind)),
         ops=np.empty(len(inputs.tables.op_row), np.int32),
@@ -71,8 +71,8 @@ class Repricer:
         self.inputs = inputs
         self._local = threading.local()
 
-    def _scratch(self) -> Scratch:
-        scratch: Scratch | None = getattr(self._local, "scratch", None)
+    def _scratch(self) -> PricingScratch:
+        scratch: PricingScratch | None = getattr(self._local, "scratch", None)
         if scratch is None:
             scratch = self._local.scratch = make_scratch(self.inputs)
         return scratch
@@ -113,7 +113,7 @@ def reprice(
     all_ops: bool,
     before: Snapshot,
     after: Snapshot,
-    scratch: Scratch,
+    scratch: PricingScratch,
 ) -> tuple[float, float, int]:
     """(time_s, peak_bytes, ops priced) of a state; fills ``after``.
 
@@ -154,7 +154,7 @@ def reprice(
 
 @helper
 def changed_ops(
-    facts: Facts, tables: Tables, before: Snapshot, after: Snapshot, ops: np.ndarray
+    facts: ProgramFacts, tables: Tables, before: Snapshot, after: Snapshot, ops: np.ndarray
 ) -> int:
     """Fill ``ops`` with those that see a difference between two snapshots.
 

@@ -26,7 +26,7 @@ SHOWN = 120  #: rows that ``str()`` writes
 REST = " rows: print(board.text(None)) shows all"
 
 
-class Tensor(NamedTuple):
+class ConflictTensor(NamedTuple):
     """A place where two dims of one tensor have one colour."""
 
     value: str  #: name of the value
@@ -35,7 +35,7 @@ class Tensor(NamedTuple):
     where: str  #: source line of the op that makes the value, or that reads it so
 
 
-class Option(NamedTuple):
+class PricedSide(NamedTuple):
     """One side of one row on one mesh axis, priced alone."""
 
     action: str  #: as ``Plan.from_actions`` takes it
@@ -55,11 +55,11 @@ class Dispute(NamedTuple):
     colour: str
     size: int  #: of the largest dim of the colour
     sets: tuple[int, ...]  #: compatibility sets that the bit settles, one per repeated layer
-    tensors: tuple[Tensor, ...]  #: of the first of these sets
-    options: tuple[Option, ...]
+    tensors: tuple[ConflictTensor, ...]  #: of the first of these sets
+    options: tuple[PricedSide, ...]
 
     @property
-    def cheapest(self) -> Option | None:
+    def cheapest(self) -> PricedSide | None:
         """The best possible option: one that fits before others, then the least time."""
         possible = (option for option in self.options if option.possible)
         return min(possible, key=lambda option: (not option.fits, option.time_s), default=None)
@@ -171,7 +171,7 @@ def conflicts(problem: Problem) -> Board:
     return Board(tuple(disputes), base_time_s, base_peak_bytes)
 
 
-def _tensors(analysis: Analysis, conflict: int, flipped: bool) -> list[Tensor]:
+def _tensors(analysis: Analysis, conflict: int, flipped: bool) -> list[ConflictTensor]:
     """Places of a conflict; dims in the order of the sides of its resolution class."""
     program, names = analysis.program, analysis.conflicts[conflict].sides
     if flipped:
@@ -184,7 +184,7 @@ def _tensors(analysis: Analysis, conflict: int, flipped: bool) -> list[Tensor]:
             dims = (dims[1], dims[0])
         op = int(program.value_op[place.value]) if place.use < 0 else _user(analysis, place.use)
         tensors.append(
-            Tensor(
+            ConflictTensor(
                 program.value_name[place.value], program.dims(place.value), dims, program.where(op)
             )
         )
@@ -195,7 +195,7 @@ def _user(analysis: Analysis, use: int) -> int:
     return int(np.searchsorted(analysis.program.use_ptr, use, side="right")) - 1
 
 
-def _option(pricer: Pricer, group: int, place: int, *, axis: int, bit: int) -> Option:
+def _option(pricer: Pricer, group: int, place: int, *, axis: int, bit: int) -> PricedSide:
     """Side ``bit`` of a group's resolution at ``place``, with the other bits 0 if possible."""
     problem = pricer.problem
     space = problem.space
@@ -210,7 +210,7 @@ def _option(pricer: Pricer, group: int, place: int, *, axis: int, bit: int) -> O
     kinds = totals.steps.kind[: totals.n_steps]
     sends = (kinds != COMPUTE) & (kinds != SLICE)
     numbers, counts = np.unique(kinds[sends], return_counts=True)
-    return Option(
+    return PricedSide(
         action=space.text(action),
         axis=problem.mesh.axes[axis],
         bit=bit,

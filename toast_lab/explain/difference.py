@@ -32,7 +32,7 @@ class TensorRow(NamedTuple):
     after_bytes: float
 
 
-class CollectiveRow(NamedTuple):
+class CollectiveDifference(NamedTuple):
     """Collectives of one kind over the same axes at one source line."""
 
     kind: str
@@ -59,7 +59,7 @@ class Difference:
     after: Cost
     tensors: tuple[TensorRow, ...]  #: in program order
     #: the largest change of time first; equal ones are left out
-    collectives: tuple[CollectiveRow, ...]
+    collectives: tuple[CollectiveDifference, ...]
     #: (source line, seconds before, after), the largest change first
     compute: tuple[tuple[str, float, float], ...]
 
@@ -173,7 +173,7 @@ def _tensors(problem: Problem, before: ShardingPlan, after: ShardingPlan) -> lis
     return rows
 
 
-def _collectives(costs: tuple[Cost, Cost]) -> list[CollectiveRow]:
+def _collectives(costs: tuple[Cost, Cost]) -> list[CollectiveDifference]:
     # (count, seconds, bytes) x (before, after)
     totals: dict[tuple[str, tuple[str, ...], str], np.ndarray] = {}
     for side, cost in enumerate(costs):
@@ -181,7 +181,7 @@ def _collectives(costs: tuple[Cost, Cost]) -> list[CollectiveRow]:
             figures = totals.setdefault((row.kind, row.axes, row.where), np.zeros((3, 2)))
             figures[:, side] += 1, row.time_s, row.local_bytes
     rows = [
-        CollectiveRow(*key, *map(int, figures[0]), *figures[1:].ravel().tolist())
+        CollectiveDifference(*key, *map(int, figures[0]), *figures[1:].ravel().tolist())
         for key, figures in totals.items()
         if (figures[:, 0] != figures[:, 1]).any()
     ]

@@ -60,7 +60,7 @@ class Change(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Reason:
+class CollectiveReason:
     """The answer for one collective; ``str()`` is a paragraph."""
 
     collective: CollectiveRow
@@ -98,7 +98,7 @@ class Reason:
         return "\n".join(lines)
 
 
-class Reasons(list[Reason]):
+class Reasons(list[CollectiveReason]):
     """Reasons in the order of the collectives; ``str()`` shows a few, the most costly first."""
 
     def text(self, limit: int | None = SHOWN) -> str:
@@ -214,7 +214,7 @@ class _Asker:
         self.without: dict[int, Change | None] = {}
         self.settled: dict[tuple[int, int], Change | None] = {}
 
-    def answer(self, row: CollectiveRow) -> Reason:
+    def answer(self, row: CollectiveRow) -> CollectiveReason:
         program, value = self.program, self.values[row.value]
         defines = int(program.value_op[value]) == row.op
         axes = [self.plan.mesh.axes.index(axis) for axis in row.axes]
@@ -225,7 +225,7 @@ class _Asker:
         settled = (change for i in causes if i >= 0 for change in self._settle(i, row))
         tried = [*undoing, *settled, *self._around(row, value, axes)]
         removing = [change for change in tried if change.removes]
-        return Reason(
+        return CollectiveReason(
             collective=row,
             op_kind=program.kind[row.op],
             place=text.place_text(program.locations[int(program.location[row.op])]),
@@ -460,7 +460,7 @@ def _actions(problem: Problem, plan: ShardingPlan) -> list[Action]:
     return actions
 
 
-def to_json(reasons: Sequence[Reason]) -> list[dict[str, Any]]:
+def to_json(reasons: Sequence[CollectiveReason]) -> list[dict[str, Any]]:
     """Plain data; plans are left out."""
 
     def change(candidate: Change | None) -> dict[str, Any] | None:

@@ -38,7 +38,7 @@ _INLINED = (
 _OF_SCALARS = ("reduce", "scatter", "select_and_")
 
 
-class Place(NamedTuple):
+class EquationPlace(NamedTuple):
     """Equations of a function that stand for one expression of its source."""
 
     source: str  #: "model.py:31 < train.py:12": where it is computed < where that is called
@@ -55,13 +55,13 @@ class Which(NamedTuple):
     in_pass: bool
 
 
-class Rule(NamedTuple):
+class PinRule(NamedTuple):
     """Constraints to set at a place.
 
     Specs have one entry per dim: None, a mesh axis, or a tuple of them.
     """
 
-    place: Place
+    place: EquationPlace
     #: operand number -> spec in which this equation reads it
     operands: Mapping[int, tuple[Any, ...]]
     #: result number -> specs that it takes one after the other
@@ -70,7 +70,7 @@ class Rule(NamedTuple):
 
 
 def constrain(
-    fn: Callable[..., Any], rules: Sequence[Rule], mesh: jax.sharding.Mesh
+    fn: Callable[..., Any], rules: Sequence[PinRule], mesh: jax.sharding.Mesh
 ) -> Callable[..., Any]:
     """``fn`` with sharding constraints at the places of ``rules``.
 
@@ -110,14 +110,14 @@ def constrain(
 class Walk:
     """Evaluates a jaxpr equation by equation."""
 
-    def __init__(self, rules: Sequence[Rule], mesh: Any) -> None:
+    def __init__(self, rules: Sequence[PinRule], mesh: Any) -> None:
         self.mesh = mesh
-        self.rules: dict[Place, list[Rule]] = {}
+        self.rules: dict[EquationPlace, list[PinRule]] = {}
         for rule in rules:
             self.rules.setdefault(rule.place, []).append(rule)
-        self.count: dict[Place, int] = {}  #: number of the last equation of each place
+        self.count: dict[EquationPlace, int] = {}  #: number of the last equation of each place
         #: the same, counted anew when the lines of the last equation were reached
-        self.in_pass: dict[Place, int] = {}
+        self.in_pass: dict[EquationPlace, int] = {}
         self.lines: tuple[str, bool] = "", False
         self.used: set[int] = set()
 
@@ -167,7 +167,7 @@ class Walk:
                     results[i] = self.pin(results[i], spec)
         return results
 
-    def counted(self, place: Place) -> tuple[int, int]:
+    def counted(self, place: EquationPlace) -> tuple[int, int]:
         """Count an equation: its number at its place, in total and since its lines were reached."""
         if (place.source, place.backward) != self.lines:
             self.lines = place.source, place.backward
@@ -232,13 +232,13 @@ def partition_spec(entries: Sequence[Any]) -> jax.sharding.PartitionSpec:
     return jax.sharding.PartitionSpec(*entries[:last])
 
 
-def place_of(eqn: Any) -> Place:
+def place_of(eqn: Any) -> EquationPlace:
     """The place of an equation."""
     shape = tuple(map(int, getattr(eqn.outvars[0].aval, "shape", ()))) if eqn.outvars else ()
     lines = source_lines(eqn.source_info.traceback)
     backward = "transpose" in str(eqn.source_info.name_stack)
     source = " < ".join(f"{os.path.basename(file)}:{line}" for file, line in lines)
-    return Place(source, eqn.primitive.name, backward, shape)
+    return EquationPlace(source, eqn.primitive.name, backward, shape)
 
 
 def source_lines(traceback: Any) -> list[tuple[str, int]]:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from toast_lab import isolate
 from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.export import constrained, places, trial
-from toast_lab.export.constrained import Place, Rule, Which
+from toast_lab.export.constrained import EquationPlace, PinRule, Which
 from toast_lab.export.places import Equation
 from toast_lab.lowering.annotate import made_specs
 from toast_lab.lowering.specs import partition_text, spec_entries
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 PROOFS = ("compiled", "propagated")
 
 
-class Target(NamedTuple):
+class PinTarget(NamedTuple):
     """An operand or a result of the equations at one place."""
 
-    place: Place
+    place: EquationPlace
     side: str  #: "result" or "operand"
     number: int
     which: Which | None  #: which equations of the place; None: all
@@ -51,7 +51,7 @@ class Target(NamedTuple):
 class Pinned(NamedTuple):
     """One constraint: on the result of an expression, or on how some expressions read a value."""
 
-    targets: tuple[Target, ...]  #: one result, or one or more operands
+    targets: tuple[PinTarget, ...]  #: one result, or one or more operands
     specs: tuple[Spec, ...]  #: mesh axes per dim; a result takes them one after the other
     values: tuple[str, ...]  #: names of the values, one for each layer that it covers
     where: str  #: "model.py:31"; where a value is read from several lines, the first
@@ -87,7 +87,7 @@ class MinimalConstraints(Sequence[Pinned]):
     plan: ShardingPlan
     rows: tuple[Pinned, ...]
     proof: str  #: "compiled" or "propagated": the judge that agreed
-    outcome: trial.Found
+    outcome: trial.TrialResult
     #: None for a program without its function, for which ``apply`` cannot work
     source: places.Source | None
 
@@ -137,9 +137,9 @@ class MinimalConstraints(Sequence[Pinned]):
         return collectives_time_s(reached, problem) - collectives_time_s(target, problem)
 
     @property
-    def rules(self) -> tuple[Rule, ...]:
+    def rules(self) -> tuple[PinRule, ...]:
         """The constraints as ``constrained.constrain`` takes them."""
-        merged: dict[tuple[Place, Which | None], tuple[dict[int, Any], dict[int, Any]]] = {}
+        merged: dict[tuple[EquationPlace, Which | None], tuple[dict[int, Any], dict[int, Any]]] = {}
         for row in self.rows:
             entries = tuple(map(spec_entries, row.specs))
             for place, side, number, which in row.targets:
@@ -149,7 +149,7 @@ class MinimalConstraints(Sequence[Pinned]):
                 else:
                     results[number] = entries
         return tuple(
-            Rule(place, operands, results, which)
+            PinRule(place, operands, results, which)
             for (place, which), (operands, results) in merged.items()
         )
 
@@ -201,7 +201,7 @@ def minimal_constraints(
             and memory with those of the whole plan; "propagated": let Shardy's propagation alone
             judge, which is quicker and needs more constraints.
         seconds: time limit, after which the smallest set so far is returned.
-        on_event: receives ``trial.Progress``.
+        on_event: receives ``trial.TrialProgress``.
         cancel: polled; True ends the search with ``isolate.Cancelled``.
 
     Raises:
@@ -214,10 +214,10 @@ def minimal_constraints(
     source = places.source_of(plan.program, model)
     rows = candidates(plan, source.equations if source else places.ops_as_equations(plan.program))
     units = tuple(unit for _, unit in rows)
-    request = trial.Request(
+    request = trial.TrialRequest(
         model.stablehlo, plan, units=units, compiled=proof == "compiled", seconds=seconds
     )
-    outcome: trial.Found = isolate.run_in_child(
+    outcome: trial.TrialResult = isolate.run_in_child(
         "toast_lab.export.trial:search",
         request,
         env=dev.environment(dev.Devices("cpu", plan.mesh.n_devices)),
@@ -251,7 +251,7 @@ def candidates(
         for i, value in enumerate(equation.results)
         if value >= 0
     }
-    groups: dict[Any, list[tuple[Equation, Target, int, tuple[int, ...]]]] = {}
+    groups: dict[Any, list[tuple[Equation, PinTarget, int, tuple[int, ...]]]] = {}
     for equation in equations:
         for i, value in enumerate(equation.results):
             if value < 0 or not len(program.dims(value)):
@@ -260,7 +260,7 @@ def candidates(
             if value not in outputs and len(wanted.get(value, ())) == 1:
                 specs += wanted[value]
             specs = [spec for spec, _ in itertools.groupby(specs)]
-            target = Target(equation.place, "result", i, None)
+            target = PinTarget(equation.place, "result", i, None)
             groups.setdefault(("result", equation.place, i, tuple(specs)), []).append(
                 (equation, target, value, ())
             )
@@ -274,7 +274,7 @@ def candidates(
             if spec == kept[value] or alone:
                 continue
             origin = source.get(value) or _family(program.value_name[value])
-            target = Target(equation.place, "operand", i, None)
+            target = PinTarget(equation.place, "operand", i, None)
             groups.setdefault(("operand", origin, (spec,)), []).append(
                 (equation, target, value, uses)
             )
@@ -289,7 +289,7 @@ def _row(
 ) -> tuple[Pinned, trial.Unit]:
     """One group of equal places, as a constraint and as the unit to be tried."""
     side, specs, first = key[0], key[-1], members[0][0]
-    by_target: dict[Target, list[Equation]] = {}
+    by_target: dict[PinTarget, list[Equation]] = {}
     for equation, target, _, _ in members:
         by_target.setdefault(target, []).append(equation)
     targets = tuple(

@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from toast_lab.errors import InvalidPlan
-from toast_lab.export.constrained import ENDS, Place, Walk, place_of, source_lines
+from toast_lab.export.constrained import ENDS, EquationPlace, Walk, place_of, source_lines
 from toast_lab.frontends import arguments, calls
 from toast_lab.frontends.loading import function_of
-from toast_lab.frontends.random_keys import is_key, words_of
 from toast_lab.frontends.traced import in_child
+from toast_lab.frontends.traced_keys import is_key, words_of
 from toast_lab.frontends.tracing import from_jax
 from toast_lab.ir import op_kinds
 from toast_lab.ir.model import Function, Model, Recipe
@@ -33,7 +33,7 @@ _NUMBERED = re.compile(r"toast_eqn_(\d+)\b")
 class Equation(NamedTuple):
     """An equation of the function's jaxpr and its ops in the program."""
 
-    place: Place
+    place: EquationPlace
     number: int  #: among the equations of the place, in program order
     in_pass: int  #: the same, counted anew each time the source line runs
     of: int  #: equations of the place, including those that are not in the program
@@ -123,7 +123,7 @@ def equations_of(program: Program, function: Function) -> list[Equation]:
 
 def ops_as_equations(program: Program) -> list[Equation]:
     """Every op as an equation of its own, for programs without a function."""
-    equations, count = [], dict[Place, int]()
+    equations, count = [], dict[EquationPlace, int]()
     for op in program.ops():
         values = program.results(op)
         if (
@@ -134,7 +134,7 @@ def ops_as_equations(program: Program) -> list[Equation]:
             continue
         where = program.where(op)
         backward = "transpose" in program.name_stack[op]
-        place = Place(where, program.kind[op], backward, program.dims(values[0]))
+        place = EquationPlace(where, program.kind[op], backward, program.dims(values[0]))
         count[place] = count.get(place, -1) + 1
         uses = tuple((use,) for use in program.uses(op))
         equations.append(
@@ -182,8 +182,8 @@ class _Numbering(Walk):
 
     def __init__(self) -> None:
         super().__init__((), None)
-        self.seen: list[tuple[Any, Place, int, int]] = []
-        self.passes: dict[tuple[Place, int], int] = {}
+        self.seen: list[tuple[Any, EquationPlace, int, int]] = []
+        self.passes: dict[tuple[EquationPlace, int], int] = {}
 
     def forget(self) -> None:
         """Start again: where JAX traces more than once, the last time counts."""

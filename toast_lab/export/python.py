@@ -170,7 +170,7 @@ def _literal(value: Any, indent: int = 0) -> str:
     return repr(value)
 
 
-def _rule(rule: constrained.Rule) -> str:
+def _rule(rule: constrained.PinRule) -> str:
     place = f"Place({', '.join(map(repr, rule.place))})"
     which = rule.which
     some = "" if which is None else f", Which(frozenset({sorted(which.numbers)}), {which.in_pass})"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from toast_lab.export.constrained import ENDS, Rule, constrain, partition_spec
+from toast_lab.export.constrained import ENDS, PinRule, constrain, partition_spec
 from toast_lab.frontends.calls import Whole, called, placed, prepared, same, split_result, type_of
 from toast_lab.frontends.nnx_modules import Changes, Modules
 
@@ -31,7 +31,7 @@ class Shardings(NamedTuple):
     result: Specs
     #: for each argument, the shardings of leaves that the function leaves in another one
     changed: Sequence[Specs]
-    rules: Sequence[Rule]
+    rules: Sequence[PinRule]
     donated: tuple[int, ...] = ()
 
 

@@ -57,7 +57,7 @@ class Signature(NamedTuple):
     peak_bytes: int
 
 
-class Progress(NamedTuple):
+class TrialProgress(NamedTuple):
     """One step of the search."""
 
     stage: str
@@ -66,7 +66,7 @@ class Progress(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Request:
+class TrialRequest:
     """Everything that the child needs to know."""
 
     text: str
@@ -76,7 +76,7 @@ class Request:
     seconds: float
 
 
-class Found(NamedTuple):
+class TrialResult(NamedTuple):
     """The smallest set found."""
 
     chosen: tuple[int, ...]
@@ -94,7 +94,7 @@ class Found(NamedTuple):
         return None if self.target is None or self.reached is None else (self.target, self.reached)
 
 
-def search(request: Request) -> Found:
+def search(request: TrialRequest) -> TrialResult:
     """Find a small set of units; the entry point of the child."""
     return _Trials(request).run()
 
@@ -104,7 +104,7 @@ class _OutOfTime(Exception):
 
 
 class _Trials:
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: TrialRequest) -> None:
         self.request, self.plan, self.units = request, request.plan, request.units
         self.began, self.tried, self.complete = time.monotonic(), 0, True
         self.deadline = self.began + request.seconds
@@ -115,7 +115,7 @@ class _Trials:
         self.target = _propagated(self.full)
         self.goal: Signature | None = None
 
-    def run(self) -> Found:
+    def run(self) -> TrialResult:
         try:
             self.steps()
         except _OutOfTime:
@@ -124,7 +124,7 @@ class _Trials:
         reached = self.signature(self.best) if self.goal else None
         wrong = tuple(sorted(self.wrong(self.best)))
         spent = time.monotonic() - self.began
-        return Found(
+        return TrialResult(
             chosen=tuple(sorted(self.best)),
             wrong=wrong,
             target=self.goal,
@@ -274,7 +274,7 @@ class _Trials:
 
     def say(self, stage: str, chosen: frozenset[int]) -> None:
         self.check_time()
-        isolate.report(Progress(stage, len(chosen), self.tried))
+        isolate.report(TrialProgress(stage, len(chosen), self.tried))
 
 
 def difference_bytes(first: Signature, second: Signature) -> float:

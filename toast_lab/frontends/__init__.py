@@ -22,9 +22,9 @@ _NAMES = {
 __all__ = ["from_jax", "from_stablehlo", "from_torch", "load"]
 
 if TYPE_CHECKING:
-    from toast_lab.frontends.files import from_stablehlo
     from toast_lab.frontends.loading import load
     from toast_lab.frontends.pytorch import from_torch
+    from toast_lab.frontends.stablehlo_files import from_stablehlo
     from toast_lab.frontends.tracing import from_jax
 
 

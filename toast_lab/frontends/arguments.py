@@ -29,7 +29,7 @@ from toast_lab.frontends import calls, nnx_modules
 from toast_lab.frontends.user_code import function_name
 
 
-class Outcome(NamedTuple):
+class NonArrayResult(NamedTuple):
     """The results of a function other than arrays, as of one trace."""
 
     result: calls.Whole
@@ -54,9 +54,9 @@ class Arguments:
     #: everything but the shapes that decides the trace: structures and bound leaves
     structure: tuple[Any, ...]
     #: the results of ``call`` other than arrays, as of its last trace
-    outcome: Callable[[], Outcome]
+    outcome: Callable[[], NonArrayResult]
     #: makes the user's result from the arrays; updates the caller's modules
-    deliver: Callable[[Outcome, Sequence[Any]], Any]
+    deliver: Callable[[NonArrayResult, Sequence[Any]], Any]
 
 
 def take_apart(
@@ -174,10 +174,10 @@ def take_apart(
             f"bound, being no arrays: {', '.join(bound[:8])}{' ...' if len(bound) > 8 else ''}"
         )
 
-    def traced_last() -> Outcome:
-        return Outcome(last[0], nodes.changes)
+    def traced_last() -> NonArrayResult:
+        return NonArrayResult(last[0], nodes.changes)
 
-    def deliver(outcome: Outcome, arrays: Sequence[Any]) -> Any:
+    def deliver(outcome: NonArrayResult, arrays: Sequence[Any]) -> Any:
         count = len(arrays) - len(outcome.changes.at)
         nodes.store(outcome.changes, arrays[count:])
         return nodes.unmarked(outcome.result.filled(arrays[:count]))

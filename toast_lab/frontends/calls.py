@@ -24,7 +24,7 @@ MIXED = "mixed"  #: the same except within equinox modules, which are not for ``
 STATIC = "static"  #: they stay as they are, as under ``equinox.filter_jit``
 
 
-class Facts(NamedTuple):
+class CallFacts(NamedTuple):
     """What a function declares about its arguments, counted as its caller counts them."""
 
     static: frozenset[int]
@@ -107,7 +107,7 @@ def called(fn: Callable[..., Any], values: Sequence[Any], keywords: Sequence[str
     return fn(*values[:count], **dict(zip(keywords, values[count:], strict=True)))
 
 
-def facts(fn: Any, count: int) -> Facts:
+def facts(fn: Any, count: int) -> CallFacts:
     """The static and donated arguments of a jitted ``fn`` that takes ``count`` positional ones.
 
     Sees through ``functools.partial``, bound methods and the jits of flax and equinox.
@@ -122,7 +122,7 @@ def facts(fn: Any, count: int) -> Facts:
     if is_equinox_module(fn) and hasattr(fn, "donate_first") and hasattr(fn, "donate_rest"):
         donated = {i for i in range(count) if (fn.donate_rest if i else fn.donate_first)}
         names = frozenset(parameter_names(fn)) if fn.donate_rest else frozenset[str]()
-        return Facts(frozenset(), frozenset(), frozenset(donated), names)
+        return CallFacts(frozenset(), frozenset(), frozenset(donated), names)
     # Private to JAX, hence optional
     info = getattr(getattr(fn, "jitted_fn", fn), "_jit_info", None)
     wanted = getattr(fn, "__wrapped__", fn) if info is not None else fn
@@ -141,10 +141,10 @@ def facts(fn: Any, count: int) -> Facts:
         by_name = {name for name, i in at.items() if i in positions} | set(names)
         return frozenset(positions), frozenset(by_name)
 
-    return Facts(*both("static"), *both("donate"))
+    return CallFacts(*both("static"), *both("donate"))
 
 
-def _shifted(facts: Facts, offset: int) -> Facts:
+def _shifted(facts: CallFacts, offset: int) -> CallFacts:
     """Facts of a function whose first arguments are bound already."""
     return facts._replace(
         static=frozenset(i - offset for i in facts.static if i >= offset),

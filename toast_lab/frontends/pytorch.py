@@ -105,7 +105,7 @@ def trace_torch(
         raise FrontendError(
             f"{name}: decomposing its ops failed: {user_code.short(error)}"
         ) from error
-    graph = _Graph(torch, torchax, exported)
+    graph = _ExportedGraph(torch, torchax, exported)
     shapes, paths = graph.arguments()
     traced = trace(graph.call, (shapes,), ())
     narrowed = [
@@ -211,7 +211,7 @@ def _refuse_dynamic(torch: Any, exported: Any) -> None:
 
 
 @dataclasses.dataclass
-class _Graph:
+class _ExportedGraph:
     """A decomposed exported program, callable with JAX arrays in place of its placeholders."""
 
     torch: Any

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from toast_lab.errors import FrontendError
-from toast_lab.frontends import arguments, random_keys, stages, user_code
+from toast_lab.frontends import arguments, stages, traced_keys, user_code
 from toast_lab.frontends.quiet import look_for_devices
 from toast_lab.frontends.traced import Traced, build
 from toast_lab.ir.model import DimNames, Function, Model
@@ -89,7 +89,7 @@ def trace(
         (jax.tree_util.tree_structure(taken.given), jax.tree_util.tree_structure(lowered.out_info)),
         (*taken.notes, *refused, *_closed_over(traced)),
         Function(taken.call, taken.given, bool(taken.changed)),
-        random_keys.keys_of(traced.jaxpr, jax.tree_util.tree_leaves(taken.given)),
+        traced_keys.keys_of(traced.jaxpr, jax.tree_util.tree_leaves(taken.given)),
     )
 
 

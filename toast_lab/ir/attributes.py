@@ -37,34 +37,34 @@ def itemsize(element: str) -> int:
     return max(1, int(digits.group(1)) // 8) if digits else 1
 
 
-class Tensor(NamedTuple):
+class TensorType(NamedTuple):
     """Shape and element type of one MLIR value."""
 
     shape: tuple[int, ...]
     element: str
 
 
-def tensor(mlir_type: Any) -> Tensor:
+def tensor(mlir_type: Any) -> TensorType:
     """Read an MLIR type; all but tensors have rank 0.  Raises FrontendError on dynamic shapes."""
     from toast_lab._jaxlib import ir
 
     if not isinstance(mlir_type, ir.RankedTensorType):
-        return Tensor((), str(mlir_type))  # tokens and tuples: nothing to shard
+        return TensorType((), str(mlir_type))  # tokens and tuples: nothing to shard
     if not mlir_type.has_static_shape:
         raise FrontendError(f"dynamic shape {mlir_type}: export the model with fixed sizes")
-    return Tensor(tuple(mlir_type.shape), str(mlir_type.element_type))
+    return TensorType(tuple(mlir_type.shape), str(mlir_type.element_type))
 
 
 def _elements(shape: tuple[int, ...]) -> float:
     return float(np.prod(shape, dtype=np.float64))
 
 
-def dot_flops(op: Any, rule: Rule, results: list[Tensor]) -> float:
+def dot_flops(op: Any, rule: Rule, results: list[TensorType]) -> float:
     """A multiplication and an addition for each combination of the factors."""
     return 2.0 * _elements(tuple(rule.sizes))
 
 
-def ragged_dot_flops(op: Any, rule: Rule, results: list[Tensor]) -> float:
+def ragged_dot_flops(op: Any, rule: Rule, results: list[TensorType]) -> float:
     """Each row of the left side is multiplied by one group of the right side."""
     left, right = (tensor(operand.type).shape for operand in list(op.operands)[:2])
     used = set(own_rules.ragged_dims(op, "rhs_group_dimensions"))
@@ -74,7 +74,7 @@ def ragged_dot_flops(op: Any, rule: Rule, results: list[Tensor]) -> float:
     return 2.0 * _elements(left) * _elements(free)
 
 
-def convolution_flops(op: Any, rule: Rule, results: list[Tensor]) -> float:
+def convolution_flops(op: Any, rule: Rule, results: list[TensorType]) -> float:
     """A multiplication and an addition per element of the result and kernel entry that it meets."""
     kernel = tensor(op.operands[1].type).shape
     match = re.search(r"x\[([^\]]*)\]->", str(op.attributes["dimension_numbers"]))

@@ -9,7 +9,7 @@ import numpy as np
 
 from toast_lab.ir import program as p
 from toast_lab.ir import rules, source_names
-from toast_lab.ir.attributes import Tensor, itemsize
+from toast_lab.ir.attributes import TensorType, itemsize
 from toast_lab.ir.op_kinds import is_constant, op_kind
 
 
@@ -18,7 +18,7 @@ class Origin(NamedTuple):
 
     location: str = ""  #: "file.py:12", innermost frame first, frames joined by " < "
     name_stack: str = ""
-    frame: source_names.Frame | None = None  #: the range of its expression
+    frame: source_names.SourceRange | None = None  #: the range of its expression
     variable: str = ""  #: the variable or argument path that holds its result
 
 
@@ -27,7 +27,7 @@ class NewOp(NamedTuple):
 
     kind: str
     operands: list[int]  #: values that it uses
-    results: list[Tensor]
+    results: list[TensorType]
     rule: rules.Rule
     origin: Origin
     detail: str = ""
@@ -56,7 +56,7 @@ class Builder:
         self.result_ptr = [0]
         self.factor_ptr = [0]
         self.shape: list[int] = []
-        self.tensor: list[Tensor] = []
+        self.tensor: list[TensorType] = []
         self.value_op: list[int] = []
         self.constant: list[bool] = []
         self.use_value: list[int] = []

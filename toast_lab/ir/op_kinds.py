@@ -65,7 +65,7 @@ class OpKind:
     #: The monoid of a reduction whose body is this op.
     as_combiner: str = "none"
     #: FLOPs of the whole op; None: only its bytes count.
-    flops: Callable[[Any, Rule, list[attributes.Tensor]], float] | None = None
+    flops: Callable[[Any, Rule, list[attributes.TensorType]], float] | None = None
     #: The attributes that matter to people, as listings print them behind the op: (op, monoid) ->
     #: text.
     detail: Callable[[Any, str], str] | None = None

@@ -95,7 +95,7 @@ def read_program(
     main = canonical.main_function(module)
     block = main.operation.regions[0].blocks[0]
     build = Builder()
-    known = _Known()
+    known = _ReadCache()
     numbers: dict[Any, int] = {}
     for i, argument in enumerate(block.arguments):
         tensor = known.tensor(argument.type)
@@ -132,7 +132,7 @@ def read_program(
     return dataclasses.replace(program, annotations=annotations) if annotations else program
 
 
-class _Known:
+class _ReadCache:
     """What was read before: ten thousand ops have a few hundred rules, types and locations."""
 
     def __init__(self) -> None:
@@ -173,7 +173,7 @@ def _origin(location: str) -> Origin:
 
 
 def _new_op(
-    item: walk.Item, n_arguments: int, *, build: Builder, numbers: dict[Any, int], known: _Known
+    item: walk.Item, n_arguments: int, *, build: Builder, numbers: dict[Any, int], known: _ReadCache
 ) -> NewOp:
     operation, kind = item.operation, item.kind
     operands = [numbers[operation.operands[i]] for i in item.operands]

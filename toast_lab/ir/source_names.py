@@ -16,7 +16,7 @@ from typing import NamedTuple
 _FRAME = re.compile(r'"([^"\n]+)":(\d+):(\d+)(?: to (\d*):(\d+))?')
 
 
-class Frame(NamedTuple):
+class SourceRange(NamedTuple):
     """One source range; columns count from 0, ``end_column`` is exclusive, -1 if unknown."""
 
     file: str
@@ -26,10 +26,10 @@ class Frame(NamedTuple):
     end_column: int
 
 
-def frames(location: str) -> list[Frame]:
+def frames(location: str) -> list[SourceRange]:
     """Source ranges in a printed MLIR location, innermost first."""
     return [
-        Frame(
+        SourceRange(
             file=file,
             line=int(line),
             column=int(column),
@@ -57,7 +57,7 @@ def _targets(file: str) -> dict[tuple[int, int, int, int], str]:
     return targets
 
 
-def variable(frame: Frame) -> str:
+def variable(frame: SourceRange) -> str:
     """Variable to which exactly this source range is assigned, or the empty string."""
     targets = _targets(frame.file)
     for base in (0, 1):  # some producers count columns from 1

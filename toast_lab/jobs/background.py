@@ -25,8 +25,8 @@ from toast_lab.pipeline import race_with_verbs, search_with_verbs
 from toast_lab.plan_verbs import Plan
 from toast_lab.search.contract import Budget, SearchResult, Status
 from toast_lab.search.methods import method_named
-from toast_lab.search.race import Race, Row, check
-from toast_lab.search.search_child import Point, last_plan
+from toast_lab.search.race import Race, RaceRow, check
+from toast_lab.search.search_child import ImprovementPoint, last_plan
 from toast_lab.search.trace import Trace
 from toast_lab.sharding.space import parse_action
 
@@ -127,7 +127,7 @@ class RunningSearch(Running):
     ) -> None:
         super().__init__(problem, job)
         self.method, self.seed, self.options = method, seed, dict(options or {})
-        self._points: list[Point] = []
+        self._points: list[ImprovementPoint] = []
         self._done = 0
 
     @property
@@ -137,13 +137,13 @@ class RunningSearch(Running):
         return self._done
 
     @property
-    def points(self) -> list[Point]:
+    def points(self) -> list[ImprovementPoint]:
         """The anytime curve so far: one point at each improvement."""
         self._drain()
         return list(self._points)
 
     @property
-    def best(self) -> Point | None:
+    def best(self) -> ImprovementPoint | None:
         """The best plan so far, with its actions as text; None before the first."""
         self._drain()
         return self._points[-1] if self._points else None
@@ -230,7 +230,7 @@ class RunningSearch(Running):
         if isinstance(data, Batch):
             self._done = data.done
             self._points += [
-                Point(
+                ImprovementPoint(
                     elapsed_s=simulation.elapsed_s,
                     score=simulation.score,
                     time_s=simulation.time_s,
@@ -267,19 +267,19 @@ class RunningRace(Running):
         self._race = RaceState(problem, methods, seed)
 
     @property
-    def points(self) -> dict[str, list[Point]]:
+    def points(self) -> dict[str, list[ImprovementPoint]]:
         """By method, the improvements so far."""
         self._drain()
         return {method: list(points) for method, points in self._race.points.items()}
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[RaceRow]:
         """The table so far: methods that have begun."""
         self._drain()
         return self._race.rows
 
     @property
-    def best(self) -> Row | None:
+    def best(self) -> RaceRow | None:
         """The row of the best plan so far; None before the first."""
         return min(
             (row for row in self.rows if row.score is not None),

@@ -74,7 +74,7 @@ class Job:
         self._cancel = threading.Event()
         self._lock = threading.Lock()
         self._order = RUN
-        self._worker: isolate.Worker | None = None
+        self._worker: isolate.ChildWorker | None = None
 
     # -- reading -----------------------------------------------------------------------------------
     @property
@@ -152,7 +152,9 @@ class Job:
         if not isinstance(target, str):
             return target(*args, watch=watch, **kwargs)
         environment = {"JAX_PLATFORMS": "cpu"}
-        with isolate.Worker(target, *args, env=environment, what=self.title, **kwargs) as worker:
+        with isolate.ChildWorker(
+            target, *args, env=environment, what=self.title, **kwargs
+        ) as worker:
             with self._lock:
                 self._worker = worker
                 self._pass_on()

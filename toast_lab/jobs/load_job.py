@@ -14,7 +14,7 @@ from toast_lab.ir.model import Model, Recipe
 from toast_lab.jobs.job import Watch
 
 
-class Loaded(NamedTuple):
+class LoadedModel(NamedTuple):
     """A model and its analysis, which finds its model again where it arrives."""
 
     model: Model
@@ -24,12 +24,12 @@ class Loaded(NamedTuple):
         return _loaded, tuple(self)
 
 
-def _loaded(model: Model, analysis: Analysis) -> Loaded:
+def _loaded(model: Model, analysis: Analysis) -> LoadedModel:
     analysis = analysis.of_model(model)
-    return Loaded(analysis.model, analysis)
+    return LoadedModel(analysis.model, analysis)
 
 
-def load_model(which: str, sizes: dict[str, Any]) -> Loaded:
+def load_model(which: str, sizes: dict[str, Any]) -> LoadedModel:
     """Load and analyse a model.
 
     Whatever wants its function later makes it again in a process of its own: the page's is not to
@@ -43,11 +43,11 @@ def load_model(which: str, sizes: dict[str, Any]) -> Loaded:
         model = frontends.load(which, **sizes)
     model = dataclasses.replace(model, function=Recipe(which, dict(sizes)))
     isolate.report("analysing")
-    return Loaded(model, analyse(model))
+    return LoadedModel(model, analyse(model))
 
 
 # -- called in a thread: these make their own children ---------------------------------------------
-def load_own(which: str, sizes: dict[str, Any], *, watch: Watch) -> Loaded:
+def load_own(which: str, sizes: dict[str, Any], *, watch: Watch) -> LoadedModel:
     """Load and analyse the user's ``package.module:make``."""
     from toast_lab import frontends
 
@@ -62,7 +62,7 @@ def load_own(which: str, sizes: dict[str, Any], *, watch: Watch) -> Loaded:
     return _loaded(model, analysis)
 
 
-def read_file(name: str, content: bytes, time_limit_s: float, *, watch: Watch) -> Loaded:
+def read_file(name: str, content: bytes, time_limit_s: float, *, watch: Watch) -> LoadedModel:
     """Read and analyse StableHLO or a jax.export artefact, each in a child."""
     from toast_lab import frontends
 

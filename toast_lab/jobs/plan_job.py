@@ -51,7 +51,7 @@ class Exported(NamedTuple):
     words: tuple[str, ...]  #: what there is to know about it: what is left out, what still differs
 
 
-class Execution(NamedTuple):
+class PlanExecution(NamedTuple):
     """How plans are executed."""
 
     devices: str = "cpu"  #: virtual devices, or attached ones, as ``compare`` takes them
@@ -64,7 +64,7 @@ def execute(
     model: Model,
     plans: Mapping[str, ShardingPlan],
     problem: Problem,
-    how: Execution,
+    how: PlanExecution,
     *,
     watch: Watch,
 ) -> Comparison:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.jobs.job import Watch
 from toast_lab.search.contract import Budget
-from toast_lab.search.race import Race, Row, not_started, race, rows
-from toast_lab.search.search_child import Outcome, Point
+from toast_lab.search.race import Race, RaceRow, not_started, race, rows
+from toast_lab.search.search_child import ImprovementPoint, MethodOutcome
 
 POLL_EVERY_S = 0.02
 
@@ -19,13 +19,13 @@ class RacePoint(NamedTuple):
     """An improvement of one method of a race."""
 
     method: str
-    point: Point
+    point: ImprovementPoint
 
 
 class RaceEnd(NamedTuple):
     """A method of a race is through."""
 
-    outcome: Outcome
+    outcome: MethodOutcome
 
 
 class Raced(NamedTuple):
@@ -52,7 +52,7 @@ def race_methods(
     def stopped() -> bool:
         return watch.cancel() or watch.order().kind == "stop"
 
-    outcomes: list[Outcome] = []
+    outcomes: list[MethodOutcome] = []
     for method in methods:
         while watch.order().kind == "pause" and not stopped():
             time.sleep(POLL_EVERY_S)
@@ -91,8 +91,8 @@ class RaceState:
         self, problem: Problem | None = None, methods: tuple[str, ...] = (), seed: int = 0
     ) -> None:
         self.problem, self.methods, self.seed = problem, methods, seed
-        self.points: dict[str, list[Point]] = {method: [] for method in methods}
-        self.outcomes: dict[str, Outcome] = {}
+        self.points: dict[str, list[ImprovementPoint]] = {method: [] for method in methods}
+        self.outcomes: dict[str, MethodOutcome] = {}
         self.running = ""
         self.raced: Raced | None = None
         self.changes = 0
@@ -120,13 +120,13 @@ class RaceState:
         return new
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[RaceRow]:
         """The table so far, one row for each method."""
         return rows(self.outcomes.get(method) or self._so_far(method) for method in self.points)
 
-    def _so_far(self, method: str) -> Outcome:
+    def _so_far(self, method: str) -> MethodOutcome:
         points = self.points[method]
-        return Outcome(
+        return MethodOutcome(
             method=method,
             status=self.status(method),
             message="",

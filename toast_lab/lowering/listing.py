@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from toast_lab.conflicts.analysis import Analysis
-from toast_lab.conflicts.listing import op_text, outline, shown_ops, value_text
+from toast_lab.conflicts.annotated_listing import op_text, outline, shown_ops, value_text
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidPlan
 from toast_lab.sharding import steps as st

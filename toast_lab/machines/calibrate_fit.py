@@ -36,7 +36,7 @@ from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.step_kinds import STEP_KINDS
 
 
-class Point(NamedTuple):
+class CalibrationPoint(NamedTuple):
     """One measurement; times are medians of repeats."""
 
     what: str  #: "dot", "memory", "overhead", "overlap" or a collective
@@ -91,7 +91,7 @@ def nearest(platform: str, kind: str) -> Machine:
 
 
 def fit(
-    points: Iterable[Point],
+    points: Iterable[CalibrationPoint],
     name: str,
     base: Machine,
     memory_bytes: float,
@@ -106,12 +106,12 @@ def fit(
         memory_bytes: of one device, 0 if unknown.
         provenance: what the measurement was made on.
     """
-    by_kind: dict[str, list[Point]] = {}
+    by_kind: dict[str, list[CalibrationPoint]] = {}
     for point in points:
         if math.isfinite(point.time_s) and (point.time_s > 0 or point.what == "overlap"):
             by_kind.setdefault(point.what, []).append(point)
     missing: list[str] = []
-    dots: dict[str, list[Point]] = {}
+    dots: dict[str, list[CalibrationPoint]] = {}
     for point in by_kind.get("dot", []):
         dots.setdefault(point.dtype, []).append(point)
     flops = {dtype: peak_flops(group) for dtype, group in dots.items()}
@@ -153,7 +153,7 @@ def fit(
         tile=base.tile,
         compiler=base.compiler,
     )
-    fitted: dict[str, list[tuple[Point, float]]] = {}
+    fitted: dict[str, list[tuple[CalibrationPoint, float]]] = {}
     for dtype, group in dots.items():
         fitted[f"dot {dtype}"] = [
             (point, max(point.flops / flops[dtype], point.size_bytes / memory_rate) + overhead_s)
@@ -171,28 +171,30 @@ def fit(
     return Fit(machine, tuple(residuals), tuple(missing))
 
 
-def _by_series(points: Iterable[Point]) -> list[tuple[tuple[str, int], list[Point]]]:
+def _by_series(
+    points: Iterable[CalibrationPoint],
+) -> list[tuple[tuple[str, int], list[CalibrationPoint]]]:
     """Points of one collective over one number of devices together, sorted by the two."""
-    series: dict[tuple[str, int], list[Point]] = {}
+    series: dict[tuple[str, int], list[CalibrationPoint]] = {}
     for point in points:
         series.setdefault((point.what, point.devices), []).append(point)
     return sorted(series.items())
 
 
-def _residual(label: str, pairs: Sequence[tuple[Point, float]]) -> Residual:
+def _residual(label: str, pairs: Sequence[tuple[CalibrationPoint, float]]) -> Residual:
     ratios = [point.time_s / fitted for point, fitted in pairs]
     worst = max(ratios, key=lambda ratio: abs(math.log(ratio)))
     return Residual(label, len(pairs), statistics.median(ratios), worst)
 
 
-def peak_flops(points: Sequence[Point]) -> float:
+def peak_flops(points: Sequence[CalibrationPoint]) -> float:
     """Largest FLOP/s of the rates reached, after these are made monotone in the size of the dot."""
     ordered = sorted(points, key=lambda point: point.flops)
     rates = [point.flops / point.time_s for point in ordered]
     return float(isotonic_regression(rates, weights=[point.time_s for point in ordered]).x[-1])
 
 
-def memory_bytes_per_s(points: Sequence[Point]) -> float:
+def memory_bytes_per_s(points: Sequence[CalibrationPoint]) -> float:
     """Bytes/s of what no cache holds.
 
     It is the middle rate of the sizes within a sixteenth of the largest.
@@ -203,12 +205,12 @@ def memory_bytes_per_s(points: Sequence[Point]) -> float:
     )
 
 
-def monotone(points: Sequence[Point]) -> list[Point]:
+def monotone(points: Sequence[CalibrationPoint]) -> list[CalibrationPoint]:
     """The same points, with times that never fall as sizes grow.
 
     Times are smoothed for each collective over each number of devices, in logarithms.
     """
-    smoothed: list[Point] = []
+    smoothed: list[CalibrationPoint] = []
     for _, group in _by_series(points):
         group = sorted(group, key=lambda point: point.size_bytes)
         times = np.exp(isotonic_regression(np.log([point.time_s for point in group])).x)
@@ -218,7 +220,7 @@ def monotone(points: Sequence[Point]) -> list[Point]:
     return smoothed
 
 
-def collective_of(machine: Machine, point: Point) -> float:
+def collective_of(machine: Machine, point: CalibrationPoint) -> float:
     """Seconds that ``collectives.py`` gives for a measured collective."""
     mesh = Mesh(("d",), (point.devices,))
     links = lay_out(machine, mesh)
@@ -237,7 +239,7 @@ def collective_of(machine: Machine, point: Point) -> float:
     )
 
 
-def fit_link(points: Sequence[Point]) -> Link:
+def fit_link(points: Sequence[CalibrationPoint]) -> Link:
     """Fit latency and bytes/s of a switch to measured times.
 
     What is minimised are the damped logarithms of measured over fitted times.

@@ -49,7 +49,7 @@ class Example(NamedTuple):
     parameter_count: int | None = None
 
 
-class Facts(NamedTuple):
+class ModelFacts(NamedTuple):
     """What is known of a model of the paper at its default sizes."""
 
     parameter_count: int
@@ -134,16 +134,16 @@ TRANSFORMER_PLANS = (
 )
 #: The paper's models.  Written down, so that listing them imports no model; the tests hold it to
 #: what ``make`` gives.
-FACTS: dict[str, Facts] = {
-    "t2b": Facts(2_506_434_560, "2B", TRANSFORMER_PLANS),
-    "t7b": Facts(8_538_074_112, "7B", TRANSFORMER_PLANS),
-    "itx": Facts(
+FACTS: dict[str, ModelFacts] = {
+    "t2b": ModelFacts(2_506_434_560, "2B", TRANSFORMER_PLANS),
+    "t7b": ModelFacts(8_538_074_112, "7B", TRANSFORMER_PLANS),
+    "itx": ModelFacts(
         5_069_115_392,
         "5B",
         ("data", "megatron", "data+megatron", "multi-query+megatron", "data+multi-query+megatron"),
     ),
-    "gns": Facts(877_704_196, "875M", ("edge sharding", "edge sharding + Megatron")),
-    "unet": Facts(3_595_652_355, "3.6B", ("FSDP", "FSDP + Megatron")),
+    "gns": ModelFacts(877_704_196, "875M", ("edge sharding", "edge sharding + Megatron")),
+    "unet": ModelFacts(3_595_652_355, "3.6B", ("FSDP", "FSDP + Megatron")),
 }
 
 

@@ -14,10 +14,10 @@ from collections.abc import Callable
 
 from toast_lab import isolate
 from toast_lab.errors import InvalidProblem, RunFailed
-from toast_lab.machines.calibrate_fit import Fit, Point, fit, nearest
+from toast_lab.machines.calibrate_fit import CalibrationPoint, Fit, fit, nearest
 from toast_lab.runtime import calibrate_child as child
 from toast_lab.runtime import devices as dev
-from toast_lab.runtime.child import Progress
+from toast_lab.runtime.child import RunProgress
 
 #: The most virtual devices: each is a few threads of the host.
 MOST_VIRTUAL = 64
@@ -28,7 +28,7 @@ class Calibration:
     """A measured machine with everything that it was made from."""
 
     fit: Fit
-    points: tuple[Point, ...]
+    points: tuple[CalibrationPoint, ...]
     skipped: tuple[child.Skipped, ...]
     note: str  #: why it ended early, "" if it did not
 
@@ -64,7 +64,7 @@ def calibrate(
     *,
     name: str = "",
     time_limit_s: float = 600.0,
-    on_event: Callable[[Progress], None] | None = None,
+    on_event: Callable[[RunProgress], None] | None = None,
     cancel: Callable[[], bool] | None = None,
     quick: bool = False,
 ) -> Calibration:
@@ -90,17 +90,17 @@ def calibrate(
     if platform == "cpu" and count is None:
         count = 8
     reported: list[child.Hardware] = []
-    points: list[Point] = []
+    points: list[CalibrationPoint] = []
     skipped: list[child.Skipped] = []
 
     def listen(event: object) -> None:
-        if isinstance(event, Point):
+        if isinstance(event, CalibrationPoint):
             points.append(event)
         elif isinstance(event, child.Hardware):
             reported.append(event)
         elif isinstance(event, child.Skipped):
             skipped.append(event)
-        elif isinstance(event, Progress) and on_event is not None:
+        elif isinstance(event, RunProgress) and on_event is not None:
             on_event(event)
 
     note = ""

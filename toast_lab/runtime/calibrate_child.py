@@ -18,9 +18,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from toast_lab import isolate
-from toast_lab.machines.calibrate_fit import Point
+from toast_lab.machines.calibrate_fit import CalibrationPoint
 from toast_lab.runtime import devices as dev
-from toast_lab.runtime.child import Progress
+from toast_lab.runtime.child import RunProgress
 from toast_lab.runtime.compile_child import versions
 
 DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "f64": "float64"}
@@ -76,7 +76,7 @@ def measure(platform: str, count: int | None, time_limit_s: float, quick: bool =
     plan = _plan(len(devices), platform, quick)
     last_round_s: dict[tuple[str, str, int], float] = {}  # series -> time of its last round
     for number, (series, label, start) in enumerate(plan):
-        isolate.report(Progress(label, number / len(plan)))
+        isolate.report(RunProgress(label, number / len(plan)))
         if time.monotonic() > deadline:
             return False
         if last_round_s.get(series, 0.0) > _SLOWEST_S:
@@ -94,7 +94,7 @@ def measure(platform: str, count: int | None, time_limit_s: float, quick: bool =
 
 
 _Series = tuple[str, str, int]  # kind of measurement, element type, devices
-_Start = Callable[[list[Any]], Iterator[Point]]
+_Start = Callable[[list[Any]], Iterator[CalibrationPoint]]
 
 
 def _plan(n_devices: int, platform: str, quick: bool) -> list[tuple[_Series, str, _Start]]:
@@ -230,7 +230,7 @@ def _normal(shape: tuple[int, ...], dtype: str, scale: float = 1.0) -> Any:
 # -- what is measured ------------------------------------------------------------------------------
 
 
-def _overhead(devices: list[Any]) -> Iterator[Point]:
+def _overhead(devices: list[Any]) -> Iterator[CalibrationPoint]:
     """Tiny dots one after the other, each an op of its own whose numbers take no time."""
     length = 64
 
@@ -242,7 +242,7 @@ def _overhead(devices: list[Any]) -> Iterator[Point]:
 
     rows = len(devices) * 8
     arrays = [_normal((rows, 8), "float32"), _normal((rows, 8), "float32", 0.1)]
-    yield Point(
+    yield CalibrationPoint(
         "overhead",
         "f32",
         devices=len(devices),
@@ -263,9 +263,9 @@ def _squares(devices: list[Any], side: int, dtype: str) -> list[Any]:
     return [_normal(shape, dtype), _normal(shape, dtype, side**-0.5)]
 
 
-def _dot(devices: list[Any], dtype: str, side: int) -> Iterator[Point]:
+def _dot(devices: list[Any], dtype: str, side: int) -> Iterator[CalibrationPoint]:
     arrays = _squares(devices, side, DTYPES[dtype])
-    yield Point(
+    yield CalibrationPoint(
         "dot",
         dtype,
         devices=len(devices),
@@ -275,7 +275,7 @@ def _dot(devices: list[Any], dtype: str, side: int) -> Iterator[Point]:
     )
 
 
-def _memory(devices: list[Any], size_bytes: float) -> Iterator[Point]:
+def _memory(devices: list[Any], size_bytes: float) -> Iterator[CalibrationPoint]:
     length = int(size_bytes / 8)  # f32: half of the bytes are read, half are written
 
     def step(_: Any, carry: Any) -> Any:
@@ -283,7 +283,7 @@ def _memory(devices: list[Any], size_bytes: float) -> Iterator[Point]:
         return (array * 0.5 + 0.25,)
 
     array = _normal((len(devices) * length,), "f4")
-    yield Point(
+    yield CalibrationPoint(
         "memory",
         "f32",
         devices=len(devices),
@@ -320,7 +320,9 @@ def _collective_step(kind: str, group: int, length: int) -> Callable[[Any, Any],
     return step
 
 
-def _collective(devices: list[Any], group: int, kind: str, size_bytes: float) -> Iterator[Point]:
+def _collective(
+    devices: list[Any], group: int, kind: str, size_bytes: float
+) -> Iterator[CalibrationPoint]:
     import jax.numpy as jnp
 
     length = max(1, int(size_bytes / 4 / group)) * group
@@ -328,7 +330,7 @@ def _collective(devices: list[Any], group: int, kind: str, size_bytes: float) ->
     step = _collective_step(kind, group, length)
     zeros = jnp.zeros(len(devices) * local, "float32")
     build = _looped(devices, lambda i, carry: (step(i, carry[0]),), [zeros], group)
-    yield Point(
+    yield CalibrationPoint(
         kind,
         "f32",
         devices=group,
@@ -338,7 +340,7 @@ def _collective(devices: list[Any], group: int, kind: str, size_bytes: float) ->
     )
 
 
-def _overlap(devices: list[Any], share: float, quick: bool) -> Iterator[Point]:
+def _overlap(devices: list[Any], share: float, quick: bool) -> Iterator[CalibrationPoint]:
     """Which part of a collective is hidden behind an independent dot of the same program.
 
     It is the hidden part of whichever of the two is shorter.
@@ -365,7 +367,7 @@ def _overlap(devices: list[Any], share: float, quick: bool) -> Iterator[Point]:
     compute_s = _per_round_s(_looped(devices, compute, matrices))
     both_s = _per_round_s(_looped(devices, both, [array, *matrices]))
     hidden = (comm_s + compute_s - both_s) / min(comm_s, compute_s)
-    yield Point(
+    yield CalibrationPoint(
         "overlap",
         "f32",
         devices=count,

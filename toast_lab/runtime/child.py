@@ -1,7 +1,7 @@
 """What happens in the child process: compile, put the inputs, run, compare.
 
-``execute`` is the one entry point; it takes a ``Request`` and gives plain data, and sends
-``Progress`` on the way.  The reference is the program as it was read, with no annotation on it,
+``execute`` is the one entry point; it takes a ``RunRequest`` and gives plain data, and sends
+``RunProgress`` on the way.  The reference is the program as it was read, with no annotation on it,
 compiled for one device; it runs first, because its results decide which made-up inputs are usable.
 """
 
@@ -17,11 +17,11 @@ from toast_lab import isolate
 from toast_lab.ir.program import Program
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime import hlo, inputs
-from toast_lab.runtime.executable import Executable, Job, allocator_peak, whole_job
+from toast_lab.runtime.executable import Executable, ShardedProgram, allocator_peak, whole_job
 from toast_lab.runtime.measuring import Execution
 
 
-class Progress(NamedTuple):
+class RunProgress(NamedTuple):
     """One progress event of a run."""
 
     stage: str  #: "compiling sharded", "running 3/10"
@@ -29,17 +29,17 @@ class Progress(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Request:
+class RunRequest:
     """Everything that a child needs to know."""
 
     program: Program
     reference: str | None  #: StableHLO without annotations; None: no reference
-    jobs: tuple[Job, ...]
+    jobs: tuple[ShardedProgram, ...]
     devices: dev.Devices
     options: Execution  #: its inputs are numpy arrays that fit the program
 
 
-class Measured(NamedTuple):
+class ExecutableMeasurement(NamedTuple):
     """Times and memory of one executable."""
 
     compile_s: float
@@ -49,18 +49,18 @@ class Measured(NamedTuple):
     errors: dict[str, float] | None  #: by output path; None for the reference, or without one
 
 
-class Report(NamedTuple):
+class RunReport(NamedTuple):
     """The result of ``execute``."""
 
     device_kind: str
     inputs: str  #: "normal", "non-negative" or "given"
-    reference: Measured | None
+    reference: ExecutableMeasurement | None
     reference_failure: str  #: why there is no reference although one was asked for
-    jobs: tuple[Measured, ...]
+    jobs: tuple[ExecutableMeasurement, ...]
     allocator_peak_bytes: int | None
 
 
-def execute(request: Request) -> Report:
+def execute(request: RunRequest) -> RunReport:
     """Compile and run every job of ``request`` on the same inputs.
 
     Raises:
@@ -88,7 +88,7 @@ def execute(request: Request) -> Report:
         share = (1 - start) / len(request.jobs)
         stage = Stage("sharded", start + share * number, share)
         measured.append(measure_beside(expected, request, job, devices, arrays=arrays, stage=stage))
-    return Report(
+    return RunReport(
         device_kind=devices[0].device_kind,
         inputs=inputs_are,
         reference=reference,
@@ -106,17 +106,17 @@ class Stage:
 
     def compiling(self) -> None:
         """The program is compiled from now on."""
-        isolate.report(Progress(f"compiling {self.name}", self.start))
+        isolate.report(RunProgress(f"compiling {self.name}", self.start))
 
     def running(self, number: int, total: int) -> None:
         """The program is executed from now on, for the ``number``-th time of ``total``."""
         fraction = self.start + self.share * (0.6 + 0.4 * number / max(total, 1))
-        isolate.report(Progress(f"running {self.name} {number}/{total}", fraction))
+        isolate.report(RunProgress(f"running {self.name} {number}/{total}", fraction))
 
 
 def try_reference(
-    request: Request, device: Any, arrays: Sequence[np.ndarray]
-) -> tuple[Measured | None, list[np.ndarray] | None, str]:
+    request: RunRequest, device: Any, arrays: Sequence[np.ndarray]
+) -> tuple[ExecutableMeasurement | None, list[np.ndarray] | None, str]:
     """Run the unsharded program: its measurements, its results, and why there are none."""
     whole = whole_job(request.program, request.reference or "")
     stage = Stage("unsharded", 0.0, 0.2)
@@ -134,12 +134,12 @@ def try_reference(
 
 def measure_beside(
     expected: Sequence[np.ndarray] | None,
-    request: Request,
-    job: Job,
+    request: RunRequest,
+    job: ShardedProgram,
     devices: Sequence[Any],
     arrays: Sequence[np.ndarray],
     stage: Stage,
-) -> Measured:
+) -> ExecutableMeasurement:
     """``measure``, with the errors against the ``expected`` results, unless these are None."""
     if expected is None:
         return measure(request, job, devices, arrays, stage=stage)
@@ -155,18 +155,18 @@ def measure_beside(
 
 
 def measure(
-    request: Request,
-    job: Job,
+    request: RunRequest,
+    job: ShardedProgram,
     devices: Sequence[Any],
     arrays: Sequence[np.ndarray],
     stage: Stage,
     on_results: Callable[[list[np.ndarray]], None] | None = None,
-) -> Measured:
+) -> ExecutableMeasurement:
     """Compile and time one job; ``on_results`` receives the first execution's results."""
     stage.compiling()
     executable = Executable.of_program(job, request.program, devices)
     times_s = executable.times_s(arrays, request.options, stage.running, on_results)
-    return Measured(
+    return ExecutableMeasurement(
         compile_s=executable.compile_s,
         step_times_s=times_s,
         memory=executable.memory(),

@@ -29,7 +29,7 @@ from toast_lab.errors import InvalidPlan, InvalidProblem, NotSaved
 from toast_lab.lowering.annotate import annotate
 from toast_lab.runtime import compile_child
 from toast_lab.runtime import topologies as top
-from toast_lab.runtime.child import Progress
+from toast_lab.runtime.child import RunProgress
 from toast_lab.runtime.compiled import FORMAT, Compiled
 from toast_lab.sharding.plan import ShardingPlan
 
@@ -54,7 +54,7 @@ def compile_plan(
     topology: str = "tpu:v5e:4x4",
     *,
     time_limit_s: float = 600.0,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[RunProgress], None] | None = None,
     cancel: Callable[[], bool] | None = None,
     cache: bool | str | os.PathLike[str] = True,
     memory_limit_bytes: int | None = None,
@@ -67,7 +67,7 @@ def compile_plan(
             topology.
         topology: "tpu:v5e:4x4" (see ``topologies.known``), "cpu:8" or "gpu".
         time_limit_s: for the child process.
-        on_progress: receives ``Progress`` (stage, fraction).
+        on_progress: receives ``RunProgress`` (stage, fraction).
         cancel: polled; True stops the child and raises ``isolate.Cancelled``.
         cache: False compiles anew and keeps nothing; a path names the folder, True is
             ``cache_folder()``.
@@ -95,7 +95,7 @@ def compile_plan(
                 _located(cached, plan.program), program=plan.program.digest(), plan_key=plan.key
             )
     if on_progress is not None:
-        on_progress(Progress("starting", 0.0))
+        on_progress(RunProgress("starting", 0.0))
     report = isolate.run_in_child(
         "toast_lab.runtime.compile_child:compile_one",
         stablehlo,
@@ -209,7 +209,7 @@ def _rounds(program: Program) -> dict[int, float]:
 def _result(
     plan: ShardingPlan,
     topology: top.Topology,
-    report: compile_child.Report,
+    report: compile_child.CompileReport,
     versions: Mapping[str, str],
     flags: Mapping[str, str],
 ) -> Compiled:

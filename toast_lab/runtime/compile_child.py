@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 from toast_lab import isolate
 from toast_lab.runtime import _jax_private, compiler_messages, hlo, hlo_text
 from toast_lab.runtime import topologies as top
-from toast_lab.runtime.child import Progress
+from toast_lab.runtime.child import RunProgress
 from toast_lab.sharding.mesh import Mesh
 
 
-class Report(NamedTuple):
+class CompileReport(NamedTuple):
     """The outcome of a compilation."""
 
     device_kind: str
@@ -42,7 +42,7 @@ class Report(NamedTuple):
 
 def compile_one(
     stablehlo: str, mesh: Mesh, topology: top.Topology, rounds_by_op: dict[int, float]
-) -> Report:
+) -> CompileReport:
     """Compile one module.
 
     Args:
@@ -55,9 +55,9 @@ def compile_one(
     Raises:
         InvalidProblem: libtpu is missing, or too few devices are attached.
     """
-    isolate.report(Progress("loading the compiler", 0.0))
+    isolate.report(RunProgress("loading the compiler", 0.0))
     devices = top.devices(topology, mesh)
-    isolate.report(Progress(f"compiling for {topology}", 0.1))
+    isolate.report(RunProgress(f"compiling for {topology}", 0.1))
     started = time.perf_counter()
     refusal, executable = None, None
     with _standard_error() as log:
@@ -68,7 +68,7 @@ def compile_one(
             if refusal is None:
                 raise
     compile_s = time.perf_counter() - started
-    report = Report(
+    report = CompileReport(
         device_kind=str(devices[0].device_kind),
         compile_s=compile_s,
         refusal=refusal,
@@ -77,7 +77,7 @@ def compile_one(
     )
     if executable is None:
         return report
-    isolate.report(Progress("reading the compiled program", 0.9))
+    isolate.report(RunProgress("reading the compiled program", 0.9))
     hlo_source = _jax_private.optimised_hlo(executable)
     module = hlo_text.parse(hlo_source)
     sizes = dict(zip(mesh.axes, mesh.sizes, strict=True))

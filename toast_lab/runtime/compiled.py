@@ -13,7 +13,7 @@ from typing import Any
 from toast_lab.errors import InvalidPlan
 from toast_lab.files import write_whole
 from toast_lab.runtime.compiler_messages import Allocation, Rematerialised
-from toast_lab.runtime.hlo import Collective, Part, counts_text
+from toast_lab.runtime.hlo import Collective, CollectivePart, counts_text
 
 FORMAT = 1  # of the JSON; another number is not read
 
@@ -173,5 +173,5 @@ class Compiled:
 
 def _collective(data: Mapping[str, Any]) -> Collective:
     axes = None if data["axes"] is None else tuple(data["axes"])
-    parts = tuple(Part(**part) for part in data["parts"])
+    parts = tuple(CollectivePart(**part) for part in data["parts"])
     return Collective(**{**data, "axes": axes, "parts": parts})

@@ -93,7 +93,7 @@ class Side(NamedTuple):
         )
 
 
-class Row(NamedTuple):
+class DiffRow(NamedTuple):
     """One line of the comparison."""
 
     op: int
@@ -116,15 +116,15 @@ class Row(NamedTuple):
 class CompiledDiff:
     """Every collective of a plan, priced and compiled."""
 
-    rows: tuple[Row, ...]  #: in order of the ops
+    rows: tuple[DiffRow, ...]  #: in order of the ops
 
     @property
-    def different(self) -> list[Row]:
+    def different(self) -> list[DiffRow]:
         """Rows on which the two sides are not equal."""
         return [row for row in self.rows if row.status != EQUAL]
 
     @property
-    def unexplained(self) -> list[Row]:
+    def unexplained(self) -> list[DiffRow]:
         """Rows that differ for no known reason."""
         return [row for row in self.different if not row.reason]
 
@@ -266,14 +266,14 @@ class _Matcher:
         self.program, self.mesh, self.remats = program, mesh, remats
         self.left, self.right = list(left), list(right)
         self.all_left = list(left)
-        self.pairs: list[Row] = []
+        self.pairs: list[DiffRow] = []
         self.values = {name: value for value, name in enumerate(program.value_name)}
         self.users: dict[int, list[int]] = collections.defaultdict(list)
         for op in program.ops():
             for value in program.operands(op):
                 self.users[value].append(op)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[DiffRow]:
         """All rows, by op."""
 
         def same(a: Side, b: Side) -> bool:
@@ -329,11 +329,11 @@ class _Matcher:
             self.pairs.append(self.row(priced, compiled, status, why))
         self.left = rest
 
-    def row(self, priced: Side | None, compiled: Side | None, status: str, reason: str) -> Row:
+    def row(self, priced: Side | None, compiled: Side | None, status: str, reason: str) -> DiffRow:
         side = priced or compiled
         known = side is not None and 0 <= side.op < self.program.n_ops
         op = side.op if side is not None and known else -1
-        return Row(
+        return DiffRow(
             op=op,
             op_kind=self.program.kind[op] if known else "",
             where=self.program.where(op) if known else "unknown line",
@@ -473,6 +473,6 @@ def _width(dtype: str) -> float:
     return int(digits.group()) / 8 if digits else 0.0
 
 
-def _weight(row: Row) -> float:
+def _weight(row: DiffRow) -> float:
     priced, compiled = (side.total_bytes if side else 0.0 for side in (row.predicted, row.compiled))
     return float(np.abs(priced - compiled))

@@ -29,7 +29,7 @@ from toast_lab.sharding.plan import Spec
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
+class ShardedProgram:
     """One sharded program to compile and run."""
 
     text: str  #: annotated StableHLO
@@ -40,7 +40,7 @@ class Job:
 
 def whole_job(
     program: Program, text: str, result_shapes: Sequence[tuple[int, ...]] | None = None
-) -> Job:
+) -> ShardedProgram:
     """What runs unsharded, on one device.
 
     It is the program, or another with its arguments and the given results.
@@ -53,7 +53,9 @@ def whole_job(
     arguments = tuple(
         ((),) * len(program.dims(argument)) for argument in range(program.n_arguments)
     )
-    return Job(text, Mesh(("one",), (1,)), arguments, tuple(((),) * len(shape) for shape in shapes))
+    return ShardedProgram(
+        text, Mesh(("one",), (1,)), arguments, tuple(((),) * len(shape) for shape in shapes)
+    )
 
 
 def donated_arguments(program: Program) -> list[bool]:
@@ -66,7 +68,7 @@ class Executable:
 
     def __init__(
         self,
-        job: Job,
+        job: ShardedProgram,
         result_shapes: Sequence[tuple[int, ...]],
         donated: Sequence[bool],
         devices: Sequence[Any],
@@ -85,7 +87,9 @@ class Executable:
         self._put: list[Any] = [None] * len(donated)
 
     @classmethod
-    def of_program(cls, job: Job, program: Program, devices: Sequence[Any]) -> Executable:
+    def of_program(
+        cls, job: ShardedProgram, program: Program, devices: Sequence[Any]
+    ) -> Executable:
         """With the results and donations of ``program``."""
         shapes = [program.dims(int(value)) for value in program.outputs]
         return cls(job, shapes, donated_arguments(program), devices, program=program)

@@ -7,7 +7,7 @@ times that the loops around it run it, however it is written:
 * TPU programs spread a gather over the matrix products that it runs beside; its pieces, in as many
   fusions, have one channel;
 * TPU programs write a reduce_scatter as a fusion of an all-reduce and a slice;
-* one that was merged from several has a ``Part`` for each of them.
+* one that was merged from several has a ``CollectivePart`` for each of them.
 
 Example: ``%ag = f32[2,16]{0,1} all-gather(%w), replica_groups=[4,2]<=[2,4]T(1,0), ...`` on a mesh
 d=2, m=4 is ``Collective("all_gather", 128, 2, ("d",), "jit(f)/dot_general", "model.py:3", ...)``.
@@ -46,7 +46,7 @@ _WIDTH = re.compile(r"[a-z]+(\d+)")
 _CHANNEL = re.compile(r"channel_id=(\d+)")
 
 
-class Part(NamedTuple):
+class CollectivePart(NamedTuple):
     """One array of a collective."""
 
     op: int  #: op of ours that it belongs to, -1 if unknown
@@ -66,7 +66,7 @@ class Collective(NamedTuple):
     source: str  #: "model.py:12", empty if unknown
     op: int = -1  #: number of the op of ours that it was compiled from, -1 if the text does not say
     times: float = 1.0  #: how often one step runs it
-    parts: tuple[Part, ...] = ()  #: what it was merged from; one part if it was not
+    parts: tuple[CollectivePart, ...] = ()  #: what it was merged from; one part if it was not
 
     def to_json(self) -> dict[str, Any]:
         """All fields as plain data; parts are tuples."""
@@ -163,7 +163,7 @@ def _collective(
         name_match = _OP_NAME.search(reader.attributes) if reader is not None else None
         if reader is not None and name_match is not None:
             (op, op_name), named = split_name(name_match.group(1)), reader
-    whole = Part(op, local_bytes, dtype="")
+    whole = CollectivePart(op, local_bytes, dtype="")
     return Collective(
         kind=kind,
         bytes=local_bytes,
@@ -198,11 +198,11 @@ def _parts(
     module: hlo_text.Module,
     place: Executed,
     instruction: Instruction,
-    whole: Part,
+    whole: CollectivePart,
     *,
     kind: str,
     is_start: bool,
-) -> tuple[Part, ...]:
+) -> tuple[CollectivePart, ...]:
     """The arrays that a collective was merged from; ``whole`` is all of them as one.
 
     The merged one carries the name of one of them only.  Gathers belong to the op that reads the
@@ -223,7 +223,7 @@ def _parts(
         if op < 0:
             op = op_of(hlo_text.element_of(module, place.computation, operand))
         size = whole.bytes * _array_bytes(*array) // total
-        parts.append(Part(op if op >= 0 else whole.op, size, dtype=array[0]))
+        parts.append(CollectivePart(op if op >= 0 else whole.op, size, dtype=array[0]))
     return tuple(parts)
 
 

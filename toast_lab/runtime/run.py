@@ -28,7 +28,7 @@ from toast_lab.lowering.annotate import annotate
 from toast_lab.runtime import agreement, child
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime import inputs as made_up
-from toast_lab.runtime.executable import Job
+from toast_lab.runtime.executable import ShardedProgram
 from toast_lab.runtime.hlo import Collective, counts_text
 from toast_lab.runtime.measuring import Execution, interquartile_range
 from toast_lab.sharding.mesh import Mesh
@@ -130,7 +130,7 @@ def run(
         plan: what a search or ``Plan.from_actions`` gave.
         devices: "cpu:N" for N virtual devices, "gpu", "tpu" for attached ones, or "auto".  The
             first ones are used, as many as the mesh has.
-        on_event: receives ``child.Progress`` (stage, fraction).
+        on_event: receives ``child.RunProgress`` (stage, fraction).
         cancel: polled; True stops the child and raises ``isolate.Cancelled``.
         memory_limit_bytes: address space of the child.
         options: ``repeats``, ``warmup``, ``seed``, ``time_limit_s``, ``inputs``, ``reference`` and
@@ -183,7 +183,7 @@ def run_many(
         execution = dataclasses.replace(execution, inputs=arrays)
     report = isolate.run_in_child(
         "toast_lab.runtime.child:execute",
-        child.Request(
+        child.RunRequest(
             program=model.program,
             reference=text,
             jobs=tuple(job_of(model, plan) for plan in plans),
@@ -212,10 +212,10 @@ def _device_count(plans: Sequence[ShardingPlan]) -> int:
     return counts[0]
 
 
-def job_of(model: Model, plan: ShardingPlan) -> Job:
+def job_of(model: Model, plan: ShardingPlan) -> ShardedProgram:
     """What a child needs to compile and run ``plan``."""
     specs = plan.value_specs()
-    return Job(
+    return ShardedProgram(
         annotate(model, plan, located=True),
         plan.mesh,
         tuple(specs[: plan.program.n_arguments]),
@@ -233,8 +233,8 @@ def unsharded_text(model: Model, plan: ShardingPlan) -> str:
 
 
 def _result(
-    report: child.Report,
-    measured: child.Measured,
+    report: child.RunReport,
+    measured: child.ExecutableMeasurement,
     *,
     devices: dev.Devices,
     seed: int,

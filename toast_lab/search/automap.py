@@ -83,7 +83,7 @@ def run(recorder: Recorder, seed: int, options: Automap) -> Status:
         return Status.NO_ACTIONS
     # A search that goes on makes a new tree, with other random choices, over the nodes that the
     # trace has.
-    tree = _Tree(
+    tree = _AutomapTree(
         recorder=recorder,
         moves=moves,
         rng=recorder.generator(seed),
@@ -110,7 +110,7 @@ def run(recorder: Recorder, seed: int, options: Automap) -> Status:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Moves:
+class ArgumentMoves:
     """Actions (``M``): a dim of a group of arguments on an axis."""
 
     propagation: Propagation
@@ -139,7 +139,7 @@ class Moves:
         )
 
 
-def argument_moves(recorder: Recorder, least: int = 0) -> Moves:
+def argument_moves(recorder: Recorder, least: int = 0) -> ArgumentMoves:
     """Every dim of every group of arguments on every axis.
 
     Those that reach fewer than ``least`` ops and values are left out.
@@ -163,7 +163,7 @@ def argument_moves(recorder: Recorder, least: int = 0) -> Moves:
             or propagation.shard(propagation.start(), np.asarray(row[0]), row[1], row[2]) >= least
         ):
             kept.append(row)
-    return Moves(
+    return ArgumentMoves(
         propagation=propagation,
         text=tuple(text for *_, text in kept),
         members=Ragged(
@@ -223,11 +223,11 @@ class _Node:
     closed: bool = False  #: nothing new below
 
 
-class _Tree:
+class _AutomapTree:
     def __init__(
         self,
         recorder: Recorder,
-        moves: Moves,
+        moves: ArgumentMoves,
         rng: np.random.Generator,
         depth: int,
         exploration: float,

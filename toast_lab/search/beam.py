@@ -42,7 +42,7 @@ def run(recorder: Recorder, seed: int, options: BeamOptions) -> Status:
         options: see ``methods.Beam``.
     """
     smallest = smallest_group(recorder.problem, options.min_names)
-    beam = Beam(recorder, recorder.generator(seed), options.depth, smallest)
+    beam = BeamSearch(recorder, recorder.generator(seed), options.depth, smallest)
     if not beam.choices:
         return Status.NO_ACTIONS
     recorder.round = 1
@@ -66,7 +66,7 @@ def run(recorder: Recorder, seed: int, options: BeamOptions) -> Status:
     return Status.CONVERGED
 
 
-class Beam:
+class BeamSearch:
     """The two searches, on one recorder.  Sequences are tuples of (move, axis)."""
 
     def __init__(

@@ -20,14 +20,14 @@ from toast_lab.prepare import FIRST, prepare
 from toast_lab.search import search_child
 from toast_lab.search.contract import Budget
 from toast_lab.search.methods import METHODS, no_method
-from toast_lab.search.search_child import Outcome, Point
+from toast_lab.search.search_child import ImprovementPoint, MethodOutcome
 from toast_lab.sharding.plan import PlanT, ShardingPlan
 
 CLOSE = 1.01  # times the best score: "within 1%"
 CURVE_COLUMNS = ("method", "elapsed_s", "score", "time_s", "peak_bytes", "fits", "simulation")
 
 
-class Row(NamedTuple):
+class RaceRow(NamedTuple):
     """One method's line of the table.  Prices are None if it found nothing at all."""
 
     method: str
@@ -52,15 +52,15 @@ class Race(Generic[PlanT]):
 
     problem: Problem
     seed: int
-    outcomes: tuple[Outcome, ...]  #: in the order of the methods given
+    outcomes: tuple[MethodOutcome, ...]  #: in the order of the methods given
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[RaceRow, ...]:
         """One row for each method, in the order given."""
         return tuple(rows(self.outcomes))
 
     @property
-    def best(self) -> Row | None:
+    def best(self) -> RaceRow | None:
         """The method with the best plan.
 
         One that fits, then the lower score, then the one that had it first.
@@ -153,7 +153,7 @@ def race(
     budget: Budget | None = None,
     seed: int = 0,
     options: Mapping[str, Mapping[str, Any]] | None = None,
-    on_progress: Callable[[str, Point], None] | None = None,
+    on_progress: Callable[[str, ImprovementPoint], None] | None = None,
     cancel: Callable[[], bool] | None = None,
     *,
     parallel: int = 1,
@@ -182,7 +182,7 @@ def race(
     prepare(*FIRST, *methods, cancel=cancel)  # told here once, rather than waited for in each child
     stop = threading.Event()
 
-    def one(method: str) -> Outcome:
+    def one(method: str) -> MethodOutcome:
         if stop.is_set():
             return not_started(method)
         return search_child.search_in_child(
@@ -235,9 +235,9 @@ def check(methods: Sequence[str], options: Mapping[str, Mapping[str, Any]] | Non
         )
 
 
-def not_started(method: str) -> Outcome:
+def not_started(method: str) -> MethodOutcome:
     """The outcome of a method whose turn never came."""
-    return Outcome(
+    return MethodOutcome(
         method=method,
         status=search_child.CANCELLED,
         message="It was cancelled before its turn.",
@@ -251,7 +251,7 @@ def not_started(method: str) -> Outcome:
     )
 
 
-def rows(outcomes: Iterable[Outcome]) -> list[Row]:
+def rows(outcomes: Iterable[MethodOutcome]) -> list[RaceRow]:
     """The table of a race: what each method found, judged by the best and by the bounds of all."""
     outcomes = list(outcomes)
     ends = [
@@ -263,10 +263,10 @@ def rows(outcomes: Iterable[Outcome]) -> list[Row]:
     return [_row(outcome, min(ends, default=None), bound) for outcome in outcomes]
 
 
-def _row(outcome: Outcome, best: tuple[bool, float] | None, bound: float | None) -> Row:
+def _row(outcome: MethodOutcome, best: tuple[bool, float] | None, bound: float | None) -> RaceRow:
     last = outcome.last
     if last is None or best is None:
-        return Row(
+        return RaceRow(
             method=outcome.method,
             score=None,
             time_s=None,
@@ -281,7 +281,7 @@ def _row(outcome: Outcome, best: tuple[bool, float] | None, bound: float | None)
             actions=(),
             message=outcome.message,
         )
-    return Row(
+    return RaceRow(
         method=outcome.method,
         score=last.score,
         time_s=last.time_s,
@@ -299,7 +299,7 @@ def _row(outcome: Outcome, best: tuple[bool, float] | None, bound: float | None)
 
 
 def seconds_to(
-    points: Iterable[Point], best: tuple[bool, float], close: float = CLOSE
+    points: Iterable[ImprovementPoint], best: tuple[bool, float], close: float = CLOSE
 ) -> float | None:
     """When a curve first came within ``close`` times the score of ``best``; None: never.
 

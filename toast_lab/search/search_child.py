@@ -1,6 +1,6 @@
 """One search in a child process: a method that crashes or hangs costs its own row and nothing else.
 
-``search_in_child`` gives an ``Outcome`` whatever happens: every improvement is reported as it is
+``search_in_child`` gives an ``MethodOutcome`` whatever happens: every improvement is reported as it is
 found, so that what a dead process had found is not lost.  Before the clock starts, the child loads
 the pricing kernels and lets the method run for a moment on a copy of the problem, so that loading
 compiled code counts for no method.
@@ -36,7 +36,7 @@ START_S = 400.0  # for starting Python, reading the problem and compiling kernel
 WARM = Budget(seconds=0.5)
 
 
-class Point(NamedTuple):
+class ImprovementPoint(NamedTuple):
     """The best plan so far from ``elapsed_s`` on."""
 
     elapsed_s: float  #: since the search began
@@ -92,7 +92,7 @@ class PlanSender:
 
 
 def last_plan(
-    problem: Problem, points: Sequence[Point], kept: BestPlan | None
+    problem: Problem, points: Sequence[ImprovementPoint], kept: BestPlan | None
 ) -> ShardingPlan | None:
     """The best plan reported by a process that died: from its actions, or as it was sent."""
     if kept is not None and (not points or kept.simulation >= points[-1].simulation):
@@ -107,13 +107,13 @@ def last_plan(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Outcome(Generic[PlanT]):
+class MethodOutcome(Generic[PlanT]):
     """What is known of one search, however it ended.  Without any point its prices are None."""
 
     method: str
     status: str  #: name of a ``Status``, or FAILED: the method refused its input
     message: str
-    points: tuple[Point, ...]
+    points: tuple[ImprovementPoint, ...]
     evaluations: int | None  #: distinct states priced; None if the process died
     elapsed_s: float
     prepare_s: float | None  #: reading the problem and loading kernels, before the clock started
@@ -122,7 +122,7 @@ class Outcome(Generic[PlanT]):
     plan: PlanT | None
 
     @property
-    def last(self) -> Point | None:
+    def last(self) -> ImprovementPoint | None:
         """The best plan found."""
         return self.points[-1] if self.points else None
 
@@ -134,10 +134,10 @@ def search_in_child(
     seed: int = 0,
     budget: Budget | None = None,
     options: Mapping[str, Any] | None = None,
-    on_point: Callable[[Point], None] | None = None,
+    on_point: Callable[[ImprovementPoint], None] | None = None,
     cancel: Callable[[], bool] | None = None,
     time_limit_s: float | None = None,
-) -> Outcome[ShardingPlan]:
+) -> MethodOutcome[ShardingPlan]:
     """Run one method on ``problem`` in a process of its own.
 
     Args:
@@ -158,10 +158,10 @@ def search_in_child(
     budget = budget or Budget()
     if time_limit_s is None:
         time_limit_s = 3600.0 if budget.seconds is None else 2 * budget.seconds + START_S
-    points: list[Point] = []
+    points: list[ImprovementPoint] = []
     kept: list[BestPlan] = []
 
-    def on_event(event: Point | BestPlan) -> None:
+    def on_event(event: ImprovementPoint | BestPlan) -> None:
         if isinstance(event, BestPlan):
             kept[:] = [event]
             return
@@ -191,7 +191,7 @@ def search_in_child(
         else:
             status, message = (CRASHED if isinstance(error, RunFailed) else FAILED), str(error)
         actions = points[-1].actions if points else ()
-        return Outcome(
+        return MethodOutcome(
             method=method,
             status=status,
             message=message,
@@ -205,7 +205,7 @@ def search_in_child(
         )
     sharding, key = outcome.pop("plan")
     plan = make_plan(problem.analysis, problem.mesh, sharding, outcome["actions"], key=key)
-    return Outcome(method=method, points=tuple(points), plan=plan, **outcome)
+    return MethodOutcome(method=method, points=tuple(points), plan=plan, **outcome)
 
 
 def run_one(
@@ -238,7 +238,7 @@ def run_one(
         for simulation in news:
             if simulation.improved:
                 isolate.report(
-                    Point(
+                    ImprovementPoint(
                         elapsed_s=simulation.elapsed_s,
                         score=simulation.score,
                         time_s=simulation.time_s,

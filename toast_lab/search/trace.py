@@ -1,7 +1,7 @@
 """What a search did: every trajectory in order and the states it knows, in columns that grow.
 
 A search on all cores makes tens of thousands of trajectories a second, so the trace keeps numbers
-in flat arrays and makes a ``Simulation`` or a ``Node`` only when somebody looks at one.  Actions
+in flat arrays and makes a ``Simulation`` or a ``TraceNode`` only when somebody looks at one.  Actions
 are written as numbers into a vocabulary of texts.  A trace is saved as one file (numpy's ``.npz``),
 with the best plan and whatever the method needs to go on, so that it can be looked at, replayed on
 a problem, or resumed.
@@ -46,7 +46,7 @@ class Simulation(NamedTuple):
     improved: bool
 
 
-class Node(NamedTuple):
+class TraceNode(NamedTuple):
     """One state in the trace, first reached by ``action`` from ``parent``.
 
     States reached twice are one node.
@@ -98,7 +98,7 @@ class Simulations(Sequence[Simulation]):
         return [self._trace.simulation(int(i)) for i in rows[wanted]]
 
 
-class Nodes(Sequence[Node]):
+class Nodes(Sequence[TraceNode]):
     """The nodes of a trace, decoded as they are asked for."""
 
     def __init__(self, trace: Trace) -> None:
@@ -108,15 +108,15 @@ class Nodes(Sequence[Node]):
         return self._trace.node.n
 
     @overload
-    def __getitem__(self, index: int) -> Node: ...
+    def __getitem__(self, index: int) -> TraceNode: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Node]: ...
-    def __getitem__(self, index: int | slice) -> Node | list[Node]:
+    def __getitem__(self, index: slice) -> list[TraceNode]: ...
+    def __getitem__(self, index: int | slice) -> TraceNode | list[TraceNode]:
         if isinstance(index, slice):
             return [self._trace.node_at(i) for i in range(len(self))[index]]
         return self._trace.node_at(range(len(self))[index])
 
-    def __iter__(self) -> Iterator[Node]:
+    def __iter__(self) -> Iterator[TraceNode]:
         return map(self._trace.node_at, range(len(self)))
 
 
@@ -125,7 +125,7 @@ class Trace(TraceColumns):
 
     Attributes:
         simulations: every trajectory in order, a sequence of ``Simulation``.
-        nodes: every state of the search tree, a sequence of ``Node``; the root first.
+        nodes: every state of the search tree, a sequence of ``TraceNode``; the root first.
         about: what was searched (program digest, mesh, machine, limit), by which method, seed and
             options.
         best_op_factor, best_value_dim: arrays of the best plan, as in ``ShardingPlan``; while the
@@ -188,11 +188,11 @@ class Trace(TraceColumns):
             improved=best == index,
         )
 
-    def node_at(self, index: int) -> Node:
+    def node_at(self, index: int) -> TraceNode:
         """Node number ``index``."""
         columns = self.node.array
         score = float(columns["score"][index])
-        return Node(
+        return TraceNode(
             id=index,
             parent=int(columns["parent"][index]),
             action=self.vocabulary[columns["word"][index]] if index else "",

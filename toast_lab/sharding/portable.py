@@ -179,7 +179,7 @@ def apply(data: Mapping[str, Any], program: Program, mesh: Mesh, where: str) -> 
         InvalidPlan: the data name axes that the mesh lacks, or are of a program that is no
             relative.
     """
-    known = _Known(data)
+    known = _FileEntries(data)
     missing = sorted(known.axes - set(mesh.axes))
     if missing:
         raise InvalidPlan(
@@ -215,7 +215,7 @@ def apply(data: Mapping[str, Any], program: Program, mesh: Mesh, where: str) -> 
     return _Writer(program, mesh).write(splits, deepest)
 
 
-class _Known:
+class _FileEntries:
     """The entries of a file by label, from the most rounds to the fewest."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:

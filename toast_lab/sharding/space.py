@@ -195,7 +195,7 @@ def parse_action(analysis: Analysis, mesh: Mesh, item: object) -> Action:
     )
 
 
-class Choices(NamedTuple):
+class GroupChoices(NamedTuple):
     """Ops, or values, with names of each colour group, and the names to choose from.
 
     They are ordered by group, then as in the program; one of several groups stands in each.
@@ -284,12 +284,12 @@ def _sides(analysis: Analysis) -> dict[tuple[int, int], tuple[int, int]]:
     return sides
 
 
-def _op_choices(analysis: Analysis) -> Choices:
+def _op_choices(analysis: Analysis) -> GroupChoices:
     name = np.flatnonzero(analysis.names.size > 1)
     return _choices(analysis, analysis.names.op[name], name, np.zeros_like(name))
 
 
-def _value_choices(analysis: Analysis) -> Choices:
+def _value_choices(analysis: Analysis) -> GroupChoices:
     program = analysis.program
     value = program.dim_value
     dim = np.arange(len(value)) - program.shape_ptr[value]
@@ -297,7 +297,9 @@ def _value_choices(analysis: Analysis) -> Choices:
     return _choices(analysis, value[kept], program.def_dim_factor[kept], dim[kept])
 
 
-def _choices(analysis: Analysis, item: np.ndarray, name: np.ndarray, dim: np.ndarray) -> Choices:
+def _choices(
+    analysis: Analysis, item: np.ndarray, name: np.ndarray, dim: np.ndarray
+) -> GroupChoices:
     """Sort (item, name, dim) rows in program order by the group of the name."""
     group = analysis.group[analysis.colour[name]].astype(np.int64)
     order = np.argsort(group, kind="stable")
@@ -309,7 +311,7 @@ def _choices(analysis: Analysis, item: np.ndarray, name: np.ndarray, dim: np.nda
     new[1:] = (group[1:] != group[:-1]) | (item[1:] != item[:-1])
     first = np.flatnonzero(new)
     group_ptr = np.searchsorted(group[first], np.arange(len(analysis.groups) + 1))
-    return Choices(
+    return GroupChoices(
         group_ptr=group_ptr,
         item=item[first],
         first=first,
@@ -320,7 +322,7 @@ def _choices(analysis: Analysis, item: np.ndarray, name: np.ndarray, dim: np.nda
 
 
 def _choose(
-    choices: Choices,
+    choices: GroupChoices,
     group: int,
     sides: dict[tuple[int, int], tuple[int, int]],
     bit_of: dict[int, int],

@@ -20,11 +20,11 @@ from toast_lab import isolate
 from toast_lab.errors import RunFailed
 from toast_lab.search import search_child
 from toast_lab.search.methods import METHODS, reference
-from toast_lab.sweep import worker
-from toast_lab.sweep.task import Task
+from toast_lab.sweep import sweep_worker
+from toast_lab.sweep.task import SweepTask
 
 SERVE = "toast_lab.sweep.local:serve"  #: what runs in a worker
-RUN = "toast_lab.sweep.worker:run_task"  #: what a worker does with a task
+RUN = "toast_lab.sweep.sweep_worker:run_task"  #: what a worker does with a task
 #: Workers share the machine's cores, so that a library's own threads would be too many.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 FUTILE = 5  #: workers in a row that die before they can take a task: then no further one is started
@@ -38,9 +38,9 @@ class Ready:
 class _Place:
     """One of the pool's workers, or its successor."""
 
-    process: isolate.Worker
+    process: isolate.ChildWorker
     ready: bool = False  #: it has said so
-    task: Task | None = None  #: what it is doing
+    task: SweepTask | None = None  #: what it is doing
 
 
 class LocalPool:
@@ -48,8 +48,8 @@ class LocalPool:
 
     def __init__(self, workers: int, retries: int) -> None:
         self.retries = retries
-        self._waiting: collections.deque[Task] = collections.deque()
-        self._deaths: collections.Counter[Task] = collections.Counter()
+        self._waiting: collections.deque[SweepTask] = collections.deque()
+        self._deaths: collections.Counter[SweepTask] = collections.Counter()
         self._futile = 0
         self._stopped = False
         self._places: list[_Place] = []
@@ -71,18 +71,18 @@ class LocalPool:
         """How many tasks can be under way at once."""
         return len(self._places)
 
-    def submit(self, task: Task) -> None:
+    def submit(self, task: SweepTask) -> None:
         """Let a worker do a task, as soon as one is free."""
         self._waiting.append(task)
         self._hand_out()
 
-    def finished(self) -> list[tuple[Task, dict[str, Any]]]:
+    def finished(self) -> list[tuple[SweepTask, dict[str, Any]]]:
         """Tasks that have ended since the last call, with their rows.
 
         Raises:
             RunFailed: workers die before they can take a task.
         """
-        rows: list[tuple[Task, dict[str, Any]]] = []
+        rows: list[tuple[SweepTask, dict[str, Any]]] = []
         if self._stopped:
             rows += [(task, _cancelled(task)) for task in self._waiting]
             self._waiting.clear()
@@ -119,7 +119,9 @@ class LocalPool:
                 task = place.task = self._waiting.popleft()
                 place.process.command((RUN, task, reference(METHODS[task.method]), self.retries))
 
-    def _died(self, place: _Place, message: tuple[Any, ...]) -> tuple[Task, dict[str, Any]] | None:
+    def _died(
+        self, place: _Place, message: tuple[Any, ...]
+    ) -> tuple[SweepTask, dict[str, Any]] | None:
         """Replace a worker.  Gives its task with a row if that is not to be tried again."""
         task, error = place.task, place.process.failure(message)
         place.process.stop()
@@ -138,17 +140,22 @@ class LocalPool:
         if self._deaths[task] <= self.retries:
             self._waiting.appendleft(task)
             return None
-        return task, worker.failed_row(
-            task, RunFailed(f"{worker.DEATH}: {error}"), search_child.CRASHED
+        return task, sweep_worker.failed_row(
+            task, RunFailed(f"{sweep_worker.DEATH}: {error}"), search_child.CRASHED
         )
 
 
-def _cancelled(task: Task) -> dict[str, Any]:
-    return {**worker.task_row(task), "curve": [], "status": search_child.CANCELLED, "message": ""}
+def _cancelled(task: SweepTask) -> dict[str, Any]:
+    return {
+        **sweep_worker.task_row(task),
+        "curve": [],
+        "status": search_child.CANCELLED,
+        "message": "",
+    }
 
 
-def _start() -> isolate.Worker:
-    return isolate.Worker(SERVE, env=ENVIRONMENT, what="a worker of the sweep")
+def _start() -> isolate.ChildWorker:
+    return isolate.ChildWorker(SERVE, env=ENVIRONMENT, what="a worker of the sweep")
 
 
 # -- in the worker ---------------------------------------------------------------------------------
@@ -163,5 +170,5 @@ def serve() -> None:
                 task, target, retries, isolate.end_is_asked
             )
         except Exception as error:
-            row = worker.failed_row(task, error)
+            row = sweep_worker.failed_row(task, error)
         isolate.report(row)

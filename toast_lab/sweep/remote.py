@@ -21,8 +21,8 @@ from typing import Any
 from toast_lab.errors import InvalidProblem, RunFailed
 from toast_lab.search import search_child
 from toast_lab.search.methods import METHODS, reference
-from toast_lab.sweep import worker
-from toast_lab.sweep.task import Task
+from toast_lab.sweep import sweep_worker
+from toast_lab.sweep.task import SweepTask
 
 CONNECT_S = 20.0
 LOOK_S = 1.0  # between a worker's looks whether it is to stop: each is a message to the scheduler
@@ -73,7 +73,7 @@ class RemotePool:
     def __init__(self, client: Any, stop: Any, retries: int) -> None:
         self.client, self.retries = client, retries
         self._stop = stop
-        self._running: dict[Any, Task] = {}
+        self._running: dict[Any, SweepTask] = {}
         self._seen_at = time.monotonic()
 
     @property
@@ -81,7 +81,7 @@ class RemotePool:
         """How many tasks can be under way at once."""
         return max(1, sum(self.client.nthreads().values()))
 
-    def submit(self, task: Task) -> None:
+    def submit(self, task: SweepTask) -> None:
         """Let a worker do a task: any, so that it does not wait for one that died."""
         key = f"{task.digest}-{uuid.uuid4().hex[:8]}"
         future = self.client.submit(
@@ -95,7 +95,7 @@ class RemotePool:
         )
         self._running[future] = task
 
-    def finished(self) -> list[tuple[Task, dict[str, Any]]]:
+    def finished(self) -> list[tuple[SweepTask, dict[str, Any]]]:
         """Tasks that have ended since the last call, with their rows.
 
         Raises:
@@ -129,7 +129,7 @@ class RemotePool:
                 "workers and run the same again to go on."
             )
 
-    def _row(self, future: Any, task: Task) -> dict[str, Any]:
+    def _row(self, future: Any, task: SweepTask) -> dict[str, Any]:
         if future.status == "finished":
             row: dict[str, Any] = future.result(timeout=FETCH_S)
             return row
@@ -140,11 +140,13 @@ class RemotePool:
             )
         error = future.exception(timeout=FETCH_S)
         if isinstance(error, distributed().KilledWorker):
-            return worker.failed_row(task, RunFailed(worker.DEATH), search_child.CRASHED)
-        return worker.failed_row(task, error)
+            return sweep_worker.failed_row(
+                task, RunFailed(sweep_worker.DEATH), search_child.CRASHED
+            )
+        return sweep_worker.failed_row(task, error)
 
 
-def on_worker(task: Task, target: str, retries: int, stop_name: str) -> dict[str, Any]:
+def on_worker(task: SweepTask, target: str, retries: int, stop_name: str) -> dict[str, Any]:
     """``run_task`` on a worker, which looks now and then whether the sweep was cancelled."""
     dask = distributed()
     event = dask.Event(stop_name, client=dask.get_client())
@@ -158,4 +160,4 @@ def on_worker(task: Task, target: str, retries: int, stop_name: str) -> dict[str
                 stopped = bool(event.is_set())
         return stopped
 
-    return worker.run_task(task, target, retries, cancel)
+    return sweep_worker.run_task(task, target, retries, cancel)

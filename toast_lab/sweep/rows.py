@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from toast_lab import checks
-from toast_lab.sweep.task import Task
+from toast_lab.sweep.task import SweepTask
 
 _TEXTS = ("model", "mesh", "machine", "method", "status", "message")
 _NUMBERS = (
@@ -72,7 +72,7 @@ def row_offence(row: Mapping[str, Any]) -> str:
     if not isinstance(row["curve"], list) or not all(_is_point(point) for point in row["curve"]):
         return "curve must be a list of points of six numbers"
     # A row names its task twice: by the fields that decide what the task is, and by their digest.
-    task = {field.name: row.get(field.name) for field in dataclasses.fields(Task)}
+    task = {field.name: row.get(field.name) for field in dataclasses.fields(SweepTask)}
     task["evaluations"] = row.get("evaluations_limit")
     digest = hashlib.sha256(json.dumps(task, sort_keys=True).encode()).hexdigest()[:16]
     return (

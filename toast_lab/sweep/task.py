@@ -1,4 +1,4 @@
-"""``Task``: one search of a sweep as plain data, and how sweeps are written down.
+"""``SweepTask``: one search of a sweep as plain data, and how sweeps are written down.
 
 Start reading at ``tasks_of``.
 """
@@ -37,7 +37,7 @@ KEYS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
+class SweepTask:
     """One search.
 
     ``digest`` names it in the file of rows; two tasks with the same digest are the same work.
@@ -63,7 +63,7 @@ class Task:
         machine: str,
         method: str,
         **more: Any,
-    ) -> Task:
+    ) -> SweepTask:
         """A task in its one spelling: sizes sorted, the mesh with its axes' names."""
         options = tuple(sorted(dict(more.pop("options", {})).items()))
         return cls(
@@ -100,7 +100,7 @@ def _mesh_text(mesh: Mapping[str, int] | str) -> str:
     )
 
 
-def tasks_of(data: Mapping[str, Any]) -> list[Task]:
+def tasks_of(data: Mapping[str, Any]) -> list[SweepTask]:
     """Every combination that a sweep names, model by model so that workers load each model once.
 
     Args:
@@ -140,7 +140,7 @@ def tasks_of(data: Mapping[str, Any]) -> list[Task]:
     if offenders:
         raise InvalidProblem("this sweep is not possible:\n" + join_offenders(offenders, 50))
     return [
-        Task.make(
+        SweepTask.make(
             model,
             sizes,
             mesh,

@@ -12,7 +12,7 @@ import pandas as pd
 from bokeh.models import ColumnDataSource, FactorRange, HoverTool
 from bokeh.plotting import figure
 
-from toast_lab.views.compare_table import Entry, seconds_text, time_unit
+from toast_lab.views.compare_table import PlanEntry, seconds_text, time_unit
 from toast_lab.views.palette import NEUTRAL, style
 from toast_lab.views.plot_style import legend_above, new_chart
 
@@ -30,7 +30,7 @@ _HATCH = (
 )
 
 
-class Rates(NamedTuple):
+class BreakdownRates(NamedTuple):
     """Numbers of a machine and a program that tell compute from memory traffic."""
 
     memory_bytes_per_s: float
@@ -40,7 +40,7 @@ class Rates(NamedTuple):
 
 
 def breakdown_frame(
-    entries: Iterable[Entry], rates: Mapping[str, Rates], by: str = "kind"
+    entries: Iterable[PlanEntry], rates: Mapping[str, BreakdownRates], by: str = "kind"
 ) -> pd.DataFrame:
     """Seconds of one step by plan and part; the parts of a plan add up to its estimated step time.
 
@@ -101,7 +101,7 @@ def _shortened(plan_name: str) -> str:
     return plan_name if len(plan_name) <= 18 else f"{plan_name[:17]}…"
 
 
-def breakdown_plot(frame: pd.DataFrame, entries: Sequence[Entry]) -> figure:
+def breakdown_plot(frame: pd.DataFrame, entries: Sequence[PlanEntry]) -> figure:
     """The picture of ``breakdown_frame``.
 
     Parts differ by hue and by hatch, and the legend names them.

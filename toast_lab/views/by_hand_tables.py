@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from toast_lab.cost.problem import Cost, Problem
-from toast_lab.explain.board import Board, Dispute, Option
+from toast_lab.explain.board import Board, Dispute, PricedSide
 from toast_lab.explain.taken import Sent, Taken, change
 from toast_lab.text import line_text
 from toast_lab.views.compare_table import SHORT, bytes_text, seconds_text
@@ -30,7 +30,7 @@ def tensor_text(dispute: Dispute) -> str:
     return f"{tensor.value} [{', '.join(map(str, tensor.shape))}]{others}{repeated}"
 
 
-def option_text(option: Option) -> str:
+def option_text(option: PricedSide) -> str:
     """``5.52 s, 260.00 GiB``; a plan that is too large for a device says so."""
     if not option.possible:
         return "not possible"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from toast_lab.views.palette import Style, style
+from toast_lab.views.palette import ColourStyle, style
 
 GiB = 2.0**30
 COLUMNS = (
@@ -37,14 +37,14 @@ COLUMNS = (
 )
 
 
-class Entry(NamedTuple):
+class PlanEntry(NamedTuple):
     """A plan with its price and, once it was compiled or executed, the outcome."""
 
     name: str
     actions: tuple[str, ...]
     #: toast_lab.cost.problem.Cost
     cost: Any
-    #: toast_lab.compare.result.Row, toast_lab.runtime.run.Run or the same fields
+    #: toast_lab.compare.result.ComparisonRow, toast_lab.runtime.run.Run or the same fields
     run: Any = None
     #: toast_lab.runtime.compiled.Compiled
     compiled: Any = None
@@ -54,7 +54,7 @@ class Entry(NamedTuple):
     number: int = 0
 
     @property
-    def style(self) -> Style:
+    def style(self) -> ColourStyle:
         """How the plan is drawn in every picture."""
         return style(self.number)
 
@@ -113,7 +113,7 @@ def counts_text(counts: Mapping[str, float]) -> str:
     return ", ".join(f"{count:g} {_short(kind)}" for kind, count in largest_first) or "none"
 
 
-def compare_frame(entries: Iterable[Entry]) -> pd.DataFrame:
+def compare_frame(entries: Iterable[PlanEntry]) -> pd.DataFrame:
     """One row per plan, in SI units; what was not compiled or executed is missing, never zero.
 
     ``ratio`` is measured over estimated time, ``compiled_peak_ratio`` compiled over estimated
@@ -231,7 +231,7 @@ def byte_unit(value: float) -> tuple[str, float]:
     )
 
 
-def shown_frame(entries: Iterable[Entry]) -> pd.DataFrame:
+def shown_frame(entries: Iterable[PlanEntry]) -> pd.DataFrame:
     """``compare_frame`` as people read it.
 
     ``GROUPS`` and ``TITLES`` say where each number comes from.

@@ -26,7 +26,7 @@ MAX_MESH_TEXT = 200
 MAX_MACHINE_TEXT = 100_000
 
 
-class Checked(NamedTuple):
+class CheckOutcome(NamedTuple):
     """Outcome of a check, with the ``mesh`` or ``machine`` if it can be used."""
 
     good: bool
@@ -55,19 +55,19 @@ def _sizes(analysis: Analysis) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 def check_mesh(
     mesh_text: str, analysis: Analysis | None = None, machine: Machine | None = None
-) -> Checked:
+) -> CheckOutcome:
     """A mesh as it is typed.
 
     How many devices, whether the machine joins them, and what each axis divides.
     """
     if not mesh_text.strip():
-        return Checked(False, ('Type axes as "data=4,model=2", or sizes as "4x2".',))
+        return CheckOutcome(False, ('Type axes as "data=4,model=2", or sizes as "4x2".',))
     if len(mesh_text) > MAX_MESH_TEXT:
-        return Checked(False, (f"{len(mesh_text)} characters are too many for a mesh.",))
+        return CheckOutcome(False, (f"{len(mesh_text)} characters are too many for a mesh.",))
     try:
         mesh = make_mesh(mesh_text)
     except (ToastError, ValueError) as error:
-        return Checked(False, (str(error),))
+        return CheckOutcome(False, (str(error),))
     size_product = " × ".join(map(str, mesh.sizes))
     count = (
         f"{size_product} = {mesh.n_devices:,} devices"
@@ -75,16 +75,16 @@ def check_mesh(
         else (f"{mesh.n_devices:,} devices")
     )
     if mesh.n_devices > MAX_DEVICES:
-        return Checked(False, (f"{count}; at most {MAX_DEVICES:,} are taken here.",))
+        return CheckOutcome(False, (f"{count}; at most {MAX_DEVICES:,} are taken here.",))
     if machine is not None:
         try:
             lay_out(machine, mesh)
         except InvalidProblem as error:
-            return Checked(False, (f"{count}.", str(error)))
+            return CheckOutcome(False, (f"{count}.", str(error)))
     remarks = [f"{count}{' on ' + machine.name if machine is not None else ''}."]
     if analysis is not None:
         remarks += _divided(mesh, analysis)
-    return Checked(True, tuple(remarks), mesh=mesh)
+    return CheckOutcome(True, tuple(remarks), mesh=mesh)
 
 
 def _divided(mesh: Mesh, analysis: Analysis) -> list[str]:
@@ -118,32 +118,32 @@ def _divided(mesh: Mesh, analysis: Analysis) -> list[str]:
     return remarks
 
 
-def check_machine(machine_text: str) -> Checked:
+def check_machine(machine_text: str) -> CheckOutcome:
     """A machine file as it is typed; every mistake with its line."""
     if not machine_text.strip():
-        return Checked(
+        return CheckOutcome(
             False,
             ("Type or drop a machine file (TOML). docs/machines.md says what each key means.",),
         )
     if len(machine_text) > MAX_MACHINE_TEXT:
-        return Checked(
+        return CheckOutcome(
             False, (f"{len(machine_text):,} characters are too many for a machine file.",)
         )
     try:
         tables = tomllib.loads(machine_text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        return Checked(False, (f"This is not TOML: {error}",))
+        return CheckOutcome(False, (f"This is not TOML: {error}",))
     try:
         machine = Machine.from_data(tables, "machine")
     except InvalidProblem as error:
         mistakes = [mistake.strip() for mistake in str(error).splitlines()[1:]] or [str(error)]
-        return Checked(False, tuple(_with_line(machine_text, mistake) for mistake in mistakes))
+        return CheckOutcome(False, tuple(_with_line(machine_text, mistake) for mistake in mistakes))
     except (ToastError, ValueError, TypeError, OverflowError) as error:
-        return Checked(False, (str(error),))
+        return CheckOutcome(False, (str(error),))
     speeds = ", ".join(
         f"{dtype} {per_second / 1e12:.3g} TFLOP/s" for dtype, per_second in machine.flops.items()
     )
-    return Checked(
+    return CheckOutcome(
         True,
         (
             f"{machine.name}: {bytes_text(machine.memory_bytes)} a device, {speeds}, "

@@ -26,7 +26,7 @@ import numpy as np
 from toast_lab.conflicts.analysis import Analysis, CompatibilitySet
 from toast_lab.views.graph_rows import (
     LEVELS,
-    Row,
+    GraphRow,
     op_label,
     op_scopes,
     phases,
@@ -34,7 +34,7 @@ from toast_lab.views.graph_rows import (
     start_level,
     where,
 )
-from toast_lab.views.palette import Style, style
+from toast_lab.views.palette import ColourStyle, style
 
 __all__ = [
     "LEVELS",
@@ -74,12 +74,12 @@ class Lane(NamedTuple):
     #: its middle
     x: float
     width: float
-    style: Style
+    style: ColourStyle
     n_names: int
     n_conflicts: int
 
 
-class Node(NamedTuple):
+class GraphNode(NamedTuple):
     """One name, or all names that share a row, a lane and a track."""
 
     x: float
@@ -133,8 +133,8 @@ class GraphLayout(NamedTuple):
 
     level: str
     lanes: tuple[Lane, ...]
-    rows: tuple[Row, ...]
-    nodes: tuple[Node, ...]
+    rows: tuple[GraphRow, ...]
+    nodes: tuple[GraphNode, ...]
     edges: tuple[Edge, ...]
     conflicts: tuple[ConflictEdge, ...]
     outlines: tuple[Outline, ...]
@@ -185,7 +185,7 @@ def _conflicts_of_group(analysis: Analysis) -> Counter[int]:
     return Counter(int(analysis.group[conflict.colour]) for conflict in analysis.conflicts)
 
 
-def lane_styles(analysis: Analysis) -> dict[int, Style]:
+def lane_styles(analysis: Analysis) -> dict[int, ColourStyle]:
     """Style of every colour group that has a lane; the same in every picture, table and listing."""
     return {group: style(index) for index, group in enumerate(lane_groups(analysis))}
 
@@ -309,7 +309,7 @@ def _nodes(
     *,
     lanes: tuple[Lane, ...],
     row_of: dict[int, int],
-) -> tuple[tuple[Node, ...], np.ndarray]:
+) -> tuple[tuple[GraphNode, ...], np.ndarray]:
     names_table, side = analysis.names, sides(analysis)
     lane_of = {lane.group: node_index for node_index, lane in enumerate(lanes)}
     names_of_cell: dict[tuple[int, int, int], list[int]] = {}
@@ -321,7 +321,7 @@ def _nodes(
         )
         names_of_cell.setdefault(cell_key, []).append(name)
     node_of = np.full(names_table.n, -1, dtype=np.int64)
-    nodes: list[Node] = []
+    nodes: list[GraphNode] = []
     for (row, lane_index, track), names in sorted(names_of_cell.items()):
         middle = lanes[lane_index].x + {-1: 0.0, 0: -TRACK, 1: TRACK}[track]
         nodes_of_cell = [[name] for name in names] if level == "names" else [names]
@@ -332,7 +332,7 @@ def _nodes(
             sizes = sorted({int(names_table.size[name]) for name in node_names})
             node_of[node_names] = len(nodes)
             nodes.append(
-                Node(
+                GraphNode(
                     x=round(middle + spacing * (node_index - (len(nodes_of_cell) - 1) / 2), 4),
                     y=row,
                     lane=lane_index,
@@ -346,7 +346,9 @@ def _nodes(
     return tuple(nodes), node_of
 
 
-def _edges(analysis: Analysis, nodes: tuple[Node, ...], node_of: np.ndarray) -> tuple[Edge, ...]:
+def _edges(
+    analysis: Analysis, nodes: tuple[GraphNode, ...], node_of: np.ndarray
+) -> tuple[Edge, ...]:
     sources = node_of[analysis.names.source].tolist()
     targets = node_of[analysis.names.target].tolist()
     weights = Counter(
@@ -367,7 +369,7 @@ def _edges(analysis: Analysis, nodes: tuple[Node, ...], node_of: np.ndarray) -> 
 
 
 def _bow(
-    source: Node, target: Node, rows_at: dict[float, list[int]]
+    source: GraphNode, target: GraphNode, rows_at: dict[float, list[int]]
 ) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
     """A straight line, or a bow round the nodes that stand in between."""
     top, bottom = sorted((source.y, target.y))
@@ -386,7 +388,7 @@ def _bow(
 
 
 def _conflict_edges(
-    analysis: Analysis, nodes: tuple[Node, ...], node_of: np.ndarray
+    analysis: Analysis, nodes: tuple[GraphNode, ...], node_of: np.ndarray
 ) -> tuple[ConflictEdge, ...]:
     between: dict[tuple[int, int], list[int]] = {}
     for conflict in analysis.conflicts:
@@ -439,7 +441,7 @@ def place_text(analysis: Analysis, conflict: int) -> str:
 
 
 def _outlines(
-    analysis: Analysis, nodes: tuple[Node, ...], node_of: np.ndarray
+    analysis: Analysis, nodes: tuple[GraphNode, ...], node_of: np.ndarray
 ) -> tuple[Outline, ...]:
     sets_of_nodes: dict[tuple[int, ...], list[CompatibilitySet]] = {}
     for compatible in analysis.compatibility_sets:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from toast_lab.conflicts.analysis import Analysis
-from toast_lab.conflicts.listing import op_text, value_text
+from toast_lab.conflicts.annotated_listing import op_text, value_text
 from toast_lab.views import source_lines
 
 LEVELS = {
@@ -31,7 +31,7 @@ NAMES_AT_ONCE = 120
 FOLDED_LEVELS = ("functions", "lines")
 
 
-class Row(NamedTuple):
+class GraphRow(NamedTuple):
     """One line of the picture."""
 
     label: str
@@ -113,7 +113,7 @@ def where(analysis: Analysis, op: int) -> str:
 
 def rows(
     analysis: Analysis, level: str, ops: list[int], unfolded: Collection[str] = ()
-) -> tuple[tuple[Row, ...], dict[int, int]]:
+) -> tuple[tuple[GraphRow, ...], dict[int, int]]:
     """(rows, the row of each op).
 
     Args:
@@ -124,7 +124,8 @@ def rows(
     """
     if level == "names":
         table_rows = [
-            Row(label=op_label(analysis, op), where=where(analysis, op), ops=(op,)) for op in ops
+            GraphRow(label=op_label(analysis, op), where=where(analysis, op), ops=(op,))
+            for op in ops
         ]
         return tuple(table_rows), {op: index for index, op in enumerate(ops)}
     key = _row_key(analysis, level)
@@ -138,7 +139,7 @@ def rows(
     for label, row_ops in members.items():
         repeats = _repeats(analysis, row_ops) if places[label] else 1
         fold_key = label if repeats > 1 and level in FOLDED_LEVELS else ""
-        folded = Row(
+        folded = GraphRow(
             label=label, where=places[label], ops=tuple(row_ops), repeats=repeats, key=fold_key
         )
         if fold_key and (fold_key in unfolded or "*" in unfolded):

@@ -41,7 +41,7 @@ LEGEND = {
 _CHARACTER = 6.3
 
 
-class Scene(NamedTuple):
+class IcicleScene(NamedTuple):
     """What is drawn: blocks, their texts and their tints, NaN for folds."""
 
     blocks: Icicle
@@ -101,7 +101,7 @@ class IciclePlot:
 
     def __init__(self, on_tap: Callable[[int], None] | None = None) -> None:
         self.on_tap = on_tap
-        self.scene: Scene | None = None
+        self.scene: IcicleScene | None = None
         # pixels of the picture's inside, until the browser tells
         self._wide = 800.0
         self._rows = LEAST_ROWS
@@ -117,7 +117,7 @@ class IciclePlot:
         if self.scene is not None:
             self.show(self.scene)
 
-    def show(self, scene: Scene) -> None:
+    def show(self, scene: IcicleScene) -> None:
         """Draw another scene."""
         self.scene = scene
         blocks = scene.blocks

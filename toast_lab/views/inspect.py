@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from toast_lab.conflicts.analysis import Analysis
-from toast_lab.conflicts.graph import Place
+from toast_lab.conflicts.dimension_graph import ConflictPlace
 from toast_lab.ir.program import FACTOR_CLASSES
 from toast_lab.views import source_lines
 from toast_lab.views.graph_layout import op_label, place_text, where
@@ -197,7 +197,7 @@ def conflicts_frame(analysis: Analysis) -> pd.DataFrame:
     )
 
 
-def _place(analysis: Analysis, place: Place) -> str:
+def _place(analysis: Analysis, place: ConflictPlace) -> str:
     value, use, first, second = place
     program = analysis.program
     shape = ", ".join(map(str, program.dims(value)))

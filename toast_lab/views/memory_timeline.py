@@ -14,7 +14,7 @@ from bokeh.models import ColumnDataSource, HoverTool, PanTool, ResetTool, TapToo
 from bokeh.plotting import figure
 
 from toast_lab.text import line_text
-from toast_lab.views.compare_table import Entry, byte_unit, bytes_text
+from toast_lab.views.compare_table import PlanEntry, byte_unit, bytes_text
 from toast_lab.views.plot_style import add_memory_limit, legend_above, new_chart
 
 #: of a line; more are drawn as the largest of their neighbours
@@ -42,7 +42,7 @@ def thinned(timeline_bytes: np.ndarray, at_most: int = MAX_POINTS) -> tuple[np.n
     return positions, np.asarray(largest, float)
 
 
-def timeline_frame(entries: Iterable[Entry], where: Sequence[str] = ()) -> pd.DataFrame:
+def timeline_frame(entries: Iterable[PlanEntry], where: Sequence[str] = ()) -> pd.DataFrame:
     """The whole picture in SI units.
 
     Bytes of one device at every op of every shown plan, with its source line.
@@ -71,7 +71,7 @@ def timeline_frame(entries: Iterable[Entry], where: Sequence[str] = ()) -> pd.Da
     )
 
 
-def shown_peaks(entries: Iterable[Entry], where: Sequence[str]) -> pd.DataFrame:
+def shown_peaks(entries: Iterable[PlanEntry], where: Sequence[str]) -> pd.DataFrame:
     """The table twin.
 
     Where each shown plan peaks, and what it has in memory before and after everything.
@@ -121,7 +121,7 @@ def shown_held(held_rows: pd.DataFrame, at_most: int = 400) -> pd.DataFrame:
 
 
 def timeline_plot(
-    entries: Sequence[Entry], memory_limit_bytes: float, where: Sequence[str]
+    entries: Sequence[PlanEntry], memory_limit_bytes: float, where: Sequence[str]
 ) -> figure:
     """The picture of ``timeline_frame``; the markers stand at the peaks."""
     shown_entries = [entry for entry in entries if entry.shown]

@@ -45,7 +45,7 @@ MARKER_TEXT = {
 }
 
 
-class Style(NamedTuple):
+class ColourStyle(NamedTuple):
     """How one colour of a program is drawn."""
 
     hue: str
@@ -57,10 +57,10 @@ class Style(NamedTuple):
         return MARKER_TEXT[self.marker]
 
 
-def style(index: int) -> Style:
+def style(index: int) -> ColourStyle:
     """The style of the ``index``-th lane; styles repeat after ten, the lane's name does not.
 
     >>> style(0)
     Style(hue='#1f77d0', marker='circle')
     """
-    return Style(*_CYCLE[index % len(_CYCLE)])
+    return ColourStyle(*_CYCLE[index % len(_CYCLE)])

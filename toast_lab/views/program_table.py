@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from toast_lab.conflicts.analysis import Analysis
-from toast_lab.conflicts.listing import op_text, outline, shown_ops, value_text
+from toast_lab.conflicts.annotated_listing import op_text, outline, shown_ops, value_text
 from toast_lab.views.graph_layout import lane_styles, phases, where
 
 

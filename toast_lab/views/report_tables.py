@@ -6,21 +6,21 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from toast_lab.conflicts.coverage import Coverage, Reason
+from toast_lab.conflicts.coverage import Coverage, UnsplitReason
 from toast_lab.sharding.divisibility import Divisibility
 from toast_lab.text import few, line_text, share_text
 from toast_lab.views.compare_table import bytes_text
 
 COVERAGE_COLUMNS = ["op", "count", "FLOPs", "bytes", "finding", "colours", "source", "why"]
 FINDINGS = {
-    Reason.NO_RULE: "no rule",
-    Reason.ALL_WHOLE: "computed whole",
-    Reason.KEPT_WHOLE: "result kept whole",
-    Reason.MINOR_FACTOR: "merged dim",
-    Reason.SOME_WHOLE: "some dims whole",
-    Reason.STACKED: "stacked by a loop",
-    Reason.UNKNOWN_TRIPS: "trips unknown",
-    Reason.UNKNOWN_BRANCH: "branch unknown",
+    UnsplitReason.NO_RULE: "no rule",
+    UnsplitReason.ALL_WHOLE: "computed whole",
+    UnsplitReason.KEPT_WHOLE: "result kept whole",
+    UnsplitReason.MINOR_FACTOR: "merged dim",
+    UnsplitReason.SOME_WHOLE: "some dims whole",
+    UnsplitReason.STACKED: "stacked by a loop",
+    UnsplitReason.UNKNOWN_TRIPS: "trips unknown",
+    UnsplitReason.UNKNOWN_BRANCH: "branch unknown",
 }
 DIMS_COLUMNS = ["colour", "size", "names", "bytes", "divided by", "what would do", "arguments"]
 ARGUMENT_COLUMNS = ["argument", "type", "size", "of all", "why"]

@@ -32,7 +32,7 @@ COLUMNS = (
 )
 
 
-class Point(NamedTuple):
+class CurvePoint(NamedTuple):
     """One simulation, in SI units."""
 
     simulation: int
@@ -48,9 +48,9 @@ class Point(NamedTuple):
     tried_score: float = math.nan
 
 
-def point(simulation: Any) -> Point:
+def point(simulation: Any) -> CurvePoint:
     """What the curves show of a ``Simulation``."""
-    return Point(
+    return CurvePoint(
         simulation=simulation.index,
         elapsed_s=simulation.elapsed_s,
         best_s=simulation.best_time_s,
@@ -64,18 +64,18 @@ def point(simulation: Any) -> Point:
     )
 
 
-def curve_frame(points: Iterable[Point]) -> pd.DataFrame:
+def curve_frame(points: Iterable[CurvePoint]) -> pd.DataFrame:
     """The table twin: one row per simulation, in order."""
     return pd.DataFrame([tuple(point) for point in points], columns=list(COLUMNS))
 
 
-def improvements_frame(points: Iterable[Point]) -> pd.DataFrame:
+def improvements_frame(points: Iterable[CurvePoint]) -> pd.DataFrame:
     """Only the simulations that improved on the best plan."""
     frame = curve_frame(points)
     return frame[frame["improved"].astype(bool)].drop(columns=["improved"]).reset_index(drop=True)
 
 
-def shown_frame(points: Iterable[Point]) -> pd.DataFrame:
+def shown_frame(points: Iterable[CurvePoint]) -> pd.DataFrame:
     """``improvements_frame`` as people read it, the best first."""
     frame = improvements_frame(points).iloc[::-1].head(200)
     return pd.DataFrame(
@@ -160,7 +160,7 @@ class SearchCurves:
             name="search curves",
         )
 
-    def append(self, points: list[Point]) -> None:
+    def append(self, points: list[CurvePoint]) -> None:
         """Add points at the end.
 
         A canvas takes some 15 ms to draw a thousand of them, several times a second, on cores that
@@ -204,7 +204,7 @@ class SearchCurves:
                 break
         self.source.data = all_columns
 
-    def _thinned(self, points: list[Point]) -> list[Point]:
+    def _thinned(self, points: list[CurvePoint]) -> list[CurvePoint]:
         """Of ``points`` the improvements, the last one and some of the others.
 
         The others are thinned as those before them were.

@@ -17,7 +17,7 @@ _OURS = "toast_lab/frontends/"
 _LIBRARIES = ("site-packages/", "dist-packages/", "/lib/python")
 
 
-class Frame(NamedTuple):
+class SourceFrame(NamedTuple):
     """One frame of a location."""
 
     file: str
@@ -29,11 +29,11 @@ class Frame(NamedTuple):
         return f"{PurePath(self.file).name}:{self.line}" if self.file else ""
 
 
-NOWHERE = Frame("", 0)
+NOWHERE = SourceFrame("", 0)
 
 
 @functools.lru_cache(maxsize=65536)
-def frames(location: str) -> tuple[Frame, ...]:
+def frames(location: str) -> tuple[SourceFrame, ...]:
     """Frames of a location, innermost first, without those of the tracing itself.
 
     >>> frames("a.py:3 < b.py:9")
@@ -46,12 +46,12 @@ def frames(location: str) -> tuple[Frame, ...]:
             # everything further out only called the tracer
             break
         if colon and line_text.isdigit():
-            user_frames.append(Frame(file_name, int(line_text)))
+            user_frames.append(SourceFrame(file_name, int(line_text)))
     return tuple(user_frames)
 
 
 @functools.lru_cache(maxsize=65536)
-def user_frame(location: str) -> Frame:
+def user_frame(location: str) -> SourceFrame:
     """The innermost frame that is not a library's, else the innermost one."""
     all_frames = frames(location)
     user_frames = [
@@ -78,7 +78,7 @@ def _functions(file: str) -> tuple[tuple[int, int, str], ...]:
 
 
 @functools.lru_cache(maxsize=65536)
-def function_of(frame: Frame) -> str:
+def function_of(frame: SourceFrame) -> str:
     """Name of the function that holds a frame, else its file and line."""
     if any(word in frame.file.replace("\\", "/") for word in _LIBRARIES):
         return frame.short
@@ -94,7 +94,7 @@ def is_code(file: str) -> bool:
     return file.endswith(".py") or (file.startswith("<") and file.endswith(">"))
 
 
-def source_text(frame: Frame) -> str:
+def source_text(frame: SourceFrame) -> str:
     """The line itself, empty if its file cannot be read."""
     return linecache.getline(frame.file, frame.line).strip() if is_code(frame.file) else ""
 
@@ -114,6 +114,6 @@ def ops_of_lines(program: Program) -> dict[str, dict[int, list[int]]]:
     return ops_of_line
 
 
-def op_frame(program: Program, op: int) -> Frame:
+def op_frame(program: Program, op: int) -> SourceFrame:
     """The user's frame of an op."""
     return user_frame(program.locations[int(program.location[op])])

@@ -18,7 +18,7 @@ import numpy as np
 from bokeh.palettes import Cividis256
 
 from toast_lab.views.graph_layout import GraphLayout
-from toast_lab.views.icicle import FOLD, Scene, fitted, tint_range
+from toast_lab.views.icicle import FOLD, IcicleScene, fitted, tint_range
 from toast_lab.views.palette import CONFLICT, NEUTRAL, style
 
 #: of a graph; more say nothing at this size
@@ -295,7 +295,7 @@ def _stepped(points: Sequence[Pair]) -> list[Pair]:
 
 
 # -- search tree -----------------------------------------------------------------------------------
-def icicle_svg(scene: Scene, width_px: float = 760.0) -> str:
+def icicle_svg(scene: IcicleScene, width_px: float = 760.0) -> str:
     """The blocks of a search tree, as wide as their visits, dark where C(s) at or below is low."""
     blocks, row_height = scene.blocks, 30.0
     lowest, highest = tint_range(scene.tint)

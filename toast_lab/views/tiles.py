@@ -30,7 +30,7 @@ MAX_COLUMNS = 16
 LABEL_LETTERS = 56
 
 
-class Part(NamedTuple):
+class DevicePart(NamedTuple):
     """What one device holds."""
 
     device: int
@@ -45,7 +45,7 @@ class Part(NamedTuple):
         return ", ".join(f"{self.ranges[dim][0]}:{self.ranges[dim][1]}" for dim in shown)
 
 
-def parts(mesh: Mesh, shape: tuple[int, ...], spec: Spec) -> list[Part]:
+def parts(mesh: Mesh, shape: tuple[int, ...], spec: Spec) -> list[DevicePart]:
     """The part of a tensor that each device holds.
 
     Args:
@@ -62,11 +62,11 @@ def parts(mesh: Mesh, shape: tuple[int, ...], spec: Spec) -> list[Part]:
                 part_index = part_index * mesh.size(axis) + coordinate[mesh.axes.index(axis)]
             length = size // mesh.ways(axes)
             ranges.append((part_index * length, (part_index + 1) * length))
-        device_parts.append(Part(device, coordinate, tuple(ranges)))
+        device_parts.append(DevicePart(device, coordinate, tuple(ranges)))
     return device_parts
 
 
-def parts_frame(mesh: Mesh, device_parts: Sequence[Part]) -> pd.DataFrame:
+def parts_frame(mesh: Mesh, device_parts: Sequence[DevicePart]) -> pd.DataFrame:
     """One row per device: the table twin of the picture, with every dim."""
     rank = len(device_parts[0].ranges) if device_parts else 0
     return pd.DataFrame(
@@ -127,7 +127,7 @@ def tile_columns(
         (dims[0], dims[1]) if len(dims) > 1 else (None, dims[0] if dims else None)
     )
 
-    def share(part: Part, dim: int | None) -> tuple[float, float]:
+    def share(part: DevicePart, dim: int | None) -> tuple[float, float]:
         if dim is None or not shape[dim]:
             return 0.0, 1.0
         start, stop = part.ranges[dim]

@@ -14,7 +14,7 @@ from bokeh.models import ColumnDataSource, HoverTool, PanTool, ResetTool, TapToo
 from bokeh.plotting import figure
 
 from toast_lab.views.compare_table import (
-    Entry,
+    PlanEntry,
     byte_unit,
     bytes_text,
     compare_frame,
@@ -43,7 +43,7 @@ def front(points: Sequence[tuple[float, float]]) -> list[int]:
     return unbeaten
 
 
-def time_memory_frame(entries: Iterable[Entry]) -> pd.DataFrame:
+def time_memory_frame(entries: Iterable[PlanEntry]) -> pd.DataFrame:
     """The table twin in SI units.
 
     A row for each shown plan and source of its numbers; ``on_front`` within a source.
@@ -117,7 +117,7 @@ def _apart(xs: list[float], ys: list[float]) -> list[int]:
 
 
 def time_memory_plot(
-    frame: pd.DataFrame, entries: Sequence[Entry], memory_limit_bytes: float | None = None
+    frame: pd.DataFrame, entries: Sequence[PlanEntry], memory_limit_bytes: float | None = None
 ) -> figure:
     """The picture of ``time_memory_frame``."""
     styles = {entry.number: entry.style for entry in entries}

@@ -251,7 +251,7 @@ def test_every_chain_keeps_the_state_that_its_best_price_belongs_to(found):
     problem, _ = found
     recorder = Recorder(problem, Budget())
     recorder.start()
-    settings = tr.Settings(
+    settings = tr.SteeringSettings(
         np.uint64(0), 30, 0.3, 0.0001, 2.0, 0.7, 0.4, min_names=1, usable=np.zeros(0, np.int64)
     )
     with ThreadPoolExecutor(1) as pool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from toast_lab.app.cells.plans import compare, memory, tiles
-    from toast_lab.app.cells.program import colours, conflicts, graph, listing
+    from toast_lab.app.cells.program_views import colours, conflicts, graph, listing
     from toast_lab.app.cells.searching import race, search, tree
 
 _MODULES = {

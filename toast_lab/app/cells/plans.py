@@ -11,9 +11,9 @@ import pandas as pd
 import panel as pn
 
 from toast_lab.app import look
-from toast_lab.app.cells.view import View, kind_text, refused, shown, table_html
+from toast_lab.app.cells.view import CellView, kind_text, refused, shown, table_html
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
-from toast_lab.compare.result import Comparison, Row
+from toast_lab.compare.result import Comparison, ComparisonRow
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.errors import InvalidInput, did_you_mean
 from toast_lab.plan_verbs import Plan
@@ -22,7 +22,7 @@ from toast_lab.search.race import Race
 from toast_lab.sharding.plan import ShardingPlan, spec_text
 from toast_lab.text import line_text
 from toast_lab.views import svg
-from toast_lab.views.compare_table import SHORT, Entry, byte_unit, compare_frame, time_unit
+from toast_lab.views.compare_table import SHORT, PlanEntry, byte_unit, compare_frame, time_unit
 from toast_lab.views.palette import CONFLICT
 from toast_lab.views.tiles import TilesPlot, dim_texts, parts, parts_frame, tile_columns
 
@@ -58,7 +58,7 @@ def compare(plans: Any, problem: Problem | None = None, *, inline: bool = False)
         return join([table_html(texts_frame(entries)), _breakdown(entries)])
 
     height = 150 + 25 * len(entries) + max(260, 60 + 28 * len(entries))
-    view = View(
+    view = CellView(
         kind="compare",
         about=_count(entries),
         make=lambda: CompareCell(entries),
@@ -108,7 +108,7 @@ def memory(plans: Any, problem: Problem | None = None, *, inline: bool = False) 
         )
 
     return shown(
-        View(
+        CellView(
             kind="memory",
             about=_count(entries),
             make=lambda: MemoryCell(entries),
@@ -163,7 +163,7 @@ def tiles(
     def table() -> pd.DataFrame:
         return parts_frame(sharding.mesh, parts(sharding.mesh, program.dims(value), spec(value)))
 
-    view = View(
+    view = CellView(
         kind="tiles",
         about=about,
         make=lambda: TilesCell(sharding, value, spec),
@@ -175,7 +175,7 @@ def tiles(
 
 
 # -- data ------------------------------------------------------------------------------------------
-def _entries(given: Any, problem: Problem | None, view: str) -> list[Entry]:
+def _entries(given: Any, problem: Problem | None, view: str) -> list[PlanEntry]:
     """Plans with their prices, by name."""
     example = EXAMPLE.format(view=view)
     if problem is not None and not isinstance(problem, Problem):
@@ -215,14 +215,14 @@ def _entries(given: Any, problem: Problem | None, view: str) -> list[Entry]:
             if problem is not None
             else None
         )
-        entries.append(Entry(str(name), plan.actions, cost))
+        entries.append(PlanEntry(str(name), plan.actions, cost))
     return entries
 
 
-class _Run:
+class _ExecutedRow:
     """A row of a comparison as the table of plans takes what was executed."""
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, row: ComparisonRow) -> None:
         self._row = row
 
     @property
@@ -234,7 +234,7 @@ class _Run:
         return getattr(self._row, name)
 
 
-def _measured(row: Row, problem: Problem | None) -> Entry:
+def _measured(row: ComparisonRow, problem: Problem | None) -> PlanEntry:
     cost: Any = None
     actions: tuple[str, ...] = tuple((row.plan or {}).get("actions", ()))
     if problem is not None and row.plan is not None:
@@ -253,17 +253,19 @@ def _measured(row: Row, problem: Problem | None) -> Entry:
         cost = SimpleNamespace(
             time_s=float("nan"), peak_bytes=float("nan"), fits=True, collectives=()
         )
-    return Entry(row.name, actions, cost, _Run(row) if row.median_s is not None else None)
+    return PlanEntry(
+        row.name, actions, cost, _ExecutedRow(row) if row.median_s is not None else None
+    )
 
 
-def _count(entries: Sequence[Entry]) -> str:
+def _count(entries: Sequence[PlanEntry]) -> str:
     return (
         f"{len(entries)} plan{'' if len(entries) == 1 else 's'}: "
         f"{', '.join(entry.name for entry in entries)}"
     )
 
 
-def texts_frame(entries: Sequence[Entry]) -> pd.DataFrame:
+def texts_frame(entries: Sequence[PlanEntry]) -> pd.DataFrame:
     """``compare_frame`` as people read it; what was not executed is a dash."""
     frame = compare_frame(entries)
     columns = {
@@ -286,7 +288,7 @@ def texts_frame(entries: Sequence[Entry]) -> pd.DataFrame:
     return pd.DataFrame({key: list(value) for key, value in columns.items()})
 
 
-def _compiled(entry: Entry) -> str:
+def _compiled(entry: PlanEntry) -> str:
     counts = getattr(entry.run, "collective_counts", {}) if entry.run is not None else {}
     return (
         _short(", ".join(f"{n} {key}" for key, n in sorted(counts.items(), key=lambda kv: -kv[1])))
@@ -300,7 +302,7 @@ def _short(words: str) -> str:
     return words
 
 
-def _breakdown(entries: Sequence[Entry]) -> Safe:
+def _breakdown(entries: Sequence[PlanEntry]) -> Safe:
     """Predicted time of a step: compute, then collectives by kind."""
     priced = [entry for entry in entries if hasattr(entry.cost, "compute_s")]
     if not priced:
@@ -315,7 +317,7 @@ def _breakdown(entries: Sequence[Entry]) -> Safe:
     return Safe(svg.bars_svg(rows, f"step time, predicted ({unit})"))
 
 
-def _timeline(entries: Sequence[Entry]) -> Safe:
+def _timeline(entries: Sequence[PlanEntry]) -> Safe:
     """Memory against program order, with the limit where it is near."""
     highest = max(float(entry.cost.peak_bytes) for entry in entries)
     unit, scale = byte_unit(highest)
@@ -404,7 +406,7 @@ def _value(plan: ShardingPlan, tensor: str | int | None) -> int:
 class CompareCell(pn.viewable.Viewer):
     """The table; below it the breakdown, and the plan of the selected row in words."""
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
+    def __init__(self, entries: Sequence[PlanEntry]) -> None:
         super().__init__()
         self.entries = list(entries)
         frame = texts_frame(entries)
@@ -462,7 +464,7 @@ class CompareCell(pn.viewable.Viewer):
 class MemoryCell(pn.viewable.Viewer):
     """The lines; below them the plans, and what the selected one has in memory at its peak."""
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
+    def __init__(self, entries: Sequence[PlanEntry]) -> None:
         super().__init__()
         self.entries = list(entries)
         frame = pd.DataFrame(

@@ -9,7 +9,7 @@ import pandas as pd
 import panel as pn
 
 from toast_lab.app import look
-from toast_lab.app.cells.view import FILL, View, every_tick, filling, refused, shown, table_html
+from toast_lab.app.cells.view import FILL, CellView, every_tick, filling, refused, shown, table_html
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.app.pages.search_tree import TreePane
 from toast_lab.app.plan_facts import PlanFacts, plan_facts
@@ -20,8 +20,8 @@ from toast_lab.jobs.background import Running, RunningRace, RunningSearch
 from toast_lab.jobs.mirror import Mirror
 from toast_lab.jobs.search_job import Batch
 from toast_lab.search.contract import SearchResult
-from toast_lab.search.race import Race, Row
-from toast_lab.search.search_child import Point
+from toast_lab.search.race import Race, RaceRow
+from toast_lab.search.search_child import ImprovementPoint
 from toast_lab.search.trace import Trace
 from toast_lab.search.trace_places import Places
 from toast_lab.text import gap_text
@@ -29,7 +29,7 @@ from toast_lab.views import svg
 from toast_lab.views.action_table import action_frame
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
 from toast_lab.views.race_curves import SHOWN, RaceCurves, race_frame
-from toast_lab.views.search_curves import Point as CurvePoint
+from toast_lab.views.search_curves import CurvePoint as CurvePoint
 from toast_lab.views.search_curves import SearchCurves, improvements_frame, point, shown_frame
 
 MAX_POINTS = 2000  #: of a curve that is drawn at once, about
@@ -61,7 +61,7 @@ def search(result: SearchResult | RunningSearch, *, inline: bool = False) -> Any
         return improvements_frame(_facts_of(result).points)
 
     return shown(
-        View(
+        CellView(
             kind="search",
             about=lambda: _about(result),
             make=lambda: SearchCell(result),
@@ -119,7 +119,7 @@ def tree(
         return action_frame(state.action_rows(known.legal if known is not None else ())[1])
 
     return shown(
-        View(
+        CellView(
             kind="tree",
             about=lambda: _about(result),
             make=lambda: TreeCell(result, problem),
@@ -171,7 +171,7 @@ def race(result: Race | RunningRace, *, inline: bool = False) -> Any:
         return join([Safe(chart), table_html(race_frame(rows))])
 
     return shown(
-        View(
+        CellView(
             kind="race",
             about=about,
             make=lambda: RaceCell(result),
@@ -184,11 +184,11 @@ def race(result: Race | RunningRace, *, inline: bool = False) -> Any:
 
 
 # -- data ------------------------------------------------------------------------------------------
-class Facts(NamedTuple):
+class SearchSnapshot(NamedTuple):
     """What is known of a search, running or over."""
 
     points: list[CurvePoint]
-    improvements: list[Point]
+    improvements: list[ImprovementPoint]
     simulations: int
     unsharded: tuple[float, float]  #: step time and peak memory
     limit_bytes: float
@@ -205,11 +205,11 @@ def _trace(result: SearchResult) -> Trace:
     return result.trace
 
 
-def _facts_of(result: SearchResult | RunningSearch) -> Facts:
+def _facts_of(result: SearchResult | RunningSearch) -> SearchSnapshot:
     if isinstance(result, RunningSearch):
         points, improvements = Follower(result).read(), result.points
         note = result.job.message if result.state in ("failed", "cancelled") else ""
-        return Facts(
+        return SearchSnapshot(
             points=thinned(points),
             improvements=improvements,
             simulations=result.simulations,
@@ -225,7 +225,7 @@ def _facts_of(result: SearchResult | RunningSearch) -> Facts:
     n = trace.row.n
     points = [point(simulation) for simulation in trace.simulations.sample(max(1, n // MAX_POINTS))]
     improvements = [
-        Point(
+        ImprovementPoint(
             elapsed_s=simulation.elapsed_s,
             score=simulation.score,
             time_s=simulation.time_s,
@@ -241,7 +241,7 @@ def _facts_of(result: SearchResult | RunningSearch) -> Facts:
         points[0].tried_bytes,
     )
     note = f"{result.message} {gap_text(result.gap)}".strip()
-    return Facts(
+    return SearchSnapshot(
         points=points,
         improvements=improvements,
         simulations=n,
@@ -290,7 +290,7 @@ def _about(result: SearchResult | RunningSearch) -> str:
     return f"{result.method} (seed {result.seed}) on {result.plan.program.name}, best {summary}"
 
 
-def _race_points(result: Race | RunningRace) -> Mapping[str, Sequence[Point]]:
+def _race_points(result: Race | RunningRace) -> Mapping[str, Sequence[ImprovementPoint]]:
     return (
         result.points
         if isinstance(result, RunningRace)
@@ -298,12 +298,12 @@ def _race_points(result: Race | RunningRace) -> Mapping[str, Sequence[Point]]:
     )
 
 
-def _hold(points: Sequence[Point], until_s: float | None) -> list[tuple[float, float]]:
+def _hold(points: Sequence[ImprovementPoint], until_s: float | None) -> list[tuple[float, float]]:
     """A last point, so that a curve goes on to the end of its search."""
     return [(max(points[-1].elapsed_s, until_s or 0.0), points[-1].score)] if points else []
 
 
-def _static_search(known: Facts) -> Safe:
+def _static_search(known: SearchSnapshot) -> Safe:
     if not known.points:
         return h("p", "No simulation yet.")
     time_unit, byte_unit = svg_units(known.unsharded)
@@ -455,11 +455,11 @@ class SearchCell(pn.viewable.Viewer):
         self.curves.source.data = {name: [] for name in self.curves.source.data}
         self.curves.append(points)
 
-    def _known(self) -> Facts:
+    def _known(self) -> SearchSnapshot:
         run = self._run
         assert run is not None
         best = run.best
-        return Facts(
+        return SearchSnapshot(
             points=[],
             improvements=run.points,
             simulations=run.simulations,
@@ -472,7 +472,7 @@ class SearchCell(pn.viewable.Viewer):
             note=run.result().message if run.state == "done" else run.job.message,
         )
 
-    def _show(self, known: Facts) -> None:
+    def _show(self, known: SearchSnapshot) -> None:
         improvements, method = known.improvements, known.method
         self.controls.refresh()
         look.later(
@@ -683,5 +683,5 @@ class RaceCell(pn.viewable.Viewer):
         return self._root
 
 
-def _in_trouble(row: Row) -> bool:
+def _in_trouble(row: RaceRow) -> bool:
     return row.status in ("CRASHED", "FAILED")

@@ -1,4 +1,4 @@
-"""``View``: a component of the explorer in a notebook cell, or in a window of its own.
+"""``CellView``: a component of the explorer in a notebook cell, or in a window of its own.
 
 A view knows how to make its page for whoever opens it (each frame has state of its own), and how to
 draw itself as plain HTML, which a saved notebook shows.
@@ -39,7 +39,7 @@ def filling(part: Any) -> Any:
     return part
 
 
-class View:
+class CellView:
     """One component; the last value of a cell is shown.
 
     Attributes:
@@ -116,7 +116,7 @@ class View:
         return f"toast_lab.views.{self.kind}: {about}"
 
 
-def shown(view: View, inline: bool) -> Any:
+def shown(view: CellView, inline: bool) -> Any:
     """The view itself, or with ``inline`` a Panel object that talks through the notebook.
 
     The latter is for kernels on another machine.

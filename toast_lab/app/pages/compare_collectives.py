@@ -16,7 +16,7 @@ from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.app.plan_store import ANSWERS
 from toast_lab.app.saver import Saver, csv_button, heading
 from toast_lab.app.session import Session
-from toast_lab.explain.why import Change, Reason
+from toast_lab.explain.why import Change, CollectiveReason
 from toast_lab.runtime.diff import diff_compiled
 from toast_lab.views.plan_tables import (
     SUM_GROUPS,
@@ -43,9 +43,9 @@ class Collectives:
     def __init__(self, session: Session, save: Saver) -> None:
         self.session = session
         self._item: PlanItem | None = None
-        self._rows = collective_rows(_Empty, None)
+        self._rows = collective_rows(_EmptyCollectives, None)
         self._matching: tuple[PlanItem, Future[Any]] | None = None
-        self._asked: tuple[str, int, Future[list[Reason]]] | None = None
+        self._asked: tuple[str, int, Future[list[CollectiveReason]]] | None = None
         self._words = look.text(margin=(5, 0, 0, 2))
         self.sums = look.table(
             shown_sums(collective_sums(self._rows, False)),
@@ -173,7 +173,7 @@ class Collectives:
             self._asked = (self._item.name, row, future)
 
 
-class _Empty:
+class _EmptyCollectives:
     collectives = ()
 
 
@@ -192,7 +192,7 @@ def _change(collective: Change) -> Safe:
     )
 
 
-def _reason(row: Reason) -> Safe:
+def _reason(row: CollectiveReason) -> Safe:
     collective = row.collective
     rows: list[tuple[str, object]] = [
         ("at", f"{row.op_kind}, {row.place}"),

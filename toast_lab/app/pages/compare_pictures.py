@@ -18,8 +18,14 @@ from toast_lab.app.markup import bytes_text, h
 from toast_lab.app.saver import ONE_LINE, Saver, csv_button, heading
 from toast_lab.app.session import Session
 from toast_lab.text import line_text
-from toast_lab.views.breakdown import BY, Rates, breakdown_frame, breakdown_plot, shown_breakdown
-from toast_lab.views.compare_table import Entry
+from toast_lab.views.breakdown import (
+    BY,
+    BreakdownRates,
+    breakdown_frame,
+    breakdown_plot,
+    shown_breakdown,
+)
+from toast_lab.views.compare_table import PlanEntry
 from toast_lab.views.memory_timeline import (
     held_frame,
     shown_held,
@@ -71,7 +77,7 @@ class Picture:
         """What stands beside the words."""
         return ()
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[PlanEntry]:
         """All plans as the views take them."""
         hidden = self.session.plans.hidden
         return [p.entry(i, p.name not in hidden) for i, p in enumerate(self.session.plans.items)]
@@ -88,15 +94,15 @@ class Picture:
     def follow(self, _: PlanItem | None) -> None:
         """Another plan was selected; most pictures show all of them alike."""
 
-    def frame(self, entries: list[Entry]) -> Any:
+    def frame(self, entries: list[PlanEntry]) -> Any:
         """What is drawn, in SI units."""
         raise NotImplementedError
 
-    def draw(self, entries: list[Entry]) -> Any:
+    def draw(self, entries: list[PlanEntry]) -> Any:
         """The figure."""
         raise NotImplementedError
 
-    def twin_frame(self, entries: list[Entry]) -> Any:
+    def twin_frame(self, entries: list[PlanEntry]) -> Any:
         """The table as people read it."""
         raise NotImplementedError
 
@@ -128,11 +134,11 @@ class TimeMemory(Picture):
         "Hollow: estimated. Filled: measured. The lines join plans that no other one beats in both."
     )
 
-    def frame(self, entries: list[Entry]) -> Any:
+    def frame(self, entries: list[PlanEntry]) -> Any:
         """What is drawn, in SI units."""
         return time_memory_frame(entries)
 
-    def draw(self, entries: list[Entry]) -> Any:
+    def draw(self, entries: list[PlanEntry]) -> Any:
         """The figure."""
         plot = time_memory_plot(
             self._frame, entries, self.session.loaded.problem.memory_limit_bytes
@@ -140,7 +146,7 @@ class TimeMemory(Picture):
         self.on_tap(plot, "estimated measured")
         return plot
 
-    def twin_frame(self, entries: list[Entry]) -> Any:
+    def twin_frame(self, entries: list[PlanEntry]) -> Any:
         """The table as people read it."""
         return shown_time_memory(self._frame)
 
@@ -169,10 +175,10 @@ class Breakdown(Picture):
         self.by.param.watch(lambda _: self.refresh(None), "value")
         return (self.by,)
 
-    def frame(self, entries: list[Entry]) -> Any:
+    def frame(self, entries: list[PlanEntry]) -> Any:
         """What is drawn, in SI units."""
         rates = {
-            p.name: Rates(
+            p.name: BreakdownRates(
                 p.problem.machine.memory_bytes_per_s,
                 p.problem.machine.op_overhead_s,
                 p.plan.program.trips,
@@ -183,11 +189,11 @@ class Breakdown(Picture):
             entries, rates, str(self.by.value) if hasattr(self, "by") else "kind"
         )
 
-    def draw(self, entries: list[Entry]) -> Any:
+    def draw(self, entries: list[PlanEntry]) -> Any:
         """The figure."""
         return breakdown_plot(self._frame, entries)
 
-    def twin_frame(self, entries: list[Entry]) -> Any:
+    def twin_frame(self, entries: list[PlanEntry]) -> Any:
         """The table as people read it."""
         return shown_breakdown(self._frame)
 
@@ -230,11 +236,11 @@ class Timelines(Picture):
             self._lines = (program, [line_text(program.where(op)) for op in program.ops()])
         return list(self._lines[1])
 
-    def frame(self, entries: list[Entry]) -> Any:
+    def frame(self, entries: list[PlanEntry]) -> Any:
         """Made when it is saved: it has a row for each op of each plan."""
         return None
 
-    def draw(self, entries: list[Entry]) -> Any:
+    def draw(self, entries: list[PlanEntry]) -> Any:
         """The figure."""
         plot = timeline_plot(entries, self.session.loaded.problem.memory_limit_bytes, self._where())
         self.on_tap(plot, "peaks")
@@ -266,7 +272,7 @@ class Timelines(Picture):
             names = [n for v in values for n in program.def_names(v)]
             self.session.selection.select(tuple(names) or tuple(program.factors(held.op)))
 
-    def twin_frame(self, entries: list[Entry]) -> Any:
+    def twin_frame(self, entries: list[PlanEntry]) -> Any:
         """The table as people read it."""
         return shown_peaks(entries, self._where() if entries else [])
 

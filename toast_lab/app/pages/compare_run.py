@@ -99,7 +99,7 @@ class RunPane(pn.viewable.Viewer):
     def _run(self, items: list[PlanItem]) -> None:
         names = [p.name for p in items]
         if names:
-            how = plan_job.Execution(
+            how = plan_job.PlanExecution(
                 str(self.devices.value), self.repeats.value or 10, self.warmup.value or 2
             )
             self.session.plans.start_runs(names, how)

@@ -11,7 +11,7 @@ from toast_lab.app.items import PlanItem
 from toast_lab.app.markup import h
 from toast_lab.app.saver import Saver, csv_button, heading
 from toast_lab.app.session import Session
-from toast_lab.compare import store
+from toast_lab.compare import comparison_store
 from toast_lab.errors import ToastError
 from toast_lab.views.compare_table import bytes_text, seconds_text
 from toast_lab.views.plan_tables import MAX_OPS, ops_frame, shown_ops
@@ -29,7 +29,7 @@ class Ops:
         self._item: PlanItem | None = None
         self._words = look.text(margin=(5, 0, 0, 2))
         self.table = look.table(
-            shown_ops(ops_frame(_Empty)),
+            shown_ops(ops_frame(_EmptyTables)),
             sizing_mode="stretch_both",
             min_height=120,
             configuration={"columnDefaults": {"headerSort": True, "minWidth": 60}},
@@ -47,7 +47,7 @@ class Ops:
         )
 
     def _raw(self) -> Any:
-        return ops_frame(self._item.cost if self._item is not None else _Empty)
+        return ops_frame(self._item.cost if self._item is not None else _EmptyTables)
 
     def refresh(self, item: PlanItem | None) -> None:
         """Show the ops of a plan."""
@@ -70,7 +70,7 @@ class Ops:
             )
 
 
-class _Empty:
+class _EmptyTables:
     time_s, ops, collectives = 1.0, (), ()
 
 
@@ -94,15 +94,15 @@ class Runs:
     def _raw(self) -> Any:
         import pandas as pd
 
-        return pd.DataFrame(self._found, columns=list(store.COLUMNS))
+        return pd.DataFrame(self._found, columns=list(comparison_store.COLUMNS))
 
     def refresh(self, _: PlanItem | None) -> None:
         """Read the store."""
         words = "Nothing was executed yet; what is, is kept for good."
         self._found = []
         try:
-            if store.default_path().exists() and self.session.loaded.model is not None:
-                with store.Store(read_only=True) as kept:
+            if comparison_store.default_path().exists() and self.session.loaded.model is not None:
+                with comparison_store.ComparisonStore(read_only=True) as kept:
                     self._found = kept.rows(self.session.loaded.model.name, MAX_RUNS)
         except ToastError as error:
             words = str(error)
@@ -111,7 +111,9 @@ class Runs:
                 f"The last {len(self._found)} kept rows of {self.session.loaded.model.name}, the "
                 "newest first."
             )
-        self._words.object = h("p", words, cls="quiet one", title=f"{words} {store.default_path()}")
+        self._words.object = h(
+            "p", words, cls="quiet one", title=f"{words} {comparison_store.default_path()}"
+        )
         self.table.value = _runs(self._found)
 
 

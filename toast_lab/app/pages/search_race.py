@@ -10,7 +10,7 @@ from typing import Any
 import panel as pn
 
 from toast_lab.app import look
-from toast_lab.app.checked import Checked, number
+from toast_lab.app.checked import CheckedField, number
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.from_search import race_to_compare
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
@@ -46,14 +46,16 @@ class RacePane(pn.viewable.Viewer):
         }
         self.methods = pn.widgets.CheckBoxGroup(options=raced(), value=FIRST, **common)
         self.methods.param.watch(lambda _: self._checked(), "value")
-        self.seconds = Checked(
+        self.seconds = CheckedField(
             "seconds each",
             "10",
             number(0.5, 86_400, unit=" seconds"),
             on_check=self._checked,
             description="Budget of each method, counted from the start of its own search.",
         )
-        self.seed = Checked("seed", "0", number(0, 2**63 - 1, whole=True), on_check=self._checked)
+        self.seed = CheckedField(
+            "seed", "0", number(0, 2**63 - 1, whole=True), on_check=self._checked
+        )
         self._why_not = look.text(visible=False)
         self.run = look.button("Run the race", button_type="primary")
         self.hold = look.button(

@@ -12,7 +12,7 @@ from typing import Any
 import panel as pn
 
 from toast_lab.app import look
-from toast_lab.app.checked import Checked, number
+from toast_lab.app.checked import CheckedField, number
 from toast_lab.app.markup import Safe, h, join
 from toast_lab.app.session import Session
 from toast_lab.errors import ToastError
@@ -91,7 +91,7 @@ class SearchSettings(pn.viewable.Viewer):
         super().__init__(**params)
         self.session = session
         watch: dict[str, Any] = {"on_check": on_check}
-        self.mesh = Checked(
+        self.mesh = CheckedField(
             "mesh (axis=size, ...)",
             session.loaded.mesh,
             parse_mesh,
@@ -107,7 +107,7 @@ class SearchSettings(pn.viewable.Viewer):
             stylesheets=[look.INPUT],
         )
         self.machine.param.watch(lambda e: self._problem(machine=e.new), "value")
-        self.memory = Checked(
+        self.memory = CheckedField(
             "memory limit, GiB",
             f"{session.loaded.memory_gib:g}" if session.loaded.memory_gib else "",
             number(1e-6, 1e6, unit=" GiB", empty="the machine's"),
@@ -124,14 +124,14 @@ class SearchSettings(pn.viewable.Viewer):
             stylesheets=[look.INPUT],
         )
         self._sentence = look.text()
-        self.seconds = Checked(
+        self.seconds = CheckedField(
             "seconds",
             _text(session.searches.seconds),
             number(0.5, MOST_SECONDS, unit=" seconds", empty="no limit"),
             placeholder="no limit",
             **watch,
         )
-        self.evaluations = Checked(
+        self.evaluations = CheckedField(
             "plans",
             _text(session.searches.evaluations),
             number(1, 1e9, whole=True, unit=" plans", empty="no limit"),
@@ -139,10 +139,10 @@ class SearchSettings(pn.viewable.Viewer):
             description="Distinct shardings that may be priced; empty: no limit.",
             **watch,
         )
-        self.seed = Checked(
+        self.seed = CheckedField(
             "seed", str(session.searches.seed), number(0, 2**63 - 1, whole=True), **watch
         )
-        self.options = Checked(
+        self.options = CheckedField(
             "options",
             ", ".join(f"{k}={v}" for k, v in session.searches.options.items()),
             lambda text: parse_options(str(self.method.value), text),

@@ -14,9 +14,9 @@ from toast_lab.app.from_search import path_to_compare, path_to_graph
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.app.pages.search_trajectories import steps_list
 from toast_lab.app.session import Session
-from toast_lab.app.tree_state import Place, TreeState
+from toast_lab.app.tree_state import TreePlace, TreeState
 from toast_lab.views.action_table import action_frame
-from toast_lab.views.icicle import TINTS, IciclePlot, Scene
+from toast_lab.views.icicle import TINTS, IciclePlot, IcicleScene
 
 TABLE_EVERY_S = 3.0
 TABLE_HELP = (
@@ -166,7 +166,7 @@ class TreePane(pn.viewable.Viewer):
         self._children, rows = self.state.action_rows(known.legal if known is not None else ())
         self.table.value = action_frame(rows)
 
-    def _words_of_way(self, scene: Scene | None) -> Safe:
+    def _words_of_way(self, scene: IcicleScene | None) -> Safe:
         if scene is None:
             return h(
                 "p", "The tree grows while a search runs. Run one, or step it.", cls="quiet one"
@@ -214,7 +214,7 @@ class TreePane(pn.viewable.Viewer):
         return pn.Row(self.centre, self.right)
 
 
-def _place_words(place: Place | None, known: Any) -> Safe:
+def _place_words(place: TreePlace | None, known: Any) -> Safe:
     if place is None:
         return join([h("h2", "no tree yet"), h("p", HELP, cls="quiet")])
     rows: list[tuple[str, object]] = [

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from toast_lab.conflicts.analysis import Analysis
-from toast_lab.conflicts.listing import op_text, shown_ops, value_text
+from toast_lab.conflicts.annotated_listing import op_text, shown_ops, value_text
 
 
 def fresh_lines(analysis: Analysis, only: str = "") -> str:

@@ -12,7 +12,7 @@ from toast_lab.app.session import Session
 Words = Callable[[Session], str]
 
 
-class Scene(NamedTuple):
+class TourScene(NamedTuple):
     """What has to be loaded."""
 
     model: str
@@ -21,7 +21,7 @@ class Scene(NamedTuple):
     machine: str = "tpu-v5e"
 
 
-class Task(NamedTuple):
+class TourTask(NamedTuple):
     """Something to do, recognised however it was done."""
 
     ask: Words
@@ -49,11 +49,11 @@ class Step:
     key: str
     title: str
     paper: str  #: figure, listing or section that it shows
-    scene: Scene
+    scene: TourScene
     page: str  #: step of the explorer
     target: tuple[str, ...]  #: keys of ``tour_strip.TARGETS``
     text: Words
-    task: Task | None = None
+    task: TourTask | None = None
     quiz: Quiz | None = None
     code: Words | None = None  #: lines shown beside the text
     #: the plan by hand that it begins with; None leaves it as it is

@@ -13,12 +13,17 @@ from collections.abc import Iterator
 
 import param
 
-from toast_lab.app.loading import load_at_once
+from toast_lab.app.model_loading import load_at_once
 from toast_lab.app.session import Session
-from toast_lab.app.tour import attention, mlp, transformer, xxt
-from toast_lab.app.tour.step import Chapter, Scene, Step
+from toast_lab.app.tour import attention_chapter, mlp_chapter, transformer_chapter, xxt_chapter
+from toast_lab.app.tour.step import Chapter, Step, TourScene
 
-CHAPTERS: tuple[Chapter, ...] = (mlp.CHAPTER, xxt.CHAPTER, attention.CHAPTER, transformer.CHAPTER)
+CHAPTERS: tuple[Chapter, ...] = (
+    mlp_chapter.CHAPTER,
+    xxt_chapter.CHAPTER,
+    attention_chapter.CHAPTER,
+    transformer_chapter.CHAPTER,
+)
 STEPS: tuple[Step, ...] = tuple(step for chapter in CHAPTERS for step in chapter.steps)
 BY_KEY: dict[str, Step] = {step.key: step for step in STEPS}
 
@@ -243,7 +248,7 @@ class Tour(param.Parameterized):
             Tour._ahead.start()
 
     # -- bringing about ----------------------------------------------------------------------------
-    def _may(self, scene: Scene) -> bool:
+    def _may(self, scene: TourScene) -> bool:
         if self.session.work.busy and not self._scene_is(scene):
             title = self.session.work.job.title
             self.session.notices.say(
@@ -259,7 +264,7 @@ class Tour(param.Parameterized):
             self._known = (program, program.digest())
         return self._known[1]
 
-    def _scene_is(self, scene: Scene) -> bool:
+    def _scene_is(self, scene: TourScene) -> bool:
         session = self.session
         if session.loaded.analysis is None or session.loaded.problem is None:
             return False

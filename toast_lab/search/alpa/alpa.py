@@ -37,7 +37,7 @@ import numpy as np
 
 from toast_lab.search.alpa.grains import grains_of
 from toast_lab.search.alpa.solver import NODES, Choice, Effort, Solver
-from toast_lab.search.alpa.strategies import Choices, price_choices
+from toast_lab.search.alpa.strategies import ClusteredProgram, price_choices
 from toast_lab.search.limits import Status
 from toast_lab.search.recorder import Recorder
 from toast_lab.sharding.state import State, legal_actions
@@ -105,7 +105,7 @@ def run(recorder: Recorder, seed: int, options: Alpa) -> Status:
     return Status.CRASHED if effort.crashed else Status.CONVERGED
 
 
-def _starts(recorder: Recorder, choices: Choices) -> Iterator[tuple[Choice, str]]:
+def _starts(recorder: Recorder, choices: ClusteredProgram) -> Iterator[tuple[Choice, str]]:
     """The best three ways to split one colour throughout, on one mesh axis or on several."""
     space = recorder.problem.space
     candidates: list[tuple[tuple[float, ...], int, State, str]] = []

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from toast_lab.search.alpa.strategies import Choices, Term
+from toast_lab.search.alpa.strategies import ClusteredProgram, Term
 
 
 class Descent:
     """The objective of one set of choices, seen from each cluster."""
 
-    def __init__(self, choices: Choices, tie: list[np.ndarray]) -> None:
+    def __init__(self, choices: ClusteredProgram, tie: list[np.ndarray]) -> None:
         self.choices, self.tie = choices, tie
         self.of_op: list[list[Term]] = [[] for _ in choices.compute_s]
         self.of_value: list[list[Term]] = [[] for _ in choices.layout]

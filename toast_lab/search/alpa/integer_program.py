@@ -28,7 +28,7 @@ import scipy.optimize
 import scipy.sparse
 
 if TYPE_CHECKING:
-    from toast_lab.search.alpa.strategies import Choices
+    from toast_lab.search.alpa.strategies import ClusteredProgram
 
 
 class Bytes(NamedTuple):
@@ -110,7 +110,7 @@ class _Rows:
 
 
 def assemble(
-    choices: Choices,
+    choices: ClusteredProgram,
     tie: list[np.ndarray],
     *,
     bytes_rows: list[Bytes],
@@ -247,7 +247,7 @@ def assemble(
     return program, layout
 
 
-def _contested(choices: Choices, term: Any) -> np.ndarray:
+def _contested(choices: ClusteredProgram, term: Any) -> np.ndarray:
     """Flat (label, layout) pairs that cost something and that an earlier use might share."""
     group = choices.groups[term.group]
     asked = np.isin(
@@ -268,7 +268,7 @@ def chosen(layout: Layout, solution: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return pick(layout.ops), pick(layout.values)
 
 
-class Solved(NamedTuple):
+class IntegerSolution(NamedTuple):
     """What HiGHS made of it."""
 
     x: np.ndarray | None  #: None: no solution was found in time, or there is none
@@ -282,7 +282,7 @@ class Solved(NamedTuple):
 
 def solve(
     program: IntegerProgram, time_limit_s: float, gap: float, nodes: int | None = None
-) -> Solved:
+) -> IntegerSolution:
     """Solve by HiGHS; for a child process, as this cannot be interrupted.
 
     Args:
@@ -315,7 +315,7 @@ def solve(
     seconds = time.monotonic() - began
     # HiGHS stops for nodes with the same status
     out_of_time = answer.status == 1 and seconds >= time_limit_s
-    return Solved(
+    return IntegerSolution(
         x=solution,
         optimal=answer.status == 0,
         infeasible=answer.status == 2,

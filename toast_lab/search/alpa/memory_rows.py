@@ -20,14 +20,14 @@ from toast_lab.cost import kernel
 from toast_lab.cost.problem import Problem
 from toast_lab.cost.program_prices import Totals
 from toast_lab.search.alpa.integer_program import Bytes
-from toast_lab.search.alpa.strategies import Choices
+from toast_lab.search.alpa.strategies import ClusteredProgram
 from toast_lab.search.alpa.strategy_prices import bench_for, use_costs
 
 
 class MemoryRows:
     """Makes rows for one problem and one set of choices."""
 
-    def __init__(self, problem: Problem, choices: Choices) -> None:
+    def __init__(self, problem: Problem, choices: ClusteredProgram) -> None:
         self.problem, self.choices = problem, choices
         self.axis_size = problem.mesh.array()
         self.whole = problem.prices.inputs.memory

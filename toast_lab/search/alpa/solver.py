@@ -22,7 +22,7 @@ from toast_lab.isolate import Cancelled, run_in_child
 from toast_lab.search.alpa import integer_program as ip
 from toast_lab.search.alpa.descent import Descent
 from toast_lab.search.alpa.memory_rows import MemoryRows, crowded
-from toast_lab.search.alpa.strategies import Choices, spread
+from toast_lab.search.alpa.strategies import ClusteredProgram, spread
 from toast_lab.search.limits import Status, Stop
 from toast_lab.search.recorder import Recorder
 
@@ -65,7 +65,7 @@ class Solver:
     def __init__(
         self,
         recorder: Recorder,
-        choices: Choices,
+        choices: ClusteredProgram,
         grain: str,
         effort: Effort,
         rounds: int,
@@ -257,7 +257,7 @@ class Solver:
         ]
         return kept[:n_ops], kept[n_ops:]
 
-    def _solve(self, part: Part) -> tuple[Choice, ip.Solved] | None:
+    def _solve(self, part: Part) -> tuple[Choice, ip.IntegerSolution] | None:
         """The best choice among a part of them, None if none was found in time."""
         self.recorder.check()
         assert self.best is not None
@@ -290,7 +290,7 @@ class Solver:
             self.effort.solve_seconds, 0.8 * (self.effort.until_s - self.recorder.clock.elapsed_s)
         )
 
-    def _highs(self, program: ip.IntegerProgram) -> ip.Solved | None:
+    def _highs(self, program: ip.IntegerProgram) -> ip.IntegerSolution | None:
         recorder, effort, n_columns = self.recorder, self.effort, len(program.cost)
         recorder.check()
         limit_s, left_s = self._limit_s(), recorder.left()[0]
@@ -332,7 +332,9 @@ class Solver:
         del self.held[:-_MOST_ROWS]
 
 
-def _cut(row: ip.Bytes, whole: Choices, part: Choices, values: list[np.ndarray]) -> ip.Bytes:
+def _cut(
+    row: ip.Bytes, whole: ClusteredProgram, part: ClusteredProgram, values: list[np.ndarray]
+) -> ip.Bytes:
     """A row for a part of the choices."""
 
     @functools.cache
@@ -347,7 +349,7 @@ def _cut(row: ip.Bytes, whole: Choices, part: Choices, values: list[np.ndarray])
     )
 
 
-def _ties(problem: Problem, choices: Choices) -> list[np.ndarray]:
+def _ties(problem: Problem, choices: ClusteredProgram) -> list[np.ndarray]:
     """L of [T] seconds, too little to matter but where layouts cost the same.
 
     Of those the smaller is kept.

@@ -174,7 +174,7 @@ class Term(NamedTuple):
     time_s: np.ndarray  #: [W, T]
 
 
-class Choices(NamedTuple):
+class ClusteredProgram(NamedTuple):
     """A clustered program with every price that an additive model has."""
 
     clusters: Clusters
@@ -211,7 +211,7 @@ class Choices(NamedTuple):
         """Is there nothing to choose?"""
         return max(map(len, (*self.compute_s, *self.layout)), default=1) == 1
 
-    def only(self, ops: list[np.ndarray], values: list[np.ndarray]) -> Choices:
+    def only(self, ops: list[np.ndarray], values: list[np.ndarray]) -> ClusteredProgram:
         """The same with fewer choices: of each cluster those whose numbers are given."""
         groups, terms, places = [], [], []
         for group in self.groups:
@@ -269,7 +269,7 @@ def _place(menu: np.ndarray, row: np.ndarray) -> int:
 
 def price_choices(
     problem: Problem, grain: str, max_strategies: int, check: Callable[[], None] = lambda: None
-) -> Choices:
+) -> ClusteredProgram:
     """Price every strategy of every op cluster, and every move between labels and layouts.
 
     Args:
@@ -372,7 +372,7 @@ def price_choices(
             if size.any():
                 passing.setdefault(op, []).append((group, size))
     terms = [Term(*key, time_s) for key, time_s in time_of_term.items()]
-    return Choices(
+    return ClusteredProgram(
         clusters=clusters,
         menus=menus,
         compute_s=compute_s,
@@ -409,7 +409,7 @@ def _packed(menu: np.ndarray) -> np.ndarray:
 
 
 def spread(
-    problem: Problem, choices: Choices, ops: np.ndarray, values: np.ndarray
+    problem: Problem, choices: ClusteredProgram, ops: np.ndarray, values: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """``([O, A] op_factor, [V, A] value_dim)`` of the program for one choice of each cluster."""
     program, clusters = problem.analysis.program, choices.clusters

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from toast_lab.cost.facts import Facts
 from toast_lab.cost.kernel import PriceInputs, StepPrices
 from toast_lab.cost.one_op import Bench, make_bench, price_one
+from toast_lab.cost.program_facts import ProgramFacts
 from toast_lab.kernels import compiled, copy_row, helper
 from toast_lab.packs import Int32Matrix, Int64Array
 from toast_lab.sharding import steps as st
@@ -29,7 +29,9 @@ def bench_for(folded: PriceInputs, n_op_rows: int) -> Bench:
 
 
 @helper
-def _as_wanted(facts: Facts, tables: Tables, op_factor: np.ndarray, steps: Steps, op: int) -> None:
+def _as_wanted(
+    facts: ProgramFacts, tables: Tables, op_factor: np.ndarray, steps: Steps, op: int
+) -> None:
     """Let operands come as the strategy of ``op`` wants, and keep results as it leaves them."""
     n_axes = op_factor.shape[1]
     for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
@@ -45,7 +47,7 @@ def _as_wanted(facts: Facts, tables: Tables, op_factor: np.ndarray, steps: Steps
 
 
 @helper
-def _unsplit(facts: Facts, tables: Tables, steps: Steps, op: int) -> None:
+def _unsplit(facts: ProgramFacts, tables: Tables, steps: Steps, op: int) -> None:
     """Let operands and results be whole everywhere, so that nothing is brought anywhere."""
     for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
         steps.layout[facts.root[use]] = 0

@@ -97,7 +97,7 @@ class Bound(NamedTuple):
 
 
 @packed
-class Scratch(NamedTuple):
+class BoundScratch(NamedTuple):
     """Arrays that ``lower_bound`` writes to."""
 
     row: Int64Array  #: [K]
@@ -105,9 +105,9 @@ class Scratch(NamedTuple):
     live: Float64Array  #: [O + 2]
 
 
-def scratch_of(bound: Bound, n_axes: int) -> Scratch:
+def scratch_of(bound: Bound, n_axes: int) -> BoundScratch:
     """Scratch for one thread."""
-    return Scratch(
+    return BoundScratch(
         np.zeros(len(bound.n_candidates), np.int64),
         np.zeros((len(bound.n_kept), n_axes), np.int64),
         np.zeros(bound.n_ops + 2),
@@ -121,7 +121,7 @@ def lower_bound(
     values: Int8Matrix,
     axis_size: Int64Array,
     cutoff: float,
-    scratch: Scratch,
+    scratch: BoundScratch,
 ) -> tuple[float, float]:
     """(score, peak bytes) that no state reached by further actions is below.
 
@@ -186,7 +186,7 @@ def lower_bound(
 
 
 @helper
-def _least_s(bound: Bound, group: int, ops: np.ndarray, scratch: Scratch) -> float:
+def _least_s(bound: Bound, group: int, ops: np.ndarray, scratch: BoundScratch) -> float:
     """Least that the tables of a group add up to, over the layouts in ``s.allowed``."""
     n_axes = scratch.allowed.shape[1]
     first, last = bound.group_ptr[group], bound.group_ptr[group + 1]
@@ -226,7 +226,7 @@ def _least_s(bound: Bound, group: int, ops: np.ndarray, scratch: Scratch) -> flo
 
 
 @compiled
-def least_of_groups(bound: Bound, ops: Int32Matrix, scratch: Scratch) -> np.ndarray:
+def least_of_groups(bound: Bound, ops: Int32Matrix, scratch: BoundScratch) -> np.ndarray:
     """[G] seconds that each group takes at least in any state; ``ops`` is the unsharded state's."""
     scratch.row[:] = 0
     least = np.zeros(bound.n_kept.shape[0])

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab.cost import kernel
-from toast_lab.cost.facts import Facts
 from toast_lab.cost.one_op import Bench, make_bench, price_one
 from toast_lab.cost.problem import Problem
+from toast_lab.cost.program_facts import ProgramFacts
 from toast_lab.kernels import compiled, helper
 from toast_lab.packs import Float64Matrix, Int64Array, packed
 from toast_lab.ragged import Ragged, row_starts
@@ -177,7 +177,7 @@ class _Entry(NamedTuple):
     parts: list[tuple[int, int, int]]  #: kind, op, value or use
 
 
-def _entries(tables: Tables, facts: Facts) -> tuple[int, list[_Entry]]:
+def _entries(tables: Tables, facts: ProgramFacts) -> tuple[int, list[_Entry]]:
     """(groups, tables by group, those that always count first)."""
     always: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
     sometimes: list[_Entry] = []

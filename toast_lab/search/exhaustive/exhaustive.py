@@ -22,8 +22,8 @@ import numpy as np
 
 from toast_lab.kernels import compiled, helper
 from toast_lab.packs import Int8Matrix, Int32Matrix, Int64Matrix, UInt64Array
-from toast_lab.search.beam import Beam
-from toast_lab.search.exhaustive.bound import Bound, Scratch, lower_bound, scratch_of
+from toast_lab.search.beam import BeamSearch
+from toast_lab.search.exhaustive.bound import Bound, BoundScratch, lower_bound, scratch_of
 from toast_lab.search.exhaustive.bound_tables import make_bound
 from toast_lab.search.limits import Status, Stop
 from toast_lab.search.pruning import smallest_group
@@ -56,9 +56,9 @@ def run(recorder: Recorder, seed: int, options: Exhaustive) -> Status:
         recorder.prove(recorder.best.score)
         return Status.NO_ACTIONS
     recorder.check()
-    beam = Beam(recorder, np.random.default_rng(seed), depth or 30, least)
+    beam = BeamSearch(recorder, np.random.default_rng(seed), depth or 30, least)
     bound = make_bound(problem, least, check=recorder.check) if options.bounded else None
-    tree = _Tree(recorder=recorder, least=least, depth=depth, bound=bound, nodes=beam.nodes)
+    tree = _StateTree(recorder=recorder, least=least, depth=depth, bound=bound, nodes=beam.nodes)
     recorder.round = 1
     try:
         if bound is not None:
@@ -71,7 +71,7 @@ def run(recorder: Recorder, seed: int, options: Exhaustive) -> Status:
     return Status.COMPLETE
 
 
-class _Tree:
+class _StateTree:
     """States met so far, each as the last action and the state before it.
 
     Rows are made anew by taking the actions.
@@ -262,7 +262,7 @@ def _new_states(
 @compiled
 def _bounds(
     bound: Bound,
-    scratch: Scratch,
+    scratch: BoundScratch,
     cutoff: float,
     moves: Moves,
     ops: Int32Matrix,

@@ -16,7 +16,7 @@ from toast_lab.search.mcts.tree import (
     WORDS,
     Jobs,
     Rows,
-    Settings,
+    SteeringSettings,
     Tree,
     nonzero,
     slot,
@@ -114,7 +114,7 @@ def _write(
 
 @compiled
 def back_up(
-    tree: Tree, pricing: Pricing, settings: Settings, rows: Rows, jobs: Jobs, round_: int
+    tree: Tree, pricing: Pricing, settings: SteeringSettings, rows: Rows, jobs: Jobs, round_: int
 ) -> None:
     """Write what a batch found into the tree and the trace, in order."""
     for job in range(jobs.length.shape[0]):

@@ -81,7 +81,7 @@ class Improvement:
             inputs = fine.repricer.inputs
             self.fine_pricing = self.pricing._replace(inputs=inputs, root=snapshot)
             self.workers = [
-                rollout.Worker(
+                rollout.RolloutScratch(
                     scratch=make_scratch(inputs), near=like(snapshot), far=like(snapshot)
                 )
                 for _ in range(self.threads)

@@ -81,7 +81,7 @@ def run(recorder: Recorder, seed: int, options: Mcts) -> Status:
     actions = legal_rows(State(space), min_names)
     if not len(actions):
         return Status.NO_ACTIONS
-    settings = tr.Settings(
+    settings = tr.SteeringSettings(
         seed=np.uint64(seed),
         depth=options.depth,
         exploration=options.exploration,
@@ -125,7 +125,7 @@ class _Search:
     def __init__(
         self,
         recorder: Recorder,
-        settings: tr.Settings,
+        settings: tr.SteeringSettings,
         pool: ThreadPoolExecutor,
         threads: int,
         refine_steps: int = 0,
@@ -147,7 +147,7 @@ class _Search:
             root=snapshot,
         )
         self.workers = [
-            rollout.Worker(
+            rollout.RolloutScratch(
                 scratch=make_scratch(repricer.inputs), near=like(snapshot), far=like(snapshot)
             )
             for _ in range(threads)

@@ -47,7 +47,7 @@ from toast_lab.packs import (
     UInt64Matrix,
     packed,
 )
-from toast_lab.search.mcts.rollout import Pricing, Worker, price_from, score_of
+from toast_lab.search.mcts.rollout import Pricing, RolloutScratch, price_from, score_of
 from toast_lab.search.mcts.tree import random
 from toast_lab.sharding.alike import Alike, by_classes
 from toast_lab.sharding.divides import divides
@@ -435,7 +435,7 @@ def anneal(
     near: Near,
     moves: Moves,
     pricing: Pricing,
-    worker: Worker,
+    worker: RolloutScratch,
     chains: Chains,
     begin: int,
     end: int,

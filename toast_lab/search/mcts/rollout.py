@@ -15,13 +15,13 @@ import numpy as np
 
 from toast_lab.cost import reprice
 from toast_lab.cost.kernel import PriceInputs
-from toast_lab.cost.reprice import Scratch, Snapshot
+from toast_lab.cost.reprice import PricingScratch, Snapshot
 from toast_lab.kernels import compiled, helper
 from toast_lab.packs import Int64Array, packed
 from toast_lab.search.mcts.tree import (
     ELITES,
     Jobs,
-    Settings,
+    SteeringSettings,
     Tree,
     apply,
     level,
@@ -49,10 +49,10 @@ class Pricing(NamedTuple):
 
 
 @packed
-class Worker(NamedTuple):
+class RolloutScratch(NamedTuple):
     """Memory that one thread writes in."""
 
-    scratch: Scratch
+    scratch: PricingScratch
     near: Snapshot  #: of the node
     far: Snapshot  #: of the end of the rollout
 
@@ -69,7 +69,7 @@ def score_of(pricing: Pricing, time_s: float, peak_bytes: float) -> float:
 
 @compiled
 def reward_of(
-    pricing: Pricing, settings: Settings, time_s: float, peak_bytes: float, length: int
+    pricing: Pricing, settings: SteeringSettings, time_s: float, peak_bytes: float, length: int
 ) -> float:
     """-log C(s), less a little for every action and more where the state does not fit."""
     reward = (
@@ -82,7 +82,7 @@ def reward_of(
 @helper
 def price_from(
     pricing: Pricing,
-    worker: Worker,
+    worker: RolloutScratch,
     ops: np.ndarray,
     values: np.ndarray,
     before: Snapshot,
@@ -143,7 +143,7 @@ def _put_in(row: Int64Array, at: int, count: int, entry: int) -> None:
 
 
 @helper
-def _vary(tree: Tree, moves: Moves, settings: Settings, jobs: Jobs, job: int) -> int:
+def _vary(tree: Tree, moves: Moves, settings: SteeringSettings, jobs: Jobs, job: int) -> int:
     """Take the actions of an elite with a few changes; gives their number.
 
     Actions are left out, replaced, moved or put in.
@@ -190,9 +190,9 @@ def evaluate(
     tree: Tree,
     moves: Moves,
     pricing: Pricing,
-    settings: Settings,
+    settings: SteeringSettings,
     jobs: Jobs,
-    worker: Worker,
+    worker: RolloutScratch,
     begin: int,
     end: int,
 ) -> None:

@@ -17,7 +17,7 @@ from toast_lab.search.mcts.tree import (
     START,
     TRAJECTORIES,
     Jobs,
-    Settings,
+    SteeringSettings,
     Tree,
     apply,
     level,
@@ -31,7 +31,12 @@ from toast_lab.sharding.state import legal_pairs, mix
 
 @helper
 def _expand(
-    tree: Tree, moves: Moves, settings: Settings, node: int, ops: np.ndarray, values: np.ndarray
+    tree: Tree,
+    moves: Moves,
+    settings: SteeringSettings,
+    node: int,
+    ops: np.ndarray,
+    values: np.ndarray,
 ) -> None:
     """Work out the choices of a node."""
     n_axes = moves.axis_size.shape[0]
@@ -69,7 +74,9 @@ def _reset(tree: Tree, choice: int) -> None:
 
 
 @helper
-def _choose(tree: Tree, settings: Settings, node: int, warmth: float, highest: float) -> int:
+def _choose(
+    tree: Tree, settings: SteeringSettings, node: int, warmth: float, highest: float
+) -> int:
     """Choice by upper confidence bound, or -1 if everything below was priced.
 
     Rewards count by how near they come to the best one: ``exp((reward - best) / warmth)``.  What an
@@ -107,7 +114,7 @@ def _choose(tree: Tree, settings: Settings, node: int, warmth: float, highest: f
 
 
 @compiled
-def select(tree: Tree, moves: Moves, settings: Settings, jobs: Jobs) -> None:
+def select(tree: Tree, moves: Moves, settings: SteeringSettings, jobs: Jobs) -> None:
     """Choose where each trajectory of the batch goes; new nodes are made but not priced."""
     highest = level(tree)
     n_jobs = jobs.length.shape[0]

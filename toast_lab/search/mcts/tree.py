@@ -49,7 +49,7 @@ KEEP = 16  #: elites
 
 
 @packed
-class Settings(NamedTuple):
+class SteeringSettings(NamedTuple):
     """What steers the search; see ``mcts.run``."""
 
     seed: UInt64

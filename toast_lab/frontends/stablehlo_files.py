@@ -72,7 +72,7 @@ def from_stablehlo(
         )
     start_early()
     program, text, trees, notes = in_child(
-        "toast_lab.frontends.files:_read",
+        "toast_lab.frontends.stablehlo_files:_read",
         data,
         identifier(name or "main"),
         what,

@@ -22,8 +22,8 @@ from typing import Any
 from urllib.parse import quote
 
 from toast_lab import checks
-from toast_lab.compare import facts
-from toast_lab.compare.result import Comparison, Row
+from toast_lab.compare import provenance
+from toast_lab.compare.result import Comparison, ComparisonRow
 from toast_lab.errors import StoreError
 
 VERSION = 1  #: of the columns
@@ -71,7 +71,7 @@ def default_path() -> Path:
     return Path(base) / "toast-lab" / "runs.sqlite"
 
 
-class Store:
+class ComparisonStore:
     """An open file of rows; a context that closes it.
 
     Args:
@@ -243,7 +243,7 @@ class Store:
         """Close the file."""
         self.connection.close()
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> ComparisonStore:
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -254,14 +254,14 @@ def keep(comparison: Comparison, path: str | os.PathLike[str] | None = None) -> 
     """Add all rows of a comparison, each by itself; gives their numbers.  Raises StoreError."""
     rows = [*comparison.rows, *([comparison.reference] if comparison.reference else [])]
     comparison_id = uuid.uuid4().hex[:12]
-    with Store(path) as store:
+    with ComparisonStore(path) as store:
         return tuple(store.add(record(comparison, row, comparison_id)) for row in rows)
 
 
-def record(comparison: Comparison, row: Row, together: str) -> dict[str, Any]:
+def record(comparison: Comparison, row: ComparisonRow, together: str) -> dict[str, Any]:
     """A row of a comparison as a row of the file; those of one comparison share ``together``."""
     data, certificate, predicted = row.to_json(), row.certificate, row.predicted
-    machine = facts.machine(row.device_kind, row.n_devices, row.n_processes)
+    machine = provenance.machine(row.device_kind, row.n_devices, row.n_processes)
     measured = {
         key: data[key]
         for key in (
@@ -283,8 +283,8 @@ def record(comparison: Comparison, row: Row, together: str) -> dict[str, Any]:
             for key in ("name", "status", "message", "mesh", "devices", "device_kind")
         },
         "program_digest": comparison.program_digest,
-        "plan_digest": facts.plan_digest(row.plan),
-        "machine_digest": facts.digest(machine),
+        "plan_digest": provenance.plan_digest(row.plan),
+        "machine_digest": provenance.digest(machine),
         **{
             key: data[key]
             for key in ("n_devices", "n_processes", "median_s", "spread_s", "compile_s")
@@ -296,7 +296,7 @@ def record(comparison: Comparison, row: Row, together: str) -> dict[str, Any]:
         "max_relative_error": data["certificate"]["max_relative_error"] if certificate else None,
         "predicted_time_s": predicted.time_s if predicted else None,
         "predicted_peak_bytes": predicted.peak_bytes if predicted else None,
-        "versions": facts.versions(),
+        "versions": provenance.versions(),
         "machine": machine,
         "plan": row.plan,
         "measured": {**measured, "inputs": comparison.inputs, "order": comparison.order},

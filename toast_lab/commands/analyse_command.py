@@ -13,7 +13,7 @@ from toast_lab.text import few, line_text
 
 if TYPE_CHECKING:
     from toast_lab.conflicts.analysis import Analysis, ColourGroup, Conflict
-    from toast_lab.conflicts.graph import Place
+    from toast_lab.conflicts.dimension_graph import ConflictPlace
     from toast_lab.ir.model import Model
     from toast_lab.sharding.mesh import Mesh
 
@@ -110,7 +110,7 @@ def _conflict_data(analysis: Analysis, conflict: Conflict) -> dict[str, Any]:
     }
 
 
-def _place_data(analysis: Analysis, place: Place) -> dict[str, Any]:
+def _place_data(analysis: Analysis, place: ConflictPlace) -> dict[str, Any]:
     program = analysis.program
     value = program.value_name[place.value]
     if place.use < 0:

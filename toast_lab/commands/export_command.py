@@ -102,11 +102,11 @@ def _show(constraints: MinimalConstraints | None, problem: Problem) -> None:
 
 def _constraints(args: argparse.Namespace, plan: ShardingPlan, model: Model) -> MinimalConstraints:
     from toast_lab.export.minimal import minimal_constraints
-    from toast_lab.export.trial import Progress
+    from toast_lab.export.trial import TrialProgress
 
     with output.progress("looking for constraints") as update, stopping.stop_gently() as stopped:
 
-        def on_event(event: Progress) -> None:
+        def on_event(event: TrialProgress) -> None:
             update(None, f"{event.stage}: {event.units} left, {event.tried} sets tried")
 
         return minimal_constraints(

@@ -20,9 +20,9 @@ from toast_lab.runtime.compile import compile_plan
 from toast_lab.runtime.diff import diff_compiled
 from toast_lab.search import search_child
 from toast_lab.search.contract import Budget
-from toast_lab.sweep import worker
-from toast_lab.sweep.store import Store
-from toast_lab.sweep.task import Task
+from toast_lab.sweep import sweep_worker
+from toast_lab.sweep.sweep_store import SweepStore
+from toast_lab.sweep.task import SweepTask
 
 COMPILE_LIMIT_S = 600.0
 COLUMNS = (
@@ -49,12 +49,12 @@ COLUMNS = (
 )
 
 
-class Job(NamedTuple):
+class CompileTask(NamedTuple):
     """One plan to search for and to compile."""
 
     case: Case
     topology: str
-    task: Task
+    task: SweepTask
 
     @property
     def digest(self) -> str:
@@ -67,17 +67,17 @@ class Job(NamedTuple):
         return f"{self.task.method} {self.case.name} for {self.topology}"
 
 
-def jobs(choice: Choice) -> list[Job]:
+def jobs(choice: Choice) -> list[CompileTask]:
     """Every job of a choice, model by model."""
     return list(_jobs(choice))
 
 
-def _jobs(choice: Choice) -> Iterator[Job]:
+def _jobs(choice: Choice) -> Iterator[CompileTask]:
     for case in choice.cases:
         for machine, topology in SLICES:
             for method in choice.methods:
                 sizes = case.quick if choice.quick else case.compiled
-                task = Task.make(
+                task = SweepTask.make(
                     case.model,
                     sizes,
                     MESH,
@@ -86,12 +86,12 @@ def _jobs(choice: Choice) -> Iterator[Job]:
                     seed=choice.seed,
                     seconds=choice.compile_seconds,
                 )
-                yield Job(case, topology, task)
+                yield CompileTask(case, topology, task)
 
 
 def run_jobs(
-    todo: list[Job],
-    store: Store,
+    todo: list[CompileTask],
+    store: SweepStore,
     *,
     on_progress: Callable[[int, int, str], None] | None = None,
     cancel: Callable[[], bool] | None = None,
@@ -121,18 +121,18 @@ def run_jobs(
     return [], ""
 
 
-def _row(job: Job, cancel: Callable[[], bool] | None) -> dict[str, Any] | None:
+def _row(job: CompileTask, cancel: Callable[[], bool] | None) -> dict[str, Any] | None:
     """The job's row, None if it was cancelled."""
     task = job.task
-    ready = worker.loaded(task)
-    problem = worker.problem_of(task, ready.analysis)
+    ready = sweep_worker.loaded(task)
+    problem = sweep_worker.problem_of(task, ready.analysis)
     outcome = search_child.search_in_child(
         problem,
         task.method,
         seed=task.seed,
         budget=Budget(task.seconds),
         cancel=cancel,
-        options=worker.expert_options(task.method, ready.model),
+        options=sweep_worker.expert_options(task.method, ready.model),
     )
     row: dict[str, Any] = {
         "digest": job.digest,
@@ -141,7 +141,7 @@ def _row(job: Job, cancel: Callable[[], bool] | None) -> dict[str, Any] | None:
         "topology": job.topology,
         "program": ready.model.program.digest(),
         "status": outcome.status,
-        **worker.where(),
+        **sweep_worker.where(),
     }
     if outcome.status == search_child.CANCELLED:
         return None
@@ -197,7 +197,7 @@ _OBJECTS = ("collectives", "compiled_collectives", "bytes_by_kind")
 
 
 def row_offence(row: Mapping[str, Any]) -> str:
-    """What is wrong with a row of the compiled table, empty if nothing is; see ``Store``."""
+    """What is wrong with a row of the compiled table, empty if nothing is; see ``SweepStore``."""
     for key in _TEXTS:
         if not isinstance(row.get(key), str):
             return f"{key} must be a text, it is {row.get(key)!r:.60}"
@@ -217,7 +217,7 @@ def _counts(pairs: Any) -> dict[str, float]:
     return dict(sorted(counts.items()))
 
 
-def table(todo: list[Job], store: Store) -> list[dict[str, Any]]:
+def table(todo: list[CompileTask], store: SweepStore) -> list[dict[str, Any]]:
     """The rows that are there, in the order of the jobs."""
     rows = [store.rows[job.digest] for job in todo if job.digest in store]
     return [

@@ -19,7 +19,7 @@ from toast_lab.app.session import Session
 from toast_lab.app.tree_state import TreeState
 from toast_lab.jobs.job import JobState
 from toast_lab.text import gap_text
-from toast_lab.views.search_curves import Point, SearchCurves
+from toast_lab.views.search_curves import CurvePoint, SearchCurves
 
 WORDS_EVERY_S = 0.5
 VIEWS = {"Curves": "curves", "Tree": "tree", "Race": "race"}
@@ -331,7 +331,7 @@ class SearchPage(pn.viewable.Viewer):
         else:
             self.session.searches.step()
 
-    def feed(self, points: list[Point]) -> None:
+    def feed(self, points: list[CurvePoint]) -> None:
         """New simulations for the curves."""
         shown = self.curves.source.data["simulation"]
         if points and len(shown) and shown[-1] >= points[0].simulation:

@@ -20,8 +20,8 @@ from toast_lab.search import search_child
 from toast_lab.sweep.local import LocalPool
 from toast_lab.sweep.remote import remote_pool
 from toast_lab.sweep.rows import row_offence
-from toast_lab.sweep.store import Store
-from toast_lab.sweep.task import Task
+from toast_lab.sweep.sweep_store import SweepStore
+from toast_lab.sweep.task import SweepTask
 
 FAREWELL_S = 30.0  # that running tasks have to hand over what they found
 
@@ -42,7 +42,7 @@ class Workers(NamedTuple):
 ONE_WORKER = Workers()
 
 
-class Progress(NamedTuple):
+class SweepProgress(NamedTuple):
     """How far a sweep is; sent when a task starts or ends."""
 
     done: int
@@ -56,7 +56,7 @@ class Sweep(NamedTuple):
 
     rows: list[dict[str, Any]]  #: of the tasks that have one, in the order of the tasks
     n_new: int  #: rows of this run; the others are from earlier ones
-    missing: list[Task]  #: cancelled before they were done
+    missing: list[SweepTask]  #: cancelled before they were done
     #: rows that the store's file did not take, of those above
     not_kept: Sequence[dict[str, Any]] = ()
     failure: str = ""  #: why it did not
@@ -69,10 +69,10 @@ class Pool(Protocol):
     def slots(self) -> int:
         """How many tasks can be under way at once."""
 
-    def submit(self, task: Task) -> None:
+    def submit(self, task: SweepTask) -> None:
         """Let a worker do a task."""
 
-    def finished(self) -> list[tuple[Task, dict[str, Any]]]:
+    def finished(self) -> list[tuple[SweepTask, dict[str, Any]]]:
         """Tasks that have ended since the last call, with their rows."""
 
     def stop(self) -> None:
@@ -83,11 +83,11 @@ class Pool(Protocol):
 
 
 def run_sweep(
-    tasks: Sequence[Task],
-    store: Store,
+    tasks: Sequence[SweepTask],
+    store: SweepStore,
     workers: Workers = ONE_WORKER,
     *,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[SweepProgress], None] | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> Sweep:
     """Do every task that has no row yet.
@@ -142,10 +142,10 @@ class _Drive:
 
     def __init__(
         self,
-        todo: Sequence[Task],
+        todo: Sequence[SweepTask],
         done: int,
-        store: Store,
-        on_progress: Callable[[Progress], None] | None,
+        store: SweepStore,
+        on_progress: Callable[[SweepProgress], None] | None,
         cancel: Callable[[], bool] | None,
     ) -> None:
         self.todo = todo
@@ -153,7 +153,7 @@ class _Drive:
         self.store = store
         self.on_progress = on_progress
         self.cancel = cancel
-        self.running: dict[Task, None] = {}
+        self.running: dict[SweepTask, None] = {}
         self.n_new = 0
         self.not_kept: list[dict[str, Any]] = []
         self.failure = ""
@@ -196,12 +196,12 @@ class _Drive:
         if self.on_progress is not None:
             total = self.done + len(self.todo)
             self.on_progress(
-                Progress(
+                SweepProgress(
                     self.done + self.n_new, total, row, tuple(str(task) for task in self.running)
                 )
             )
 
 
-def open_store(folder: str | os.PathLike[str]) -> Store:
+def open_store(folder: str | os.PathLike[str]) -> SweepStore:
     """The rows of a sweep's folder."""
-    return Store(Path(folder) / "rows.jsonl", row_offence)
+    return SweepStore(Path(folder) / "rows.jsonl", row_offence)

@@ -7,11 +7,11 @@ from typing import Any
 import panel as pn
 
 from toast_lab.app import look
-from toast_lab.app.cells.view import View, every_tick, refused, shown, table_html
+from toast_lab.app.cells.view import CellView, every_tick, refused, shown, table_html
 from toast_lab.app.listing_pane import listing_pane
 from toast_lab.app.markup import Safe, facts, h, join
-from toast_lab.app.pages.graph import GraphPage
-from toast_lab.app.pages.hand import HandPage
+from toast_lab.app.pages.graph_page import GraphPage
+from toast_lab.app.pages.hand_page import HandPage
 from toast_lab.app.session import Session
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem
@@ -87,7 +87,7 @@ def graph(
     def _colour_table() -> Safe:
         return table_html(colours_frame(analysis))
 
-    view = View(
+    view = CellView(
         kind="graph",
         about=lambda: _about(analysis),
         make=make,
@@ -129,7 +129,7 @@ def listing(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
         return h("pre", join(rows, "\n"), f"\n{more}" if more else "")
 
     height = min(620, 60 + 20 * len(program_lines(analysis)))
-    view = View(
+    view = CellView(
         kind="listing",
         about=lambda: _about(analysis),
         make=lambda: ListingCell(_session(analysis, None)),
@@ -172,7 +172,7 @@ def conflicts(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
             return h("p", "No tensor of this program has two dims that would be sharded alike.")
         return table_html(table())
 
-    view = View(
+    view = CellView(
         kind="conflicts",
         about=lambda: _about(analysis),
         make=make,
@@ -200,7 +200,7 @@ def colours(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
     def table() -> Any:
         return colours_frame(analysis).drop(columns=["group"])
 
-    view = View(
+    view = CellView(
         kind="colours",
         about=lambda: _about(analysis),
         make=lambda: ColoursCell(_session(analysis, None)),
@@ -234,7 +234,7 @@ class Listing:
         self.pane.chosen = sorted({int(o) for o in analysis.names.op[list(names)]}) if names else []
 
 
-class Words:
+class SelectionWords:
     """What is selected, in words: names, or a conflict with the chain behind it."""
 
     def __init__(self, session: Session, hint: str) -> None:
@@ -331,7 +331,7 @@ class ListingCell(pn.viewable.Viewer):
         super().__init__()
         self.session = session
         self.listing = Listing(session)
-        self.words = Words(session, "Click a line.")
+        self.words = SelectionWords(session, "Click a line.")
         left = pn.Column(
             self.listing.pane, sizing_mode="stretch_both", margin=0, stylesheets=[look.CANVAS]
         )
@@ -357,7 +357,7 @@ class TableCell(pn.viewable.Viewer):
         self.session, self.table = session, table
         self.table.on_click(lambda e: self.clicked(e.row))
         self.listing = Listing(session)
-        self.words = Words(session, hint)
+        self.words = SelectionWords(session, hint)
         left = pn.Column(
             self.table,
             pn.Column(

@@ -16,7 +16,7 @@ import numpy as np
 
 from toast_lab.cost.bfloat16 import bfloat16_factors, no_factors
 from toast_lab.cost.fusion import STYLES, fuse
-from toast_lab.cost.tiles import products
+from toast_lab.cost.matrix_tiles import products
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.packs import BoolArray, Float64Array, Int32Array, Int64Array, packed
@@ -68,7 +68,7 @@ class ValueFacts(NamedTuple):
 
 
 @packed
-class Facts(NamedTuple):
+class ProgramFacts(NamedTuple):
     """A program on a machine apart from the plan, op by op or folded.
 
     Only ``root`` holds indices.
@@ -114,7 +114,7 @@ class Memory(NamedTuple):
 
 def make_static(
     program: p.Program, tables: Tables, peak_flops: list[float], compiler: str = "cpu"
-) -> tuple[Facts, Memory]:
+) -> tuple[ProgramFacts, Memory]:
     """Work out fusion, aliases and live ranges, once per program.
 
     Fusion is in the style of a ``compiler``.
@@ -172,7 +172,7 @@ def make_static(
     in_place = (np.isin(classes, (p.ELEMENTWISE, p.CONTROL)) | (brings >= 0)) & (
         np.diff(program.result_ptr) > 0
     )
-    facts = Facts(
+    facts = ProgramFacts(
         op=OpFacts(
             flops=program.flops * program.trips,
             peak=np.asarray(peak_flops, dtype=np.float64) / narrowed.passes,

@@ -11,7 +11,7 @@ from toast_lab.text import bytes_text
 
 if TYPE_CHECKING:
     from toast_lab.search.race import Race
-    from toast_lab.search.search_child import Point
+    from toast_lab.search.search_child import ImprovementPoint
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     """
     from toast_lab.search import race as racing
     from toast_lab.search.contract import Budget
-    from toast_lab.sweep import worker
+    from toast_lab.sweep import sweep_worker
 
     methods = [method.strip() for method in args.methods.split(",") if method.strip()]
     racing.check(methods)
@@ -58,14 +58,16 @@ def run(args: argparse.Namespace) -> int:
         args.default_seconds if args.seconds is None and args.evaluations is None else args.seconds
     )
     options = {
-        method: settings for method in methods if (settings := worker.expert_options(method, model))
+        method: settings
+        for method in methods
+        if (settings := sweep_worker.expert_options(method, model))
     }
     with (
         output.progress(f"racing {', '.join(methods)}") as update,
         stopping.stop_gently() as stopped,
     ):
 
-        def on_progress(method: str, point: Point) -> None:
+        def on_progress(method: str, point: ImprovementPoint) -> None:
             share = None
             if seconds and args.parallel == 1:
                 share = (methods.index(method) + min(point.elapsed_s / seconds, 1.0)) / len(methods)

@@ -1,6 +1,6 @@
 """Serve the explorer.
 
-It is started by ``toast-lab serve``, ``python -m toast_lab.app.serve``, or inside ``panel serve``.
+It is started by ``toast-lab serve``, ``python -m toast_lab.app.app_server``, or inside ``panel serve``.
 
 The page runs code on this machine, so it listens on 127.0.0.1 unless told otherwise, takes
 websockets from its own pages only, and offers the user's own model only where nobody else can reach
@@ -344,9 +344,9 @@ def start(
 
 
 def main(argv: list[str] | None = None) -> int:
-    """``python -m toast_lab.app.serve``."""
+    """``python -m toast_lab.app.app_server``."""
     parser = argparse.ArgumentParser(
-        prog="python -m toast_lab.app.serve", description="Open the explorer in a browser."
+        prog="python -m toast_lab.app.app_server", description="Open the explorer in a browser."
     )
     parser.add_argument("model", nargs="?", help="a built-in model or package.module:make")
     parser.add_argument("--port", type=int, default=5006)

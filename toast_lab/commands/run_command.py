@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from toast_lab.commands import command_options, common, keeping, output, stopping
-from toast_lab.commands.search import search_data, show_result
+from toast_lab.commands.search_command import search_data, show_result
 from toast_lab.text import bytes_text
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until interrupted."""
-    serve = importlib.import_module("toast_lab.app.serve").serve
+    serve = importlib.import_module("toast_lab.app.app_server").serve
     serve(
         port=args.port,
         address=args.address,

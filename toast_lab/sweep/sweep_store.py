@@ -26,7 +26,7 @@ from toast_lab.errors import StoreError
 from toast_lab.files import force_to_disk, not_saved
 
 
-class Store:
+class SweepStore:
     """The rows in one file, by the digests of their tasks.
 
     Of several rows with one digest the last counts.

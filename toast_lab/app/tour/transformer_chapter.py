@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 
 from toast_lab.app.session import Session
-from toast_lab.app.tour.step import Chapter, Scene, Step, Task
+from toast_lab.app.tour.step import Chapter, Step, TourScene, TourTask
 from toast_lab.app.tour.words import (
     begin,
     colour_names,
@@ -32,7 +32,7 @@ SIZES = {
     "d_model": 1024,
     "hidden": 4096,
 }
-BLOCKS = Scene("transformer", "data=4,model=4", tuple(SIZES.items()))
+BLOCKS = TourScene("transformer", "data=4,model=4", tuple(SIZES.items()))
 DATA = ("batch->data",)
 FSDP = (*DATA, "d_model->data")
 MEGATRON = (*FSDP, "hidden->model", "heads->model", "vocab->model")
@@ -323,7 +323,7 @@ CHAPTER = Chapter(
             actions=(),
             tab="listing",
             select=lambda s: colour_names(s, "batch"),
-            task=Task(
+            task=TourTask(
                 ask=lambda s: "Put `batch` on `data`.",
                 done=lambda s: DATA[0] in s.hand.actions,
                 do=lambda s: take(s, *DATA),
@@ -354,7 +354,7 @@ CHAPTER = Chapter(
             actions=DATA,
             tab="collectives",
             select=lambda s: colour_names(s, "d_model"),
-            task=Task(
+            task=TourTask(
                 ask=lambda s: "Put `d_model` on `data`.",
                 done=lambda s: set(FSDP) <= set(s.hand.actions),
                 do=lambda s: take(s, *FSDP),
@@ -372,7 +372,7 @@ CHAPTER = Chapter(
             actions=FSDP,
             tab="collectives",
             select=lambda s: colour_names(s, "hidden"),
-            task=Task(
+            task=TourTask(
                 ask=lambda s: "Put `hidden`, `heads` and `vocab` on `model`.",
                 done=lambda s: set(MEGATRON) <= set(s.hand.actions),
                 do=lambda s: take(s, *MEGATRON),
@@ -403,7 +403,7 @@ CHAPTER = Chapter(
             actions=MEGATRON,
             tab="collectives",
             select=lambda s: colour_names(s, "sequence"),
-            task=Task(
+            task=TourTask(
                 ask=lambda s: "Put `sequence` on `model`, side 1.",
                 done=_sequenced,
                 do=lambda s: take(s, "sequence@1->model"),
@@ -418,7 +418,7 @@ CHAPTER = Chapter(
             page="search",
             target=("search", "curves"),
             text=_search,
-            task=Task(
+            task=TourTask(
                 ask=lambda s: "Run the search.",
                 done=lambda s: s.hand.adviser() is not None and not s.work.busy,
                 do=lambda s: s.hand.ask_search(),
@@ -436,7 +436,7 @@ CHAPTER = Chapter(
             actions=DATA,
             tab="beside",
             select=lambda s: ((), ()),
-            task=Task(
+            task=TourTask(
                 ask=lambda s: "Take the search's next step.",
                 done=_stepped,
                 do=_take_next,
@@ -451,7 +451,7 @@ CHAPTER = Chapter(
             page="search",
             target=("curves",),
             text=_evaluation,
-            task=Task(
+            task=TourTask(
                 ask=lambda s: "Race the methods.",
                 done=lambda s: s.searches.race.raced is not None and not s.work.busy,
                 do=lambda s: s.searches.start_race(RIVALS, RACE_S, 0),

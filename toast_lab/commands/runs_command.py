@@ -33,12 +33,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List, export or show."""
-    from toast_lab.compare.store import COLUMNS, Store
+    from toast_lab.compare.comparison_store import COLUMNS, ComparisonStore
     from toast_lab.text import write_csv
 
     common.check_folder(args.csv, "--csv")
     number = _number(args.show)
-    with Store(args.store, read_only=True) as store:
+    with ComparisonStore(args.store, read_only=True) as store:
         if number is not None:
             row = store.get(number)
             return output.emit(args, row, lambda console: _show(console, row))

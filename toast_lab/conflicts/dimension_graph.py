@@ -31,7 +31,7 @@ def colour_names(names: Names) -> np.ndarray:
     return rank[label]
 
 
-class Place(NamedTuple):
+class ConflictPlace(NamedTuple):
     """Where two names of one colour meet: the definition of ``value`` (use -1) or one use of it."""
 
     value: int
@@ -40,13 +40,13 @@ class Place(NamedTuple):
     second_dim: int
 
 
-def find_conflicts(names: Names, colour: np.ndarray) -> dict[tuple[int, int], list[Place]]:
+def find_conflicts(names: Names, colour: np.ndarray) -> dict[tuple[int, int], list[ConflictPlace]]:
     """Pairs of different names of one colour on one definition or one use, with their places.
 
     Names of size 1 never conflict.  Pairs are in program order, each with the smaller name first.
     """
     program = names.program
-    places: dict[tuple[int, int], list[Place]] = {}
+    places: dict[tuple[int, int], list[ConflictPlace]] = {}
 
     def scan(row: list[int], value: int, use: int) -> None:
         for (i, first), (j, second) in itertools.combinations(enumerate(row), 2):
@@ -56,7 +56,7 @@ def find_conflicts(names: Names, colour: np.ndarray) -> dict[tuple[int, int], li
                 and min(names.size[first], names.size[second]) > 1
             ):
                 pair = min(first, second), max(first, second)
-                places.setdefault(pair, []).append(Place(value, use, i, j))
+                places.setdefault(pair, []).append(ConflictPlace(value, use, i, j))
 
     meets = _repeats_a_colour(program.shape_ptr, program.def_dim_factor, names, colour)
     for value in np.flatnonzero(meets & ~program.value_is_constant).tolist():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toast_lab.app.session import Session
 from toast_lab.app.tour.names_text import fresh_lines
-from toast_lab.app.tour.step import Chapter, Quiz, Scene, Step, Task
+from toast_lab.app.tour.step import Chapter, Quiz, Step, TourScene, TourTask
 from toast_lab.app.tour.words import (
     carriers,
     count,
@@ -19,7 +19,7 @@ from toast_lab.app.tour.words import (
 )
 from toast_lab.views.inspect import chain
 
-XXT = Scene("xxt", "s=4")
+XXT = TourScene("xxt", "s=4")
 SIDES = ("S@0->s", "S@1->s")
 
 
@@ -114,7 +114,7 @@ CHAPTER = Chapter(
             level="names",
             select=lambda s: ((), ()),
             code=lambda s: fresh_lines(s.loaded.analysis),
-            task=Task(
+            task=TourTask(
                 ask=lambda s: "Click the red line of the graph.",
                 done=lambda s: 0 in s.selection.conflicts,
                 do=lambda s: s.selection.select((), (0,)),
@@ -134,7 +134,7 @@ CHAPTER = Chapter(
             actions=(),
             tab="listing",
             select=lambda s: ((), (0,)),
-            task=Task(
+            task=TourTask(
                 ask=lambda s: "Choose side 0 on `s`.",
                 done=lambda s: SIDES[0] in s.hand.actions,
                 do=lambda s: s.hand.choose_side(0, "s", 0),
@@ -173,7 +173,7 @@ CHAPTER = Chapter(
             actions=SIDES[:1],
             tab="listing",
             select=lambda s: ((), (0,)),
-            task=Task(
+            task=TourTask(
                 ask=lambda s: "Choose side 1 on `s`.",
                 done=lambda s: SIDES[1] in s.hand.actions,
                 do=lambda s: (

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toast_lab.commands import command_options, common, output
-from toast_lab.commands.sweep import keep_rows, sweeping
+from toast_lab.commands.sweep_command import keep_rows, sweeping
 from toast_lab.errors import InvalidProblem
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
     from toast_lab.bench.cases import COMPILED, Choice
     from toast_lab.bench.paper import run_paper
-    from toast_lab.sweep.run import Workers
+    from toast_lab.sweep.run_sweep import Workers
 
     choice = Choice.make(
         parts=args.parts,

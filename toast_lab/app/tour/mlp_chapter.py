@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from toast_lab.app.session import Session
 from toast_lab.app.tour.names_text import fresh_lines, identified_lines
-from toast_lab.app.tour.step import Chapter, Quiz, Scene, Step, Task
+from toast_lab.app.tour.step import Chapter, Quiz, Step, TourScene, TourTask
 from toast_lab.app.tour.words import (
     carriers,
     colour_names,
@@ -26,7 +26,7 @@ from toast_lab.app.tour.words import (
 from toast_lab.ir.program import REDUCTION
 from toast_lab.views.compare_table import seconds_text
 
-MLP = Scene("mlp", "b=4,m=2")
+MLP = TourScene("mlp", "b=4,m=2")
 BATCH, MODEL = "B->b", "U->m"
 
 
@@ -274,7 +274,7 @@ CHAPTER = Chapter(
             actions=(),
             tab="listing",
             select=lambda s: ((), ()),
-            task=Task(
+            task=TourTask(
                 ask=lambda s: "Put colour `B` on axis `b`.",
                 done=lambda s: BATCH in s.hand.actions,
                 do=lambda s: take(s, BATCH),
@@ -305,7 +305,7 @@ CHAPTER = Chapter(
             actions=(BATCH,),
             tab="listing",
             select=lambda s: ((), ()),
-            task=Task(
+            task=TourTask(
                 ask=lambda s: "Put colour `U` on axis `m`.",
                 done=lambda s: {BATCH, MODEL} <= set(s.hand.actions),
                 do=lambda s: take(s, BATCH, MODEL),

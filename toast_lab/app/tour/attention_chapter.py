@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from toast_lab.app.session import Session
 from toast_lab.app.tour.names_text import identified_lines
-from toast_lab.app.tour.step import Chapter, Quiz, Scene, Step, Task
+from toast_lab.app.tour.step import Chapter, Quiz, Step, TourScene, TourTask
 from toast_lab.app.tour.words import (
     begin,
     carriers,
@@ -24,9 +24,9 @@ from toast_lab.app.tour.words import (
 from toast_lab.views.graph_layout import place_text
 from toast_lab.views.inspect import boxed_with
 
-ATTENTION = Scene("attention", "s=4")
-ONE_PATH = Scene("crossed", "s=4", (("mode", "row sums"),))
-TWO_PATHS = Scene("crossed", "s=4", (("mode", "transpose"),))
+ATTENTION = TourScene("attention", "s=4")
+ONE_PATH = TourScene("crossed", "s=4", (("mode", "row sums"),))
+TWO_PATHS = TourScene("crossed", "s=4", (("mode", "transpose"),))
 SIDES = ("S@0->s", "S@1->s")
 
 
@@ -279,7 +279,7 @@ CHAPTER = Chapter(
             actions=(),
             tab="listing",
             select=lambda s: ((), ()),
-            task=Task(
+            task=TourTask(
                 ask=lambda s: "Select the set: click a row of the board.",
                 done=_whole_set,
                 do=lambda s: s.selection.select(
@@ -302,7 +302,7 @@ CHAPTER = Chapter(
             actions=(),
             tab="listing",
             select=lambda s: ((), s.loaded.analysis.compatibility_sets[0].conflicts),
-            task=Task(
+            task=TourTask(
                 ask=lambda s: f"Choose side {sequence_side(s)} on `s`.",
                 done=lambda s: SIDES[sequence_side(s)] in s.hand.actions,
                 do=lambda s: _choose(s, sequence_side(s)),
@@ -341,7 +341,7 @@ CHAPTER = Chapter(
             actions=SIDES[1:],
             tab="listing",
             select=lambda s: ((), s.loaded.analysis.compatibility_sets[0].conflicts),
-            task=Task(
+            task=TourTask(
                 ask=lambda s: f"Choose side {1 - sequence_side(s)} on `s`.",
                 done=lambda s: SIDES[1 - sequence_side(s)] in s.hand.actions,
                 do=lambda s: _choose(s, 1 - sequence_side(s)),

@@ -16,8 +16,8 @@ from toast_lab.files import write_whole
 from toast_lab.text import bytes_text
 
 if TYPE_CHECKING:
-    from toast_lab.sweep.run import Progress
-    from toast_lab.sweep.store import Store
+    from toast_lab.sweep.run_sweep import SweepProgress
+    from toast_lab.sweep.sweep_store import SweepStore
 
 OPTIONS = ("models", "meshes", "machines", "methods", "seeds", "seconds", "evaluations")
 
@@ -61,7 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Search what has no row yet; Ctrl-C or SIGTERM ends it, and keeps every row that is done."""
-    from toast_lab.sweep.run import Workers, open_store, run_sweep
+    from toast_lab.sweep.run_sweep import Workers, open_store, run_sweep
     from toast_lab.sweep.table import COLUMNS, table
     from toast_lab.sweep.task import read_sweep, tasks_of
     from toast_lab.text import write_csv
@@ -118,7 +118,7 @@ def keep_rows(
     )
 
 
-def say_damaged(store: Store) -> None:
+def say_damaged(store: SweepStore) -> None:
     """Say on stderr which lines of a file of rows count for nothing."""
     if store.damaged:
         lines_text = f"{len(store.damaged)} lines" if len(store.damaged) > 1 else "a line"
@@ -129,11 +129,11 @@ def say_damaged(store: Store) -> None:
 
 
 @contextlib.contextmanager
-def sweeping(total: int) -> Iterator[tuple[Callable[[Progress], None], Callable[[], bool]]]:
+def sweeping(total: int) -> Iterator[tuple[Callable[[SweepProgress], None], Callable[[], bool]]]:
     """A progress bar for searches on workers, and whether Ctrl-C was pressed."""
     with output.progress(f"{total} searches") as update, stopping.stop_gently() as stopped:
 
-        def on_progress(event: Progress) -> None:
+        def on_progress(event: SweepProgress) -> None:
             now = event.running[0] if event.running else ""
             update(event.done / max(event.total, 1), f"{event.done} of {event.total}  {now}")
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from toast_lab.compare.facts import host_cpu
+from toast_lab.compare.provenance import host_cpu
 from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import ToastError
@@ -29,7 +29,7 @@ from toast_lab.runtime.compile_child import versions
 from toast_lab.search import search_child
 from toast_lab.search.contract import Budget
 from toast_lab.search.methods import METHODS, ensure
-from toast_lab.sweep.task import Task
+from toast_lab.sweep.task import SweepTask
 
 DEATH = (
     "the worker process died each time that this task ran on it, most likely because the machine "
@@ -40,7 +40,7 @@ KEPT_MODELS = 4  # a large program with its analysis takes some 100 MB
 DECIDING = ("ir", "nda", "conflicts", "sharding", "cost", "search", "models", "frontends")
 
 
-class Loaded(NamedTuple):
+class ReadyModel(NamedTuple):
     """A model ready to make problems of."""
 
     model: Model
@@ -50,7 +50,7 @@ class Loaded(NamedTuple):
 
 
 @functools.lru_cache(maxsize=KEPT_MODELS)
-def _loaded(model: str, sizes: str) -> Loaded:
+def _loaded(model: str, sizes: str) -> ReadyModel:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # tracing needs no accelerator
     started = time.monotonic()
     given: dict[str, Any] = {
@@ -60,22 +60,22 @@ def _loaded(model: str, sizes: str) -> Loaded:
     traced_model = load(model, **given)
     traced = time.monotonic()
     analysis = analyse(traced_model)
-    return Loaded(traced_model, analysis, traced - started, time.monotonic() - traced)
+    return ReadyModel(traced_model, analysis, traced - started, time.monotonic() - traced)
 
 
-def loaded(task: Task) -> Loaded:
+def loaded(task: SweepTask) -> ReadyModel:
     """The task's model, analysed; the last few are kept."""
     return _loaded(task.model, json.dumps(dict(task.sizes)))
 
 
-def problem_of(task: Task, analysis: Analysis) -> Problem:
+def problem_of(task: SweepTask, analysis: Analysis) -> Problem:
     """The task's problem."""
     limit = None if task.memory_limit_gib is None else task.memory_limit_gib * 2.0**30
     return Problem(analysis, task.mesh, task.machine, memory_limit_bytes=limit)
 
 
 def run_task(
-    task: Task, target: str = "", retries: int = 1, cancel: Callable[[], bool] | None = None
+    task: SweepTask, target: str = "", retries: int = 1, cancel: Callable[[], bool] | None = None
 ) -> dict[str, Any]:
     """Do one task and give its row; never raises for what a task can do wrong.
 
@@ -134,7 +134,7 @@ def run_task(
     }
 
 
-def failed_row(task: Task, error: Exception, status: str = "") -> dict[str, Any]:
+def failed_row(task: SweepTask, error: Exception, status: str = "") -> dict[str, Any]:
     """The row of a task that gave none; ``status`` follows from the error if it is not given."""
     ours = isinstance(error, ToastError)
     return {
@@ -145,7 +145,7 @@ def failed_row(task: Task, error: Exception, status: str = "") -> dict[str, Any]
     }
 
 
-def task_row(task: Task) -> dict[str, Any]:
+def task_row(task: SweepTask) -> dict[str, Any]:
     """What a row says of its task; ``evaluations`` is free for the number that were made."""
     data = task.to_json()
     return {"digest": task.digest, **data, "evaluations_limit": data.pop("evaluations")}

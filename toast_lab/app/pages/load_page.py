@@ -9,9 +9,9 @@ import panel as pn
 
 from toast_lab.app import assets, look
 from toast_lab.app.figure_export import figure_menu
-from toast_lab.app.gallery import SOLVED, Solved, card_text
-from toast_lab.app.loading import MAX_UPLOAD_BYTES, refuse_file
+from toast_lab.app.gallery import SOLVED, SolvedCase, card_text
 from toast_lab.app.markup import Safe, facts, h, join
+from toast_lab.app.model_loading import MAX_UPLOAD_BYTES, refuse_file
 from toast_lab.app.problem_pane import ProblemPane
 from toast_lab.app.session import Session
 from toast_lab.app.tour_strip import start_button
@@ -33,7 +33,7 @@ from toast_lab.views.summary import arguments_frame, program_facts
 SHOWN_SIZES = 14
 
 
-class Report:
+class TableReport:
     """One table below the graph with a line above it that says what it tells.
 
     Long texts wrap, so all is read.
@@ -105,7 +105,8 @@ class LoadPage(pn.viewable.Viewer):
         )
         self._title = look.text(height=24)
         self._reports = {
-            name: Report(columns, REPORT_WIDTHS[name]) for name, columns in REPORT_COLUMNS.items()
+            name: TableReport(columns, REPORT_WIDTHS[name])
+            for name, columns in REPORT_COLUMNS.items()
         }
         self._tabs = pn.Tabs(
             *[(name, report.view()) for name, report in self._reports.items()],
@@ -185,14 +186,14 @@ class LoadPage(pn.viewable.Viewer):
             else:
                 self._show_title()
 
-    def _solved_card(self, case: Solved) -> pn.widgets.Button:
+    def _solved_card(self, case: SolvedCase) -> pn.widgets.Button:
         card = look.button(
             f"Solved: {case.words}", left=True, button_style="outline", button_type="default"
         )
         card.on_click(lambda _: self._open(case))
         return card
 
-    def _open(self, case: Solved) -> None:
+    def _open(self, case: SolvedCase) -> None:
         def show(session: Session) -> None:
             session.set_problem(mesh=case.mesh)
             with session.notices.guarded():

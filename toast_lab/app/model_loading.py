@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from toast_lab.errors import FrontendError
-from toast_lab.jobs.load_job import Loaded, load_model
+from toast_lab.jobs.load_job import LoadedModel, load_model
 
 MAX_UPLOAD_BYTES = 64 * 2**20  #: of a file dropped on the page
 READ_LIMIT_S = 120.0
@@ -15,11 +15,11 @@ SMALL = ("mlp", "xxt", "crossed", "attention")
 
 
 @functools.lru_cache(maxsize=16)
-def _load_cached(which: str, sizes: tuple[tuple[str, Any], ...]) -> Loaded:
+def _load_cached(which: str, sizes: tuple[tuple[str, Any], ...]) -> LoadedModel:
     return load_model(which, dict(sizes))
 
 
-def load_at_once(which: str, sizes: Mapping[str, Any]) -> Loaded:
+def load_at_once(which: str, sizes: Mapping[str, Any]) -> LoadedModel:
     """Load a built-in model without a child; one that has been loaded costs nothing."""
     return _load_cached(which, tuple(sorted(sizes.items())))
 

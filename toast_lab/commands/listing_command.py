@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from toast_lab.commands import command_options, common, keeping, output, reports
-from toast_lab.commands.search import search_data
+from toast_lab.commands.search_command import search_data
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
