@@ -5,11 +5,11 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from toast_lab.app.worker import Loaded
 
 import toast_lab as tl
 from tests.helpers import analysed, model
 from toast_lab.errors import InvalidPlan
+from toast_lab.jobs.load_job import LoadedModel
 from toast_lab.search.contract import search as stage
 from toast_lab.search.search_child import search_in_child
 from toast_lab.sharding.plan import ShardingPlan, model_of, plan_of_actions
@@ -66,7 +66,7 @@ def test_an_analysis_travels_without_text_and_finds_its_model_again():
     analysis = analysed("transformer")
     alone = pickle.loads(pickle.dumps(analysis))
     assert (alone.model.stablehlo, alone.model.trees, alone.model.function) == ("", None, None)
-    loaded = pickle.loads(pickle.dumps(Loaded(analysis.model, analysis)))
+    loaded = pickle.loads(pickle.dumps(LoadedModel(analysis.model, analysis)))
     assert loaded.analysis.model is loaded.model
     assert loaded.model.stablehlo == analysis.model.stablehlo
     assert loaded.model.program is loaded.analysis.names.program

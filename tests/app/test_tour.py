@@ -170,10 +170,8 @@ def test_numbers_of_the_texts_are_those_of_the_problem(tour: Tour) -> None:
     tour.do()
     assert f"{taken(session).sent.total()} all_reduces over data" in tour.said
     tour.go("transformer.right")
-    assert (
-        f"`{dims(session, transformer_chapter.hidden_value(session), transformer_chapter.MEGATRON)}`"
-        in tour.text
-    )
+    hidden = transformer_chapter.hidden_value(session)
+    assert f"`{dims(session, hidden, transformer_chapter.MEGATRON)}`" in tour.text
     assert "{data}" in tour.text
     assert "{model}" in tour.text
     tour.leave()

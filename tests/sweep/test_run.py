@@ -117,7 +117,7 @@ def test_a_worker_loads_a_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     real = sweep_worker.load
     monkeypatch.setattr(
-        worker, "load", lambda name, **sizes: (calls.append(name), real(name, **sizes))[1]
+        sweep_worker, "load", lambda name, **sizes: (calls.append(name), real(name, **sizes))[1]
     )
     a, b = task("mcts"), task("exhaustive", seed=3)
     assert sweep_worker.loaded(a) is sweep_worker.loaded(b)

@@ -1,6 +1,7 @@
 """Serve the explorer.
 
-It is started by ``toast-lab serve``, ``python -m toast_lab.app.app_server``, or inside ``panel serve``.
+It is started by ``toast-lab serve``, ``python -m toast_lab.app.app_server``, or inside
+``panel serve``.
 
 The page runs code on this machine, so it listens on 127.0.0.1 unless told otherwise, takes
 websockets from its own pages only, and offers the user's own model only where nobody else can reach

@@ -20,7 +20,7 @@ over the folded one (``fold``, ``reprice``), and a property test holds the two t
 one:
 
 * what a step takes, reads or writes, and what it holds in memory while it runs: ``price_steps``.
-  It may look at all of ``ProgramFacts`` and ``Tables`` and at the layouts, but only at those of the op's
+  It may look at all of ``ProgramFacts`` and ``Tables`` and at the layouts, but only at the op's
   own operands (and the values in whose memory they are), of its results and of its row of the
   state.  Whatever else a price depended on, ``fold`` and ``reprice`` would not know.
 * something new that it needs to know of an op, a use or a value: a field of ``OpFacts``,
@@ -158,8 +158,8 @@ def price_steps(
 
     ``steps`` are those of ``ops``, of the program itself or of its folded form.  Writes ``each``
     (rows of steps) and the rows of ``ops`` and of their uses in ``prices``.  What is read here of
-    ops, uses and values must be in ``Tables`` or ``ProgramFacts``: ops that differ in these are told apart
-    when a program is folded.
+    ops, uses and values must be in ``Tables`` or ``ProgramFacts``: ops that differ in these are
+    told apart when a program is folded.
     """
     facts, rates, tables, axis_size = inputs.facts, inputs.rates, inputs.tables, inputs.axis_size
     n_axes = axis_size.shape[0]

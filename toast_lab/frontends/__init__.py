@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 _NAMES = {
     "from_jax": "tracing",
-    "from_stablehlo": "files",
+    "from_stablehlo": "stablehlo_files",
     "from_torch": "pytorch",
     "load": "loading",
 }

@@ -1,8 +1,8 @@
 """One search in a child process: a method that crashes or hangs costs its own row and nothing else.
 
-``search_in_child`` gives an ``MethodOutcome`` whatever happens: every improvement is reported as it is
-found, so that what a dead process had found is not lost.  Before the clock starts, the child loads
-the pricing kernels and lets the method run for a moment on a copy of the problem, so that loading
+``search_in_child`` gives a ``MethodOutcome`` whatever happens: every improvement is reported as it
+is found, so that what a dead process had found is not lost.  Before the clock starts, the child
+loads the pricing kernels and lets the method run for a moment on a copy of the problem, so that loading
 compiled code counts for no method.
 """
 

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from toast_lab.app.cells.searching import race, search, tree
 
 _MODULES = {
-    "colours": "program",
+    "colours": "program_views",
     "compare": "plans",
-    "conflicts": "program",
-    "graph": "program",
-    "listing": "program",
+    "conflicts": "program_views",
+    "graph": "program_views",
+    "listing": "program_views",
     "memory": "plans",
     "race": "searching",
     "search": "searching",
