@@ -39,7 +39,7 @@ NEEDS = {
         "cost.kernel",
         "sharding.state",
         "sharding.steps",
-        "conflicts.graph",
+        "conflicts.dimension_graph",
     ),
     "mcts": (
         "search.mcts.selection",

@@ -2,8 +2,8 @@
 
 ``search_in_child`` gives a ``MethodOutcome`` whatever happens: every improvement is reported as it
 is found, so that what a dead process had found is not lost.  Before the clock starts, the child
-loads the pricing kernels and lets the method run for a moment on a copy of the problem, so that loading
-compiled code counts for no method.
+loads the pricing kernels and lets the method run for a moment on a copy of the problem, so that
+loading compiled code counts for no method.
 """
 
 from __future__ import annotations

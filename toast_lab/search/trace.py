@@ -3,8 +3,8 @@
 A search on all cores makes tens of thousands of trajectories a second, so the trace keeps numbers
 in flat arrays and makes a ``Simulation`` or a ``TraceNode`` only when somebody looks at one.
 Actions are written as numbers into a vocabulary of texts.  A trace is saved as one file (numpy's
-``.npz``), with the best plan and whatever the method needs to go on, so that it can be looked at, replayed on
-a problem, or resumed.
+``.npz``), with the best plan and whatever the method needs to go on, so that it can be looked at,
+replayed on a problem, or resumed.
 
 Start reading at ``Trace``.  Reference: TOAST section 4.1.
 """
