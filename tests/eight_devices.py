@@ -51,7 +51,7 @@ def call(target: str, *args: Any, time_limit_s: float = 580.0, **options: Any) -
 def _worker() -> isolate.ChildWorker:
     if not _KEPT:
         name = f"{__name__}:serve"
-        _KEPT.append(isolate.ChildWorker(name, env=environment(Devices("cpu", 8)), what=name))
+        _KEPT.append(isolate.ChildWorker(name, env=environment(Devices("cpu", 8)), activity=name))
     return _KEPT[0]
 
 

@@ -111,7 +111,7 @@ def run_in_child(
     cancel: Callable[[], bool] | None = None,
     patience_s: float = 0.0,
     memory_limit_bytes: int | None = None,
-    what: str = "",
+    activity: str = "",
     **kwargs: Any,
 ) -> Any:
     """Call ``target(*args, **kwargs)`` in a fresh process and give its result.
@@ -126,7 +126,7 @@ def run_in_child(
         patience_s: after ``cancel``, the child is asked to end and has so long to give its result
             before it is killed.
         memory_limit_bytes: address space limit of the child.
-        what: what is being done, for messages ("tracing my.module:make").
+        activity: what is being done, for messages ("tracing my.module:make").
         **kwargs: keyword arguments of the target.
 
     Raises:
@@ -134,7 +134,7 @@ def run_in_child(
             memory, Cancelled.
     """
     with ChildWorker(
-        target, *args, env=env, memory_limit_bytes=memory_limit_bytes, what=what, **kwargs
+        target, *args, env=env, memory_limit_bytes=memory_limit_bytes, activity=activity, **kwargs
     ) as worker:
         return worker.result(time_limit_s, on_event=on_event, cancel=cancel, patience_s=patience_s)
 
@@ -153,10 +153,10 @@ class ChildWorker:
         *args: Any,
         env: Mapping[str, str] | None = None,
         memory_limit_bytes: int | None = None,
-        what: str = "",
+        activity: str = "",
         **kwargs: Any,
     ) -> None:
-        self.what = what or target
+        self.activity = activity or target
         read_fd, write_fd = os.pipe()
         command_fd, self._command_fd = os.pipe()
         self._log = tempfile.TemporaryFile()
@@ -230,12 +230,12 @@ class ChildWorker:
                     raise self.failure(message)
             if cancel is not None and not self._end_asked and cancel():
                 if not patience_s:
-                    raise Cancelled(f"{self.what}: cancelled")
+                    raise Cancelled(f"{self.activity}: cancelled")
                 self.ask_to_end(patience_s)
             if time.monotonic() > deadline:
                 raise errors.RunFailed(
-                    f"{self.what}: no result within {time_limit_s:g} s, stopped. Raise the time "
-                    "limit or make the work smaller."
+                    f"{self.activity}: no result within {time_limit_s:g} s, stopped. Raise the "
+                    "time limit or make the work smaller."
                 )
 
     def command(self, command: Any) -> None:
@@ -272,15 +272,16 @@ class ChildWorker:
     def failure(self, message: tuple[Any, ...]) -> Exception:
         """The error that an "error" or "end" message means."""
         if message[0] == "error":
-            return _rebuild(message, self.what)
+            return _rebuild(message, self.activity)
         if self._patience_lost:
-            return Cancelled(f"{self.what}: cancelled")
+            return Cancelled(f"{self.activity}: cancelled")
         # Its pipe is closed, and it hangs all the same
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(10)
         if self.process.poll() is None:
             self.stop_process()
-        return errors.RunFailed(f"{self.what}: {_death(self.process.returncode)}{_tail(self._log)}")
+        death = _death(self.process.returncode)
+        return errors.RunFailed(f"{self.activity}: {death}{_tail(self._log)}")
 
     def stop_process(self) -> None:
         """Kill the child and its children; what it has said can still be read."""

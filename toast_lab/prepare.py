@@ -125,7 +125,7 @@ def prepare(
         missing = [name for name in names if not kernels.load(kernels.KERNELS[name])]
         if missing:
             with _shown(listener) as tell:
-                _compile(wanted, missing, len(names), tell, cancel)
+                _compile(wanted=wanted, missing=missing, total=len(names), tell=tell, cancel=cancel)
         _ready.update(wanted)
 
 
@@ -134,7 +134,7 @@ def start_early(*needs: str) -> None:
 
     ``needs`` default to those of a first search.  Does not wait.
     """
-    if isolate.in_child() or _all_there():
+    if isolate.in_child() or _all_ready():
         return
     with _lock:
         _muster(needs or FIRST)
@@ -251,7 +251,7 @@ def _stamp() -> Path:
     return kernel_files.folder() / f"all-{digest.hexdigest()[:16]}.kernel"
 
 
-def _all_there() -> bool:
+def _all_ready() -> bool:
     return _stamp().exists()
 
 

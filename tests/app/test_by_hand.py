@@ -147,7 +147,7 @@ def test_axes_with_nothing_to_offer_say_why(session: Session) -> None:
 
 
 def test_the_best_that_a_search_found_is_of_this_mesh_and_fits(session: Session) -> None:
-    assert session.hand.best_found() is None
+    assert session.hand.best_searched() is None
     for name, actions, origin in (
         ("slow", ["S@0->data"], "search"),
         ("fast", ["S@1->model"], "search"),
@@ -158,13 +158,13 @@ def test_the_best_that_a_search_found_is_of_this_mesh_and_fits(session: Session)
             name, origin, plan, session.loaded.problem, price(session.loaded.problem, plan)
         )
         session.plans.items = [*session.plans.items, item]
-    found = session.hand.best_found()
+    found = session.hand.best_searched()
     assert found is not None
     assert found.cost.time_s == min(
         p.cost.time_s for p in session.plans.items if p.origin == "search"
     )
     session.set_problem(mesh="x=2")
-    assert session.hand.best_found() is None
+    assert session.hand.best_searched() is None
 
 
 # -- the page --------------------------------------------------------------------------------------

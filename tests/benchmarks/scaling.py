@@ -189,7 +189,7 @@ def _analyse(path: str) -> dict[str, Any]:
         ("canonical", canonical, "canonicalise"),
         ("rules", _jaxlib, "populate_rules"),
         ("program", read, "read_program"),
-        ("names", analysis, "name_dimensions"),
+        ("names", analysis, "name_dims"),
         ("colours", dimension_graph, "colour_names"),
         ("conflicts", dimension_graph, "find_conflicts"),
         ("boxes", compatibility, "compatibility_sets"),

@@ -253,7 +253,7 @@ def execute(works: Sequence[Work], time_limit_s: float) -> Iterator[Outcome]:
                 env=_environment(),
                 time_limit_s=time_limit_s,
                 on_event=note,
-                what="certifying plans",
+                activity="certifying plans",
             )
         except RunFailed as error:
             died = str(error)

@@ -111,7 +111,7 @@ def test_our_errors_come_back_as_they_are(work: str) -> None:
 
 def test_other_errors_come_back_with_their_traceback(work: str) -> None:
     with pytest.raises(RunFailed, match="sums: KeyError: 'lost'") as caught:
-        isolate.run_in_child(f"{work}:theirs", what="sums")
+        isolate.run_in_child(f"{work}:theirs", activity="sums")
     assert "child_work.py" in caught.value.child_traceback  # type: ignore[attr-defined]
 
 
@@ -130,7 +130,7 @@ def test_other_errors_come_back_with_their_traceback(work: str) -> None:
 )
 def test_a_crash_is_a_sentence(work: str, function: str, sentence: str) -> None:
     with pytest.raises(RunFailed, match=rf"adding up: {sentence}"):
-        isolate.run_in_child(f"{work}:{function}", what="adding up")
+        isolate.run_in_child(f"{work}:{function}", activity="adding up")
 
 
 @pytest.mark.parametrize("function", ["hang", "hang_in_c"])
@@ -164,7 +164,7 @@ def test_a_cancel_stops_the_child(work: str) -> None:
 def test_memory_beyond_the_limit_is_a_sentence(work: str) -> None:
     assert isolate.run_in_child(f"{work}:eat", 2**20, memory_limit_bytes=2**32) == 2**20
     with pytest.raises(RunFailed, match="eating: out of memory"):
-        isolate.run_in_child(f"{work}:eat", 2**33, memory_limit_bytes=2**32, what="eating")
+        isolate.run_in_child(f"{work}:eat", 2**33, memory_limit_bytes=2**32, activity="eating")
 
 
 def test_a_result_that_cannot_travel_is_an_error(work: str) -> None:
@@ -248,7 +248,7 @@ def test_a_child_that_does_not_answer_is_killed(answering: str) -> None:
             on_event=begun.append,
             cancel=lambda: bool(begun),
             patience_s=0.3,
-            what="listening",
+            activity="listening",
         )
 
 

@@ -52,7 +52,7 @@ def outcomes_of(name: str, data: bytes, n: int) -> collections.Counter[str]:
         on_event=events.append,
         memory_limit_bytes=8 * GIB,
         env={"JAX_PLATFORMS": "cpu"},
-        what=f"mutations of the trace of {name}",
+        activity=f"mutations of the trace of {name}",
     )
     outcomes = [e for e in events if isinstance(e, mutations.Outcome)]
     assert len(outcomes) == n

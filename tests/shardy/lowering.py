@@ -81,7 +81,7 @@ def lower_texts(texts: Sequence[str], *, time_limit_s: float = 300.0) -> list[Lo
                 list(texts[len(done) :]),
                 on_event=done.append,
                 time_limit_s=time_limit_s,
-                what="lowering with Shardy",
+                activity="lowering with Shardy",
             )
         except RunFailed as error:
             failure = str(error)

@@ -73,7 +73,7 @@ def compare_propagation(
         [list(d) for d in decisions],
         aggressive,
         time_limit_s=time_limit_s,
-        what="propagating with Shardy",
+        activity="propagating with Shardy",
     )
     compared = []
     for taken, (arguments, results) in zip(decisions, found, strict=True):

@@ -190,13 +190,15 @@ class BoardPane(pn.viewable.Viewer):
             id(problem),
             self.row,
             {
-                a: tuple(option.side for option in found if not option.why_not)
-                for a, found in options.items()
+                axis: tuple(side.side for side in sides if not side.why_not)
+                for axis, sides in options.items()
             },
         )
         if offered != self._offered:
             self._offered = offered
-            self._choices.objects = [self._switch_row(a, found) for a, found in options.items()]
+            self._choices.objects = [
+                self._switch_row(axis, sides) for axis, sides in options.items()
+            ]
         self._quiet = True
         for axis, switch in self._switches.items():
             now = side_on(problem, actions, resolution, axis)

@@ -10,7 +10,6 @@ themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import param
@@ -45,7 +44,7 @@ def figure_menu(figure_or_getter: Any, name: str, **kwargs: Any) -> FigureMenu:
     Raises:
         ValueError: the figure has no name.
     """
-    given = figure_or_getter() if isinstance(figure_or_getter, Callable) else figure_or_getter  # type: ignore[arg-type]
+    given = figure_or_getter() if callable(figure_or_getter) else figure_or_getter
     figure = given if isinstance(given, str) else given.name
     if not figure:
         raise ValueError(f"the figure that {name!r} saves has no name; give it one")

@@ -42,7 +42,7 @@ def find(analysis: Analysis, wanted: str, *, regex: bool) -> tuple[int, ...]:
                 wanted,
                 ops + names,
                 time_limit_s=PATTERN_LIMIT_S,
-                what="searching",
+                activity="searching",
             )
         except RunFailed:
             raise ToastError(
@@ -51,10 +51,13 @@ def find(analysis: Analysis, wanted: str, *, regex: bool) -> tuple[int, ...]:
             ) from None
     else:
         hits = containing(wanted, ops + names)
-    program, found = analysis.program, dict.fromkeys(h - len(ops) for h in hits if h >= len(ops))
+    program, hit_names = (
+        analysis.program,
+        dict.fromkeys(h - len(ops) for h in hits if h >= len(ops)),
+    )
     for op in (h for h in hits if h < len(ops)):
-        found.update(dict.fromkeys(program.factors(op)))
-    return tuple(sorted(n for n in found if analysis.names.size[n] > 1) or sorted(found))
+        hit_names.update(dict.fromkeys(program.factors(op)))
+    return tuple(sorted(n for n in hit_names if analysis.names.size[n] > 1) or sorted(hit_names))
 
 
 def start(analysis: Analysis, wanted: str, *, regex: bool) -> Future[tuple[int, ...]]:

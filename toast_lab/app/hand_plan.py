@@ -73,7 +73,7 @@ class HandPlan:
             self._memo = (problem, {})
         return taken(problem, self.actions if actions is None else actions, self._memo[1])
 
-    def best_found(self) -> PlanItem | None:
+    def best_searched(self) -> PlanItem | None:
         """The best plan that a search found for this mesh and machine.
 
         Those that fit come first.
@@ -126,7 +126,7 @@ class HandPlan:
             if all("->" in text for text in item.plan.actions)
         ]
         if problem is None or not pure:
-            return self.best_found() if problem is not None else None
+            return self.best_searched() if problem is not None else None
         return min(pure, key=lambda item: (not item.cost.fits, item.cost.time_s))
 
     def branches(self) -> list[PlanItem]:

@@ -127,7 +127,7 @@ class HistoryPane(pn.viewable.Viewer):
         return (steps[max(self.at - 1, 0)], steps[self.at]) if self.at < len(steps) else None
 
     def _cost_words(self, steps: tuple[Taken, ...]) -> Safe:
-        best = self.session.hand.best_found()
+        best = self.session.hand.best_searched()
         rows = costs_rows(steps[-1], steps[0], None if best is None else best.cost)
         head = ["", "by hand", "unsharded", "best found"]
         body = [

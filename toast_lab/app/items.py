@@ -55,7 +55,7 @@ class PlanItem(NamedTuple):
         )
 
     @property
-    def made(self) -> Any:
+    def compiler_result(self) -> Any:
         """What a compiler made of the plan, or None.
 
         It was compiled ahead of time, or else for an execution.

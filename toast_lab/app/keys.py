@@ -52,7 +52,7 @@ _PAGES = {
     "search_page": "search",
     "compare": "compare",
 }
-HERE = ("theme", "link", "help")  #: the browser does these by itself
+IN_BROWSER = ("theme", "link", "help")  #: the browser does these by itself
 
 
 def table() -> list[list[Any]]:

@@ -1,6 +1,7 @@
 """What a link holds: a view of a built-in model, written into the address and read from it.
 
-``model=attention&sequence=128&mesh=data=4,model=2&machine=tpu-v5e&step=graph&level=names&names=3-5&conflicts=0&act=...``
+``model=attention&sequence=128&mesh=data=4,model=2&machine=tpu-v5e&step=graph&level=names``
+``&names=3-5&conflicts=0&act=...``
 
 A link never names code or a file, whatever is in it: ``model`` is looked up among the built-in
 models and nowhere else, and a size has to be one of that model's, of its type and within bounds.

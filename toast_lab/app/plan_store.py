@@ -42,7 +42,7 @@ class PlanStore(param.Parameterized):
         self._loaded, self._notices, self._work = loaded, notices, work
         work.handle("run", Handler(self._executed))
         work.handle("compile", Handler(self._compiled))
-        work.handle("export", Handler(self._export_made))
+        work.handle("export", Handler(self._take_export))
 
     # -- reading -----------------------------------------------------------------------------------
     def named(self, name: str) -> PlanItem | None:
@@ -247,7 +247,7 @@ class PlanStore(param.Parameterized):
                 kind,
             )
 
-    def _export_made(self, job: Job) -> None:
+    def _take_export(self, job: Job) -> None:
         self.exported = job.result
         self._notices.say("\n".join([f"Made {job.result.file}.", *job.result.words]), "good")
 

@@ -92,11 +92,11 @@ class ProblemPane(pn.viewable.Viewer):
         self._machine_said.object = words(self._checked_machine)
         self._machine_said.visible = self.toml.visible = own
         good = self._checked_mesh.good and self._checked_machine.good
-        found, session = self._checked_mesh.mesh, self.session
+        checked, session = self._checked_mesh.mesh, self.session
         same = (
             good
             and not own
-            and str(found) == session.loaded.mesh
+            and str(checked) == session.loaded.mesh
             and self.machine.value == session.loaded.machine
         )
         self.take.disabled = not good or same

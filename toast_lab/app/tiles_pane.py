@@ -135,10 +135,10 @@ class TilesPane(pn.viewable.Viewer):
 
     def draw(self) -> None:
         """Draw the chosen tensor."""
-        found, problem = self.spec(), self.session.loaded.problem
-        if found is None or problem is None:
+        shape_and_spec, problem = self.spec(), self.session.loaded.problem
+        if shape_and_spec is None or problem is None:
             return
-        shape, spec = found
+        shape, spec = shape_and_spec
         self._offer_dims(len(shape))
         dims = tuple(int(w.value) for w in (self.down, self.across) if w.value is not None)
         shown = (str(problem.mesh), self.tensor.value, shape, spec, dims)

@@ -186,7 +186,7 @@ class TourStrip(pn.viewable.Viewer):
             ]
         )
         self._show_words(done)
-        wide = step.code is not None and tour.there
+        wide = step.code is not None and tour.is_ready
         if wide and step.code is not None:
             self._code.object = h("pre", step.code(tour.session))
         self.code_box.visible = wide
@@ -211,16 +211,16 @@ class TourStrip(pn.viewable.Viewer):
             parts.append(h("p", tour.away, " ", "Press “Take me there”.", cls="away"))
         if tour.text:
             parts.append(h("p", rich(tour.text)))
-        if tour.there and step.task is not None and not done:
+        if tour.is_ready and step.task is not None and not done:
             parts.append(h("p", "→ ", rich(step.task.ask(tour.session)), cls="ask"))
-        if tour.there and step.quiz is not None:
+        if tour.is_ready and step.quiz is not None:
             parts.append(h("p", "? ", step.quiz.question, cls="ask"))
-        if tour.said:
+        if tour.remark:
             parts.append(
                 h(
                     "p",
                     "✓ " if done else "",
-                    rich(tour.said),
+                    rich(tour.remark),
                     cls="said" if done else "away",
                     role="status",
                 )
@@ -229,7 +229,7 @@ class TourStrip(pn.viewable.Viewer):
 
     def _show_quiz(self, done: bool) -> None:
         step = self.tour.step
-        shown = step is not None and step.quiz is not None and self.tour.there
+        shown = step is not None and step.quiz is not None and self.tour.is_ready
         self._quiet = True
         if shown and step is not None and step.quiz is not None:
             options = step.quiz.options(self.tour.session)
@@ -251,29 +251,29 @@ class TourStrip(pn.viewable.Viewer):
 
     def _point(self, step: Any) -> None:
         """Outline what the step speaks of; bring the page to what it shows, once for each visit."""
-        shown = (step.key, self.tour.session.step, self.tour.there)
+        shown = (step.key, self.tour.session.step, self.tour.is_ready)
         if shown == self._seen:
             return
         self._seen = shown
         in_place = (
-            not self.tour.preparing and self.tour.there and self.tour.session.step == step.page
+            not self.tour.preparing and self.tour.is_ready and self.tour.session.step == step.page
         )
         self._outline([self._find(*TARGETS[key]) for key in step.target] if in_place else [])
         if in_place:
             show_parts(step, self.tour.session, self._find)
 
     def _outline(self, objects: list[Any]) -> None:
-        for thing in self._outlined:
+        for outlined in self._outlined:
             # A style that is left out stays on the page
-            thing.styles = {**thing.styles, "outline": "none"}
+            outlined.styles = {**outlined.styles, "outline": "none"}
         self._outlined = []
-        for thing in objects:
-            if thing is not None:
-                self._outlined.append(thing)
+        for viewable in objects:
+            if viewable is not None:
+                self._outlined.append(viewable)
                 inside = any(
-                    look.CANVAS in str(x) or look.SIDE in str(x) for x in thing.stylesheets
+                    look.CANVAS in str(x) or look.SIDE in str(x) for x in viewable.stylesheets
                 )
-                thing.styles = {**thing.styles, **(OUTLINE if inside else AROUND)}
+                viewable.styles = {**viewable.styles, **(OUTLINE if inside else AROUND)}
 
     # -- doing -------------------------------------------------------------------------------------
     def _do(self) -> None:

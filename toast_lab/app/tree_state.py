@@ -96,7 +96,7 @@ class TreeState:
         return self._mirror
 
     @property
-    def there(self) -> int:
+    def shown_count(self) -> int:
         """Simulations that can be shown: those that arrived, less what a step holds back."""
         mirror = self.mirror
         return 0 if mirror is None else min(mirror.n, self.source.simulations)
@@ -104,7 +104,7 @@ class TreeState:
     @property
     def shown(self) -> int:
         """Simulations that are shown."""
-        return self.there if self.at is None else min(self.at, self.there)
+        return self.shown_count if self.at is None else min(self.at, self.shown_count)
 
     def count(self, *, now: bool = False) -> bool:
         """Count anew if more is to be shown and the last time is long enough ago.

@@ -71,11 +71,11 @@ def _outside_jit(*_: Any, callee: Callee) -> Any:
     raise InvalidPlan(f"{callee.name} runs a sharding plan, which needs jax.jit around it")
 
 
-def _lower(ctx: Any, *arguments: Any, callee: Callee) -> Any:
+def _lower(context: Any, *arguments: Any, callee: Callee) -> Any:
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import func
 
-    target = ctx.module_context
+    target = context.module_context
     count = _devices(target.axis_context)
     if count not in (None, callee.mesh.n_devices):
         raise InvalidPlan(

@@ -83,7 +83,7 @@ def _show(console: output.Out, problem: Problem, plan: ShardingPlan, cost: Cost)
         f"Largest of {len(cost.at_peak)} entries in memory at its peak, {line_text(peak_line)}",
         ("what", "~name", ">bytes", "~made or needed at"),
         [
-            (held.what, held.value, bytes_text(held.bytes), line_text(held.where))
+            (held.kind, held.value, bytes_text(held.bytes), line_text(held.where))
             for held in cost.at_peak[:8]
         ],
     )

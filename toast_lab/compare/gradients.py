@@ -76,7 +76,7 @@ def prepare(
             model.program,
             plans,
             time_limit_s=time_limit_s,
-            what=f"tracing the gradient of {model.name}",
+            activity=f"tracing the gradient of {model.name}",
         )
         return traced
     except Exception as error:  # pickling a plan whose pytrees are the user's own is among them
@@ -254,7 +254,7 @@ def _loss(structs: Sequence[Any]) -> tuple[Callable[[Sequence[Any]], Any] | None
     ]
     scalars = [index for index in floats if _size(structs[index]) == 1]
     if len(scalars) == 1:
-        return lambda found: found[scalars[0]].reshape(()), "the function's scalar result"
+        return lambda results: results[scalars[0]].reshape(()), "the function's scalar result"
     if not floats:
         return None, ""
 

@@ -133,7 +133,7 @@ class Children:
                 )
             name = request.name if processes == 1 else f"{request.name}, process {index}"
             self.workers.append(
-                isolate.ChildWorker(SERVE, request, env=dev.environment(devices), what=name)
+                isolate.ChildWorker(SERVE, request, env=dev.environment(devices), activity=name)
             )
 
     def ask(self, command: str, time_limit_s: float, **arguments: Any) -> list[Any]:

@@ -192,7 +192,7 @@ def replay(
         timing=timing,
         env=dev.environment(chosen),
         on_event=on_event,
-        what=f"replaying {model.name} on {chosen}",
+        activity=f"replaying {model.name} on {chosen}",
         **limits,
     )
     if problem is None or machine is not None:
@@ -245,7 +245,7 @@ def _divided(
             donated=donated_arguments(model.program),
             platform=platform,
             env=environment,
-            what=f"dividing {model.name} for {n_devices} devices",
+            activity=f"dividing {model.name} for {n_devices} devices",
             **limits,
         )
     return local

@@ -20,7 +20,7 @@ from toast_lab.errors import ToastError, did_you_mean
 from toast_lab.ir.model import DimNames, Model
 from toast_lab.ir.program import Program
 from toast_lab.ir.random_keys import hidden_dims
-from toast_lab.nda.names import Names, name_dimensions
+from toast_lab.nda.names import Names, name_dims
 from toast_lab.text import bounded
 
 
@@ -141,7 +141,9 @@ class Analysis:
             else ()
         )
         return tuple(
-            Colour(i, name, group, order[begin:end], largest, can)
+            Colour(
+                index=i, name=name, group=group, names=order[begin:end], size=largest, shardable=can
+            )
             for i, (name, group, (begin, end), largest, can) in enumerate(
                 zip(
                     self.colour_name,
@@ -159,11 +161,11 @@ class Analysis:
         """All conflicts, in program order."""
         return tuple(
             Conflict(
-                k,
-                (pair[1], pair[0]) if self.sets.flipped[k] else pair,
-                int(self.colour[pair[0]]),
-                int(self.sets.set_of[k]),
-                self.places[k],
+                index=k,
+                sides=(pair[1], pair[0]) if self.sets.flipped[k] else pair,
+                colour=int(self.colour[pair[0]]),
+                set=int(self.sets.set_of[k]),
+                places=self.places[k],
             )
             for k, pair in enumerate(self.pairs)
         )
@@ -176,11 +178,11 @@ class Analysis:
             members[s].append(k)
         return tuple(
             CompatibilitySet(
-                s,
-                self.conflicts[m[0]].colour,
-                tuple(m),
-                int(self.ties.class_of[s]),
-                bool(self.ties.flipped[s]),
+                index=s,
+                colour=self.conflicts[m[0]].colour,
+                conflicts=tuple(m),
+                resolution=int(self.ties.class_of[s]),
+                flipped=bool(self.ties.flipped[s]),
             )
             for s, m in enumerate(members)
         )
@@ -214,14 +216,14 @@ class Analysis:
         )
         return tuple(
             ColourGroup(
-                g,
-                name,
-                tuple(members),
-                tuple(arguments.get(g, ())),
-                tuple(met.get(g, ())),
-                count,
-                largest,
-                can,
+                index=g,
+                name=name,
+                colours=tuple(members),
+                arguments=tuple(arguments.get(g, ())),
+                resolutions=tuple(met.get(g, ())),
+                n_names=count,
+                size=largest,
+                shardable=can,
             )
             for g, (name, members, count, largest, can) in enumerate(rows)
         )
@@ -302,7 +304,7 @@ def analyse(model: Model, *, phases: str = "joined") -> Analysis:
     if phases not in ("joined", "separate"):
         raise ToastError(f'phases must be "joined" or "separate", not {phases!r}')
     program = model.program
-    names = name_dimensions(program)
+    names = name_dims(program)
     colour = dimension_graph.colour_names(names)
     places_of = dimension_graph.find_conflicts(names, colour)
     sets = compatibility.compatibility_sets(names, places_of, phases=phases)

@@ -109,8 +109,8 @@ def compatibility_sets(
             definer, user = int(program.value_op[place.value]), int(use_op[use])
             if phases == "separate" and backward[definer] != backward[user]:
                 outcome = OTHER_PHASE
-            elif _path(graph, first, right, stamp, mark) or _path(
-                graph, second, left, stamp, mark + 1
+            elif has_path(*graph, first, right, stamp, mark) or has_path(
+                *graph, second, left, stamp, mark + 1
             ):
                 outcome = CROSSED
             else:
@@ -129,7 +129,3 @@ class _MapGraph(NamedTuple):
     ptr: np.ndarray
     successor: np.ndarray
     op: np.ndarray
-
-
-def _path(graph: _MapGraph, start: int, goal: int, stamp: np.ndarray, mark: int) -> bool:
-    return bool(has_path(*graph, start, goal, stamp, mark))

@@ -51,7 +51,13 @@ def tie_repeated(names: Names, pairs: list[tuple[int, int]], sets: Sets) -> Ties
             if mapping is not None:
                 class_of[set_index] = class_of[other]
                 flipped[set_index] = (
-                    _sides_swap(pairs, sets, members[other], members[set_index], mapping)
+                    _sides_swap(
+                        pairs=pairs,
+                        sets=sets,
+                        left=members[other],
+                        right=members[set_index],
+                        mapping=mapping,
+                    )
                     ^ flipped[other]
                 )
                 break

@@ -67,7 +67,7 @@ def fuse(
         free: [O] ops that cost nothing.
         style: what the compiler fuses.
     """
-    return _Fuser(program, tables, root, free, style).run()
+    return _Fuser(program=program, tables=tables, root=root, free=free, style=style).run()
 
 
 class _Fuser:

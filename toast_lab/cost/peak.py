@@ -17,7 +17,7 @@ class Held(NamedTuple):
     """A tensor, a copy or work space in memory at some op."""
 
     #: ARGUMENT, TENSOR, COPY (brought by a collective for uses) or WORK (only while an op runs)
-    what: str
+    kind: str
     value: str  #: name of the value, "" for work space
     op: int  #: the op that made it, that it was brought for, or that needs the space
     where: str  #: source line of that op
@@ -52,7 +52,7 @@ def held_at(
         maker = int(program.value_op[value])
         held.append(
             Held(
-                what=ARGUMENT if maker < program.n_arguments else TENSOR,
+                kind=ARGUMENT if maker < program.n_arguments else TENSOR,
                 value=program.value_name[value],
                 op=maker,
                 where=program.where(maker),
@@ -64,7 +64,7 @@ def held_at(
         user = int(memory.use_op[use])
         held.append(
             Held(
-                what=COPY,
+                kind=COPY,
                 value=program.value_name[int(memory.use_value[use])],
                 op=user,
                 where=program.where(user),
@@ -75,7 +75,7 @@ def held_at(
     for at in needs[memory.runs_at[needs] == op].tolist():
         held.append(
             Held(
-                what=WORK,
+                kind=WORK,
                 value="",
                 op=at,
                 where=program.where(at),

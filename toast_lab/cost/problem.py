@@ -384,7 +384,13 @@ class Pricer:
                     )
                 )
         memory = self.problem.prices.inputs.memory
-        at_peak = held_at(program, memory, totals.prices, totals.lives, totals.peak_op)
+        at_peak = held_at(
+            program=program,
+            memory=memory,
+            prices=totals.prices,
+            lives=totals.lives,
+            op=totals.peak_op,
+        )
         return Cost(
             time_s=totals.time_s,
             overlapped_s=totals.time_s - hidden_s,

@@ -150,7 +150,7 @@ def make_static(
         elif int(program.owner[op]) in unchanged:
             for result in program.results(op):
                 root[result] = root[unchanged[int(program.owner[op])]]
-    fusion = fuse(program, tables, root, free, STYLES[compiler])
+    fusion = fuse(program=program, tables=tables, root=root, free=free, style=STYLES[compiler])
     if compiler == "tpu":
         narrowed = bfloat16_factors(program, fusion, tables.value_output)
     else:

@@ -64,9 +64,9 @@ def axis_rules(
     """
     program, specs = plan.program, plan.value_specs()
     if names is None:
-        found = model_of(plan, model)
-        source = source_of(program, found)
-        names = {**found.dim_names, **(source.names if source else {})}
+        owner = model_of(plan, model)
+        source = source_of(program, owner)
+        names = {**owner.dim_names, **(source.names if source else {})}
     tensors, wrong = [], []
     for argument in range(program.n_arguments):
         path = program.value_name[argument]

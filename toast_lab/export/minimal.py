@@ -26,7 +26,7 @@ from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.export import constrained, places, trial
 from toast_lab.export.constrained import EquationPlace, PinRule, Which
 from toast_lab.export.places import Equation
-from toast_lab.lowering.annotate import made_specs
+from toast_lab.lowering.annotate import specs_on_ops
 from toast_lab.lowering.specs import partition_text, spec_entries
 from toast_lab.runtime import devices as dev
 from toast_lab.sharding.plan import ShardingPlan, Spec, model_of
@@ -224,7 +224,7 @@ def minimal_constraints(
         time_limit_s=seconds + 600.0,
         on_event=on_event,
         cancel=cancel,
-        what=f"looking for the constraints of {model.name}",
+        activity=f"looking for the constraints of {model.name}",
     )
     chosen = tuple(rows[i][0] for i in outcome.chosen)
     return MinimalConstraints(plan, chosen, proof=proof, outcome=outcome, source=source)
@@ -240,7 +240,7 @@ def candidates(
     """
     program = plan.program
     kept, used, natural = plan.lowered.kept, plan.lowered.used, plan.lowered.natural
-    first_specs = made_specs(plan)
+    first_specs = specs_on_ops(plan)
     wanted: dict[int, set[Spec]] = {}
     for use, value in enumerate(map(int, program.use_value)):
         wanted.setdefault(value, set()).add(used[use])

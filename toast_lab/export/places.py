@@ -68,13 +68,13 @@ def source_of(program: Program, model: Model) -> Source | None:
         FrontendError, RunFailed: it cannot be made again.
     """
     if isinstance(model.function, Recipe):
-        found: Source = in_child(
+        source: Source = in_child(
             "toast_lab.export.places:source_in_child",
             program,
             model.function,
-            what=f"tracing {model.function.which}",
+            activity=f"tracing {model.function.which}",
         )
-        return found
+        return source
     return _source(program, model.function) if model.function else None
 
 

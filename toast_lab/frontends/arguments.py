@@ -183,17 +183,17 @@ def take_apart(
         return nodes.unmarked(outcome.result.filled(arrays[:count]))
 
     return Arguments(
-        call,
-        changed,
-        tuple(given),
-        paths,
-        donated,
-        tuple(notes),
-        leaves,
-        shardings,
-        structure,
-        traced_last,
-        deliver,
+        call=call,
+        changed=changed,
+        given=tuple(given),
+        paths=paths,
+        donated=donated,
+        notes=tuple(notes),
+        leaves=leaves,
+        shardings=shardings,
+        structure=structure,
+        outcome=traced_last,
+        deliver=deliver,
     )
 
 

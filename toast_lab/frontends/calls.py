@@ -53,7 +53,8 @@ def prepared(fn: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str,
     if is_nnx_jitted(inside):
         inside = inside.__wrapped__
     elif isinstance(inside, functools.partial) and is_nnx_jitted(inside.func):  # a module's method
-        inside = functools.partial(inside.func.__wrapped__, *inside.args, **inside.keywords)  # type: ignore[attr-defined]
+        bare: Any = inside.func
+        inside = functools.partial(bare.__wrapped__, *inside.args, **inside.keywords)
     model = int(_is_module_with_arrays(inside))
     if model:
         inside, values = _call_module, (inside, *values)

@@ -67,7 +67,7 @@ def load(
         which,
         sizes,
         time_limit_s=time_limit_s,
-        what=f"loading {which}",
+        activity=f"loading {which}",
         on_event=on_event,
         cancel=cancel,
     )

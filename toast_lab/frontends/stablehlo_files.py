@@ -31,7 +31,7 @@ def from_stablehlo(
     name: str | None = None,
     time_limit_s: float = 300.0,
     max_bytes: int = MAX_BYTES,
-    what: str = "StableHLO input",
+    title: str = "StableHLO input",
     cancel: Any = None,
 ) -> Model:
     """Read StableHLO: text, MLIR bytecode, a portable artifact or a ``jax.export`` artifact.
@@ -41,7 +41,7 @@ def from_stablehlo(
         name: name for listings, the file's by default.
         time_limit_s: the child that reads is stopped after this many seconds.
         max_bytes: larger inputs are refused.
-        what: name for text or bytes in messages.
+        title: name for text or bytes in messages.
         cancel: polled ten times a second; True ends the reading.
 
     Raises:
@@ -54,17 +54,17 @@ def from_stablehlo(
     if isinstance(source, str) and not _looks_like_text(source):
         data = Path(source)
     if isinstance(data, Path):
-        what = str(source)
+        title = str(source)
         size = _size(data)
         name = name or data.stem
         data = Path(os.path.abspath(data))
     else:
         size = len(data)
     if not size:
-        raise FrontendError(f"{what} is empty")
+        raise FrontendError(f"{title} is empty")
     if size > max_bytes:
         raise FrontendError(
-            f"{what} has {size / 1e6:.0f} MB, and more than {max_bytes / 1e6:.0f} MB are not "
+            f"{title} has {size / 1e6:.0f} MB, and more than {max_bytes / 1e6:.0f} MB are not "
             "read. Mostly such a file "
             "holds weights as constants: export the program with its parameters as arguments. "
             "Or read it all the same, with from_stablehlo(..., max_bytes=...) and about 20 times "
@@ -75,15 +75,23 @@ def from_stablehlo(
         "toast_lab.frontends.stablehlo_files:_read",
         data,
         identifier(name or "main"),
-        what,
+        title,
         time_limit_s=time_limit_s,
         # Address space, most of which the libraries only reserve; a parser needs some 20 bytes per
         # byte of text.
         memory_limit_bytes=16 * 2**30 + 24 * size,
-        what=f"reading {what}",
+        activity=f"reading {title}",
         cancel=cancel,
     )
-    return Model(program.name, program, text, {}, trees, what, notes)
+    return Model(
+        name=program.name,
+        program=program,
+        stablehlo=text,
+        dim_names={},
+        trees=trees,
+        source=title,
+        notes=notes,
+    )
 
 
 def _looks_like_text(source: str) -> bool:

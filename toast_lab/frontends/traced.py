@@ -38,13 +38,13 @@ def build(traced: Traced, name: str, dim_names: DimNames, source: str) -> Model:
     )
     notes = (*traced.notes, *parsed.notes)
     return Model(
-        identifier(name),
-        parsed.program,
-        parsed.text,
-        dim_names,
-        traced.trees,
-        source,
-        notes,
+        name=identifier(name),
+        program=parsed.program,
+        stablehlo=parsed.text,
+        dim_names=dim_names,
+        trees=traced.trees,
+        source=source,
+        notes=notes,
         function=traced.function,
     )
 

@@ -82,14 +82,17 @@ def trace(
     result = lowered.out_info[0] if taken.changed else lowered.out_info
     leaves, _ = jax.tree_util.tree_flatten_with_path(result)
     return Traced(
-        text,
-        [path for paths in taken.paths for path in paths],
-        [*("result" + jax.tree_util.keystr(path) for path, _ in leaves), *taken.changed],
-        [i in taken.donated for i, paths in enumerate(taken.paths) for _ in paths],
-        (jax.tree_util.tree_structure(taken.given), jax.tree_util.tree_structure(lowered.out_info)),
-        (*taken.notes, *refused, *_closed_over(traced)),
-        Function(taken.call, taken.given, bool(taken.changed)),
-        traced_keys.keys_of(traced.jaxpr, jax.tree_util.tree_leaves(taken.given)),
+        text=text,
+        paths=[path for paths in taken.paths for path in paths],
+        outputs=[*("result" + jax.tree_util.keystr(path) for path, _ in leaves), *taken.changed],
+        donated=[i in taken.donated for i, paths in enumerate(taken.paths) for _ in paths],
+        trees=(
+            jax.tree_util.tree_structure(taken.given),
+            jax.tree_util.tree_structure(lowered.out_info),
+        ),
+        notes=(*taken.notes, *refused, *_closed_over(traced)),
+        function=Function(taken.call, taken.given, bool(taken.changed)),
+        keys=traced_keys.keys_of(traced.jaxpr, jax.tree_util.tree_leaves(taken.given)),
     )
 
 

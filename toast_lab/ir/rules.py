@@ -74,11 +74,12 @@ def with_captured(rule: Rule, captured: Shapes, kind: str) -> Rule:
     extra = separate(captured, [], p.NEED_REPLICATION)
     offset = len(rule.sizes)
     return Rule(
-        rule.sizes + extra.sizes,
-        rule.classes + extra.classes,
-        rule.operands + [[(factors[0] + offset,) for factors in dims] for dims in extra.operands],
-        rule.results,
-        rule.missing or f"{kind} uses outer values in its body",
+        sizes=rule.sizes + extra.sizes,
+        classes=rule.classes + extra.classes,
+        operands=rule.operands
+        + [[(factors[0] + offset,) for factors in dims] for dims in extra.operands],
+        results=rule.results,
+        missing=rule.missing or f"{kind} uses outer values in its body",
     )
 
 

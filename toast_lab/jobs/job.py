@@ -153,7 +153,7 @@ class Job:
             return target(*args, watch=watch, **kwargs)
         environment = {"JAX_PLATFORMS": "cpu"}
         with isolate.ChildWorker(
-            target, *args, env=environment, what=self.title, **kwargs
+            target, *args, env=environment, activity=self.title, **kwargs
         ) as worker:
             with self._lock:
                 self._worker = worker

@@ -57,7 +57,7 @@ def load_own(which: str, sizes: dict[str, Any], *, watch: Watch) -> LoadedModel:
         model,
         on_event=watch.on_event,
         cancel=watch.cancel,
-        what=f"analysing {which}",
+        activity=f"analysing {which}",
     )
     return _loaded(model, analysis)
 
@@ -70,7 +70,7 @@ def read_file(name: str, content: bytes, time_limit_s: float, *, watch: Watch) -
     model = frontends.from_stablehlo(
         content,
         name=name.rpartition(".")[0] or name,
-        what=name,
+        title=name,
         time_limit_s=time_limit_s,
         cancel=watch.cancel,
     )
@@ -81,6 +81,6 @@ def read_file(name: str, content: bytes, time_limit_s: float, *, watch: Watch) -
         time_limit_s=time_limit_s,
         on_event=watch.on_event,
         cancel=watch.cancel,
-        what=f"analysing {name}",
+        activity=f"analysing {name}",
     )
     return _loaded(model, analysis)

@@ -96,14 +96,14 @@ def annotate(
     else:
         plan.check_is_of(model.program)
         text = model.stablehlo
-    writer = Writer(plan, reuse, scattered, numbered, located)
+    writer = Writer(plan=plan, reuse=reuse, scattered=scattered, numbered=numbered, located=located)
     return writer.write(text, as_it_came=isinstance(model, str))
 
 
 class Writer:
     """Puts one plan onto one module.
 
-    ``made`` is the sharding on a value's op, ``kept`` the plan's.
+    ``on_op`` is the sharding on a value's op, ``kept`` the plan's.
     """
 
     def __init__(
@@ -122,9 +122,9 @@ class Writer:
         self._attributes: dict[Spec, Any] = {}
 
     @functools.cached_property
-    def made(self) -> Sequence[Spec]:
+    def on_op(self) -> Sequence[Spec]:
         """What each value's op carries."""
-        return made_specs(self.plan) if self.scattered else self.plan.lowered.natural
+        return specs_on_ops(self.plan) if self.scattered else self.plan.lowered.natural
 
     def write(self, text: str, *, as_it_came: bool = False, locations: bool = True) -> str:
         """The module ``text`` with everything on it; ``as_it_came``: it is not canonical yet."""
@@ -228,7 +228,7 @@ class Writer:
         """Have every device transform its own part."""
         program, mesh = self.plan.program, self.plan.mesh
         value = program.results(number)[0]
-        spec = self.made[value]
+        spec = self.on_op[value]
         if program.value_is_constant[value] or spec != self.used[int(program.use_ptr[number])]:
             return
         ways = [mesh.ways(axes) for axes in spec]
@@ -255,9 +255,9 @@ class Writer:
             constant = bool(program.value_is_constant[value])
             if spec == self.kept[value] or (constant and not any(spec)):
                 continue
-            copy, made = copies.get((value, spec), (None, 0)) if self.reuse else (None, 0)
+            copy, copied_at = copies.get((value, spec), (None, 0)) if self.reuse else (None, 0)
             # What another body or branch brought there is not here
-            if copy is None or number >= region_end[made]:
+            if copy is None or number >= region_end[copied_at]:
                 with ir.InsertionPoint(operation), operation.location:
                     copy = _jaxlib.sdy.sharding_constraint(operand, self.attribute(spec))
                 copies[value, spec] = copy, number
@@ -284,12 +284,12 @@ class Writer:
             and not _refuses_sharding(operation)
         ):
             operation.attributes["sdy.sharding"] = _jaxlib.sharding_per_value(
-                [self.attribute(self.made[v]) for v in values]
+                [self.attribute(self.on_op[v]) for v in values]
             )
         for i, result in enumerate((*item.results, *item.twins)):
             value = values[min(i, len(values) - 1)]
-            specs = [self.made[value]] if program.dims(value) else []
-            if self.kept[value] != self.made[value]:
+            specs = [self.on_op[value]] if program.dims(value) else []
+            if self.kept[value] != self.on_op[value]:
                 specs.append(self.kept[value])
             self.pin(result, specs)
 
@@ -324,7 +324,7 @@ def split_name(op_name: str) -> tuple[int, str]:
     return (int(match.group(1)), match.group(2)) if match else (-1, op_name)
 
 
-def made_specs(plan: ShardingPlan) -> list[Spec]:
+def specs_on_ops(plan: ShardingPlan) -> list[Spec]:
     """Mesh axes per dim of every value as ``annotate`` writes it onto its op.
 
     As the op leaves it, plus the axes over which partial sums are scattered.
@@ -353,7 +353,9 @@ def made_specs(plan: ShardingPlan) -> list[Spec]:
             plan.mesh.divides(size, axes)
             for size, axes in zip(program.dims(value), spec, strict=True)
         )
-        computed = fits and not _computed_wrong(program, value, natural[value], spec, summed)
+        computed = fits and not _computed_wrong(
+            program=program, value=value, natural=natural[value], scattered=spec, summed=summed
+        )
         carried[value] = spec if computed else natural[value]
     return carried
 

@@ -9,7 +9,7 @@ Where we differ from the paper: values computed from constants and iota alone ca
 every use had its own copy; otherwise one causal mask would tie all layers of a Transformer
 together.
 
-Reference: TOAST section 3.1 and its figure of NDA rules.  Start reading at ``name_dimensions``.
+Reference: TOAST section 3.1 and its figure of NDA rules.  Start reading at ``name_dims``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Names:
         return len(self.op)
 
 
-def name_dimensions(program: Program) -> Names:
+def name_dims(program: Program) -> Names:
     """Compute names and M of ``program``."""
     op = np.repeat(np.arange(program.n_ops, dtype=np.int32), np.diff(program.factor_ptr))
     # Values made of constants alone are recomputed wherever they are used: nothing to decide.

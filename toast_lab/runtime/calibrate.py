@@ -115,7 +115,7 @@ def calibrate(
             time_limit_s=time_limit_s + 30.0,
             on_event=listen,
             cancel=cancel,
-            what=f"calibrating {devices}",
+            activity=f"calibrating {devices}",
         )
         if not finished:
             note = (

@@ -107,7 +107,7 @@ def compile_plan(
         on_event=on_progress,
         cancel=cancel,
         memory_limit_bytes=memory_limit_bytes,
-        what=f"compiling {model.name} for {wanted}",
+        activity=f"compiling {model.name} for {wanted}",
     )
     compiled = _result(plan, wanted, report, versions=versions, flags=flags)
     if file is not None:

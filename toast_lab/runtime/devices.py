@@ -77,7 +77,7 @@ def find(text: str, wanted: int, **limits: Any) -> Devices:
             "toast_lab.runtime.devices:choose",
             wanted,
             env=environment(None),
-            what="looking for devices",
+            activity="looking for devices",
             **limits,
         )
     return devices
@@ -98,7 +98,7 @@ def check(text: str, wanted: int) -> None:
             devices,
             env=environment(devices),
             time_limit_s=120.0,
-            what=f"looking for {devices.platform} devices",
+            activity=f"looking for {devices.platform} devices",
         )
 
 

@@ -29,7 +29,8 @@ from toast_lab.runtime import hlo_text
 from toast_lab.runtime.hlo_text import Computation, Executed, Instruction
 
 _OPCODE = re.compile(
-    r"(?P<kind>all-gather|all-reduce|reduce-scatter|ragged-all-to-all|all-to-all|collective-permute|collective-broadcast)"
+    r"(?P<kind>all-gather|all-reduce|reduce-scatter|ragged-all-to-all|all-to-all"
+    r"|collective-permute|collective-broadcast)"
     r"(?P<start>-start)?"
 )
 _ARRAY = re.compile(r"\b([a-z]+[0-9a-z]*)\[([0-9,]*)\]")

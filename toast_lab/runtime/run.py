@@ -192,7 +192,7 @@ def run_many(
         ),
         env=dev.environment(chosen),
         on_event=on_event,
-        what=f"running {model.name} on {chosen}",
+        activity=f"running {model.name} on {chosen}",
         **limits,
     )
     tolerance = execution.tolerance_for(model.program)

@@ -183,7 +183,7 @@ def search_in_child(
             on_event=on_event,
             cancel=cancel,
             patience_s=GRACE_S,
-            what=f"{method} on {problem.describe()}",
+            activity=f"{method} on {problem.describe()}",
         )
     except ToastError as error:
         if isinstance(error, isolate.Cancelled):

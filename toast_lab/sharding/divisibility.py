@@ -167,11 +167,11 @@ def divisibility(analysis: Analysis, mesh: Mesh, plan: ShardingPlan | None = Non
         partly=tuple(r for r in rows if r.divided_by),
         arguments=tuple(
             ArgumentRow(
-                program.value_name[a],
-                f"{program.value_dtype[a]}[{', '.join(map(str, program.dims(a)))}]",
-                float(size[a]),
-                float(size[a]) / total,
-                _why_whole(analysis, mesh, a, plan is not None),
+                argument=program.value_name[a],
+                type=f"{program.value_dtype[a]}[{', '.join(map(str, program.dims(a)))}]",
+                bytes=float(size[a]),
+                bytes_share=float(size[a]) / total,
+                why=_why_whole(analysis, mesh, a, plan is not None),
             )
             for a in large
         ),
@@ -213,22 +213,22 @@ def _dim_rows(analysis: Analysis, mesh: Mesh) -> list[DimRow]:
     total = float(nbytes[~program.value_is_constant].sum())
     rows = []
     for (g, size), count in zip(pairs.tolist(), counts.tolist(), strict=True):
-        found = misses(size, mesh)
+        missed = misses(size, mesh)
         values = carried.get((g, size), [])
-        if not found:
+        if not missed:
             continue
         held = float(nbytes[values].sum())
         rows.append(
             DimRow(
-                g,
-                analysis.group_name[g],
-                size,
-                count,
-                tuple(program.value_name[v] for v in values if v < program.n_arguments),
-                held,
-                held / total if total else 0.0,
-                tuple(a for a, s in _axes(mesh) if size % s == 0),
-                found,
+                group=g,
+                colour=analysis.group_name[g],
+                size=size,
+                names=count,
+                arguments=tuple(program.value_name[v] for v in values if v < program.n_arguments),
+                bytes=held,
+                bytes_share=held / total if total else 0.0,
+                divided_by=tuple(a for a, s in _axes(mesh) if size % s == 0),
+                misses=missed,
             )
         )
     return sorted(rows, key=lambda r: (-r.bytes, r.group, -r.size))
@@ -237,12 +237,12 @@ def _dim_rows(analysis: Analysis, mesh: Mesh) -> list[DimRow]:
 def _cuts(analysis: Analysis, mesh: Mesh, argument: int) -> list[str]:
     """The actions that would cut an argument, as ``colour->axis``."""
     program = analysis.program
-    found = []
+    cuts = []
     for size, name in zip(program.dims(argument), program.def_names(argument), strict=True):
         group = analysis.groups[int(analysis.group[analysis.colour[name]])]
         if size > 1 and group.shardable:
-            found += [f"{group.name}->{a}" for a, s in _axes(mesh) if size % s == 0]
-    return found
+            cuts += [f"{group.name}->{a}" for a, s in _axes(mesh) if size % s == 0]
+    return cuts
 
 
 def _why_whole(analysis: Analysis, mesh: Mesh, argument: int, planned: bool) -> str:

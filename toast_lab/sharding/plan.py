@@ -88,7 +88,7 @@ class ShardingPlan:
         program, tables = self.program, steps.tables(self.program)
         kept = steps.kept_layouts(tables, self.op_factor, self.value_dim)
         wanted = steps.wants_of(tables, self.op_factor)
-        made, partial = steps.natural_layouts_of(tables, self.op_factor)
+        natural, partial = steps.natural_layouts_of(tables, self.op_factor)
         has_op = (program.value_op >= program.n_arguments) & ~program.value_is_constant
         rank, use_rank = np.diff(program.shape_ptr), np.diff(program.use_dim_ptr)
         return Lowered(
@@ -97,7 +97,7 @@ class ShardingPlan:
             partial=partial,
             kept=self._specs(kept, rank),
             used=self._specs(wanted, use_rank),
-            natural=self._specs(np.where(has_op, made, kept), rank),
+            natural=self._specs(np.where(has_op, natural, kept), rank),
         )
 
     def kept_layouts(self) -> np.ndarray:

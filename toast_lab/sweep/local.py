@@ -155,7 +155,7 @@ def _cancelled(task: SweepTask) -> dict[str, Any]:
 
 
 def _start() -> isolate.ChildWorker:
-    return isolate.ChildWorker(SERVE, env=ENVIRONMENT, what="a worker of the sweep")
+    return isolate.ChildWorker(SERVE, env=ENVIRONMENT, activity="a worker of the sweep")
 
 
 # -- in the worker ---------------------------------------------------------------------------------

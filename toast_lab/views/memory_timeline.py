@@ -99,7 +99,7 @@ def held_frame(cost: Any) -> pd.DataFrame:
     whole = float(cost.peak_bytes) or 1.0
     return pd.DataFrame(
         [
-            (held.what, held.value, held.where, held.bytes, held.bytes / whole, held.op)
+            (held.kind, held.value, held.where, held.bytes, held.bytes / whole, held.op)
             for held in cost.at_peak
         ],
         columns=["what", "value", "line", "bytes", "share", "op"],

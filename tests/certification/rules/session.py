@@ -35,7 +35,7 @@ def outcomes(full: bool) -> tuple[list[Outcome], list[str]]:
             part=part,
             time_limit_s=4 * 3600 if full else 590,
             env=environment,
-            what="certifying sharding rules",
+            activity="certifying sharding rules",
         )
 
     with ThreadPoolExecutor(PARTS) as pool:

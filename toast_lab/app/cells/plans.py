@@ -352,7 +352,7 @@ def _timeline(entries: Sequence[PlanEntry]) -> Safe:
 
 def _held(cost: Cost) -> tuple[str, float]:
     return (
-        (cost.at_peak[0].value or cost.at_peak[0].what, cost.at_peak[0].bytes)
+        (cost.at_peak[0].value or cost.at_peak[0].kind, cost.at_peak[0].bytes)
         if cost.at_peak
         else ("", 0.0)
     )
@@ -365,7 +365,7 @@ def held_frame(cost: Cost) -> pd.DataFrame:
             (
                 bytes_text(x.bytes),
                 f"{x.bytes / cost.peak_bytes:.1%}",
-                x.what,
+                x.kind,
                 x.value,
                 line_text(x.where),
             )

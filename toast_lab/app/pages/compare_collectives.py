@@ -96,7 +96,8 @@ class Collectives:
         return f"{table} of {self._item.name}" if self._item is not None else table
 
     def _sums(self) -> Any:
-        return collective_sums(self._rows, self._item is not None and self._item.made is not None)
+        is_compiled = self._item is not None and self._item.compiler_result is not None
+        return collective_sums(self._rows, is_compiled)
 
     def refresh(self, item: PlanItem | None) -> None:
         """Show the collectives of a plan; matching them with compiled ones is done in a thread."""
@@ -107,7 +108,7 @@ class Collectives:
             self._asked = None
             self.answer.object = h("p", HINT, cls="quiet")
         self._matching = None
-        if item.made is None:
+        if item.compiler_result is None:
             words = (
                 f"{item.name}: estimated only. Compile or execute the plan to see what a compiler "
                 "makes of it."
@@ -115,7 +116,8 @@ class Collectives:
             self._show(collective_rows(item.cost, None), words)
             return
         self._words.object = h("p", "Matching priced and compiled collectives …", cls="quiet one")
-        self._matching = (item, ANSWERS.submit(diff_compiled, item.problem, item.plan, item.made))
+        answer = ANSWERS.submit(diff_compiled, item.problem, item.plan, item.compiler_result)
+        self._matching = (item, answer)
 
     def tick(self) -> None:
         """Take in what threads have found; called at each tick of the page."""
@@ -124,15 +126,16 @@ class Collectives:
             self._matching = None
             if item is self._item:
                 with self.session.notices.guarded():
-                    where = getattr(item.made, "topology", "") or item.made.devices
-                    found = future.result()
-                    n = len(found.different)
+                    result = item.compiler_result
+                    where = getattr(result, "topology", "") or result.devices
+                    difference = future.result()
+                    n = len(difference.different)
                     words = (
-                        f"{item.name}, compiled for {where}: {n} of {len(found.rows)} differ from "
-                        "the estimate"
+                        f"{item.name}, compiled for {where}: {n} of {len(difference.rows)} differ "
+                        "from the estimate"
                     )
-                    words += f", {len(found.unexplained)} for no known reason." if n else "."
-                    self._show(collective_rows(item.cost, found.tidy()), words)
+                    words += f", {len(difference.unexplained)} for no known reason." if n else "."
+                    self._show(collective_rows(item.cost, difference.tidy()), words)
         if self._asked is not None and self._asked[2].done():
             _, _, reasons = self._asked
             self._asked = None

@@ -25,7 +25,7 @@ MANY = 1200  #: from so many lines on, equal ones are left out at first
 MAX_SHOWN = 6000
 
 
-class _Made(NamedTuple):
+class _ListingPairs(NamedTuple):
     pairs: list[Pair]
     #: None: on two meshes or machines, whose numbers say nothing of each other
     change: Difference | None
@@ -94,8 +94,8 @@ class SideBySide:
         )
         self._quiet = False
         self._shown: tuple[Any, ...] = ()
-        self._making: tuple[tuple[Any, ...], Future[_Made]] | None = None
-        self._made: _Made | None = None
+        self._making: tuple[tuple[Any, ...], Future[_ListingPairs]] | None = None
+        self._made: _ListingPairs | None = None
         self._where: tuple[Any, list[str]] = (None, [])
         for widget in (self.a, self.b):
             widget.param.watch(lambda _: None if self._quiet else self._make(), "value")
@@ -214,10 +214,10 @@ class SideBySide:
             )
 
 
-def _make(a: PlanItem, b: PlanItem, where: list[str]) -> _Made:
+def _make(a: PlanItem, b: PlanItem, where: list[str]) -> _ListingPairs:
     pairs = side_by_side(listing_lines(a.problem, a.plan), listing_lines(b.problem, b.plan), where)
     alike = a.problem.mesh == b.problem.mesh and a.problem.machine == b.problem.machine
-    return _Made(pairs, difference(a.problem, a.plan, b.plan) if alike else None)
+    return _ListingPairs(pairs, difference(a.problem, a.plan, b.plan) if alike else None)
 
 
 def _changes(difference: Difference | None) -> Any:

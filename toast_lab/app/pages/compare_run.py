@@ -205,7 +205,7 @@ def _head(item: PlanItem) -> Safe:
 
 
 def _plan_words(item: PlanItem) -> Safe:
-    cost, run, made = item.cost, item.run, item.made
+    cost, run, result = item.cost, item.run, item.compiler_result
     parts: list[Any] = [h("p", item.note, cls="red")] if item.note else []
     if run is not None:
         spread = run.spread_s or 0.0
@@ -226,17 +226,20 @@ def _plan_words(item: PlanItem) -> Safe:
             facts(rows),
             _certificate(run),
         ]
-    if made is not None:
-        where = getattr(made, "topology", "") or made.devices
+    if result is not None:
+        where = getattr(result, "topology", "") or result.devices
         rows = [
             ("for", where),
-            ("peak", f"{bytes_text(made.peak_bytes)}, {_ratio(made.peak_bytes, cost.peak_bytes)}"),
+            (
+                "peak",
+                f"{bytes_text(result.peak_bytes)}, {_ratio(result.peak_bytes, cost.peak_bytes)}",
+            ),
         ]
-        if getattr(made, "compute_s", None):
+        if getattr(result, "compute_s", None):
             rows.append(
                 (
                     "compute",
-                    f"{seconds_text(made.compute_s)}, {_ratio(made.compute_s, cost.compute_s)}",
+                    f"{seconds_text(result.compute_s)}, {_ratio(result.compute_s, cost.compute_s)}",
                 )
             )
         parts += [h("h2", "compiled ", h("span", "XLA", cls="tag")), facts(rows)]
@@ -259,7 +262,7 @@ def _plan_words(item: PlanItem) -> Safe:
         "collective_permute" if c.kind == "permute" else c.kind for c in cost.collectives
     )
     compiled = (
-        Counter(c.kind for c in made.collectives if c.axes != ()) if made is not None else None
+        Counter(c.kind for c in result.collectives if c.axes != ()) if result is not None else None
     )
     kinds = sorted(set(predicted) | set(compiled or {}))
     if kinds:

@@ -179,7 +179,7 @@ class GraphPage(pn.viewable.Viewer):
             if analysis is self.session.loaded.analysis:
                 self._take(future.result())
         if self._finding is not None and self._finding[1].done():
-            self._take_found()
+            self._take_hits()
 
     # -- focus, folds, view ------------------------------------------------------------------------
     def _refocus(self, names: tuple[int, ...]) -> None:
@@ -362,9 +362,9 @@ class GraphPage(pn.viewable.Viewer):
         controls.found.object = h("p", "searching …", cls="quiet")
         self._finding = (wanted, graph_search.start(analysis, wanted, regex=controls.regex.value))
         if self._finding[1].done() or pn.state.curdoc is None:
-            self._take_found()
+            self._take_hits()
 
-    def _take_found(self) -> None:
+    def _take_hits(self) -> None:
         assert self._finding is not None
         wanted, future = self._finding
         self._finding = None

@@ -201,13 +201,13 @@ class SearchPage(pn.viewable.Viewer):
         """Show everything as of a simulation; None: as it is now."""
         if self._scrubbing:
             return
-        self.tree_state.at = None if at is None or at >= self.tree_state.there else max(1, at)
+        self.tree_state.at = None if at is None or at >= self.tree_state.shown_count else max(1, at)
         self._set_scrubber()
         self._scrubbed = True
 
     def _set_scrubber(self) -> None:
         state = self.tree_state
-        n = state.there
+        n = state.shown_count
         self._scrubbing = True
         try:
             self.scrub.disabled = n < 2
@@ -246,13 +246,13 @@ class SearchPage(pn.viewable.Viewer):
             self._changed()
         job = self.session.work.job
         live = job is not None and job.running and job.state is JobState.RUNNING
-        if (state.there, state.at) != self._scrub_shown and not (
+        if (state.shown_count, state.at) != self._scrub_shown and not (
             live
             and state.at == self._scrub_shown[1]
             and time.monotonic() - self._scrub_shown_at < WORDS_EVERY_S
         ):
             self._scrub_shown_at = time.monotonic()
-            self._scrub_shown = (state.there, state.at)
+            self._scrub_shown = (state.shown_count, state.at)
             self._set_scrubber()
         if self._scrubbed:
             self._scrubbed = False

@@ -150,7 +150,7 @@ class TreePane(pn.viewable.Viewer):
         self.up.disabled = self.top.disabled = not state.root
         self.top.disabled = not (state.root or state.opened)
         self.zoom.disabled = state.selected == state.root
-        if not live or time.monotonic() - self._table_at > TABLE_EVERY_S or not state.there:
+        if not live or time.monotonic() - self._table_at > TABLE_EVERY_S or not state.shown_count:
             self._table_at = time.monotonic()
             self._fill()
         self._show_place()

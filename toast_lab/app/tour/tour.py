@@ -85,7 +85,7 @@ class Tour(param.Parameterized):
         )
 
     @property
-    def there(self) -> bool:
+    def is_ready(self) -> bool:
         """Is what the step speaks of loaded?"""
         return self.step is not None and self._scene_is(self.step.scene)
 
@@ -95,7 +95,7 @@ class Tour(param.Parameterized):
         step, session = self.step, self.session
         if step is None:
             return ""
-        if not self.there:
+        if not self.is_ready:
             scene = step.scene
             return (
                 f"This step is about {scene.model} on the mesh {scene.mesh}; something else is "
@@ -106,7 +106,7 @@ class Tour(param.Parameterized):
     @property
     def text(self) -> str:
         """What the step teaches."""
-        return self.step.text(self.session) if self.step is not None and self.there else ""
+        return self.step.text(self.session) if self.step is not None and self.is_ready else ""
 
     @property
     def done(self) -> bool:
@@ -115,7 +115,7 @@ class Tour(param.Parameterized):
         Steps that only show something are done when shown.
         """
         step = self.step
-        if step is None or not self.there:
+        if step is None or not self.is_ready:
             return False
         if step.task is not None:
             return bool(step.task.done(self.session))
@@ -124,10 +124,10 @@ class Tour(param.Parameterized):
         return True
 
     @property
-    def said(self) -> str:
+    def remark(self) -> str:
         """What there is to say about what was done."""
         step = self.step
-        if step is None or not self.there:
+        if step is None or not self.is_ready:
             return ""
         if step.task is not None:
             return step.task.after(self.session) if self.done else ""

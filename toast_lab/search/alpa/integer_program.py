@@ -256,12 +256,12 @@ def _contested(choices: ClusteredProgram, term: Any) -> np.ndarray:
     return np.flatnonzero(((term.time_s > 0) & asked[:, None]).ravel())
 
 
-def chosen(layout: Layout, solution: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The choice of each op cluster and of each value cluster in a solution."""
+def chosen(layout: Layout, assignment: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The choice of each op cluster and of each value cluster in an assignment."""
 
     def pick(first: np.ndarray) -> np.ndarray:
         return np.asarray(
-            [int(np.argmax(solution[begin:end])) for begin, end in itertools.pairwise(first)],
+            [int(np.argmax(assignment[begin:end])) for begin, end in itertools.pairwise(first)],
             np.int64,
         )
 
@@ -305,10 +305,10 @@ def solve(
             **({} if nodes is None else {"node_limit": nodes}),
         },
     )
-    solution = None if answer.x is None else np.asarray(answer.x)
+    assignment = None if answer.x is None else np.asarray(answer.x)
     reached = (
         float(answer.mip_gap)
-        if solution is not None and answer.mip_gap is not None
+        if assignment is not None and answer.mip_gap is not None
         else float("inf")
     )
     bound = float(answer.mip_dual_bound) if answer.mip_dual_bound is not None else -float("inf")
@@ -316,7 +316,7 @@ def solve(
     # HiGHS stops for nodes with the same status
     out_of_time = answer.status == 1 and seconds >= time_limit_s
     return IntegerSolution(
-        x=solution,
+        x=assignment,
         optimal=answer.status == 0,
         infeasible=answer.status == 2,
         gap=reached,

@@ -313,7 +313,7 @@ class Solver:
                 nodes=effort.nodes,
                 time_limit_s=min(limit_s + 10.0, left_s),
                 cancel=recorder.limits.cancel,
-                what="solving alpa's integer program",
+                activity="solving alpa's integer program",
             )
         except Cancelled:
             raise Stop(Status.CANCELLED) from None
