@@ -18,7 +18,6 @@ PACKAGE = Path(__file__).parents[1] / "toast_lab"
 TABLES = {
     "toast_lab": "the public names, from everywhere",
     "toast_lab.models.registry": "the built-in models, each of which knows the registry's types",
-    "toast_lab.search.methods": "the methods, each of which knows the class of its options",
 }
 
 

@@ -57,7 +57,7 @@ from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.state import State
 
 if TYPE_CHECKING:
-    from toast_lab.search.methods import Automap
+    from toast_lab.search.method_options import AutomapOptions
 
 CACHE_BYTES = 256 * 2**20  #: for states that may be walked from again
 WIDENING = 0.6  #: children of a state: at most WIDTH * visits ** WIDENING
@@ -69,7 +69,7 @@ GREED = 0.85
 STOP = 0.05  #: chance that a rollout ends after an action
 
 
-def run(recorder: Recorder, seed: int, options: Automap) -> Status:
+def run(recorder: Recorder, seed: int, options: AutomapOptions) -> Status:
     """Search until the budget ends, a few rounds in a row bring nothing, or all was priced.
 
     Args:

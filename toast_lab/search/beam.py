@@ -27,7 +27,7 @@ from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State, legal_rows
 
 if TYPE_CHECKING:
-    from toast_lab.search.methods import Beam as BeamOptions
+    from toast_lab.search.method_options import BeamOptions
 
 Row = tuple[int, int]  #: (move, axis)
 _ELITE = 4  # sequences from which restarts begin

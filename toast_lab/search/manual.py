@@ -23,12 +23,12 @@ from toast_lab.sharding.space import Action, parse_action
 from toast_lab.sharding.state import State
 
 if TYPE_CHECKING:
-    from toast_lab.search.methods import Manual
+    from toast_lab.search.method_options import ManualOptions
 
 Plans = Mapping[str, Iterable[Sequence[Any]]]
 
 
-def run(recorder: Recorder, options: Manual) -> Status:
+def run(recorder: Recorder, options: ManualOptions) -> Status:
     """Price what a person made.
 
     Args:

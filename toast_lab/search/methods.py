@@ -32,8 +32,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from toast_lab.errors import InvalidProblem, did_you_mean
-from toast_lab.search.alpa.grains import GRAINS, grains_offence
-from toast_lab.search.options import Option, option, options_of
+from toast_lab.search import method_options as options
+from toast_lab.search.options import Option, options_of
 
 if TYPE_CHECKING:
     from typing import Self
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from toast_lab.search.limits import Status
     from toast_lab.search.recorder import Recorder
     from toast_lab.search.trace import Trace
-
-#: Each action and each thread has memory of its own.
-MOST_DEPTH, MOST_THREADS = 10_000, 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,57 +221,15 @@ def _joined(name: str, wrong: Sequence[str]) -> str:
 # -- the methods that come with TOAST Lab, in the order in which people are shown them -------------
 
 
-def _min_names() -> Any:
-    return option(None, "smallest colour group to act on; by default 10, fewer for tiny programs")
-
-
 @register
 @dataclasses.dataclass(frozen=True)
-class Mcts(Method):
+class Mcts(options.MctsOptions, Method):
     """Monte-Carlo tree search over colours, sides of conflicts and mesh axes: the method of TOAST.
 
     Options follow the paper where it has them; ``search/mcts`` explains the others.
     """
 
     name = "mcts"
-    trajectories: int | None = option(
-        None,
-        "trajectories a round; by default 64 for each action of the root, and no fewer than 512",
-        at_least=1,
-    )
-    patience: int = option(1, "rounds without improvement after which to start anew", at_least=1)
-    depth: int = option(30, "longest trajectory", at_least=1, at_most=MOST_DEPTH)
-    exploration: float = option(0.3, "weight of the confidence bound against the value", at_least=0)
-    length_penalty: float = option(0.0001, "reward lost per action", at_least=0)
-    prior_visits: float = option(
-        2.0, "visits that what an action brought elsewhere counts for", above=0
-    )
-    vary: float = option(
-        0.7,
-        "share of the trajectories that vary the best ones of this start",
-        at_least=0,
-        at_most=1,
-    )
-    boldness: float = option(
-        0.4, "chance of each further change to a varied trajectory", at_least=0, at_most=1
-    )
-    restarts: int = option(
-        3, "starts in a row that must bring nothing before the search stops early", at_least=0
-    )
-    refine: int = option(
-        40,
-        "changes priced for each row when the best plans of a start are refined; 0 leaves out "
-        "that and solve, so that every plan is a sequence of actions",
-        at_least=0,
-    )
-    solve: bool = option(True, "continue the best refined plan of each start with integer programs")
-    min_names: int | None = _min_names()
-    threads: int | None = option(
-        None,
-        "threads that price, all cores by default; the result does not depend on it",
-        at_least=1,
-        at_most=MOST_THREADS,
-    )
 
     def run(self, recorder: Recorder, seed: int) -> Status:
         """Search until the budget ends, a few starts bring nothing, or everything was priced."""
@@ -291,24 +246,10 @@ class Mcts(Method):
 
 @register
 @dataclasses.dataclass(frozen=True)
-class Automap(Method):
+class Automap(options.AutomapOptions, Method):
     """Tree search over shardings of arguments, carried through the program after every action."""
 
     name = "automap"
-    trajectories: int | None = option(
-        None,
-        "simulations a round; by default 16 for each action of the root, and no fewer than 256",
-        at_least=1,
-    )
-    patience: int = option(4, "rounds without improvement after which to stop", at_least=1)
-    depth: int = option(30, "longest trajectory", at_least=1)
-    exploration: float = option(0.3, "weight of the confidence bound against the value")
-    length_penalty: float = option(0.002, "reward lost per action")
-    min_names: int | None = option(
-        None,
-        "fewest ops and values that an action by itself must reach; by default 10, fewer for tiny "
-        "programs",
-    )
 
     def run(self, recorder: Recorder, seed: int) -> Status:
         """Search until the budget ends, rounds bring nothing, or all states were priced."""
@@ -319,34 +260,13 @@ class Automap(Method):
 
 @register
 @dataclasses.dataclass(frozen=True)
-class Alpa(Method):
+class Alpa(options.AlpaOptions, Method):
     """An integer program over the ways to split each op, with the costs of resharding between them.
 
     Options limit its size and the effort of HiGHS; ``search/alpa`` explains them.
     """
 
     name = "alpa"
-    grains: str = option(
-        "colours,roles",
-        f"how finely ops are told apart, one pass each, of {', '.join(GRAINS)}",
-        check=grains_offence,
-    )
-    max_strategies: int = option(
-        128,
-        "strategies of an op and layouts of a value that are considered, the quickest ops and the "
-        "most split values first",
-        at_least=2,
-    )
-    mip_gap: float = option(1e-3, "relative gap at which HiGHS may stop", at_least=0)
-    solve_seconds: float = option(
-        60.0,
-        "most that one call of HiGHS may take; nodes and columns are limited too where the budget "
-        "counts evaluations",
-        above=0,
-    )
-    memory_rounds: int = option(
-        8, "how often rows for memory are added before the best plan so far is taken", at_least=0
-    )
 
     def run(self, recorder: Recorder, seed: int) -> Status:
         """Solve from the coarse to the fine, until it is solved or the budget is used up."""
@@ -357,18 +277,10 @@ class Alpa(Method):
 
 @register
 @dataclasses.dataclass(frozen=True)
-class Beam(Method):
+class Beam(options.BeamOptions, Method):
     """The best few plans, each extended by every action, until none gets better."""
 
     name = "beam"
-    width: int | None = option(
-        None,
-        "states of each length that the beam keeps; by default 16 to 1, fewer the more actions",
-        at_least=1,
-    )
-    depth: int = option(30, "longest sequence of actions", at_least=1)
-    patience: int = option(24, "restarts without improvement after which to stop", at_least=1)
-    min_names: int | None = _min_names()
 
     def run(self, recorder: Recorder, seed: int) -> Status:
         """Search until the budget ends or ``patience`` restarts in a row bring no better plan."""
@@ -379,18 +291,10 @@ class Beam(Method):
 
 @register
 @dataclasses.dataclass(frozen=True)
-class RandomWalk(Method):
+class RandomWalk(options.RandomWalkOptions, Method):
     """Random action sequences: what any search has to beat."""
 
     name = "random"
-    depth: int = option(
-        30,
-        "longest walk; lengths are uniform from 1 to it, or to one more than any walk so far had "
-        "actions for",
-        at_least=1,
-    )
-    patience: int = option(1000, "walks without anything new after which to stop", at_least=1)
-    min_names: int | None = _min_names()
 
     def run(self, recorder: Recorder, seed: int) -> Status:
         """Walk until the budget ends or ``patience`` walks in a row bring no new sharding."""
@@ -401,13 +305,10 @@ class RandomWalk(Method):
 
 @register
 @dataclasses.dataclass(frozen=True)
-class Exhaustive(Method):
+class Exhaustive(options.ExhaustiveOptions, Method):
     """Every distinct sharding, less what a bound rules out: small programs only, but a proof."""
 
     name = "exhaustive"
-    depth: int | None = option(None, "longest action sequence; by default no limit", at_least=1)
-    min_names: int | None = _min_names()
-    bounded: bool = option(True, "leave out states by their bounds")
 
     def run(self, recorder: Recorder, seed: int) -> Status:
         """Search until the optimum is proved."""
@@ -418,19 +319,11 @@ class Exhaustive(Method):
 
 @register
 @dataclasses.dataclass(frozen=True)
-class Manual(Method):
+class Manual(options.ManualOptions, Method):
     """Expert plans, all sensible combinations; or the actions that you give, in order."""
 
     name = "manual"
     by_hand = True
-    actions: Sequence[object] = option(
-        (), "taken in order; the result is the state after all of them, whatever its price"
-    )
-    plans: Mapping[str, Iterable[Sequence[Any]]] | None = option(
-        None,
-        "sequences of (colour, role) or (colour, role, bits) by name; the result is the best of "
-        "them over all assignments of mesh axes to the roles",
-    )
 
     def run(self, recorder: Recorder, seed: int) -> Status:
         """Price what a person made."""

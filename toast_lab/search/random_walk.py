@@ -15,10 +15,10 @@ from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State, legal_rows
 
 if TYPE_CHECKING:
-    from toast_lab.search.methods import RandomWalk
+    from toast_lab.search.method_options import RandomWalkOptions
 
 
-def run(recorder: Recorder, seed: int, options: RandomWalk) -> Status:
+def run(recorder: Recorder, seed: int, options: RandomWalkOptions) -> Status:
     """Walk until the budget ends or ``patience`` walks in a row bring no new sharding.
 
     Args:

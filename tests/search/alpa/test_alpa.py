@@ -24,10 +24,10 @@ from toast_lab.runtime.run import run_many
 from toast_lab.search.alpa import alpa, integer_program
 from toast_lab.search.alpa import solver as solving
 from toast_lab.search.alpa.descent import Descent
-from toast_lab.search.alpa.grains import GRAINS
 from toast_lab.search.alpa.memory_rows import MemoryRows, crowded
 from toast_lab.search.alpa.strategies import cluster, price_choices, spread
 from toast_lab.search.contract import Budget, Recorder, Status
+from toast_lab.search.grains import GRAINS
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.state import State, legal_actions

@@ -1,4 +1,4 @@
-"""The rival of Alpa's kind: an integer program over the strategies of every op.
+"""The rival of AlpaOptions's kind: an integer program over the strategies of every op.
 
 One strategy is chosen for every cluster of ops (on each mesh axis the name that is split, all axes
 at once) and one layout for every cluster of values.  An op costs its compute time under its
@@ -25,7 +25,7 @@ copies that are shared between uses, a memory limit that is kept, and the evalua
 throughout. Like it, what is minimised is a sum of prices of ops and edges, so that no bound on C(s)
 follows from its optimum.
 
-Reference: Alpa, OSDI 2022, section 4; TOAST section 5 compares with it.
+Reference: AlpaOptions, OSDI 2022, section 4; TOAST section 5 compares with it.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from toast_lab.search.alpa.grains import grains_of
 from toast_lab.search.alpa.solver import NODES, Choice, Effort, Solver
 from toast_lab.search.alpa.strategies import ClusteredProgram, price_choices
+from toast_lab.search.grains import grains_of
 from toast_lab.search.limits import Status
 from toast_lab.search.recorder import Recorder
 from toast_lab.sharding.state import State, legal_actions
 
 if TYPE_CHECKING:
-    from toast_lab.search.methods import Alpa
+    from toast_lab.search.method_options import AlpaOptions
 
 _COLUMNS_EACH = 25  # columns for every evaluation where the budget counts those
 
 
-def run(recorder: Recorder, seed: int, options: Alpa) -> Status:
+def run(recorder: Recorder, seed: int, options: AlpaOptions) -> Status:
     """Solve from the coarse to the fine, until it is solved or the budget is used up.
 
     Args:

@@ -34,14 +34,14 @@ from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State, apply_move, legal_rows
 
 if TYPE_CHECKING:
-    from toast_lab.search.methods import Exhaustive
+    from toast_lab.search.method_options import ExhaustiveOptions
 
 _BEAM_WIDTH = 8
 # States of a round; where shorter sequences come first a round is all states of one length instead.
 _ROUND = 256
 
 
-def run(recorder: Recorder, seed: int, options: Exhaustive) -> Status:
+def run(recorder: Recorder, seed: int, options: ExhaustiveOptions) -> Status:
     """Search until the optimum is proved.
 
     Args:

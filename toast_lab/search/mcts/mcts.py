@@ -62,13 +62,13 @@ from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State, legal_rows
 
 if TYPE_CHECKING:
-    from toast_lab.search.methods import Mcts
+    from toast_lab.search.method_options import MctsOptions
 
 BATCH = 32
 WORTH_SHARING_S = 0.0005  #: pricing of a batch that takes less is quicker done by one thread
 
 
-def run(recorder: Recorder, seed: int, options: Mcts) -> Status:
+def run(recorder: Recorder, seed: int, options: MctsOptions) -> Status:
     """Search until the budget ends, a few starts in a row bring nothing, or everything was priced.
 
     Args:

@@ -24,7 +24,7 @@ from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State
 
 if TYPE_CHECKING:
-    from toast_lab.search.methods import Mcts
+    from toast_lab.search.method_options import MctsOptions
     from toast_lab.search.trace import Trace
 
 REPLAYED = 200  #: nodes that are reached again by their actions, spread over the tree
@@ -33,7 +33,7 @@ _HIGHEST = 30.0  # rewards are -log of scores of at least 1e-12, less something
 _LOWEST = -1e6
 
 
-def offenders(problem: Problem, trace: Trace, options: Mcts) -> Iterator[str]:
+def offenders(problem: Problem, trace: Trace, options: MctsOptions) -> Iterator[str]:
     """What is wrong with the memory of a trace of ``mcts``, a sentence each.
 
     Args:

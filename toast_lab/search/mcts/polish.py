@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from toast_lab.search.alpa.grains import GRAINS
 from toast_lab.search.alpa.solver import LARGE, NODES, Effort, Solver
 from toast_lab.search.alpa.strategies import price_choices
+from toast_lab.search.grains import GRAINS
 from toast_lab.search.recorder import Recorder
 
 _STRATEGIES, _GAP, _SOLVE_S, _MEMORY_ROUNDS = 128, 1e-3, 60.0, 4
