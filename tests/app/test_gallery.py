@@ -77,4 +77,4 @@ def test_files_are_refused_before_they_are_read(name: str, nbytes: int, said: st
 def test_no_key_means_two_things() -> None:
     pressed = [key for command in keys.COMMANDS for key in command.keys]
     assert len(pressed) == len(set(pressed))
-    assert {c.id for c in keys.COMMANDS} == {*keys._PAGES, *keys._DO, *keys.HERE}
+    assert {c.id for c in keys.COMMANDS} == {*keys._PAGES, *keys._DO, *keys.IN_BROWSER}

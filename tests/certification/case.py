@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from toast_lab import frontends
+from toast_lab.ir.model import Model
 from toast_lab.runtime import inputs
 
 S = jax.ShapeDtypeStruct
@@ -28,7 +29,7 @@ class Case:
     """A program; made when it is asked for, since tracing all of them takes a while."""
 
     name: str
-    model: Callable[[], frontends.Model]
+    model: Callable[[], Model]
     #: ops (as StableHLO or CHLO spell them) without which the program misses its purpose
     exercises: tuple[str, ...]
     #: by argument path (or its start): values instead of the made-up ones
@@ -45,7 +46,7 @@ class Case:
                 f"{self.name}: own inputs and a wider tolerance need their reason, and only those"
             )
 
-    def missing(self, model: frontends.Model) -> list[str]:
+    def missing(self, model: Model) -> list[str]:
         """Ops that the program should hold and does not."""
         return [
             op
@@ -53,7 +54,7 @@ class Case:
             if not re.search(rf"\b(stablehlo|chlo)\.{op}\b", model.stablehlo)
         ]
 
-    def arrays(self, model: frontends.Model, seed: int = 0) -> list[np.ndarray]:
+    def arrays(self, model: Model, seed: int = 0) -> list[np.ndarray]:
         """The inputs of one comparison, the same for the same seed."""
         program = model.program
         arrays = inputs.draw(program, seed)

@@ -46,6 +46,7 @@ from toast_lab.lowering.annotate import annotate
 from toast_lab.runtime import child
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime import inputs as made_up
+from toast_lab.runtime.executable import ShardedProgram
 from toast_lab.runtime.measuring import Execution
 
 EPSILONS = {"wide": 64, "narrow": 4}
@@ -174,7 +175,7 @@ def prepare(case: Case, source: draw.Source, seed: int = 0) -> tuple[Work, list[
     for _, _, _, plan in plans:
         kept = plan.value_specs()
         jobs.append(
-            child.Job(
+            ShardedProgram(
                 annotate(model, plan),
                 plan.mesh,
                 tuple(kept[: plan.program.n_arguments]),

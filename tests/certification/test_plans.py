@@ -15,6 +15,7 @@ from tests.certification.case import Case
 from tests.certification.programs import programs
 from toast_lab import frontends
 from toast_lab.cost.problem import price
+from toast_lab.ir.model import Model
 from toast_lab.lowering.annotate import annotate
 from toast_lab.lowering.listing import listing
 from toast_lab.sharding.plan import ShardingPlan
@@ -78,7 +79,7 @@ def test_a_refined_training_step_is_the_unsharded_one(
     source = draw.refined(20_000, solve=solve)
     drawn: list[draw.Drawn] = []
 
-    def keep(model: frontends.Model, seed: int) -> list[draw.Drawn]:
+    def keep(model: Model, seed: int) -> list[draw.Drawn]:
         drawn[:] = source(model, seed)
         return drawn
 

@@ -15,6 +15,7 @@ from toast_lab.compare import local_program, replay
 from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, InvalidProblem, UnsupportedOp
+from toast_lab.ir.model import Model
 from toast_lab.lowering.annotate import annotate
 from toast_lab.models.registry import on_axes
 from toast_lab.sharding.plan import ShardingPlan
@@ -121,7 +122,7 @@ def test_what_xla_divides_otherwise_is_told() -> None:
     assert "it divides some of them otherwise" in str(found)
 
 
-def divided(built: frontends.Model, sharded: ShardingPlan) -> local_program.LocalProgram:
+def divided(built: Model, sharded: ShardingPlan) -> local_program.LocalProgram:
     return replay._divided(
         built, sharded, annotate(built, sharded), "cpu", None, {"time_limit_s": 100}
     )

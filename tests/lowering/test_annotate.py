@@ -13,7 +13,7 @@ from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidPlan
 from toast_lab.ir.model import Model
-from toast_lab.lowering.annotate import annotate, made_specs
+from toast_lab.lowering.annotate import annotate, specs_on_ops
 from toast_lab.pipeline import replicated
 from toast_lab.plan_verbs import Plan
 from toast_lab.sharding.plan import ShardingPlan
@@ -111,7 +111,7 @@ def test_an_op_is_pinned_as_it_leaves_its_result_and_the_value_as_it_is_kept() -
         ("%1", '[{}, {"d"}]'),
         ("%2", "[{}, {}]"),
     ]
-    assert made_specs(plan)[1] == ((), ("d",))
+    assert specs_on_ops(plan)[1] == ((), ("d",))
     assert "return %3" in text
 
 
@@ -119,7 +119,7 @@ def test_partial_sums_are_scattered_by_the_op_itself() -> None:
     model = frontends.load("attention")
     plan = plan_of(model, {"d": 2, "m": 4}, "S@1->d")
     z = int(model.program.outputs[0])
-    assert made_specs(plan)[z] == (("d",), ()) == plan.value_specs()[z]
+    assert specs_on_ops(plan)[z] == (("d",), ()) == plan.value_specs()[z]
 
 
 def test_a_constant_is_cut_where_it_is_used_and_nowhere_else() -> None:
@@ -233,7 +233,7 @@ def test_sums_that_cannot_be_scattered_beside_what_is_there_are_made_whole_first
     op_factor[op] = experts, inner
     value_dim[program.results(op)[0]] = 2, 0
     plan = dataclasses.replace(whole, sharding=Sharding(op_factor, value_dim))
-    assert made_specs(plan)[-1] == (("d",), (), ())
+    assert specs_on_ops(plan)[-1] == (("d",), (), ())
     assert constraints(annotate(model, plan))[-2:] == [
         ("%2", '[{"d"}, {}, {}]'),
         ("%3", '[{"m"}, {}, {"d"}]'),
