@@ -426,7 +426,7 @@ def test_parts_of_a_program_too_large_to_solve_come_half_the_way_to_its_optimum(
     problem = Problem(small_transformer(mode="forward"), MESH, "tpu-v3")
     choices = choices_of(problem)
     effort = solving.Effort(0.0, 10.0, None, None, until_s=60.0)
-    solver = solving.Solver(Recorder(problem, Budget(60)), choices, "colours", effort, 0)
+    solver = solving.Solver(Recorder(problem, Budget(600)), choices, "colours", effort, 0)
     root = State(problem.space)
     solver.try_(choices.choice_of(root.op_factor, root.value_dim), "unsharded")
     ops, _ = solver._near(next(k for k, near in enumerate(solver.descent.links) if near))
