@@ -183,7 +183,7 @@ def test_the_file_is_small_and_a_line_for_each_kind_of_op():
 
 
 def reread(plan, problem, path):
-    plan.save(path)
+    Plan.of(plan).save(path)
     return Plan.load(path, problem)
 
 
@@ -279,7 +279,7 @@ def kept(tmp_path):
     problem = Problem(small_transformer(), {"data": 2, "model": 2})
     plan = Plan.from_actions(problem, [("batch", "data"), ("hidden", "model")])
     path = tmp_path / "plan.json"
-    plan.save(path)
+    Plan.of(plan).save(path)
     return problem, plan, path
 
 

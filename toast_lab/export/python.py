@@ -171,10 +171,10 @@ def _literal(value: Any, indent: int = 0) -> str:
 
 
 def _rule(rule: constrained.PinRule) -> str:
-    place = f"Place({', '.join(map(repr, rule.place))})"
+    place = f"EquationPlace({', '.join(map(repr, rule.place))})"
     which = rule.which
     some = "" if which is None else f", Which(frozenset({sorted(which.numbers)}), {which.in_pass})"
-    return f"Rule({place}, {dict(rule.operands)!r}, {dict(rule.results)!r}{some})"
+    return f"PinRule({place}, {dict(rule.operands)!r}, {dict(rule.results)!r}{some})"
 
 
 def _imports(*modules: Any) -> list[str]:
