@@ -95,7 +95,7 @@ def test_a_plan_of_another_length_is_refused_and_does_not_end_the_process(traces
     data = traces("mcts")
     with np.load(io.BytesIO(data)) as file:
         short = file["best.op_axis"][:7]
-    path = saved(tmp_path, changed(data, best__op_factor=short))
+    path = saved(tmp_path, changed(data, best__op_axis=short))
     wanted = r"best.op_axis has shape \(7, 2\), the program has 14 ops and the mesh 2 axes"
     with pytest.raises(InvalidProblem, match=wanted):
         isolate.run_in_child(

@@ -30,9 +30,10 @@ def array_offenders(
         value_dim: should be [V, A].
     """
     program, n_axes = problem.analysis.program, len(problem.mesh.axes)
+    # By the names that they have in saved traces
     rows = (
-        ("op_factor", op_factor, program.n_ops, "ops"),
-        ("value_dim", value_dim, program.n_values, "values"),
+        ("op_axis", op_factor, program.n_ops, "ops"),
+        ("value_axis", value_dim, program.n_values, "values"),
     )
     wrong = []
     for name, array, row_count, noun in rows:
@@ -46,7 +47,7 @@ def array_offenders(
     if wrong:
         yield from wrong
         return
-    both = f"{prefix}op_factor and {prefix}value_dim"
+    both = f"{prefix}op_axis and {prefix}value_axis"
     for text in validity.offenders(program, problem.mesh, Sharding(op_factor, value_dim)):
         yield f"{both}: {text}"
     if problem.pins is not None and (broken := problem.pins.broken(op_factor, value_dim)):

@@ -51,8 +51,8 @@ def test_a_plan_that_is_better_than_all_that_is_solved_is_kept(problem):
     best = search(problem, seed=0, budget=BUDGET, solve=False).plan
     recorder = recorder_at_root(problem)
     rank = (0.0, price(problem, best).score * 0.5, 0)  # as if it were much better
-    arrays = polish.Polish(recorder).improve((best.op_axis, best.value_axis), rank)
-    assert arrays[0] is best.op_axis
+    arrays = polish.Polish(recorder).improve((best.op_factor, best.value_dim), rank)
+    assert arrays[0] is best.op_factor
     assert arrays[1] is best.value_axis
 
 
