@@ -403,9 +403,7 @@ def test_wrong_input_is_refused_with_what_is_taken(
         match=r"takes a SearchResult of tl.search or a RunningSearch .*, not a Problem",
     ):
         tl.views.search(problem)
-    with pytest.raises(
-        InvalidInput, match="takes a Problem as second argument, not a Plan"
-    ):
+    with pytest.raises(InvalidInput, match="takes a Problem as second argument, not a Plan"):
         tl.views.tree(result, result.plan)
     with pytest.raises(InvalidInput, match="takes a Race"):
         tl.views.race(result)

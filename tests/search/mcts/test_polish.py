@@ -53,7 +53,7 @@ def test_a_plan_that_is_better_than_all_that_is_solved_is_kept(problem):
     rank = (0.0, price(problem, best).score * 0.5, 0)  # as if it were much better
     arrays = polish.Polish(recorder).improve((best.op_factor, best.value_dim), rank)
     assert arrays[0] is best.op_factor
-    assert arrays[1] is best.value_axis
+    assert arrays[1] is best.value_dim
 
 
 def test_mcts_solves_once_a_start_and_never_ends_worse(problem):
