@@ -12,6 +12,7 @@ import toast_lab as tl
 from tests import documented_arrays
 from tests.documented_arrays import Field, Record, Recorder, faults, records, writeable
 from tests.helpers import SMALL
+from toast_lab.conflicts.coverage import coverage
 from toast_lab.ir.program import Program
 from toast_lab.lowering.listing import listing
 
@@ -32,7 +33,7 @@ def walk_the_method(name: str, sizes: dict[str, Any]) -> None:
     model = tl.load(name, **sizes)
     problem = tl.Problem(tl.analyse(model), MESH, "tpu-v3")
     str(problem.divisibility())
-    str(problem.analysis.coverage)
+    str(coverage(problem.analysis))
     budget = tl.Budget(seconds=None, evaluations=120)
     for method in METHODS:
         result = tl.search(problem, method, seed=0, budget=budget)

@@ -19,7 +19,7 @@ from toast_lab.errors import InvalidInput
 SERVER = """
 import sys, panel as pn
 from toast_lab.app import app_server
-serve.start(lambda: pn.pane.Str("hello"), int(sys.argv[1]), sys.argv[2],\
+app_server.start(lambda: pn.pane.Str("hello"), int(sys.argv[1]), sys.argv[2],\
  origins=tuple(sys.argv[3:]))
 """
 

@@ -48,7 +48,7 @@ def test_the_tour_can_be_followed_to_its_end_and_back(tour: Tour) -> None:
             assert tour.done == (step.task is None and step.quiz is None), step.key
             tour.do()
             assert tour.done, step.key
-            assert bool(tour.praise) == (step.task is not None or step.quiz is not None), step.key
+            assert bool(tour.remark) == (step.task is not None or step.quiz is not None), step.key
         tour.next()
     assert seen == [s.key for s in STEPS]
     assert not [m.text for m in session.notices.messages if m.level == "error"]
@@ -134,7 +134,7 @@ def test_answers_come_from_the_program(tour: Tour, step: object) -> None:
     wrong = next(o for o in options if o != right)
     tour.choose(wrong)
     assert not tour.done
-    assert f"Not `{wrong}`" in tour.praise
+    assert f"Not `{wrong}`" in tour.remark
     tour.choose(right)
     assert tour.done
     tour.leave()
@@ -148,9 +148,9 @@ def test_numbers_of_the_texts_are_those_of_the_problem(tour: Tour) -> None:
     tour.go("mlp.megatron")
     tour.do()
     (row,) = cost(session, session.hand.actions).collectives
-    assert f"`{row.kind} {{{','.join(row.axes)}}}` on `{row.value}`" in tour.praise
+    assert f"`{row.kind} {{{','.join(row.axes)}}}` on `{row.value}`" in tour.remark
     assert dims(session, "w1", session.hand.actions) == "[32, 64{m}]"
-    assert f"`{dims(session, 'w1', session.hand.actions)}`" in tour.praise
+    assert f"`{dims(session, 'w1', session.hand.actions)}`" in tour.remark
     tour.go("attention.graph")
     n = len(session.loaded.analysis.conflicts)
     assert f"the {_word(n)} conflicts" in tour.text
@@ -158,7 +158,7 @@ def test_numbers_of_the_texts_are_those_of_the_problem(tour: Tour) -> None:
     tour.go("attention.other")
     tour.do()
     assert set(moved(session, "all_gather", session.hand.actions)) == {"qt", "v"}
-    assert "`qt` and `v`" in tour.praise
+    assert "`qt` and `v`" in tour.remark
     tour.go("attention.one_path")
     assert len(session.loaded.analysis.compatibility_sets) == 2
     tour.go("attention.two_paths")
@@ -168,7 +168,7 @@ def test_numbers_of_the_texts_are_those_of_the_problem(tour: Tour) -> None:
     )
     tour.go("transformer.data")
     tour.do()
-    assert f"{taken(session).sent.total()} all_reduces over data" in tour.praise
+    assert f"{taken(session).sent.total()} all_reduces over data" in tour.remark
     tour.go("transformer.right")
     hidden = transformer_chapter.hidden_value(session)
     assert f"`{dims(session, hidden, transformer_chapter.MEGATRON)}`" in tour.text
@@ -204,7 +204,7 @@ def test_the_search_of_the_tour_finds_a_plan_of_actions_that_can_be_taken_over(t
     found = session.hand.adviser()
     assert found is not None
     assert all("->" in a for a in found.plan.actions)
-    assert f"{found.name}: " in tour.praise
+    assert f"{found.name}: " in tour.remark
     tour.next()
     assert not tour.done
     while (text := session.hand.next_of(found)) is not None:
