@@ -146,7 +146,7 @@ class Recorder:
         kept = self.kept.setdefault(record, [])
 
         @functools.wraps(original)
-        def make(first: Any, *args: Any, **keywords: Any) -> Any:
+        def make(first: Any, /, *args: Any, **keywords: Any) -> Any:
             made = original(first, *args, **keywords)
             if len(kept) < MOST:
                 kept.append(first if made is None else made)
