@@ -7,10 +7,10 @@ parent.
 ``run_in_child("package.module:function", ...)`` imports the function in the child, which may call
 ``report(event)`` to send progress.  ``ChildWorker`` is such a child that also takes commands.
 
-There is one way to stop a child.  ``Worker.ask_to_end`` asks it to hand over what it has, which the
-child learns from ``end_is_asked()``; if it does not within the patience of its parent, it is
-killed.  ``Worker.stop`` kills it at once.  Commands and the request to end come through one pipe,
-so a child also knows at once when its parent is gone.
+There is one way to stop a child.  ``ChildWorker.ask_to_end`` asks it to hand over what it has,
+which the child learns from ``end_is_asked()``; if it does not within the patience of its parent,
+it is killed.  ``ChildWorker.stop`` kills it at once.  Commands and the request to end come through
+one pipe, so a child also knows at once when its parent is gone.
 """
 
 from __future__ import annotations

@@ -123,9 +123,8 @@ def test_what_xla_divides_otherwise_is_told() -> None:
 
 
 def divided(built: Model, sharded: ShardingPlan) -> local_program.LocalProgram:
-    return replay._divided(
-        built, sharded, annotate(built, sharded), "cpu", None, {"time_limit_s": 100}
-    )
+    n_devices = sharded.mesh.n_devices
+    return replay._divided(built, n_devices, annotate(built, sharded), "cpu", {"time_limit_s": 100})
 
 
 def test_local_shapes_and_no_collectives() -> None:

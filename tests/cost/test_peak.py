@@ -59,7 +59,7 @@ def test_what_is_held_adds_up_to_the_peak(name: str, machine: str) -> None:
         assert sum(h.bytes for h in held) == pytest.approx(cost.peak_bytes)
         assert [h.bytes for h in held] == sorted((h.bytes for h in held), reverse=True)
         assert all(h.where == problem.analysis.program.where(h.op) for h in held)
-        kinds |= {h.what for h in held}
+        kinds |= {h.kind for h in held}
     assert {peak.ARGUMENT, peak.TENSOR} <= kinds
 
 

@@ -84,7 +84,9 @@ def test_the_patch_applied_is_the_plan() -> None:
     found = here("patched", "transformer", sizes, FSDP, DM, proof="propagated")
     assert found["error"] < 1e-4
     changed = [line for line in found["text"].splitlines() if line.startswith("+ ")]
-    assert any('with_sharding_constraint(p["wq"], P(None, None, None))' in line for line in changed)
+    assert any(
+        'with_sharding_constraint(params["wq"], P(None, None, None))' in line for line in changed
+    )
     gathered = {k: n for k, n in found["planned"].items() if k.startswith("all_gather")}
     assert gathered
     # Scales of norms are all that the patch leaves to the partitioner: 256 bytes.

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.helpers import small_transformer
 from toast_lab.sharding.mesh import make_mesh
+from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.validity import offenders
 
 PROGRAM = small_transformer(layers=1, mode="train").program
@@ -51,7 +52,7 @@ def test_the_same_ops_and_values_as_one_by_one(seed: int) -> None:
                 )
     for v in rng.integers(0, PROGRAM.n_values, 12):
         value_dim[v, rng.integers(0, 3)] = rng.integers(0, len(PROGRAM.dims(int(v))) + 1)
-    found = offenders(PROGRAM, MESH, op_factor, value_dim)
+    found = offenders(PROGRAM, MESH, Sharding(op_factor, value_dim))
     named = {
         text.partition("): ")[0] if "): " in text else text.partition(": ")[0] for text in found
     }
@@ -62,9 +63,9 @@ def test_numbers_are_in_the_text() -> None:
     op_factor = np.full((PROGRAM.n_ops, 3), -1, np.int32)
     value_dim = np.full((PROGRAM.n_values, 3), -1, np.int8)
     value_dim[0] = [0, 0, 9]
-    found = offenders(PROGRAM, MESH, op_factor, value_dim)
+    found = offenders(PROGRAM, MESH, Sharding(op_factor, value_dim))
     size = PROGRAM.dims(0)[0]
     assert any(f"dimension 0 has size {size}, not divisible by 6" in text for text in found)
     assert any("no dimension 9, its rank is 2" in text for text in found)
     value_dim[0] = -1
-    assert offenders(PROGRAM, MESH, op_factor, value_dim) == []
+    assert offenders(PROGRAM, MESH, Sharding(op_factor, value_dim)) == []
