@@ -23,7 +23,7 @@ def attention() -> Analysis:
 
 @pytest.fixture(scope="module")
 def transformer() -> Analysis:
-    return analyse(
+    return analysed(
         "transformer", d_model=64, hidden=128, heads=4, key_size=16, vocab=256, sequence=32
     )
 
@@ -62,6 +62,7 @@ def test_tracks_split_where_conflicts_are_and_join_elsewhere(attention: Analysis
 
 def test_edges_never_leave_their_lane_and_run_down(transformer: Analysis) -> None:
     layout = gl.graph_layout(transformer, "names")
+    assert layout.edges
     for edge in layout.edges:
         a, b = layout.nodes[edge.source], layout.nodes[edge.target]
         lane = layout.lanes[a.lane]
