@@ -124,7 +124,7 @@ def strict_page(page: Page) -> Iterator[Page]:
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
-    """Give `served(*arguments, env=None, seconds=120)`: start `toast-lab serve` and return its URL.
+    """Give `served(*arguments, env=None, seconds=300)`: start `toast-lab serve` and return its URL.
 
     Equal calls share one server for the whole run, since a start costs seconds. To serve something
     else, name the command: `served(command=[sys.executable, "-m", "http.server", "{port}"])`.
@@ -136,7 +136,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., s
     def start(
         *arguments: str,
         env: dict[str, str] | None = None,
-        seconds: float = 120,
+        seconds: float = 300,
         command: list[str] | None = None,
     ) -> str:
         key = (arguments, tuple(sorted((env or {}).items())), tuple(command or ()))
