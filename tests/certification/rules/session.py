@@ -65,8 +65,12 @@ def draws(case: Case, full: bool) -> int:
     """How often a case is drawn; ops that act element by element have little to vary."""
     if full:
         return 3 if case.label == "pointwise" else 12
-    most = int(os.environ.get("TOAST_LAB_RULE_DRAWS", "2"))  # a second Python draws less
-    return 1 if case.label == "pointwise" else most
+    return 1 if case.label == "pointwise" else short_draws()
+
+
+def short_draws() -> int:
+    """Draws of a case in the short form; a second Python takes fewer."""
+    return int(os.environ.get("TOAST_LAB_RULE_DRAWS", "2"))
 
 
 def run_case(case: Case, full: bool) -> tuple[list[Outcome], str]:
