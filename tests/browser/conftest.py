@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import ConsoleMessage, Error, Page, expect
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, expect
 
 from tests.browser.serving import free_port, launch_arguments, wait_until_answers
 
@@ -41,11 +41,10 @@ class Troubles:
         self.found: list[str] = []
         page.on("console", self._console)
         page.on("pageerror", self._exception)
-        # Requests are watched, since only that sees where a redirect leads; the route stops them as
-        # well.
+        # Requests are watched, since only that sees where a redirect leads. The browser itself
+        # stops them (`serving.FLAGS`): a route would, too, but it turns the HTTP cache off.
         page.on("request", lambda request: self._leaves(request.url))
         page.on("websocket", lambda socket: self._leaves(socket.url))
-        page.route(lambda url: not is_local(url), lambda route: route.abort())
 
     def _exception(self, error: Error) -> None:
         words = f"{error.message}\n{error.stack or ''}"
@@ -74,6 +73,45 @@ def browser_context_args(browser_context_args: dict[str, Any]) -> dict[str, Any]
     return {**browser_context_args, "viewport": {"width": 1440, "height": 900}}
 
 
+@pytest.fixture(scope="session")
+def kept_context(
+    browser: Browser, browser_context_args: dict[str, Any]
+) -> Iterator[BrowserContext]:
+    """One browser context for all tests of a worker.
+
+    A context of its own for each test would have an empty cache, and the explorer's libraries
+    would be sent, compressed, read and compiled for every page.
+    """
+    context = browser.new_context(**browser_context_args)
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def context(kept_context: BrowserContext) -> Iterator[BrowserContext]:
+    """The kept context; what a test did to it, the cache apart, is undone."""
+    yield kept_context
+    forget(kept_context)
+
+
+def forget(context: BrowserContext) -> None:
+    """Close a context's pages and empty its stores and permissions; its cache stays."""
+    for page in context.pages:
+        page.close()
+    stored = context.storage_state()["origins"]
+    if stored:
+        page = context.new_page()
+        session = context.new_cdp_session(page)
+        for origin in stored:
+            session.send(
+                "Storage.clearDataForOrigin",
+                {"origin": origin["origin"], "storageTypes": "local_storage,indexeddb"},
+            )
+        page.close()
+    context.clear_cookies()
+    context.clear_permissions()
+
+
 @pytest.fixture
 def strict_page(page: Page) -> Iterator[Page]:
     """A page that fails its test at the end for whatever `Troubles` found."""
@@ -86,7 +124,7 @@ def strict_page(page: Page) -> Iterator[Page]:
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
-    """Give `served(*arguments, env=None, seconds=120)`: start `toast-lab serve` and return its URL.
+    """Give `served(*arguments, env=None, seconds=300)`: start `toast-lab serve` and return its URL.
 
     Equal calls share one server for the whole run, since a start costs seconds. To serve something
     else, name the command: `served(command=[sys.executable, "-m", "http.server", "{port}"])`.
@@ -98,7 +136,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., s
     def start(
         *arguments: str,
         env: dict[str, str] | None = None,
-        seconds: float = 120,
+        seconds: float = 300,
         command: list[str] | None = None,
     ) -> str:
         key = (arguments, tuple(sorted((env or {}).items())), tuple(command or ()))

@@ -7,22 +7,42 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import BrowserContext, Locator, Page, expect
 
+from tests.browser.conftest import Troubles
 from tests.browser.test_explorer import SLOW, bokeh, go, wait_for_bokeh
 
 pytestmark = pytest.mark.browser
 
 
-@pytest.fixture
-def searched(served: Callable[..., str], strict_page: Page) -> Page:
-    """The search page after a short search."""
-    page = strict_page
-    page.goto(served())
+@pytest.fixture(scope="module")
+def search_link(served: Callable[..., str], kept_context: BrowserContext) -> str:
+    """The address of a short search that the tests of this file look at, each on a page of its own.
+
+    It is run by hand on the first page; its job alone finds it again.
+    """
+    url = served()
+    page = kept_context.new_page()
+    troubles = Troubles(page)
+    page.goto(url)
     expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
     go(page, "4 Search")
     page.get_by_label("method", exact=True).select_option("beam")
     page.get_by_role("button", name="Run the search").click()
+    expect(page.get_by_text(re.compile(r"^beam \(seed 0\): ")).first).to_be_visible(timeout=SLOW)
+    page.wait_for_url(re.compile("job="))
+    job = re.search(r"job=([^&]+)", page.url)
+    assert job
+    page.close()
+    assert not troubles.found, "\n".join(troubles.found)
+    return f"{url}/?step=search&job={job.group(1)}"
+
+
+@pytest.fixture
+def searched(search_link: str, strict_page: Page) -> Page:
+    """The search page with that search."""
+    page = strict_page
+    page.goto(search_link)
     expect(page.get_by_text(re.compile(r"^beam \(seed 0\): ")).first).to_be_visible(timeout=SLOW)
     return page
 
@@ -278,11 +298,6 @@ def test_settings_are_checked_while_they_are_typed(
 
 def test_a_search_is_found_again_by_its_job_alone(searched: Page) -> None:
     page = searched
-    page.wait_for_url(re.compile("job="))
-    job = re.search(r"job=([^&]+)", page.url)
-    assert job
-    page.goto(page.url.split("?")[0] + f"?step=search&job={job.group(1)}")
-    expect(page.get_by_text(re.compile(r"^beam \(seed 0\): ")).first).to_be_visible(timeout=SLOW)
     page.get_by_role("button", name="Tree", exact=True).click()
-    page.wait_for_timeout(800)
-    assert len(column(page, "action")) > 5
+    expect(page.get_by_role("heading", name="selected step")).to_be_visible()
+    wait_for_bokeh(page, "search tree", f"{COLUMN.format('action')}.length > 5", True)

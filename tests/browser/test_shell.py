@@ -6,6 +6,7 @@ Themes, links, keys, sessions that keep to themselves.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -29,23 +30,29 @@ def contrast(page: Page, target: Locator) -> float:
 
     The background is looked for through shadow roots.
     """
-    return target.evaluate(
-        """(element) => {
-          const parse = (text) => text.match(/[\\d.]+/g).map(Number)
-          const light = ([r, g, b]) => [r, g, b].map((v) => v / 255)
-            .map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
-            .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0)
-          const ink = parse(getComputedStyle(element).color)
-          let behind = element, paper = [255, 255, 255]
-          while (behind) {
-            const found = parse(getComputedStyle(behind).backgroundColor)
-            if (found.length < 4 || found[3] > 0.5) { paper = found; break }
-            behind = behind.assignedSlot ?? behind.parentElement ?? behind.getRootNode().host
-          }
-          const [a, b] = [light(ink), light(paper)]
-          return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05)
-        }"""
-    )
+    end = time.monotonic() + SLOW / 1000
+    # A table that is being filled takes its cells away again: one that is gone has no colour.
+    while (found := target.evaluate(CONTRAST)) is None:
+        assert time.monotonic() < end, f"{target} is never there for long"
+    return float(found)
+
+
+CONTRAST = """(element) => {
+  if (!element.isConnected) return null
+  const parse = (text) => text.match(/[\\d.]+/g).map(Number)
+  const light = ([r, g, b]) => [r, g, b].map((v) => v / 255)
+    .map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0)
+  const ink = parse(getComputedStyle(element).color)
+  let behind = element, paper = [255, 255, 255]
+  while (behind) {
+    const found = parse(getComputedStyle(behind).backgroundColor)
+    if (found.length < 4 || found[3] > 0.5) { paper = found; break }
+    behind = behind.assignedSlot ?? behind.parentElement ?? behind.getRootNode().host
+  }
+  const [a, b] = [light(ink), light(paper)]
+  return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05)
+}"""
 
 
 def theme(page: Page) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import BrowserContext, Page
 
-from tests.browser.conftest import Troubles
+from tests.browser.conftest import Troubles, forget
 
 PAGES = {
     "clean": "<p>ready</p>",
@@ -59,6 +59,26 @@ def test_troubles_are_found(page: Page, site: str, name: str, trouble: str) -> N
     page.goto(f"{site}/{name}.html", wait_until="load")
     page.get_by_text("ready").wait_for()
     assert any(trouble in found for found in troubles.found), troubles.found
+
+
+def test_the_browser_itself_stops_what_leaves(page: Page, site: str) -> None:
+    with page.expect_event("requestfailed", lambda r: "192.0.2.1" in r.url) as caught:
+        page.goto(f"{site}/foreign.html")
+    assert caught.value.failure == "net::ERR_NAME_NOT_RESOLVED"
+
+
+def test_a_test_finds_nothing_that_another_has_stored(
+    kept_context: BrowserContext, site: str
+) -> None:
+    page = kept_context.new_page()
+    page.goto(f"{site}/clean.html")
+    page.evaluate("localStorage.setItem('theme', 'dark'); document.cookie = 'name=value'")
+    forget(kept_context)
+    assert page.is_closed()
+    page = kept_context.new_page()
+    page.goto(f"{site}/clean.html")
+    assert page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
+    page.close()
 
 
 def test_equal_calls_share_a_server(served: Callable[..., str], site: str) -> None:

@@ -86,7 +86,9 @@ def test_a_flipped_side_keeps_its_place_and_the_other_actions(attention):
 def test_options_cost_what_the_plans_cost(train):
     r = train.analysis.compatibility_sets[0].resolution
     actions = texts(train, with_side(train, (), r, "m", 0))
-    for option in side_options(train, actions, r, "d"):
+    options = side_options(train, actions, r, "d")
+    assert {option.side for option in options} == {0, 1}
+    for option in options:
         assert not option.why_not
         made = Plan.from_actions(train, with_side(train, actions, r, "d", option.side))
         cost = price(train, made)

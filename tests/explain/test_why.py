@@ -61,7 +61,9 @@ def test_every_collective_of_a_plan_of_actions_has_an_answer(problem):
 
 def test_partial_sums_come_from_the_action_that_split_what_is_summed(problem):
     asked = plan(problem, ("batch", "data"), ("hidden", "model"))
-    for reason in why(problem, asked, "dot_general"):
+    reasons = why(problem, asked, "dot_general")
+    assert {r.collective.axes for r in reasons} == {("data",), ("model",)}
+    for reason in reasons:
         row = reason.collective
         assert row.kind == "all_reduce"
         expected = "hidden->model" if row.axes == ("model",) else "batch->data"

@@ -269,6 +269,13 @@ def test_a_kill_costs_what_was_killed_and_nothing_else(
     print("\n" + KINDS[kind](folder, number))
 
 
+# The number says of a search, too, which method it is, and whether it is killed while it prepares.
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["race", "compare", "search"])
+def test_another_kill(kind: str, folder: Path) -> None:
+    print("\n" + KINDS[kind](folder, 1))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(10, 20))
 @pytest.mark.parametrize("kind", KINDS)

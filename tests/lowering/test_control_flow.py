@@ -70,6 +70,9 @@ def test_what_a_loop_carries_has_one_sharding_all_the_way() -> None:
     ):
         plan = tl.Plan.from_actions(problem, actions)
         kept, used = plan.value_specs(), plan.use_specs()
+        owners = {int(program.owner[op]) for op in program.ops() if program.owner[op] != op}
+        assert owners, "nothing is carried"
+        assert any(kept[int(program.results(op)[0])] != ((), ()) for op in owners)
         for op in program.ops():
             if program.owner[op] == op and program.kind[op] != "while.enter":
                 continue

@@ -79,6 +79,8 @@ def test_a_known_machine_comes_back(rate, latency):
 def test_peaks_are_those_of_the_largest_dots():
     known = machine_of(1e10, 1e-5)
     found = fitted(points_of(known)).machine
+    assert known.flops
+    assert set(known.flops) <= set(found.flops)
     for dtype, peak in known.flops.items():
         assert 0.99 * peak < found.flops[dtype] <= peak
 

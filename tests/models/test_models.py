@@ -178,6 +178,7 @@ def test_impossible_sizes_are_errors_of_ours(name: str, sizes: dict[str, Any]) -
 @pytest.mark.parametrize("name", registry.MODELS)
 def test_dim_names_fit_the_arguments(name: str) -> None:
     model = cached(name)
+    assert model.dim_names
     for key, dims in model.dim_names.items():
         fitting = [
             a

@@ -61,8 +61,10 @@ def test_without_the_constant_rule_one_mask_would_tie_all_layers():
         {int(analysis.names.op[n]) for k in s.conflicts for n in analysis.pairs[k]}
         for s in analysis.compatibility_sets
     ]
+    assert len(ops) == 4, "one of each layer"
     for i, first in enumerate(ops):
         for second in ops[i + 1 :]:
+            assert first
             assert first.isdisjoint(second)
 
 

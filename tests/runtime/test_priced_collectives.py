@@ -28,6 +28,7 @@ def test_compiled_collectives_are_those_that_the_plan_is_priced_with(name: str) 
     problem, rng = Problem(analysis, {"d": 8}, "cpu"), np.random.default_rng(7)
     plans = [random_plan(problem, rng) for _ in range(20)]
     runs = run_many(model, plans, "cpu:8", repeats=1, warmup=0, reference=False)
+    seen: set[str] = set()
     for plan, run in zip(plans, runs, strict=True):
         priced = [(c.kind, int(c.local_bytes)) for c in price(problem, plan).collectives]
         compiled = [(c.kind.removeprefix("collective_"), c.bytes) for c in run.collectives]
@@ -36,6 +37,10 @@ def test_compiled_collectives_are_those_that_the_plan_is_priced_with(name: str) 
                 c for c in compiled if c[0] == kind
             ), plan.actions
         assert _reduced_bytes(priced) == _reduced_bytes(compiled), plan.actions
+        seen |= {kind for kind, _ in compiled}
+    assert "all_gather" in seen
+    # x times x transposed sums over nothing that is split.
+    assert ("all_reduce" in seen) == (name != "xxt")
 
 
 def _reduced_bytes(collectives: list[tuple[str, int]]) -> int:

@@ -70,8 +70,14 @@ def test_curves_hold_their_value_until_the_next_point() -> None:
 
 
 def test_no_data_is_a_picture_all_the_same() -> None:
-    assert parsed(svg.curves_svg([], "x", "y")) is not None
-    assert parsed(svg.bars_svg([], "time")) is not None
+    curves, bars = parsed(svg.curves_svg([], "x", "y")), parsed(svg.bars_svg([], "time"))
+    assert {"x", "y", "0", "1"} <= set(texts(curves))  # its axes go from 0 to 1
+    # Only level lines: nothing was measured.
+    for line in curves.iter(f"{NS}polyline"):
+        (_, left), (_, right) = (at.split(",") for at in line.get("points").split())
+        assert left == right
+    assert texts(bars) == ["time"]
+    assert list(bars.iter(f"{NS}rect")) == []
 
 
 def test_blocks_of_a_tree_are_as_wide_as_their_visits() -> None:

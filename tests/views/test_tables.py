@@ -100,6 +100,7 @@ def test_the_chain_of_a_conflict_is_a_path(attention: Analysis) -> None:
         frozenset(p)
         for p in zip(attention.names.source.tolist(), attention.names.target.tolist(), strict=True)
     }
+    assert len(attention.conflicts) == 5
     for c in attention.conflicts:
         path = inspect.chain(attention, c.index)
         assert (path[0], path[-1]) == c.sides

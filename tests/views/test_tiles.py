@@ -39,7 +39,9 @@ def test_the_size_of_every_part_is_jaxs(shape, spec):
         AbstractMesh(MESH.sizes, MESH.axes, axis_types=(jax.sharding.AxisType.Auto,) * 3),
         PartitionSpec(*spec),
     )
-    for part in parts(MESH, shape, spec):
+    found = parts(MESH, shape, spec)
+    assert len(found) == MESH.n_devices
+    for part in found:
         assert tuple(stop - start for start, stop in part.ranges) == sharding.shard_shape(shape)
 
 

@@ -307,6 +307,8 @@ def test_menus_hold_what_divides_and_no_more_than_asked():
     problem = Problem(analysed("mlp"), {"a": 2, "b": 3, "c": 4})
     choices = choices_of(problem)
     program = problem.analysis.program
+    kinds = [program.kind[first] for first in choices.clusters.ops.first]
+    assert kinds.count("dot_general") == 2
     for first, menu in zip(choices.clusters.ops.first, choices.menus.ops, strict=True):
         assert (menu[:, 1] == -1).all()  # no size is a multiple of three
         if program.kind[first] == "dot_general":

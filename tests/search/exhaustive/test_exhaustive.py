@@ -153,7 +153,9 @@ def test_moving_prices_between_tables_raises_the_bound_of_the_unsharded_program(
 def test_a_cutoff_only_ends_the_sum_early():
     problem = made("training")
     bound, rng = make_bound(problem), np.random.default_rng(2)
-    for state in walk(problem, rng):
+    states = walk(problem, rng)
+    assert len(states) > 3
+    for state in states:
         whole = bound_of(problem, bound, state)[0]
         for cutoff in (0.5 * whole, 2 * whole):
             cut = bound_of(problem, bound, state, cutoff)[0]
