@@ -255,7 +255,7 @@ class _AutomapTree:
         # The unsharded program (or what pins leave of it) is priced already, and is not to be
         # counted twice.
         given = State(recorder.problem.space)
-        self.prices[int(_print(given.op_factor, given.value_dim))] = recorder.price(given)
+        self.prices[int(_print(*given.sharding))] = recorder.price(given)
         self.root = self._add(start, None, -1, self._key(start))
 
     # -- states -----------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ class _AutomapTree:
             id_ = self.known[key]
         else:
             id_ = self.recorder.add_node(parent.id, self.moves.text[move], length, key)
-        print_ = int(_print(state.op_factor, state.value_dim))
+        print_ = int(_print(*state))
         quick = self._price(state, print_)
         self.recorder.trace.node.array["score"][id_] = quick.score
         node = _Node(
@@ -377,7 +377,7 @@ class _AutomapTree:
         child = self.nodes.get(key)
         if child is None:
             child = self._add(state, node, move, key)
-        elif child.print != int(_print(state.op_factor, state.value_dim)):
+        elif child.print != int(_print(*state)):
             self.ambiguous += 1
         self.taken[move] += 1
         self.gain[move] += child.reward - node.reward
@@ -469,7 +469,7 @@ class _AutomapTree:
         return way[::-1]
 
     def _record(self, state: Sharding, way: list[int], ids: list[int]) -> float:
-        quick = self._price(state, int(_print(state.op_factor, state.value_dim)))
+        quick = self._price(state, int(_print(*state)))
         self.recorder.record_plan(*state, [self.moves.text[move] for move in way], ids, quick)
         return quick.score
 
@@ -487,7 +487,7 @@ class Evaluator:
 
     def price(self, state: Sharding) -> Quick:
         """Price a sharding."""
-        alike = State.from_arrays(self.problem.space, state.op_factor, state.value_dim)
+        alike = State.from_arrays(self.problem.space, *state)
         if alike is not None:
             self.folded += 1
             alike.priced = self._priced
@@ -495,7 +495,7 @@ class Evaluator:
             self._priced = alike.priced
             return quick
         self.whole += 1
-        totals = self.pricer.totals(state.op_factor, state.value_dim)
+        totals = self.pricer.totals(*state)
         score, _, _ = self.pricer.score(totals.time_s, totals.peak_bytes)
         return Quick(
             score,

@@ -102,14 +102,9 @@ class BeamSearch:
         node = self.nodes.get(state.key)
         if node is not None:
             return self.recorder.price(state)
-        actions = [
-            Action(int(self.space.group[move]), int(self.space.bits[move]), axis)
-            for move, axis in rows
-        ]
+        actions = [self.space.action(move, axis) for move, axis in rows]
         depth = int(self.recorder.trace.node.array["depth"][parent]) + 1
-        label = " ".join(
-            self.space.text(axis) for axis in (actions[-1:] if len(actions) == depth else actions)
-        )
+        label = " ".join(map(self.space.text, actions[-1:] if len(actions) == depth else actions))
         node = self.nodes[state.key] = self.recorder.add_node(parent, label, depth, state.key)
         return self.recorder.record(state, actions, (parent, node))
 

@@ -50,13 +50,12 @@ def run(recorder: Recorder, options: Manual) -> Status:
 def _take(recorder: Recorder, actions: Sequence[object]) -> Status:
     problem = recorder.problem
     state = State(problem.space)
-    pinned = () if problem.pins is None else problem.pins.actions
     taken, nodes = [], [0]
     for item in actions:
         recorder.check()
         action = parse_action(problem.analysis, problem.mesh, item)
         if not state.apply(action):
-            if action in pinned:
+            if action in problem.space.pinned_actions:
                 continue
             raise InvalidPlan(no_effect(problem.space, action))
         taken.append(action)
@@ -88,7 +87,6 @@ def _try(recorder: Recorder, plans: Plans) -> Status:
     axes = [a for a, size in zip(problem.mesh.axes, problem.mesh.sizes, strict=True) if size > 1]
     read = {name: _read(recorder, name, actions) for name, actions in plans.items()}
     known = {State(problem.space).key}
-    pinned = () if problem.pins is None else problem.pins.actions
     applied = False
     for name, actions in read.items():
         roles = list(dict.fromkeys(role for _, role in actions))
@@ -100,7 +98,7 @@ def _try(recorder: Recorder, plans: Plans) -> Status:
                     on_axis = action._replace(axis=problem.mesh.axes.index(axis))
                     if state.apply(on_axis):
                         taken.append(on_axis)
-                    elif on_axis not in pinned:
+                    elif on_axis not in problem.space.pinned_actions:
                         idle.append(problem.space.text(on_axis))
             applied |= bool(taken)
             if not taken or state.key in known:

@@ -49,14 +49,12 @@ def run(recorder: Recorder, seed: int, options: RandomWalk) -> Status:
                 break
             move, axis = rows[rng.integers(len(rows))].tolist()
             state.apply_row(move, axis)
-            taken.append(Action(int(space.group[move]), int(space.bits[move]), axis))
+            taken.append(space.action(move, axis))
         longest = max(longest, len(taken))
         stale += 1
         if state.key not in known:
             stale = 0
             known.add(state.key)
-            node = recorder.add_node(
-                0, " ".join(space.text(action) for action in taken), 1, state.key
-            )
+            node = recorder.add_node(0, " ".join(map(space.text, taken)), 1, state.key)
             recorder.record(state, taken, (0, node))
     return Status.CONVERGED

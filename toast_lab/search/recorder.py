@@ -145,7 +145,7 @@ class Recorder:
     def record(self, state: State, actions: Sequence[Action], nodes: Sequence[int] = ()) -> Quick:
         """Price the end of a trajectory, keep it if it is the best, and report it."""
         quick, rank = self.price(state), self.rank(self.price(state), len(actions))
-        if self._write(quick, rank, [self.problem.space.text(action) for action in actions], nodes):
+        if self._write(quick, rank, [*map(self.problem.space.text, actions)], nodes):
             row = self.trace.row.n - 1
             self.incumbent.keep_state(quick, rank, row, state=state, actions=actions)
         self.report()

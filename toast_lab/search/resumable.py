@@ -23,6 +23,7 @@ from toast_lab.search.methods import METHODS, Method, method_named
 from toast_lab.search.plan_arrays import array_offenders
 from toast_lab.search.trace import Trace
 from toast_lab.sharding.plan import pinned_texts
+from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.space import parse_action
 from toast_lab.sharding.state import State
 
@@ -199,9 +200,7 @@ def _actions(
             state.apply(parse_action(problem.analysis, problem.mesh, text))
         except ToastError:
             return
-    if not (
-        np.array_equal(state.op_factor, op_factor) and np.array_equal(state.value_dim, value_dim)
-    ):
+    if not state.sharding.same_as(Sharding(op_factor, value_dim)):
         yield (
             f"best_actions ({', '.join(trace.best_actions)[:200]}) do not lead to the plan of "
             "best.op_axis"

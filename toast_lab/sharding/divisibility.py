@@ -152,12 +152,8 @@ def divisibility(analysis: Analysis, mesh: Mesh, plan: ShardingPlan | None = Non
     if plan is None:
         whole = [a for a in range(program.n_arguments) if not _cuts(analysis, mesh, a)]
     else:
-        layouts = plan.kept_layouts()
-        whole = [
-            a
-            for a in range(program.n_arguments)
-            if not any(plan.spec(layouts[a], len(program.dims(a))))
-        ]
+        specs = plan.value_specs()
+        whole = [a for a in range(program.n_arguments) if not any(specs[a])]
     whole = [a for a in whole if math.prod(program.dims(a)) > 1]
     large = sorted((a for a in whole if size[a] > LARGE * total), key=lambda a: -size[a])
     return Divisibility(

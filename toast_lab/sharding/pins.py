@@ -77,10 +77,6 @@ class Pins:
             for axis, _ in wish.dims
         ]
 
-    def action_texts(self, space: Space) -> tuple[str, ...]:
-        """The pinned actions as a plan names its actions."""
-        return tuple(space.text(action) for action in self.actions)
-
     def broken(self, op_factor: np.ndarray, value_dim: np.ndarray) -> list[str]:
         """Every place where a plan, given by its arrays, does not keep to the pins.
 

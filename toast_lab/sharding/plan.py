@@ -120,10 +120,6 @@ class ShardingPlan:
         """Mesh axes per dim of every value's definition."""
         return list(self.lowered.kept)
 
-    def use_specs(self) -> list[Spec]:
-        """Mesh axes per dim of every operand use."""
-        return list(self.lowered.used)
-
     def argument_specs(self) -> dict[str, Spec]:
         """Mesh axes per dim of every argument, by path."""
         paths = self.program.value_name[: self.program.n_arguments]
@@ -201,12 +197,11 @@ def unsharded_plan(analysis: Analysis, mesh: Mesh) -> ShardingPlan:
     return make_plan(analysis, mesh, Sharding.whole(analysis.program, len(mesh.axes)))
 
 
-def plan_of_state(state: State, actions: Iterable[Action] = ()) -> ShardingPlan:
+def plan_of_state(state: State, actions: Iterable[Action]) -> ShardingPlan:
     """Freeze a search state."""
     space = state.space
     texts = (*pinned_texts(space), *(space.text(action) for action in actions))
-    sharding = Sharding(state.op_factor, state.value_dim).copy()
-    return make_plan(space.analysis, space.mesh, sharding, texts, key=state.plan_key)
+    return make_plan(space.analysis, space.mesh, state.sharding, texts, key=state.plan_key)
 
 
 def plan_of_actions(space: Space, actions: Iterable[object]) -> ShardingPlan:
@@ -220,13 +215,12 @@ def plan_of_actions(space: Space, actions: Iterable[object]) -> ShardingPlan:
             sizes).
     """
     state = State(space)
-    pinned = () if space.fixed is None else space.fixed.actions
     taken: dict[Action, object] = {}
     for item in actions:
         action = parse_action(space.analysis, space.mesh, item)
         if state.apply(action):
             taken[action] = item
-        elif taken.get(action, item) == item and action not in pinned:
+        elif taken.get(action, item) == item and action not in space.pinned_actions:
             raise InvalidPlan(no_effect(space, action))
     return plan_of_state(state, taken)
 
@@ -291,9 +285,7 @@ def spec_text(spec: Spec) -> str:
 
 def pinned_texts(space: Space) -> tuple[str, ...]:
     """The pinned actions of a space as text, with which the actions of every plan begin."""
-    if space.fixed is None:
-        return ()
-    return tuple(space.text(action) for action in space.fixed.actions)
+    return tuple(map(space.text, space.pinned_actions))
 
 
 def no_effect(space: Space, action: Action) -> str:

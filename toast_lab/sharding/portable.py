@@ -20,9 +20,10 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -327,7 +328,7 @@ class _Writer:
                 axis,
                 name,
                 int(program.factor_size[name]),
-                lambda: self._called(op),
+                op,
             )
         for value, kept in zip(program.results(op), split[1], strict=False):
             shape = program.dims(value)
@@ -338,27 +339,20 @@ class _Writer:
                 if why := random_keys.offence(program, value, dim):
                     self._leave_out(axis, f"{self._called(op)}: {why}")
                     continue
-                self._give(
-                    self.sharding.value_dim[value], axis, dim, shape[dim], lambda: self._called(op)
-                )
+                self._give(self.sharding.value_dim[value], axis, dim, shape[dim], op)
 
-    def _give(
-        self, row: np.ndarray, axis: str, part: int, size: int, called: Callable[[], str]
-    ) -> None:
+    def _give(self, row: np.ndarray, axis: str, cut: int, size: int, op: int) -> None:
+        """Put an axis on the factor or dim ``cut`` of an op or a value, if that divides."""
         position = self.mesh.axes.index(axis)
-        ways = int(
-            np.prod(
-                [
-                    axis_size
-                    for other, axis_size in enumerate(self.mesh.sizes)
-                    if other == position or row[other] == part
-                ]
-            )
+        ways = math.prod(
+            axis_size
+            for other, axis_size in enumerate(self.mesh.sizes)
+            if other == position or row[other] == cut
         )
         if size % ways:
-            self._leave_out(axis, f"{called()}: size {size} is not divisible by {ways}")
+            self._leave_out(axis, f"{self._called(op)}: size {size} is not divisible by {ways}")
             return
-        row[position] = part
+        row[position] = cut
 
     def _called(self, op: int) -> str:
         program = self.program
@@ -405,15 +399,12 @@ def text(data: Mapping[str, Any]) -> str:
     lines = []
     for key, value in data.items():
         if key in ("ops", "arguments"):
-            items = (
-                value
-                if isinstance(value, list)
-                else [f"{json.dumps(path)}: {json.dumps(kept)}" for path, kept in value.items()]
-            )
-            body = ",\n  ".join(
-                item if isinstance(item, str) else json.dumps(item) for item in items
-            )
-            opening, closing = ("[", "]") if isinstance(value, list) else ("{", "}")
+            if isinstance(value, list):
+                opening, closing, entries = "[", "]", map(json.dumps, value)
+            else:
+                pairs = (map(json.dumps, pair) for pair in value.items())
+                opening, closing, entries = "{", "}", map(": ".join, pairs)
+            body = ",\n  ".join(entries)
             lines.append(f" {json.dumps(key)}: {opening}\n  {body}\n {closing}")
         else:
             lines.append(f" {json.dumps(key)}: {json.dumps(value)}")

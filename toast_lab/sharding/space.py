@@ -24,10 +24,15 @@ from toast_lab.ragged import row_starts
 from toast_lab.sharding.alike import Alike, Effects, find_alike
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.moves import Moves, by_axis
+from toast_lab.sharding.sharding import Sharding
 
 # Beyond this many independent sets in one group only uniform and one-bit-off resolutions are
 # offered
 MAX_BITS = 5
+
+
+#: For each conflict (smaller name first), its resolution class and the name that wins with bit 0.
+Sides = dict[tuple[int, int], tuple[int, int]]
 
 
 class Action(NamedTuple):
@@ -71,8 +76,21 @@ class Space:
     @functools.cached_property
     def alike(self) -> Alike:
         """Ops and values whose states never differ, and the moves on one of each."""
-        fixed = None if self.fixed is None else (self.fixed.op_factor, self.fixed.value_dim)
-        return find_alike(self.analysis.program, self.op_effects, self.value_effects, fixed)
+        return find_alike(
+            self.analysis.program, self.op_effects, self.value_effects, *self._start_sharding
+        )
+
+    @property
+    def pinned_actions(self) -> tuple[Action, ...]:
+        """The actions that were pinned."""
+        return () if self.fixed is None else self.fixed.actions
+
+    @property
+    def _start_sharding(self) -> Sharding:
+        """What every state has from the start."""
+        if self.fixed is None:
+            return Sharding.whole(self.analysis.program, len(self.mesh.axes))
+        return Sharding(self.fixed.op_factor, self.fixed.value_dim)
 
     @functools.cached_property
     def first_name(self) -> np.ndarray:
@@ -107,14 +125,12 @@ class Space:
 
         Gives ([K, A] names of the classes' first ops, [L, A] dims).
         """
-        alike, n_axes = self.alike, len(self.mesh.axes)
-        if self.fixed is not None:
-            op_factor, value_dim = self.fixed.op_factor, self.fixed.value_dim
-            return op_factor[alike.ops.first], value_dim[alike.values.first]
-        return (
-            np.full((len(alike.ops.first), n_axes), -1, dtype=np.int32),
-            np.full((len(alike.values.first), n_axes), -1, dtype=np.int8),
-        )
+        alike, (op_factor, value_dim) = self.alike, self._start_sharding
+        return op_factor[alike.ops.first], value_dim[alike.values.first]
+
+    def action(self, move: int, axis: int) -> Action:
+        """The action of a move on a mesh axis, both given by number."""
+        return Action(int(self.group[move]), int(self.bits[move]), axis)
 
     def move_of(self, action: Action) -> int:
         """Row of the action's (group, bits).  Raises InvalidPlan."""
@@ -146,10 +162,15 @@ class Space:
 
     def text(self, action: Action) -> str:
         """``sequence@1->model``; the resolution is left out where there is nothing to resolve."""
-        group = self.analysis.groups[action.group]
-        bit_count = len(group.resolutions)
-        suffix = f"@{action.bits:0{bit_count}b}" if bit_count else ""
-        return f"{group.name}{suffix}->{self.mesh.axes[action.axis]}"
+        return action_text(self.analysis, self.mesh, action)
+
+
+def action_text(analysis: Analysis, mesh: Mesh, action: Action, *, every_side: bool = False) -> str:
+    """``sequence@1->model``; without the bits for every side, or if there is nothing to resolve."""
+    group = analysis.groups[action.group]
+    bit_count = len(group.resolutions)
+    side = f"@{action.bits:0{bit_count}b}" if bit_count and not every_side else ""
+    return f"{group.name}{side}->{mesh.axes[action.axis]}"
 
 
 def parse_action(analysis: Analysis, mesh: Mesh, item: object) -> Action:
@@ -268,11 +289,7 @@ def _joined(rows: list[np.ndarray]) -> np.ndarray:
     return np.concatenate(rows) if rows else np.zeros(0, np.int64)
 
 
-def _sides(analysis: Analysis) -> dict[tuple[int, int], tuple[int, int]]:
-    """For each conflict (smaller name first), its resolution class and its winner.
-
-    The winner is the name that wins when the bit is 0.
-    """
+def _sides(analysis: Analysis) -> Sides:
     sides = {}
     for conflict in analysis.conflicts:
         compatibility_set = analysis.compatibility_sets[conflict.set]
@@ -324,7 +341,7 @@ def _choices(
 def _choose(
     choices: GroupChoices,
     group: int,
-    sides: dict[tuple[int, int], tuple[int, int]],
+    sides: Sides,
     bit_of: dict[int, int],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ops or values of a group and, for each, the row of the candidate that the bits choose."""
@@ -337,9 +354,7 @@ def _choose(
     return choices.item[rows], picked
 
 
-def _pick(
-    candidates: list[int], sides: dict[tuple[int, int], tuple[int, int]], bit_of: dict[int, int]
-) -> int:
+def _pick(candidates: list[int], sides: Sides, bit_of: dict[int, int]) -> int:
     """The candidate that loses no conflict; the first one if each loses some."""
     for name in candidates:
         if all(_wins(name, other, sides, bit_of) for other in candidates if other != name):
@@ -347,9 +362,7 @@ def _pick(
     return candidates[0]
 
 
-def _wins(
-    name: int, other: int, sides: dict[tuple[int, int], tuple[int, int]], bit_of: dict[int, int]
-) -> bool:
+def _wins(name: int, other: int, sides: Sides, bit_of: dict[int, int]) -> bool:
     entry = sides.get((min(name, other), max(name, other)))
     if entry is None:
         return name < other

@@ -42,14 +42,10 @@ def _values(program: Program, mesh: Mesh, value_dim: np.ndarray) -> list[str]:
     dim = value_dim[value, axis].astype(np.int64)
     rank = np.diff(program.shape_ptr)[value]
     exists = dim < rank
-    size = program.shape[program.shape_ptr[value] + np.where(exists, dim, 0)] if len(value) else dim
+    row_of_dim = program.shape_ptr[value] + np.where(exists, dim, 0)
+    size, hidden = program.shape[row_of_dim], program.hidden[row_of_dim] & exists
     ways = _ways(value_dim[value], dim, mesh)
     sentences = []
-    hidden = (
-        program.hidden[program.shape_ptr[value] + np.where(exists, dim, 0)] & exists
-        if len(value)
-        else exists
-    )
     for row in np.flatnonzero(~exists | (size % ways != 0) | hidden):
         text = f"{program.value_name[value[row]]}: "
         if not exists[row]:
@@ -64,7 +60,7 @@ def _values(program: Program, mesh: Mesh, value_dim: np.ndarray) -> list[str]:
     return sentences
 
 
-def _ways(rows: np.ndarray, part: np.ndarray, mesh: Mesh) -> np.ndarray:
-    """[K] product of the sizes of the axes that are on ``what`` in each of the K rows."""
-    same: np.ndarray = np.where(rows == part[:, None], mesh.array(), 1).prod(axis=1, dtype=np.int64)
-    return same
+def _ways(rows: np.ndarray, target: np.ndarray, mesh: Mesh) -> np.ndarray:
+    """[K] product of the sizes of the axes that are on ``target`` in each of the K rows."""
+    sizes = np.where(rows == target[:, None], mesh.array(), 1)
+    return np.asarray(sizes.prod(axis=1, dtype=np.int64))

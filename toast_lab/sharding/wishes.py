@@ -15,7 +15,7 @@ from toast_lab.errors import InvalidPlan, InvalidProblem, ToastError, did_you_me
 from toast_lab.ir import random_keys
 from toast_lab.ir.program import Program
 from toast_lab.sharding.mesh import Mesh
-from toast_lab.sharding.space import Action, parse_action
+from toast_lab.sharding.space import Action, action_text, parse_action
 
 OPEN = ("*", "?", ...)  #: of a dim on which axes may be added
 
@@ -60,7 +60,7 @@ def read_pin(analysis: Analysis, mesh: Mesh, target: object, spec: object = None
         path = str(target)
         return pin_value(analysis.program, mesh, _value(analysis, path), spec, called=path)
     action = parse_action(analysis, mesh, target)
-    return ActionWish(f"pin {_text(analysis, mesh, action, every_side=False)}", True, action, False)
+    return ActionWish(f"pin {action_text(analysis, mesh, action)}", True, action, False)
 
 
 def read_forbid(analysis: Analysis, mesh: Mesh, target: object, axis: str | None = None) -> Wish:
@@ -98,15 +98,8 @@ def read_forbid(analysis: Analysis, mesh: Mesh, target: object, axis: str | None
         every = len(tuple(target)) < 3  # type: ignore[arg-type]
     every = every or not analysis.groups[action.group].resolutions
     return ActionWish(
-        f"forbid {_text(analysis, mesh, action, every_side=every)}", False, action, every
+        f"forbid {action_text(analysis, mesh, action, every_side=every)}", False, action, every
     )
-
-
-def _text(analysis: Analysis, mesh: Mesh, action: Action, *, every_side: bool) -> str:
-    group = analysis.groups[action.group]
-    bit_count = len(group.resolutions)
-    side = f"@{action.bits:0{bit_count}b}" if bit_count and not every_side else ""
-    return f"{group.name}{side}->{mesh.axes[action.axis]}"
 
 
 def pin_value(

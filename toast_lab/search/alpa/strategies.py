@@ -419,12 +419,8 @@ def spread(
     value_rows = np.asarray(
         [menu[choice] for menu, choice in zip(choices.menus.values, values, strict=True)]
     )
-    label, start = clusters.ops.label, program.factor_ptr
-    moved = (start[:-1] - start[clusters.ops.first[label]]).astype(np.int32)
-    op_factor = np.where(op_rows[label] >= 0, op_rows[label] + moved[:, None], np.int32(-1)).astype(
-        np.int32
-    )
-    value_dim = value_rows[clusters.values.label].astype(np.int8)
+    alike = problem.space.alike._replace(ops=clusters.ops, values=clusters.values)
+    op_factor, value_dim = alike.whole(program, op_rows, value_rows)
     # An argument is split as it is kept.
     for op in range(program.n_arguments):
         (value,) = program.results(op)

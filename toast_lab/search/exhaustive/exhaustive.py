@@ -152,7 +152,7 @@ class _StateTree:
         rows.reverse()
         for move, axis in rows:
             state.apply_row(move, axis)
-        return [Action(int(self.space.group[m]), int(self.space.bits[m]), a) for m, a in rows]
+        return [self.space.action(move, axis) for move, axis in rows]
 
     def _visit(self, number: int) -> None:
         """Price a state and open those that one more action leads to."""

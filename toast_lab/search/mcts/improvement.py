@@ -182,7 +182,7 @@ class Improvement:
         )
         labels = (*texts, f"refined in {places} places" if places > 1 else "refined in 1 place")
         self.recorder.record_plan(
-            *refine.whole(fine, program, chains.best_ops[chain], chains.best_values[chain]),
+            *fine.alike.whole(program, chains.best_ops[chain], chains.best_values[chain]),
             labels,
             (0,),
             quick,
@@ -199,11 +199,11 @@ class Improvement:
         priced_before = recorder.ledger.keys()
         try:
             with recorder.limits.one_step():
-                ops, values = self.polish.improve(refine.whole(fine, program, *rows), rank)
+                ops, values = self.polish.improve(fine.alike.whole(program, *rows), rank)
         finally:
             self.over += recorder.ledger.forget_all_but(priced_before)
         solved = ops[fine.alike.ops.first], values[fine.alike.values.first]
-        spread = refine.whole(fine, program, *solved)
+        spread = fine.alike.whole(program, *solved)
         # A plan that tells apart what these rows do not cannot be kept as rows.
         if np.array_equal(spread[0], ops) and np.array_equal(spread[1], values):
             self.archive[-1] = solved

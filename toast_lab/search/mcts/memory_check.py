@@ -20,7 +20,6 @@ from toast_lab.search.mcts import tree as tr
 from toast_lab.search.mcts.improvement import ARCHIVE
 from toast_lab.search.plan_arrays import array_offenders
 from toast_lab.search.trace_check import CLOSE, NEAR, outside
-from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State
 
 if TYPE_CHECKING:
@@ -214,7 +213,7 @@ def _tree(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[
     space, axes = problem.space, len(problem.mesh.axes)
     for code in range(n_codes):
         move, axis = divmod(code, axes)
-        text = space.text(Action(int(space.group[move]), int(space.bits[move]), axis))
+        text = space.text(space.action(move, axis))
         if code >= len(trace.vocabulary) or trace.vocabulary[code] != text:
             given = trace.vocabulary[code][:60] if code < len(trace.vocabulary) else "nothing"
             yield f"vocabulary {code} is {given!r}, the problem's action of this number is {text!r}"
@@ -409,7 +408,7 @@ def _refinement(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Ite
                 return
             digest = ops[i].tobytes() + values[i].tobytes()
             if digest not in known:
-                whole = alike.over_ops(program, ops[i]), values[i][alike.values.label]
+                whole = alike.whole(program, ops[i], values[i])
                 if wrong := list(array_offenders(problem, f"memory.{name}state {i}: ", *whole)):
                     yield from wrong
                     return

@@ -33,7 +33,6 @@ import numpy as np
 from toast_lab.cost.problem import Problem
 from toast_lab.cost.reprice import Repricer
 from toast_lab.hashing import classes
-from toast_lab.ir.program import Program
 from toast_lab.kernels import compiled, copy_row, copy_rows, helper
 from toast_lab.packs import (
     BoolArray,
@@ -141,13 +140,6 @@ def make_fine(problem: Problem) -> Fine:
 def rows_of(fine: Fine, state: State) -> tuple[np.ndarray, np.ndarray]:
     """([K, A] names of the first ops, [L, A] dims) of a state in the finer rows."""
     return state.op_factor[fine.alike.ops.first], state.value_dim[fine.alike.values.first]
-
-
-def whole(
-    fine: Fine, program: Program, ops: np.ndarray, values: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """([O, A] names, [V, A] dims) over the whole program, as a plan has them."""
-    return fine.alike.over_ops(program, ops), values[fine.alike.values.label]
 
 
 def neighbourhood(space: Space, alike: Alike) -> Near:
