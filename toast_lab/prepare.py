@@ -134,7 +134,7 @@ def start_early(*needs: str) -> None:
 
     ``needs`` default to those of a first search.  Does not wait.
     """
-    if isolate.in_child() or _all_there():
+    if isolate.in_child() or _stamp().exists():
         return
     with _lock:
         _muster(needs or FIRST)
@@ -249,10 +249,6 @@ def _stamp() -> Path:
         status = path.stat()
         digest.update(repr((path.name, status.st_size, status.st_mtime_ns)).encode())
     return kernel_files.folder() / f"all-{digest.hexdigest()[:16]}.kernel"
-
-
-def _all_there() -> bool:
-    return _stamp().exists()
 
 
 # -- telling ---------------------------------------------------------------------------------------

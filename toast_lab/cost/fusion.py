@@ -152,10 +152,7 @@ class _Fuser:
 
     def _inside(self, op: int) -> bool:
         """Is this soft op computed inside others?"""
-        if not self.soft[op] or self.free[op]:
-            return False
-        value = self.results[op][0]
-        return not self.written[value] and not self.constant[value] and self.root[value] == value
+        return any(value in self.sources for value in self.results[op])
 
     def _decide(self, op: int, value: int) -> None:
         consumers = self.consumers[value]
@@ -168,13 +165,7 @@ class _Fuser:
             for consumer in consumers
         ):
             return
-        sources: set[int] = set()
-        for operand in self.operands[op]:
-            source = self.root[operand]
-            if self.written[source]:
-                sources.add(source)
-            else:
-                sources |= self.sources.get(source, frozenset())
+        sources = {source for source in self._sources(op) if self.written[source]}
         if self.style.out_of_products:
             ahead = self._ahead(op)
             if ahead >= 0:

@@ -339,6 +339,10 @@ class Pricer:
             before = (self, None)
         time_s, peak_bytes, _, after = self.repricer.price(state.ops, state.values, before[1])
         state.priced = (self, after)
+        return self.judged(time_s, peak_bytes)
+
+    def judged(self, time_s: float, peak_bytes: float) -> Quick:
+        """What a search needs to know of a sharding of this time and memory."""
         score, _, _ = self.score(time_s, peak_bytes)
         return Quick(score, time_s, peak_bytes, peak_bytes <= self.problem.memory_limit_bytes)
 

@@ -111,14 +111,10 @@ def smaller_size(
         names = program.def_names(value)
         ways_of_group: dict[int, int] = {}
         for dim, name in enumerate(names):
-            cut = int(
-                np.prod(
-                    [
-                        n
-                        for other, n in enumerate(problem.mesh.sizes)
-                        if plan.value_dim[value, other] == dim
-                    ]
-                )
+            cut = math.prod(
+                size
+                for axis, size in enumerate(problem.mesh.sizes)
+                if plan.value_dim[value, axis] == dim
             )
             group = int(analysis.group[analysis.colour[name]])
             ways_of_group[group] = max(ways_of_group.get(group, 1), cut)

@@ -37,7 +37,6 @@ Reference: TOAST sections 2.2, 4.3 and 5.3; Automap (arXiv 2112.02958), automap-
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
 from collections import OrderedDict
 from typing import TYPE_CHECKING
@@ -45,6 +44,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from toast_lab.cost.problem import Problem, Quick
+from toast_lab.hashing import digest
 from toast_lab.kernels import compiled
 from toast_lab.packs import Int8Matrix, Int32Array, Int32Matrix, Int64Array
 from toast_lab.ragged import Ragged, row_starts
@@ -261,9 +261,7 @@ class _AutomapTree:
     # -- states -----------------------------------------------------------------------------------
     def _key(self, state: Sharding) -> int:
         arguments = state.value_dim[: self.recorder.problem.analysis.program.n_arguments]
-        return int.from_bytes(
-            hashlib.blake2b(arguments.tobytes(), digest_size=8).digest(), "little"
-        )
+        return int.from_bytes(digest(arguments), "little")
 
     def _add(self, state: Sharding, parent: _Node | None, move: int, key: int) -> _Node:
         """A new node for ``state``, priced."""
@@ -337,7 +335,7 @@ class _AutomapTree:
             new = len(node.untried) > 0 and (
                 best < 0 or len(node.children) < WIDTH * node.passed**WIDENING
             )
-            choice = self._expand(node) if new else best
+            choice = self._try(node, self._prefer(node.untried)) if new else best
             if choice < 0 and new:  # the move tried leads where another one does
                 continue
             if choice < 0:
@@ -351,25 +349,19 @@ class _AutomapTree:
         self._finish(node, path, ids)
 
     def _prefer(self, moves: np.ndarray) -> int:
-        """Position in ``moves`` of one that has paid off elsewhere in the tree, or of any."""
+        """One of ``moves`` that has paid off elsewhere in the tree, or any."""
         if self.rng.random() < GREED:
             # An action that was never taken counts as one that gained as much as the best.
-            mean = (self.gain[moves] + max(0.0, self._best_gain())) / (self.taken[moves] + 1.0)
-            return int(np.argmax(mean + 1e-9 * self.rng.random(len(moves))))
-        return int(self.rng.integers(len(moves)))
+            best_gain = np.max(self.gain / np.maximum(self.taken, 1.0))
+            mean = (self.gain[moves] + max(0.0, best_gain)) / (self.taken[moves] + 1.0)
+            return int(moves[np.argmax(mean + 1e-9 * self.rng.random(len(moves)))])
+        return int(moves[self.rng.integers(len(moves))])
 
-    def _best_gain(self) -> float:
-        return float(np.max(self.gain / np.maximum(self.taken, 1.0)))
-
-    def _expand(self, node: _Node) -> int:
-        """Try another move of ``node``.
+    def _try(self, node: _Node, move: int) -> int:
+        """Try an untried move of ``node``.
 
         Gives its place among the children, -1 if it leads where another one does.
         """
-        return self._try(node, int(node.untried[self._prefer(node.untried)]))
-
-    def _try(self, node: _Node, move: int) -> int:
-        """``_expand`` by a given untried move."""
         node.untried = node.untried[node.untried != move]
         state = self._state(node).copy()
         self.moves.take(state, move)
@@ -416,7 +408,7 @@ class _AutomapTree:
         state = state.copy()
         while len(more) < length and len(legal := self.moves.legal(state)):
             self.recorder.check()
-            more.append(int(legal[self._prefer(legal)]))
+            more.append(self._prefer(legal))
             self.moves.take(state, more[-1])
         if more:
             end_score = self._record(state, way + more, ids)
@@ -462,10 +454,9 @@ class _AutomapTree:
     def _way(self, node: _Node) -> list[int]:
         """The moves that first led to a node, and that its sharding comes from."""
         way: list[int] = []
-        at: _Node | None = node
-        while at is not None and at.parent is not None:
-            way.append(at.move)
-            at = at.parent
+        while node.parent is not None:
+            way.append(node.move)
+            node = node.parent
         return way[::-1]
 
     def _record(self, state: Sharding, way: list[int], ids: list[int]) -> float:
@@ -496,13 +487,7 @@ class Evaluator:
             return quick
         self.whole += 1
         totals = self.pricer.totals(*state)
-        score, _, _ = self.pricer.score(totals.time_s, totals.peak_bytes)
-        return Quick(
-            score,
-            totals.time_s,
-            totals.peak_bytes,
-            totals.peak_bytes <= self.problem.memory_limit_bytes,
-        )
+        return self.pricer.judged(totals.time_s, totals.peak_bytes)
 
 
 @compiled

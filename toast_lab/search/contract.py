@@ -139,8 +139,7 @@ def _result(
         if broken:
             raise AssertionError(f"{asked['method']} does not keep to the pins: {broken[:5]}")
     cost = recorder.ledger.pricer.full(plan)
-    trace.best_op_factor, trace.best_value_dim = plan.op_factor, plan.value_dim
-    trace.best_actions = plan.actions
+    trace.best_sharding, trace.best_actions = plan.sharding, plan.actions
     trace.about = {
         **about_problem(problem),
         **asked,

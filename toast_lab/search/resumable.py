@@ -16,7 +16,6 @@ import numpy as np
 
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem, ToastError, join_offenders
-from toast_lab.hashing import digest
 from toast_lab.search import trace_check
 from toast_lab.search.limits import Status
 from toast_lab.search.methods import METHODS, Method, method_named
@@ -170,25 +169,21 @@ def offenders(problem: Problem, trace: Trace, method: Method) -> Iterator[str]:
 
 
 def _best_plan(problem: Problem, trace: Trace) -> Iterator[str]:
-    op_factor, value_dim = trace.best_op_factor, trace.best_value_dim
-    if op_factor is None or value_dim is None:
+    sharding = trace.best_sharding
+    if sharding is None:
         yield "it lacks best.op_axis and best.value_axis, the plan to go on from"
         return
-    if wrong := list(array_offenders(problem, "best.", op_factor, value_dim)):
+    if wrong := list(array_offenders(problem, "best.", *sharding)):
         yield from wrong
         return
-    state = State.from_arrays(problem.space, op_factor, value_dim)
-    keys = {int.from_bytes(digest(op_factor, value_dim), "little")} | (
-        set() if state is None else {state.plan_key}
-    )
+    state = State.from_arrays(problem.space, *sharding)
+    keys = {sharding.key(), sharding.key() if state is None else state.plan_key}
     if trace.about["key"] not in keys:
         yield f"about.key is {trace.about['key']:016x}, the best plan's is {min(keys):016x}"
-    yield from _actions(problem, trace, op_factor, value_dim)
+    yield from _actions(problem, trace, sharding)
 
 
-def _actions(
-    problem: Problem, trace: Trace, op_factor: np.ndarray, value_dim: np.ndarray
-) -> Iterator[str]:
+def _actions(problem: Problem, trace: Trace, sharding: Sharding) -> Iterator[str]:
     """The actions of the best plan lead to it, if they are actions and not labels."""
     pinned = pinned_texts(problem.space)
     if trace.best_actions[: len(pinned)] != pinned:
@@ -200,7 +195,7 @@ def _actions(
             state.apply(parse_action(problem.analysis, problem.mesh, text))
         except ToastError:
             return
-    if not state.sharding.same_as(Sharding(op_factor, value_dim)):
+    if not state.sharding.same_as(sharding):
         yield (
             f"best_actions ({', '.join(trace.best_actions)[:200]}) do not lead to the plan of "
             "best.op_axis"
@@ -232,10 +227,9 @@ def _prices(problem: Problem, trace: Trace) -> Iterator[str]:
 
 def _best_price(problem: Problem, trace: Trace) -> Iterator[str]:
     """The best plan costs what the trace says."""
-    assert trace.best_op_factor is not None
-    assert trace.best_value_dim is not None
+    assert trace.best_sharding is not None
     row, at = trace.row, int(trace.row["best"][-1])
-    totals = problem.pricer().totals(trace.best_op_factor, trace.best_value_dim)
+    totals = problem.pricer().totals(*trace.best_sharding)
     for column, priced in (("time_s", totals.time_s), ("peak_bytes", totals.peak_bytes)):
         written = float(row[column][at])
         if abs(priced - written) > trace_check.NEAR * abs(priced):

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from toast_lab import text
-from toast_lab.conflicts.analysis import Analysis
+from toast_lab.conflicts.analysis import Analysis, ColourGroup
 from toast_lab.conflicts.coverage import value_bytes
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan
@@ -232,29 +233,31 @@ def _dim_rows(analysis: Analysis, mesh: Mesh) -> list[DimRow]:
 
 def _cuts(analysis: Analysis, mesh: Mesh, argument: int) -> list[str]:
     """The actions that would cut an argument, as ``colour->axis``."""
+    return [
+        f"{group.name}->{axis}"
+        for _, size, group in _dims(analysis, argument)
+        for axis, ways in _axes(mesh)
+        if group.shardable and size % ways == 0
+    ]
+
+
+def _dims(analysis: Analysis, argument: int) -> Iterator[tuple[int, int, ColourGroup]]:
+    """(dim, size, colour group) of the dims of an argument that have more than one element."""
     program = analysis.program
-    found = []
-    for size, name in zip(program.dims(argument), program.def_names(argument), strict=True):
-        group = analysis.groups[int(analysis.group[analysis.colour[name]])]
-        if size > 1 and group.shardable:
-            found += [f"{group.name}->{a}" for a, s in _axes(mesh) if size % s == 0]
-    return found
+    pairs = zip(program.dims(argument), program.def_names(argument), strict=True)
+    for dim, (size, name) in enumerate(pairs):
+        if size > 1:
+            yield dim, size, analysis.groups[analysis.group[analysis.colour[name]]]
 
 
 def _why_whole(analysis: Analysis, mesh: Mesh, argument: int, planned: bool) -> str:
-    program = analysis.program
     cuts = _cuts(analysis, mesh, argument)
     if planned and cuts:
         return f"no action of the plan cuts it; {text.few(cuts, 4)} could"
     if not _axes(mesh):
         return "every axis of the mesh has size 1"
     reasons = []
-    for dim, (size, name) in enumerate(
-        zip(program.dims(argument), program.def_names(argument), strict=True)
-    ):
-        group = analysis.groups[int(analysis.group[analysis.colour[name]])]
-        if size <= 1:
-            continue
+    for dim, size, group in _dims(analysis, argument):
         if not group.shardable:
             reasons.append(f"dim {dim} ({group.name}) has a colour with nothing to split")
         else:

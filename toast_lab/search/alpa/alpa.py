@@ -108,7 +108,12 @@ def run(recorder: Recorder, seed: int, options: Alpa) -> Status:
 def _starts(recorder: Recorder, choices: ClusteredProgram) -> Iterator[tuple[Choice, str]]:
     """The best three ways to split one colour throughout, on one mesh axis or on several."""
     space = recorder.problem.space
-    candidates: list[tuple[tuple[float, ...], int, State, str]] = []
+    candidates: list[tuple[tuple[float, ...], State, str]] = []
+
+    def add(state: State, texts: list[str]) -> None:
+        rank = recorder.rank(recorder.price(state), len(texts))
+        candidates.append((rank, state.copy(), " ".join(texts)))
+
     root = State(space)
     yield (
         choices.choice_of(root.op_factor, root.value_dim),
@@ -118,21 +123,12 @@ def _starts(recorder: Recorder, choices: ClusteredProgram) -> Iterator[tuple[Cho
         recorder.check()
         state, texts = root.copy(), [space.text(action)]
         state.apply(action)
-        candidates.append(
-            (recorder.rank(recorder.price(state), 1), len(candidates), state.copy(), texts[0])
-        )
+        add(state, texts)
         for axis in range(len(space.mesh.axes)):
             more = action._replace(axis=axis)
             if axis > action.axis and state.apply(more):
                 texts.append(space.text(more))
         if len(texts) > 1:
-            candidates.append(
-                (
-                    recorder.rank(recorder.price(state), len(texts)),
-                    len(candidates),
-                    state,
-                    " ".join(texts),
-                )
-            )
-    for _, _, state, text in sorted(candidates, key=lambda f: f[:2])[:3]:
+            add(state, texts)
+    for _, state, text in sorted(candidates, key=lambda candidate: candidate[0])[:3]:
         yield choices.choice_of(state.op_factor, state.value_dim), text

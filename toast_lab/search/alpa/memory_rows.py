@@ -136,16 +136,10 @@ class MemoryRows:
         choices = self.choices
         total = sum(float(size[values[cluster]]) for cluster, size in row.values.items())
         for number, size in row.groups.items():
-            group = choices.groups[number]
-            total += float(size[group.place[ops[group.op]], values[group.value]])
+            total += choices.entry(size, number, ops, values)
         for (number, earlier), size in row.shared.items():
-            group = choices.groups[number]
-            label = group.label[ops[group.op]]
-            if not any(
-                choices.groups[other].label[ops[choices.groups[other].op]] == label
-                for other in earlier
-            ):
-                total += float(size[group.place[ops[group.op]], values[group.value]])
+            if not choices.is_shared(number, earlier, ops):
+                total += choices.entry(size, number, ops, values)
         return total
 
 

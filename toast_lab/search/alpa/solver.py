@@ -22,7 +22,7 @@ from toast_lab.isolate import Cancelled, run_in_child
 from toast_lab.search.alpa import integer_program as ip
 from toast_lab.search.alpa.descent import Descent
 from toast_lab.search.alpa.memory_rows import MemoryRows, crowded
-from toast_lab.search.alpa.strategies import ClusteredProgram, spread
+from toast_lab.search.alpa.strategies import ClusteredProgram, rows_at, spread
 from toast_lab.search.limits import Status, Stop
 from toast_lab.search.recorder import Recorder
 
@@ -265,7 +265,7 @@ class Solver:
         known_s = self.descent.objective_s(*self.best) if self.best_fits and not self.held else None
         program, layout = ip.assemble(
             choices,
-            [times[numbers] for times, numbers in zip(self.tie, part[1], strict=True)],
+            rows_at(self.tie, part[1]),
             bytes_rows=[_cut(row, self.choices, choices, part[1]) for row in self.held],
             limit_bytes=self.limit_bytes,
             over_s=self.over_s,
@@ -276,13 +276,11 @@ class Solver:
         if outcome is None or outcome.x is None:
             return None
         ops, values = ip.chosen(layout, outcome.x)
-        picked = [
-            np.asarray(
-                [int(numbers[place]) for numbers, place in zip(keep, chosen, strict=True)], np.int64
-            )
-            for keep, chosen in zip(part, (ops, values), strict=True)
-        ]
-        return (picked[0], picked[1]), outcome
+        choice = (
+            np.asarray(rows_at(part[0], ops), np.int64),
+            np.asarray(rows_at(part[1], values), np.int64),
+        )
+        return choice, outcome
 
     def _limit_s(self) -> float:
         """Most that one call of HiGHS may take now."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toast_lab.cost.problem import Problem
+from toast_lab.packs import dtypes
 from toast_lab.search.mcts import refine
 from toast_lab.search.mcts import tree as tr
 from toast_lab.search.mcts.improvement import ARCHIVE
@@ -50,9 +51,17 @@ def offenders(problem: Problem, trace: Trace, options: Mcts) -> Iterator[str]:
         return
     depth = options.depth
     n_codes = problem.space.n_moves * len(problem.mesh.axes)
-    for stage in (_kinds, _tree, _choices, _tables, _elites, _refinement):
-        wrong = list(stage(problem, trace, depth, n_codes))
-        if wrong:  # later stages rely on what earlier ones have let through
+    # Each begins when it is asked, since it relies on what those before it have let through.
+    stages = (
+        _kinds(problem, trace, depth, n_codes),
+        _tree(problem, trace, depth, n_codes),
+        _choices(problem, trace),
+        _tables(trace),
+        _elites(problem, trace, n_codes),
+        _refinement(problem, trace, depth, n_codes),
+    )
+    for stage in stages:
+        if wrong := list(stage):
             yield from wrong
             return
     if memory["refine"][3] and not options.solve:
@@ -69,38 +78,22 @@ def _kinds(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator
     """Every array is there, of its kind and length."""
     memory = dict(trace.memory)
     number = memory.get("tree.number")
-    node_count = trace.node.n
-    choice_count = int(number[tr.CHOICES]) if number is not None and number.shape == (10,) else 0
-    slot_count, price_count = (
-        len(memory[table]) if table in memory and memory[table].ndim else 0
-        for table in ("tree.slot_key", "tree.price_key")
+
+    def length(name: str) -> int:
+        return len(memory[name]) if name in memory and memory[name].ndim else 0
+
+    shapes = tr.tree_shapes(
+        nodes=trace.node.n,
+        choices=int(number[tr.CHOICES]) if number is not None and number.shape == (10,) else 0,
+        slots=length("tree.slot_key"),
+        prices=length("tree.price_key"),
+        actions=n_codes,
+        depth=depth,
     )
     expected: dict[str, tuple[Any, tuple[int, ...]]] = {
-        "tree.number": (np.int64, (10,)),
-        "tree.reward": (float, (node_count,)),
-        "tree.choice": (np.int64, (node_count,)),
-        "tree.choices": (np.int32, (node_count,)),
-        "tree.closed": (bool, (node_count,)),
-        "tree.start": (np.int32, (node_count,)),
-        "tree.action": (np.int32, (choice_count,)),
-        "tree.child": (np.int32, (choice_count,)),
-        "tree.tried": (np.int32, (choice_count,)),
-        "tree.under_way": (np.int16, (choice_count,)),
-        "tree.total": (float, (choice_count,)),
-        "tree.best": (float, (choice_count,)),
-        "tree.slot_key": (np.uint64, (slot_count,)),
-        "tree.slot_node": (np.int32, (slot_count,)),
-        "tree.price_key": (np.uint64, (price_count,)),
-        "tree.price": (float, (price_count, 2)),
-        "tree.seen": (float, (n_codes, 2)),
-        "tree.elite": (np.int32, (tr.KEEP, depth)),
-        "tree.elite_length": (np.int32, (tr.KEEP,)),
-        "tree.elite_key": (np.uint64, (tr.KEEP,)),
-        "tree.elite_reward": (float, (tr.KEEP,)),
-        "round": (np.int64, (4,)),
-        "before": (float, (3,)),
-        "refine": (np.int64, (4,)),
+        f"tree.{name}": (dtypes(tr.Tree)[name], shape) for name, shape in shapes.items()
     }
+    expected |= {"round": (np.int64, (4,)), "before": (float, (3,)), "refine": (np.int64, (4,))}
     both = [memory[name].shape for name in ("archive.ops", "archive.values") if name in memory]
     archived = max((shape[0] for shape in both if len(shape) == 3), default=0)
     n_axes, rows = len(problem.mesh.axes), (0, 0)
@@ -121,24 +114,24 @@ def _kinds(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator
     else:
         expected["archive.ops"] = expected["archive.values"] = (np.int32, (0, 0, 0))
     if chained:
-        table, pool = refine.CHAINS, refine.CHAINS + archived
-        for name, one in (("ops", 0), ("values", 1), ("best_ops", 0), ("best_values", 1)):
-            expected[f"chain.{name}"] = (states[one][0], (table, *states[one][1]))
-        for name, one in (("pool_ops", 0), ("pool_values", 1)):
-            expected[f"chain.{name}"] = (states[one][0], (pool, *states[one][1]))
-        origins = (
-            len(memory["origin.end"]) if "origin.end" in memory and memory["origin.end"].ndim else 0
-        )
-        codes = memory["origin.code"].size if "origin.code" in memory else 0
-        expected |= {
-            "chain.price": (float, (table, 2)),
-            "chain.best": (float, (table, 2)),
-            "chain.random": (np.uint64, (table, 1)),
-            "chain.origin": (np.int64, (table,)),
-            "chain.priced": (np.int64, (table,)),
-            "origin.code": (np.int32, (codes,)),
-            "origin.end": (np.int64, (origins,)),
+        chains, pool = refine.CHAINS, refine.CHAINS + archived
+        (_, ops), (_, values) = states
+        chain_shapes = {
+            **dict.fromkeys(("ops", "best_ops"), (chains, *ops)),
+            **dict.fromkeys(("values", "best_values"), (chains, *values)),
+            "pool_ops": (pool, *ops),
+            "pool_values": (pool, *values),
+            **dict.fromkeys(("price", "best"), (chains, 2)),
+            "random": (chains, 1),
+            **dict.fromkeys(("origin", "priced"), (chains,)),
         }
+        expected |= {
+            f"chain.{name}": (dtypes(refine.Chains)[name], shape)
+            for name, shape in chain_shapes.items()
+        }
+        codes = memory["origin.code"].size if "origin.code" in memory else 0
+        expected["origin.code"] = np.int32, (codes,)
+        expected["origin.end"] = np.int64, (length("origin.end"),)
     if missing := sorted(set(expected) - set(memory)):
         yield f"it lacks memory.{', memory.'.join(missing)}"
     if foreign := sorted(set(memory) - set(expected)):
@@ -171,29 +164,31 @@ def _tree(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[
     if bad := outside(number, 0, 2**62):
         yield f"memory.tree.number is out of range, {bad}"
     start = int(number[tr.START])
-    ranges: list[tuple[str, np.ndarray, float, float]] = [
-        ("tree.reward", tree["reward"], _LOWEST, _HIGHEST),
-        ("tree.choice", tree["choice"], 0, len(tree["action"])),
-        ("tree.choices", tree["choices"], -1, len(tree["action"])),
-        ("tree.start", tree["start"], 0, start),
-        ("tree.action", tree["action"], 0, n_codes - 1),
-        ("tree.child", tree["child"], -1, trace.node.n - 1),
-        ("tree.tried", tree["tried"], 0, _MOST),
-        ("tree.under_way", tree["under_way"], 0, 0),
-        ("tree.total", tree["total"], -1e300, 1e300),
-        ("tree.best", tree["best"], -np.inf, _HIGHEST),
-        ("tree.price", tree["price"], 0.0, np.finfo(float).max),
-        ("tree.seen", tree["seen"], -1e300, 1e300),
-        ("tree.elite_length", tree["elite_length"], 0, depth),
-        ("round", trace.memory["round"], 0, _MOST),
-        ("before", trace.memory["before"], _LOWEST, np.finfo(float).max),
-        ("refine", trace.memory["refine"], 0, 2**62),
-        ("refine", trace.memory["refine"][2:], 0, 1),
-        ("tree.number of elites", number[tr.ELITES : tr.ELITES + 1], 1, tr.KEEP),
-    ]
-    for name, numbers, least, most in ranges:
-        if bad := outside(numbers, least, most):
+    ranges: dict[str, tuple[float, float]] = {
+        "tree.reward": (_LOWEST, _HIGHEST),
+        "tree.choice": (0, len(tree["action"])),
+        "tree.choices": (-1, len(tree["action"])),
+        "tree.start": (0, start),
+        "tree.action": (0, n_codes - 1),
+        "tree.child": (-1, trace.node.n - 1),
+        "tree.tried": (0, _MOST),
+        "tree.under_way": (0, 0),
+        "tree.total": (-1e300, 1e300),
+        "tree.best": (-np.inf, _HIGHEST),
+        "tree.price": (0.0, np.finfo(float).max),
+        "tree.seen": (-1e300, 1e300),
+        "tree.elite_length": (0, depth),
+        "round": (0, _MOST),
+        "before": (_LOWEST, np.finfo(float).max),
+        "refine": (0, 2**62),
+    }
+    for name, (least, most) in ranges.items():
+        if bad := outside(trace.memory[name], least, most):
             yield f"memory.{name} is out of range, {bad}"
+    if bad := outside(trace.memory["refine"][2:], 0, 1):
+        yield f"memory.refine is out of range, {bad}"
+    if bad := outside(number[tr.ELITES : tr.ELITES + 1], 1, tr.KEEP):
+        yield f"memory.tree.number of elites is out of range, {bad}"
     if bad := outside(tree["seen"][:, 0], 0.0, 1e300):
         yield f"memory.tree.seen is out of range, {bad}"
     tried = np.maximum(tree["tried"], 1)
@@ -212,15 +207,14 @@ def _tree(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[
         yield f"node.word is out of range, {bad}"
     space, axes = problem.space, len(problem.mesh.axes)
     for code in range(n_codes):
-        move, axis = divmod(code, axes)
-        text = space.text(space.action(move, axis))
+        text = space.text(space.action(*divmod(code, axes)))
         if code >= len(trace.vocabulary) or trace.vocabulary[code] != text:
             given = trace.vocabulary[code][:60] if code < len(trace.vocabulary) else "nothing"
             yield f"vocabulary {code} is {given!r}, the problem's action of this number is {text!r}"
             return
 
 
-def _choices(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[str]:
+def _choices(problem: Problem, trace: Trace) -> Iterator[str]:
     """Each choice has one node, each node its parent's choice, what is closed is closed below."""
     tree, node = _part(trace), trace.node
     choices = np.maximum(tree["choices"], 0).astype(np.int64)
@@ -275,7 +269,7 @@ def _choices(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterat
             return
 
 
-def _tables(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[str]:
+def _tables(trace: Trace) -> Iterator[str]:
     """Tables by key: every node is in one, every price is that of a simulation."""
     tree, node, row = _part(trace), trace.node, trace.row
     for name in ("slot_key", "price_key"):
@@ -330,11 +324,13 @@ def _tables(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterato
         )
 
 
-def _elites(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[str]:
+def _elites(problem: Problem, trace: Trace, n_codes: int) -> Iterator[str]:
     """The best states of this start: their actions lead to their keys, the best one first."""
     tree = _part(trace)
-    for elite in range(tr.KEEP):
-        codes = tree["elite"][elite, : tree["elite_length"][elite]]
+    elites = [
+        codes[:length] for codes, length in zip(tree["elite"], tree["elite_length"], strict=True)
+    ]
+    for elite, codes in enumerate(elites):
         if bad := outside(codes, 0, n_codes - 1):
             yield f"memory.tree.elite {elite}: an action is out of range, {bad}"
     count = int(tree["number"][tr.ELITES])
@@ -345,8 +341,7 @@ def _elites(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterato
     if np.isnan(reward).any() or (np.diff(reward[:count]) > 0).any():
         yield "memory.tree.elite_reward does not descend"
         return
-    for elite in range(count):
-        codes = tree["elite"][elite, : tree["elite_length"][elite]]
+    for elite, codes in enumerate(elites[:count]):
         if outside(codes, 0, n_codes - 1):
             continue
         key, idle = _reached(problem, codes.tolist())
@@ -446,7 +441,6 @@ def _reached(problem: Problem, codes: list[int]) -> tuple[int, int | None]:
     """(key of the state after some actions, the first of them that changes nothing)."""
     state, idle = State(problem.space), None
     for code in codes:
-        move, axis = divmod(code, len(problem.mesh.axes))
-        if not state.apply_row(move, axis) and idle is None:
+        if not state.apply_row(*divmod(code, len(problem.mesh.axes))) and idle is None:
             idle = code
     return state.key, idle
