@@ -95,9 +95,9 @@ def write(path: Path, data: bytes) -> None:
         partial.write_bytes(hashlib.sha256(data).digest() + data)
         partial.replace(path)
         kernel, _, _ = path.name.rpartition("-")
-        for other in path.parent.glob(f"{kernel}-*.kernel"):
-            if other != path and other.name.rpartition("-")[0] == kernel:
-                remove(other)
+        for older in path.parent.glob(f"{kernel}-*.kernel"):
+            if older != path and older.name.rpartition("-")[0] == kernel:
+                remove(older)
     except OSError as error:
         remove(partial)
         _warn_once(

@@ -242,8 +242,10 @@ class Problem:
         Texts do as well: ``"batch->data"``, ``"params['w']=data,-"``; forbidden
         ``"params['w']->data"``.
         """
-        given = [[given_as(self.analysis, item) for item in items] for items in (pins, forbids)]
-        return self._with(read_all(self.analysis, self.mesh, *given))
+        requests = [
+            [given_as(self.analysis, request) for request in items] for items in (pins, forbids)
+        ]
+        return self._with(read_all(self.analysis, self.mesh, *requests))
 
     def keep_annotations(self, *, strict: bool = True) -> Problem:
         """This problem with the shardings that the user wrote into the program as pins.
@@ -298,8 +300,8 @@ class Problem:
 
     def describe(self) -> str:
         """One line for people."""
-        kept = "" if self.pins is None else f", {'; '.join(self.pins.texts)}"
-        return f"{self.analysis.program.name} on {self.mesh} of {self.machine.name}{kept}"
+        pins_text = "" if self.pins is None else f", {'; '.join(self.pins.texts)}"
+        return f"{self.analysis.program.name} on {self.mesh} of {self.machine.name}{pins_text}"
 
 
 class Pricer:

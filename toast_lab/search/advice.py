@@ -27,24 +27,24 @@ MOST_MESHES = 4  # each one takes about as long as making the problem did
 def how_to_fit(problem: Problem, plan: ShardingPlan, cost: Cost) -> str:
     """A few sentences on a plan that is over the memory limit."""
     need, limit = cost.peak_bytes, cost.memory_limit_bytes
-    text = (
+    advice = (
         f"Nothing found fits: the best needs {need / GIB:.2f} GiB a device, "
         f"{(need - limit) / GIB:.2f} GiB over the "
         f"limit of {limit / GIB:.2f} GiB."
     )
     mesh = larger_mesh(problem, plan, cost)
     if mesh is not None:
-        text += f" Its actions fit on the mesh {mesh[0]} ({mesh[1] / GIB:.2f} GiB)."
+        advice += f" Its actions fit on the mesh {mesh[0]} ({mesh[1] / GIB:.2f} GiB)."
     size = smaller_size(problem, plan, cost)
     if size is not None:
-        text += (
+        advice += (
             f" {size[1] / GIB:.2f} GiB of the peak lies in values with the dim {size[0]} (size "
             f"{size[2]}): "
             f"with {size[3]} instead it would be about {size[4] / GIB:.2f} GiB."
         )
     if mesh is None and size is None:
-        text += " Use a larger mesh, a smaller batch or a machine with more memory."
-    return text
+        advice += " Use a larger mesh, a smaller batch or a machine with more memory."
+    return advice
 
 
 def larger_mesh(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str, float] | None:
@@ -69,7 +69,7 @@ def larger_mesh(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str, 
                 return None
             tried += 1
             try:
-                other = Problem(
+                enlarged = Problem(
                     problem.analysis,
                     sizes,
                     problem.machine,
@@ -77,16 +77,16 @@ def larger_mesh(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str, 
                     memory_weight=problem.memory_weight,
                     paper_mode=problem.paper_mode,
                 )._keeping_to(wishes)
-                state = State(other.space)
+                state = State(enlarged.space)
                 for text in actions:
-                    state.apply(parse_action(other.analysis, other.mesh, text))
+                    state.apply(parse_action(enlarged.analysis, enlarged.mesh, text))
             except (
                 ToastError
             ):  # too many devices for the machine's links, or a plan not made of actions
                 continue
-            quick = other.pricer().quick(state)
+            quick = enlarged.pricer().quick(state)
             if quick.fits:
-                return f"{axis}={sizes[axis]} ({other.mesh})", quick.peak_bytes
+                return f"{axis}={sizes[axis]} ({enlarged.mesh})", quick.peak_bytes
     return None
 
 
@@ -100,12 +100,12 @@ def smaller_size(
     faster.
     """
     analysis, program = problem.analysis, problem.analysis.program
-    over = cost.peak_bytes - cost.memory_limit_bytes
-    held: dict[int, float] = {}
+    excess_bytes = cost.peak_bytes - cost.memory_limit_bytes
+    held_bytes: dict[int, float] = {}
     ways: dict[int, int] = {}
-    index = {name: number for number, name in enumerate(program.value_name)}
-    for item in cost.at_peak:
-        value = index.get(item.value)
+    number_of_value = {name: number for number, name in enumerate(program.value_name)}
+    for tensor in cost.at_peak:
+        value = number_of_value.get(tensor.value)
         if value is None:
             continue
         names = program.def_names(value)
@@ -119,15 +119,15 @@ def smaller_size(
             group = int(analysis.group[analysis.colour[name]])
             ways_of_group[group] = max(ways_of_group.get(group, 1), cut)
         for group, cut in ways_of_group.items():
-            held[group] = held.get(group, 0.0) + item.bytes
+            held_bytes[group] = held_bytes.get(group, 0.0) + tensor.bytes
             ways[group] = max(ways.get(group, 1), cut)
     free = _input_groups(problem)
-    for group, amount in sorted(held.items(), key=lambda pair: -pair[1]):
+    for group, amount in sorted(held_bytes.items(), key=lambda pair: -pair[1]):
         size = int(analysis.groups[group].size)
-        if group not in free or amount <= over:
+        if group not in free or amount <= excess_bytes:
             continue
-        keep = 1.0 - over / amount
-        smaller = int(size * keep) // ways[group] * ways[group]
+        remaining_share = 1.0 - excess_bytes / amount
+        smaller = int(size * remaining_share) // ways[group] * ways[group]
         if 0 < smaller < size:
             return (
                 analysis.group_name[group],

@@ -155,24 +155,24 @@ def argument_moves(recorder: Recorder, least: int = 0) -> ArgumentMoves:
             for axis, ways in enumerate(mesh.sizes):
                 if ways > 1 and size > 1 and size % ways == 0:
                     rows.append((group, dim, axis, f"{path}{alike}, dim {dim}->{mesh.axes[axis]}"))
-    kept = []
+    kept_rows = []
     for row in rows:
         recorder.check()
         if (
             least <= 1
             or propagation.shard(propagation.start(), np.asarray(row[0]), row[1], row[2]) >= least
         ):
-            kept.append(row)
+            kept_rows.append(row)
     return ArgumentMoves(
         propagation=propagation,
-        text=tuple(text for *_, text in kept),
+        text=tuple(text for *_, text in kept_rows),
         members=Ragged(
-            row_starts([len(group) for group, *_ in kept]),
-            np.asarray([argument for group, *_ in kept for argument in group], dtype=np.int32),
+            row_starts([len(group) for group, *_ in kept_rows]),
+            np.asarray([argument for group, *_ in kept_rows for argument in group], dtype=np.int32),
         ),
-        dim=np.asarray([dim for _, dim, *_ in kept], dtype=np.int32),
-        axis=np.asarray([axis for _, _, axis, _ in kept], dtype=np.int32),
-        discarded=len(rows) - len(kept),
+        dim=np.asarray([dim for _, dim, *_ in kept_rows], dtype=np.int32),
+        axis=np.asarray([axis for _, _, axis, _ in kept_rows], dtype=np.int32),
+        discarded=len(rows) - len(kept_rows),
     )
 
 
@@ -332,11 +332,11 @@ class _AutomapTree:
         path: list[tuple[_Node, int]] = []
         while True:
             best = self._choose(node)
-            new = len(node.untried) > 0 and (
+            widens = len(node.untried) > 0 and (
                 best < 0 or len(node.children) < WIDTH * node.passed**WIDENING
             )
-            choice = self._try(node, self._prefer(node.untried)) if new else best
-            if choice < 0 and new:  # the move tried leads where another one does
+            choice = self._try(node, self._prefer(node.untried)) if widens else best
+            if choice < 0 and widens:  # the move tried leads where another one does
                 continue
             if choice < 0:
                 node.closed = True
@@ -344,7 +344,7 @@ class _AutomapTree:
             path.append((node, choice))
             node = node.children[choice]
             ids.append(node.id)
-            if new:
+            if widens:
                 break
         self._finish(node, path, ids)
 
@@ -404,18 +404,18 @@ class _AutomapTree:
         state, way, before = self._state(node), self._way(node), self.recorder.best
         reward, score = node.reward, self._record(state, way, ids)
         length = min(int(self.rng.geometric(STOP)), self.depth - len(way))
-        more: list[int] = []
+        rollout: list[int] = []
         state = state.copy()
-        while len(more) < length and len(legal := self.moves.legal(state)):
+        while len(rollout) < length and len(legal := self.moves.legal(state)):
             self.recorder.check()
-            more.append(self._prefer(legal))
-            self.moves.take(state, more[-1])
-        if more:
-            end_score = self._record(state, way + more, ids)
-            reward = max(reward, self._reward(end_score, len(way + more)))
+            rollout.append(self._prefer(legal))
+            self.moves.take(state, rollout[-1])
+        if rollout:
+            end_score = self._record(state, way + rollout, ids)
+            reward = max(reward, self._reward(end_score, len(way + rollout)))
             score = min(score, end_score)
             if self.recorder.best is not before:
-                self.best_rollout, self.waited = (more, list(path), list(ids), reward), 0
+                self.best_rollout, self.waited = (rollout, list(path), list(ids), reward), 0
         self._back_up(path, ids, reward, score)
 
     def _back_up(

@@ -53,10 +53,10 @@ class Incumbent:
         self, quick: Quick, row: int, *, state: State, actions: Sequence[Action]
     ) -> None:
         """Make a state the best, which these actions led to."""
-        kept, taken = state.copy(), tuple(actions)
-        kept.priced = None
+        kept_state, taken = state.copy(), tuple(actions)
+        kept_state.priced = None
         self._keep(quick, row, taken, len(taken))
-        self._plan = lambda: plan_of_state(kept, taken)
+        self._plan = lambda: plan_of_state(kept_state, taken)
         self.trace.best_sharding = None
 
     def keep_arrays(

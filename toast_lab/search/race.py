@@ -212,22 +212,22 @@ def check(methods: Sequence[str], options: Mapping[str, Mapping[str, Any]] | Non
     Raises InvalidProblem listing every method that is unknown, given twice, or has options and does
     not run.
     """
-    wrong = [no_method(method) for method in methods if method not in METHODS]
-    wrong += [
+    offenders = [no_method(method) for method in methods if method not in METHODS]
+    offenders += [
         f"{method} is given {list(methods).count(method)} times"
         for method in dict.fromkeys(methods)
         if methods.count(method) > 1
     ]
-    wrong += [
+    offenders += [
         f"options are given for {method}, which does not take part"
         for method in options or {}
         if method not in methods
     ]
     if not methods:
-        wrong.append(f"no method is given; methods: {', '.join(METHODS)}")
-    if wrong:
+        offenders.append(f"no method is given; methods: {', '.join(METHODS)}")
+    if offenders:
         raise InvalidProblem(
-            "race:\n" + join_offenders(wrong) if len(wrong) > 1 else f"race: {wrong[0]}"
+            "race:\n" + join_offenders(offenders) if len(offenders) > 1 else f"race: {offenders[0]}"
         )
 
 

@@ -32,17 +32,17 @@ def run(recorder: Recorder, seed: int, options: RandomWalk) -> Status:
     if not len(legal_rows(start, least)):
         return Status.NO_ACTIONS
     rng = recorder.generator(seed)
-    known = set(recorder.trace.node.array["key"][: recorder.trace.node.n].tolist())
-    longest, stale, first = 1, 0, True
+    known_keys = set(recorder.trace.node.array["key"][: recorder.trace.node.n].tolist())
+    longest, stale, is_first = 1, 0, True
     while stale < options.patience:
         recorder.check()
         state, taken = start.copy(), list[Action]()
         # The first walk goes on until no action is left, or lengths that no walk reaches would be
         # drawn.
         length = options.depth
-        if not first:
+        if not is_first:
             length = int(rng.integers(1, min(options.depth, longest + 1) + 1))
-        first = False
+        is_first = False
         while len(taken) < length:
             rows = legal_rows(state, least)
             if not len(rows):
@@ -52,9 +52,9 @@ def run(recorder: Recorder, seed: int, options: RandomWalk) -> Status:
             taken.append(space.action(move, axis))
         longest = max(longest, len(taken))
         stale += 1
-        if state.key not in known:
+        if state.key not in known_keys:
             stale = 0
-            known.add(state.key)
+            known_keys.add(state.key)
             node = recorder.add_node(0, " ".join(map(space.text, taken)), 1, state.key)
             recorder.record(state, taken, (0, node))
     return Status.CONVERGED

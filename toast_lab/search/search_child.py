@@ -89,17 +89,17 @@ class PlanSender:
 
 
 def last_plan(
-    problem: Problem, points: Sequence[ImprovementPoint], kept: BestPlan | None
+    problem: Problem, points: Sequence[ImprovementPoint], sent_plan: BestPlan | None
 ) -> ShardingPlan | None:
     """The best plan reported by a process that died: from its actions, or as it was sent."""
-    if kept is not None and (not points or kept.simulation >= points[-1].simulation):
-        return kept.plan(problem)
+    if sent_plan is not None and (not points or sent_plan.simulation >= points[-1].simulation):
+        return sent_plan.plan(problem)
     for point in reversed(points):
         try:
             return plan_of_actions(problem.space, point.actions)
         except ToastError:  # its labels are not actions, and its arrays did not come through
-            if kept is not None:
-                return kept.plan(problem)
+            if sent_plan is not None:
+                return sent_plan.plan(problem)
     return None
 
 
@@ -156,11 +156,11 @@ def search_in_child(
     budget = budget or Budget()
     time_limit_s = 3600.0 if budget.seconds is None else 2 * budget.seconds + START_S
     points: list[ImprovementPoint] = []
-    kept: list[BestPlan] = []
+    sent_plans: list[BestPlan] = []
 
     def on_event(event: ImprovementPoint | BestPlan) -> None:
         if isinstance(event, BestPlan):
-            kept[:] = [event]
+            sent_plans[:] = [event]
             return
         points.append(event)
         if on_point is not None:
@@ -194,7 +194,7 @@ def search_in_child(
             points=tuple(points),
             elapsed_s=time.monotonic() - started,
             actions=points[-1].actions if points else (),
-            plan=last_plan(problem, points, kept[0] if kept else None),
+            plan=last_plan(problem, points, sent_plans[0] if sent_plans else None),
         )
     sharding, key = outcome.pop("plan")
     plan = make_plan(problem.analysis, problem.mesh, sharding, outcome["actions"], key=key)

@@ -209,13 +209,13 @@ class Trace(TraceColumns):
     # -- keeping ----------------------------------------------------------------------------------
     def copy(self) -> Trace:
         """An independent copy."""
-        new = Trace(self.vocabulary)
+        copied = Trace(self.vocabulary)
         for part, columns in self.columns.items():
-            new.columns[part].extend({name: columns[name] for name in columns.array})
-        new.about, new.best_actions = dict(self.about), self.best_actions
-        new.best_sharding = self.best_sharding
-        new.memory = {name: array.copy() for name, array in self.memory.items()}
-        return new
+            copied.columns[part].extend({name: columns[name] for name in columns.array})
+        copied.about, copied.best_actions = dict(self.about), self.best_actions
+        copied.best_sharding = self.best_sharding
+        copied.memory = {name: array.copy() for name, array in self.memory.items()}
+        return copied
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trace as one ``.npz`` file, whole or not at all.
@@ -267,11 +267,11 @@ class Trace(TraceColumns):
             for name, array in columns.array.items()
         }
         about = header.get("about")
-        wrong = [] if isinstance(about, dict) else ["about must be an object"]
-        wrong += trace_check.about_offenders(about) if isinstance(about, dict) else []
-        wrong += trace_check.text_offenders(header.get("vocabulary"), header.get("best_actions"))
-        wrong += trace_check.array_offenders(arrays, expected)
-        if not wrong:
+        offences = [] if isinstance(about, dict) else ["about must be an object"]
+        offences += trace_check.about_offenders(about) if isinstance(about, dict) else []
+        offences += trace_check.text_offenders(header.get("vocabulary"), header.get("best_actions"))
+        offences += trace_check.array_offenders(arrays, expected)
+        if not offences:
             for text in header["vocabulary"]:
                 trace.word(text)
             trace.about, trace.best_actions = dict(header["about"]), tuple(header["best_actions"])
@@ -284,7 +284,9 @@ class Trace(TraceColumns):
                 for array_name, array in arrays.items()
                 if array_name.startswith("memory.")
             }
-            wrong += trace_check.offenders(trace)
-        if wrong:
-            raise InvalidProblem(f"{path}: damaged search trace; {AGAIN}:\n{join_offenders(wrong)}")
+            offences += trace_check.offenders(trace)
+        if offences:
+            raise InvalidProblem(
+                f"{path}: damaged search trace; {AGAIN}:\n{join_offenders(offences)}"
+            )
         return trace

@@ -37,8 +37,8 @@ class Miss(NamedTuple):
     padded: int  #: next size that the axis divides
 
     def __str__(self) -> str:
-        other = f", or an axis of {self.common}" if self.common > 1 else ""
-        return f"{self.axis}={self.axis_size}: pad to {self.padded}{other}"
+        alternative = f", or an axis of {self.common}" if self.common > 1 else ""
+        return f"{self.axis}={self.axis_size}: pad to {self.padded}{alternative}"
 
 
 class DimRow(NamedTuple):
@@ -103,28 +103,28 @@ class Divisibility:
 
     def __str__(self) -> str:
         """Tables of sizes and of arguments, each only if it has rows."""
-        parts = [f"Divisibility: {self.headline()}."]
+        sections = [f"Divisibility: {self.headline()}."]
         for title, rows in (("no axis divides", self.dims), ("only some axes divide", self.partly)):
             if rows:
                 columns = (title, ">size", ">names", ">bytes", "on arguments", "what would do")
-                parts.append(text.table(columns, [dim_cells(row) for row in rows]))
+                sections.append(text.table(columns, [dim_cells(row) for row in rows]))
         if self.arguments:
             title = "whole under this plan" if self.planned else "cannot be cut"
             cells = [
                 (
-                    r.argument,
-                    r.type,
-                    text.bytes_text(r.bytes),
-                    text.share_text(r.bytes_share),
-                    r.why,
+                    row.argument,
+                    row.type,
+                    text.bytes_text(row.bytes),
+                    text.share_text(row.bytes_share),
+                    row.why,
                 )
-                for r in self.arguments
+                for row in self.arguments
             ]
-            parts.append(text.table((title, "type", ">bytes", ">of all", "why"), cells))
+            sections.append(text.table((title, "type", ">bytes", ">of all", "why"), cells))
             smaller = self.whole_arguments - len(self.arguments)
             if smaller:
-                parts[-1] += f"\nand {smaller} smaller arguments"
-        return "\n\n".join(parts)
+                sections[-1] += f"\nand {smaller} smaller arguments"
+        return "\n\n".join(sections)
 
 
 def dim_cells(row: DimRow) -> tuple[object, ...]:
@@ -151,26 +151,33 @@ def divisibility(analysis: Analysis, mesh: Mesh, plan: ShardingPlan | None = Non
     size = value_bytes(program)[: program.n_arguments]
     total = float(size.sum())
     if plan is None:
-        whole = [a for a in range(program.n_arguments) if not _cuts(analysis, mesh, a)]
+        whole = [
+            argument
+            for argument in range(program.n_arguments)
+            if not _cuts(analysis, mesh, argument)
+        ]
     else:
         specs = plan.value_specs()
-        whole = [a for a in range(program.n_arguments) if not any(specs[a])]
-    whole = [a for a in whole if math.prod(program.dims(a)) > 1]
-    large = sorted((a for a in whole if size[a] > LARGE * total), key=lambda a: -size[a])
+        whole = [argument for argument in range(program.n_arguments) if not any(specs[argument])]
+    whole = [argument for argument in whole if math.prod(program.dims(argument)) > 1]
+    large = sorted(
+        (argument for argument in whole if size[argument] > LARGE * total),
+        key=lambda argument: -size[argument],
+    )
     return Divisibility(
         mesh=mesh,
         planned=plan is not None,
-        dims=tuple(r for r in rows if not r.divided_by),
-        partly=tuple(r for r in rows if r.divided_by),
+        dims=tuple(row for row in rows if not row.divided_by),
+        partly=tuple(row for row in rows if row.divided_by),
         arguments=tuple(
             ArgumentRow(
-                program.value_name[a],
-                f"{program.value_dtype[a]}[{', '.join(map(str, program.dims(a)))}]",
-                float(size[a]),
-                float(size[a]) / total,
-                _why_whole(analysis, mesh, a, plan is not None),
+                program.value_name[argument],
+                f"{program.value_dtype[argument]}[{', '.join(map(str, program.dims(argument)))}]",
+                float(size[argument]),
+                float(size[argument]) / total,
+                _why_whole(analysis, mesh, argument, plan is not None),
             )
-            for a in large
+            for argument in large
         ),
         whole_arguments=len(whole),
         whole_bytes=float(size[whole].sum()),
@@ -179,13 +186,15 @@ def divisibility(analysis: Analysis, mesh: Mesh, plan: ShardingPlan | None = Non
 
 
 def _axes(mesh: Mesh) -> list[tuple[str, int]]:
-    return [(a, s) for a, s in zip(mesh.axes, mesh.sizes, strict=True) if s > 1]
+    return [(axis, size) for axis, size in zip(mesh.axes, mesh.sizes, strict=True) if size > 1]
 
 
 def misses(size: int, mesh: Mesh) -> tuple[Miss, ...]:
     """Axes of ``mesh`` that do not divide ``size``, with what would do."""
     return tuple(
-        Miss(a, s, math.gcd(size, s), -(-size // s) * s) for a, s in _axes(mesh) if size % s
+        Miss(axis, axis_size, math.gcd(size, axis_size), -(-size // axis_size) * axis_size)
+        for axis, axis_size in _axes(mesh)
+        if size % axis_size
     )
 
 
@@ -195,40 +204,40 @@ def _dim_rows(analysis: Analysis, mesh: Mesh) -> list[DimRow]:
     if not names.n or not _axes(mesh):
         return []
     group_of = analysis.group[analysis.colour].astype(np.int64)
-    on = names.shardable
+    shardable = names.shardable
     pairs, counts = np.unique(
-        np.stack([group_of[on], names.size[on]], axis=1), axis=0, return_counts=True
+        np.stack([group_of[shardable], names.size[shardable]], axis=1), axis=0, return_counts=True
     )
     rank = np.diff(program.shape_ptr)
-    value = np.repeat(np.arange(program.n_values), rank)
-    of_value = np.stack([group_of[program.def_dim_factor], program.shape, value], axis=1)
-    of_value = np.unique(of_value[~program.value_is_constant[value]], axis=0)
+    value_of_dim = np.repeat(np.arange(program.n_values), rank)
+    of_value = np.stack([group_of[program.def_dim_factor], program.shape, value_of_dim], axis=1)
+    of_value = np.unique(of_value[~program.value_is_constant[value_of_dim]], axis=0)
     carried: dict[tuple[int, int], list[int]] = {}
-    for g, size, v in of_value.tolist():
-        carried.setdefault((g, size), []).append(v)
+    for group, size, value in of_value.tolist():
+        carried.setdefault((group, size), []).append(value)
     nbytes = value_bytes(program)
     total = float(nbytes[~program.value_is_constant].sum())
     rows = []
-    for (g, size), count in zip(pairs.tolist(), counts.tolist(), strict=True):
-        found = misses(size, mesh)
-        values = carried.get((g, size), [])
-        if not found:
+    for (group, size), count in zip(pairs.tolist(), counts.tolist(), strict=True):
+        missed = misses(size, mesh)
+        values = carried.get((group, size), [])
+        if not missed:
             continue
-        held = float(nbytes[values].sum())
+        held_bytes = float(nbytes[values].sum())
         rows.append(
             DimRow(
-                g,
-                analysis.group_name[g],
+                group,
+                analysis.group_name[group],
                 size,
                 count,
-                tuple(program.value_name[v] for v in values if v < program.n_arguments),
-                held,
-                held / total if total else 0.0,
-                tuple(a for a, s in _axes(mesh) if size % s == 0),
-                found,
+                tuple(program.value_name[value] for value in values if value < program.n_arguments),
+                held_bytes,
+                held_bytes / total if total else 0.0,
+                tuple(axis for axis, axis_size in _axes(mesh) if size % axis_size == 0),
+                missed,
             )
         )
-    return sorted(rows, key=lambda r: (-r.bytes, r.group, -r.size))
+    return sorted(rows, key=lambda row: (-row.bytes, row.group, -row.size))
 
 
 def _cuts(analysis: Analysis, mesh: Mesh, argument: int) -> list[str]:

@@ -173,36 +173,37 @@ def action_text(analysis: Analysis, mesh: Mesh, action: Action, *, every_side: b
     return f"{group.name}{side}->{mesh.axes[action.axis]}"
 
 
-def parse_action(analysis: Analysis, mesh: Mesh, item: object) -> Action:
+def parse_action(analysis: Analysis, mesh: Mesh, request: object) -> Action:
     """Read an Action from a tuple or from text.
 
     As in ``("batch", "data")``, ``("sequence", "model", 1)`` or ``"sequence@1->model"``.
 
     Raises InvalidPlan or ToastError, naming close matches.
     """
-    if isinstance(item, Action):
-        return item
-    if isinstance(item, str):
-        left, sep, axis = item.replace(":", "->").partition("->")
-        name, _, bits = left.partition("@")
-        if not sep:
+    if isinstance(request, Action):
+        return request
+    if isinstance(request, str):
+        colour_text, arrow, axis = request.replace(":", "->").partition("->")
+        name, _, bits = colour_text.partition("@")
+        if not arrow:
             raise InvalidPlan(
-                f'cannot read the action {item!r}; write "colour->axis" or "colour@bits->axis"'
+                f'cannot read the action {request!r}; write "colour->axis" or "colour@bits->axis"'
             )
-        parts: tuple = (name.strip(), axis.strip(), bits.strip() or 0)
+        fields: tuple = (name.strip(), axis.strip(), bits.strip() or 0)
     else:
-        parts = tuple(item)  # type: ignore[arg-type]
-        if len(parts) == 2:
-            parts = (*parts, 0)
-        if len(parts) != 3:
+        fields = tuple(request)  # type: ignore[arg-type]
+        if len(fields) == 2:
+            fields = (*fields, 0)
+        if len(fields) != 3:
             raise InvalidPlan(
-                f'cannot read the action {item!r}; give ("colour", "axis") or '
+                f'cannot read the action {request!r}; give ("colour", "axis") or '
                 '("colour", "axis", bits)'
             )
-    colour, axis, bits = parts
+    colour, axis, bits = fields
     if isinstance(bits, str) and not re.fullmatch("[01]+", bits):
         raise InvalidPlan(
-            f"resolution bits of {item!r} must be 0s and 1s, one for each resolution, not {bits!r}"
+            f"resolution bits of {request!r} must be 0s and 1s, one for each resolution, not "
+            f"{bits!r}"
         )
     if axis not in mesh.axes:
         raise InvalidPlan(
@@ -247,13 +248,14 @@ def build_space(analysis: Analysis, mesh: Mesh) -> Space:
         n_bits = len(group.resolutions)
         for bits in _resolutions(n_bits):
             bit_of = {
-                cls: bits >> (n_bits - 1 - place) & 1 for place, cls in enumerate(group.resolutions)
+                resolution: bits >> (n_bits - 1 - place) & 1
+                for place, resolution in enumerate(group.resolutions)
             }
             op, picked = _choose(ops_of, group.index, sides, bit_of)
             chosen = ops_of.name[picked]
-            can = names.shardable[chosen]
-            ops.append(op[can])
-            op_names.append(chosen[can])
+            may_split = names.shardable[chosen]
+            ops.append(op[may_split])
+            op_names.append(chosen[may_split])
             value, picked = _choose(values_of, group.index, sides, bit_of)
             values.append(value)
             value_dims.append(values_of.dim[picked])
@@ -363,11 +365,11 @@ def _pick(candidates: list[int], sides: Sides, bit_of: dict[int, int]) -> int:
 
 
 def _wins(name: int, other: int, sides: Sides, bit_of: dict[int, int]) -> bool:
-    entry = sides.get((min(name, other), max(name, other)))
-    if entry is None:
+    side = sides.get((min(name, other), max(name, other)))
+    if side is None:
         return name < other
-    cls, winner0 = entry
-    return (name == winner0) == (bit_of.get(cls, 0) == 0)
+    resolution, winner0 = side
+    return (name == winner0) == (bit_of.get(resolution, 0) == 0)
 
 
 def _resolutions(bit_count: int) -> list[int]:

@@ -92,12 +92,12 @@ def run(recorder: Recorder, seed: int, options: Alpa) -> Status:
     if (
         unfinished and unfinished[-1].grain == passes[-1]
     ):  # else the finest is solved, and with it all
-        for number, solver in enumerate([*unfinished, *unfinished]):
+        for turn_number, solver in enumerate([*unfinished, *unfinished]):
             # First small parts, and then all at once: what a grain had may have ended before the
             # others needed theirs.
             recorder.round += 1
             solver.go_on_from(best)
-            if number < len(unfinished):
+            if turn_number < len(unfinished):
                 solver.polish(rng)
             else:
                 solver.again()

@@ -61,8 +61,8 @@ def offenders(problem: Problem, trace: Trace, options: Mcts) -> Iterator[str]:
         _refinement(problem, trace, depth, n_codes),
     )
     for stage in stages:
-        if wrong := list(stage):
-            yield from wrong
+        if offences := list(stage):
+            yield from offences
             return
     if memory["refine"][3] and not options.solve:
         yield (
@@ -70,8 +70,8 @@ def offenders(problem: Problem, trace: Trace, options: Mcts) -> Iterator[str]:
             "solve=True"
         )
     most = options.restarts + 1
-    if bad := outside(memory["round"][3:], 0, most):
-        yield f"memory.round: starts that brought nothing are out of range, {bad}"
+    if offence := outside(memory["round"][3:], 0, most):
+        yield f"memory.round: starts that brought nothing are out of range, {offence}"
 
 
 def _kinds(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[str]:
@@ -161,8 +161,8 @@ def _tree(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[
     for place, (noun, count) in fixed.items():
         if number[place] != count:
             yield f"memory.tree.number has {number[place]} for {noun}, the trace has {count}"
-    if bad := outside(number, 0, 2**62):
-        yield f"memory.tree.number is out of range, {bad}"
+    if offence := outside(number, 0, 2**62):
+        yield f"memory.tree.number is out of range, {offence}"
     start = int(number[tr.START])
     ranges: dict[str, tuple[float, float]] = {
         "tree.reward": (_LOWEST, _HIGHEST),
@@ -183,28 +183,28 @@ def _tree(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[
         "refine": (0, 2**62),
     }
     for name, (least, most) in ranges.items():
-        if bad := outside(trace.memory[name], least, most):
-            yield f"memory.{name} is out of range, {bad}"
-    if bad := outside(trace.memory["refine"][2:], 0, 1):
-        yield f"memory.refine is out of range, {bad}"
-    if bad := outside(number[tr.ELITES : tr.ELITES + 1], 1, tr.KEEP):
-        yield f"memory.tree.number of elites is out of range, {bad}"
-    if bad := outside(tree["seen"][:, 0], 0.0, 1e300):
-        yield f"memory.tree.seen is out of range, {bad}"
+        if offence := outside(trace.memory[name], least, most):
+            yield f"memory.{name} is out of range, {offence}"
+    if offence := outside(trace.memory["refine"][2:], 0, 1):
+        yield f"memory.refine is out of range, {offence}"
+    if offence := outside(number[tr.ELITES : tr.ELITES + 1], 1, tr.KEEP):
+        yield f"memory.tree.number of elites is out of range, {offence}"
+    if offence := outside(tree["seen"][:, 0], 0.0, 1e300):
+        yield f"memory.tree.seen is out of range, {offence}"
     tried = np.maximum(tree["tried"], 1)
     mean, best = tree["total"] / tried, np.where(tree["tried"] > 0, tree["best"], np.inf)
     if (mean > best + 1e-6 * np.maximum(1.0, np.abs(best))).any() or (mean < _LOWEST).any():
-        at = int(np.argmax(mean - best))
-        tries = f"{tree['tried'][at]} tries, the best of them {best[at]:g}"
-        yield f"memory.tree.total of choice {at} is {tree['total'][at]:g} for {tries}"
+        choice = int(np.argmax(mean - best))
+        tries = f"{tree['tried'][choice]} tries, the best of them {best[choice]:g}"
+        yield f"memory.tree.total of choice {choice} is {tree['total'][choice]:g} for {tries}"
     node_depth = trace.node["depth"]
     late = node_depth[1:] != node_depth[trace.node["parent"][1:]] + 1
     if late.any():
         yield f"node.depth of node {1 + int(np.argmax(late))} is not one more than its parent's"
-    if bad := outside(node_depth, 0, depth):
-        yield f"node.depth is out of range, {bad}"
-    if bad := outside(trace.node["word"][1:], 0, n_codes - 1):
-        yield f"node.word is out of range, {bad}"
+    if offence := outside(node_depth, 0, depth):
+        yield f"node.depth is out of range, {offence}"
+    if offence := outside(trace.node["word"][1:], 0, n_codes - 1):
+        yield f"node.word is out of range, {offence}"
     space, axes = problem.space, len(problem.mesh.axes)
     for code in range(n_codes):
         text = space.text(space.action(*divmod(code, axes)))
@@ -236,10 +236,10 @@ def _choices(problem: Problem, trace: Trace) -> Iterator[str]:
     reached = np.zeros(node.n, bool)
     reached[child[with_child[led]]] = True
     if not reached[1:].all():
-        at = 1 + int(np.argmin(reached[1:]))
+        node_number = 1 + int(np.argmin(reached[1:]))
         yield (
-            f"memory.tree.child: no choice of node {node['parent'][at]} leads to its child, node "
-            f"{at}"
+            f"memory.tree.child: no choice of node {node['parent'][node_number]} leads to its "
+            f"child, node {node_number}"
         )
     open_below = np.zeros(node.n, bool)
     open_choice = (child < 0) | ~tree["closed"][np.maximum(child, 0)]
@@ -253,18 +253,18 @@ def _choices(problem: Problem, trace: Trace) -> Iterator[str]:
     idle = ~tree["closed"] & (tree["choices"] == 0)
     if idle.any():
         yield f"memory.tree.closed: node {int(np.argmax(idle))} is open without any choice"
-    for at in np.unique(
+    for node_number in np.unique(
         np.linspace(0, node.n - 1, min(node.n, REPLAYED)).astype(np.int64)
     ).tolist():
-        codes, above = [], at
+        codes, above = [], node_number
         while above > 0:
             codes.append(int(node["word"][above]))
             above = int(node["parent"][above])
         key, idle = _reached(problem, codes[::-1])
-        if idle is not None or key != int(node["key"][at]):
+        if idle is not None or key != int(node["key"][node_number]):
             yield (
-                f"node.key of node {at} is {int(node['key'][at]):016x}, its actions lead to "
-                f"{key:016x}"
+                f"node.key of node {node_number} is {int(node['key'][node_number]):016x}, its "
+                f"actions lead to {key:016x}"
             )
             return
 
@@ -317,10 +317,10 @@ def _tables(trace: Trace) -> Iterator[str]:
     priced = by_price[np.searchsorted(known[by_price], _pairs(*tree["price"][order][place].T))]
     far = ~(np.abs(row["score"][priced] - node["score"]) <= CLOSE * np.maximum(1.0, node["score"]))
     if far.any():
-        one = int(np.argmax(far))
+        node_number = int(np.argmax(far))
         yield (
-            f"node.score of node {one} is {node['score'][one]:g}, its price gives "
-            f"{row['score'][priced][one]:g}"
+            f"node.score of node {node_number} is {node['score'][node_number]:g}, its price gives "
+            f"{row['score'][priced][node_number]:g}"
         )
 
 
@@ -331,12 +331,12 @@ def _elites(problem: Problem, trace: Trace, n_codes: int) -> Iterator[str]:
         codes[:length] for codes, length in zip(tree["elite"], tree["elite_length"], strict=True)
     ]
     for elite, codes in enumerate(elites):
-        if bad := outside(codes, 0, n_codes - 1):
-            yield f"memory.tree.elite {elite}: an action is out of range, {bad}"
+        if offence := outside(codes, 0, n_codes - 1):
+            yield f"memory.tree.elite {elite}: an action is out of range, {offence}"
     count = int(tree["number"][tr.ELITES])
     reward = tree["elite_reward"]
-    if bad := outside(reward[:count], _LOWEST, _HIGHEST):
-        yield f"memory.tree.elite_reward is out of range, {bad}"
+    if offence := outside(reward[:count], _LOWEST, _HIGHEST):
+        yield f"memory.tree.elite_reward is out of range, {offence}"
         return
     if np.isnan(reward).any() or (np.diff(reward[:count]) > 0).any():
         yield "memory.tree.elite_reward does not descend"
@@ -384,8 +384,8 @@ def _refinement(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Ite
             ("chain.price", memory["chain.price"], 0.0, np.finfo(float).max),
             ("chain.best", memory["chain.best"], 0.0, np.finfo(float).max),
         ):
-            if bad := outside(numbers, least, most):
-                yield f"memory.{name} is out of range, {bad}"
+            if offence := outside(numbers, least, most):
+                yield f"memory.{name} is out of range, {offence}"
         for prefix in ("", "best_", "pool_"):
             states[f"chain.{prefix}"] = (
                 memory[f"chain.{prefix}ops"],
@@ -397,15 +397,15 @@ def _refinement(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Ite
     known: dict[bytes, tuple[float, float]] = {}
     for name, (ops, values) in states.items():
         for i in range(len(ops)):
-            bad = outside(ops[i], -1, program.n_factors - 1) or outside(values[i], -1, 127)
-            if bad:
-                yield f"memory.{name}ops or memory.{name}values, state {i}: out of range, {bad}"
+            offence = outside(ops[i], -1, program.n_factors - 1) or outside(values[i], -1, 127)
+            if offence:
+                yield f"memory.{name}ops or memory.{name}values, state {i}: out of range, {offence}"
                 return
             digest = ops[i].tobytes() + values[i].tobytes()
             if digest not in known:
                 whole = alike.whole(program, ops[i], values[i])
-                if wrong := list(array_offenders(problem, f"memory.{name}state {i}: ", *whole)):
-                    yield from wrong
+                if offences := list(array_offenders(problem, f"memory.{name}state {i}: ", *whole)):
+                    yield from offences
                     return
                 totals = pricer.totals(*whole) if name in priced else None
                 if totals is not None:
