@@ -169,5 +169,5 @@ def _lock(handle: int) -> bool:
 
 @functools.cache
 def content(path: Path) -> bytes:
-    """What is in a source file."""
+    """Contents of a source file."""
     return path.read_bytes()

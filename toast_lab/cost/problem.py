@@ -99,9 +99,8 @@ class Cost:
     def count(self, kind: str, axis: str | None = None) -> int:
         """Number of collectives of ``kind`` (over ``axis``)."""
         return sum(
-            1
+            collective.kind == kind and (axis is None or axis in collective.axes)
             for collective in self.collectives
-            if collective.kind == kind and (axis is None or axis in collective.axes)
         )
 
 

@@ -10,6 +10,7 @@ would help.
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -58,35 +59,28 @@ def larger_mesh(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str, 
     if taken and not actions:
         return None
     first = 2 ** max(1, math.ceil(math.log2(max(2.0, cost.peak_bytes / cost.memory_limit_bytes))))
-    mesh, tried = problem.mesh, 0
-    for factor in (first, 2 * first):
-        for grown, axis in enumerate(mesh.axes):
-            sizes = {
-                name: size * (factor if number == grown else 1)
-                for number, (name, size) in enumerate(zip(mesh.axes, mesh.sizes, strict=True))
-            }
-            if tried == MOST_MESHES:
-                return None
-            tried += 1
-            try:
-                enlarged = Problem(
-                    problem.analysis,
-                    sizes,
-                    problem.machine,
-                    memory_limit_bytes=problem.memory_limit_bytes,
-                    memory_weight=problem.memory_weight,
-                    paper_mode=problem.paper_mode,
-                )._keeping_to(wishes)
-                state = State(enlarged.space)
-                for text in actions:
-                    state.apply(parse_action(enlarged.analysis, enlarged.mesh, text))
-            except (
-                ToastError
-            ):  # too many devices for the machine's links, or a plan not made of actions
-                continue
-            quick = enlarged.pricer().quick(state)
-            if quick.fits:
-                return f"{axis}={sizes[axis]} ({enlarged.mesh})", quick.peak_bytes
+    mesh = problem.mesh
+    meshes = itertools.product((first, 2 * first), mesh.axes)
+    for factor, axis in itertools.islice(meshes, MOST_MESHES):
+        sizes = dict(zip(mesh.axes, mesh.sizes, strict=True))
+        sizes[axis] *= factor
+        try:
+            enlarged = Problem(
+                problem.analysis,
+                sizes,
+                problem.machine,
+                memory_limit_bytes=problem.memory_limit_bytes,
+                memory_weight=problem.memory_weight,
+                paper_mode=problem.paper_mode,
+            )._keeping_to(wishes)
+            state = State(enlarged.space)
+            for text in actions:
+                state.apply(parse_action(enlarged.analysis, enlarged.mesh, text))
+        except ToastError:  # too many devices for the links, or a plan not made of actions
+            continue
+        quick = enlarged.pricer().quick(state)
+        if quick.fits:
+            return f"{axis}={sizes[axis]} ({enlarged.mesh})", quick.peak_bytes
     return None
 
 

@@ -28,7 +28,7 @@ CURVE_COLUMNS = ("method", "elapsed_s", "score", "time_s", "peak_bytes", "fits",
 
 
 class RaceRow(NamedTuple):
-    """One method's line of the table.  Prices are None if it found nothing at all."""
+    """One method's row of the table.  Prices are None if it found no plan."""
 
     method: str
     score: float | None  #: C(s), relative time plus memory penalty

@@ -67,7 +67,7 @@ class ArgumentRow(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Divisibility:
-    """What of a program a mesh cannot cut."""
+    """The sizes of a program that a mesh does not divide, and the arguments that stay whole."""
 
     mesh: Mesh
     #: arguments are those that a plan keeps whole; False: those that no action on this mesh can cut

@@ -265,7 +265,7 @@ class _FileEntries:
 
 
 def _stretched(splits: Sequence[Split], count: int) -> list[Split]:
-    """As many as wanted.
+    """The shardings of an entry stretched, or thinned out, to ``count`` ops.
 
     They are repeated if they repeat themselves, as layers do, else each stands for its share of the
     program.

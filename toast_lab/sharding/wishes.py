@@ -155,8 +155,8 @@ def pin_value(
         dim_of_axis.update(dict.fromkeys(existing, dim))
         if existing != sorted(existing, key=mesh.axes.index):
             offenders.append(
-                f"dim {dim} has the axes in the order {', '.join(existing)}; plans cut by the order "
-                f"of the mesh, {mesh}"
+                f"dim {dim} has the axes in the order {', '.join(existing)}; plans cut by the "
+                f"order of the mesh, {mesh}"
             )
         if existing and (offence := random_keys.offence(program, value, dim)):
             offenders.append(offence)

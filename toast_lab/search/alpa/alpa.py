@@ -80,10 +80,7 @@ def run(recorder: Recorder, seed: int, options: Alpa) -> Status:
         for choice, label in (
             [(choices.choice_of(*best), "plan so far")] if best else _starts(recorder, choices)
         ):
-            solver.try_(choice, f"{grain}: {label}")
-            solver.try_(
-                solver.descent.improve(*choice, recorder.check), f"{grain}: {label}, descent"
-            )
+            solver.try_start(choice, label)
         if not solver.run():
             unfinished.append(solver)
         best = solver.best_arrays

@@ -65,7 +65,7 @@ class IntegerProgram:
 
 
 class Layout(NamedTuple):
-    """Where the columns of what are."""
+    """The first column of every kind of choice."""
 
     ops: np.ndarray  #: [K+1] first column of each op cluster
     values: np.ndarray  #: [L+1]
@@ -101,7 +101,7 @@ class _Rows:
         self.value.append(np.broadcast_to(np.asarray(value, np.float64), column.shape))
 
     def matrix(self, n_columns: int) -> scipy.sparse.csr_array:
-        """All of them."""
+        """All rows as one sparse matrix."""
         parts = [
             np.concatenate(pieces) if pieces else np.zeros(0)
             for pieces in (self.value, self.row, self.column)
@@ -266,7 +266,7 @@ def chosen(layout: Layout, solution: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 class IntegerSolution(NamedTuple):
-    """What HiGHS made of it."""
+    """What HiGHS returned."""
 
     x: np.ndarray | None  #: None: no solution was found in time, or there is none
     optimal: bool

@@ -115,11 +115,13 @@ class Solver:
     def begin(self, arrays: tuple[np.ndarray, np.ndarray], label: str) -> None:
         """Forget what was found before, and begin at the choices nearest to a plan."""
         self.best, self.held, self.over_s = None, [], self.firm_s
-        choice = self.choices.choice_of(*arrays)
+        self.try_start(self.choices.choice_of(*arrays), label)
+
+    def try_start(self, choice: Choice, label: str) -> None:
+        """Price a choice as a plan, and what descent makes of it."""
         self.try_(choice, f"{self.grain}: {label}")
-        self.try_(
-            self.descent.improve(*choice, self.recorder.check), f"{self.grain}: {label}, descent"
-        )
+        improved = self.descent.improve(*choice, self.recorder.check)
+        self.try_(improved, f"{self.grain}: {label}, descent")
 
     def run(self) -> bool:
         """Solve axis by axis until nothing gets better, then all axes at once.

@@ -209,7 +209,7 @@ class Improvement:
             self._set_origins(np.split(memory["origin.code"], ends[:-1]))
 
     def kept(self) -> dict[str, np.ndarray]:
-        """What it takes to go on."""
+        """What a resumed search needs to go on."""
         arrays = {"archive.ops": np.zeros((0, 0, 0)), "archive.values": np.zeros((0, 0, 0))}
         if self.archive:
             arrays["archive.ops"] = np.stack([ops for ops, _ in self.archive])

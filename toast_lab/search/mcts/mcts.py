@@ -308,7 +308,7 @@ class _Search:
         self.recorder.ledger.counted = self._priced() - self.priced_before
 
     def keep(self) -> None:
-        """Leave in the trace what it takes to go on."""
+        """Leave in the trace what a resumed search needs to go on."""
         tree, number = self.tree, self.tree["number"]
         used = dict.fromkeys(tr.PER_NODE, tr.NODES) | dict.fromkeys(tr.PER_CHOICE, tr.CHOICES)
         kept = {
