@@ -5,11 +5,15 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import numpy as np
+
 from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.cost.problem import Problem
 from toast_lab.frontends import from_jax, load
 from toast_lab.ir.model import Model
 from toast_lab.plan_verbs import Plan
+from toast_lab.sharding.propagate import Propagation
+from toast_lab.sharding.sharding import Sharding
 
 # A Transformer small enough to enumerate and execute, with sizes that tell its dims apart.
 SMALL = {
@@ -54,6 +58,16 @@ def traced(fn: Any, *args: Any, **options: Any) -> Analysis:
     """Any function, analysed."""
     m = from_jax(fn, *args, **options)
     return analyse(m)
+
+
+def propagated_arguments(problem: Problem, *shardings: tuple[str, int, str]) -> Sharding:
+    """(argument path, dim, mesh axis) decisions, propagated in the order given; each must tell."""
+    propagation = Propagation(problem.analysis, problem.mesh)
+    state = propagation.unsharded()
+    for path, dim, axis in shardings:
+        value = np.array([problem.analysis.program.value_name.index(path)])
+        assert propagation.shard(state, value, dim, problem.mesh.axes.index(axis))
+    return state
 
 
 def plan(problem: Problem, *actions: Any) -> Plan:

@@ -40,20 +40,24 @@ def classes(count: int, *columns: np.ndarray | Ragged) -> Classes:
     numbers in the same order.  Hashes only propose the classes; every item is then compared with
     the first one of its class, number by number.
     """
-    parts = [column if isinstance(column, Ragged) else _bits(column) for column in columns]
+    comparable = [column if isinstance(column, Ragged) else _bits(column) for column in columns]
     hashes = np.zeros(count, np.uint64)
     # hashes wrap around
     with np.errstate(over="ignore"):
-        for part in parts:
-            own = rows(part.ptr, part.flat) if isinstance(part, Ragged) else part
-            hashes = mix(hashes ^ mix(own))
+        for own_column in comparable:
+            column_hashes = (
+                rows(own_column.ptr, own_column.flat)
+                if isinstance(own_column, Ragged)
+                else own_column
+            )
+            hashes = mix(hashes ^ mix(column_hashes))
     by_hash = _by_first(hashes)
-    if all(_agree(part, by_hash) for part in parts):
+    if all(_agree(own_column, by_hash) for own_column in comparable):
         return by_hash
     # two hashes collided: take the numbers themselves
     keys: dict[object, int] = {}
     exact = [
-        keys.setdefault(tuple(_item(part, index) for part in parts), len(keys))
+        keys.setdefault(tuple(_item(own_column, index) for own_column in comparable), len(keys))
         for index in range(count)
     ]
     return _by_first(np.asarray(exact, dtype=np.int64))
@@ -73,18 +77,18 @@ def _bits(column: np.ndarray) -> np.ndarray:
     return column.astype(np.int64).view(np.uint64)
 
 
-def _agree(part: np.ndarray | Ragged, candidates: Classes) -> bool:
+def _agree(column: np.ndarray | Ragged, candidates: Classes) -> bool:
     like = candidates.first[candidates.label]
-    if not isinstance(part, Ragged):
-        return bool((part == part[like]).all())
-    if (part.lengths != part.lengths[like]).any():
+    if not isinstance(column, Ragged):
+        return bool((column == column[like]).all())
+    if (column.lengths != column.lengths[like]).any():
         return False
-    own = part.flat[part.ptr[0] : part.ptr[-1]]
-    return bool((own == part.flat[gather(part.ptr, like)]).all())
+    own = column.flat[column.ptr[0] : column.ptr[-1]]
+    return bool((own == column.flat[gather(column.ptr, like)]).all())
 
 
-def _item(part: np.ndarray | Ragged, index: int) -> object:
-    return tuple(part.row(index).tolist()) if isinstance(part, Ragged) else int(part[index])
+def _item(column: np.ndarray | Ragged, index: int) -> object:
+    return tuple(column.row(index).tolist()) if isinstance(column, Ragged) else int(column[index])
 
 
 def mix(keys: np.ndarray) -> np.ndarray:

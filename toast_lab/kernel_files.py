@@ -92,17 +92,14 @@ def write(path: Path, data: bytes) -> None:
     """
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}")
     try:
-        try:
-            partial.write_bytes(hashlib.sha256(data).digest() + data)
-            partial.replace(path)
-        except OSError:
-            remove(partial)
-            raise
+        partial.write_bytes(hashlib.sha256(data).digest() + data)
+        partial.replace(path)
         kernel, _, _ = path.name.rpartition("-")
-        for other in path.parent.glob(f"{kernel}-*.kernel"):
-            if other != path and other.name.rpartition("-")[0] == kernel:
-                remove(other)
+        for older in path.parent.glob(f"{kernel}-*.kernel"):
+            if older != path and older.name.rpartition("-")[0] == kernel:
+                remove(older)
     except OSError as error:
+        remove(partial)
         _warn_once(
             f"compiled kernels cannot be kept in {path.parent} ({error.strerror}): they "
             "are compiled anew in "
@@ -172,5 +169,5 @@ def _lock(handle: int) -> bool:
 
 @functools.cache
 def content(path: Path) -> bytes:
-    """What is in a source file."""
+    """Contents of a source file."""
     return path.read_bytes()

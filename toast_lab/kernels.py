@@ -35,20 +35,14 @@ from numba.core import caching, compiler_lock, serialize
 from numba.core.registry import CPUDispatcher
 
 from toast_lab import kernel_files
-from toast_lab.pack_types import PackType, array_type
-from toast_lab.packs import ArrayType, Pack, fields
+from toast_lab.pack_types import PackType, field_type
+from toast_lab.packs import Pack, field_of, fields
 
 #: "package.module:function" of every ``compiled`` function that was imported
 KERNELS: dict[str, Any] = {}
 #: "numpy": a division by 0 gives infinity, as in NumPy; checking each would be a tenth of the code.
 #: No wrappers for C: they would be a tenth of the code.
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
-_SCALARS = {
-    bool: numba.types.boolean,
-    int: numba.types.int64,
-    float: numba.types.float64,
-    np.uint64: numba.types.uint64,
-}
 
 
 class _Helper(CPUDispatcher):  # type: ignore[misc]
@@ -184,19 +178,8 @@ def _fits(given: Any, declared: Any) -> bool:
 def annotated(function: Any) -> list[Any]:
     """Numba's types of the parameters of a function; None for arrays of any type."""
     hints = get_type_hints(function, include_extras=True)
-    return [_type(hints[name]) for name in inspect.signature(function).parameters]
-
-
-def _type(hint: Any) -> Any:
-    for extra in getattr(hint, "__metadata__", ()):
-        return (
-            array_type(extra) if isinstance(extra, ArrayType) else numba.from_dtype(np.dtype(extra))
-        )
-    if hint in _SCALARS:
-        return _SCALARS[hint]
-    if isinstance(hint, type) and issubclass(hint, Pack):
-        return PackType(hint)
-    return None
+    declared = [field_of(hints[name]) for name in inspect.signature(function).parameters]
+    return [None if field is None else field_type(field) for field in declared]
 
 
 @helper

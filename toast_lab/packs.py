@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import functools
 import struct
+from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 import numpy as np
@@ -54,14 +55,14 @@ UInt64Matrix = Annotated[np.ndarray, ArrayType("uint64", 2)]
 Float64Array = Annotated[np.ndarray, ArrayType("float64", 1)]
 Float64Matrix = Annotated[np.ndarray, ArrayType("float64", 2)]
 
-_SCALARS = {bool: "bool", int: "int64", float: "float64"}
+_SCALARS = {bool: "bool", int: "int64", float: "float64", np.uint64: "uint64"}
 
 
 class Field(NamedTuple):
     """Where a field stands in the buffer of its pack."""
 
-    name: str
-    slot: int  #: first of its 8-byte slots
+    name: str = ""
+    slot: int = 0  #: first of its 8-byte slots
     array: ArrayType | None = None
     scalar: str | None = None  #: dtype of a number
     pack: type | None = None  #: class of an inner pack
@@ -75,10 +76,25 @@ def fields(pack: type) -> tuple[Field, ...]:
     """
     packed_fields, slot = [], 0
     for name, hint in get_type_hints(pack, include_extras=True).items():
-        field = _field(pack, name, slot, hint)
-        packed_fields.append(field)
+        field = field_of(hint)
+        if field is None:
+            raise TypeError(
+                f"{pack.__name__}.{name}: {hint} must be an array of a known type, a number or a "
+                "pack"
+            )
+        packed_fields.append(field._replace(name=name, slot=slot))
         slot += _slots(field)
     return tuple(packed_fields)
+
+
+def dtypes(pack: type) -> dict[str, str]:
+    """Element types of the arrays of a packed class, by field."""
+    return {field.name: field.array.dtype for field in fields(pack) if field.array is not None}
+
+
+def zeros(pack: type, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """Arrays of zeros for fields of a packed class, of the element types that it declares."""
+    return {name: np.zeros(shape, dtypes(pack)[name]) for name, shape in shapes.items()}
 
 
 def size(pack: type) -> int:
@@ -86,18 +102,15 @@ def size(pack: type) -> int:
     return sum(map(_slots, fields(pack)))
 
 
-def _field(pack: type, name: str, slot: int, hint: Any) -> Field:
+def field_of(hint: Any) -> Field | None:
+    """What an annotation says of a field or a parameter; None for no kind that packs know."""
     for extra in getattr(hint, "__metadata__", ()):
         if isinstance(extra, ArrayType):
-            return Field(name, slot, array=extra)
-        return Field(name, slot, scalar=np.dtype(extra).name)
+            return Field(array=extra)
+        return Field(scalar=np.dtype(extra).name)
     if hint in _SCALARS:
-        return Field(name, slot, scalar=_SCALARS[hint])
-    if isinstance(hint, type) and issubclass(hint, Pack):
-        return Field(name, slot, pack=hint)
-    raise TypeError(
-        f"{pack.__name__}.{name}: {hint} must be an array of a known type, a number or a pack"
-    )
+        return Field(scalar=_SCALARS[hint])
+    return Field(pack=hint) if isinstance(hint, type) and issubclass(hint, Pack) else None
 
 
 def _slots(field: Field) -> int:

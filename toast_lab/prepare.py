@@ -115,18 +115,24 @@ def prepare(
     Raises:
         Cancelled: it was.
     """
-    wanted = [need for need in dict.fromkeys(needs) if need in NEEDS and need not in _ready]
-    if not wanted:
+    missing_needs = [need for need in dict.fromkeys(needs) if need in NEEDS and need not in _ready]
+    if not missing_needs:
         return
     from toast_lab import kernels
 
     with _lock:
-        names = _names(wanted)
+        names = _names(missing_needs)
         missing = [name for name in names if not kernels.load(kernels.KERNELS[name])]
         if missing:
             with _shown(listener) as tell:
-                _compile(wanted=wanted, missing=missing, total=len(names), tell=tell, cancel=cancel)
-        _ready.update(wanted)
+                _compile(
+                    missing_needs=missing_needs,
+                    missing=missing,
+                    total=len(names),
+                    tell=tell,
+                    cancel=cancel,
+                )
+        _ready.update(missing_needs)
 
 
 def start_early(*needs: str) -> None:
@@ -134,14 +140,14 @@ def start_early(*needs: str) -> None:
 
     ``needs`` default to those of a first search.  Does not wait.
     """
-    if isolate.in_child() or _all_ready():
+    if isolate.in_child() or _stamp().exists():
         return
     with _lock:
         _muster(needs or FIRST)
 
 
 def _compile(
-    wanted: Sequence[str],
+    missing_needs: Sequence[str],
     missing: list[str],
     total: int,
     tell: Listener,
@@ -151,7 +157,7 @@ def _compile(
     from toast_lab import kernels
 
     tell(total - len(missing), total)
-    _muster([*wanted, *(need for need in FIRST if need not in wanted)])
+    _muster([*missing_needs, *(need for need in FIRST if need not in missing_needs)])
     while missing:
         if cancel is not None and cancel():
             raise isolate.Cancelled("cancelled while kernels were prepared")
@@ -175,11 +181,11 @@ def _names(needs: Iterable[str]) -> list[str]:
         importlib.import_module(module)
     order = {module: i for i, module in reversed(list(enumerate(modules)))}
     names = [name for name in kernels.KERNELS if name.partition(":")[0] in order]
-    place = {name: i for i, name in enumerate(_ORDER)}
+    position = {name: i for i, name in enumerate(_ORDER)}
 
     def rank(name: str) -> tuple[int, int]:
         module, _, function = name.partition(":")
-        return place.get(function, len(place)), order[module]
+        return position.get(function, len(position)), order[module]
 
     return sorted(names, key=rank)
 
@@ -251,10 +257,6 @@ def _stamp() -> Path:
     return kernel_files.folder() / f"all-{digest.hexdigest()[:16]}.kernel"
 
 
-def _all_ready() -> bool:
-    return _stamp().exists()
-
-
 # -- telling ---------------------------------------------------------------------------------------
 
 
@@ -306,14 +308,14 @@ def _notebook() -> Any:
     return importlib.import_module("IPython.display").display
 
 
-def main(words: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """``python -m toast_lab.prepare`` compiles all kernels.
 
     With ``--parent PID NEEDS`` it is one of a crew.
     """
-    if words and words[0] == "--parent":
-        isolate.end_with(int(words[1]))
-        _work([need for need in words[2:] if need in NEEDS])
+    if arguments and arguments[0] == "--parent":
+        isolate.end_with(int(arguments[1]))
+        _work([need for need in arguments[2:] if need in NEEDS])
         return 0
     began = time.monotonic()
     prepare(*NEEDS)

@@ -69,7 +69,7 @@ def test_what_a_loop_carries_has_one_sharding_all_the_way() -> None:
         [("ws.1", "m", "0")],
     ):
         plan = tl.Plan.from_actions(problem, actions)
-        kept, used = plan.value_specs(), plan.use_specs()
+        kept, used = plan.value_specs(), plan.lowered.used
         owners = {int(program.owner[op]) for op in program.ops() if program.owner[op] != op}
         assert owners, "nothing is carried"
         assert any(kept[int(program.results(op)[0])] != ((), ()) for op in owners)

@@ -9,12 +9,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from tests.helpers import plan, traced
+from tests.helpers import plan, propagated_arguments, traced
 from toast_lab.cost.problem import Problem, price
 from toast_lab.search import advice
 from toast_lab.search.advice import how_to_fit, larger_mesh, smaller_size
 from toast_lab.sharding.plan import ShardingPlan
-from toast_lab.sharding.propagate import Propagation
 
 
 def layer(x, w):
@@ -75,7 +74,7 @@ def test_a_few_meshes_are_tried_at_most(monkeypatch):
 def test_no_mesh_is_named_where_none_divides_or_the_plan_has_no_actions():
     assert larger_mesh(*over({"d": 2}, 0.6, ("B", "d"), analysis=made(batch=6, width=8))) is None
     problem, _, cost = over({"d": 2}, 0.6, ("B", "d"))
-    state = Propagation(problem.analysis, problem.mesh).from_arguments([("x", 0, "d")])
+    state = propagated_arguments(problem, ("x", 0, "d"))
     by_words = ShardingPlan(problem.analysis.program, problem.mesh, state, ("x, dim 0->d",))
     assert larger_mesh(problem, by_words, cost) is None
 

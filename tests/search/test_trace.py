@@ -14,6 +14,7 @@ import pytest
 from toast_lab.errors import InvalidProblem, NotSaved
 from toast_lab.search.trace import Trace
 from toast_lab.search.trace_columns import Columns
+from toast_lab.sharding.sharding import Sharding
 
 WORDS = ("batch->data", "heads->model", "S@1->data")
 
@@ -50,8 +51,9 @@ def made(more=0):
     for _ in range(more):
         trace.add_simulation([trace.word(WORDS[1])], [0, 2], **row(2.0, 3, round=3))
     trace.about = {"method": "mcts", "seed": 3, "options": {"depth": 4}, "memory_limit_bytes": 16e9}
-    trace.best_op_factor = np.asarray([[0, -1], [7, 2]], np.int32)
-    trace.best_value_dim = np.asarray([[-1, 1]], np.int8)
+    trace.best_sharding = Sharding(
+        np.asarray([[0, -1], [7, 2]], np.int32), np.asarray([[-1, 1]], np.int8)
+    )
     trace.best_actions = (WORDS[0], WORDS[2])
     trace.memory = {"visits": np.arange(5), "key": np.asarray([2**64 - 1], np.uint64)}
     return trace
@@ -71,8 +73,7 @@ def assert_same(one, other):
         other.about,
         other.best_actions,
     )
-    for name in ("best_op_factor", "best_value_dim"):
-        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    np.testing.assert_equal(one.best_sharding, other.best_sharding)
     assert one.memory.keys() == other.memory.keys()
     for name, array in one.memory.items():
         np.testing.assert_array_equal(array, other.memory[name])

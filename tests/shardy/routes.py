@@ -196,7 +196,7 @@ class _Judge:
         self.moved = {int(plan.program.result_ptr[op]) + result for op, result in lowered.reshaped}
         self.kept = plan.value_specs()
         self.natural = plan.lowered.natural
-        self.used = plan.use_specs()
+        self.used = plan.lowered.used
         steps = st.lower(plan.program, plan.op_factor, plan.value_dim, plan.mesh.array())
         self.sliced = {
             int(steps.value[i]) for i in np.flatnonzero((steps.kind == SLICE) & (steps.use < 0))

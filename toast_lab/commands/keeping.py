@@ -104,10 +104,9 @@ def typed_again(plan: ShardingPlan, problem: Problem) -> str:
     Its actions, if they alone give it, else all of it as JSON.
     """
     from toast_lab.sharding import plan_file, portable
-    from toast_lab.sharding.plan import plan_of_actions
+    from toast_lab.sharding.plan import pinned_texts, plan_of_actions
 
-    pinned = () if problem.pins is None else problem.pins.action_texts(problem.space)
-    actions = plan.actions[len(pinned) :]
+    actions = plan.actions[len(pinned_texts(problem.space)) :]
     try:
         retyped = plan_of_actions(problem.space, actions)
     except ToastError:

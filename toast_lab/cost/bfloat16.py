@@ -64,18 +64,16 @@ def bfloat16_factors(program: p.Program, fusion: Fusion, output: np.ndarray) -> 
     n_ops = program.n_ops
     moves = (program.op_class == p.VIEW) | ops_where(program.kind, "moves_elements")
     only_products = [False] * program.n_values
+
+    def narrows(op: int) -> bool:
+        """Does an op take operands in bfloat16?  The cast is moved up through what only moves."""
+        return single[op] or (
+            bool(moves[op]) and all(only_products[result] for result in program.results(op))
+        )
+
     for value in reversed(range(program.n_values)):
-        # The cast is moved up through ops that only move elements.
         only_products[value] = bool(fusion.consumers[value]) and all(
-            consumer < n_ops
-            and (
-                single[consumer]
-                or (
-                    moves[consumer]
-                    and all(only_products[result] for result in program.results(consumer))
-                )
-            )
-            for consumer in fusion.consumers[value]
+            consumer < n_ops and narrows(consumer) for consumer in fusion.consumers[value]
         )
     for value in range(program.n_values):
         maker = int(program.value_op[value])
@@ -88,14 +86,8 @@ def bfloat16_factors(program: p.Program, fusion: Fusion, output: np.ndarray) -> 
             factors.moved[value] = 0.5
             if fusion.written[value]:
                 factors.kept[value] = 0.5
-    first = program.use_ptr
-    for op in range(program.n_arguments, n_ops):
-        for place, value in enumerate(program.operands(op)):
-            use = int(first[op]) + place
-            if not f32[value]:
-                continue
-            if single[op] or (
-                moves[op] and all(only_products[result] for result in program.results(op))
-            ):
+    for op in filter(narrows, range(program.n_arguments, n_ops)):
+        for use, value in zip(program.uses(op), program.operands(op), strict=True):
+            if f32[value]:
                 factors.sent[use] = 0.5
     return factors

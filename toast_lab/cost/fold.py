@@ -137,10 +137,10 @@ def fold(program: Program, alike: Alike, whole: PriceInputs) -> PriceInputs:
         folded=True,
     )
     folded_facts = ProgramFacts(
-        OpFacts._make([column[lead] for column in facts.op]),
-        UseFacts._make([column[use] for column in facts.use]),
-        ValueFacts._make([column[value_lead] for column in facts.value]),
-        values.label[facts.root[use]],
+        op=OpFacts._make(column[lead] for column in facts.op),
+        use=UseFacts._make(column[use] for column in facts.use),
+        value=ValueFacts._make(column[value_lead] for column in facts.value),
+        root=values.label[facts.root[use]],
     )
     # Each use is priced as the use at its place in the first op of its op's class.
     like_op = ops.label
@@ -163,12 +163,7 @@ def fold(program: Program, alike: Alike, whole: PriceInputs) -> PriceInputs:
     # Of the element types of the whole program, for which kernels are compiled.
     return PriceInputs(
         tables=Tables._make(_typed(folded_tables, tables)),
-        facts=ProgramFacts(
-            op=OpFacts._make(_typed(folded_facts.op, facts.op)),
-            use=UseFacts._make(_typed(folded_facts.use, facts.use)),
-            value=ValueFacts._make(_typed(folded_facts.value, facts.value)),
-            root=_typed([folded_facts.root], [facts.root])[0],
-        ),
+        facts=folded_facts,
         memory=Memory._make(_typed(folded_memory, memory)),
         times=ops.sizes.astype(np.float64),
         rates=whole.rates,

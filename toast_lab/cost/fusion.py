@@ -152,10 +152,7 @@ class _Fuser:
 
     def _inside(self, op: int) -> bool:
         """Is this soft op computed inside others?"""
-        if not self.soft[op] or self.free[op]:
-            return False
-        value = self.results[op][0]
-        return not self.written[value] and not self.constant[value] and self.root[value] == value
+        return any(value in self.sources for value in self.results[op])
 
     def _decide(self, op: int, value: int) -> None:
         consumers = self.consumers[value]
@@ -168,13 +165,7 @@ class _Fuser:
             for consumer in consumers
         ):
             return
-        sources: set[int] = set()
-        for operand in self.operands[op]:
-            source = self.root[operand]
-            if self.written[source]:
-                sources.add(source)
-            else:
-                sources |= self.sources.get(source, frozenset())
+        sources = {source for source in self._sources(op) if self.written[source]}
         if self.style.out_of_products:
             ahead = self._ahead(op)
             if ahead >= 0:
@@ -184,7 +175,7 @@ class _Fuser:
         if len(consumers) > 1:
             last = max(consumers)
             # What is needed as long anyway costs nothing.
-            kept = sum(self.bytes[s] for s in sources if self._alive(s) < last)
+            kept = sum(self.bytes[source] for source in sources if self._alive(source) < last)
             if (
                 not self.style.recomputes
                 or len(sources) > _MOST_SOURCES
@@ -194,11 +185,14 @@ class _Fuser:
             # Nor may it move more: what each consumer would read, against one that reads it all,
             # writes and is read.
             read = sum(
-                self.bytes[s] for consumer in consumers for s in sources - self._sources(consumer)
+                self.bytes[source]
+                for consumer in consumers
+                for source in sources - self._sources(consumer)
             )
             if (
                 read
-                > sum(self.bytes[s] for s in sources) + (1 + len(consumers)) * self.bytes[value]
+                > sum(self.bytes[source] for source in sources)
+                + (1 + len(consumers)) * self.bytes[value]
             ):
                 return
         self.written[value] = False
@@ -242,35 +236,39 @@ class _Fuser:
             if not self.product[op] or self.free[op]:
                 continue
             (value,) = self.results[op]
-            current, at = value, op
+            current, output_op = value, op
             while (
                 len(self.consumers[current]) == 1
                 and not self.output[current]
                 and self.root[current] == current
             ):
-                (at,) = self.consumers[current]
+                (output_op,) = self.consumers[current]
                 if (
-                    at >= self.n_ops
-                    or not self.soft[at]
-                    or self.free[at]
-                    or self.region[at] != self.region[op]
+                    output_op >= self.n_ops
+                    or not self.soft[output_op]
+                    or self.free[output_op]
+                    or self.region[output_op] != self.region[op]
                 ):
-                    at = op
+                    output_op = op
                     break
-                current = self.results[at][0]
+                current = self.results[output_op][0]
                 if self.written[current]:
                     break
             else:
-                at = op
-            if at != op and at not in taken and self.bytes[current] >= 0.25 * self.bytes[value]:
-                taken.add(at)
+                output_op = op
+            if (
+                output_op != op
+                and output_op not in taken
+                and self.bytes[current] >= 0.25 * self.bytes[value]
+            ):
+                taken.add(output_op)
                 self.written[value] = False
-                runs_at[op] = at
-                starts[at] = False
+                runs_at[op] = output_op
+                starts[output_op] = False
 
     def _reads(self) -> np.ndarray:
         reads = np.zeros(self.program.n_uses)
-        first: list[int] = self.program.use_ptr.tolist()
+        use_starts: list[int] = self.program.use_ptr.tolist()
         for op in range(self.program.n_arguments, self.n_ops):
             if self.free[op] or self._inside(op):
                 continue
@@ -279,17 +277,18 @@ class _Fuser:
             ops = {op}
             while waiting:
                 reader = waiting.pop()
-                for place, operand in enumerate(self.operands[reader]):
+                for position, operand in enumerate(self.operands[reader]):
                     source = self.root[operand]
                     if self.written[source]:
                         # A kernel reads each source once, unless it is an op that goes through its
                         # operands by itself.
                         if source not in seen or (reader == op and not self.elementwise[op]):
-                            reads[first[reader] + place] += 1.0
+                            reads[use_starts[reader] + position] += 1.0
                         seen.add(source)
                     elif source in self.sources:
                         if self.product[op]:
-                            reads[first[reader] + place] += 1.0  # about what it is made from
+                            # about what it is made from
+                            reads[use_starts[reader] + position] += 1.0
                         elif self.maker[source] not in ops:
                             ops.add(self.maker[source])
                             waiting.append(self.maker[source])

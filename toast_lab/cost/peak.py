@@ -72,14 +72,14 @@ def held_at(
             )
         )
     needs = np.flatnonzero(prices.passing_bytes > 0)
-    for at in needs[memory.runs_at[needs] == op].tolist():
+    for working_op in needs[memory.runs_at[needs] == op].tolist():
         held.append(
             Held(
                 kind=WORK,
                 value="",
-                op=at,
-                where=program.where(at),
-                bytes=float(prices.passing_bytes[at]),
+                op=working_op,
+                where=program.where(working_op),
+                bytes=float(prices.passing_bytes[working_op]),
             )
         )
-    return sorted((item for item in held if item.bytes > 0), key=lambda item: -item.bytes)
+    return sorted((tensor for tensor in held if tensor.bytes > 0), key=lambda tensor: -tensor.bytes)

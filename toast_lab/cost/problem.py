@@ -99,9 +99,8 @@ class Cost:
     def count(self, kind: str, axis: str | None = None) -> int:
         """Number of collectives of ``kind`` (over ``axis``)."""
         return sum(
-            1
+            collective.kind == kind and (axis is None or axis in collective.axes)
             for collective in self.collectives
-            if collective.kind == kind and (axis is None or axis in collective.axes)
         )
 
 
@@ -242,8 +241,10 @@ class Problem:
         Texts do as well: ``"batch->data"``, ``"params['w']=data,-"``; forbidden
         ``"params['w']->data"``.
         """
-        given = [[given_as(self.analysis, item) for item in items] for items in (pins, forbids)]
-        return self._with(read_all(self.analysis, self.mesh, *given))
+        requests = [
+            [given_as(self.analysis, request) for request in items] for items in (pins, forbids)
+        ]
+        return self._with(read_all(self.analysis, self.mesh, *requests))
 
     def keep_annotations(self, *, strict: bool = True) -> Problem:
         """This problem with the shardings that the user wrote into the program as pins.
@@ -298,8 +299,8 @@ class Problem:
 
     def describe(self) -> str:
         """One line for people."""
-        kept = "" if self.pins is None else f", {'; '.join(self.pins.texts)}"
-        return f"{self.analysis.program.name} on {self.mesh} of {self.machine.name}{kept}"
+        pins_text = "" if self.pins is None else f", {'; '.join(self.pins.texts)}"
+        return f"{self.analysis.program.name} on {self.mesh} of {self.machine.name}{pins_text}"
 
 
 class Pricer:
@@ -339,6 +340,10 @@ class Pricer:
             before = (self, None)
         time_s, peak_bytes, _, after = self.repricer.price(state.ops, state.values, before[1])
         state.priced = (self, after)
+        return self.judged(time_s, peak_bytes)
+
+    def judged(self, time_s: float, peak_bytes: float) -> Quick:
+        """What a search needs to know of a sharding of this time and memory."""
         score, _, _ = self.score(time_s, peak_bytes)
         return Quick(score, time_s, peak_bytes, peak_bytes <= self.problem.memory_limit_bytes)
 

@@ -156,10 +156,8 @@ def make_static(
     else:
         narrowed = no_factors(program)
     written, runs_at = fusion.written, fusion.runs_at
-    last_op = np.asarray([int(program.value_op[result]) for result in range(n_values)])
-    for result in range(n_values):
-        if tables.value_output[result]:
-            last_op[root[result]] = n_ops
+    last_op = np.array(program.value_op, np.int64)
+    last_op[root[program.outputs]] = n_ops
     for op in range(program.n_arguments, n_ops):
         for operand in program.operands(op):
             for value in {operand, int(root[operand])}:

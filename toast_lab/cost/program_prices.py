@@ -26,6 +26,7 @@ from toast_lab.prepare import prepare
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.alike import Alike
 from toast_lab.sharding.mesh import Mesh
+from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.space import Space, build_space
 
 
@@ -107,11 +108,8 @@ class ProgramPrices:
     @functools.cached_property
     def baseline(self) -> tuple[float, float]:
         """Unsharded (time_s, peak_bytes), the denominators of RT and MP."""
-        program, n_axes = self.analysis.program, len(self.mesh.axes)
-        whole_ops = np.full((program.n_ops, n_axes), -1, np.int32)
-        whole_values = np.full((program.n_values, n_axes), -1, np.int8)
         prepare("price")
-        totals = self.totals(whole_ops, whole_values)
+        totals = self.totals(*Sharding.whole(self.analysis.program, len(self.mesh.axes)))
         return totals.time_s, totals.peak_bytes
 
     def totals(self, op_factor: np.ndarray, value_dim: np.ndarray) -> Totals:
@@ -119,16 +117,11 @@ class ProgramPrices:
 
         Every op and every step is priced by itself.
         """
-        inputs, axis_size = self.inputs, self.inputs.axis_size
-        tables = inputs.tables
-        # A plan's arrays are read-only and a state's are not: of one type, or kernels are compiled
-        # twice.
-        op_factor, value_dim = np.array(op_factor, np.int32), np.array(value_dim, np.int8)
-        ops, steps = st.real_ops(tables), st.buffers(tables, len(axis_size))
+        inputs, tables = self.inputs, self.inputs.tables
+        steps, n_steps = st.lower_all(tables, op_factor, value_dim, inputs.axis_size)
         each, prices = kernel.step_prices(len(steps.kind)), kernel.prices(tables)
         lives = kernel.lifetimes(inputs)
-        n_steps = st.lower_all(tables, ops, op_factor, value_dim, axis_size, steps)
-        kernel.price_steps(inputs, ops, steps, n_steps, each, prices)
+        kernel.price_steps(inputs, st.real_ops(tables), steps, n_steps, each, prices)
         compute_s, comm_s, overlapped_s = kernel.clocks(tables, steps, n_steps, each.time_s)
         peak_bytes, peak_op = kernel.live_bytes(inputs, steps, prices, lives)
         return Totals(

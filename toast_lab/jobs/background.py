@@ -186,8 +186,7 @@ class RunningSearch(Running):
             return None
         trace, problem = self.job.mirror.trace.copy(), self.problem
         elapsed_s = float(trace.row["elapsed_s"][-1]) if trace.row.n else self.elapsed_s
-        trace.best_op_factor = plan.op_factor
-        trace.best_value_dim = plan.value_dim
+        trace.best_sharding = plan.sharding
         trace.best_actions = plan.actions
         trace.about = {
             "method": self.method,

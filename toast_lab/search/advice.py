@@ -10,6 +10,7 @@ would help.
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -27,24 +28,24 @@ MOST_MESHES = 4  # each one takes about as long as making the problem did
 def how_to_fit(problem: Problem, plan: ShardingPlan, cost: Cost) -> str:
     """A few sentences on a plan that is over the memory limit."""
     need, limit = cost.peak_bytes, cost.memory_limit_bytes
-    text = (
+    advice = (
         f"Nothing found fits: the best needs {need / GIB:.2f} GiB a device, "
         f"{(need - limit) / GIB:.2f} GiB over the "
         f"limit of {limit / GIB:.2f} GiB."
     )
     mesh = larger_mesh(problem, plan, cost)
     if mesh is not None:
-        text += f" Its actions fit on the mesh {mesh[0]} ({mesh[1] / GIB:.2f} GiB)."
+        advice += f" Its actions fit on the mesh {mesh[0]} ({mesh[1] / GIB:.2f} GiB)."
     size = smaller_size(problem, plan, cost)
     if size is not None:
-        text += (
+        advice += (
             f" {size[1] / GIB:.2f} GiB of the peak lies in values with the dim {size[0]} (size "
             f"{size[2]}): "
             f"with {size[3]} instead it would be about {size[4] / GIB:.2f} GiB."
         )
     if mesh is None and size is None:
-        text += " Use a larger mesh, a smaller batch or a machine with more memory."
-    return text
+        advice += " Use a larger mesh, a smaller batch or a machine with more memory."
+    return advice
 
 
 def larger_mesh(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str, float] | None:
@@ -58,35 +59,28 @@ def larger_mesh(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str, 
     if taken and not actions:
         return None
     first = 2 ** max(1, math.ceil(math.log2(max(2.0, cost.peak_bytes / cost.memory_limit_bytes))))
-    mesh, tried = problem.mesh, 0
-    for factor in (first, 2 * first):
-        for grown, axis in enumerate(mesh.axes):
-            sizes = {
-                name: size * (factor if number == grown else 1)
-                for number, (name, size) in enumerate(zip(mesh.axes, mesh.sizes, strict=True))
-            }
-            if tried == MOST_MESHES:
-                return None
-            tried += 1
-            try:
-                other = Problem(
-                    problem.analysis,
-                    sizes,
-                    problem.machine,
-                    memory_limit_bytes=problem.memory_limit_bytes,
-                    memory_weight=problem.memory_weight,
-                    paper_mode=problem.paper_mode,
-                )._keeping_to(wishes)
-                state = State(other.space)
-                for text in actions:
-                    state.apply(parse_action(other.analysis, other.mesh, text))
-            except (
-                ToastError
-            ):  # too many devices for the machine's links, or a plan not made of actions
-                continue
-            quick = other.pricer().quick(state)
-            if quick.fits:
-                return f"{axis}={sizes[axis]} ({other.mesh})", quick.peak_bytes
+    mesh = problem.mesh
+    meshes = itertools.product((first, 2 * first), mesh.axes)
+    for factor, axis in itertools.islice(meshes, MOST_MESHES):
+        sizes = dict(zip(mesh.axes, mesh.sizes, strict=True))
+        sizes[axis] *= factor
+        try:
+            enlarged = Problem(
+                problem.analysis,
+                sizes,
+                problem.machine,
+                memory_limit_bytes=problem.memory_limit_bytes,
+                memory_weight=problem.memory_weight,
+                paper_mode=problem.paper_mode,
+            )._keeping_to(wishes)
+            state = State(enlarged.space)
+            for text in actions:
+                state.apply(parse_action(enlarged.analysis, enlarged.mesh, text))
+        except ToastError:  # too many devices for the links, or a plan not made of actions
+            continue
+        quick = enlarged.pricer().quick(state)
+        if quick.fits:
+            return f"{axis}={sizes[axis]} ({enlarged.mesh})", quick.peak_bytes
     return None
 
 
@@ -100,38 +94,34 @@ def smaller_size(
     faster.
     """
     analysis, program = problem.analysis, problem.analysis.program
-    over = cost.peak_bytes - cost.memory_limit_bytes
-    held: dict[int, float] = {}
+    excess_bytes = cost.peak_bytes - cost.memory_limit_bytes
+    held_bytes: dict[int, float] = {}
     ways: dict[int, int] = {}
-    index = {name: number for number, name in enumerate(program.value_name)}
-    for item in cost.at_peak:
-        value = index.get(item.value)
+    number_of_value = {name: number for number, name in enumerate(program.value_name)}
+    for tensor in cost.at_peak:
+        value = number_of_value.get(tensor.value)
         if value is None:
             continue
         names = program.def_names(value)
         ways_of_group: dict[int, int] = {}
         for dim, name in enumerate(names):
-            cut = int(
-                np.prod(
-                    [
-                        n
-                        for other, n in enumerate(problem.mesh.sizes)
-                        if plan.value_dim[value, other] == dim
-                    ]
-                )
+            cut = math.prod(
+                size
+                for axis, size in enumerate(problem.mesh.sizes)
+                if plan.value_dim[value, axis] == dim
             )
             group = int(analysis.group[analysis.colour[name]])
             ways_of_group[group] = max(ways_of_group.get(group, 1), cut)
         for group, cut in ways_of_group.items():
-            held[group] = held.get(group, 0.0) + item.bytes
+            held_bytes[group] = held_bytes.get(group, 0.0) + tensor.bytes
             ways[group] = max(ways.get(group, 1), cut)
     free = _input_groups(problem)
-    for group, amount in sorted(held.items(), key=lambda pair: -pair[1]):
+    for group, amount in sorted(held_bytes.items(), key=lambda pair: -pair[1]):
         size = int(analysis.groups[group].size)
-        if group not in free or amount <= over:
+        if group not in free or amount <= excess_bytes:
             continue
-        keep = 1.0 - over / amount
-        smaller = int(size * keep) // ways[group] * ways[group]
+        remaining_share = 1.0 - excess_bytes / amount
+        smaller = int(size * remaining_share) // ways[group] * ways[group]
         if 0 < smaller < size:
             return (
                 analysis.group_name[group],

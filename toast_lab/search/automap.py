@@ -37,7 +37,6 @@ Reference: TOAST sections 2.2, 4.3 and 5.3; Automap (arXiv 2112.02958), automap-
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
 from collections import OrderedDict
 from typing import TYPE_CHECKING
@@ -45,6 +44,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from toast_lab.cost.problem import Problem, Quick
+from toast_lab.hashing import digest
 from toast_lab.kernels import compiled
 from toast_lab.packs import Int8Matrix, Int32Array, Int32Matrix, Int64Array
 from toast_lab.ragged import Ragged, row_starts
@@ -155,24 +155,24 @@ def argument_moves(recorder: Recorder, least: int = 0) -> ArgumentMoves:
             for axis, ways in enumerate(mesh.sizes):
                 if ways > 1 and size > 1 and size % ways == 0:
                     rows.append((group, dim, axis, f"{path}{alike}, dim {dim}->{mesh.axes[axis]}"))
-    kept = []
+    kept_rows = []
     for row in rows:
         recorder.check()
         if (
             least <= 1
             or propagation.shard(propagation.start(), np.asarray(row[0]), row[1], row[2]) >= least
         ):
-            kept.append(row)
+            kept_rows.append(row)
     return ArgumentMoves(
         propagation=propagation,
-        text=tuple(text for *_, text in kept),
+        text=tuple(text for *_, text in kept_rows),
         members=Ragged(
-            row_starts([len(group) for group, *_ in kept]),
-            np.asarray([argument for group, *_ in kept for argument in group], dtype=np.int32),
+            row_starts([len(group) for group, *_ in kept_rows]),
+            np.asarray([argument for group, *_ in kept_rows for argument in group], dtype=np.int32),
         ),
-        dim=np.asarray([dim for _, dim, *_ in kept], dtype=np.int32),
-        axis=np.asarray([axis for _, _, axis, _ in kept], dtype=np.int32),
-        discarded=len(rows) - len(kept),
+        dim=np.asarray([dim for _, dim, *_ in kept_rows], dtype=np.int32),
+        axis=np.asarray([axis for _, _, axis, _ in kept_rows], dtype=np.int32),
+        discarded=len(rows) - len(kept_rows),
     )
 
 
@@ -255,15 +255,13 @@ class _AutomapTree:
         # The unsharded program (or what pins leave of it) is priced already, and is not to be
         # counted twice.
         given = State(recorder.problem.space)
-        self.prices[int(_print(given.op_factor, given.value_dim))] = recorder.price(given)
+        self.prices[int(_print(*given.sharding))] = recorder.price(given)
         self.root = self._add(start, None, -1, self._key(start))
 
     # -- states -----------------------------------------------------------------------------------
     def _key(self, state: Sharding) -> int:
         arguments = state.value_dim[: self.recorder.problem.analysis.program.n_arguments]
-        return int.from_bytes(
-            hashlib.blake2b(arguments.tobytes(), digest_size=8).digest(), "little"
-        )
+        return int.from_bytes(digest(arguments), "little")
 
     def _add(self, state: Sharding, parent: _Node | None, move: int, key: int) -> _Node:
         """A new node for ``state``, priced."""
@@ -277,7 +275,7 @@ class _AutomapTree:
             id_ = self.known[key]
         else:
             id_ = self.recorder.add_node(parent.id, self.moves.text[move], length, key)
-        print_ = int(_print(state.op_factor, state.value_dim))
+        print_ = int(_print(*state))
         quick = self._price(state, print_)
         self.recorder.trace.node.array["score"][id_] = quick.score
         node = _Node(
@@ -334,11 +332,11 @@ class _AutomapTree:
         path: list[tuple[_Node, int]] = []
         while True:
             best = self._choose(node)
-            new = len(node.untried) > 0 and (
+            widens = len(node.untried) > 0 and (
                 best < 0 or len(node.children) < WIDTH * node.passed**WIDENING
             )
-            choice = self._expand(node) if new else best
-            if choice < 0 and new:  # the move tried leads where another one does
+            choice = self._try(node, self._prefer(node.untried)) if widens else best
+            if choice < 0 and widens:  # the move tried leads where another one does
                 continue
             if choice < 0:
                 node.closed = True
@@ -346,30 +344,24 @@ class _AutomapTree:
             path.append((node, choice))
             node = node.children[choice]
             ids.append(node.id)
-            if new:
+            if widens:
                 break
         self._finish(node, path, ids)
 
     def _prefer(self, moves: np.ndarray) -> int:
-        """Position in ``moves`` of one that has paid off elsewhere in the tree, or of any."""
+        """One of ``moves`` that has paid off elsewhere in the tree, or any."""
         if self.rng.random() < GREED:
             # An action that was never taken counts as one that gained as much as the best.
-            mean = (self.gain[moves] + max(0.0, self._best_gain())) / (self.taken[moves] + 1.0)
-            return int(np.argmax(mean + 1e-9 * self.rng.random(len(moves))))
-        return int(self.rng.integers(len(moves)))
+            best_gain = np.max(self.gain / np.maximum(self.taken, 1.0))
+            mean = (self.gain[moves] + max(0.0, best_gain)) / (self.taken[moves] + 1.0)
+            return int(moves[np.argmax(mean + 1e-9 * self.rng.random(len(moves)))])
+        return int(moves[self.rng.integers(len(moves))])
 
-    def _best_gain(self) -> float:
-        return float(np.max(self.gain / np.maximum(self.taken, 1.0)))
-
-    def _expand(self, node: _Node) -> int:
-        """Try another move of ``node``.
+    def _try(self, node: _Node, move: int) -> int:
+        """Try an untried move of ``node``.
 
         Gives its place among the children, -1 if it leads where another one does.
         """
-        return self._try(node, int(node.untried[self._prefer(node.untried)]))
-
-    def _try(self, node: _Node, move: int) -> int:
-        """``_expand`` by a given untried move."""
         node.untried = node.untried[node.untried != move]
         state = self._state(node).copy()
         self.moves.take(state, move)
@@ -377,7 +369,7 @@ class _AutomapTree:
         child = self.nodes.get(key)
         if child is None:
             child = self._add(state, node, move, key)
-        elif child.print != int(_print(state.op_factor, state.value_dim)):
+        elif child.print != int(_print(*state)):
             self.ambiguous += 1
         self.taken[move] += 1
         self.gain[move] += child.reward - node.reward
@@ -412,18 +404,18 @@ class _AutomapTree:
         state, way, before = self._state(node), self._way(node), self.recorder.best
         reward, score = node.reward, self._record(state, way, ids)
         length = min(int(self.rng.geometric(STOP)), self.depth - len(way))
-        more: list[int] = []
+        rollout: list[int] = []
         state = state.copy()
-        while len(more) < length and len(legal := self.moves.legal(state)):
+        while len(rollout) < length and len(legal := self.moves.legal(state)):
             self.recorder.check()
-            more.append(int(legal[self._prefer(legal)]))
-            self.moves.take(state, more[-1])
-        if more:
-            end_score = self._record(state, way + more, ids)
-            reward = max(reward, self._reward(end_score, len(way + more)))
+            rollout.append(self._prefer(legal))
+            self.moves.take(state, rollout[-1])
+        if rollout:
+            end_score = self._record(state, way + rollout, ids)
+            reward = max(reward, self._reward(end_score, len(way + rollout)))
             score = min(score, end_score)
             if self.recorder.best is not before:
-                self.best_rollout, self.waited = (more, list(path), list(ids), reward), 0
+                self.best_rollout, self.waited = (rollout, list(path), list(ids), reward), 0
         self._back_up(path, ids, reward, score)
 
     def _back_up(
@@ -462,14 +454,13 @@ class _AutomapTree:
     def _way(self, node: _Node) -> list[int]:
         """The moves that first led to a node, and that its sharding comes from."""
         way: list[int] = []
-        at: _Node | None = node
-        while at is not None and at.parent is not None:
-            way.append(at.move)
-            at = at.parent
+        while node.parent is not None:
+            way.append(node.move)
+            node = node.parent
         return way[::-1]
 
     def _record(self, state: Sharding, way: list[int], ids: list[int]) -> float:
-        quick = self._price(state, int(_print(state.op_factor, state.value_dim)))
+        quick = self._price(state, int(_print(*state)))
         self.recorder.record_plan(*state, [self.moves.text[move] for move in way], ids, quick)
         return quick.score
 
@@ -487,7 +478,7 @@ class Evaluator:
 
     def price(self, state: Sharding) -> Quick:
         """Price a sharding."""
-        alike = State.from_arrays(self.problem.space, state.op_factor, state.value_dim)
+        alike = State.from_arrays(self.problem.space, *state)
         if alike is not None:
             self.folded += 1
             alike.priced = self._priced
@@ -495,14 +486,8 @@ class Evaluator:
             self._priced = alike.priced
             return quick
         self.whole += 1
-        totals = self.pricer.totals(state.op_factor, state.value_dim)
-        score, _, _ = self.pricer.score(totals.time_s, totals.peak_bytes)
-        return Quick(
-            score,
-            totals.time_s,
-            totals.peak_bytes,
-            totals.peak_bytes <= self.problem.memory_limit_bytes,
-        )
+        totals = self.pricer.totals(*state)
+        return self.pricer.judged(totals.time_s, totals.peak_bytes)
 
 
 @compiled

@@ -94,22 +94,17 @@ class BeamSearch:
     def taken(self, rows: Sequence[Row]) -> tuple[State, tuple[Row, ...]]:
         """The state after ``rows``, and those of them that had an effect."""
         state = self.root.copy()
-        kept = tuple((move, axis) for move, axis in rows if state.apply_row(move, axis))
-        return state, kept
+        effective = tuple((move, axis) for move, axis in rows if state.apply_row(move, axis))
+        return state, effective
 
     def _record(self, state: State, rows: Sequence[Row], parent: int) -> Quick:
         """Price a state; the first time it goes into the trace too."""
         node = self.nodes.get(state.key)
         if node is not None:
             return self.recorder.price(state)
-        actions = [
-            Action(int(self.space.group[move]), int(self.space.bits[move]), axis)
-            for move, axis in rows
-        ]
+        actions = [self.space.action(move, axis) for move, axis in rows]
         depth = int(self.recorder.trace.node.array["depth"][parent]) + 1
-        label = " ".join(
-            self.space.text(axis) for axis in (actions[-1:] if len(actions) == depth else actions)
-        )
+        label = " ".join(map(self.space.text, actions[-1:] if len(actions) == depth else actions))
         node = self.nodes[state.key] = self.recorder.add_node(parent, label, depth, state.key)
         return self.recorder.record(state, actions, (parent, node))
 
@@ -144,12 +139,12 @@ class BeamSearch:
         """``rows`` with two to four random changes."""
         changed = list(rows)
         for _ in range(int(self.rng.integers(2, 5))):
-            at = int(self.rng.integers(len(changed) + 1))
+            position = int(self.rng.integers(len(changed) + 1))
             kind = self.rng.random()
-            if kind < 0.4 and at < len(changed):
-                del changed[at]
+            if kind < 0.4 and position < len(changed):
+                del changed[position]
             elif kind < 0.8 or len(changed) < 2:
-                changed.insert(at, self.choices[self.rng.integers(len(self.choices))])
+                changed.insert(position, self.choices[self.rng.integers(len(self.choices))])
             else:
                 i, j = self.rng.integers(len(changed), size=2).tolist()
                 changed[i], changed[j] = changed[j], changed[i]
@@ -165,16 +160,16 @@ class BeamSearch:
             tried = {state.key}
             for changed in self._changes(rows):
                 self.recorder.check()
-                near, shorter = self.taken(changed)
-                if near.key in tried:
+                neighbour, shorter = self.taken(changed)
+                if neighbour.key in tried:
                     continue
-                tried.add(near.key)
-                near.priced = state.priced  # so that only what differs is priced
-                new = self.recorder.rank(
-                    self._record(near, shorter, self.nodes[state.key]), len(shorter)
+                tried.add(neighbour.key)
+                neighbour.priced = state.priced  # so that only what differs is priced
+                new_rank = self.recorder.rank(
+                    self._record(neighbour, shorter, self.nodes[state.key]), len(shorter)
                 )
-                if new < rank:
-                    state, rows, rank, improved = near, shorter, new, True
+                if new_rank < rank:
+                    state, rows, rank, improved = neighbour, shorter, new_rank, True
                     break
         return rows
 

@@ -48,10 +48,10 @@ def priors(mean_reward: np.ndarray) -> np.ndarray:
         mean_reward: [words] mean reward of the simulations that took the action, wherever; NaN:
             none did.
     """
-    known = np.isfinite(mean_reward)
-    highest = mean_reward[known].max() if known.any() else 0.0
+    is_known = np.isfinite(mean_reward)
+    highest = mean_reward[is_known].max() if is_known.any() else 0.0
     return np.where(
-        known, np.exp(np.minimum(0.0, np.where(known, mean_reward, highest) - highest)), 1.0
+        is_known, np.exp(np.minimum(0.0, np.where(is_known, mean_reward, highest) - highest)), 1.0
     )
 
 

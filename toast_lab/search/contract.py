@@ -122,14 +122,14 @@ def search(
 
 
 def _result(
-    recorder: Recorder, status: Status, asked: dict[str, Any]
+    recorder: Recorder, status: Status, request: dict[str, Any]
 ) -> SearchResult[ShardingPlan]:
     """The result of a search run that has ended; it is written into the trace as well.
 
     Args:
         recorder: of the run.
         status: why it ended.
-        asked: method, seed and options, as the trace keeps them.
+        request: method, seed and options, as the trace keeps them.
     """
     elapsed_s = recorder.clock.elapsed_s
     recorder.report(last=True)
@@ -137,13 +137,12 @@ def _result(
     if problem.pins is not None:
         broken = problem.pins.broken(*plan.sharding)
         if broken:
-            raise AssertionError(f"{asked['method']} does not keep to the pins: {broken[:5]}")
+            raise AssertionError(f"{request['method']} does not keep to the pins: {broken[:5]}")
     cost = recorder.ledger.pricer.full(plan)
-    trace.best_op_factor, trace.best_value_dim = plan.op_factor, plan.value_dim
-    trace.best_actions = plan.actions
+    trace.best_sharding, trace.best_actions = plan.sharding, plan.actions
     trace.about = {
         **about_problem(problem),
-        **asked,
+        **request,
         "status": status.name,
         "elapsed_s": elapsed_s,
         "evaluations": recorder.evaluations,
@@ -155,8 +154,8 @@ def _result(
         cost=cost,
         status=status,
         trace=trace,
-        method=asked["method"],
-        seed=asked["seed"],
+        method=request["method"],
+        seed=request["seed"],
         evaluations=recorder.evaluations,
         elapsed_s=elapsed_s,
         actions=recorder.incumbent.actions,
@@ -177,5 +176,5 @@ def _message(
             "No action changes anything beside the pins, so the program is sharded by them alone."
         )
     evaluations = recorder.evaluations
-    text = f"{sentence} {evaluations} distinct shardings priced in {elapsed_s:.2f} s."
-    return text if cost.fits else f"{text} {how_to_fit(problem, plan, cost)}"
+    message = f"{sentence} {evaluations} distinct shardings priced in {elapsed_s:.2f} s."
+    return message if cost.fits else f"{message} {how_to_fit(problem, plan, cost)}"

@@ -6,14 +6,20 @@ from collections.abc import Callable, Sequence
 
 from toast_lab.cost.problem import Problem, Quick
 from toast_lab.errors import ToastError
+from toast_lab.search import ledger
 from toast_lab.search.plan_arrays import with_pinned
-from toast_lab.search.trace import Trace
+from toast_lab.search.trace import Simulation, Trace
 from toast_lab.sharding.plan import ShardingPlan, make_plan, pinned_texts, plan_of_state
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.space import Action, parse_action
 from toast_lab.sharding.state import State
 
 Rank = tuple[float, ...]
+
+
+def price_of(simulation: Simulation) -> Quick:
+    """The price that a trace has of where a simulation ended."""
+    return Quick(simulation.score, simulation.time_s, simulation.peak_bytes, simulation.fits)
 
 
 class Incumbent:
@@ -44,19 +50,18 @@ class Incumbent:
         return self._plan()
 
     def keep_state(
-        self, quick: Quick, rank: Rank, row: int, *, state: State, actions: Sequence[Action]
+        self, quick: Quick, row: int, *, state: State, actions: Sequence[Action]
     ) -> None:
         """Make a state the best, which these actions led to."""
-        kept, taken = state.copy(), tuple(actions)
-        kept.priced = None
-        self.quick, self.rank, self.row, self.actions = quick, rank, row, taken
-        self._plan = lambda: plan_of_state(kept, taken)
-        self.trace.best_op_factor = self.trace.best_value_dim = None
+        kept_state, taken = state.copy(), tuple(actions)
+        kept_state.priced = None
+        self._keep(quick, row, taken, len(taken))
+        self._plan = lambda: plan_of_state(kept_state, taken)
+        self.trace.best_sharding = None
 
     def keep_arrays(
         self,
         quick: Quick,
-        rank: Rank,
         row: int,
         *,
         sharding: Sharding,
@@ -65,20 +70,17 @@ class Incumbent:
         """Make a plan the best that no sequence of actions gives."""
         sharding, labels = sharding.copy(), tuple(labels)
         key = sharding.key()
-        self.quick, self.rank, self.row, self.actions = quick, rank, row, ()
+        self._keep(quick, row, (), len(labels))
         self._plan = lambda: self._plan_of(sharding, labels, key)
-        self.trace.best_op_factor, self.trace.best_value_dim = sharding
+        self.trace.best_sharding = sharding
         self.trace.best_actions, self.trace.about["key"] = labels, key
 
-    def take_over(self, rank_of: Callable[[Quick, int], Rank]) -> None:
+    def take_over(self) -> None:
         """Make the best plan of a resumed trace the best so far."""
         trace, problem = self.trace, self.problem
-        assert trace.best_op_factor is not None
-        assert trace.best_value_dim is not None
-        sharding = Sharding(trace.best_op_factor, trace.best_value_dim)
+        sharding = trace.best_sharding
+        assert sharding is not None
         row = int(trace.row["best"][-1])
-        simulation = trace.simulation(row)
-        quick = Quick(simulation.score, simulation.time_s, simulation.peak_bytes, simulation.fits)
         n_pinned = len(pinned_texts(problem.space))
         labels, key = trace.best_actions[n_pinned:], trace.about["key"]
         try:
@@ -88,9 +90,12 @@ class Incumbent:
         except ToastError:  # the plan was not made of actions
             parsed = []
         trace.best_actions = labels
-        self.quick, self.rank, self.row = quick, rank_of(quick, len(labels)), row
-        self.actions = tuple(parsed[n_pinned:])
+        self._keep(price_of(trace.simulation(row)), row, tuple(parsed[n_pinned:]), len(labels))
         self._plan = lambda: self._plan_of(sharding, labels, key)
+
+    def _keep(self, quick: Quick, row: int, actions: tuple[Action, ...], length: int) -> None:
+        self.quick, self.rank = quick, ledger.rank(quick, length)
+        self.row, self.actions = row, actions
 
     def _plan_of(self, sharding: Sharding, labels: tuple[str, ...], key: int) -> ShardingPlan:
         problem = self.problem

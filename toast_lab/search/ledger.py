@@ -53,13 +53,8 @@ class Ledger:
         quick = self._prices.get(key)
         if quick is None:
             totals = self.pricer.totals(op_factor, value_dim)
-            quick = self._prices[key] = self.quick(totals.time_s, totals.peak_bytes)
+            quick = self._prices[key] = self.pricer.judged(totals.time_s, totals.peak_bytes)
         return quick
-
-    def quick(self, time_s: float, peak_bytes: float) -> Quick:
-        """The price of a sharding of this time and memory; nothing is counted."""
-        score, _, _ = self.pricer.score(time_s, peak_bytes)
-        return Quick(score, time_s, peak_bytes, peak_bytes <= self.problem.memory_limit_bytes)
 
     def keys(self) -> Set[Key]:
         """The shardings priced so far."""

@@ -59,8 +59,8 @@ class Budget:
             offences["seconds"] = checks.number_offence(self.seconds, 0.0, checks.MOST_SECONDS)
         if self.evaluations is not None:
             offences["evaluations"] = checks.whole_offence(self.evaluations, 0, 2**62)
-        if wrong := [f"{key} {text}" for key, text in offences.items() if text]:
-            raise InvalidProblem(f"budget: {'; '.join(wrong)} (None: no such limit)")
+        if offenders := [f"{key} {offence}" for key, offence in offences.items() if offence]:
+            raise InvalidProblem(f"budget: {'; '.join(offenders)} (None: no such limit)")
         if self.seconds is None and self.evaluations is None:
             raise InvalidProblem("budget: give seconds or evaluations, or the search never ends")
 

@@ -50,13 +50,12 @@ def run(recorder: Recorder, options: ManualOptions) -> Status:
 def _take(recorder: Recorder, actions: Sequence[object]) -> Status:
     problem = recorder.problem
     state = State(problem.space)
-    pinned = () if problem.pins is None else problem.pins.actions
     taken, nodes = [], [0]
-    for item in actions:
+    for request in actions:
         recorder.check()
-        action = parse_action(problem.analysis, problem.mesh, item)
+        action = parse_action(problem.analysis, problem.mesh, request)
         if not state.apply(action):
-            if action in pinned:
+            if action in problem.space.pinned_actions:
                 continue
             raise InvalidPlan(no_effect(problem.space, action))
         taken.append(action)
@@ -74,12 +73,12 @@ def assignments(roles: Sequence[str], axes: Sequence[str]) -> Iterator[dict[str,
     Each role gets at least one, each axis goes to one role or is not used.
     """
     for choice in itertools.product((*roles, None), repeat=len(axes)):
-        got = [
+        axes_of_roles = [
             [axis for axis, role in zip(axes, choice, strict=True) if role == wanted_role]
             for wanted_role in roles
         ]
-        if all(got):
-            for orders in itertools.product(*map(itertools.permutations, got)):
+        if all(axes_of_roles):
+            for orders in itertools.product(*map(itertools.permutations, axes_of_roles)):
                 yield dict(zip(roles, orders, strict=True))
 
 
@@ -87,26 +86,27 @@ def _try(recorder: Recorder, plans: Plans) -> Status:
     problem = recorder.problem
     axes = [a for a, size in zip(problem.mesh.axes, problem.mesh.sizes, strict=True) if size > 1]
     read = {name: _read(recorder, name, actions) for name, actions in plans.items()}
-    known = {State(problem.space).key}
-    pinned = () if problem.pins is None else problem.pins.actions
+    known_keys = {State(problem.space).key}
     applied = False
     for name, actions in read.items():
         roles = list(dict.fromkeys(role for _, role in actions))
-        for given in assignments(roles, axes):
+        for axes_of_role in assignments(roles, axes):
             recorder.check()
             state, taken, idle = State(problem.space), [], []
             for action, role in actions:
-                for axis in given[role]:
+                for axis in axes_of_role[role]:
                     on_axis = action._replace(axis=problem.mesh.axes.index(axis))
                     if state.apply(on_axis):
                         taken.append(on_axis)
-                    elif on_axis not in pinned:
+                    elif on_axis not in problem.space.pinned_actions:
                         idle.append(problem.space.text(on_axis))
             applied |= bool(taken)
-            if not taken or state.key in known:
+            if not taken or state.key in known_keys:
                 continue
-            known.add(state.key)
-            where = ", ".join(f"{role}={'+'.join(got)}" for role, got in given.items())
+            known_keys.add(state.key)
+            where = ", ".join(
+                f"{role}={'+'.join(role_axes)}" for role, role_axes in axes_of_role.items()
+            )
             label = f"{name} ({where})"
             if idle:
                 label += f" without {', '.join(idle)}"
@@ -120,13 +120,17 @@ def _read(
 ) -> list[tuple[Action, str]]:
     """(action on axis 0, role) of each action of an expert plan.  Raises InvalidPlan."""
     problem, parsed = recorder.problem, []
-    for item in actions:
-        if isinstance(item, str) or not 2 <= len(item) <= 3 or not isinstance(item[1], str):
+    for request in actions:
+        if (
+            isinstance(request, str)
+            or not 2 <= len(request) <= 3
+            or not isinstance(request[1], str)
+        ):
             raise InvalidPlan(
                 f'plan {name!r}: give its actions as ("colour", "role") or ("colour", "role", '
-                f"bits), not {item!r}"
+                f"bits), not {request!r}"
             )
-        colour, role, *bits = item
+        colour, role, *bits = request
         action = parse_action(problem.analysis, problem.mesh, (colour, problem.mesh.axes[0], *bits))
         problem.space.move_of(action)
         parsed.append((action, role))

@@ -18,19 +18,8 @@ from typing import Any
 
 from toast_lab import checks
 
-_RULE = "toast_lab option"
+_OPTION = "toast_lab option"
 KINDS = (bool, int, float, str)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Rule:
-    """The metadata of a field: all of its option but the default."""
-
-    description: str
-    at_least: float | None
-    at_most: float | None
-    above: float | None
-    check: Callable[[Any], str] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,10 +110,18 @@ def option(
     check: Callable[[Any], str] | None = None,
 ) -> Any:
     """A field of a method's dataclass; see ``Option`` for the arguments."""
-    rule = _Rule(
-        description=description, at_least=at_least, at_most=at_most, above=above, check=check
+    unnamed = Option(
+        name="",
+        kind=object,
+        nullable=False,
+        default=default,
+        description=description,
+        at_least=at_least,
+        at_most=at_most,
+        above=above,
+        check=check,
     )
-    return dataclasses.field(default=default, metadata={_RULE: rule})
+    return dataclasses.field(default=default, metadata={_OPTION: unnamed})
 
 
 def options_of(cls: type) -> Mapping[str, Option]:
@@ -136,21 +133,16 @@ def options_of(cls: type) -> Mapping[str, Option]:
     hints = typing.get_type_hints(cls)
     options = {}
     for field in dataclasses.fields(cls):
-        rule = field.metadata.get(_RULE)
-        if not isinstance(rule, _Rule):
+        unnamed = field.metadata.get(_OPTION)
+        if not isinstance(unnamed, Option):
             raise TypeError(
                 f"{cls.__name__}.{field.name}: make this field with toast_lab.search.options.option"
             )
         members: Collection[Any] = typing.get_args(hints[field.name]) or (hints[field.name],)
-        options[field.name] = Option(
+        options[field.name] = dataclasses.replace(
+            unnamed,
             name=field.name,
             kind=next((kind for kind in KINDS if kind in members), object),
             nullable=type(None) in members,
-            default=field.default,
-            description=rule.description,
-            at_least=rule.at_least,
-            at_most=rule.at_most,
-            above=rule.above,
-            check=rule.check,
         )
     return options

@@ -11,10 +11,10 @@ SMALLEST_GROUP = 10  #: names; of programs of fewer than ``FULL_SIZE`` names few
 FULL_SIZE = 500
 
 
-def pruning_threshold(problem: Problem, limit: int = SMALLEST_GROUP) -> int:
+def pruning_threshold(problem: Problem) -> int:
     """Fewest names that a colour group must have to be acted on."""
     total = int((problem.analysis.names.size > 1).sum())
-    return limit if total >= FULL_SIZE else max(1, limit * total // FULL_SIZE)
+    return min(SMALLEST_GROUP, max(1, SMALLEST_GROUP * total // FULL_SIZE))
 
 
 def smallest_group(problem: Problem, min_names: int | None) -> int:

@@ -28,7 +28,7 @@ CURVE_COLUMNS = ("method", "elapsed_s", "score", "time_s", "peak_bytes", "fits",
 
 
 class RaceRow(NamedTuple):
-    """One method's line of the table.  Prices are None if it found nothing at all."""
+    """One method's row of the table.  Prices are None if it found no plan."""
 
     method: str
     score: float | None  #: C(s), relative time plus memory penalty
@@ -91,11 +91,7 @@ class Race(Generic[PlanT]):
         return [
             {
                 "method": outcome.method,
-                **{
-                    column: value
-                    for column, value in point._asdict().items()
-                    if column != "actions"
-                },
+                **{column: getattr(point, column) for column in CURVE_COLUMNS[1:]},
             }
             for outcome in self.outcomes
             for point in outcome.points
@@ -216,22 +212,22 @@ def check(methods: Sequence[str], options: Mapping[str, Mapping[str, Any]] | Non
     Raises InvalidProblem listing every method that is unknown, given twice, or has options and does
     not run.
     """
-    wrong = [no_method(method) for method in methods if method not in METHODS]
-    wrong += [
+    offenders = [no_method(method) for method in methods if method not in METHODS]
+    offenders += [
         f"{method} is given {list(methods).count(method)} times"
         for method in dict.fromkeys(methods)
         if methods.count(method) > 1
     ]
-    wrong += [
+    offenders += [
         f"options are given for {method}, which does not take part"
         for method in options or {}
         if method not in methods
     ]
     if not methods:
-        wrong.append(f"no method is given; methods: {', '.join(METHODS)}")
-    if wrong:
+        offenders.append(f"no method is given; methods: {', '.join(METHODS)}")
+    if offenders:
         raise InvalidProblem(
-            "race:\n" + join_offenders(wrong) if len(wrong) > 1 else f"race: {wrong[0]}"
+            "race:\n" + join_offenders(offenders) if len(offenders) > 1 else f"race: {offenders[0]}"
         )
 
 
@@ -241,13 +237,7 @@ def not_started(method: str) -> MethodOutcome:
         method=method,
         status=search_child.CANCELLED,
         message="It was cancelled before its turn.",
-        points=(),
         evaluations=0,
-        elapsed_s=0.0,
-        prepare_s=None,
-        bound=None,
-        actions=(),
-        plan=None,
     )
 
 
@@ -264,44 +254,38 @@ def rows(outcomes: Iterable[MethodOutcome]) -> list[RaceRow]:
 
 
 def _row(outcome: MethodOutcome, best: tuple[bool, float] | None, bound: float | None) -> RaceRow:
+    row = RaceRow(
+        method=outcome.method,
+        score=None,
+        time_s=None,
+        peak_bytes=None,
+        fits=None,
+        status=outcome.status,
+        evaluations=outcome.evaluations,
+        elapsed_s=outcome.elapsed_s,
+        own_best_s=None,
+        close_s=None,
+        gap=None,
+        actions=(),
+        message=outcome.message,
+    )
     last = outcome.last
     if last is None or best is None:
-        return RaceRow(
-            method=outcome.method,
-            score=None,
-            time_s=None,
-            peak_bytes=None,
-            fits=None,
-            status=outcome.status,
-            evaluations=outcome.evaluations,
-            elapsed_s=outcome.elapsed_s,
-            own_best_s=None,
-            close_s=None,
-            gap=None,
-            actions=(),
-            message=outcome.message,
-        )
-    return RaceRow(
-        method=outcome.method,
+        return row
+    return row._replace(
         score=last.score,
         time_s=last.time_s,
         peak_bytes=last.peak_bytes,
         fits=last.fits,
-        status=outcome.status,
-        evaluations=outcome.evaluations,
-        elapsed_s=outcome.elapsed_s,
         own_best_s=last.elapsed_s,
         close_s=seconds_to(outcome.points, best),
         gap=None if not bound else last.score / bound - 1.0,
         actions=outcome.actions,
-        message=outcome.message,
     )
 
 
-def seconds_to(
-    points: Iterable[ImprovementPoint], best: tuple[bool, float], close: float = CLOSE
-) -> float | None:
-    """When a curve first came within ``close`` times the score of ``best``; None: never.
+def seconds_to(points: Iterable[ImprovementPoint], best: tuple[bool, float]) -> float | None:
+    """When a curve first came within ``CLOSE`` times the score of ``best``; None: never.
 
     ``best`` is (does not fit, score).
 
@@ -312,7 +296,7 @@ def seconds_to(
         (
             point.elapsed_s
             for point in points
-            if point.score <= score * close and (point.fits or does_not_fit)
+            if point.score <= score * CLOSE and (point.fits or does_not_fit)
         ),
         None,
     )

@@ -32,31 +32,29 @@ def run(recorder: Recorder, seed: int, options: RandomWalkOptions) -> Status:
     if not len(legal_rows(start, least)):
         return Status.NO_ACTIONS
     rng = recorder.generator(seed)
-    known = set(recorder.trace.node.array["key"][: recorder.trace.node.n].tolist())
-    longest, stale, first = 1, 0, True
+    known_keys = set(recorder.trace.node.array["key"][: recorder.trace.node.n].tolist())
+    longest, stale, is_first = 1, 0, True
     while stale < options.patience:
         recorder.check()
         state, taken = start.copy(), list[Action]()
         # The first walk goes on until no action is left, or lengths that no walk reaches would be
         # drawn.
         length = options.depth
-        if not first:
+        if not is_first:
             length = int(rng.integers(1, min(options.depth, longest + 1) + 1))
-        first = False
+        is_first = False
         while len(taken) < length:
             rows = legal_rows(state, least)
             if not len(rows):
                 break
             move, axis = rows[rng.integers(len(rows))].tolist()
             state.apply_row(move, axis)
-            taken.append(Action(int(space.group[move]), int(space.bits[move]), axis))
+            taken.append(space.action(move, axis))
         longest = max(longest, len(taken))
         stale += 1
-        if state.key not in known:
+        if state.key not in known_keys:
             stale = 0
-            known.add(state.key)
-            node = recorder.add_node(
-                0, " ".join(space.text(action) for action in taken), 1, state.key
-            )
+            known_keys.add(state.key)
+            node = recorder.add_node(0, " ".join(map(space.text, taken)), 1, state.key)
             recorder.record(state, taken, (0, node))
     return Status.CONVERGED

@@ -125,7 +125,7 @@ class Recorder:
         The unsharded program, or what pins leave of it, is always a candidate.
         """
         if self.is_resumed:
-            self.incumbent.take_over(ledger.rank)
+            self.incumbent.take_over()
         else:
             self.add_node(-1, "", 0, 0)
             self.record(State(self.problem.space), (), (0,))
@@ -144,10 +144,9 @@ class Recorder:
 
     def record(self, state: State, actions: Sequence[Action], nodes: Sequence[int] = ()) -> Quick:
         """Price the end of a trajectory, keep it if it is the best, and report it."""
-        quick, rank = self.price(state), self.rank(self.price(state), len(actions))
-        if self._write(quick, rank, [self.problem.space.text(action) for action in actions], nodes):
-            row = self.trace.row.n - 1
-            self.incumbent.keep_state(quick, rank, row, state=state, actions=actions)
+        quick = self.price(state)
+        if self._write(quick, [*map(self.problem.space.text, actions)], nodes):
+            self.take_best(quick, self.trace.row.n - 1, state, actions)
         self.report()
         return quick
 
@@ -173,11 +172,9 @@ class Recorder:
         value_dim = np.ascontiguousarray(value_dim, np.int8)
         if quick is None:
             quick = self.ledger.price_arrays(op_factor, value_dim)
-        rank = self.rank(quick, len(labels))
-        if self._write(quick, rank, labels, nodes):
+        if self._write(quick, labels, nodes):
             self.incumbent.keep_arrays(
                 quick,
-                rank,
                 self.trace.row.n - 1,
                 sharding=Sharding(op_factor, value_dim),
                 labels=labels,
@@ -187,33 +184,25 @@ class Recorder:
 
     def take_best(self, quick: Quick, row: int, state: State, actions: Sequence[Action]) -> None:
         """Simulation ``row``, which the method wrote into the trace itself, is the best so far."""
-        rank = self.rank(quick, len(actions))
-        self.incumbent.keep_state(quick, rank, row, state=state, actions=actions)
+        self.incumbent.keep_state(quick, row, state=state, actions=actions)
 
     def choose(self, state: State, actions: Sequence[Action]) -> None:
         """Make ``state`` the outcome, whatever its price."""
-        quick = self.price(state)
-        rank, row = self.rank(quick, len(actions)), self.incumbent.row
-        self.incumbent.keep_state(quick, rank, row, state=state, actions=actions)
+        self.take_best(self.price(state), self.incumbent.row, state, actions)
 
     def report(self, *, last: bool = False) -> None:
         """Tell who listens of the simulations since the last report, a few times a second."""
         self._progress.send(last=last)
 
-    def _write(
-        self, quick: Quick, rank: tuple[float, ...], texts: Sequence[str], nodes: Sequence[int]
-    ) -> bool:
+    def _write(self, quick: Quick, texts: Sequence[str], nodes: Sequence[int]) -> bool:
         """Add a simulation to the trace; is it the best so far?"""
-        is_best = self.incumbent.is_worse_than(rank)
+        is_best = self.incumbent.is_worse_than(self.rank(quick, len(texts)))
         self.trace.add_simulation(
-            [self.trace.word(text) for text in texts],
+            [*map(self.trace.word, texts)],
             nodes,
             round=self.round,
             elapsed_s=self.clock.elapsed_s,
-            score=quick.score,
-            time_s=quick.time_s,
-            peak_bytes=quick.peak_bytes,
-            fits=quick.fits,
+            **quick._asdict(),
             best=self.trace.row.n if is_best else self.incumbent.row,
         )
         return is_best

@@ -16,13 +16,13 @@ import numpy as np
 
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem, ToastError, join_offenders
-from toast_lab.hashing import digest
 from toast_lab.search import trace_check
 from toast_lab.search.limits import Status
 from toast_lab.search.methods import METHODS, Method, method_named
 from toast_lab.search.plan_arrays import array_offenders
 from toast_lab.search.trace import Trace
 from toast_lab.sharding.plan import pinned_texts
+from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.space import parse_action
 from toast_lab.sharding.state import State
 
@@ -83,15 +83,16 @@ def reopened(
         )
     title = "this trace" if isinstance(resume, Trace) else os.fspath(resume)
     if isinstance(resume, Trace):  # one from a file was checked when it was read
-        about_wrong = trace_check.about_offenders(trace.about)
-        _refuse(title, [*about_wrong, *trace_check.offenders(trace)])
+        about_offences = trace_check.about_offenders(trace.about)
+        _refuse(title, [*about_offences, *trace_check.offenders(trace)])
     _refuse(title, about_offenders(trace))
     trace.about.setdefault("pins", [])  # traces of versions that knew none
-    if wrong := _differences(
+    if differences := _differences(
         problem=problem, trace=trace, method=method, seed=seed, options=options
     ):
         raise InvalidProblem(
-            f"this search cannot be resumed here: its trace has {'; '.join(wrong)}. Search anew"
+            f"this search cannot be resumed here: its trace has {'; '.join(differences)}. "
+            "Search anew"
         )
     try:
         held = method_named(trace.about["method"]).of({**trace.about["options"], **options})
@@ -128,9 +129,9 @@ def _differences(
     ]
 
 
-def _refuse(title: str, wrong: Iterable[str]) -> None:
+def _refuse(title: str, offences: Iterable[str]) -> None:
     """Raise InvalidProblem if anything is wrong."""
-    if listed := list(wrong):
+    if listed := list(offences):
         raise InvalidProblem(
             f"{title}: no search can go on from this trace; give another copy of it, or search "
             f"anew:\n{join_offenders(listed)}"
@@ -159,35 +160,31 @@ def offenders(problem: Problem, trace: Trace, method: Method) -> Iterator[str]:
             "program must be there"
         )
         return
-    wrong = [*_best_plan(problem, trace), *_prices(problem, trace)]
+    offences = [*_best_plan(problem, trace), *_prices(problem, trace)]
     # A plan given by hand is the result whatever its price.
-    if not wrong and not method.by_hand:
-        wrong += _best_price(problem, trace)
-    if not wrong:
-        wrong += method.memory_offenders(problem, trace)
-    yield from wrong
+    if not offences and not method.by_hand:
+        offences += _best_price(problem, trace)
+    if not offences:
+        offences += method.memory_offenders(problem, trace)
+    yield from offences
 
 
 def _best_plan(problem: Problem, trace: Trace) -> Iterator[str]:
-    op_factor, value_dim = trace.best_op_factor, trace.best_value_dim
-    if op_factor is None or value_dim is None:
+    sharding = trace.best_sharding
+    if sharding is None:
         yield "it lacks best.op_axis and best.value_axis, the plan to go on from"
         return
-    if wrong := list(array_offenders(problem, "best.", op_factor, value_dim)):
-        yield from wrong
+    if offences := list(array_offenders(problem, "best.", *sharding)):
+        yield from offences
         return
-    state = State.from_arrays(problem.space, op_factor, value_dim)
-    keys = {int.from_bytes(digest(op_factor, value_dim), "little")} | (
-        set() if state is None else {state.plan_key}
-    )
+    state = State.from_arrays(problem.space, *sharding)
+    keys = {sharding.key(), sharding.key() if state is None else state.plan_key}
     if trace.about["key"] not in keys:
         yield f"about.key is {trace.about['key']:016x}, the best plan's is {min(keys):016x}"
-    yield from _actions(problem, trace, op_factor, value_dim)
+    yield from _actions(problem, trace, sharding)
 
 
-def _actions(
-    problem: Problem, trace: Trace, op_factor: np.ndarray, value_dim: np.ndarray
-) -> Iterator[str]:
+def _actions(problem: Problem, trace: Trace, sharding: Sharding) -> Iterator[str]:
     """The actions of the best plan lead to it, if they are actions and not labels."""
     pinned = pinned_texts(problem.space)
     if trace.best_actions[: len(pinned)] != pinned:
@@ -199,9 +196,7 @@ def _actions(
             state.apply(parse_action(problem.analysis, problem.mesh, text))
         except ToastError:
             return
-    if not (
-        np.array_equal(state.op_factor, op_factor) and np.array_equal(state.value_dim, value_dim)
-    ):
+    if not state.sharding.same_as(sharding):
         yield (
             f"best_actions ({', '.join(trace.best_actions)[:200]}) do not lead to the plan of "
             "best.op_axis"
@@ -219,29 +214,30 @@ def _prices(problem: Problem, trace: Trace) -> Iterator[str]:
     with np.errstate(over="ignore"):
         far = np.abs(score - row["score"]) > trace_check.CLOSE * np.maximum(score, 1.0)
     if far.any():
-        at = int(np.argmax(far))
+        row_number = int(np.argmax(far))
         yield (
-            f"row.score of row {at} is {row['score'][at]:g}, its time and memory give {score[at]:g}"
+            f"row.score of row {row_number} is {row['score'][row_number]:g}, its time and memory "
+            f"give {score[row_number]:g}"
             f"{_more(far)}: prices of another version or machine file, or damaged numbers"
         )
     unlike = row["fits"] != (row["peak_bytes"] <= limit)
     if unlike.any():
-        at = int(np.argmax(unlike))
-        held = f"{row['peak_bytes'][at]:g} of {limit:g} bytes"
-        yield f"row.fits of row {at} is {row['fits'][at]} at {held}{_more(unlike)}"
+        row_number = int(np.argmax(unlike))
+        memory_text = f"{row['peak_bytes'][row_number]:g} of {limit:g} bytes"
+        fits = row["fits"][row_number]
+        yield f"row.fits of row {row_number} is {fits} at {memory_text}{_more(unlike)}"
 
 
 def _best_price(problem: Problem, trace: Trace) -> Iterator[str]:
     """The best plan costs what the trace says."""
-    assert trace.best_op_factor is not None
-    assert trace.best_value_dim is not None
-    row, at = trace.row, int(trace.row["best"][-1])
-    totals = problem.pricer().totals(trace.best_op_factor, trace.best_value_dim)
+    assert trace.best_sharding is not None
+    row, best_row = trace.row, int(trace.row["best"][-1])
+    totals = problem.pricer().totals(*trace.best_sharding)
     for column, priced in (("time_s", totals.time_s), ("peak_bytes", totals.peak_bytes)):
-        written = float(row[column][at])
+        written = float(row[column][best_row])
         if abs(priced - written) > trace_check.NEAR * abs(priced):
             yield (
-                f"row.{column} of the best simulation, {at}, is {written:g}, its plan has "
+                f"row.{column} of the best simulation, {best_row}, is {written:g}, its plan has "
                 f"{priced:g} here: prices of another version or machine file, or damaged numbers"
             )
 

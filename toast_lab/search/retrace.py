@@ -23,10 +23,8 @@ class Replayed(NamedTuple):
     quick: Quick  #: its price, worked out anew
 
 
-def replay(
-    problem: Problem, trace: Trace, begin: int = 0, end: int | None = None
-) -> Iterator[Replayed]:
-    """Simulations ``begin`` to ``end`` (counted from 0) of a trace that was made for this problem.
+def replay(problem: Problem, trace: Trace, begin: int = 0) -> Iterator[Replayed]:
+    """The simulations from ``begin`` on (counted from 0) of a trace that was made for this problem.
 
     Those of plans that did not come from actions are left out: their actions are words for people.
 
@@ -35,7 +33,7 @@ def replay(
     """
     pricer = problem.pricer()
     known: dict[str, Action] = {}
-    for simulation in trace.simulations[begin:end]:
+    for simulation in trace.since(begin):
         state = State(problem.space)
         try:
             actions = [

@@ -67,24 +67,21 @@ class PlanSender:
 
     def __init__(self, send: Callable[[Any], None]) -> None:
         self.send = send
-        self._sent: np.ndarray | None = None
+        self._sent: Sharding | None = None
 
     def hand_on(self, simulations: Sequence[Simulation]) -> None:
         """Send the best plan of the trace of ``simulations``, if it is new and has to be sent."""
         if not isinstance(simulations, Simulations):
             return
         trace = simulations.trace
-        if (
-            trace.best_op_factor is None
-            or trace.best_value_dim is None
-            or trace.best_op_factor is self._sent
-        ):
+        sharding = trace.best_sharding
+        if sharding is None or sharding is self._sent:
             return
-        self._sent = trace.best_op_factor
+        self._sent = sharding
         self.send(
             BestPlan(
                 simulation=int(trace.row["best"][-1]) + 1,
-                sharding=Sharding(trace.best_op_factor, trace.best_value_dim),
+                sharding=sharding,
                 actions=trace.best_actions,
                 key=trace.about["key"],
             )
@@ -92,17 +89,17 @@ class PlanSender:
 
 
 def last_plan(
-    problem: Problem, points: Sequence[ImprovementPoint], kept: BestPlan | None
+    problem: Problem, points: Sequence[ImprovementPoint], sent_plan: BestPlan | None
 ) -> ShardingPlan | None:
     """The best plan reported by a process that died: from its actions, or as it was sent."""
-    if kept is not None and (not points or kept.simulation >= points[-1].simulation):
-        return kept.plan(problem)
+    if sent_plan is not None and (not points or sent_plan.simulation >= points[-1].simulation):
+        return sent_plan.plan(problem)
     for point in reversed(points):
         try:
             return plan_of_actions(problem.space, point.actions)
         except ToastError:  # its labels are not actions, and its arrays did not come through
-            if kept is not None:
-                return kept.plan(problem)
+            if sent_plan is not None:
+                return sent_plan.plan(problem)
     return None
 
 
@@ -113,13 +110,14 @@ class MethodOutcome(Generic[PlanT]):
     method: str
     status: str  #: name of a ``Status``, or FAILED: the method refused its input
     message: str
-    points: tuple[ImprovementPoint, ...]
-    evaluations: int | None  #: distinct states priced; None if the process died
-    elapsed_s: float
-    prepare_s: float | None  #: reading the problem and loading kernels, before the clock started
-    bound: float | None  #: proven: no plan of the method's space scores less
-    actions: tuple[str, ...]
-    plan: PlanT | None
+    points: tuple[ImprovementPoint, ...] = ()
+    evaluations: int | None = None  #: distinct states priced; None if the process died
+    elapsed_s: float = 0.0
+    #: reading the problem and loading kernels, before the clock started
+    prepare_s: float | None = None
+    bound: float | None = None  #: proven: no plan of the method's space scores less
+    actions: tuple[str, ...] = ()
+    plan: PlanT | None = None
 
     @property
     def last(self) -> ImprovementPoint | None:
@@ -136,9 +134,11 @@ def search_in_child(
     options: Mapping[str, Any] | None = None,
     on_point: Callable[[ImprovementPoint], None] | None = None,
     cancel: Callable[[], bool] | None = None,
-    time_limit_s: float | None = None,
 ) -> MethodOutcome[ShardingPlan]:
     """Run one method on ``problem`` in a process of its own.
+
+    The process is killed after twice the budget's seconds and 7 minutes, or after an hour where the
+    budget has no seconds.
 
     Args:
         problem: what to shard; it is pickled.
@@ -149,21 +149,18 @@ def search_in_child(
         on_point: called with every improvement.
         cancel: polled ten times a second.  True ends the search gently: it has 10 s to hand over
             what it found.
-        time_limit_s: the process is killed after that; twice the budget's seconds and 7 minutes by
-            default, an hour where the budget has no seconds.
 
     Raises:
         KeyboardInterrupt: and nothing else; crashes, hangs and refused input are outcomes.
     """
     budget = budget or Budget()
-    if time_limit_s is None:
-        time_limit_s = 3600.0 if budget.seconds is None else 2 * budget.seconds + START_S
+    time_limit_s = 3600.0 if budget.seconds is None else 2 * budget.seconds + START_S
     points: list[ImprovementPoint] = []
-    kept: list[BestPlan] = []
+    sent_plans: list[BestPlan] = []
 
     def on_event(event: ImprovementPoint | BestPlan) -> None:
         if isinstance(event, BestPlan):
-            kept[:] = [event]
+            sent_plans[:] = [event]
             return
         points.append(event)
         if on_point is not None:
@@ -190,18 +187,14 @@ def search_in_child(
             status, message = CANCELLED, "It was told to stop, did not within 10 s, and was killed."
         else:
             status, message = (CRASHED if isinstance(error, RunFailed) else FAILED), str(error)
-        actions = points[-1].actions if points else ()
         return MethodOutcome(
             method=method,
             status=status,
             message=message,
             points=tuple(points),
-            evaluations=None,
             elapsed_s=time.monotonic() - started,
-            prepare_s=None,
-            bound=None,
-            actions=actions,
-            plan=last_plan(problem, points, kept[0] if kept else None),
+            actions=points[-1].actions if points else (),
+            plan=last_plan(problem, points, sent_plans[0] if sent_plans else None),
         )
     sharding, key = outcome.pop("plan")
     plan = make_plan(problem.analysis, problem.mesh, sharding, outcome["actions"], key=key)

@@ -13,18 +13,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, overload
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 
 from toast_lab.errors import InvalidProblem, join_offenders
 from toast_lab.files import whole_file
 from toast_lab.search import trace_check, trace_file
-from toast_lab.search.trace_columns import TraceColumns
+from toast_lab.search.trace_columns import Columns, TraceColumns
+from toast_lab.sharding.sharding import Sharding
 
 FORMAT = 1
-PARTS = ("row", "action", "passed", "node")  #: columns of a trace
+BEST = ("best.op_axis", "best.value_axis")  #: arrays of the best plan in a file
 AGAIN = "give another copy of the file, or search again and save the trace anew"
 
 
@@ -63,61 +64,45 @@ class TraceNode(NamedTuple):
     score: float | None  #: price of the state itself, if it was evaluated
 
 
-class Simulations(Sequence[Simulation]):
-    """The simulations of a trace, decoded as they are asked for."""
+Row = TypeVar("Row", covariant=True)
 
-    def __init__(self, trace: Trace, begin: int, end: int) -> None:
-        self._trace, self._range = trace, range(begin, end)
+
+class DecodedRows(Sequence[Row]):
+    """Rows of a trace, decoded as they are asked for."""
+
+    def __init__(self, decode: Callable[[int], Row], rows: range) -> None:
+        self._decode, self._rows = decode, rows
 
     def __len__(self) -> int:
-        return len(self._range)
+        return len(self._rows)
 
     @overload
-    def __getitem__(self, index: int) -> Simulation: ...
+    def __getitem__(self, index: int) -> Row: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Simulation]: ...
-    def __getitem__(self, index: int | slice) -> Simulation | list[Simulation]:
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
         if isinstance(index, slice):
-            return [self._trace.simulation(i) for i in self._range[index]]
-        return self._trace.simulation(self._range[index])
+            return [*map(self._decode, self._rows[index])]
+        return self._decode(self._rows[index])
 
-    def __iter__(self) -> Iterator[Simulation]:
-        return map(self._trace.simulation, self._range)
+    def __iter__(self) -> Iterator[Row]:
+        return map(self._decode, self._rows)
 
-    @property
-    def trace(self) -> Trace:
-        """The trace that they are of."""
-        return self._trace
+
+class Simulations(DecodedRows[Simulation]):
+    """Simulations of a trace; ``trace`` is the one that they are of."""
+
+    def __init__(self, trace: Trace, begin: int, end: int) -> None:
+        super().__init__(trace.simulation, range(begin, end))
+        self.trace = trace
 
     def sample(self, every: int) -> list[Simulation]:
         """Every ``every``-th, the last one, and every improvement; the others are not decoded."""
-        rows = np.arange(self._range.start, self._range.stop)
-        wanted = self._trace.row["best"][rows] == rows
-        wanted[::every] = True
-        wanted[-1:] = True
-        return [self._trace.simulation(int(i)) for i in rows[wanted]]
-
-
-class Nodes(Sequence[TraceNode]):
-    """The nodes of a trace, decoded as they are asked for."""
-
-    def __init__(self, trace: Trace) -> None:
-        self._trace = trace
-
-    def __len__(self) -> int:
-        return self._trace.node.n
-
-    @overload
-    def __getitem__(self, index: int) -> TraceNode: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[TraceNode]: ...
-    def __getitem__(self, index: int | slice) -> TraceNode | list[TraceNode]:
-        if isinstance(index, slice):
-            return [self._trace.node_at(i) for i in range(len(self))[index]]
-        return self._trace.node_at(range(len(self))[index])
-
-    def __iter__(self) -> Iterator[TraceNode]:
-        return map(self._trace.node_at, range(len(self)))
+        rows = np.array(self._rows, np.int64)
+        sampled = self.trace.row["best"][rows] == rows
+        sampled[::every] = True
+        sampled[-1:] = True
+        return [*map(self._decode, rows[sampled].tolist())]
 
 
 class Trace(TraceColumns):
@@ -128,8 +113,8 @@ class Trace(TraceColumns):
         nodes: every state of the search tree, a sequence of ``TraceNode``; the root first.
         about: what was searched (program digest, mesh, machine, limit), by which method, seed and
             options.
-        best_op_factor, best_value_dim: arrays of the best plan, as in ``ShardingPlan``; while the
-            search goes on, None where its actions alone give it.
+        best_sharding: of the best plan; while the search goes on, None where the plan's actions
+            alone give it.
         best_actions: its actions as text.
         memory: what the method needs to go on, by name.
     """
@@ -137,8 +122,7 @@ class Trace(TraceColumns):
     def __init__(self, vocabulary: Iterable[str] = ()) -> None:
         super().__init__(vocabulary)
         self.about: dict[str, Any] = {}
-        self.best_op_factor: np.ndarray | None = None
-        self.best_value_dim: np.ndarray | None = None
+        self.best_sharding: Sharding | None = None
         self.best_actions: tuple[str, ...] = ()
         self.memory: dict[str, np.ndarray] = {}
 
@@ -148,9 +132,14 @@ class Trace(TraceColumns):
         return Simulations(self, 0, self.row.n)
 
     @property
-    def nodes(self) -> Nodes:
+    def nodes(self) -> DecodedRows[TraceNode]:
         """Every state of the tree, the root first."""
-        return Nodes(self)
+        return DecodedRows(self.node_at, range(self.node.n))
+
+    @property
+    def columns(self) -> dict[str, Columns]:
+        """The columns by the names that a file has them by."""
+        return {"row": self.row, "action": self.action, "passed": self.passed, "node": self.node}
 
     def since(self, begin: int) -> Simulations:
         """The simulations from number ``begin`` on, counted from 0, as the trace is now."""
@@ -158,51 +147,40 @@ class Trace(TraceColumns):
 
     def improvements(self) -> list[Simulation]:
         """The simulations that found something better, in order: the anytime curve."""
-        return [
-            self.simulation(int(i))
-            for i in np.flatnonzero(self.row["best"] == np.arange(self.row.n))
-        ]
+        improving = np.flatnonzero(self.row["best"] == np.arange(self.row.n))
+        return [*map(self.simulation, improving.tolist())]
 
     # -- decoding ---------------------------------------------------------------------------------
     def simulation(self, index: int) -> Simulation:
         """Simulation number ``index``, counted from 0."""
-        row = self.row.array
-        best = int(row["best"][index])
-        words = self.action.array["word"][
-            self._begin("action_end", index) : row["action_end"][index]
-        ]
-        nodes = self.passed.array["node"][self._begin("node_end", index) : row["node_end"][index]]
+        row = self.row.at(index)
+        best = self.row.at(row["best"])
+        words = self.action.array["word"][self._begin("action_end", index) : row["action_end"]]
+        nodes = self.passed.array["node"][self._begin("node_end", index) : row["node_end"]]
         return Simulation(
             index=index + 1,
-            round=int(row["round"][index]),
-            elapsed_s=float(row["elapsed_s"][index]),
+            round=row["round"],
+            elapsed_s=row["elapsed_s"],
             actions=tuple(self.vocabulary[word] for word in words),
             nodes=tuple(nodes.tolist()),
-            score=float(row["score"][index]),
-            time_s=float(row["time_s"][index]),
-            peak_bytes=float(row["peak_bytes"][index]),
-            fits=bool(row["fits"][index]),
-            best_score=float(row["score"][best]),
-            best_time_s=float(row["time_s"][best]),
-            best_peak_bytes=float(row["peak_bytes"][best]),
-            improved=best == index,
+            score=row["score"],
+            time_s=row["time_s"],
+            peak_bytes=row["peak_bytes"],
+            fits=row["fits"],
+            best_score=best["score"],
+            best_time_s=best["time_s"],
+            best_peak_bytes=best["peak_bytes"],
+            improved=row["best"] == index,
         )
 
     def node_at(self, index: int) -> TraceNode:
         """Node number ``index``."""
-        columns = self.node.array
-        score = float(columns["score"][index])
-        return TraceNode(
-            id=index,
-            parent=int(columns["parent"][index]),
-            action=self.vocabulary[columns["word"][index]] if index else "",
-            depth=int(columns["depth"][index]),
-            key=int(columns["key"][index]),
-            visits=int(columns["visits"][index]),
-            value=float(columns["value"][index]),
-            best_score=float(columns["best_score"][index]),
-            score=None if np.isnan(score) else score,
-        )
+        row = self.node.at(index)
+        word = row.pop("word")
+        action = self.vocabulary[word] if index else ""
+        if np.isnan(row["score"]):
+            row["score"] = None
+        return TraceNode(id=index, action=action, **row)
 
     def _begin(self, column: str, index: int) -> int:
         return int(self.row.array[column][index - 1]) if index else 0
@@ -231,30 +209,27 @@ class Trace(TraceColumns):
     # -- keeping ----------------------------------------------------------------------------------
     def copy(self) -> Trace:
         """An independent copy."""
-        new = Trace(self.vocabulary)
-        for part in PARTS:
-            getattr(new, part).extend(
-                {name: getattr(self, part)[name] for name in getattr(self, part).array}
-            )
-        new.about, new.best_actions = dict(self.about), self.best_actions
-        new.best_op_factor, new.best_value_dim = self.best_op_factor, self.best_value_dim
-        new.memory = {name: array.copy() for name, array in self.memory.items()}
-        return new
+        copied = Trace(self.vocabulary)
+        for part, columns in self.columns.items():
+            copied.columns[part].extend({name: columns[name] for name in columns.array})
+        copied.about, copied.best_actions = dict(self.about), self.best_actions
+        copied.best_sharding = self.best_sharding
+        copied.memory = {name: array.copy() for name, array in self.memory.items()}
+        return copied
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trace as one ``.npz`` file, whole or not at all.
 
         Raises NotSaved if that cannot be.
         """
-        columns = {"row": self.row, "action": self.action, "passed": self.passed, "node": self.node}
         arrays = {
-            f"{part}.{name}": part_columns[name]
-            for part, part_columns in columns.items()
-            for name in part_columns.array
+            f"{part}.{name}": columns[name]
+            for part, columns in self.columns.items()
+            for name in columns.array
         }
         arrays |= {f"memory.{name}": array for name, array in self.memory.items()}
-        if self.best_op_factor is not None and self.best_value_dim is not None:
-            arrays |= {"best.op_axis": self.best_op_factor, "best.value_axis": self.best_value_dim}
+        if self.best_sharding is not None:
+            arrays |= zip(BEST, self.best_sharding, strict=True)
         header: dict[str, Any] = {
             "format": FORMAT,
             "about": self.about,
@@ -286,31 +261,32 @@ class Trace(TraceColumns):
                 f"{path}: not a search trace of format {FORMAT}; search again and save it anew"
             )
         trace = cls()
-        parts = {part: getattr(trace, part) for part in PARTS}
         expected = {
             f"{part}.{name}": array.dtype
-            for part, part_columns in parts.items()
-            for name, array in part_columns.array.items()
+            for part, columns in trace.columns.items()
+            for name, array in columns.array.items()
         }
         about = header.get("about")
-        wrong = [] if isinstance(about, dict) else ["about must be an object"]
-        wrong += trace_check.about_offenders(about) if isinstance(about, dict) else []
-        wrong += trace_check.text_offenders(header.get("vocabulary"), header.get("best_actions"))
-        wrong += trace_check.array_offenders(arrays, expected)
-        if not wrong:
+        offences = [] if isinstance(about, dict) else ["about must be an object"]
+        offences += trace_check.about_offenders(about) if isinstance(about, dict) else []
+        offences += trace_check.text_offenders(header.get("vocabulary"), header.get("best_actions"))
+        offences += trace_check.array_offenders(arrays, expected)
+        if not offences:
             for text in header["vocabulary"]:
                 trace.word(text)
             trace.about, trace.best_actions = dict(header["about"]), tuple(header["best_actions"])
-            for part, columns in parts.items():
+            for part, columns in trace.columns.items():
                 columns.extend({name: arrays[f"{part}.{name}"] for name in columns.array})
-            trace.best_op_factor = arrays.get("best.op_axis")
-            trace.best_value_dim = arrays.get("best.value_axis")
+            if BEST[0] in arrays:
+                trace.best_sharding = Sharding(*(arrays[name] for name in BEST))
             trace.memory = {
                 array_name.removeprefix("memory."): array
                 for array_name, array in arrays.items()
                 if array_name.startswith("memory.")
             }
-            wrong += trace_check.offenders(trace)
-        if wrong:
-            raise InvalidProblem(f"{path}: damaged search trace; {AGAIN}:\n{join_offenders(wrong)}")
+            offences += trace_check.offenders(trace)
+        if offences:
+            raise InvalidProblem(
+                f"{path}: damaged search trace; {AGAIN}:\n{join_offenders(offences)}"
+            )
         return trace

@@ -23,24 +23,24 @@ _REWARD = 1e6  # rewards are logarithms and small penalties; no search comes nea
 
 def about_offenders(about: Mapping[str, Any]) -> Iterator[str]:
     """What is wrong with the facts of its search in a trace; missing ones are accepted."""
-    for key, wrong in _ABOUT.items():
-        if key in about and (text := wrong(about[key])):
-            yield f"about.{key} {text}"
+    for key, offence_of in _ABOUT.items():
+        if key in about and (offence := offence_of(about[key])):
+            yield f"about.{key} {offence}"
 
 
 def array_offenders(
     arrays: Mapping[str, np.ndarray], expected: Mapping[str, np.dtype[Any]]
 ) -> Iterator[str]:
     """Columns (``part.name``, by dtype) that are missing, of a wrong kind, or too short."""
-    known = {"best.op_axis": (np.dtype(np.int32), 2), "best.value_axis": (np.dtype(np.int8), 2)}
-    known |= {name: (dtype, 1) for name, dtype in expected.items()}
+    kinds = {"best.op_axis": (np.dtype(np.int32), 2), "best.value_axis": (np.dtype(np.int8), 2)}
+    kinds |= {name: (dtype, 1) for name, dtype in expected.items()}
     for name, array in arrays.items():
         if name.startswith("memory."):
             continue
-        if name not in known:
+        if name not in kinds:
             yield f"{name[:60]} is no array of a search trace"
             continue
-        dtype, n_dims = known[name]
+        dtype, n_dims = kinds[name]
         if array.dtype != dtype or array.ndim != n_dims:
             yield (
                 f"{name} must have {n_dims} dim{'s' * (n_dims > 1)} of {dtype}, it has shape "
@@ -91,8 +91,8 @@ def offenders(trace: TraceColumns) -> Iterator[str]:
         ("node.word: a node's action", node["word"][1:], words),
         ("node.parent: a parent", node["parent"][1:], node.n),
     ):
-        if bad := outside(numbers, 0, limit - 1):
-            yield f"{subject} is out of range, {bad}"
+        if offence := outside(numbers, 0, limit - 1):
+            yield f"{subject} is out of range, {offence}"
     for column, numbers in (
         ("row.elapsed_s", row["elapsed_s"]),
         ("row.score", row["score"]),
@@ -100,15 +100,15 @@ def offenders(trace: TraceColumns) -> Iterator[str]:
         ("row.peak_bytes", row["peak_bytes"]),
         ("node.score", node["score"][~np.isnan(node["score"])]),
     ):
-        if bad := outside(numbers, 0.0, np.finfo(float).max):
-            yield f"{column} must be finite and not negative, {bad}"
-    if bad := outside(node["best_score"], 0.0, math.inf):
-        yield f"node.best_score must not be negative, {bad}"
-    if bad := outside(node["value"], -_REWARD, _REWARD):
-        yield f"node.value must be a mean reward, {bad}"
+        if offence := outside(numbers, 0.0, np.finfo(float).max):
+            yield f"{column} must be finite and not negative, {offence}"
+    if offence := outside(node["best_score"], 0.0, math.inf):
+        yield f"node.best_score must not be negative, {offence}"
+    if offence := outside(node["value"], -_REWARD, _REWARD):
+        yield f"node.value must be a mean reward, {offence}"
     for column, numbers in (("row.round", row["round"]), ("node.visits", node["visits"])):
-        if bad := outside(numbers, 0, np.iinfo(numbers.dtype).max):
-            yield f"{column} must not be negative, {bad}"
+        if offence := outside(numbers, 0, np.iinfo(numbers.dtype).max):
+            yield f"{column} must not be negative, {offence}"
     yield from _tree_offenders(trace)
     yield from _best_offenders(trace)
 
@@ -126,10 +126,10 @@ def _tree_offenders(trace: TraceColumns) -> Iterator[str]:
         )
     late = parent[1:] >= np.arange(1, node.n)
     if late.any():
-        at = 1 + int(np.flatnonzero(late)[0])
-        yield f"node.parent of node {at} is {parent[at]}, not an earlier node"
-    if bad := outside(depth[1:], 1, node.n):
-        yield f"node.depth is out of range, {bad}"
+        node_number = 1 + int(np.flatnonzero(late)[0])
+        yield f"node.parent of node {node_number} is {parent[node_number]}, not an earlier node"
+    if offence := outside(depth[1:], 1, node.n):
+        yield f"node.depth is out of range, {offence}"
 
 
 def _best_offenders(trace: TraceColumns) -> Iterator[str]:
@@ -143,23 +143,23 @@ def _best_offenders(trace: TraceColumns) -> Iterator[str]:
     stray = ~new & (best != before)
     stray[0] = best[0] != 0
     if stray.any():
-        at = int(np.flatnonzero(stray)[0])
+        row_number = int(np.flatnonzero(stray)[0])
         yield (
-            f"row.best of row {at} is {best[at]}, neither that row nor the best before it, "
-            f"{before[at]}"
+            f"row.best of row {row_number} is {best[row_number]}, neither that row nor the best "
+            f"before it, {before[row_number]}"
         )
         return
     unfit, score = ~row["fits"], row["score"]
     lower = (unfit < unfit[before]) | ((unfit == unfit[before]) & (score < score[before]))
     higher = (unfit > unfit[before]) | ((unfit == unfit[before]) & (score > score[before]))
-    wrong = np.where(new, higher, lower)
-    wrong[0] = False
-    if wrong.any():
-        at = int(np.flatnonzero(wrong)[0])
+    is_wrong = np.where(new, higher, lower)
+    is_wrong[0] = False
+    if is_wrong.any():
+        row_number = int(np.flatnonzero(is_wrong)[0])
         yield (
-            f"row.best of row {at} is {best[at]}, though row {before[at]} was the best with C(s) "
-            f"{score[before[at]]:g} "
-            f"and row {at} has {score[at]:g}"
+            f"row.best of row {row_number} is {best[row_number]}, though row {before[row_number]} "
+            f"was the best with C(s) {score[before[row_number]]:g} and row {row_number} has "
+            f"{score[row_number]:g}"
         )
 
 
@@ -168,10 +168,10 @@ def outside(numbers: np.ndarray, least: float, most: float) -> str:
     good = (numbers >= least) & (numbers <= most)
     if good.all():
         return ""
-    at = np.unravel_index(int(np.argmin(good)), good.shape)
+    place = np.unravel_index(int(np.argmin(good)), good.shape)
     more = int((~good).sum()) - 1
-    where = ", ".join(str(int(i)) for i in at)
-    return f"at {where}: {numbers[at]}, not from {least} to {most}" + (
+    where = ", ".join(str(int(i)) for i in place)
+    return f"at {where}: {numbers[place]}, not from {least} to {most}" + (
         f", and {more} more" if more else ""
     )
 
@@ -207,14 +207,14 @@ def _limit(value: Any) -> str:
 def _options(value: Any) -> str:
     if not isinstance(value, dict):
         return f"must be an object, got {value!r:.60}"
-    wrong = [
+    unfit = [
         option
         for option, given in value.items()
         if not isinstance(given, int | float | str | bool | type(None))
     ]
-    if not wrong:
+    if not unfit:
         return ""
-    return f"has values that are neither number nor text: {', '.join(map(str, wrong[:5]))}"
+    return f"has values that are neither number nor text: {', '.join(map(str, unfit[:5]))}"
 
 
 _ABOUT: dict[str, Callable[[Any], str]] = {

@@ -44,6 +44,10 @@ class Columns:
             self.array[name][self.n : self.n + more] = values
         self.n += more
 
+    def at(self, index: int) -> dict[str, Any]:
+        """One row, as Python's own numbers."""
+        return {name: array[index].item() for name, array in self.array.items()}
+
     def __getitem__(self, name: str) -> np.ndarray:
         return self.array[name][: self.n]
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import os
 import zipfile
 from collections.abc import Mapping
@@ -115,9 +116,7 @@ def _announced(
         raise Damaged(f"{name} is an array of {dtype}, not of numbers")
     if any(type(extent) is not int or extent < 0 for extent in shape):
         raise Damaged(f"{name} has shape {shape}")
-    expected, held = dtype.itemsize, part.file_size - start.tell()
-    for extent in shape:
-        expected *= extent
+    expected, held = dtype.itemsize * math.prod(shape), part.file_size - start.tell()
     if expected != held:
         raise Damaged(
             f"{name} says that it has shape {shape} of {dtype}, {expected} bytes, and holds {held}"

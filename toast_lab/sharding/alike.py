@@ -59,6 +59,15 @@ class Alike(NamedTuple):
     op_effects: Effects
     value_effects: Effects
 
+    def whole(
+        self, program: Program, ops: np.ndarray, values: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """([O, A] names, [V, A] dims) over the whole program, as a plan has them.
+
+        ``ops`` are [K, A] names of the classes' first ops, ``values`` [L, A] dims.
+        """
+        return self.over_ops(program, ops), values[self.values.label]
+
     def over_ops(self, program: Program, rows: np.ndarray) -> np.ndarray:
         """[O, A] name of each op on each axis, -1 for none.
 
@@ -75,7 +84,8 @@ def find_alike(
     program: Program,
     op_effects: Effects,
     value_effects: Effects,
-    fixed: tuple[np.ndarray, np.ndarray] | None = None,
+    fixed_factors: np.ndarray,
+    fixed_dims: np.ndarray,
 ) -> Alike:
     """Sort ops and values into classes.
 
@@ -83,36 +93,18 @@ def find_alike(
         program: that moves are of.
         op_effects: what moves do to ops.
         value_effects: what moves do to values.
-        fixed: ([O, A] names, [V, A] dims) that every state has, -1: none; of alike ones they are
-            the same.
+        fixed_factors: [O, A] names that every state has, -1: none; of alike ops they are the same.
+        fixed_dims: [V, A] dims that every state has, likewise.
     """
-    fixed_factors: list[np.ndarray] = []
-    fixed_dims: list[np.ndarray] = []
-    if fixed is not None:
-        names, dims = fixed
-        fixed_factors = list(np.where(names >= 0, names - program.factor_ptr[:-1, None], -1).T)
-        fixed_dims = list(dims.T)
-    touched = classes(
-        len(op_effects.target),
-        op_effects.move,
-        op_effects.cut - program.factor_ptr[op_effects.target],
-        op_effects.size,
-        program.factor_class[op_effects.cut],
-        op_effects.axes,
+    starts = program.factor_ptr[:-1]
+    cut = op_effects.cut
+    ops = _treated_alike(
+        op_effects,
+        np.where(fixed_factors >= 0, fixed_factors - starts[:, None], -1),
+        cut - starts[op_effects.target],
+        program.factor_class[cut],
     )
-    ops = classes(
-        program.n_ops, _by_target(op_effects, touched.label, program.n_ops), *fixed_factors
-    )
-    touched = classes(
-        len(value_effects.target),
-        value_effects.move,
-        value_effects.cut,
-        value_effects.size,
-        value_effects.axes,
-    )
-    values = classes(
-        program.n_values, _by_target(value_effects, touched.label, program.n_values), *fixed_dims
-    )
+    values = _treated_alike(value_effects, fixed_dims, value_effects.cut)
     return by_classes(ops, values, op_effects, value_effects)
 
 
@@ -121,7 +113,14 @@ def by_classes(ops: Classes, values: Classes, op_effects: Effects, value_effects
     return Alike(ops, values, op_effects.on_classes(ops), value_effects.on_classes(values))
 
 
-def _by_target(effects: Effects, label: np.ndarray, count: int) -> Ragged:
-    """What happens to each op or value, in the order of the moves."""
-    entries = Ragged.by_key(effects.target, count)
-    return Ragged(entries.ptr, label[entries.flat])
+def _treated_alike(effects: Effects, fixed: np.ndarray, *kinds: np.ndarray) -> Classes:
+    """Classes of ops, or of values, to which every move does the same.
+
+    Args:
+        effects: of all moves.
+        fixed: what each op or value has from the start, a row for each.
+        kinds: what else tells one entry of ``effects`` from another.
+    """
+    touched = classes(len(effects.target), effects.move, effects.size, effects.axes, *kinds)
+    entries = Ragged.by_key(effects.target, len(fixed))
+    return classes(len(fixed), Ragged(entries.ptr, touched.label[entries.flat]), *fixed.T)

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from toast_lab import text
-from toast_lab.conflicts.analysis import Analysis
+from toast_lab.conflicts.analysis import Analysis, ColourGroup
 from toast_lab.conflicts.coverage import value_bytes
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan
@@ -36,8 +37,8 @@ class Miss(NamedTuple):
     padded: int  #: next size that the axis divides
 
     def __str__(self) -> str:
-        other = f", or an axis of {self.common}" if self.common > 1 else ""
-        return f"{self.axis}={self.axis_size}: pad to {self.padded}{other}"
+        alternative = f", or an axis of {self.common}" if self.common > 1 else ""
+        return f"{self.axis}={self.axis_size}: pad to {self.padded}{alternative}"
 
 
 class DimRow(NamedTuple):
@@ -66,7 +67,7 @@ class ArgumentRow(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Divisibility:
-    """What of a program a mesh cannot cut."""
+    """The sizes of a program that a mesh does not divide, and the arguments that stay whole."""
 
     mesh: Mesh
     #: arguments are those that a plan keeps whole; False: those that no action on this mesh can cut
@@ -102,28 +103,28 @@ class Divisibility:
 
     def __str__(self) -> str:
         """Tables of sizes and of arguments, each only if it has rows."""
-        parts = [f"Divisibility: {self.headline()}."]
+        sections = [f"Divisibility: {self.headline()}."]
         for title, rows in (("no axis divides", self.dims), ("only some axes divide", self.partly)):
             if rows:
                 columns = (title, ">size", ">names", ">bytes", "on arguments", "what would do")
-                parts.append(text.table(columns, [dim_cells(row) for row in rows]))
+                sections.append(text.table(columns, [dim_cells(row) for row in rows]))
         if self.arguments:
             title = "whole under this plan" if self.planned else "cannot be cut"
             cells = [
                 (
-                    r.argument,
-                    r.type,
-                    text.bytes_text(r.bytes),
-                    text.share_text(r.bytes_share),
-                    r.why,
+                    row.argument,
+                    row.type,
+                    text.bytes_text(row.bytes),
+                    text.share_text(row.bytes_share),
+                    row.why,
                 )
-                for r in self.arguments
+                for row in self.arguments
             ]
-            parts.append(text.table((title, "type", ">bytes", ">of all", "why"), cells))
+            sections.append(text.table((title, "type", ">bytes", ">of all", "why"), cells))
             smaller = self.whole_arguments - len(self.arguments)
             if smaller:
-                parts[-1] += f"\nand {smaller} smaller arguments"
-        return "\n\n".join(parts)
+                sections[-1] += f"\nand {smaller} smaller arguments"
+        return "\n\n".join(sections)
 
 
 def dim_cells(row: DimRow) -> tuple[object, ...]:
@@ -150,30 +151,33 @@ def divisibility(analysis: Analysis, mesh: Mesh, plan: ShardingPlan | None = Non
     size = value_bytes(program)[: program.n_arguments]
     total = float(size.sum())
     if plan is None:
-        whole = [a for a in range(program.n_arguments) if not _cuts(analysis, mesh, a)]
-    else:
-        layouts = plan.kept_layouts()
         whole = [
-            a
-            for a in range(program.n_arguments)
-            if not any(plan.spec(layouts[a], len(program.dims(a))))
+            argument
+            for argument in range(program.n_arguments)
+            if not _cuts(analysis, mesh, argument)
         ]
-    whole = [a for a in whole if math.prod(program.dims(a)) > 1]
-    large = sorted((a for a in whole if size[a] > LARGE * total), key=lambda a: -size[a])
+    else:
+        specs = plan.value_specs()
+        whole = [argument for argument in range(program.n_arguments) if not any(specs[argument])]
+    whole = [argument for argument in whole if math.prod(program.dims(argument)) > 1]
+    large = sorted(
+        (argument for argument in whole if size[argument] > LARGE * total),
+        key=lambda argument: -size[argument],
+    )
     return Divisibility(
         mesh=mesh,
         planned=plan is not None,
-        dims=tuple(r for r in rows if not r.divided_by),
-        partly=tuple(r for r in rows if r.divided_by),
+        dims=tuple(row for row in rows if not row.divided_by),
+        partly=tuple(row for row in rows if row.divided_by),
         arguments=tuple(
             ArgumentRow(
-                argument=program.value_name[a],
-                type=f"{program.value_dtype[a]}[{', '.join(map(str, program.dims(a)))}]",
-                bytes=float(size[a]),
-                bytes_share=float(size[a]) / total,
-                why=_why_whole(analysis, mesh, a, plan is not None),
+                argument=program.value_name[argument],
+                type=f"{program.value_dtype[argument]}{list(program.dims(argument))}",
+                bytes=float(size[argument]),
+                bytes_share=float(size[argument]) / total,
+                why=_why_whole(analysis, mesh, argument, plan is not None),
             )
-            for a in large
+            for argument in large
         ),
         whole_arguments=len(whole),
         whole_bytes=float(size[whole].sum()),
@@ -182,13 +186,15 @@ def divisibility(analysis: Analysis, mesh: Mesh, plan: ShardingPlan | None = Non
 
 
 def _axes(mesh: Mesh) -> list[tuple[str, int]]:
-    return [(a, s) for a, s in zip(mesh.axes, mesh.sizes, strict=True) if s > 1]
+    return [(axis, size) for axis, size in zip(mesh.axes, mesh.sizes, strict=True) if size > 1]
 
 
 def misses(size: int, mesh: Mesh) -> tuple[Miss, ...]:
     """Axes of ``mesh`` that do not divide ``size``, with what would do."""
     return tuple(
-        Miss(a, s, math.gcd(size, s), -(-size // s) * s) for a, s in _axes(mesh) if size % s
+        Miss(axis, axis_size, math.gcd(size, axis_size), -(-size // axis_size) * axis_size)
+        for axis, axis_size in _axes(mesh)
+        if size % axis_size
     )
 
 
@@ -198,67 +204,71 @@ def _dim_rows(analysis: Analysis, mesh: Mesh) -> list[DimRow]:
     if not names.n or not _axes(mesh):
         return []
     group_of = analysis.group[analysis.colour].astype(np.int64)
-    on = names.shardable
+    shardable = names.shardable
     pairs, counts = np.unique(
-        np.stack([group_of[on], names.size[on]], axis=1), axis=0, return_counts=True
+        np.stack([group_of[shardable], names.size[shardable]], axis=1), axis=0, return_counts=True
     )
     rank = np.diff(program.shape_ptr)
-    value = np.repeat(np.arange(program.n_values), rank)
-    of_value = np.stack([group_of[program.def_dim_factor], program.shape, value], axis=1)
-    of_value = np.unique(of_value[~program.value_is_constant[value]], axis=0)
+    value_of_dim = np.repeat(np.arange(program.n_values), rank)
+    of_value = np.stack([group_of[program.def_dim_factor], program.shape, value_of_dim], axis=1)
+    of_value = np.unique(of_value[~program.value_is_constant[value_of_dim]], axis=0)
     carried: dict[tuple[int, int], list[int]] = {}
-    for g, size, v in of_value.tolist():
-        carried.setdefault((g, size), []).append(v)
+    for group, size, value in of_value.tolist():
+        carried.setdefault((group, size), []).append(value)
     nbytes = value_bytes(program)
     total = float(nbytes[~program.value_is_constant].sum())
     rows = []
-    for (g, size), count in zip(pairs.tolist(), counts.tolist(), strict=True):
+    for (group, size), count in zip(pairs.tolist(), counts.tolist(), strict=True):
         missed = misses(size, mesh)
-        values = carried.get((g, size), [])
+        values = carried.get((group, size), [])
         if not missed:
             continue
-        held = float(nbytes[values].sum())
+        held_bytes = float(nbytes[values].sum())
         rows.append(
             DimRow(
-                group=g,
-                colour=analysis.group_name[g],
+                group=group,
+                colour=analysis.group_name[group],
                 size=size,
                 names=count,
-                arguments=tuple(program.value_name[v] for v in values if v < program.n_arguments),
-                bytes=held,
-                bytes_share=held / total if total else 0.0,
-                divided_by=tuple(a for a, s in _axes(mesh) if size % s == 0),
+                arguments=tuple(
+                    program.value_name[value] for value in values if value < program.n_arguments
+                ),
+                bytes=held_bytes,
+                bytes_share=held_bytes / total if total else 0.0,
+                divided_by=tuple(axis for axis, axis_size in _axes(mesh) if size % axis_size == 0),
                 misses=missed,
             )
         )
-    return sorted(rows, key=lambda r: (-r.bytes, r.group, -r.size))
+    return sorted(rows, key=lambda row: (-row.bytes, row.group, -row.size))
 
 
 def _cuts(analysis: Analysis, mesh: Mesh, argument: int) -> list[str]:
     """The actions that would cut an argument, as ``colour->axis``."""
+    return [
+        f"{group.name}->{axis}"
+        for _, size, group in _dims(analysis, argument)
+        for axis, ways in _axes(mesh)
+        if group.shardable and size % ways == 0
+    ]
+
+
+def _dims(analysis: Analysis, argument: int) -> Iterator[tuple[int, int, ColourGroup]]:
+    """(dim, size, colour group) of the dims of an argument that have more than one element."""
     program = analysis.program
-    cuts = []
-    for size, name in zip(program.dims(argument), program.def_names(argument), strict=True):
-        group = analysis.groups[int(analysis.group[analysis.colour[name]])]
-        if size > 1 and group.shardable:
-            cuts += [f"{group.name}->{a}" for a, s in _axes(mesh) if size % s == 0]
-    return cuts
+    pairs = zip(program.dims(argument), program.def_names(argument), strict=True)
+    for dim, (size, name) in enumerate(pairs):
+        if size > 1:
+            yield dim, size, analysis.groups[analysis.group[analysis.colour[name]]]
 
 
 def _why_whole(analysis: Analysis, mesh: Mesh, argument: int, planned: bool) -> str:
-    program = analysis.program
     cuts = _cuts(analysis, mesh, argument)
     if planned and cuts:
         return f"no action of the plan cuts it; {text.few(cuts, 4)} could"
     if not _axes(mesh):
         return "every axis of the mesh has size 1"
     reasons = []
-    for dim, (size, name) in enumerate(
-        zip(program.dims(argument), program.def_names(argument), strict=True)
-    ):
-        group = analysis.groups[int(analysis.group[analysis.colour[name]])]
-        if size <= 1:
-            continue
+    for dim, size, group in _dims(analysis, argument):
         if not group.shardable:
             reasons.append(f"dim {dim} ({group.name}) has a colour with nothing to split")
         else:

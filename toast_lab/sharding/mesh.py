@@ -22,28 +22,28 @@ class Mesh:
     sizes: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        wrong = []
+        offenders = []
         if len(self.axes) != len(self.sizes) or not self.axes:
-            wrong.append(f"{len(self.axes)} axis names for {len(self.sizes)} sizes")
+            offenders.append(f"{len(self.axes)} axis names for {len(self.sizes)} sizes")
         if len(set(self.axes)) != len(self.axes):
-            wrong.append(f"axis names repeat: {', '.join(self.axes)}")
+            offenders.append(f"axis names repeat: {', '.join(self.axes)}")
         if len(self.axes) > 8:
-            wrong.append(f"{len(self.axes)} axes, at most 8")
-        wrong += [
+            offenders.append(f"{len(self.axes)} axes, at most 8")
+        offenders += [
             f"axis name {axis!r} is not an identifier"
             for axis in self.axes
             if not re.fullmatch(r"[A-Za-z_]\w*", axis)
         ]
-        wrong += [
+        offenders += [
             f"axis {axis} has size {size}, must be a whole number above 0"
             for axis, size in zip(self.axes, self.sizes, strict=False)
             if size < 1
         ]
-        if not wrong and self.n_devices > MOST_DEVICES:
-            wrong.append(f"{self.n_devices:.3g} devices, at most {MOST_DEVICES}")
-        if wrong:
+        if not offenders and self.n_devices > MOST_DEVICES:
+            offenders.append(f"{self.n_devices:.3g} devices, at most {MOST_DEVICES}")
+        if offenders:
             raise InvalidProblem(
-                "bad mesh: " + "; ".join(wrong) + '. Give for instance {"data": 4, "model": 2}'
+                "bad mesh: " + "; ".join(offenders) + '. Give for instance {"data": 4, "model": 2}'
             )
 
     @property
@@ -79,26 +79,29 @@ def make_mesh(mesh: Mesh | Mapping[str, int] | str) -> Mesh:
     if isinstance(mesh, Mesh):
         return mesh
     if isinstance(mesh, Mapping):
-        bad = [
-            f"{axis}={s!r}"
-            for axis, s in mesh.items()
-            if isinstance(s, bool) or not isinstance(s, int | np.integer)
+        offenders = [
+            f"{axis}={size!r}"
+            for axis, size in mesh.items()
+            if isinstance(size, bool) or not isinstance(size, int | np.integer)
         ]
-        if bad:
+        if offenders:
             raise InvalidProblem(
-                f"bad mesh: axis sizes must be whole numbers, got {', '.join(bad)}"
+                f"bad mesh: axis sizes must be whole numbers, got {', '.join(offenders)}"
             )
-        return Mesh(tuple(mesh), tuple(int(s) for s in mesh.values()))
-    text = mesh.strip()
-    if re.fullmatch(r"[0-9]{1,12}(x[0-9]{1,12})*", text):
-        sizes = tuple(int(s) for s in text.split("x"))
+        return Mesh(tuple(mesh), tuple(int(size) for size in mesh.values()))
+    mesh_text = mesh.strip()
+    if re.fullmatch(r"[0-9]{1,12}(x[0-9]{1,12})*", mesh_text):
+        sizes = tuple(int(size) for size in mesh_text.split("x"))
         names = ("data", "model", *(f"axis{number}" for number in range(2, len(sizes))))
         return Mesh(names[: len(sizes)], sizes)
-    parts = [part.partition("=") for part in text.split(",") if part.strip()]
-    if not parts or any(
-        not sep or not re.fullmatch("[0-9]{1,12}", size.strip()) for _, sep, size in parts
+    axis_texts = [
+        axis_text.partition("=") for axis_text in mesh_text.split(",") if axis_text.strip()
+    ]
+    if not axis_texts or any(
+        not sep or not re.fullmatch("[0-9]{1,12}", size.strip()) for _, sep, size in axis_texts
     ):
         raise InvalidProblem(f'cannot read the mesh {mesh!r:.100}; write "4x2" or "data=4,model=2"')
     return Mesh(
-        tuple(name.strip() for name, _, _ in parts), tuple(int(size) for _, _, size in parts)
+        tuple(name.strip() for name, _, _ in axis_texts),
+        tuple(int(size) for _, _, size in axis_texts),
     )

@@ -15,6 +15,7 @@ from toast_lab.packs import (
     Int64Cube,
     packed,
 )
+from toast_lab.ragged import row_starts
 from toast_lab.sharding.alike import Effects
 
 
@@ -50,7 +51,7 @@ def by_axis(effects: Effects, n_axes: int) -> tuple[np.ndarray, np.ndarray]:
     begin = 0
     for axis in range(n_axes):
         kept = (effects.axes >> axis) & 1 == 1
-        starts = begin + np.concatenate([[0], np.cumsum(kept)])[effects.ptr]
+        starts = begin + row_starts(kept)[effects.ptr]
         spans[axis, :, 0], spans[axis, :, 1] = starts[:-1], starts[1:]
         entries.append(every[kept])
         begin += len(entries[-1])

@@ -77,10 +77,6 @@ class Pins:
             for axis, _ in wish.dims
         ]
 
-    def action_texts(self, space: Space) -> tuple[str, ...]:
-        """The pinned actions as a plan names its actions."""
-        return tuple(space.text(action) for action in self.actions)
-
     def broken(self, op_factor: np.ndarray, value_dim: np.ndarray) -> list[str]:
         """Every place where a plan, given by its arrays, does not keep to the pins.
 
@@ -88,24 +84,24 @@ class Pins:
         """
         program, axes, offences = self.program, self.mesh.axes, []
         for op, axis in np.argwhere((self.op_fixed >= 0) & (self.op_fixed != op_factor)).tolist():
-            wanted, given = int(self.op_fixed[op, axis]), int(op_factor[op, axis])
+            pinned_name, actual = int(self.op_fixed[op, axis]), int(op_factor[op, axis])
             offences.append(
                 f"{program.kind[op]} ({program.where(op)}): split along "
-                f"{_name(program, op, given)} over {axes[axis]}, "
-                f"pinned to {_name(program, op, wanted)}"
+                f"{_name(program, op, actual)} over {axes[axis]}, "
+                f"pinned to {_name(program, op, pinned_name)}"
             )
         for value, axis in np.argwhere(
             (self.value_fixed >= 0) & (self.value_fixed != value_dim)
         ).tolist():
-            given = int(value_dim[value, axis])
+            actual = int(value_dim[value, axis])
             offences.append(
                 f"{program.value_name[value]}: {axes[axis]} cuts "
-                f"{f'dim {given}' if given >= 0 else 'nothing'}, pinned to dim "
+                f"{f'dim {actual}' if actual >= 0 else 'nothing'}, pinned to dim "
                 f"{int(self.value_fixed[value, axis])}"
             )
         ops, cut = np.nonzero(op_factor >= 0)
-        for entry in np.flatnonzero(self.name_closed[op_factor[ops, cut], cut]).tolist():
-            op, axis = int(ops[entry]), int(cut[entry])
+        for place in np.flatnonzero(self.name_closed[op_factor[ops, cut], cut]).tolist():
+            op, axis = int(ops[place]), int(cut[place])
             name = _name(program, op, int(op_factor[op, axis]))
             offences.append(
                 f"{program.kind[op]} ({program.where(op)}): split along {name} over "
@@ -113,8 +109,8 @@ class Pins:
             )
         values, cut = np.nonzero(value_dim >= 0)
         rows = program.shape_ptr[values] + value_dim[values, cut]
-        for entry in np.flatnonzero(self.dim_closed[rows, cut]).tolist():
-            value, axis = int(values[entry]), int(cut[entry])
+        for place in np.flatnonzero(self.dim_closed[rows, cut]).tolist():
+            value, axis = int(values[place]), int(cut[place])
             offences.append(
                 f"{program.value_name[value]}: {axes[axis]} cuts dim "
                 f"{int(value_dim[value, axis])}, not allowed"
@@ -291,8 +287,8 @@ class _PinDraft:
         entries = gather(effects.ptr, others)
         pairs = np.unique(np.stack([effects.target[entries], effects.cut[entries]]), axis=1)
         disputed = np.bincount(pairs[0], minlength=int(effects.target.max(initial=0)) + 1) > 1
-        own = effects.rows(move)
-        return np.asarray(effects.cut[own][disputed[effects.target[own]]])
+        own_entries = effects.rows(move)
+        return np.asarray(effects.cut[own_entries][disputed[effects.target[own_entries]]])
 
     def take(self, wishes: Sequence[ActionWish]) -> None:
         """Fix what the pinned actions make, in order, by themselves."""
@@ -328,13 +324,13 @@ class _PinDraft:
                     self.op_fixed[op, axis] = name
                 else:
                     size = int(program.factor_size[name])
-                    called = f"{program.kind[op]} ({program.where(op)}, size {size})"
-                    clashes.setdefault(against or "another pin", []).append(called)
+                    op_text = f"{program.kind[op]} ({program.where(op)}, size {size})"
+                    clashes.setdefault(against or "another pin", []).append(op_text)
             for against, places in clashes.items():
-                some = ", ".join(places[:3]) + (
+                shown_places = ", ".join(places[:3]) + (
                     f" and {len(places) - 3} more" if len(places) > 3 else ""
                 )
-                self._clash(wish.text, f"puts {some} over {self._axis(axis)}", against)
+                self._clash(wish.text, f"puts {shown_places} over {self._axis(axis)}", against)
 
     def divide(self) -> None:
         """Find what all wishes together both fix and close, and sizes that they do not divide."""
@@ -349,20 +345,20 @@ class _PinDraft:
                 )
         for fixed, kind in ((self.value_fixed, "value"), (self.op_fixed, "op")):
             for row in np.flatnonzero((fixed >= 0).sum(axis=1) > 1).tolist():
-                for cut in {int(entry) for entry in fixed[row] if entry >= 0}:
+                for cut in {int(cut_here) for cut_here in fixed[row] if cut_here >= 0}:
                     axes = [self.mesh.axes[axis] for axis in np.flatnonzero(fixed[row] == cut)]
                     size = (
                         program.dims(row)[cut] if kind == "value" else int(program.factor_size[cut])
                     )
                     if not self.mesh.divides(size, axes):
-                        where = (
+                        subject = (
                             self._dim(row, cut)
                             if kind == "value"
                             else f"{program.kind[row]} ({program.where(row)})"
                         )
                         ways = cuts(self.mesh, axes)
                         self.wrong.append(
-                            f"{where}: size {size} is not divisible by {ways}, which are all "
+                            f"{subject}: size {size} is not divisible by {ways}, which are all "
                             "pinned to it"
                         )
 

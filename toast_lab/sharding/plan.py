@@ -120,10 +120,6 @@ class ShardingPlan:
         """Mesh axes per dim of every value's definition."""
         return list(self.lowered.kept)
 
-    def use_specs(self) -> list[Spec]:
-        """Mesh axes per dim of every operand use."""
-        return list(self.lowered.used)
-
     def argument_specs(self) -> dict[str, Spec]:
         """Mesh axes per dim of every argument, by path."""
         paths = self.program.value_name[: self.program.n_arguments]
@@ -157,8 +153,8 @@ class ShardingPlan:
 
     def check(self) -> None:
         """Raise InvalidPlan listing every op and value that the plan cannot shard as it says."""
-        if wrong := validity.offenders(self.program, self.mesh, self.sharding):
-            raise InvalidPlan("this plan cannot be carried out: " + join_offenders(wrong))
+        if offenders := validity.offenders(self.program, self.mesh, self.sharding):
+            raise InvalidPlan("this plan cannot be carried out: " + join_offenders(offenders))
 
 
 #: Results are of the plans that a search makes, or of users' (``Plan``).
@@ -201,12 +197,11 @@ def unsharded_plan(analysis: Analysis, mesh: Mesh) -> ShardingPlan:
     return make_plan(analysis, mesh, Sharding.whole(analysis.program, len(mesh.axes)))
 
 
-def plan_of_state(state: State, actions: Iterable[Action] = ()) -> ShardingPlan:
+def plan_of_state(state: State, actions: Iterable[Action]) -> ShardingPlan:
     """Freeze a search state."""
     space = state.space
     texts = (*pinned_texts(space), *(space.text(action) for action in actions))
-    sharding = Sharding(state.op_factor, state.value_dim).copy()
-    return make_plan(space.analysis, space.mesh, sharding, texts, key=state.plan_key)
+    return make_plan(space.analysis, space.mesh, state.sharding, texts, key=state.plan_key)
 
 
 def plan_of_actions(space: Space, actions: Iterable[object]) -> ShardingPlan:
@@ -220,13 +215,12 @@ def plan_of_actions(space: Space, actions: Iterable[object]) -> ShardingPlan:
             sizes).
     """
     state = State(space)
-    pinned = () if space.fixed is None else space.fixed.actions
     taken: dict[Action, object] = {}
-    for item in actions:
-        action = parse_action(space.analysis, space.mesh, item)
+    for request in actions:
+        action = parse_action(space.analysis, space.mesh, request)
         if state.apply(action):
-            taken[action] = item
-        elif taken.get(action, item) == item and action not in pinned:
+            taken[action] = request
+        elif taken.get(action, request) == request and action not in space.pinned_actions:
             raise InvalidPlan(no_effect(space, action))
     return plan_of_state(state, taken)
 
@@ -249,25 +243,25 @@ def plan_of_specs(space: Space, in_specs: dict[str, Iterable[Any]]) -> ShardingP
             f"no argument is called {', '.join(unknown[:20])}; arguments: "
             f"{', '.join(list(argument_of)[:20])}"
         )
-    wanted: dict[tuple[str, str], None] = {}
-    wrong = []
+    requested: dict[tuple[str, str], None] = {}
+    offenders = []
     for path, spec in in_specs.items():
-        value, entries = argument_of[path], list(spec)
+        value, dim_specs = argument_of[path], list(spec)
         rank = len(program.dims(value))
-        if len(entries) > rank:
-            wrong.append(f"{path}: {len(entries)} entries for {rank} dims")
+        if len(dim_specs) > rank:
+            offenders.append(f"{path}: {len(dim_specs)} entries for {rank} dims")
             continue
-        for dim, entry in enumerate(entries):
-            axes = (entry,) if isinstance(entry, str) else tuple(entry or ())
-            if axes and (why := random_keys.offence(program, value, dim)):
-                wrong.append(f"{path}: {why}")
+        for dim, dim_spec in enumerate(dim_specs):
+            axes = (dim_spec,) if isinstance(dim_spec, str) else tuple(dim_spec or ())
+            if axes and (offence := random_keys.offence(program, value, dim)):
+                offenders.append(f"{path}: {offence}")
                 continue
             colour = analysis.colour[program.def_names(value)[dim]]
             for axis in axes:
-                wanted[analysis.group_name[analysis.group[colour]], axis] = None
-    if wrong:
-        raise InvalidPlan("these arguments cannot be sharded so: " + join_offenders(wrong))
-    return plan_of_actions(space, list(wanted))
+                requested[analysis.group_name[analysis.group[colour]], axis] = None
+    if offenders:
+        raise InvalidPlan("these arguments cannot be sharded so: " + join_offenders(offenders))
+    return plan_of_actions(space, list(requested))
 
 
 def model_of(plan: ShardingPlan, model: Model | None = None) -> Model:
@@ -291,25 +285,23 @@ def spec_text(spec: Spec) -> str:
 
 def pinned_texts(space: Space) -> tuple[str, ...]:
     """The pinned actions of a space as text, with which the actions of every plan begin."""
-    if space.fixed is None:
-        return ()
-    return tuple(space.text(action) for action in space.fixed.actions)
+    return tuple(map(space.text, space.pinned_actions))
 
 
 def no_effect(space: Space, action: Action) -> str:
     """Why an action changes nothing, with the sizes."""
     group = space.analysis.groups[action.group]
     axis, size = space.mesh.axes[action.axis], space.mesh.sizes[action.axis]
-    text = f"action {space.text(action)} changes nothing: "
+    sentence = f"action {space.text(action)} changes nothing: "
     if group.size % size:
         return (
-            text + f'{group.name} has size {group.size}, not divisible by mesh axis "{axis}" = '
+            sentence + f'{group.name} has size {group.size}, not divisible by mesh axis "{axis}" = '
             f"{size}. Choose another axis or resize the mesh."
         )
-    text += (
+    sentence += (
         f"everything of colour {group.name} (size {group.size}) already uses axis "
         f'"{axis}" = {size}, or what is left of it no longer divides.'
     )
     if space.fixed is not None:
-        text += f" Pinned or forbidden: {', '.join(space.fixed.texts)}."
-    return text
+        sentence += f" Pinned or forbidden: {', '.join(space.fixed.texts)}."
+    return sentence

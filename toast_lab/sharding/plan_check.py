@@ -45,16 +45,16 @@ def offenders(data: Any, rounds: int) -> Iterator[str]:
     if not isinstance(arguments, dict):
         yield f"arguments must be an object by path, it is {_kind(arguments)}"
     else:
-        for path, kept in arguments.items():
-            if wrong := _dims_offence(kept):
-                yield f"arguments, {_shown(path)}: {wrong}"
+        for path, dim_of_axis in arguments.items():
+            if offence := _dims_offence(dim_of_axis):
+                yield f"arguments, {_shown(path)}: {offence}"
     ops = data.get("ops", [])
     if not isinstance(ops, list):
         yield f"ops must be a list of entries, it is {_kind(ops)}"
         return
     for number, entry in enumerate(ops):
-        if wrong := _entry_offence(entry, rounds):
-            yield f"ops, entry {number}{_named(entry)}: {wrong}"
+        if offence := _entry_offence(entry, rounds):
+            yield f"ops, entry {number}{_named(entry)}: {offence}"
 
 
 def _entry_offence(entry: Any, rounds: int) -> str:
@@ -70,8 +70,8 @@ def _entry_offence(entry: Any, rounds: int) -> str:
         return f"runs must be a list with at least one run, it is {_shown(runs)}"
     total = 0
     for run in runs:
-        if wrong := _run_offence(run):
-            return f"run {_shown(run)}: {wrong}"
+        if offence := _run_offence(run):
+            return f"run {_shown(run)}: {offence}"
         total += run[0]
     return f"it stands for {total} ops, at most {MOST_OPS}" if total > MOST_OPS else ""
 
@@ -79,23 +79,25 @@ def _entry_offence(entry: Any, rounds: int) -> str:
 def _run_offence(run: Any) -> str:
     if not isinstance(run, list) or len(run) not in (1, 3):
         return "a run is [how many] or [how many, axes of the op, axes of its results]"
-    if wrong := checks.whole_offence(run[0], 1, MOST_OPS):
-        return f"how many ops it stands for {wrong}"
+    if offence := checks.whole_offence(run[0], 1, MOST_OPS):
+        return f"how many ops it stands for {offence}"
     if len(run) == 1:
         return ""
-    if not isinstance(run[1], dict) or not all(isinstance(place, str) for place in run[1].values()):
+    if not isinstance(run[1], dict) or not all(
+        isinstance(factor_place, str) for factor_place in run[1].values()
+    ):
         return "the axes of an op are given as {axis: place}"
     if not isinstance(run[2], list):
         return "the axes of results are a list with one object each"
-    return next((wrong for kept in run[2] if (wrong := _dims_offence(kept))), "")
+    return next((offence for dim_of_axis in run[2] if (offence := _dims_offence(dim_of_axis))), "")
 
 
-def _dims_offence(kept: Any) -> str:
-    if not isinstance(kept, dict):
-        return f"must be an object, {{axis: dim}}; it is {_shown(kept)}"
-    for axis, dim in kept.items():
-        if wrong := checks.whole_offence(dim, 0, MOST_RANK):
-            return f"the dim on axis {_shown(axis)} {wrong}"
+def _dims_offence(dim_of_axis: Any) -> str:
+    if not isinstance(dim_of_axis, dict):
+        return f"must be an object, {{axis: dim}}; it is {_shown(dim_of_axis)}"
+    for axis, dim in dim_of_axis.items():
+        if offence := checks.whole_offence(dim, 0, MOST_RANK):
+            return f"the dim on axis {_shown(axis)} {offence}"
     return ""
 
 

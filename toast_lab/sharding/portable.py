@@ -20,9 +20,10 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,13 +64,13 @@ def labels(program: Program) -> np.ndarray:
         f"{_ranks(program, op)}"
         for op in range(n_ops)
     ]
-    known = {
+    hash_of_text = {
         text: int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
         for text in set(texts)
     }
-    label = np.array([known[text] for text in texts], np.uint64)
+    label = np.array([hash_of_text[text] for text in texts], np.uint64)
     user = program.use_op
-    place = np.arange(program.n_uses) - program.use_ptr[user]
+    position = np.arange(program.n_uses) - program.use_ptr[user]
     maker = program.value_op[program.use_value]
     rounds = [label]
     with np.errstate(over="ignore"):  # hashes wrap around
@@ -77,7 +78,7 @@ def labels(program: Program) -> np.ndarray:
             above = rows(program.use_ptr, label[maker])
             # Each kind of use once: what every layer reads is to be known by the same name however
             # many there are.
-            seen = mix(label[user] ^ mix(place.astype(np.uint64)))
+            seen = mix(label[user] ^ mix(position.astype(np.uint64)))
             _, first = np.unique(mix(seen ^ mix(maker.astype(np.uint64))), return_index=True)
             below = np.zeros(n_ops, np.uint64)
             np.add.at(below, maker[first], seen[first])
@@ -91,8 +92,8 @@ def _numberless(text: str) -> str:
 
 
 def _ranks(program: Program, op: int) -> str:
-    given = [len(program.dims(value)) for value in program.operands(op)]
-    return f"{given} -> {[len(program.dims(value)) for value in program.results(op)]}"
+    operand_ranks = [len(program.dims(value)) for value in program.operands(op)]
+    return f"{operand_ranks} -> {[len(program.dims(value)) for value in program.results(op)]}"
 
 
 def _places(program: Program, op: int) -> dict[int, str]:
@@ -143,7 +144,7 @@ def _split(program: Program, mesh: Mesh, sharding: Sharding, op: int) -> Split:
     op_factor, value_dim = sharding
     axes = [axis for axis in range(len(mesh.axes)) if op_factor[op, axis] >= 0]
     places = _places(program, op) if axes else {}
-    kept = tuple(
+    result_dims = tuple(
         tuple(
             (mesh.axes[axis], int(value_dim[value, axis]))
             for axis in range(len(mesh.axes))
@@ -151,7 +152,7 @@ def _split(program: Program, mesh: Mesh, sharding: Sharding, op: int) -> Split:
         )
         for value in program.results(op)
     )
-    return tuple((mesh.axes[axis], places[int(op_factor[op, axis])]) for axis in axes), kept
+    return tuple((mesh.axes[axis], places[int(op_factor[op, axis])]) for axis in axes), result_dims
 
 
 def _plain(split: Split) -> list[Any]:
@@ -179,8 +180,8 @@ def apply(data: Mapping[str, Any], program: Program, mesh: Mesh, where: str) -> 
         InvalidPlan: the data name axes that the mesh lacks, or are of a program that is no
             relative.
     """
-    known = _FileEntries(data)
-    missing = sorted(known.axes - set(mesh.axes))
+    file_entries = _FileEntries(data)
+    missing = sorted(file_entries.axes - set(mesh.axes))
     if missing:
         raise InvalidPlan(
             f"{where}: shards over {', '.join(map(repr, missing))}, the mesh has "
@@ -190,27 +191,28 @@ def apply(data: Mapping[str, Any], program: Program, mesh: Mesh, where: str) -> 
     splits: list[Split | None] = [None] * program.n_ops
     deepest = np.full(program.n_ops, -1)
     for members in _members(label[-1]).values():
-        known_splits, depth = known.find(label[:, members[0]].tolist(), len(members))
+        known_splits, depth = file_entries.find(label[:, members[0]].tolist(), len(members))
         for op, split in zip(members, known_splits, strict=True):
             splits[op], deepest[op] = split, depth
     for op in range(program.n_arguments):
-        exact = known.arguments.get(program.value_name[program.results(op)[0]])
-        if exact is not None and len(exact) <= len(program.dims(program.results(op)[0])):
+        by_path = file_entries.arguments.get(program.value_name[program.results(op)[0]])
+        if by_path is not None and len(by_path) <= len(program.dims(program.results(op)[0])):
             # How it is kept goes by its path.  Where its entry says the same of that, the entry
             # says more: refined plans may hand an argument on in another way than they keep it.
-            known_by_entry = splits[op]
-            if known_by_entry is None or known_by_entry[1] != exact[1]:
-                splits[op] = exact
+            by_entry = splits[op]
+            if by_entry is None or by_entry[1] != by_path[1]:
+                splits[op] = by_path
             deepest[op] = ROUNDS
-    at = program.n_arguments
+    n_arguments = program.n_arguments
     ops, arguments = (
-        float((part >= 1).mean()) if len(part) else 1.0 for part in (deepest[at:], deepest[:at])
+        float((depths >= 1).mean()) if len(depths) else 1.0
+        for depths in (deepest[n_arguments:], deepest[:n_arguments])
     )
     if max(ops, arguments) < LEAST_KNOWN:
         raise InvalidPlan(
             f"{where}: this plan is not for {program.name}: by more than their kind it knows "
             f"{arguments:.0%} of its "
-            f"{at} arguments and {ops:.0%} of its {program.n_ops - at} ops"
+            f"{n_arguments} arguments and {ops:.0%} of its {program.n_ops - n_arguments} ops"
         )
     return _Writer(program, mesh).write(splits, deepest)
 
@@ -227,21 +229,26 @@ class _FileEntries:
                 for run in entry["runs"]
                 for split in itertools.repeat(self._read(run[1:]), int(run[0]))
             ]
-            for known, text in zip(self.by_round, entry["labels"], strict=True):
-                known[int(text, 16)].extend(runs)
+            for splits_of_label, label_text in zip(self.by_round, entry["labels"], strict=True):
+                splits_of_label[int(label_text, 16)].extend(runs)
         self.arguments: dict[str, Split] = {}
-        for path, kept in data["arguments"].items():
-            dims = tuple((str(a), int(d)) for a, d in kept.items())
-            self.arguments[path] = (tuple((a, f"r0.{d}") for a, d in dims), (dims,))
-            self.axes |= {a for a, _ in dims}
+        for path, dim_of_axis in data["arguments"].items():
+            dims = tuple((str(axis), int(dim)) for axis, dim in dim_of_axis.items())
+            self.arguments[path] = (tuple((axis, f"r0.{dim}") for axis, dim in dims), (dims,))
+            self.axes |= {axis for axis, _ in dims}
 
     def _read(self, run: Sequence[Any]) -> Split:
         if not run:
             return (), ()
         split = tuple((str(axis), str(place)) for axis, place in run[0].items())
-        kept = tuple(tuple((str(axis), int(dim)) for axis, dim in one.items()) for one in run[1])
-        self.axes |= {axis for axis, _ in split} | {axis for one in kept for axis, _ in one}
-        return split, kept
+        result_dims = tuple(
+            tuple((str(axis), int(dim)) for axis, dim in dim_of_axis.items())
+            for dim_of_axis in run[1]
+        )
+        self.axes |= {axis for axis, _ in split} | {
+            axis for dim_of_axis in result_dims for axis, _ in dim_of_axis
+        }
+        return split, result_dims
 
     def find(self, label: Sequence[int], count: int) -> tuple[list[Split | None], int]:
         """Shardings of ``n`` alike ops in program order, and how far an entry agrees.
@@ -258,7 +265,7 @@ class _FileEntries:
 
 
 def _stretched(splits: Sequence[Split], count: int) -> list[Split]:
-    """As many as wanted.
+    """The shardings of an entry stretched, or thinned out, to ``count`` ops.
 
     They are repeated if they repeat themselves, as layers do, else each stands for its share of the
     program.
@@ -306,12 +313,13 @@ class _Writer:
             f"{program.kind[op]} ({program.where(op)})"
             for op in np.flatnonzero(deepest < 0).tolist()
         )
-        notes = [f"{text}, {n} times" if n > 1 else text for text, n in self.left_out.items()]
+        notes = [
+            f"{text}, {count} times" if count > 1 else text for text, count in self.left_out.items()
+        ]
         if unknown:
-            rows_ = [f"{n} {text}" for text, n in unknown.most_common()]
-            notes.append(
-                f"unsharded, since the plan knows nothing like them: {join_offenders(rows_, 10)}"
-            )
+            unknown_ops = [f"{count} {text}" for text, count in unknown.most_common()]
+            listed = join_offenders(unknown_ops, 10)
+            notes.append(f"unsharded, since the plan knows nothing like them: {listed}")
         return Applied(self.sharding, tuple(notes))
 
     def _op(self, op: int, split: Split) -> None:
@@ -327,7 +335,7 @@ class _Writer:
                 axis,
                 name,
                 int(program.factor_size[name]),
-                lambda: self._called(op),
+                op,
             )
         for value, kept in zip(program.results(op), split[1], strict=False):
             shape = program.dims(value)
@@ -338,27 +346,20 @@ class _Writer:
                 if why := random_keys.offence(program, value, dim):
                     self._leave_out(axis, f"{self._called(op)}: {why}")
                     continue
-                self._give(
-                    self.sharding.value_dim[value], axis, dim, shape[dim], lambda: self._called(op)
-                )
+                self._give(self.sharding.value_dim[value], axis, dim, shape[dim], op)
 
-    def _give(
-        self, row: np.ndarray, axis: str, part: int, size: int, called: Callable[[], str]
-    ) -> None:
+    def _give(self, row: np.ndarray, axis: str, cut: int, size: int, op: int) -> None:
+        """Put an axis on the factor or dim ``cut`` of an op or a value, if that divides."""
         position = self.mesh.axes.index(axis)
-        ways = int(
-            np.prod(
-                [
-                    axis_size
-                    for other, axis_size in enumerate(self.mesh.sizes)
-                    if other == position or row[other] == part
-                ]
-            )
+        ways = math.prod(
+            axis_size
+            for other, axis_size in enumerate(self.mesh.sizes)
+            if other == position or row[other] == cut
         )
         if size % ways:
-            self._leave_out(axis, f"{called()}: size {size} is not divisible by {ways}")
+            self._leave_out(axis, f"{self._called(op)}: size {size} is not divisible by {ways}")
             return
-        row[position] = part
+        row[position] = cut
 
     def _called(self, op: int) -> str:
         program = self.program
@@ -405,15 +406,12 @@ def text(data: Mapping[str, Any]) -> str:
     lines = []
     for key, value in data.items():
         if key in ("ops", "arguments"):
-            items = (
-                value
-                if isinstance(value, list)
-                else [f"{json.dumps(path)}: {json.dumps(kept)}" for path, kept in value.items()]
-            )
-            body = ",\n  ".join(
-                item if isinstance(item, str) else json.dumps(item) for item in items
-            )
-            opening, closing = ("[", "]") if isinstance(value, list) else ("{", "}")
+            if isinstance(value, list):
+                opening, closing, entries = "[", "]", map(json.dumps, value)
+            else:
+                pairs = (map(json.dumps, pair) for pair in value.items())
+                opening, closing, entries = "{", "}", map(": ".join, pairs)
+            body = ",\n  ".join(entries)
             lines.append(f" {json.dumps(key)}: {opening}\n  {body}\n {closing}")
         else:
             lines.append(f" {json.dumps(key)}: {json.dumps(value)}")

@@ -41,8 +41,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis
-from toast_lab.errors import InvalidPlan
-from toast_lab.ir import random_keys
 from toast_lab.kernels import compiled, helper
 from toast_lab.packs import (
     BoolMatrix,
@@ -146,41 +144,6 @@ class Propagation:
                 self._blocks,
             )
         )
-
-    def from_arguments(self, shardings: list[tuple[str, int, str]]) -> Sharding:
-        """Propagate (argument path, dim, mesh axis) decisions in the order given.
-
-        Raises InvalidPlan, listing all of them, for decisions that name no argument, dim or axis,
-        or that change nothing since the argument's axis is taken or its size does not divide.
-        """
-        program, state = self.analysis.program, self.unsharded()
-        paths = {program.value_name[argument]: argument for argument in range(program.n_arguments)}
-        wrong = []
-        for path, dim, axis in shardings:
-            if path not in paths:
-                wrong.append(f"no argument is called {path}")
-            elif not 0 <= dim < len(program.dims(paths[path])):
-                wrong.append(
-                    f"{path} has no dimension {dim}, its rank is {len(program.dims(paths[path]))}"
-                )
-            elif axis not in self.mesh.axes:
-                wrong.append(f'the mesh {self.mesh} has no axis "{axis}"')
-            elif offence := random_keys.offence(program, paths[path], dim):
-                wrong.append(f"{path}: {offence}")
-            elif not self.shard(state, np.asarray([paths[path]]), dim, self.mesh.axes.index(axis)):
-                wrong.append(
-                    f"dimension {dim} of {path} (size {program.dims(paths[path])[dim]}) cannot "
-                    f'be put on "{axis}" = '
-                    f"{self.mesh.size(axis)}: it does not divide, or an earlier decision has "
-                    "used the axis there"
-                )
-        if wrong:
-            from toast_lab.errors import join_offenders
-
-            raise InvalidPlan(
-                "these argument shardings cannot be propagated: " + join_offenders(wrong)
-            )
-        return state
 
 
 def _flow(analysis: Analysis, mesh: Mesh, pins: Pins | None) -> Flow:

@@ -24,10 +24,15 @@ from toast_lab.ragged import row_starts
 from toast_lab.sharding.alike import Alike, Effects, find_alike
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.moves import Moves, by_axis
+from toast_lab.sharding.sharding import Sharding
 
 # Beyond this many independent sets in one group only uniform and one-bit-off resolutions are
 # offered
 MAX_BITS = 5
+
+
+#: For each conflict (smaller name first), its resolution class and the name that wins with bit 0.
+Sides = dict[tuple[int, int], tuple[int, int]]
 
 
 class Action(NamedTuple):
@@ -71,8 +76,21 @@ class Space:
     @functools.cached_property
     def alike(self) -> Alike:
         """Ops and values whose states never differ, and the moves on one of each."""
-        fixed = None if self.fixed is None else (self.fixed.op_factor, self.fixed.value_dim)
-        return find_alike(self.analysis.program, self.op_effects, self.value_effects, fixed)
+        return find_alike(
+            self.analysis.program, self.op_effects, self.value_effects, *self._start_sharding
+        )
+
+    @property
+    def pinned_actions(self) -> tuple[Action, ...]:
+        """The actions that were pinned."""
+        return () if self.fixed is None else self.fixed.actions
+
+    @property
+    def _start_sharding(self) -> Sharding:
+        """What every state has from the start."""
+        if self.fixed is None:
+            return Sharding.whole(self.analysis.program, len(self.mesh.axes))
+        return Sharding(self.fixed.op_factor, self.fixed.value_dim)
 
     @functools.cached_property
     def first_name(self) -> np.ndarray:
@@ -107,14 +125,12 @@ class Space:
 
         Gives ([K, A] names of the classes' first ops, [L, A] dims).
         """
-        alike, n_axes = self.alike, len(self.mesh.axes)
-        if self.fixed is not None:
-            op_factor, value_dim = self.fixed.op_factor, self.fixed.value_dim
-            return op_factor[alike.ops.first], value_dim[alike.values.first]
-        return (
-            np.full((len(alike.ops.first), n_axes), -1, dtype=np.int32),
-            np.full((len(alike.values.first), n_axes), -1, dtype=np.int8),
-        )
+        alike, (op_factor, value_dim) = self.alike, self._start_sharding
+        return op_factor[alike.ops.first], value_dim[alike.values.first]
+
+    def action(self, move: int, axis: int) -> Action:
+        """The action of a move on a mesh axis, both given by number."""
+        return Action(int(self.group[move]), int(self.bits[move]), axis)
 
     def move_of(self, action: Action) -> int:
         """Row of the action's (group, bits).  Raises InvalidPlan."""
@@ -146,42 +162,48 @@ class Space:
 
     def text(self, action: Action) -> str:
         """``sequence@1->model``; the resolution is left out where there is nothing to resolve."""
-        group = self.analysis.groups[action.group]
-        bit_count = len(group.resolutions)
-        suffix = f"@{action.bits:0{bit_count}b}" if bit_count else ""
-        return f"{group.name}{suffix}->{self.mesh.axes[action.axis]}"
+        return action_text(self.analysis, self.mesh, action)
 
 
-def parse_action(analysis: Analysis, mesh: Mesh, item: object) -> Action:
+def action_text(analysis: Analysis, mesh: Mesh, action: Action, *, every_side: bool = False) -> str:
+    """``sequence@1->model``; without the bits for every side, or if there is nothing to resolve."""
+    group = analysis.groups[action.group]
+    bit_count = len(group.resolutions)
+    side = f"@{action.bits:0{bit_count}b}" if bit_count and not every_side else ""
+    return f"{group.name}{side}->{mesh.axes[action.axis]}"
+
+
+def parse_action(analysis: Analysis, mesh: Mesh, request: object) -> Action:
     """Read an Action from a tuple or from text.
 
     As in ``("batch", "data")``, ``("sequence", "model", 1)`` or ``"sequence@1->model"``.
 
     Raises InvalidPlan or ToastError, naming close matches.
     """
-    if isinstance(item, Action):
-        return item
-    if isinstance(item, str):
-        left, sep, axis = item.replace(":", "->").partition("->")
-        name, _, bits = left.partition("@")
-        if not sep:
+    if isinstance(request, Action):
+        return request
+    if isinstance(request, str):
+        colour_text, arrow, axis = request.replace(":", "->").partition("->")
+        name, _, bits = colour_text.partition("@")
+        if not arrow:
             raise InvalidPlan(
-                f'cannot read the action {item!r}; write "colour->axis" or "colour@bits->axis"'
+                f'cannot read the action {request!r}; write "colour->axis" or "colour@bits->axis"'
             )
-        parts: tuple = (name.strip(), axis.strip(), bits.strip() or 0)
+        fields: tuple = (name.strip(), axis.strip(), bits.strip() or 0)
     else:
-        parts = tuple(item)  # type: ignore[arg-type]
-        if len(parts) == 2:
-            parts = (*parts, 0)
-        if len(parts) != 3:
+        fields = tuple(request)  # type: ignore[arg-type]
+        if len(fields) == 2:
+            fields = (*fields, 0)
+        if len(fields) != 3:
             raise InvalidPlan(
-                f'cannot read the action {item!r}; give ("colour", "axis") or '
+                f'cannot read the action {request!r}; give ("colour", "axis") or '
                 '("colour", "axis", bits)'
             )
-    colour, axis, bits = parts
+    colour, axis, bits = fields
     if isinstance(bits, str) and not re.fullmatch("[01]+", bits):
         raise InvalidPlan(
-            f"resolution bits of {item!r} must be 0s and 1s, one for each resolution, not {bits!r}"
+            f"resolution bits of {request!r} must be 0s and 1s, one for each resolution, not "
+            f"{bits!r}"
         )
     if axis not in mesh.axes:
         raise InvalidPlan(
@@ -226,13 +248,14 @@ def build_space(analysis: Analysis, mesh: Mesh) -> Space:
         n_bits = len(group.resolutions)
         for bits in _resolutions(n_bits):
             bit_of = {
-                cls: bits >> (n_bits - 1 - place) & 1 for place, cls in enumerate(group.resolutions)
+                resolution: bits >> (n_bits - 1 - place) & 1
+                for place, resolution in enumerate(group.resolutions)
             }
             op, picked = _choose(ops_of, group.index, sides, bit_of)
             chosen = ops_of.name[picked]
-            can = names.shardable[chosen]
-            ops.append(op[can])
-            op_names.append(chosen[can])
+            may_split = names.shardable[chosen]
+            ops.append(op[may_split])
+            op_names.append(chosen[may_split])
             value, picked = _choose(values_of, group.index, sides, bit_of)
             values.append(value)
             value_dims.append(values_of.dim[picked])
@@ -268,11 +291,7 @@ def _joined(rows: list[np.ndarray]) -> np.ndarray:
     return np.concatenate(rows) if rows else np.zeros(0, np.int64)
 
 
-def _sides(analysis: Analysis) -> dict[tuple[int, int], tuple[int, int]]:
-    """For each conflict (smaller name first), its resolution class and its winner.
-
-    The winner is the name that wins when the bit is 0.
-    """
+def _sides(analysis: Analysis) -> Sides:
     sides = {}
     for conflict in analysis.conflicts:
         compatibility_set = analysis.compatibility_sets[conflict.set]
@@ -324,7 +343,7 @@ def _choices(
 def _choose(
     choices: GroupChoices,
     group: int,
-    sides: dict[tuple[int, int], tuple[int, int]],
+    sides: Sides,
     bit_of: dict[int, int],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ops or values of a group and, for each, the row of the candidate that the bits choose."""
@@ -337,9 +356,7 @@ def _choose(
     return choices.item[rows], picked
 
 
-def _pick(
-    candidates: list[int], sides: dict[tuple[int, int], tuple[int, int]], bit_of: dict[int, int]
-) -> int:
+def _pick(candidates: list[int], sides: Sides, bit_of: dict[int, int]) -> int:
     """The candidate that loses no conflict; the first one if each loses some."""
     for name in candidates:
         if all(_wins(name, other, sides, bit_of) for other in candidates if other != name):
@@ -347,14 +364,12 @@ def _pick(
     return candidates[0]
 
 
-def _wins(
-    name: int, other: int, sides: dict[tuple[int, int], tuple[int, int]], bit_of: dict[int, int]
-) -> bool:
-    entry = sides.get((min(name, other), max(name, other)))
-    if entry is None:
+def _wins(name: int, other: int, sides: Sides, bit_of: dict[int, int]) -> bool:
+    side = sides.get((min(name, other), max(name, other)))
+    if side is None:
         return name < other
-    cls, winner0 = entry
-    return (name == winner0) == (bit_of.get(cls, 0) == 0)
+    resolution, winner0 = side
+    return (name == winner0) == (bit_of.get(resolution, 0) == 0)
 
 
 def _resolutions(bit_count: int) -> list[int]:

@@ -24,6 +24,7 @@ from toast_lab.kernels import compiled, helper
 from toast_lab.packs import Int8Matrix, Int32Array, Int32Matrix, Int64Array, UInt64Array
 from toast_lab.sharding.divides import divides
 from toast_lab.sharding.moves import Moves
+from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.space import Action, Space
 
 
@@ -198,6 +199,11 @@ class State:
         """[V, A] dim of each value on each axis, -1: none.  A new array at every call."""
         return self.values[self.space.alike.values.label]
 
+    @property
+    def sharding(self) -> Sharding:
+        """Over the whole program, in new arrays."""
+        return Sharding(self.op_factor, self.value_dim)
+
     def copy(self) -> State:
         """An independent copy."""
         new = State.__new__(State)
@@ -277,7 +283,4 @@ def legal_rows(state: State, min_names: int = 0) -> np.ndarray:
 def legal_actions(state: State, min_names: int = 0) -> list[Action]:
     """Actions that would change the state, on groups of at least ``min_names`` names."""
     space = state.space
-    return [
-        Action(int(space.group[move]), int(space.bits[move]), int(axis))
-        for move, axis in legal_rows(state, min_names)
-    ]
+    return [space.action(move, axis) for move, axis in legal_rows(state, min_names).tolist()]

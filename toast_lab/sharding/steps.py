@@ -296,10 +296,8 @@ def natural_layouts_of(tables: Tables, op_factor: np.ndarray) -> tuple[np.ndarra
 
     Gives ([V] layout in which each value is made, [V] axes over which it is then partial).
     """
-    natural, partial = (
-        np.empty(len(tables.value_op), np.int64),
-        np.empty(len(tables.value_op), np.int64),
-    )
+    natural = np.empty(len(tables.value_op), np.int64)
+    partial = np.empty_like(natural)
     natural_layouts(tables, np.array(op_factor, np.int32), op_factor.shape[1], natural, partial)
     return natural, partial
 
@@ -531,18 +529,15 @@ def lower_into(
 
 
 def lower_all(
-    tables: Tables,
-    ops: np.ndarray,
-    op_factor: np.ndarray,
-    value_dim: np.ndarray,
-    axis_size: np.ndarray,
-    steps: Steps,
-) -> int:
-    """Layouts of a state, then ``lower_into``."""
-    n_axes = axis_size.shape[0]
+    tables: Tables, op_factor: np.ndarray, value_dim: np.ndarray, axis_size: np.ndarray
+) -> tuple[Steps, int]:
+    """All steps of a plan over a whole program, in buffers, and how many there are."""
+    steps, n_axes = buffers(tables, len(axis_size)), len(axis_size)
+    # Writeable copies of the same types, so that one compiled kernel serves all callers
+    op_factor, value_dim = np.array(op_factor, np.int32), np.array(value_dim, np.int8)
     wanted_layouts(tables, op_factor, n_axes, steps.wanted)
     kept_layouts_into(tables, op_factor, value_dim, n_axes, steps.wanted, steps.layout)
-    return lower_into(tables, ops, op_factor, axis_size, steps)
+    return steps, lower_into(tables, real_ops(tables), op_factor, axis_size, steps)
 
 
 def buffers(tables: Tables, n_axes: int) -> Steps:
@@ -577,15 +572,8 @@ def lower(
     program: Program, op_factor: np.ndarray, value_dim: np.ndarray, axis_size: np.ndarray
 ) -> Steps:
     """Device-local steps of a plan given as state arrays (see ``state``), trimmed to size."""
-    program_tables = tables(program)
-    steps = buffers(program_tables, len(axis_size))
-    # Writeable copies of the same types, so that one compiled kernel serves all callers
-    op_factor, value_dim = np.array(op_factor, np.int32), np.array(value_dim, np.int8)
-    n_steps = lower_all(
-        program_tables, real_ops(program_tables), op_factor, value_dim, axis_size, steps
-    )
-    rows: list[np.ndarray] = [column[:n_steps].copy() for column in steps[:9]]
-    return Steps._make([*rows, steps.copy, steps.wanted, steps.layout])
+    steps, n_steps = lower_all(tables(program), op_factor, value_dim, axis_size)
+    return Steps._make([*(column[:n_steps].copy() for column in steps[:9]), *steps[9:]])
 
 
 def real_ops(tables: Tables) -> np.ndarray:

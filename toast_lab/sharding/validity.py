@@ -19,20 +19,20 @@ def offenders(program: Program, mesh: Mesh, sharding: Sharding) -> list[str]:
 def _ops(program: Program, mesh: Mesh, op_factor: np.ndarray) -> list[str]:
     op, axis = np.nonzero(op_factor >= 0)
     name = op_factor[op, axis]
-    own = (name >= program.factor_ptr[op]) & (name < program.factor_ptr[op + 1])
+    is_own = (name >= program.factor_ptr[op]) & (name < program.factor_ptr[op + 1])
     ways = _ways(op_factor[op], name, mesh)
-    known = np.where(own, name, 0)
-    bad = (program.factor_size[known] % ways != 0) | ~np.isin(
-        program.factor_class[known], (PASS, REDUCTION)
+    own_name = np.where(is_own, name, 0)
+    unsplittable = (program.factor_size[own_name] % ways != 0) | ~np.isin(
+        program.factor_class[own_name], (PASS, REDUCTION)
     )
     sentences = []
-    for row in np.flatnonzero(~own | bad):
-        text = f"{program.kind[op[row]]} ({program.where(int(op[row]))}): "
-        if not own[row]:
-            sentences.append(text + f"name {name[row]} is not one of its own")
+    for row in np.flatnonzero(~is_own | unsplittable):
+        sentence = f"{program.kind[op[row]]} ({program.where(int(op[row]))}): "
+        if not is_own[row]:
+            sentences.append(sentence + f"name {name[row]} is not one of its own")
         else:
             sentences.append(
-                text + f"size {program.factor_size[name[row]]} cannot be split {ways[row]} ways"
+                sentence + f"size {program.factor_size[name[row]]} cannot be split {ways[row]} ways"
             )
     return sentences
 
@@ -42,29 +42,28 @@ def _values(program: Program, mesh: Mesh, value_dim: np.ndarray) -> list[str]:
     dim = value_dim[value, axis].astype(np.int64)
     rank = np.diff(program.shape_ptr)[value]
     exists = dim < rank
-    size = program.shape[program.shape_ptr[value] + np.where(exists, dim, 0)] if len(value) else dim
+    row_of_dim = program.shape_ptr[value] + np.where(exists, dim, 0)
+    size, hidden = program.shape[row_of_dim], program.hidden[row_of_dim] & exists
     ways = _ways(value_dim[value], dim, mesh)
     sentences = []
-    hidden = (
-        program.hidden[program.shape_ptr[value] + np.where(exists, dim, 0)] & exists
-        if len(value)
-        else exists
-    )
     for row in np.flatnonzero(~exists | (size % ways != 0) | hidden):
-        text = f"{program.value_name[value[row]]}: "
+        sentence = f"{program.value_name[value[row]]}: "
         if not exists[row]:
-            sentences.append(text + f"no dimension {dim[row]}, its rank is {rank[row]}")
+            sentences.append(sentence + f"no dimension {dim[row]}, its rank is {rank[row]}")
         elif hidden[row]:
-            sentences.append(text + random_keys.offence(program, int(value[row]), int(dim[row])))
+            sentences.append(
+                sentence + random_keys.offence(program, int(value[row]), int(dim[row]))
+            )
         else:
             sentences.append(
-                text + f"dimension {dim[row]} has size {size[row]}, not divisible by {ways[row]} "
+                sentence
+                + f"dimension {dim[row]} has size {size[row]}, not divisible by {ways[row]} "
                 f'("{mesh.axes[axis[row]]}" and others on it)'
             )
     return sentences
 
 
-def _ways(rows: np.ndarray, part: np.ndarray, mesh: Mesh) -> np.ndarray:
-    """[K] product of the sizes of the axes that are on ``what`` in each of the K rows."""
-    same: np.ndarray = np.where(rows == part[:, None], mesh.array(), 1).prod(axis=1, dtype=np.int64)
-    return same
+def _ways(rows: np.ndarray, target: np.ndarray, mesh: Mesh) -> np.ndarray:
+    """[K] product of the sizes of the axes that are on ``target`` in each of the K rows."""
+    sizes = np.where(rows == target[:, None], mesh.array(), 1)
+    return np.asarray(sizes.prod(axis=1, dtype=np.int64))

@@ -15,7 +15,7 @@ from toast_lab.errors import InvalidPlan, InvalidProblem, ToastError, did_you_me
 from toast_lab.ir import random_keys
 from toast_lab.ir.program import Program
 from toast_lab.sharding.mesh import Mesh
-from toast_lab.sharding.space import Action, parse_action
+from toast_lab.sharding.space import Action, action_text, parse_action
 
 OPEN = ("*", "?", ...)  #: of a dim on which axes may be added
 
@@ -54,13 +54,13 @@ def read_pin(analysis: Analysis, mesh: Mesh, target: object, spec: object = None
             shape.
     """
     if spec is None and isinstance(target, str) and "->" not in target and "=" in target:
-        path, _, text = target.rpartition("=")
-        target, spec = path.strip(), _spec_of(text)
+        path, _, spec_text = target.rpartition("=")
+        target, spec = path.strip(), _spec_of(spec_text)
     if spec is not None:
         path = str(target)
         return pin_value(analysis.program, mesh, _value(analysis, path), spec, called=path)
     action = parse_action(analysis, mesh, target)
-    return ActionWish(f"pin {_text(analysis, mesh, action, every_side=False)}", True, action, False)
+    return ActionWish(f"pin {action_text(analysis, mesh, action)}", True, action, False)
 
 
 def read_forbid(analysis: Analysis, mesh: Mesh, target: object, axis: str | None = None) -> Wish:
@@ -76,12 +76,12 @@ def read_forbid(analysis: Analysis, mesh: Mesh, target: object, axis: str | None
     """
     program = analysis.program
     if axis is None and isinstance(target, str) and "->" in target:
-        left, _, right = (part.strip() for part in target.rpartition("->"))
-        if left.partition("@")[0] not in (
+        target_text, _, axis_name = (part.strip() for part in target.rpartition("->"))
+        if target_text.partition("@")[0] not in (
             *analysis.group_name,
             *analysis.colour_name,
-        ) and left in _paths(program):
-            target, axis = left, right
+        ) and target_text in _paths(program):
+            target, axis = target_text, axis_name
     if axis is not None:
         value, path = _value(analysis, str(target)), str(target)
         if axis not in mesh.axes:
@@ -91,22 +91,18 @@ def read_forbid(analysis: Analysis, mesh: Mesh, target: object, axis: str | None
         return ValueWish(f"forbid {path}->{axis}", value, (), closed)
     action = parse_action(analysis, mesh, target)
     if isinstance(target, Action):
-        every = False
+        every_side = False
     elif isinstance(target, str):
-        every = "@" not in target
+        every_side = "@" not in target
     else:
-        every = len(tuple(target)) < 3  # type: ignore[arg-type]
-    every = every or not analysis.groups[action.group].resolutions
+        every_side = len(tuple(target)) < 3  # type: ignore[arg-type]
+    every_side = every_side or not analysis.groups[action.group].resolutions
     return ActionWish(
-        f"forbid {_text(analysis, mesh, action, every_side=every)}", False, action, every
+        f"forbid {action_text(analysis, mesh, action, every_side=every_side)}",
+        False,
+        action,
+        every_side,
     )
-
-
-def _text(analysis: Analysis, mesh: Mesh, action: Action, *, every_side: bool) -> str:
-    group = analysis.groups[action.group]
-    bit_count = len(group.resolutions)
-    side = f"@{action.bits:0{bit_count}b}" if bit_count and not every_side else ""
-    return f"{group.name}{side}->{mesh.axes[action.axis]}"
 
 
 def pin_value(
@@ -145,39 +141,47 @@ def pin_value(
         raise InvalidPlan(
             f"{called}: {len(entries)} entries for shape {_shape(shape)}, give one for each dim"
         )
-    on: dict[str, int] = {}
-    wrong, words = [], []
+    dim_of_axis: dict[str, int] = {}
+    offenders, dim_texts = [], []
     for dim, (axes, is_open) in enumerate(entries):
-        words.append("+".join([*axes, *(["*"] if is_open else [])]) or "-")
-        known = [axis for axis in axes if axis in mesh.axes]
-        wrong += [str(_no_axis(axis, mesh)) for axis in axes if axis not in mesh.axes]
-        wrong += [f"axis {axis} is on dims {on[axis]} and {dim}" for axis in known if axis in on]
-        on.update(dict.fromkeys(known, dim))
-        if known != sorted(known, key=mesh.axes.index):
-            wrong.append(
-                f"dim {dim} has the axes in the order {', '.join(known)}; plans cut by the order "
-                f"of the mesh, {mesh}"
+        dim_texts.append("+".join([*axes, *(["*"] if is_open else [])]) or "-")
+        existing = [axis for axis in axes if axis in mesh.axes]
+        offenders += [str(_no_axis(axis, mesh)) for axis in axes if axis not in mesh.axes]
+        offenders += [
+            f"axis {axis} is on dims {dim_of_axis[axis]} and {dim}"
+            for axis in existing
+            if axis in dim_of_axis
+        ]
+        dim_of_axis.update(dict.fromkeys(existing, dim))
+        if existing != sorted(existing, key=mesh.axes.index):
+            offenders.append(
+                f"dim {dim} has the axes in the order {', '.join(existing)}; plans cut by the "
+                f"order of the mesh, {mesh}"
             )
-        if known and (why := random_keys.offence(program, value, dim)):
-            wrong.append(why)
-        if not mesh.divides(shape[dim], known):
-            wrong.append(f"dim {dim} has size {shape[dim]}, not divisible by {cuts(mesh, known)}")
-    if program.value_is_constant[value] and any(mesh.size(a) > 1 for a in on if a in mesh.axes):
-        wrong.append("it is made of constants, which are never cut")
-    if wrong:
-        raise InvalidPlan(f"{called}: {'; '.join(wrong)}")
+        if existing and (offence := random_keys.offence(program, value, dim)):
+            offenders.append(offence)
+        if not mesh.divides(shape[dim], existing):
+            offenders.append(
+                f"dim {dim} has size {shape[dim]}, not divisible by {cuts(mesh, existing)}"
+            )
+    if program.value_is_constant[value] and mesh.ways(dim_of_axis) > 1:
+        offenders.append("it is made of constants, which are never cut")
+    if offenders:
+        raise InvalidPlan(f"{called}: {'; '.join(offenders)}")
     dims = tuple(
-        (a, on[axis]) for a, axis in enumerate(mesh.axes) if axis in on and mesh.sizes[a] > 1
+        (axis_number, dim_of_axis[axis])
+        for axis_number, axis in enumerate(mesh.axes)
+        if axis in dim_of_axis and mesh.sizes[axis_number] > 1
     )
     closed = tuple(
-        (number, dim)
-        for number, axis in enumerate(mesh.axes)
-        if axis not in on
+        (axis_number, dim)
+        for axis_number, axis in enumerate(mesh.axes)
+        if axis not in dim_of_axis
         for dim, (_, is_open) in enumerate(entries)
         if not is_open or axis in never
     )
     return ValueWish(
-        text=f"pin {called}=({', '.join(words)})",
+        text=f"pin {called}=({', '.join(dim_texts)})",
         value=value,
         dims=dims,
         closed=closed,
@@ -185,22 +189,24 @@ def pin_value(
     )
 
 
-def _entry(entry: object) -> tuple[list[str], bool]:
+def _entry(dim_spec: object) -> tuple[list[str], bool]:
     """(axes, are more allowed?) of one dim of a spec."""
-    if entry is None:
+    if dim_spec is None:
         return [], False
-    if isinstance(entry, str) or entry is ...:
-        entry = [entry]
-    parts = list(entry)  # type: ignore[call-overload]
-    return [str(part) for part in parts if part not in OPEN], any(part in OPEN for part in parts)
+    if isinstance(dim_spec, str) or dim_spec is ...:
+        dim_spec = [dim_spec]
+    members = list(dim_spec)  # type: ignore[call-overload]
+    return [str(member) for member in members if member not in OPEN], any(
+        member in OPEN for member in members
+    )
 
 
-def _spec_of(text: str) -> list[list[str]]:
-    parts = [part.strip() for part in text.strip().strip("()[]").split(",")]
+def _spec_of(spec_text: str) -> list[list[str]]:
+    dim_texts = [dim_text.strip() for dim_text in spec_text.strip().strip("()[]").split(",")]
     return [
-        [axis.strip() for axis in p.split("+")] if p not in ("", "-", "None") else []
-        for p in parts
-        if p or len(parts) == 1
+        [axis.strip() for axis in dim_text.split("+")] if dim_text not in ("", "-", "None") else []
+        for dim_text in dim_texts
+        if dim_text or len(dim_texts) == 1
     ]
 
 
@@ -219,10 +225,10 @@ def _paths(program: Program) -> dict[str, int]:
 def _value(analysis: Analysis, path: str) -> int:
     paths = _paths(analysis.program)
     if path not in paths:
-        known = ", ".join(list(paths)[:20]) + (", ..." if len(paths) > 20 else "")
+        shown_paths = ", ".join(list(paths)[:20]) + (", ..." if len(paths) > 20 else "")
         raise InvalidPlan(
             f"no argument or result is called {path!r}{did_you_mean(path, paths)}; there are: "
-            f"{known}. Of a colour, "
+            f"{shown_paths}. Of a colour, "
             'give an action: "colour->axis"'
         )
     return paths[path]
@@ -252,28 +258,31 @@ def read_all(
     Raises:
         InvalidProblem: listing every one that cannot be read.
     """
-    wishes, wrong = list[Wish](), []
-    for read, verb, asked in ((read_pin, "pin", pins), (read_forbid, "forbid", forbids)):
-        for given in asked:
+    wishes, offenders = list[Wish](), []
+    for read, verb, requests in ((read_pin, "pin", pins), (read_forbid, "forbid", forbids)):
+        for arguments in requests:
             try:
-                wishes.append(read(analysis, mesh, *given))
+                wishes.append(read(analysis, mesh, *arguments))
             except ToastError as error:
-                shown = [item if isinstance(item, str) else repr(item) for item in given]
-                wrong.append(f"{verb} {', '.join(shown)}: {error}")
-    if wrong:
-        raise InvalidProblem("these cannot be pinned or forbidden:\n" + join_offenders(wrong))
+                shown = [
+                    argument if isinstance(argument, str) else repr(argument)
+                    for argument in arguments
+                ]
+                offenders.append(f"{verb} {', '.join(shown)}: {error}")
+    if offenders:
+        raise InvalidProblem("these cannot be pinned or forbidden:\n" + join_offenders(offenders))
     return wishes
 
 
-def given_as(analysis: Analysis, item: object) -> tuple:
+def given_as(analysis: Analysis, request: object) -> tuple:
     """Arguments of ``read_pin`` or ``read_forbid`` from one item.
 
     A tuple of path and spec or axis is about a value.
     """
-    if isinstance(item, tuple) and not isinstance(item, Action) and len(item) == 2:
+    if isinstance(request, tuple) and not isinstance(request, Action) and len(request) == 2:
         colours = (*analysis.group_name, *analysis.colour_name)
-        if not isinstance(item[1], str) or (
-            item[0] not in colours and item[0] in _paths(analysis.program)
+        if not isinstance(request[1], str) or (
+            request[0] not in colours and request[0] in _paths(analysis.program)
         ):
-            return item
-    return (item,)
+            return request
+    return (request,)

@@ -24,40 +24,44 @@ def keep_annotations(
     """
     program = space.analysis.program
     wishes: dict[tuple, ValueWish] = {}
-    wrong: list[str] = []
+    offenders: list[str] = []
     for annotation in program.annotations:
         try:
             wish = _wish(space, annotation)
         except ToastError as error:
-            wrong.append(f"{annotation}: {error}" if annotation.trouble == "" else str(annotation))
+            offenders.append(
+                f"{annotation}: {error}" if annotation.trouble == "" else str(annotation)
+            )
         else:
             if wish.dims or wish.closed:
                 wishes.setdefault((wish.value, wish.dims, wish.closed), wish)
-    new = list(wishes.values())
-    together = ""
+    own_wishes = list(wishes.values())
+    contradiction = ""
     try:
-        make_pins(space, [*before, *new])
+        make_pins(space, [*before, *own_wishes])
     except InvalidProblem as error:
-        together = str(error)
-    if strict and (wrong or together):
+        contradiction = str(error)
+    if strict and (offenders or contradiction):
         listed = (
             "these annotations cannot be kept (strict=False leaves them out):\n"
-            + join_offenders(wrong)
+            + join_offenders(offenders)
         )
         raise InvalidProblem(
-            "\n".join([*([listed] if wrong else []), *([together] if together else [])])
+            "\n".join(
+                [*([listed] if offenders else []), *([contradiction] if contradiction else [])]
+            )
         )
-    if together:
-        kept: list[Wish] = list(before)
-        for wish in new:
+    if contradiction:
+        kept_wishes: list[Wish] = list(before)
+        for wish in own_wishes:
             try:
-                make_pins(space, [*kept, wish])
+                make_pins(space, [*kept_wishes, wish])
             except InvalidProblem as error:
-                wrong.append(str(error).partition("\n")[2].strip())
+                offenders.append(str(error).partition("\n")[2].strip())
             else:
-                kept.append(wish)
-        return kept, [f"left out: {text}" for text in wrong]
-    return [*before, *new], [f"left out: {text}" for text in wrong]
+                kept_wishes.append(wish)
+        return kept_wishes, [f"left out: {offence}" for offence in offenders]
+    return [*before, *own_wishes], [f"left out: {offence}" for offence in offenders]
 
 
 def _wish(space: Space, annotation: Annotation) -> ValueWish:
@@ -65,14 +69,14 @@ def _wish(space: Space, annotation: Annotation) -> ValueWish:
     if annotation.trouble:
         raise InvalidProblem(annotation.trouble)
     program = space.analysis.program
-    called = f"{annotation.name} ({annotation.where})" if annotation.where else annotation.name
+    label = f"{annotation.name} ({annotation.where})" if annotation.where else annotation.name
     maker = int(program.value_op[annotation.value])
     return pin_value(
         program,
         space.mesh,
         annotation.value,
         annotation.spec,
-        called=called,
+        called=label,
         never=annotation.replicated,
         op_too=program.kind[maker] == CONSTRAINT,
     )

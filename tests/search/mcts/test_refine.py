@@ -91,7 +91,7 @@ def test_finer_rows_keep_arguments_and_results_together_and_say_the_same_of_a_st
             rows = legal_rows(state)
             state.apply_row(*rows[rng.integers(len(rows))].tolist())
         ops, values = refine.rows_of(fine, state)
-        op_factor, value_dim = refine.whole(fine, program, ops, values)
+        op_factor, value_dim = fine.alike.whole(program, ops, values)
         assert (op_factor == state.op_factor).all()
         assert (value_dim == state.value_dim).all()
         quick = problem.pricer().quick(state)
@@ -175,7 +175,7 @@ def test_recolouring_gives_an_axis_to_another_name_and_to_none_where_that_is_not
         assert (before >= 0).all()
         recoloured, emptied = recoloured + int((after >= 0).sum()), emptied + int((after < 0).sum())
         if number % 10 == 0:  # a check of a whole plan takes long
-            arrays = refine.whole(fine, space.analysis.program, new_ops, new_values)
+            arrays = fine.alike.whole(space.analysis.program, new_ops, new_values)
             ShardingPlan(space.analysis.program, problem.mesh, Sharding(*arrays)).check()
     assert recoloured > 100
     assert emptied > 100

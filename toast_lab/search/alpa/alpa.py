@@ -80,10 +80,7 @@ def run(recorder: Recorder, seed: int, options: AlpaOptions) -> Status:
         for choice, label in (
             [(choices.choice_of(*best), "plan so far")] if best else _starts(recorder, choices)
         ):
-            solver.try_(choice, f"{grain}: {label}")
-            solver.try_(
-                solver.descent.improve(*choice, recorder.check), f"{grain}: {label}, descent"
-            )
+            solver.try_start(choice, label)
         if not solver.run():
             unfinished.append(solver)
         best = solver.best_arrays
@@ -92,12 +89,12 @@ def run(recorder: Recorder, seed: int, options: AlpaOptions) -> Status:
     if (
         unfinished and unfinished[-1].grain == passes[-1]
     ):  # else the finest is solved, and with it all
-        for number, solver in enumerate([*unfinished, *unfinished]):
+        for turn_number, solver in enumerate([*unfinished, *unfinished]):
             # First small parts, and then all at once: what a grain had may have ended before the
             # others needed theirs.
             recorder.round += 1
             solver.go_on_from(best)
-            if number < len(unfinished):
+            if turn_number < len(unfinished):
                 solver.polish(rng)
             else:
                 solver.again()
@@ -108,7 +105,12 @@ def run(recorder: Recorder, seed: int, options: AlpaOptions) -> Status:
 def _starts(recorder: Recorder, choices: ClusteredProgram) -> Iterator[tuple[Choice, str]]:
     """The best three ways to split one colour throughout, on one mesh axis or on several."""
     space = recorder.problem.space
-    candidates: list[tuple[tuple[float, ...], int, State, str]] = []
+    candidates: list[tuple[tuple[float, ...], State, str]] = []
+
+    def add(state: State, texts: list[str]) -> None:
+        rank = recorder.rank(recorder.price(state), len(texts))
+        candidates.append((rank, state.copy(), " ".join(texts)))
+
     root = State(space)
     yield (
         choices.choice_of(root.op_factor, root.value_dim),
@@ -118,21 +120,12 @@ def _starts(recorder: Recorder, choices: ClusteredProgram) -> Iterator[tuple[Cho
         recorder.check()
         state, texts = root.copy(), [space.text(action)]
         state.apply(action)
-        candidates.append(
-            (recorder.rank(recorder.price(state), 1), len(candidates), state.copy(), texts[0])
-        )
+        add(state, texts)
         for axis in range(len(space.mesh.axes)):
             more = action._replace(axis=axis)
             if axis > action.axis and state.apply(more):
                 texts.append(space.text(more))
         if len(texts) > 1:
-            candidates.append(
-                (
-                    recorder.rank(recorder.price(state), len(texts)),
-                    len(candidates),
-                    state,
-                    " ".join(texts),
-                )
-            )
-    for _, _, state, text in sorted(candidates, key=lambda f: f[:2])[:3]:
+            add(state, texts)
+    for _, state, text in sorted(candidates, key=lambda candidate: candidate[0])[:3]:
         yield choices.choice_of(state.op_factor, state.value_dim), text

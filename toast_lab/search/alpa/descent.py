@@ -67,11 +67,8 @@ class Descent:
         groups = self.choices.groups
         seen = self.tie[value].copy()
         for term in self.of_value[value]:
-            group = groups[term.group]
-            label = group.label[ops[group.op]]
-            if not any(
-                groups[other].label[ops[groups[other].op]] == label for other in term.earlier
-            ):
+            if not self.choices.is_shared(term.group, term.earlier, ops):
+                group = groups[term.group]
                 seen += term.time_s[group.place[ops[group.op]]]
         return seen
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +27,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import scipy.optimize
 import scipy.sparse
+
+from toast_lab.ragged import row_starts
 
 if TYPE_CHECKING:
     from toast_lab.search.alpa.strategies import ClusteredProgram
@@ -62,7 +65,7 @@ class IntegerProgram:
 
 
 class Layout(NamedTuple):
-    """Where the columns of what are."""
+    """The first column of every kind of choice."""
 
     ops: np.ndarray  #: [K+1] first column of each op cluster
     values: np.ndarray  #: [L+1]
@@ -98,7 +101,7 @@ class _Rows:
         self.value.append(np.broadcast_to(np.asarray(value, np.float64), column.shape))
 
     def matrix(self, n_columns: int) -> scipy.sparse.csr_array:
-        """All of them."""
+        """All rows as one sparse matrix."""
         parts = [
             np.concatenate(pieces) if pieces else np.zeros(0)
             for pieces in (self.value, self.row, self.column)
@@ -131,18 +134,12 @@ def assemble(
             is ruled out.
         check: called now and then; may raise to end the work.
     """
-    width = [len(times) for times in choices.compute_s]
-    ops = np.concatenate([[0], np.cumsum(width)]).astype(np.int64)
-    values = ops[-1] + np.concatenate(
-        [[0], np.cumsum([len(n_layouts) for n_layouts in choices.layout])]
-    ).astype(np.int64)
+    ops = row_starts([*map(len, choices.compute_s)])
+    values = ops[-1] + row_starts([*map(len, choices.layout)])
     n_binary = n_columns = int(values[-1])
     groups: dict[int, int] = {}
     shared: dict[tuple[int, tuple[int, ...]], tuple[int, np.ndarray]] = {}
-    used = sorted(
-        {n_layouts.group for n_layouts in choices.terms}
-        | {number for n_layouts in choices.terms for number in n_layouts.earlier}
-    )
+    used = sorted({number for term in choices.terms for number in (term.group, *term.earlier)})
     for number in used:
         group = choices.groups[number]
         groups[number] = n_columns
@@ -269,14 +266,11 @@ def chosen(layout: Layout, assignment: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 class IntegerSolution(NamedTuple):
-    """What HiGHS made of it."""
+    """What HiGHS returned."""
 
     x: np.ndarray | None  #: None: no solution was found in time, or there is none
     optimal: bool
-    infeasible: bool
     gap: float  #: between the solution and HiGHS's bound, relative
-    bound: float  #: in units of the cost, -inf if unknown
-    seconds: float
     out_of_time: bool
 
 
@@ -305,22 +299,10 @@ def solve(
             **({} if nodes is None else {"node_limit": nodes}),
         },
     )
-    assignment = None if answer.x is None else np.asarray(answer.x)
-    reached = (
-        float(answer.mip_gap)
-        if assignment is not None and answer.mip_gap is not None
-        else float("inf")
-    )
-    bound = float(answer.mip_dual_bound) if answer.mip_dual_bound is not None else -float("inf")
-    seconds = time.monotonic() - began
-    # HiGHS stops for nodes with the same status
-    out_of_time = answer.status == 1 and seconds >= time_limit_s
     return IntegerSolution(
-        x=assignment,
+        x=answer.x,
         optimal=answer.status == 0,
-        infeasible=answer.status == 2,
-        gap=reached,
-        bound=bound,
-        seconds=seconds,
-        out_of_time=out_of_time,
+        gap=math.inf if answer.x is None or answer.mip_gap is None else float(answer.mip_gap),
+        # HiGHS stops for nodes with the same status
+        out_of_time=answer.status == 1 and time.monotonic() - began >= time_limit_s,
     )

@@ -91,10 +91,10 @@ class MemoryRows:
         alive = np.flatnonzero((memory.buffer_start <= at) & (memory.buffer_end >= at))
         # One operand that dies here gives its place to the result.
         dying = alive[(memory.buffer_end[alive] == at) & (memory.buffer_heir[alive] >= 0)]
-        given = dying[
+        reused = dying[
             value_bytes[memory.buffer_value[dying]] == value_bytes[memory.buffer_heir[dying]]
         ][:1]
-        folded = self.like_buffer[np.setdiff1d(alive, given)]
+        folded = self.like_buffer[np.setdiff1d(alive, reused)]
         np.add.at(by_value, self.tables.value_row[folded], self.facts.value.bytes[folded])
         held = {
             int(cluster): by_value[cluster] / self.ways[cluster]
@@ -111,19 +111,19 @@ class MemoryRows:
         like, counts = np.unique(self.like_use[uses], return_counts=True)
         for use, count in zip(like.tolist(), counts.tolist(), strict=True):
             check()
-            number = int(choices.use_group[use])
+            group_number = int(choices.use_group[use])
             size = count * self._copy_bytes(use)
             if not size.any():
                 continue
             key = choices.sharers.get(use)
             if key is None:
-                groups[number] = groups.get(number, 0.0) + size
+                groups[group_number] = groups.get(group_number, 0.0) + size
             else:
-                shared[number, key] = shared.get((number, key), 0.0) + size
+                shared[group_number, key] = shared.get((group_number, key), 0.0) + size
         # What is only there while the op runs: whole results before they are scattered or moved.
         for op in np.flatnonzero(memory.runs_at == at).tolist():
-            for number, size in choices.passing.get(int(self.like_op[op]), []):
-                groups[number] = groups.get(number, 0.0) + size
+            for group_number, size in choices.passing.get(int(self.like_op[op]), []):
+                groups[group_number] = groups.get(group_number, 0.0) + size
         row = Bytes(at=at, values=held, groups=groups, shared=shared, beside=0.0)
         return row._replace(beside=float(priced.lives.live[at]) - self.explained(row, ops, values))
 
@@ -136,26 +136,20 @@ class MemoryRows:
         choices = self.choices
         total = sum(float(size[values[cluster]]) for cluster, size in row.values.items())
         for number, size in row.groups.items():
-            group = choices.groups[number]
-            total += float(size[group.place[ops[group.op]], values[group.value]])
+            total += choices.entry(size, number, ops, values)
         for (number, earlier), size in row.shared.items():
-            group = choices.groups[number]
-            label = group.label[ops[group.op]]
-            if not any(
-                choices.groups[other].label[ops[choices.groups[other].op]] == label
-                for other in earlier
-            ):
-                total += float(size[group.place[ops[group.op]], values[group.value]])
+            if not choices.is_shared(number, earlier, ops):
+                total += choices.entry(size, number, ops, values)
         return total
 
 
 def crowded(live: np.ndarray, limit_bytes: float, most: int = 4) -> list[int]:
     """Ops at which memory is above the limit, the worst first, none close to another one."""
     count = len(live)
-    left = np.where(live > limit_bytes, live, -np.inf)
+    crowding = np.where(live > limit_bytes, live, -np.inf)
     chosen: list[int] = []
-    while len(chosen) < most and np.isfinite(left.max(initial=-np.inf)):
-        at = int(left.argmax())
-        chosen.append(at)
-        left[max(0, at - count // 40) : at + count // 40 + 1] = -np.inf
+    while len(chosen) < most and np.isfinite(crowding.max(initial=-np.inf)):
+        worst_op = int(crowding.argmax())
+        chosen.append(worst_op)
+        crowding[max(0, worst_op - count // 40) : worst_op + count // 40 + 1] = -np.inf
     return chosen

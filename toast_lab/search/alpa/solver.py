@@ -22,7 +22,7 @@ from toast_lab.isolate import Cancelled, run_in_child
 from toast_lab.search.alpa import integer_program as ip
 from toast_lab.search.alpa.descent import Descent
 from toast_lab.search.alpa.memory_rows import MemoryRows, crowded
-from toast_lab.search.alpa.strategies import ClusteredProgram, spread
+from toast_lab.search.alpa.strategies import ClusteredProgram, rows_at, spread
 from toast_lab.search.limits import Status, Stop
 from toast_lab.search.recorder import Recorder
 
@@ -115,11 +115,13 @@ class Solver:
     def begin(self, arrays: tuple[np.ndarray, np.ndarray], label: str) -> None:
         """Forget what was found before, and begin at the choices nearest to a plan."""
         self.best, self.held, self.over_s = None, [], self.firm_s
-        choice = self.choices.choice_of(*arrays)
+        self.try_start(self.choices.choice_of(*arrays), label)
+
+    def try_start(self, choice: Choice, label: str) -> None:
+        """Price a choice as a plan, and what descent makes of it."""
         self.try_(choice, f"{self.grain}: {label}")
-        self.try_(
-            self.descent.improve(*choice, self.recorder.check), f"{self.grain}: {label}, descent"
-        )
+        improved = self.descent.improve(*choice, self.recorder.check)
+        self.try_(improved, f"{self.grain}: {label}, descent")
 
     def run(self) -> bool:
         """Solve axis by axis until nothing gets better, then all axes at once.
@@ -265,7 +267,7 @@ class Solver:
         known_s = self.descent.objective_s(*self.best) if self.best_fits and not self.held else None
         program, layout = ip.assemble(
             choices,
-            [times[numbers] for times, numbers in zip(self.tie, part[1], strict=True)],
+            rows_at(self.tie, part[1]),
             bytes_rows=[_cut(row, self.choices, choices, part[1]) for row in self.held],
             limit_bytes=self.limit_bytes,
             over_s=self.over_s,
@@ -276,13 +278,11 @@ class Solver:
         if outcome is None or outcome.x is None:
             return None
         ops, values = ip.chosen(layout, outcome.x)
-        picked = [
-            np.asarray(
-                [int(numbers[place]) for numbers, place in zip(keep, chosen, strict=True)], np.int64
-            )
-            for keep, chosen in zip(part, (ops, values), strict=True)
-        ]
-        return (picked[0], picked[1]), outcome
+        choice = (
+            np.asarray(rows_at(part[0], ops), np.int64),
+            np.asarray(rows_at(part[1], values), np.int64),
+        )
+        return choice, outcome
 
     def _limit_s(self) -> float:
         """Most that one call of HiGHS may take now."""

@@ -15,8 +15,8 @@ Start reading at ``price_choices``.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from toast_lab.search.alpa.strategy_prices import (
     use_costs,
     want_labels,
 )
+from toast_lab.sharding.alike import Effects
 from toast_lab.sharding.steps import LAYOUT_BITS
 
 #: How finely ops are told apart; see ``cluster``.
@@ -87,26 +88,39 @@ class Menus(NamedTuple):
 
 
 def _menu(
-    names: list[list[int]], fixed: list[int], size: dict[int, int], axis_size: np.ndarray
+    offered: dict[int, int], fixed: list[int], size: dict[int, int], axis_size: np.ndarray
 ) -> np.ndarray:
     """[S, A] all ways to put mesh axes on names such that the sizes divide.
 
-    ``names``: those that each axis may be put on; ``fixed``: the one that it is put on, -1: not
-    pinned.
+    ``offered``: the axes that each name may be on, a bit each; ``fixed``: the name that each axis
+    is put on, -1: not pinned.
     """
     rows = []
-    offered = (
-        [at] if at >= 0 else [-1, *on] if ways > 1 else [-1]
-        for on, at, ways in zip(names, fixed, axis_size.tolist(), strict=True)
-    )
-    for row in itertools.product(*offered):
+    each_size = axis_size.tolist()
+    choices = [
+        [pinned]
+        if pinned >= 0
+        else [-1, *(name for name, on in sorted(offered.items()) if ways > 1 and on >> axis & 1)]
+        for axis, (pinned, ways) in enumerate(zip(fixed, each_size, strict=True))
+    ]
+    for row in itertools.product(*choices):
         cut: dict[int, int] = {}
-        for name, ways in zip(row, axis_size.tolist(), strict=True):
+        for name, ways in zip(row, each_size, strict=True):
             if name >= 0:
                 cut[name] = cut.get(name, 1) * ways
         if all(size[name] % ways == 0 for name, ways in cut.items()):
             rows.append(row)
     return np.asarray(rows, np.int32)
+
+
+def _offered(effects: Effects, cut: np.ndarray, count: int) -> list[dict[int, int]]:
+    """For each class what some move cuts, as ``cut`` counts it, with the axes it may be on."""
+    offered: list[dict[int, int]] = [{} for _ in range(count)]
+    for target, name, on in zip(
+        effects.target.tolist(), cut.tolist(), effects.axes.tolist(), strict=True
+    ):
+        offered[target][name] = on
+    return offered
 
 
 def make_menus(problem: Problem, clusters: Clusters) -> Menus:
@@ -115,43 +129,24 @@ def make_menus(problem: Problem, clusters: Clusters) -> Menus:
     Only what some colour action may split, or is pinned, is split.
     """
     program, alike, axis_size = problem.analysis.program, problem.space.alike, problem.mesh.array()
-    axes, op_effects, value_effects = range(len(axis_size)), alike.op_effects, alike.value_effects
-    # Names and dims by the clusters of the colours, counted from the first of their op; with the
-    # axes they may be on.
-    local: list[dict[int, int]] = [{} for _ in alike.ops.first]
-    for row, name, on in zip(
-        op_effects.target.tolist(), op_effects.cut.tolist(), op_effects.axes.tolist(), strict=True
-    ):
-        if program.factor_class[name] <= p.REDUCTION:
-            local[row][name - int(program.factor_ptr[alike.ops.first[row]])] = on
-    dims: list[dict[int, int]] = [{} for _ in alike.values.first]
-    for row, dim, on in zip(
-        value_effects.target.tolist(),
-        value_effects.cut.tolist(),
-        value_effects.axes.tolist(),
-        strict=True,
-    ):
-        dims[row][dim] = on
+    # Names and dims by the clusters of the colours, counted from the first of their op.
+    starts, op_effects = program.factor_ptr[alike.ops.first], alike.op_effects
+    names_of = _offered(op_effects, op_effects.cut - starts[op_effects.target], len(starts))
+    dims_of = _offered(alike.value_effects, alike.value_effects.cut, len(alike.values.first))
     start_ops, start_values = problem.space.start
     ops, values = [], []
     for first in clusters.ops.first.tolist():
         begin, row = int(program.factor_ptr[first]), int(alike.ops.label[first])
-        moved = begin - int(program.factor_ptr[alike.ops.first[row]])
-        names = [
-            [begin + offset for offset, on in sorted(local[row].items()) if on >> axis & 1]
-            for axis in axes
-        ]
+        moved = begin - int(starts[row])
+        names = {begin + offset: on for offset, on in names_of[row].items()}
         fixed = [name + moved if name >= 0 else -1 for name in start_ops[row].tolist()]
         size = {name: int(program.factor_size[name]) for name in program.factors(first)}
         ops.append(_menu(names, fixed, size, axis_size))
     for first in clusters.values.first.tolist():
         row = int(alike.values.label[first])
-        kept = [
-            [dim_number for dim_number, on in sorted(dims[row].items()) if on >> axis & 1]
-            for axis in axes
-        ]
         size = dict(enumerate(program.dims(first)))
-        values.append(_menu(kept, start_values[row].tolist(), size, axis_size).astype(np.int8))
+        menu = _menu(dims_of[row], start_values[row].tolist(), size, axis_size)
+        values.append(menu.astype(np.int8))
     return Menus(ops, values, 0)
 
 
@@ -163,6 +158,16 @@ class Group(NamedTuple):
     label: np.ndarray  #: [S] int64 packed layout, and above it the axes over which it is partial
     distinct: np.ndarray  #: [W] labels without repeats
     place: np.ndarray  #: [S] place of each strategy's label in ``distinct``
+
+
+def _group(op: int, value: int, label: np.ndarray) -> Group:
+    distinct, place = np.unique(label, return_inverse=True)
+    return Group(op=op, value=value, label=label, distinct=distinct, place=place)
+
+
+def rows_at(arrays: Sequence[np.ndarray], numbers: Iterable[Any]) -> list[np.ndarray]:
+    """Of each cluster's array the rows of these numbers, or the one row of its number."""
+    return [array[number] for array, number in zip(arrays, numbers, strict=True)]
 
 
 class Term(NamedTuple):
@@ -196,15 +201,21 @@ class ClusteredProgram(NamedTuple):
             for times, strategy in zip(self.compute_s, ops.tolist(), strict=True)
         )
         for term in self.terms:
-            group = self.groups[term.group]
-            label = group.label[ops[group.op]]
-            if any(
-                self.groups[other].label[ops[self.groups[other].op]] == label
-                for other in term.earlier
-            ):
-                continue
-            total += float(term.time_s[group.place[ops[group.op]], values[group.value]])
+            if not self.is_shared(term.group, term.earlier, ops):
+                total += self.entry(term.time_s, term.group, ops, values)
         return total
+
+    def is_shared(self, number: int, earlier: tuple[int, ...], ops: np.ndarray) -> bool:
+        """Does a group have the same label as one of ``earlier``, so that it takes its copy?"""
+        label, *others = (
+            group.label[ops[group.op]] for group in map(self.groups.__getitem__, (number, *earlier))
+        )
+        return label in others
+
+    def entry(self, table: np.ndarray, number: int, ops: np.ndarray, values: np.ndarray) -> float:
+        """What a [W, T] table of a group has for one choice of each cluster."""
+        group = self.groups[number]
+        return float(table[group.place[ops[group.op]], values[group.value]])
 
     @property
     def none(self) -> bool:
@@ -213,32 +224,24 @@ class ClusteredProgram(NamedTuple):
 
     def only(self, ops: list[np.ndarray], values: list[np.ndarray]) -> ClusteredProgram:
         """The same with fewer choices: of each cluster those whose numbers are given."""
-        groups, terms, places = [], [], []
-        for group in self.groups:
-            distinct, index = np.unique(group.label[ops[group.op]], return_inverse=True)
-            groups.append(
-                Group(
-                    op=group.op,
-                    value=group.value,
-                    label=group.label[ops[group.op]],
-                    distinct=distinct,
-                    place=index,
-                )
-            )
-            places.append(np.searchsorted(group.distinct, distinct))
+        terms = []
+        groups = [
+            _group(group.op, group.value, group.label[ops[group.op]]) for group in self.groups
+        ]
+        places = [
+            np.searchsorted(group.distinct, part.distinct)
+            for group, part in zip(self.groups, groups, strict=True)
+        ]
         for term in self.terms:
             part = term.time_s[np.ix_(places[term.group], values[self.groups[term.group].value])]
             if part.any():
                 terms.append(Term(term.group, term.earlier, part))
-        menus = Menus(
-            [menu[numbers] for menu, numbers in zip(self.menus.ops, ops, strict=True)],
-            [menu[numbers] for menu, numbers in zip(self.menus.values, values, strict=True)],
-            self.menus.left_out,
-        )
         return self._replace(
-            menus=menus,
-            compute_s=[times[numbers] for times, numbers in zip(self.compute_s, ops, strict=True)],
-            layout=[layouts[numbers] for layouts, numbers in zip(self.layout, values, strict=True)],
+            menus=self.menus._replace(
+                ops=rows_at(self.menus.ops, ops), values=rows_at(self.menus.values, values)
+            ),
+            compute_s=rows_at(self.compute_s, ops),
+            layout=rows_at(self.layout, values),
             groups=groups,
             terms=terms,
         )
@@ -280,15 +283,11 @@ def price_choices(
         check: called now and then; may raise to end the work.
     """
     clusters = cluster(problem, grain)
-    bench = bench_for(clusters.folded, len(clusters.ops.first))
-    facts, tables, axis_size = (
-        clusters.folded.facts,
-        clusters.folded.tables,
-        clusters.folded.axis_size,
-    )
+    folded = clusters.folded
+    bench = bench_for(folded, len(clusters.ops.first))
+    facts, tables, axis_size, times = folded.facts, folded.tables, folded.axis_size, folded.times
     menus = make_menus(problem, clusters)
     compute_s = [np.zeros(len(menu)) for menu in menus.ops]
-    times = clusters.folded.times
     for op in range(tables.n_arguments, len(tables.op_row)):
         row = int(tables.op_row[op])
         if not facts.op.free[op]:
@@ -302,8 +301,7 @@ def price_choices(
     def group_of(op: int, value: int, label: np.ndarray) -> int:
         number = known.setdefault((op, value, label.tobytes()), len(groups))
         if number == len(groups):
-            distinct, index = np.unique(label, return_inverse=True)
-            groups.append(Group(op=op, value=value, label=label, distinct=distinct, place=index))
+            groups.append(_group(op, value, label))
         return number
 
     wants = [
@@ -331,17 +329,12 @@ def price_choices(
                 continue
             row, owner = int(tables.value_row[value]), int(tables.use_owner[want])
             group = use_group[use] = group_of(owner, row, wants[want])
-            seen = [
-                int(want_number)
-                for want_number in tables.earlier[
-                    tables.earlier_begin[use] : tables.earlier_end[use]
-                ]
-            ]
+            seen = tables.earlier[tables.earlier_begin[use] : tables.earlier_end[use]]
             earlier = tuple(
                 sorted(
                     {
-                        group_of(int(tables.use_owner[want_number]), row, wants[want_number])
-                        for want_number in seen
+                        group_of(int(tables.use_owner[other]), row, wants[other])
+                        for other in seen.tolist()
                     }
                 )
             )
@@ -413,18 +406,10 @@ def spread(
 ) -> tuple[np.ndarray, np.ndarray]:
     """``([O, A] op_factor, [V, A] value_dim)`` of the program for one choice of each cluster."""
     program, clusters = problem.analysis.program, choices.clusters
-    op_rows = np.asarray(
-        [menu[choice] for menu, choice in zip(choices.menus.ops, ops, strict=True)]
-    )
-    value_rows = np.asarray(
-        [menu[choice] for menu, choice in zip(choices.menus.values, values, strict=True)]
-    )
-    label, start = clusters.ops.label, program.factor_ptr
-    moved = (start[:-1] - start[clusters.ops.first[label]]).astype(np.int32)
-    op_factor = np.where(op_rows[label] >= 0, op_rows[label] + moved[:, None], np.int32(-1)).astype(
-        np.int32
-    )
-    value_dim = value_rows[clusters.values.label].astype(np.int8)
+    op_rows = np.asarray(rows_at(choices.menus.ops, ops))
+    value_rows = np.asarray(rows_at(choices.menus.values, values))
+    alike = problem.space.alike._replace(ops=clusters.ops, values=clusters.values)
+    op_factor, value_dim = alike.whole(program, op_rows, value_rows)
     # An argument is split as it is kept.
     for op in range(program.n_arguments):
         (value,) = program.results(op)

@@ -19,6 +19,7 @@ from toast_lab.packs import Float64Matrix, Int64Array, packed
 from toast_lab.ragged import Ragged, row_starts
 from toast_lab.search.exhaustive.bound import Bound, least_of_groups, scratch_of
 from toast_lab.sharding import steps as st
+from toast_lab.sharding.alike import Effects
 from toast_lab.sharding.divides import divides
 from toast_lab.sharding.step_kinds import COMPUTE
 from toast_lab.sharding.steps import LAYOUT_BITS, Tables
@@ -48,15 +49,14 @@ def make_bound(
     op_effects, value_effects = alike.op_effects, alike.value_effects
     acted = space.n_names >= min_names
     # Names along which each class of ops may be split, and what rows of values may become.
-    axes = [size for size in problem.mesh.sizes if size > 1]
+    axes = np.array([size for size in problem.mesh.sizes if size > 1], np.int64)
 
-    def divides_some(sizes: np.ndarray) -> np.ndarray:
-        """Does any axis divide?"""
-        if not axes:
-            return np.zeros(len(sizes), bool)
-        return np.any([sizes % size == 0 for size in axes], axis=0)
+    def possible(effects: Effects) -> np.ndarray:
+        """Does an action that is acted on do it, and does any axis divide?"""
+        divided = (effects.size[:, None] % axes == 0).any(axis=1)
+        return np.asarray(acted[effects.move] & divided & (effects.axes > 0))
 
-    kept = acted[op_effects.move] & divides_some(op_effects.size) & (op_effects.axes > 0)
+    kept = possible(op_effects)
     start_ops, start_values = space.start
     pinned = np.nonzero(start_ops >= 0)
     offered = np.stack([op_effects.target, op_effects.cut]).astype(np.int64)[:, kept]
@@ -69,7 +69,7 @@ def make_bound(
     candidate = np.full(len(space.analysis.names.size), -1, np.int64)
     candidate[names.flat] = np.arange(len(names.flat)) - names.ptr[pairs[0]]
     offered_row = np.ones(len(alike.values.first), np.int64)
-    kept = acted[value_effects.move] & divides_some(value_effects.size) & (value_effects.axes > 0)
+    kept = possible(value_effects)
     np.bitwise_or.at(
         offered_row,
         value_effects.target[kept],

@@ -116,12 +116,8 @@ class _StateTree:
     def proved(self) -> float:
         """No plan has a score below this (no plan that fits, if the best one does)."""
         assert self.recorder.best is not None
-        return min(
-            [
-                self.recorder.best.score,
-                *(entry[1] for entry in self.open if not self.needless(entry[1], entry[2])),
-            ]
-        )
+        bounds = [score for _, score, peak, _ in self.open if not self.needless(score, peak)]
+        return min([self.recorder.best.score, *bounds])
 
     def needless(self, score: float, peak: float) -> bool:
         """Can nothing that these bounds hold for be better than the best plan known?"""
@@ -152,7 +148,7 @@ class _StateTree:
         rows.reverse()
         for move, axis in rows:
             state.apply_row(move, axis)
-        return [Action(int(self.space.group[m]), int(self.space.bits[m]), a) for m, a in rows]
+        return [self.space.action(move, axis) for move, axis in rows]
 
     def _visit(self, number: int) -> None:
         """Price a state and open those that one more action leads to."""

@@ -6,12 +6,13 @@ improved, and may be interrupted between any two steps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from toast_lab.cost import kernel
+from toast_lab.cost.kernel import PriceInputs
 from toast_lab.cost.problem import Quick
 from toast_lab.cost.reprice import Snapshot, make_scratch
 from toast_lab.search.mcts import polish, refine, rollout
@@ -80,12 +81,7 @@ class Improvement:
             _, _, _, snapshot = fine.repricer.price(*refine.rows_of(fine, State(self.space)), None)
             inputs = fine.repricer.inputs
             self.fine_pricing = self.pricing._replace(inputs=inputs, root=snapshot)
-            self.workers = [
-                rollout.RolloutScratch(
-                    scratch=make_scratch(inputs), near=like(snapshot), far=like(snapshot)
-                )
-                for _ in range(self.threads)
-            ]
+            self.workers = make_workers(inputs, snapshot, self.threads)
         return self._fine
 
     def begin(self, elites: Sequence[np.ndarray], start: int) -> None:
@@ -113,8 +109,7 @@ class Improvement:
         for row in codes:
             state, texts = State(self.space), []
             for code in row.tolist():
-                move, axis = divmod(code, len(self.space.mesh.axes))
-                state.apply_row(move, axis)
+                state.apply_row(*divmod(code, len(self.space.mesh.axes)))
                 texts.append(self.recorder.trace.vocabulary[code])
             self.origins.append((state, tuple(texts)))
 
@@ -122,29 +117,14 @@ class Improvement:
         chains, near, recorder = self.chains, self.fine.near, self.recorder
         assert chains is not None
         total = max(1, self.steps * len(near.free) // (refine.CHAINS * refine.STEPS))
-        parts = min(self.threads, refine.CHAINS)
-        bounds = [refine.CHAINS * part // parts for part in range(parts + 1)]
         before = chains.best.copy()
         heat = refine.warmth(self.segment / total)
-        moves, pricing, workers = self.space.moves, self.fine_pricing, self.workers
-        others = [
-            self.pool.submit(
-                refine.anneal,
-                near,
-                moves,
-                pricing,
-                workers[part],
-                chains,
-                bounds[part],
-                bounds[part + 1],
-                refine.STEPS,
-                heat,
-            )
-            for part in range(1, parts)
-        ]
-        refine.anneal(near, moves, pricing, workers[0], chains, 0, bounds[1], refine.STEPS, heat)
-        for other in others:
-            other.result()
+        moves, pricing = self.space.moves, self.fine_pricing
+
+        def anneal(worker: rollout.RolloutScratch, begin: int, end: int) -> None:
+            refine.anneal(near, moves, pricing, worker, chains, begin, end, refine.STEPS, heat)
+
+        share_out(self.pool, self.workers[: refine.CHAINS], refine.CHAINS, anneal)
         self.segment += 1
         quicks = [self._quick(*price) for price in chains.best.tolist()]
         for chain in range(refine.CHAINS):
@@ -182,7 +162,7 @@ class Improvement:
         )
         labels = (*texts, f"refined in {places} places" if places > 1 else "refined in 1 place")
         self.recorder.record_plan(
-            *refine.whole(fine, program, chains.best_ops[chain], chains.best_values[chain]),
+            *fine.alike.whole(program, chains.best_ops[chain], chains.best_values[chain]),
             labels,
             (0,),
             quick,
@@ -199,18 +179,18 @@ class Improvement:
         priced_before = recorder.ledger.keys()
         try:
             with recorder.limits.one_step():
-                ops, values = self.polish.improve(refine.whole(fine, program, *rows), rank)
+                ops, values = self.polish.improve(fine.alike.whole(program, *rows), rank)
         finally:
             self.over += recorder.ledger.forget_all_but(priced_before)
         solved = ops[fine.alike.ops.first], values[fine.alike.values.first]
-        spread = refine.whole(fine, program, *solved)
+        spread = fine.alike.whole(program, *solved)
         # A plan that tells apart what these rows do not cannot be kept as rows.
         if np.array_equal(spread[0], ops) and np.array_equal(spread[1], values):
             self.archive[-1] = solved
         self.solving = False
 
     def _quick(self, time_s: float, peak_bytes: float) -> Quick:
-        return self.recorder.ledger.quick(time_s, peak_bytes)
+        return self.recorder.ledger.pricer.judged(time_s, peak_bytes)
 
     # -- interrupted and resumed -------------------------------------------------------------------
     def recall(self, memory: dict[str, np.ndarray]) -> None:
@@ -229,7 +209,7 @@ class Improvement:
             self._set_origins(np.split(memory["origin.code"], ends[:-1]))
 
     def kept(self) -> dict[str, np.ndarray]:
-        """What it takes to go on."""
+        """What a resumed search needs to go on."""
         arrays = {"archive.ops": np.zeros((0, 0, 0)), "archive.values": np.zeros((0, 0, 0))}
         if self.archive:
             arrays["archive.ops"] = np.stack([ops for ops, _ in self.archive])
@@ -244,11 +224,35 @@ class Improvement:
         return arrays
 
 
-def like(snapshot: Snapshot) -> Snapshot:
+def make_workers(
+    inputs: PriceInputs, snapshot: Snapshot, count: int
+) -> list[rollout.RolloutScratch]:
+    """Memory for threads that price states of the size of a snapshot's."""
+    return [
+        rollout.RolloutScratch(make_scratch(inputs), _like(snapshot), _like(snapshot))
+        for _ in range(count)
+    ]
+
+
+def share_out(
+    pool: ThreadPoolExecutor,
+    workers: Sequence[rollout.RolloutScratch],
+    count: int,
+    work: Callable[[rollout.RolloutScratch, int, int], None],
+) -> None:
+    """Let each worker do a part of ``count`` jobs, the first one in the calling thread.
+
+    ``work`` takes the worker and the first job and the end of its part.
+    """
+    bounds = [count * part // len(workers) for part in range(len(workers) + 1)]
+    own, *others = zip(workers, bounds, bounds[1:], strict=False)
+    running = [pool.submit(work, *part) for part in others]
+    work(*own)
+    for future in running:
+        future.result()
+
+
+def _like(snapshot: Snapshot) -> Snapshot:
     """Memory for a snapshot of another state."""
-    return Snapshot(
-        snapshot.op_factor.copy(),
-        snapshot.wanted.copy(),
-        snapshot.kept.copy(),
-        kernel.Prices._make(array.copy() for array in snapshot.prices),
-    )
+    arrays = (array.copy() for array in snapshot[:3])
+    return Snapshot._make([*arrays, kernel.Prices._make(array.copy() for array in snapshot.prices)])

@@ -43,22 +43,22 @@ of fewer than 500 names.  Reference: TOAST sections 4.1 to 4.3.  Start reading a
 
 from __future__ import annotations
 
+import functools
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from toast_lab.cost.problem import Quick
-from toast_lab.cost.reprice import make_scratch
 from toast_lab.isolate import n_cores
+from toast_lab.packs import zeros
+from toast_lab.search.incumbent import price_of
 from toast_lab.search.limits import Status
 from toast_lab.search.mcts import backup, rollout, selection
 from toast_lab.search.mcts import tree as tr
-from toast_lab.search.mcts.improvement import Improvement, like
+from toast_lab.search.mcts.improvement import Improvement, make_workers, share_out
 from toast_lab.search.pruning import smallest_group
 from toast_lab.search.recorder import Recorder
-from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State, legal_rows
 
 if TYPE_CHECKING:
@@ -146,12 +146,7 @@ class _Search:
             memory_weight=float(problem.memory_weight),
             root=snapshot,
         )
-        self.workers = [
-            rollout.RolloutScratch(
-                scratch=make_scratch(repricer.inputs), near=like(snapshot), far=like(snapshot)
-            )
-            for _ in range(threads)
-        ]
+        self.workers = make_workers(repricer.inputs, snapshot, threads)
         self.jobs = _jobs(BATCH, root, settings.depth)
         self.n_codes = self.space.n_moves * len(self.space.mesh.axes)
         self.took_s = 0.0
@@ -173,7 +168,7 @@ class _Search:
             )
             self.before, self.best_before = float(memory["before"][0]), tuple(memory["before"][1:])
         else:
-            self._plant(root, time_s, peak_bytes)
+            self._plant(time_s, peak_bytes)
             self.round, self.stale, self.in_round, self.fruitless = 1, 0, 0, 0
             self.before = float(self.tree["elite_reward"][0])
             self.best_before = recorder.best_rank[:2]
@@ -190,40 +185,25 @@ class _Search:
             self.improvement.recall(memory)
         self.priced_before = self._priced()
 
-    def _plant(self, root: State, time_s: float, peak_bytes: float) -> None:
+    def _plant(self, time_s: float, peak_bytes: float) -> None:
         """An empty tree with its root."""
-        for code in range(self.n_codes):
-            move, axis = divmod(code, len(self.space.mesh.axes))
-            action = Action(int(self.space.group[move]), int(self.space.bits[move]), axis)
-            self.recorder.trace.word(self.space.text(action))
-        room, depth = 1024, self.settings.depth
-        self.tree = {
-            "number": np.zeros(10, np.int64),
-            "reward": np.full(room, np.nan),
-            "choice": np.zeros(room, np.int64),
-            "choices": np.full(room, -1, np.int32),
-            "closed": np.zeros(room, bool),
-            "start": np.zeros(room, np.int32),
-            "action": np.zeros(room, np.int32),
-            "child": np.zeros(room, np.int32),
-            "tried": np.zeros(room, np.int32),
-            "under_way": np.zeros(room, np.int16),
-            "total": np.zeros(room),
-            "best": np.zeros(room),
-            "slot_key": np.zeros(4 * room, np.uint64),
-            "slot_node": np.zeros(4 * room, np.int32),
-            "price_key": np.zeros(4 * room, np.uint64),
-            "price": np.zeros((4 * room, 2)),
-            "seen": np.zeros((self.n_codes, 2)),
-            "elite": np.zeros((tr.KEEP, depth), np.int32),
-            "elite_length": np.zeros(tr.KEEP, np.int32),
-            "elite_key": np.zeros(tr.KEEP, np.uint64),
-            "elite_reward": np.full(tr.KEEP, -np.inf),
-        }
         trace = self.recorder.trace
-        tree = self.tree
+        for code in range(self.n_codes):
+            action = self.space.action(*divmod(code, len(self.space.mesh.axes)))
+            trace.word(self.space.text(action))
+        shapes = tr.tree_shapes(
+            nodes=1024,
+            choices=1024,
+            slots=4096,
+            prices=4096,
+            actions=self.n_codes,
+            depth=self.settings.depth,
+        )
+        tree = self.tree = zeros(tr.Tree, shapes)
+        tree["reward"][:] = np.nan
+        tree["choices"][:] = -1
+        tree["elite_reward"][:] = -np.inf
         tree["number"][[tr.NODES, tr.ELITES]] = 1
-        tree["number"][tr.BEST] = 0
         reward = rollout.reward_of(self.pricing, self.settings, time_s, peak_bytes, 0)
         tree["reward"][0] = tree["elite_reward"][0] = reward
         node = trace.node.array
@@ -231,7 +211,7 @@ class _Search:
             self.pricing, time_s, peak_bytes
         )
         at = tr.slot(tree["slot_key"], np.uint64(1))  # the key of the root is 0, which means free
-        tree["slot_key"][at], tree["slot_node"][at] = 1, 0
+        tree["slot_key"][at] = 1
         at = tr.slot(tree["price_key"], np.uint64(1))
         tree["price_key"][at], tree["price"][at] = 1, (time_s, peak_bytes)
 
@@ -252,25 +232,13 @@ class _Search:
         moves, pricing, settings, jobs = self.space.moves, self.pricing, self.settings, self.jobs
         selection.select(tree, moves, settings, jobs)
         parts = min(self.threads, BATCH) if self.took_s >= WORTH_SHARING_S else 1
-        bounds = [BATCH * part // parts for part in range(parts + 1)]
         began = time.perf_counter()
-        others = [
-            self.pool.submit(
-                rollout.evaluate,
-                tree,
-                moves,
-                pricing,
-                settings,
-                jobs,
-                self.workers[part],
-                bounds[part],
-                bounds[part + 1],
-            )
-            for part in range(1, parts)
-        ]
-        rollout.evaluate(tree, moves, pricing, settings, jobs, self.workers[0], 0, bounds[1])
-        for other in others:
-            other.result()
+        share_out(
+            self.pool,
+            self.workers[:parts],
+            BATCH,
+            functools.partial(rollout.evaluate, tree, moves, pricing, settings, jobs),
+        )
         self.took_s = (time.perf_counter() - began) * parts
         first, best = trace.row.n, int(number[tr.BEST])
         backup.back_up(tree, pricing, settings, self._rows(), jobs, self.round)
@@ -286,21 +254,12 @@ class _Search:
         recorder.report()
 
     def _take_best(self, row: int) -> None:
-        trace = self.recorder.trace
-        columns = trace.row.array
-        begin = int(columns["action_end"][row - 1]) if row else 0
-        state, actions = State(self.space), []
-        for code in trace.action.array["word"][begin : columns["action_end"][row]].tolist():
-            move, axis = divmod(code, len(self.space.mesh.axes))
-            state.apply_row(move, axis)
-            actions.append(Action(int(self.space.group[move]), int(self.space.bits[move]), axis))
-        quick = Quick(
-            float(columns["score"][row]),
-            float(columns["time_s"][row]),
-            float(columns["peak_bytes"][row]),
-            bool(columns["fits"][row]),
-        )
-        self.recorder.take_best(quick, row, state, actions)
+        trace, state, actions = self.recorder.trace, State(self.space), []
+        simulation = trace.simulation(row)
+        for code in map(trace.word, simulation.actions):
+            actions.append(self.space.action(*divmod(code, len(self.space.mesh.axes))))
+            state.apply(actions[-1])
+        self.recorder.take_best(price_of(simulation), row, state, actions)
 
     def end_round(self, patience: int) -> None:
         """Begin the next round; begin anew after a few that brought nothing."""
@@ -349,18 +308,9 @@ class _Search:
         self.recorder.ledger.counted = self._priced() - self.priced_before
 
     def keep(self) -> None:
-        """Leave in the trace what it takes to go on."""
+        """Leave in the trace what a resumed search needs to go on."""
         tree, number = self.tree, self.tree["number"]
-        used = {
-            "reward": tr.NODES,
-            "choice": tr.NODES,
-            "choices": tr.NODES,
-            "closed": tr.NODES,
-            "start": tr.NODES,
-        }
-        used |= dict.fromkeys(
-            ("action", "child", "tried", "under_way", "total", "best"), tr.CHOICES
-        )
+        used = dict.fromkeys(tr.PER_NODE, tr.NODES) | dict.fromkeys(tr.PER_CHOICE, tr.CHOICES)
         kept = {
             f"tree.{name}": array[: number[used[name]]] if name in used else array
             for name, array in tree.items()
@@ -377,14 +327,8 @@ class _Search:
         trace.action.reserve(2 * BATCH * self.settings.depth)
         trace.passed.reserve(2 * BATCH * (self.settings.depth + 1))
         trace.node.reserve(BATCH)
-        _grow(
-            tree, ("reward", "choice", "choices", "closed", "start"), int(number[tr.NODES]) + BATCH
-        )
-        _grow(
-            tree,
-            ("action", "child", "tried", "under_way", "total", "best"),
-            int(number[tr.CHOICES]) + BATCH * self.n_codes * 2,
-        )
+        _grow(tree, tr.PER_NODE, int(number[tr.NODES]) + BATCH)
+        _grow(tree, tr.PER_CHOICE, int(number[tr.CHOICES]) + BATCH * self.n_codes * 2)
         for keys, rows, count in (
             ("slot_key", "slot_node", tr.NODES),
             ("price_key", "price", tr.PRICED),
@@ -424,21 +368,22 @@ def _grow(arrays: dict[str, np.ndarray], names: tuple[str, ...], length: int) ->
 
 
 def _jobs(count: int, root: State, depth: int) -> tr.Jobs:
-    shapes: dict[str, Any] = {
-        "ops": ((count, *root.ops.shape), np.int32),
-        "values": ((count, *root.values.shape), np.int8),
-        "key": ((count, 1), np.uint64),
-        "random": ((count, 1), np.uint64),
-        "varies": (count, bool),
-        "length": (count, np.int64),
-        "passed": ((count, depth + 1), np.int32),
-        "taken": ((count, depth), np.int64),
-        "actions": ((count, depth), np.int32),
-        "new": (count, bool),
-        "near": ((count, 2), float),
-        "near_fresh": (count, bool),
-        "far_length": (count, np.int64),
-        "far": ((count, 2), float),
-        "far_fresh": (count, bool),
+    each, prices, acted = (count,), (count, 2), (count, depth)
+    shapes = {
+        "ops": (count, *root.ops.shape),
+        "values": (count, *root.values.shape),
+        "key": (count, 1),
+        "random": (count, 1),
+        "varies": each,
+        "length": each,
+        "passed": (count, depth + 1),
+        "taken": acted,
+        "actions": acted,
+        "new": each,
+        "near": prices,
+        "near_fresh": each,
+        "far_length": each,
+        "far": prices,
+        "far_fresh": each,
     }
-    return tr.Jobs(**{name: np.zeros(shape, dtype) for name, (shape, dtype) in shapes.items()})
+    return tr.Jobs(**zeros(tr.Jobs, shapes))

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toast_lab.cost.problem import Problem
+from toast_lab.packs import dtypes
 from toast_lab.search.mcts import refine
 from toast_lab.search.mcts import tree as tr
 from toast_lab.search.mcts.improvement import ARCHIVE
 from toast_lab.search.plan_arrays import array_offenders
 from toast_lab.search.trace_check import CLOSE, NEAR, outside
-from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State
 
 if TYPE_CHECKING:
@@ -51,10 +51,18 @@ def offenders(problem: Problem, trace: Trace, options: MctsOptions) -> Iterator[
         return
     depth = options.depth
     n_codes = problem.space.n_moves * len(problem.mesh.axes)
-    for stage in (_kinds, _tree, _choices, _tables, _elites, _refinement):
-        wrong = list(stage(problem, trace, depth, n_codes))
-        if wrong:  # later stages rely on what earlier ones have let through
-            yield from wrong
+    # Each begins when it is asked, since it relies on what those before it have let through.
+    stages = (
+        _kinds(problem, trace, depth, n_codes),
+        _tree(problem, trace, depth, n_codes),
+        _choices(problem, trace),
+        _tables(trace),
+        _elites(problem, trace, n_codes),
+        _refinement(problem, trace, depth, n_codes),
+    )
+    for stage in stages:
+        if offences := list(stage):
+            yield from offences
             return
     if memory["refine"][3] and not options.solve:
         yield (
@@ -62,46 +70,30 @@ def offenders(problem: Problem, trace: Trace, options: MctsOptions) -> Iterator[
             "solve=True"
         )
     most = options.restarts + 1
-    if bad := outside(memory["round"][3:], 0, most):
-        yield f"memory.round: starts that brought nothing are out of range, {bad}"
+    if offence := outside(memory["round"][3:], 0, most):
+        yield f"memory.round: starts that brought nothing are out of range, {offence}"
 
 
 def _kinds(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[str]:
     """Every array is there, of its kind and length."""
     memory = dict(trace.memory)
     number = memory.get("tree.number")
-    node_count = trace.node.n
-    choice_count = int(number[tr.CHOICES]) if number is not None and number.shape == (10,) else 0
-    slot_count, price_count = (
-        len(memory[table]) if table in memory and memory[table].ndim else 0
-        for table in ("tree.slot_key", "tree.price_key")
+
+    def length(name: str) -> int:
+        return len(memory[name]) if name in memory and memory[name].ndim else 0
+
+    shapes = tr.tree_shapes(
+        nodes=trace.node.n,
+        choices=int(number[tr.CHOICES]) if number is not None and number.shape == (10,) else 0,
+        slots=length("tree.slot_key"),
+        prices=length("tree.price_key"),
+        actions=n_codes,
+        depth=depth,
     )
     expected: dict[str, tuple[Any, tuple[int, ...]]] = {
-        "tree.number": (np.int64, (10,)),
-        "tree.reward": (float, (node_count,)),
-        "tree.choice": (np.int64, (node_count,)),
-        "tree.choices": (np.int32, (node_count,)),
-        "tree.closed": (bool, (node_count,)),
-        "tree.start": (np.int32, (node_count,)),
-        "tree.action": (np.int32, (choice_count,)),
-        "tree.child": (np.int32, (choice_count,)),
-        "tree.tried": (np.int32, (choice_count,)),
-        "tree.under_way": (np.int16, (choice_count,)),
-        "tree.total": (float, (choice_count,)),
-        "tree.best": (float, (choice_count,)),
-        "tree.slot_key": (np.uint64, (slot_count,)),
-        "tree.slot_node": (np.int32, (slot_count,)),
-        "tree.price_key": (np.uint64, (price_count,)),
-        "tree.price": (float, (price_count, 2)),
-        "tree.seen": (float, (n_codes, 2)),
-        "tree.elite": (np.int32, (tr.KEEP, depth)),
-        "tree.elite_length": (np.int32, (tr.KEEP,)),
-        "tree.elite_key": (np.uint64, (tr.KEEP,)),
-        "tree.elite_reward": (float, (tr.KEEP,)),
-        "round": (np.int64, (4,)),
-        "before": (float, (3,)),
-        "refine": (np.int64, (4,)),
+        f"tree.{name}": (dtypes(tr.Tree)[name], shape) for name, shape in shapes.items()
     }
+    expected |= {"round": (np.int64, (4,)), "before": (float, (3,)), "refine": (np.int64, (4,))}
     both = [memory[name].shape for name in ("archive.ops", "archive.values") if name in memory]
     archived = max((shape[0] for shape in both if len(shape) == 3), default=0)
     n_axes, rows = len(problem.mesh.axes), (0, 0)
@@ -122,24 +114,24 @@ def _kinds(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator
     else:
         expected["archive.ops"] = expected["archive.values"] = (np.int32, (0, 0, 0))
     if chained:
-        table, pool = refine.CHAINS, refine.CHAINS + archived
-        for name, one in (("ops", 0), ("values", 1), ("best_ops", 0), ("best_values", 1)):
-            expected[f"chain.{name}"] = (states[one][0], (table, *states[one][1]))
-        for name, one in (("pool_ops", 0), ("pool_values", 1)):
-            expected[f"chain.{name}"] = (states[one][0], (pool, *states[one][1]))
-        origins = (
-            len(memory["origin.end"]) if "origin.end" in memory and memory["origin.end"].ndim else 0
-        )
-        codes = memory["origin.code"].size if "origin.code" in memory else 0
-        expected |= {
-            "chain.price": (float, (table, 2)),
-            "chain.best": (float, (table, 2)),
-            "chain.random": (np.uint64, (table, 1)),
-            "chain.origin": (np.int64, (table,)),
-            "chain.priced": (np.int64, (table,)),
-            "origin.code": (np.int32, (codes,)),
-            "origin.end": (np.int64, (origins,)),
+        chains, pool = refine.CHAINS, refine.CHAINS + archived
+        (_, ops), (_, values) = states
+        chain_shapes = {
+            **dict.fromkeys(("ops", "best_ops"), (chains, *ops)),
+            **dict.fromkeys(("values", "best_values"), (chains, *values)),
+            "pool_ops": (pool, *ops),
+            "pool_values": (pool, *values),
+            **dict.fromkeys(("price", "best"), (chains, 2)),
+            "random": (chains, 1),
+            **dict.fromkeys(("origin", "priced"), (chains,)),
         }
+        expected |= {
+            f"chain.{name}": (dtypes(refine.Chains)[name], shape)
+            for name, shape in chain_shapes.items()
+        }
+        codes = memory["origin.code"].size if "origin.code" in memory else 0
+        expected["origin.code"] = np.int32, (codes,)
+        expected["origin.end"] = np.int64, (length("origin.end"),)
     if missing := sorted(set(expected) - set(memory)):
         yield f"it lacks memory.{', memory.'.join(missing)}"
     if foreign := sorted(set(memory) - set(expected)):
@@ -169,59 +161,60 @@ def _tree(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[
     for place, (noun, count) in fixed.items():
         if number[place] != count:
             yield f"memory.tree.number has {number[place]} for {noun}, the trace has {count}"
-    if bad := outside(number, 0, 2**62):
-        yield f"memory.tree.number is out of range, {bad}"
+    if offence := outside(number, 0, 2**62):
+        yield f"memory.tree.number is out of range, {offence}"
     start = int(number[tr.START])
-    ranges: list[tuple[str, np.ndarray, float, float]] = [
-        ("tree.reward", tree["reward"], _LOWEST, _HIGHEST),
-        ("tree.choice", tree["choice"], 0, len(tree["action"])),
-        ("tree.choices", tree["choices"], -1, len(tree["action"])),
-        ("tree.start", tree["start"], 0, start),
-        ("tree.action", tree["action"], 0, n_codes - 1),
-        ("tree.child", tree["child"], -1, trace.node.n - 1),
-        ("tree.tried", tree["tried"], 0, _MOST),
-        ("tree.under_way", tree["under_way"], 0, 0),
-        ("tree.total", tree["total"], -1e300, 1e300),
-        ("tree.best", tree["best"], -np.inf, _HIGHEST),
-        ("tree.price", tree["price"], 0.0, np.finfo(float).max),
-        ("tree.seen", tree["seen"], -1e300, 1e300),
-        ("tree.elite_length", tree["elite_length"], 0, depth),
-        ("round", trace.memory["round"], 0, _MOST),
-        ("before", trace.memory["before"], _LOWEST, np.finfo(float).max),
-        ("refine", trace.memory["refine"], 0, 2**62),
-        ("refine", trace.memory["refine"][2:], 0, 1),
-        ("tree.number of elites", number[tr.ELITES : tr.ELITES + 1], 1, tr.KEEP),
-    ]
-    for name, numbers, least, most in ranges:
-        if bad := outside(numbers, least, most):
-            yield f"memory.{name} is out of range, {bad}"
-    if bad := outside(tree["seen"][:, 0], 0.0, 1e300):
-        yield f"memory.tree.seen is out of range, {bad}"
+    ranges: dict[str, tuple[float, float]] = {
+        "tree.reward": (_LOWEST, _HIGHEST),
+        "tree.choice": (0, len(tree["action"])),
+        "tree.choices": (-1, len(tree["action"])),
+        "tree.start": (0, start),
+        "tree.action": (0, n_codes - 1),
+        "tree.child": (-1, trace.node.n - 1),
+        "tree.tried": (0, _MOST),
+        "tree.under_way": (0, 0),
+        "tree.total": (-1e300, 1e300),
+        "tree.best": (-np.inf, _HIGHEST),
+        "tree.price": (0.0, np.finfo(float).max),
+        "tree.seen": (-1e300, 1e300),
+        "tree.elite_length": (0, depth),
+        "round": (0, _MOST),
+        "before": (_LOWEST, np.finfo(float).max),
+        "refine": (0, 2**62),
+    }
+    for name, (least, most) in ranges.items():
+        if offence := outside(trace.memory[name], least, most):
+            yield f"memory.{name} is out of range, {offence}"
+    if offence := outside(trace.memory["refine"][2:], 0, 1):
+        yield f"memory.refine is out of range, {offence}"
+    if offence := outside(number[tr.ELITES : tr.ELITES + 1], 1, tr.KEEP):
+        yield f"memory.tree.number of elites is out of range, {offence}"
+    if offence := outside(tree["seen"][:, 0], 0.0, 1e300):
+        yield f"memory.tree.seen is out of range, {offence}"
     tried = np.maximum(tree["tried"], 1)
     mean, best = tree["total"] / tried, np.where(tree["tried"] > 0, tree["best"], np.inf)
     if (mean > best + 1e-6 * np.maximum(1.0, np.abs(best))).any() or (mean < _LOWEST).any():
-        at = int(np.argmax(mean - best))
-        tries = f"{tree['tried'][at]} tries, the best of them {best[at]:g}"
-        yield f"memory.tree.total of choice {at} is {tree['total'][at]:g} for {tries}"
+        choice = int(np.argmax(mean - best))
+        tries = f"{tree['tried'][choice]} tries, the best of them {best[choice]:g}"
+        yield f"memory.tree.total of choice {choice} is {tree['total'][choice]:g} for {tries}"
     node_depth = trace.node["depth"]
     late = node_depth[1:] != node_depth[trace.node["parent"][1:]] + 1
     if late.any():
         yield f"node.depth of node {1 + int(np.argmax(late))} is not one more than its parent's"
-    if bad := outside(node_depth, 0, depth):
-        yield f"node.depth is out of range, {bad}"
-    if bad := outside(trace.node["word"][1:], 0, n_codes - 1):
-        yield f"node.word is out of range, {bad}"
+    if offence := outside(node_depth, 0, depth):
+        yield f"node.depth is out of range, {offence}"
+    if offence := outside(trace.node["word"][1:], 0, n_codes - 1):
+        yield f"node.word is out of range, {offence}"
     space, axes = problem.space, len(problem.mesh.axes)
     for code in range(n_codes):
-        move, axis = divmod(code, axes)
-        text = space.text(Action(int(space.group[move]), int(space.bits[move]), axis))
+        text = space.text(space.action(*divmod(code, axes)))
         if code >= len(trace.vocabulary) or trace.vocabulary[code] != text:
             given = trace.vocabulary[code][:60] if code < len(trace.vocabulary) else "nothing"
             yield f"vocabulary {code} is {given!r}, the problem's action of this number is {text!r}"
             return
 
 
-def _choices(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[str]:
+def _choices(problem: Problem, trace: Trace) -> Iterator[str]:
     """Each choice has one node, each node its parent's choice, what is closed is closed below."""
     tree, node = _part(trace), trace.node
     choices = np.maximum(tree["choices"], 0).astype(np.int64)
@@ -243,10 +236,10 @@ def _choices(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterat
     reached = np.zeros(node.n, bool)
     reached[child[with_child[led]]] = True
     if not reached[1:].all():
-        at = 1 + int(np.argmin(reached[1:]))
+        node_number = 1 + int(np.argmin(reached[1:]))
         yield (
-            f"memory.tree.child: no choice of node {node['parent'][at]} leads to its child, node "
-            f"{at}"
+            f"memory.tree.child: no choice of node {node['parent'][node_number]} leads to its "
+            f"child, node {node_number}"
         )
     open_below = np.zeros(node.n, bool)
     open_choice = (child < 0) | ~tree["closed"][np.maximum(child, 0)]
@@ -260,23 +253,23 @@ def _choices(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterat
     idle = ~tree["closed"] & (tree["choices"] == 0)
     if idle.any():
         yield f"memory.tree.closed: node {int(np.argmax(idle))} is open without any choice"
-    for at in np.unique(
+    for node_number in np.unique(
         np.linspace(0, node.n - 1, min(node.n, REPLAYED)).astype(np.int64)
     ).tolist():
-        codes, above = [], at
+        codes, above = [], node_number
         while above > 0:
             codes.append(int(node["word"][above]))
             above = int(node["parent"][above])
         key, idle = _reached(problem, codes[::-1])
-        if idle is not None or key != int(node["key"][at]):
+        if idle is not None or key != int(node["key"][node_number]):
             yield (
-                f"node.key of node {at} is {int(node['key'][at]):016x}, its actions lead to "
-                f"{key:016x}"
+                f"node.key of node {node_number} is {int(node['key'][node_number]):016x}, its "
+                f"actions lead to {key:016x}"
             )
             return
 
 
-def _tables(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[str]:
+def _tables(trace: Trace) -> Iterator[str]:
     """Tables by key: every node is in one, every price is that of a simulation."""
     tree, node, row = _part(trace), trace.node, trace.row
     for name in ("slot_key", "price_key"):
@@ -324,30 +317,31 @@ def _tables(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterato
     priced = by_price[np.searchsorted(known[by_price], _pairs(*tree["price"][order][place].T))]
     far = ~(np.abs(row["score"][priced] - node["score"]) <= CLOSE * np.maximum(1.0, node["score"]))
     if far.any():
-        one = int(np.argmax(far))
+        node_number = int(np.argmax(far))
         yield (
-            f"node.score of node {one} is {node['score'][one]:g}, its price gives "
-            f"{row['score'][priced][one]:g}"
+            f"node.score of node {node_number} is {node['score'][node_number]:g}, its price gives "
+            f"{row['score'][priced][node_number]:g}"
         )
 
 
-def _elites(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[str]:
+def _elites(problem: Problem, trace: Trace, n_codes: int) -> Iterator[str]:
     """The best states of this start: their actions lead to their keys, the best one first."""
     tree = _part(trace)
-    for elite in range(tr.KEEP):
-        codes = tree["elite"][elite, : tree["elite_length"][elite]]
-        if bad := outside(codes, 0, n_codes - 1):
-            yield f"memory.tree.elite {elite}: an action is out of range, {bad}"
+    elites = [
+        codes[:length] for codes, length in zip(tree["elite"], tree["elite_length"], strict=True)
+    ]
+    for elite, codes in enumerate(elites):
+        if offence := outside(codes, 0, n_codes - 1):
+            yield f"memory.tree.elite {elite}: an action is out of range, {offence}"
     count = int(tree["number"][tr.ELITES])
     reward = tree["elite_reward"]
-    if bad := outside(reward[:count], _LOWEST, _HIGHEST):
-        yield f"memory.tree.elite_reward is out of range, {bad}"
+    if offence := outside(reward[:count], _LOWEST, _HIGHEST):
+        yield f"memory.tree.elite_reward is out of range, {offence}"
         return
     if np.isnan(reward).any() or (np.diff(reward[:count]) > 0).any():
         yield "memory.tree.elite_reward does not descend"
         return
-    for elite in range(count):
-        codes = tree["elite"][elite, : tree["elite_length"][elite]]
+    for elite, codes in enumerate(elites[:count]):
         if outside(codes, 0, n_codes - 1):
             continue
         key, idle = _reached(problem, codes.tolist())
@@ -390,8 +384,8 @@ def _refinement(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Ite
             ("chain.price", memory["chain.price"], 0.0, np.finfo(float).max),
             ("chain.best", memory["chain.best"], 0.0, np.finfo(float).max),
         ):
-            if bad := outside(numbers, least, most):
-                yield f"memory.{name} is out of range, {bad}"
+            if offence := outside(numbers, least, most):
+                yield f"memory.{name} is out of range, {offence}"
         for prefix in ("", "best_", "pool_"):
             states[f"chain.{prefix}"] = (
                 memory[f"chain.{prefix}ops"],
@@ -403,15 +397,15 @@ def _refinement(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Ite
     known: dict[bytes, tuple[float, float]] = {}
     for name, (ops, values) in states.items():
         for i in range(len(ops)):
-            bad = outside(ops[i], -1, program.n_factors - 1) or outside(values[i], -1, 127)
-            if bad:
-                yield f"memory.{name}ops or memory.{name}values, state {i}: out of range, {bad}"
+            offence = outside(ops[i], -1, program.n_factors - 1) or outside(values[i], -1, 127)
+            if offence:
+                yield f"memory.{name}ops or memory.{name}values, state {i}: out of range, {offence}"
                 return
             digest = ops[i].tobytes() + values[i].tobytes()
             if digest not in known:
-                whole = alike.over_ops(program, ops[i]), values[i][alike.values.label]
-                if wrong := list(array_offenders(problem, f"memory.{name}state {i}: ", *whole)):
-                    yield from wrong
+                whole = alike.whole(program, ops[i], values[i])
+                if offences := list(array_offenders(problem, f"memory.{name}state {i}: ", *whole)):
+                    yield from offences
                     return
                 totals = pricer.totals(*whole) if name in priced else None
                 if totals is not None:
@@ -447,7 +441,6 @@ def _reached(problem: Problem, codes: list[int]) -> tuple[int, int | None]:
     """(key of the state after some actions, the first of them that changes nothing)."""
     state, idle = State(problem.space), None
     for code in codes:
-        move, axis = divmod(code, len(problem.mesh.axes))
-        if not state.apply_row(move, axis) and idle is None:
+        if not state.apply_row(*divmod(code, len(problem.mesh.axes))) and idle is None:
             idle = code
     return state.key, idle

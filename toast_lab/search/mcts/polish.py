@@ -12,14 +12,16 @@ what it finds from there, we mostly find from better ones.  The paper has no suc
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 
 from toast_lab.search.alpa.solver import LARGE, NODES, Effort, Solver
 from toast_lab.search.alpa.strategies import price_choices
-from toast_lab.search.grains import GRAINS
 from toast_lab.search.recorder import Recorder
 
 _STRATEGIES, _GAP, _SOLVE_S, _MEMORY_ROUNDS = 128, 1e-3, 60.0, 4
+_GRAINS = ("colours", "roles")
 # columns of the largest program where a budget of evaluations, not of time, bounds the work
 _COUNTED = 8_000
 SHARE = 0.5  #: most of the time left that one start's integer programs take
@@ -49,10 +51,9 @@ class Polish:
         """
         recorder = self.recorder
         until_s = self.recorder.clock.elapsed_s + SHARE * self.recorder.left()[0]
-        grains = [name for name in GRAINS if name in ("colours", "roles")]
-        for turn, grain in enumerate(grains):
+        for turn, grain in enumerate(_GRAINS):
             share_end_s = recorder.clock.elapsed_s + (until_s - recorder.clock.elapsed_s) / (
-                len(grains) - turn
+                len(_GRAINS) - turn
             )
             solver = self._solver(grain, share_end_s)
             if solver is None or self.effort.crashed:
@@ -74,12 +75,9 @@ class Polish:
                 raise _Late
 
         if grain not in self.solvers:
-            try:
+            self.solvers[grain] = None
+            with contextlib.suppress(_Late):
                 choices = price_choices(recorder.problem, grain, _STRATEGIES, check)
-            except _Late:
-                self.solvers[grain] = None
-            else:
-                self.solvers[grain] = None
                 if not choices.none:
                     self.solvers[grain] = Solver(
                         recorder=recorder,

@@ -33,7 +33,6 @@ import numpy as np
 from toast_lab.cost.problem import Problem
 from toast_lab.cost.reprice import Repricer
 from toast_lab.hashing import classes
-from toast_lab.ir.program import Program
 from toast_lab.kernels import compiled, copy_row, copy_rows, helper
 from toast_lab.packs import (
     BoolArray,
@@ -143,13 +142,6 @@ def rows_of(fine: Fine, state: State) -> tuple[np.ndarray, np.ndarray]:
     return state.op_factor[fine.alike.ops.first], state.value_dim[fine.alike.values.first]
 
 
-def whole(
-    fine: Fine, program: Program, ops: np.ndarray, values: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """([O, A] names, [V, A] dims) over the whole program, as a plan has them."""
-    return fine.alike.over_ops(program, ops), values[fine.alike.values.label]
-
-
 def neighbourhood(space: Space, alike: Alike) -> Near:
     """Work out which rows share a definition or a use, and which moves touch them."""
     program = space.analysis.program
@@ -187,22 +179,13 @@ def neighbourhood(space: Space, alike: Alike) -> Near:
     if space.fixed is not None:
         # What is pinned is neither given nor taken away on that axis: there is no move that touches
         # it.
-        may = [(axes >> axis) & 1 == 1 for axis in range(n_axes)]
-        op_may = [
-            allowed[:, :n_ops] & (fixed < 0)
-            for allowed, fixed in zip(may, space.fixed.op_factor[alike.ops.first].T, strict=True)
-        ]
-        value_may = [
-            allowed[:, n_ops:] & (fixed < 0)
-            for allowed, fixed in zip(may, space.fixed.value_dim[alike.values.first].T, strict=True)
-        ]
-        move_factor = np.concatenate(
-            [np.where(allowed, move_factor, np.int32(-1)) for allowed in op_may]
-        )
-        move_dim = np.concatenate(
-            [np.where(allowed, move_dim, np.int8(-1)) for allowed in value_may]
-        )
-        value_size = np.concatenate([value_size] * n_axes)
+        fixed_ops = space.fixed.op_factor[alike.ops.first]
+        fixed = np.concatenate([fixed_ops, space.fixed.value_dim[alike.values.first]])
+        on_axis = (axes >> np.arange(n_axes, dtype=np.uint8)[:, None, None]) & 1 == 1
+        may = (on_axis & (fixed.T < 0)[:, None]).reshape(n_axes * n_moves, row_count)
+        move_factor = np.where(may[:, :n_ops], np.tile(move_factor, (n_axes, 1)), np.int32(-1))
+        move_dim = np.where(may[:, n_ops:], np.tile(move_dim, (n_axes, 1)), np.int8(-1))
+        value_size = np.tile(value_size, (n_axes, 1))
         layer = n_moves
     return Near(
         layer=layer,

@@ -102,6 +102,30 @@ class Tree(NamedTuple):
     elite_reward: Float64Array  #: [KEEP] descending
 
 
+#: Fields of ``Tree`` beside the columns of the trace that have an entry for each node ...
+PER_NODE = ("reward", "choice", "choices", "closed", "start")
+#: ... and for each choice.
+PER_CHOICE = ("action", "child", "tried", "under_way", "total", "best")
+
+
+def tree_shapes(
+    *, nodes: int, choices: int, slots: int, prices: int, actions: int, depth: int
+) -> dict[str, tuple[int, ...]]:
+    """Shapes of the arrays of ``Tree`` that are no columns of the trace."""
+    return {
+        "number": (10,),
+        **dict.fromkeys(PER_NODE, (nodes,)),
+        **dict.fromkeys(PER_CHOICE, (choices,)),
+        "slot_key": (slots,),
+        "slot_node": (slots,),
+        "price_key": (prices,),
+        "price": (prices, 2),
+        "seen": (actions, 2),
+        "elite": (KEEP, depth),
+        **dict.fromkeys(("elite_length", "elite_key", "elite_reward"), (KEEP,)),
+    }
+
+
 @packed
 class Rows(NamedTuple):
     """Columns of the trace that simulations are written to."""
