@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ROWS = 40
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab analyse``."""
     command_options.model(parser)
     parser.add_argument(
@@ -35,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="print every row of long tables")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Analyse a model and print colours, conflicts and what cannot be sharded."""
     from toast_lab.sharding.mesh import make_mesh
 
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     )
 
 
-def _listings(args: argparse.Namespace, analysis: Analysis) -> dict[str, str]:
+def _listings(args: Namespace, analysis: Analysis) -> dict[str, str]:
     from toast_lab.conflicts.analysis import annotated_listing, names_listing
 
     texts = {}

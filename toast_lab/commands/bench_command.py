@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import sys
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from toast_lab.bench.paper import Paper
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """``toast-lab bench`` has one evaluation so far."""
     evaluations = parser.add_subparsers(metavar="EVALUATION", required=True)
     summary = "section 5: step times, search times and scaling; resumable, Ctrl-C keeps the rows"
     _add_paper_options(command_options.command_parser(evaluations, "paper", summary, "bench"))
 
 
-def _add_paper_options(parser: argparse.ArgumentParser) -> None:
+def _add_paper_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab bench paper``."""
     parser.add_argument(
         "--parts",
@@ -62,7 +62,7 @@ def _add_paper_options(parser: argparse.ArgumentParser) -> None:
     command_options.rows(parser, "rows, tables, charts and the page")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Search what has no row yet, then write everything.
 
     Ctrl-C keeps what is done and writes that.
@@ -130,14 +130,14 @@ def run(args: argparse.Namespace) -> int:
     return 130 if report["missing"] and not evaluation.not_kept else 0
 
 
-def command(args: argparse.Namespace) -> str:
+def command(args: Namespace) -> str:
     """The command that makes the same page, without folders of this machine."""
     from toast_lab.bench.cases import COMPILED
 
     parts = ["toast-lab", "bench", "paper"]
     # beside the rows that are there, the page is that of everything
     if args.parts == [COMPILED]:
-        args = argparse.Namespace(**{**vars(args), "parts": None, "compile": True})
+        args = Namespace(**{**vars(args), "parts": None, "compile": True})
     for name in ("parts", "models", "machines", "methods"):
         if getattr(args, name):
             parts += [f"--{name}", *getattr(args, name)]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import importlib
 import json
 import os
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -45,7 +45,7 @@ FILE_SUFFIXES = (".mlir", ".mlirbc", ".stablehlo", ".vhlo", ".bc", ".txt", ".hlo
 WRITTEN = ("save", "trace", "csv", "page", "python", "patch", "test", "rules", "stablehlo")
 
 
-def check_early(args: argparse.Namespace) -> None:
+def check_early(args: Namespace) -> None:
     """Refuse wrong options before minutes are spent on tracing and searching; list all of them.
 
     Checks those of these options that the command has: machine, mesh, plans, devices, topology,
@@ -70,7 +70,7 @@ def check_early(args: argparse.Namespace) -> None:
         raise InvalidInput("several options are wrong:\n" + join_offenders(map(str, wrong)))
 
 
-def _meshes(args: argparse.Namespace) -> list[Mesh]:
+def _meshes(args: Namespace) -> list[Mesh]:
     """The meshes of a command: the one given, else those of its plans, else the default one."""
     from toast_lab.sharding.mesh import make_mesh
 
@@ -83,7 +83,7 @@ def _meshes(args: argparse.Namespace) -> list[Mesh]:
     return [make_mesh(DEFAULT_MESH)] if hasattr(args, "mesh") and hasattr(args, "machine") else []
 
 
-def _check_layout(args: argparse.Namespace) -> None:
+def _check_layout(args: Namespace) -> None:
     from toast_lab.machines.catalogue import machine
     from toast_lab.machines.topology import lay_out
 
@@ -95,7 +95,7 @@ def _check_layout(args: argparse.Namespace) -> None:
             lay_out(machine_model, mesh)
 
 
-def _check_devices(args: argparse.Namespace, meshes: Sequence[Mesh]) -> None:
+def _check_devices(args: Namespace, meshes: Sequence[Mesh]) -> None:
     """Refuse devices and topologies that do not fit the meshes; a child looks for accelerators."""
     from toast_lab.runtime import devices as dev
 
@@ -112,7 +112,7 @@ def _check_devices(args: argparse.Namespace, meshes: Sequence[Mesh]) -> None:
             dev.check(devices, mesh.n_devices)
 
 
-def _check_written(args: argparse.Namespace) -> None:
+def _check_written(args: Namespace) -> None:
     asked = {f"--{flag}": getattr(args, flag, None) for flag in WRITTEN}
     given = {flag: path for flag, path in asked.items() if isinstance(path, str) and path}
     wrong = [text for flag, path in given.items() if (text := _folder_offence(path, flag))]
@@ -134,7 +134,7 @@ def _check_written(args: argparse.Namespace) -> None:
         raise InvalidPlan("; ".join(wrong))
 
 
-def _check_search(args: argparse.Namespace) -> None:
+def _check_search(args: Namespace) -> None:
     if hasattr(args, "method") and hasattr(args, "resume"):
         _, trace, _ = search_settings(args)
         asked = {"seed": args.seed, "method": args.method}
@@ -148,7 +148,7 @@ def _check_search(args: argparse.Namespace) -> None:
                 raise InvalidProblem(f"--resume {args.resume}: its trace has {'; '.join(wrong)}")
 
 
-def search_settings(args: argparse.Namespace) -> tuple[str, Trace | None, dict[str, Any]]:
+def search_settings(args: Namespace) -> tuple[str, Trace | None, dict[str, Any]]:
     """(method, trace to continue, options of the method) that the arguments name.
 
     Raises FrontendError listing every wrong option.
@@ -204,7 +204,7 @@ def _out_offence(path: str, option: str) -> str:
     )
 
 
-def load_model(args: argparse.Namespace) -> Model:
+def load_model(args: Namespace) -> Model:
     """The model that MODEL and ``--set`` name; notes about it go to stderr."""
     model = _load_model(args)
     for note in model.notes:
@@ -212,7 +212,7 @@ def load_model(args: argparse.Namespace) -> Model:
     return model
 
 
-def _load_model(args: argparse.Namespace) -> Model:
+def _load_model(args: Namespace) -> Model:
     from toast_lab import frontends
     from toast_lab.models import registry
 
@@ -324,7 +324,7 @@ def _kind_text(default: Any) -> str:
     )
 
 
-def analyse(args: argparse.Namespace, model: Model) -> Analysis:
+def analyse(args: Namespace, model: Model) -> Analysis:
     """Analyse a loaded model."""
     from toast_lab.conflicts import analysis
 
@@ -332,7 +332,7 @@ def analyse(args: argparse.Namespace, model: Model) -> Analysis:
         return analysis.analyse(model, phases=args.phases)
 
 
-def make_problem(args: argparse.Namespace, analysis: Analysis) -> Problem:
+def make_problem(args: Namespace, analysis: Analysis) -> Problem:
     """The problem that mesh, machine and memory limit describe; a plan file brings its own mesh."""
     from toast_lab.cost.problem import Problem
 
@@ -350,7 +350,7 @@ def make_problem(args: argparse.Namespace, analysis: Analysis) -> Problem:
     return problem
 
 
-def load_problem(args: argparse.Namespace) -> tuple[Model, Problem]:
+def load_problem(args: Namespace) -> tuple[Model, Problem]:
     """The model of the arguments, and the problem that they make of it."""
     model = load_model(args)
     return model, make_problem(args, analyse(args, model))
@@ -367,7 +367,7 @@ def mesh_of(path: str) -> Any:
         raise InvalidPlan(f"{path} is not a plan that --save wrote") from None
 
 
-def given_plan(args: argparse.Namespace, problem: Problem) -> ShardingPlan | None:
+def given_plan(args: Namespace, problem: Problem) -> ShardingPlan | None:
     """The plan of ``--plan`` or ``--actions``, None if neither was given.
 
     Raises InvalidPlan if it breaks a pin.
@@ -378,7 +378,7 @@ def given_plan(args: argparse.Namespace, problem: Problem) -> ShardingPlan | Non
     return plan
 
 
-def _given_plan(args: argparse.Namespace, problem: Problem) -> ShardingPlan | None:
+def _given_plan(args: Namespace, problem: Problem) -> ShardingPlan | None:
     from toast_lab.sharding.plan import plan_of_actions
 
     if args.plan:
@@ -399,7 +399,7 @@ def load_plan(path: str, problem: Problem) -> ShardingPlan:
 
 
 def plan_or_search(
-    args: argparse.Namespace, problem: Problem, model: Model
+    args: Namespace, problem: Problem, model: Model
 ) -> tuple[ShardingPlan, SearchResult | None]:
     """The plan given, else the best that a search finds."""
     plan = given_plan(args, problem)
@@ -409,7 +409,7 @@ def plan_or_search(
     return result.plan, result
 
 
-def search_plan(args: argparse.Namespace, problem: Problem, model: Model) -> SearchResult:
+def search_plan(args: Namespace, problem: Problem, model: Model) -> SearchResult:
     """Search as the arguments say, with a progress bar.
 
     Ctrl-C or SIGTERM ends it and keeps what it found.

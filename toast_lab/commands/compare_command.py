@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from toast_lab.sharding.plan import ShardingPlan
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab compare``."""
     command_options.model(parser)
     parser.add_argument(
@@ -76,7 +76,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Compare; one that was interrupted ends like any other, with what was measured so far."""
     from toast_lab.compare import distributed
     from toast_lab.compare.compare import DISTRIBUTED, compare, is_first

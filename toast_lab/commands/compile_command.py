@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from toast_lab.commands import command_options, common, keeping, output
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from toast_lab.sharding.plan import ShardingPlan
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab compile``."""
     command_options.model(parser)
     command_options.problem(parser, "the topology's")
@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     command_options.save(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Compile the plan given, or the unsharded program.
 
     Gives 1 if the compiler refuses it for lack of memory.

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace
 
 from toast_lab.commands import command_options, common, output
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab conflicts``."""
     command_options.model(parser)
     command_options.problem(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Print the conflict board."""
     from toast_lab.explain.board import conflicts
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace
 
 from toast_lab.commands import command_options, common, output
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab diff``."""
     command_options.model(parser)
     parser.add_argument("before", metavar="PLAN", help="a plan that --save wrote")
@@ -15,7 +15,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     command_options.problem(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Compare two plans that ``--save`` wrote."""
     from toast_lab.explain.difference import difference
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 OUTPUTS = ("python", "patch", "test", "stablehlo", "rules")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab export``."""
     command_options.model(parser)
     parser.add_argument("plan", metavar="PLAN", help="a plan that --save wrote")
@@ -52,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Find the fewest constraints, and write what was asked for."""
     wanted = {name: getattr(args, name) for name in OUTPUTS if getattr(args, name)}
     common.check_early(args)
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     return output.emit(args, report, lambda console: _show(constraints, problem))
 
 
-def _write(args: argparse.Namespace, name: str, path: str, text: str) -> bool:
+def _write(args: Namespace, name: str, path: str, text: str) -> bool:
     written = keeping.keep(
         args,
         f"--{name} file",
@@ -100,7 +100,7 @@ def _show(constraints: MinimalConstraints | None, problem: Problem) -> None:
         )
 
 
-def _constraints(args: argparse.Namespace, plan: ShardingPlan, model: Model) -> MinimalConstraints:
+def _constraints(args: Namespace, plan: ShardingPlan, model: Model) -> MinimalConstraints:
     from toast_lab.export.minimal import minimal_constraints
     from toast_lab.export.trial import TrialProgress
 
@@ -116,7 +116,7 @@ def _constraints(args: argparse.Namespace, plan: ShardingPlan, model: Model) -> 
 
 def _text(
     name: str,
-    args: argparse.Namespace,
+    args: Namespace,
     plan: ShardingPlan,
     *,
     model: Model,

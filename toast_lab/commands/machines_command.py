@@ -5,7 +5,7 @@ It also shows how a mesh is laid onto a machine's links.
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from toast_lab.commands import output
@@ -18,7 +18,7 @@ from toast_lab.sharding.mesh import Mesh, make_mesh
 from toast_lab.text import bytes_text
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab machines``."""
     parser.add_argument(
         "machine",
@@ -32,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Print every machine, or one, with its numbers and their sources.
 
     With ``--mesh``, tell where each axis runs.

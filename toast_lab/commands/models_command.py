@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from toast_lab.commands import output
 from toast_lab.models import registry
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """``toast-lab models`` has none of its own."""
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Print the built-in models with their sizes."""
     report = {"models": [_describe(name) for name in registry.MODELS]}
     return output.emit(args, report, lambda console: _show(console, report["models"]))

@@ -6,12 +6,12 @@ name the unit of their numbers (``time_s``, ``peak_bytes``).
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import math
 import shutil
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -118,7 +118,7 @@ class Out(Console):
         self.print()
 
 
-def emit(args: argparse.Namespace, data: dict[str, Any], show: Callable[[Out], None]) -> int:
+def emit(args: Namespace, data: dict[str, Any], show: Callable[[Out], None]) -> int:
     """Print ``data`` as one JSON object with ``--json``, else let ``show`` print for people."""
     try:
         if args.json:

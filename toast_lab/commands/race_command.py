@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from toast_lab.search.search_child import ImprovementPoint
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab race``."""
     command_options.model(parser)
     command_options.problem(parser)
@@ -41,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     command_options.save(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Race the methods and print how far each came.
 
     An interrupted race ends like any other, with what the methods have found so far.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from toast_lab.errors import InvalidProblem, join_offenders
 from toast_lab.text import bytes_text
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab runs``."""
     parser.add_argument("show", metavar="show ID", nargs="*", help="everything about one row")
     parser.add_argument("--model", help="rows of this model only")
@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """List, export or show."""
     from toast_lab.compare.comparison_store import COLUMNS, ComparisonStore
     from toast_lab.text import write_csv

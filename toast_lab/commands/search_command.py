@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from typing import TYPE_CHECKING, Any
 
 from toast_lab.commands import command_options, common, keeping, output, reports
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from toast_lab.search.contract import SearchResult
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab search``."""
     command_options.model(parser)
     command_options.problem(parser)
     command_options.pins(parser)
     command_options.search(parser, seconds=30.0)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.formatter_class = RawDescriptionHelpFormatter
     parser.epilog = options_text()
     command_options.save(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Search, and print the best plan.
 
     A search that was interrupted or terminated ends like any other, with the best plan so far.
@@ -38,9 +38,7 @@ def run(args: argparse.Namespace) -> int:
     return show_result(args, model, problem, result)
 
 
-def show_result(
-    args: argparse.Namespace, model: Model, problem: Problem, result: SearchResult
-) -> int:
+def show_result(args: Namespace, model: Model, problem: Problem, result: SearchResult) -> int:
     """Print the plan of a search, its price and how the search went."""
     report = {
         **output.problem_data(model, problem),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
+from argparse import ArgumentParser, Namespace
 
 from toast_lab.commands import command_options
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab serve``."""
     parser.add_argument(
         "model",
@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--show", action="store_true", help="open a browser window")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Serve until interrupted."""
     serve = importlib.import_module("toast_lab.app.app_server").serve
     serve(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 OPTIONS = ("models", "meshes", "machines", "methods", "seeds", "seconds", "evaluations")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab sweep``."""
     parser.add_argument(
         "file",
@@ -59,7 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Search what has no row yet; Ctrl-C or SIGTERM ends it, and keeps every row that is done."""
     from toast_lab.sweep.run_sweep import Workers, open_store, run_sweep
     from toast_lab.sweep.table import COLUMNS, table
@@ -103,9 +103,7 @@ def run(args: argparse.Namespace) -> int:
     return 130 if swept.missing and not swept.failure else 0
 
 
-def keep_rows(
-    args: argparse.Namespace, path: Path, rows: Sequence[dict[str, Any]], why: str
-) -> None:
+def keep_rows(args: Namespace, path: Path, rows: Sequence[dict[str, Any]], why: str) -> None:
     """Put rows that their file did not take elsewhere, and say so."""
     text = "".join(json.dumps(row) + "\n" for row in rows)
     keeping.keep_elsewhere(

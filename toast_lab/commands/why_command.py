@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace
 
 from toast_lab.commands import command_options, common, keeping, output
 
@@ -16,7 +16,7 @@ def number_or_text(question: str) -> int | str:
     )
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab why``."""
     command_options.model(parser)
     parser.add_argument(
@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     command_options.save(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Explain the collectives that the question names.
 
     They are those of a plan given, or of the one that a search finds.
