@@ -171,10 +171,13 @@ def _literal(value: Any, indent: int = 0) -> str:
 
 
 def _rule(rule: constrained.PinRule) -> str:
-    place = f"Place({', '.join(map(repr, rule.place))})"
+    # The classes by their own names, which the carried source defines
+    place = f"{type(rule.place).__name__}({', '.join(map(repr, rule.place))})"
     which = rule.which
-    some = "" if which is None else f", Which(frozenset({sorted(which.numbers)}), {which.in_pass})"
-    return f"Rule({place}, {dict(rule.operands)!r}, {dict(rule.results)!r}{some})"
+    some = ""
+    if which is not None:
+        some = f", {type(which).__name__}(frozenset({sorted(which.numbers)}), {which.in_pass})"
+    return f"{type(rule).__name__}({place}, {dict(rule.operands)!r}, {dict(rule.results)!r}{some})"
 
 
 def _imports(*modules: Any) -> list[str]:
