@@ -40,6 +40,12 @@ _END_ASKED = threading.Event()  # in a child: set for good
 _END = b""  # what the parent sends in place of a command, and what stands for one when it is gone
 
 
+#: Polled while work goes on; True ends it.
+Cancel = Callable[[], bool]
+#: Takes what a child reports.
+Listener = Callable[[Any], None]
+
+
 class Cancelled(errors.ToastError):
     """The work was cancelled by its owner."""
 
@@ -107,8 +113,8 @@ def run_in_child(
     *args: Any,
     time_limit_s: float = 600.0,
     env: Mapping[str, str] | None = None,
-    on_event: Callable[[Any], None] | None = None,
-    cancel: Callable[[], bool] | None = None,
+    on_event: Listener | None = None,
+    cancel: Cancel | None = None,
     patience_s: float = 0.0,
     memory_limit_bytes: int | None = None,
     what: str = "",
@@ -212,8 +218,8 @@ class ChildWorker:
         self,
         time_limit_s: float = 600.0,
         *,
-        on_event: Callable[[Any], None] | None = None,
-        cancel: Callable[[], bool] | None = None,
+        on_event: Listener | None = None,
+        cancel: Cancel | None = None,
         patience_s: float = 0.0,
     ) -> Any:
         """Wait for what the target gives.  Arguments and errors as for ``run_in_child``."""

@@ -25,7 +25,7 @@ from toast_lab import isolate
 from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.export import constrained, places, trial
 from toast_lab.export.constrained import EquationPlace, PinRule, Which
-from toast_lab.export.places import Equation
+from toast_lab.export.places import Equation, SourceSpan
 from toast_lab.lowering.annotate import made_specs
 from toast_lab.lowering.specs import partition_text, spec_entries
 from toast_lab.runtime import devices as dev
@@ -57,7 +57,7 @@ class Pinned(NamedTuple):
     where: str  #: "model.py:31"; where a value is read from several lines, the first
     name_stack: str  #: of the first of them
     #: per target: file, line, column, end line, column
-    frames: tuple[tuple[tuple[str, int, int, int, int], ...], ...]
+    frames: tuple[tuple[SourceSpan, ...], ...]
 
     @property
     def backward(self) -> bool:
@@ -189,8 +189,8 @@ def minimal_constraints(
     *,
     proof: str = "compiled",
     seconds: float = 300.0,
-    on_event: Callable[[Any], None] | None = None,
-    cancel: Callable[[], bool] | None = None,
+    on_event: isolate.Listener | None = None,
+    cancel: isolate.Cancel | None = None,
 ) -> MinimalConstraints:
     """Find the fewest constraints that reproduce ``plan`` under plain ``jax.jit``.
 

@@ -22,13 +22,11 @@ from typing import NamedTuple
 
 from toast_lab.errors import InvalidPlan
 from toast_lab.export.minimal import MinimalConstraints, Pinned
-from toast_lab.export.places import Equation
+from toast_lab.export.places import Equation, SourceSpan
+from toast_lab.files import FilePath
 from toast_lab.ir.program import Program
 from toast_lab.lowering.specs import spec_entries, visible
 from toast_lab.sharding.plan import ShardingPlan, Spec
-
-# File, line, column, end line, end column; columns count bytes from 0
-Range = tuple[str, int, int, int, int]
 
 
 class Patch(NamedTuple):
@@ -43,7 +41,7 @@ class Patch(NamedTuple):
 
 
 class _Edit(NamedTuple):
-    at: Range
+    at: SourceSpan
     specs: tuple[Spec, ...]
 
 
@@ -51,7 +49,7 @@ def to_patch(
     plan: ShardingPlan,
     constraints: MinimalConstraints,
     *,
-    root: str | os.PathLike[str] | None = None,
+    root: FilePath | None = None,
 ) -> Patch:
     """The constraints as a diff.
 
@@ -137,7 +135,7 @@ class _Finder:
             f"{count} of {len(row.values)} values: {reason}" for reason, count in lost.items()
         )
 
-    def expression(self, value: int, wanted: set[int]) -> Range | None:
+    def expression(self, value: int, wanted: set[int]) -> SourceSpan | None:
         """The user's innermost expression for ``value``, all of whose values are ``wanted``."""
         equation = self.of_op[int(self.program.value_op[value])]
         for expression in equation.frames:
@@ -149,11 +147,11 @@ class _Finder:
         return None
 
     @functools.lru_cache(maxsize=4096)  # noqa: B019 (a finder serves one patch)
-    def values_of(self, expression: Range) -> frozenset[int]:
+    def values_of(self, expression: SourceSpan) -> frozenset[int]:
         """The values of an expression, one for each evaluation in the forward pass."""
         values: set[int] = set()
         run: list[Equation] = []
-        outer: tuple[Range, ...] | None = None
+        outer: tuple[SourceSpan, ...] | None = None
         for equation in [*self.forward, None]:
             around = (
                 equation.frames[equation.frames.index(expression) + 1 :]
@@ -234,13 +232,13 @@ def _nodes(file: str) -> dict[tuple[int, int, int, int], ast.expr]:
     return nodes
 
 
-def _node(span: Range) -> ast.expr | None:
+def _node(span: SourceSpan) -> ast.expr | None:
     """The expression at a source range."""
     file, line, column, end_line, end_column = span
     return _nodes(file).get((line, column, end_line, end_column))
 
 
-def _operand(span: Range, number: int) -> Range | None:
+def _operand(span: SourceSpan, number: int) -> SourceSpan | None:
     """The sub-expression that is operand ``number`` of a product or a call."""
     node = _node(span)
     parts: list[ast.expr] = []

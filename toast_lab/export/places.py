@@ -30,6 +30,11 @@ ENDS.update((arguments.__file__, calls.__file__))
 _NUMBERED = re.compile(r"toast_eqn_(\d+)\b")
 
 
+#: File, line, column, end line, end column; columns count bytes from 0.
+SourceSpan = tuple[str, int, int, int, int]
+Shape = tuple[int, ...]
+
+
 class Equation(NamedTuple):
     """An equation of the function's jaxpr and its ops in the program."""
 
@@ -44,8 +49,8 @@ class Equation(NamedTuple):
     results: tuple[int, ...]  #: per result the program's value, -1: unknown
     where: str  #: "model.py:31"
     name_stack: str
-    #: file, line, column, end line, end column; innermost first
-    frames: tuple[tuple[str, int, int, int, int], ...]
+    #: innermost first
+    frames: tuple[SourceSpan, ...]
 
 
 class Source(NamedTuple):
@@ -246,7 +251,7 @@ def _equation(program: Program, walk: _Numbering, number: int, ops: list[int]) -
     )
 
 
-def _ranges(traceback: Any) -> tuple[tuple[str, int, int, int, int], ...]:
+def _ranges(traceback: Any) -> tuple[SourceSpan, ...]:
     """Source ranges (see ``Equation.frames``, columns from 0); empty where JAX hides them."""
     try:
         codes, offsets = traceback.raw_frames()
@@ -291,7 +296,7 @@ def _fits(program: Program, variable: Any, value: int) -> bool:
     return _shape(variable) == program.dims(value)
 
 
-def _shape(variable: Any) -> tuple[int, ...]:
+def _shape(variable: Any) -> Shape:
     """Shape of a jaxpr's variable as the program has it, with the words of random keys."""
     shape = tuple(map(int, getattr(variable.aval, "shape", ())))
     return (*shape, *words_of(variable.aval)) if is_key(variable.aval) else shape

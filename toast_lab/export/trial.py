@@ -37,6 +37,12 @@ PEAK_TOLERANCE = 1.02
 PROPAGATION_SHARE = 0.4
 
 
+#: Numbers of units that are tried together.
+UnitSet = frozenset[int]
+#: (op, number of the operand or result, is it a result) of a tensor
+Mismatch = tuple[int, int, bool]
+
+
 class Unit(NamedTuple):
     """Constraints that come and go together."""
 
@@ -81,7 +87,7 @@ class TrialResult(NamedTuple):
 
     chosen: tuple[int, ...]
     #: (op, operand or result, is it a result) that propagation gets wrong
-    wrong: tuple[tuple[int, int, bool], ...]
+    wrong: tuple[Mismatch, ...]
     target: Signature | None  #: of the fully annotated program
     reached: Signature | None
     tried: int
@@ -108,9 +114,9 @@ class _Trials:
         self.request, self.plan, self.units = request, request.plan, request.units
         self.began, self.tried, self.complete = time.monotonic(), 0, True
         self.deadline = self.began + request.seconds
-        self.best: frozenset[int] = frozenset()
-        self.signatures: dict[frozenset[int], Signature] = {}
-        self.mistakes: dict[frozenset[int], set[tuple[int, int, bool]]] = {}
+        self.best: UnitSet = frozenset()
+        self.signatures: dict[UnitSet, Signature] = {}
+        self.mistakes: dict[UnitSet, set[Mismatch]] = {}
         self.full = annotate(request.text, self.plan, numbered=True)
         self.target = _propagated(self.full)
         self.goal: Signature | None = None
@@ -135,7 +141,7 @@ class _Trials:
         )
 
     def steps(self) -> None:
-        nothing: frozenset[int] = frozenset()
+        nothing: UnitSet = frozenset()
         if self.request.compiled:
             self.goal = _compiled(self.full, self.plan)
             if not self.distance(nothing):
@@ -164,13 +170,13 @@ class _Trials:
                 break
         self.best = self.without(self.best, self.no_worse)
 
-    def propagated(self, allowed: frozenset[int]) -> frozenset[int]:
+    def propagated(self, allowed: UnitSet) -> UnitSet:
         """A few of the allowed units with which propagation agrees as far as with all of them."""
         enough = self.enough(allowed)
         most = self.gap(enough)
         return self.without(enough, lambda chosen: self.gap(chosen) <= most, keep=False)
 
-    def enough(self, allowed: frozenset[int]) -> frozenset[int]:
+    def enough(self, allowed: UnitSet) -> UnitSet:
         """Units with which propagation agrees as far as it can."""
         chosen = frozenset(i for i in allowed if self.units[i].reshards)
         at_result: dict[int, int] = {}
@@ -194,8 +200,8 @@ class _Trials:
             self.say("adding", chosen)
 
     def without(
-        self, chosen: frozenset[int], agrees: Callable[[frozenset[int]], bool], *, keep: bool = True
-    ) -> frozenset[int]:
+        self, chosen: UnitSet, agrees: Callable[[UnitSet], bool], *, keep: bool = True
+    ) -> UnitSet:
         """``chosen`` without superfluous units; with ``keep``, each step becomes the best set."""
         size = max(1, len(chosen) // 2)
         while chosen:
@@ -213,11 +219,11 @@ class _Trials:
         return chosen
 
     # -- judges -----------------------------------------------------------------------------------
-    def gap(self, chosen: frozenset[int]) -> int:
+    def gap(self, chosen: UnitSet) -> int:
         """Number of tensors that propagation gets wrong, counted per operand and result."""
         return len(self.wrong(chosen))
 
-    def wrong(self, chosen: frozenset[int]) -> set[tuple[int, int, bool]]:
+    def wrong(self, chosen: UnitSet) -> set[Mismatch]:
         """(op, number of the operand or result, is it a result) of those tensors."""
         if chosen not in self.mistakes:
             self.tried += 1
@@ -233,7 +239,7 @@ class _Trials:
             self.mistakes[chosen] = wrong
         return self.mistakes[chosen]
 
-    def no_worse(self, chosen: frozenset[int]) -> bool:
+    def no_worse(self, chosen: UnitSet) -> bool:
         """Is the compiled program of ``chosen`` no worse than that of the best set?"""
         assert self.goal is not None
         if self.distance(chosen) > self.distance(self.best):
@@ -243,7 +249,7 @@ class _Trials:
         most_bytes = max(before.peak_bytes, PEAK_TOLERANCE * goal.peak_bytes)
         return now.flops <= most_flops and now.peak_bytes <= most_bytes
 
-    def distance(self, chosen: frozenset[int]) -> float:
+    def distance(self, chosen: UnitSet) -> float:
         """Bytes of collectives that only one program has, plus one if work or memory is wasted."""
         assert self.goal is not None
         now, goal = self.signature(chosen), self.goal
@@ -253,7 +259,7 @@ class _Trials:
         )
         return difference_bytes(now, goal) + wasted
 
-    def signature(self, chosen: frozenset[int]) -> Signature:
+    def signature(self, chosen: UnitSet) -> Signature:
         if chosen not in self.signatures:
             self.check_time()
             self.tried += 1
@@ -272,7 +278,7 @@ class _Trials:
         if time.monotonic() > self.deadline:
             raise _OutOfTime
 
-    def say(self, stage: str, chosen: frozenset[int]) -> None:
+    def say(self, stage: str, chosen: UnitSet) -> None:
         self.check_time()
         isolate.report(TrialProgress(stage, len(chosen), self.tried))
 
@@ -286,7 +292,7 @@ def difference_bytes(first: Signature, second: Signature) -> float:
     )
 
 
-def _propagated(text: str) -> dict[tuple[int, int, bool], Any]:
+def _propagated(text: str) -> dict[Mismatch, Any]:
     """Axes per dim of every operand and result of every numbered op, as propagation leaves them."""
     context = _jaxlib.make_context()
     module = _jaxlib.parse_module(context, text)

@@ -53,6 +53,9 @@ HOPS, SPREAD, PERMUTED, GROUP, WAYS, GROUP_RATE, GROUP_HOPS, GROUP_SPREAD, GROUP
 N_COLUMNS = 9
 
 
+Extents = tuple[int, ...]
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class AxisLinks:
     """The links under each of A mesh axes, for the formulas of ``machines/collectives.py``."""
@@ -62,7 +65,7 @@ class AxisLinks:
     switched: np.ndarray  #: [A] bool: all devices one hop apart
     shape: np.ndarray  #: [A, 9] float64, see ``HOPS`` and the lines below it
     where: tuple[str, ...]  #: for people: "torus dim 0, ring of 16"
-    slice: tuple[int, ...]  #: extents of the torus that the mesh takes, () without one
+    slice: Extents  #: extents of the torus that the mesh takes, () without one
 
 
 class Span(NamedTuple):
@@ -102,7 +105,7 @@ def lay_out(machine: Machine, mesh: Mesh) -> AxisLinks:
     n_axes = len(mesh.axes)
     paths: list[list[tuple[int, _Path]]] = [[] for _ in range(n_axes)]
     group = np.arange(n_axes)
-    slice_: tuple[int, ...] = ()
+    slice_: Extents = ()
     group_path: dict[int, _Path] = {}
     for level, link in enumerate(machine.links):
         sizes = parts[level]
@@ -264,7 +267,7 @@ def _combine(paths: list[tuple[int, _Path]]) -> _Path:
 # -- torus -----------------------------------------------------------------------------------------
 
 
-def _torus(link: Link, sizes: list[int]) -> tuple[list[list[Span]], tuple[int, ...]]:
+def _torus(link: Link, sizes: list[int]) -> tuple[list[list[Span]], Extents]:
     """Spans of each axis, and the slice: extents of all dims."""
     extents = link.extents
     axes = [axis for axis, size in enumerate(sizes) if size > 1]
@@ -295,7 +298,7 @@ _Factors = list[list[tuple[int, int]]]  # for each dim, minor first: (axis, part
 
 
 def _own_dims(
-    axes: list[int], sizes: list[int], extents: tuple[int, ...], n_bundles: int
+    axes: list[int], sizes: list[int], extents: Extents, n_bundles: int
 ) -> _Factors | None:
     """Axes as ``n_bundles`` bundles on dims of their own.
 
@@ -362,7 +365,7 @@ def _largest_divisor(number: int, limit: int) -> int:
 
 
 @functools.lru_cache(maxsize=1024)
-def _near_square(number: int, count: int) -> tuple[int, ...]:
+def _near_square(number: int, count: int) -> Extents:
     """``n`` as k factors, the largest as small as can be, largest last."""
     if count == 1:
         return (number,)
@@ -376,7 +379,7 @@ def _near_square(number: int, count: int) -> tuple[int, ...]:
     )
 
 
-def _poured(axes: list[int], sizes: list[int], extents: tuple[int, ...]) -> _Factors | None:
+def _poured(axes: list[int], sizes: list[int], extents: Extents) -> _Factors | None:
     """Minor axes fill the dims one after the other; None if something does not fit."""
     by_dim: _Factors = [[] for _ in extents]
     room = list(extents)
@@ -393,7 +396,7 @@ def _poured(axes: list[int], sizes: list[int], extents: tuple[int, ...]) -> _Fac
     return by_dim
 
 
-def _wraps(link: Link, slice_: tuple[int, ...]) -> list[bool]:
+def _wraps(link: Link, slice_: Extents) -> list[bool]:
     whole = [extent % link.wrap_multiple == 0 for extent in slice_]
     if len(slice_) != len(link.extents):  # one long path
         return [False] * len(slice_)
@@ -402,7 +405,7 @@ def _wraps(link: Link, slice_: tuple[int, ...]) -> list[bool]:
     return [fits and extent > 2 for fits, extent in zip(whole, slice_, strict=True)]
 
 
-def _torus_path(link: Link, spans: list[Span], slice_: tuple[int, ...], wraps: list[bool]) -> _Path:
+def _torus_path(link: Link, spans: list[Span], slice_: Extents, wraps: list[bool]) -> _Path:
     """Rates of an axis on one dim, or on several whose links it uses together."""
     devices = math.prod(span.size for span in spans)
     rates, hops, spread_s, permute_s, where = [], 0, 0.0, 0.0, []

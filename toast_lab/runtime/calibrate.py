@@ -10,14 +10,13 @@ import dataclasses
 import datetime
 import platform as host
 import re
-from collections.abc import Callable
 
 from toast_lab import isolate
 from toast_lab.errors import InvalidProblem, RunFailed
 from toast_lab.machines.calibrate_fit import CalibrationPoint, Fit, fit, nearest
 from toast_lab.runtime import calibrate_child as child
 from toast_lab.runtime import devices as dev
-from toast_lab.runtime.child import RunProgress
+from toast_lab.runtime.child import OnProgress, RunProgress
 
 #: The most virtual devices: each is a few threads of the host.
 MOST_VIRTUAL = 64
@@ -64,8 +63,8 @@ def calibrate(
     *,
     name: str = "",
     time_limit_s: float = 600.0,
-    on_event: Callable[[RunProgress], None] | None = None,
-    cancel: Callable[[], bool] | None = None,
+    on_event: OnProgress | None = None,
+    cancel: isolate.Cancel | None = None,
     quick: bool = False,
 ) -> Calibration:
     """Measure ``devices`` and fit a machine to them.

@@ -17,7 +17,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -118,8 +118,8 @@ def run(
     plan: ShardingPlan,
     devices: str = "cpu:8",
     *,
-    on_event: Callable[[Any], None] | None = None,
-    cancel: Callable[[], bool] | None = None,
+    on_event: isolate.Listener | None = None,
+    cancel: isolate.Cancel | None = None,
     memory_limit_bytes: int | None = None,
     **options: Any,
 ) -> Run:
@@ -159,8 +159,8 @@ def run_many(
     plans: Sequence[ShardingPlan],
     devices: str = "cpu:8",
     *,
-    on_event: Callable[[Any], None] | None = None,
-    cancel: Callable[[], bool] | None = None,
+    on_event: isolate.Listener | None = None,
+    cancel: isolate.Cancel | None = None,
     memory_limit_bytes: int | None = None,
     **options: Any,
 ) -> list[Run]:

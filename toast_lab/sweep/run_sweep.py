@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from toast_lab.errors import NotSaved
+from toast_lab.files import FilePath
+from toast_lab.isolate import Cancel
 from toast_lab.search import search_child
 from toast_lab.sweep.local import LocalPool
 from toast_lab.sweep.remote import remote_pool
 from toast_lab.sweep.rows import row_offence
 from toast_lab.sweep.sweep_store import SweepStore
-from toast_lab.sweep.task import SweepTask
+from toast_lab.sweep.task import Finished, SweepTask, TaskRow
 
 FAREWELL_S = 30.0  # that running tasks have to hand over what they found
 
@@ -47,18 +48,18 @@ class SweepProgress(NamedTuple):
 
     done: int
     total: int
-    row: dict[str, Any] | None  #: the one that just came in
+    row: TaskRow | None  #: the one that just came in
     running: tuple[str, ...]  #: what goes on now
 
 
 class Sweep(NamedTuple):
     """What a sweep left behind."""
 
-    rows: list[dict[str, Any]]  #: of the tasks that have one, in the order of the tasks
+    rows: list[TaskRow]  #: of the tasks that have one, in the order of the tasks
     n_new: int  #: rows of this run; the others are from earlier ones
     missing: list[SweepTask]  #: cancelled before they were done
     #: rows that the store's file did not take, of those above
-    not_kept: Sequence[dict[str, Any]] = ()
+    not_kept: Sequence[TaskRow] = ()
     failure: str = ""  #: why it did not
 
 
@@ -72,7 +73,7 @@ class Pool(Protocol):
     def submit(self, task: SweepTask) -> None:
         """Let a worker do a task."""
 
-    def finished(self) -> list[tuple[SweepTask, dict[str, Any]]]:
+    def finished(self) -> list[Finished]:
         """Tasks that have ended since the last call, with their rows."""
 
     def stop(self) -> None:
@@ -88,7 +89,7 @@ def run_sweep(
     workers: Workers = ONE_WORKER,
     *,
     on_progress: Callable[[SweepProgress], None] | None = None,
-    cancel: Callable[[], bool] | None = None,
+    cancel: Cancel | None = None,
 ) -> Sweep:
     """Do every task that has no row yet.
 
@@ -146,7 +147,7 @@ class _Drive:
         done: int,
         store: SweepStore,
         on_progress: Callable[[SweepProgress], None] | None,
-        cancel: Callable[[], bool] | None,
+        cancel: Cancel | None,
     ) -> None:
         self.todo = todo
         self.done = done
@@ -155,7 +156,7 @@ class _Drive:
         self.cancel = cancel
         self.running: dict[SweepTask, None] = {}
         self.n_new = 0
-        self.not_kept: list[dict[str, Any]] = []
+        self.not_kept: list[TaskRow] = []
         self.failure = ""
 
     def all(self, pool: Pool) -> None:
@@ -182,7 +183,7 @@ class _Drive:
                     self._keep(row)
             time.sleep(0.1)
 
-    def _keep(self, row: dict[str, Any]) -> None:
+    def _keep(self, row: TaskRow) -> None:
         try:
             self.store.add(row)
         except NotSaved as error:
@@ -192,7 +193,7 @@ class _Drive:
         self.n_new += 1
         self._tell(row)
 
-    def _tell(self, row: dict[str, Any] | None) -> None:
+    def _tell(self, row: TaskRow | None) -> None:
         if self.on_progress is not None:
             total = self.done + len(self.todo)
             self.on_progress(
@@ -202,6 +203,6 @@ class _Drive:
             )
 
 
-def open_store(folder: str | os.PathLike[str]) -> SweepStore:
+def open_store(folder: FilePath) -> SweepStore:
     """The rows of a sweep's folder."""
     return SweepStore(Path(folder) / "rows.jsonl", row_offence)

@@ -15,7 +15,6 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,11 +24,12 @@ from toast_lab.cost.problem import Problem
 from toast_lab.errors import ToastError
 from toast_lab.frontends import load
 from toast_lab.ir.model import Model
+from toast_lab.isolate import Cancel
 from toast_lab.runtime.compile_child import versions
 from toast_lab.search import search_child
 from toast_lab.search.contract import Budget
 from toast_lab.search.methods import METHODS, ensure
-from toast_lab.sweep.task import SweepTask
+from toast_lab.sweep.task import SweepTask, TaskRow
 
 DEATH = (
     "the worker process died each time that this task ran on it, most likely because the machine "
@@ -75,8 +75,8 @@ def problem_of(task: SweepTask, analysis: Analysis) -> Problem:
 
 
 def run_task(
-    task: SweepTask, target: str = "", retries: int = 1, cancel: Callable[[], bool] | None = None
-) -> dict[str, Any]:
+    task: SweepTask, target: str = "", retries: int = 1, cancel: Cancel | None = None
+) -> TaskRow:
     """Do one task and give its row; never raises for what a task can do wrong.
 
     Args:
@@ -134,7 +134,7 @@ def run_task(
     }
 
 
-def failed_row(task: SweepTask, error: Exception, status: str = "") -> dict[str, Any]:
+def failed_row(task: SweepTask, error: Exception, status: str = "") -> TaskRow:
     """The row of a task that gave none; ``status`` follows from the error if it is not given."""
     ours = isinstance(error, ToastError)
     return {
@@ -145,7 +145,7 @@ def failed_row(task: SweepTask, error: Exception, status: str = "") -> dict[str,
     }
 
 
-def task_row(task: SweepTask) -> dict[str, Any]:
+def task_row(task: SweepTask) -> TaskRow:
     """What a row says of its task; ``evaluations`` is free for the number that were made."""
     data = task.to_json()
     return {"digest": task.digest, **data, "evaluations_limit": data.pop("evaluations")}

@@ -23,6 +23,8 @@ from toast_lab.models import registry
 from toast_lab.search.methods import METHODS, no_method
 from toast_lab.sharding.mesh import make_mesh
 
+#: A finished task as one flat object, see ``rows``.
+TaskRow = dict[str, Any]
 _MOST_SEEDS = 100_000  # searches of each kind
 KEYS = (
     "models",
@@ -300,3 +302,6 @@ def _span(text: str) -> range:
     if len(seeds) > _MOST_SEEDS:
         raise ValueError(text)
     return seeds
+
+
+Finished = tuple[SweepTask, TaskRow]
