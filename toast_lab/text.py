@@ -144,6 +144,19 @@ def few(items: Iterable[object], limit: int = 3) -> str:
     return ", ".join(texts[:limit]) + (f", +{len(texts) - limit}" if len(texts) > limit else "")
 
 
+def plain_data(value: Any) -> Any:
+    """What JSON can hold: texts as keys, lists, Python's numbers, None for what is not finite."""
+    if isinstance(value, Mapping):
+        return {str(key): plain_data(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple | set | range):
+        return [plain_data(entry) for entry in value]
+    if hasattr(value, "tolist"):
+        return plain_data(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
     """Write a table, whole or not at all.
 

@@ -116,10 +116,10 @@ def test_the_default_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 WRITER = """
 import sys
 from tests.compare.test_store import comparison, row
-from toast_lab.compare.comparison_store import Store, record
+from toast_lab.compare.comparison_store import ComparisonStore, record
 name, path, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 for n in range(count):
-    with Store(path) as store:
+    with ComparisonStore(path) as store:
         print(store.add(record(comparison(), row(f"{name}{n}"), name)), flush=True)
 """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,6 @@ from toast_lab.errors import InvalidPlan
 
 if TYPE_CHECKING:
     from toast_lab.compare.result import Comparison
-    from toast_lab.sharding.plan import ShardingPlan
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -80,6 +78,7 @@ def run(args: Namespace) -> int:
     """Compare; one that was interrupted ends like any other, with what was measured so far."""
     from toast_lab.compare import distributed
     from toast_lab.compare.compare import DISTRIBUTED, compare, is_first
+    from toast_lab.sharding.mesh import make_mesh
 
     common.check_early(args)
     names = _names(args.plans)
@@ -88,9 +87,10 @@ def run(args: Namespace) -> int:
         distributed.connect()
     model = common.load_model(args)
     analysis = common.analyse(args, model)
-    plans: dict[str, ShardingPlan] = {}
-    for name, path in zip(names, args.plans, strict=True):
-        plans[name] = _load(path, analysis)
+    plans = {
+        name: common.load_plan(path, analysis, make_mesh(common.mesh_of(path)))
+        for name, path in zip(names, args.plans, strict=True)
+    }
     with (
         output.progress(f"comparing {len(plans)} plans") as update,
         stopping.stop_gently() as stopped,
@@ -122,8 +122,7 @@ def run(args: Namespace) -> int:
             comparison.to_csv,
             last_resort=lambda: f"It is:\n{comparison.to_csv()}",
         )
-    for note in comparison.notes:
-        print(f"note: {note}", file=sys.stderr)
+    common.print_notes(comparison.notes)
     status = output.emit(
         args, data_of(model, comparison), lambda console: _show(console, comparison)
     )
@@ -149,12 +148,6 @@ def _names(paths: list[str]) -> list[str]:
     return names
 
 
-def _load(path: str, analysis: Any) -> ShardingPlan:
-    from toast_lab.cost.problem import Problem
-
-    return common.load_plan(path, Problem(analysis, common.mesh_of(path)))
-
-
 def _store(text: str | None) -> bool | str:
     if text is None:
         return True
@@ -164,17 +157,15 @@ def _store(text: str | None) -> bool | str:
 def _show(console: output.Out, comparison: Comparison) -> None:
     from toast_lab.compare.result import COLUMNS, cells
 
-    all_rows = [*comparison.rows, *([comparison.reference] if comparison.reference else [])]
     columns = ["~" + column if column in ("collectives", "plan") else column for column in COLUMNS]
     console.table(
         f"{len(comparison.rows)} plans of {comparison.model} on {_devices(comparison)}",
         columns,
-        [cells(row) for row in all_rows],
+        map(cells, comparison.all_rows),
     )
     console.print(f"{comparison.order}; inputs: {comparison.inputs}.")
-    for row in all_rows:
-        if row.status != "ok":
-            console.print(f"{row.name}: {row.status}: {row.message}")
+    for failure in comparison.failures:
+        console.print(failure)
     for row in comparison.rows:
         if row.certificate is not None:
             console.print(f"\n{row.name}: {row.certificate}")

@@ -34,7 +34,7 @@ from toast_lab.compare.contender import (
 )
 from toast_lab.errors import ToastError
 from toast_lab.runtime import devices as dev
-from toast_lab.runtime.child import RunProgress
+from toast_lab.runtime.child import OnProgress, RunProgress
 
 SERVE = "toast_lab.compare.contender:serve"  #: what runs in a child
 OK = "ok"
@@ -95,8 +95,8 @@ class Clock:
     def __init__(
         self,
         time_limit_s: float,
-        on_event: Callable[[RunProgress], None] | None,
-        cancel: Callable[[], bool] | None,
+        on_event: OnProgress | None,
+        cancel: isolate.Cancel | None,
     ) -> None:
         self.deadline = time.monotonic() + time_limit_s
         self.time_limit_s, self.on_event, self.cancel = time_limit_s, on_event, cancel
