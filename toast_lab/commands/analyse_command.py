@@ -6,8 +6,6 @@ from argparse import ArgumentParser, Namespace
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from toast_lab.commands import command_options, common, output, reports
 from toast_lab.text import few, line_text
 
@@ -44,7 +42,7 @@ def run(args: Namespace) -> int:
     analysis = common.analyse(args, model)
     texts = _listings(args, analysis)
     if texts and not args.json:
-        return output.emit(args, texts, lambda console: _print_texts(texts))
+        return output.emit(args, texts, lambda console: print("\n\n".join(texts.values())))
     report = {**to_data(model, analysis, mesh), **texts} if args.json else {}
     return output.emit(
         args,
@@ -62,10 +60,6 @@ def _listings(args: Namespace, analysis: Analysis) -> dict[str, str]:
     if args.names:
         texts["names_listing"] = names_listing(analysis)
     return texts
-
-
-def _print_texts(texts: dict[str, str]) -> None:
-    print("\n\n".join(texts.values()))
 
 
 def to_data(model: Model, analysis: Analysis, mesh: Mesh | None) -> dict[str, Any]:
@@ -117,12 +111,10 @@ def _place_data(analysis: Analysis, place: ConflictPlace) -> dict[str, Any]:
         op = int(program.value_op[place.value])
         place_text = f"definition of {value}"
     else:
-        op = int(np.searchsorted(program.use_ptr, place.use, side="right")) - 1
+        op = int(program.use_op[place.use])
         results = program.results(op)
-        place_text = (
-            f"use of {value} in "
-            f"{program.value_name[results[0]] if len(results) else program.kind[op]}"
-        )
+        user = program.value_name[results[0]] if results else program.kind[op]
+        place_text = f"use of {value} in {user}"
     return {
         "place": place_text,
         "dims": [place.first_dim, place.second_dim],
@@ -196,16 +188,9 @@ def _show_conflicts(console: output.Out, analysis: Analysis, everything: bool) -
             rows = []
             for index_in_set in compatible.conflicts:
                 data = _conflict_data(analysis, analysis.conflicts[index_in_set])
-                place = data["places"][0]
-                others = f" (+{len(data['places']) - 1})" if len(data["places"]) > 1 else ""
-                rows.append(
-                    (
-                        data["sides"][0],
-                        data["sides"][1],
-                        place["place"] + others,
-                        line_text(place["where"]),
-                    )
-                )
+                place, *others = data["places"]
+                more = f" (+{len(others)})" if others else ""
+                rows.append((*data["sides"], place["place"] + more, line_text(place["where"])))
             title = (
                 f"Compatibility set {index}, colour {analysis.colour_name[compatible.colour]}, "
                 f"resolution {resolution}"

@@ -110,8 +110,7 @@ def run(args: Namespace) -> int:
             on_compile=on_compile,
             cancel=stopped,
         )
-    for note in evaluation.notes:
-        print(f"note: {note}", file=sys.stderr)
+    common.print_notes(evaluation.notes)
     report = {
         "searches": len(evaluation.sweep.rows),
         "made": evaluation.sweep.n_new,

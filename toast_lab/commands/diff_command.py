@@ -23,10 +23,9 @@ def run(args: Namespace) -> int:
     # It gives the mesh if --mesh does not
     args.plan = args.before
     model, problem = common.load_problem(args)
-    plans = [common.load_plan(path, problem) for path in (args.before, args.after)]
-    comparison = difference(problem, *plans)
-    report = {
-        **output.problem_data(model, problem),
-        **comparison.to_json(),
-    }
+    before, after = (
+        common.load_plan(path, problem.analysis, problem.mesh) for path in (args.before, args.after)
+    )
+    comparison = difference(problem, before, after)
+    report = {**output.problem_data(model, problem), **comparison.to_json()}
     return output.emit(args, report, lambda console: print(comparison))

@@ -57,7 +57,7 @@ def run(args: Namespace) -> int:
     wanted = {name: getattr(args, name) for name in OUTPUTS if getattr(args, name)}
     common.check_early(args)
     model, problem = common.load_problem(args)
-    plan = common.load_plan(args.plan, problem)
+    plan = common.load_plan(args.plan, problem.analysis, problem.mesh)
     needs_constraints = not wanted or "python" in wanted or "patch" in wanted
     constraints = _constraints(args, plan, model) if needs_constraints else None
     texts = {name: _text(name, args, plan, model=model, constraints=constraints) for name in wanted}

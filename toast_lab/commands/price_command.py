@@ -74,11 +74,8 @@ def _show(console: output.Out, problem: Problem, plan: ShardingPlan, cost: Cost)
             for op in slowest
         ],
     )
-    peak_line = (
-        problem.analysis.program.where(cost.peak_op)
-        if cost.peak_op < problem.analysis.program.n_ops
-        else ("the end")
-    )
+    program = problem.analysis.program
+    peak_line = program.where(cost.peak_op) if cost.peak_op < program.n_ops else "the end"
     console.table(
         f"Largest of {len(cost.at_peak)} entries in memory at its peak, {line_text(peak_line)}",
         ("what", "~name", ">bytes", "~made or needed at"),

@@ -35,7 +35,7 @@ def run(args: Namespace) -> int:
 
     common.check_early(args)
     model, problem = common.load_problem(args)
-    plan = common.load_plan(args.plan, problem)
+    plan = common.load_plan(args.plan, problem.analysis, problem.mesh)
     with output.progress("replaying") as update, stopping.stop_gently() as stopped:
         replayed = replay(
             model,

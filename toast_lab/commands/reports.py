@@ -78,11 +78,7 @@ def show_coverage(console: output.Out, report: Coverage, *, everything: bool = F
     console.print(f"Coverage: {report.headline()}.")
     if report.whole_rows:
         _coverage_table(console, "Held whole", report.whole_rows, limit)
-    rows = (
-        report.other_rows
-        if everything
-        else tuple(row for row in report.other_rows if not row.colours)
-    )
+    rows = tuple(row for row in report.other_rows if everything or not row.colours)
     if rows:
         _coverage_table(
             console, "Split along some dims only, or counted by assumption", rows, limit
@@ -135,11 +131,8 @@ def show_divisibility(
             columns = ("colour", ">size", ">names", ">bytes", "~on arguments", "~what would do")
             console.table(title, columns, [dim_cells(row) for row in rows], limit)
     if report.arguments:
-        title = (
-            "Large arguments that stay whole"
-            if report.planned
-            else ("Large arguments that nothing can cut")
-        )
+        fate = "stay whole" if report.planned else "nothing can cut"
+        title = f"Large arguments that {fate}"
         cells = [
             (row.argument, row.type, bytes_text(row.bytes), share_text(row.bytes_share), row.why)
             for row in report.arguments

@@ -90,7 +90,7 @@ def _show(
             ("time to compile", output.time_text(executed.compile_s), ""),
             (
                 "largest relative error",
-                "-" if error is None else f"{error:.1e}",
+                output.or_dash("{:.1e}".format, error),
                 executed.note or "against the unsharded program",
             ),
         ],

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toast_lab.commands import command_options, common, keeping, output, stopping
+from toast_lab.commands.output import or_dash
 from toast_lab.errors import InvalidProblem, NotSaved, join_offenders
 from toast_lab.files import write_whole
+from toast_lab.isolate import Cancel
 from toast_lab.text import bytes_text
 
 if TYPE_CHECKING:
@@ -127,7 +129,7 @@ def say_damaged(store: SweepStore) -> None:
 
 
 @contextlib.contextmanager
-def sweeping(total: int) -> Iterator[tuple[Callable[[SweepProgress], None], Callable[[], bool]]]:
+def sweeping(total: int) -> Iterator[tuple[Callable[[SweepProgress], None], Cancel]]:
     """A progress bar for searches on workers, and whether Ctrl-C was pressed."""
     with output.progress(f"{total} searches") as update, stopping.stop_gently() as stopped:
 
@@ -140,6 +142,7 @@ def sweeping(total: int) -> Iterator[tuple[Callable[[SweepProgress], None], Call
 
 def _show(console: output.Out, data: dict[str, Any]) -> None:
     rows = data["rows"]
+    named = ("model", "sizes", "mesh", "machine", "method", "seed")
     console.table(
         f"{len(rows)} searches, {data['made']} of them made now",
         (
@@ -158,18 +161,13 @@ def _show(console: output.Out, data: dict[str, Any]) -> None:
         ),
         [
             (
-                row["model"],
-                row["sizes"],
-                row["mesh"],
-                row["machine"],
-                row["method"],
-                row["seed"],
-                "-" if row["score"] is None else f"{row['score']:.4f}",
-                "-" if row["time_s"] is None else output.time_text(row["time_s"]),
-                "-" if row["peak_bytes"] is None else bytes_text(row["peak_bytes"]),
+                *(row[column] for column in named),
+                or_dash("{:.4f}".format, row["score"]),
+                or_dash(output.time_text, row["time_s"]),
+                or_dash(bytes_text, row["peak_bytes"]),
                 {True: "yes", False: "no", None: "-"}[row["fits"]],
                 row["status"],
-                "-" if row["elapsed_s"] is None else f"{row['elapsed_s']:.2f}",
+                or_dash("{:.2f}".format, row["elapsed_s"]),
             )
             for row in rows
         ],

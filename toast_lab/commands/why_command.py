@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentParser, Namespace
 
 from toast_lab.commands import command_options, common, keeping, output
@@ -9,11 +10,7 @@ from toast_lab.commands import command_options, common, keeping, output
 
 def number_or_text(question: str) -> int | str:
     """A question as the number of a collective, if it is one."""
-    return (
-        int(question)
-        if question.isascii() and question.isdigit() and len(question) < 10
-        else question
-    )
+    return int(question) if re.fullmatch("[0-9]{1,9}", question) else question
 
 
 def add_options(parser: ArgumentParser) -> None:
