@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from toast_lab.bench import cases, tables
 from toast_lab.bench.cases import OURS, Choice
-from toast_lab.bench.tables import CaseResult
+from toast_lab.bench.tables import CaseResult, Row
 from toast_lab.bench.targets import EvaluationTarget
 from toast_lab.text import bytes_text
 
-Rows = Sequence[Mapping[str, Any]]
+Rows = Sequence[Row]
 
 
 class Content(NamedTuple):
@@ -59,7 +59,7 @@ def markdown(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     )
 
 
-def _of(rows: Rows, part: str) -> list[Mapping[str, Any]]:
+def _of(rows: Rows, part: str) -> list[Row]:
     return [row for row in rows if row["part"] == part]
 
 
@@ -106,7 +106,7 @@ def _head(content: Content, link: str) -> str:
     return "\n".join(lines)
 
 
-def _places(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _places(rows: Sequence[Row]) -> list[str]:
     places: dict[str, list[str]] = {}
     for row in (row for row in rows if row.get("cpu")):
         versions = ", ".join(
@@ -200,7 +200,7 @@ def _step_times(content: Content, link: str) -> str:
     )
 
 
-def _step(row: Mapping[str, Any] | None, best: float | None) -> str:
+def _step(row: Row | None, best: float | None) -> str:
     if row is None:
         return ""
     if row.get("time_s") is None:
@@ -214,8 +214,8 @@ def _step(row: Mapping[str, Any] | None, best: float | None) -> str:
     return f"{cell} ({size})" + (" crashed" if row["status"] == "CRASHED" else "")
 
 
-def _problems(rows: Rows) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+def _problems(rows: Rows) -> dict[tuple[str, str], list[Row]]:
+    groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row["case"], row["machine"]), []).append(row)
     return groups
@@ -247,7 +247,7 @@ def _search_times(content: Content, link: str) -> str:
     )
 
 
-def _seconds(row: Mapping[str, Any] | None) -> str:
+def _seconds(row: Row | None) -> str:
     if row is None:
         return ""
     cells = (row.get("own_best_s"), row.get("close_s"), row.get("elapsed_s"))
