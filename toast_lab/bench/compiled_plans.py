@@ -201,16 +201,8 @@ _OBJECTS = ("collectives", "compiled_collectives", "bytes_by_kind")
 
 def row_offence(row: Mapping[str, Any]) -> str:
     """What is wrong with a row of the compiled table, empty if nothing is; see ``SweepStore``."""
-    for key in _TEXTS:
-        if not isinstance(row.get(key), str):
-            return f"{key} must be a text, it is {row.get(key)!r:.60}"
-    for key in _NUMBERS:
-        if row.get(key) is not None and (offence := checks.number_offence(row[key], 0.0)):
-            return f"{key} {offence}"
-    for key in ("sizes", *_OBJECTS):
-        if not isinstance(row.get(key), dict if key == "sizes" else dict | None):
-            return f"{key} must be an object, it is {row.get(key)!r:.60}"
-    return ""
+    objects = ["sizes", *(key for key in _OBJECTS if row.get(key) is not None)]
+    return checks.row_offence(row, texts=_TEXTS, numbers=_NUMBERS, objects=objects)
 
 
 def table(todo: list[CompileTask], store: SweepStore) -> list[TaskRow]:

@@ -303,12 +303,8 @@ _WHOLE: Sequence[str] = ("n_devices", "n_processes", "seed", "peak_bytes", "allo
 
 def _offence(row: Mapping[str, Any]) -> str:
     """What is wrong with the columns of a row that are there, empty if nothing is."""
-    for name in _TEXT:
-        if not isinstance(row[name], str):
-            return f"{name} must be a text, it is {row[name]!r:.60}"
-    for name in _NUMBER:
-        if row[name] is not None and (offence := checks.number_offence(row[name])):
-            return f"{name} {offence}"
+    if offence := checks.row_offence(row, texts=_TEXT, numbers=_NUMBER, least=None):
+        return offence
     for name in _JSON:
         if name not in row:
             continue

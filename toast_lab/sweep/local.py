@@ -144,12 +144,7 @@ class LocalPool:
 
 
 def _cancelled(task: SweepTask) -> TaskRow:
-    return {
-        **sweep_worker.task_row(task),
-        "curve": [],
-        "status": search_child.CANCELLED,
-        "message": "",
-    }
+    return sweep_worker.row_without_plan(task, search_child.CANCELLED, "")
 
 
 def _start() -> isolate.ChildWorker:

@@ -108,25 +108,23 @@ def run_sweep(
         RunFailed: the scheduler is gone, or no worker can be started; rows are kept.
         StoreError: another sweep writes to the same file.
     """
-    wanted = list({task.digest: task for task in tasks}.values())
+    unique = {task.digest: task for task in tasks}
     again = (search_child.CRASHED, search_child.FAILED) if workers.retry_crashed else ()
     with store.claimed():
         todo = [
             task
-            for task in wanted
-            if task.digest not in store or store.rows[task.digest]["status"] in again
+            for digest, task in unique.items()
+            if digest not in store or store.rows[digest]["status"] in again
         ]
-        done = len(wanted) - len(todo)
+        done = len(unique) - len(todo)
         drive = _Drive(todo, done, store, on_progress=on_progress, cancel=cancel)
         if todo:
             with _pool(workers) as pool:
                 drive.all(pool)
-    missing = [task for task in wanted if task.digest not in store]
-    rows = [store.rows[task.digest] for task in wanted if task.digest in store]
     return Sweep(
-        rows=rows,
+        rows=[store.rows[digest] for digest in unique if digest in store],
         n_new=drive.n_new,
-        missing=missing,
+        missing=[task for digest, task in unique.items() if digest not in store],
         not_kept=drive.not_kept,
         failure=drive.failure,
     )
@@ -197,9 +195,7 @@ class _Drive:
         if self.on_progress is not None:
             total = self.done + len(self.todo)
             self.on_progress(
-                SweepProgress(
-                    self.done + self.n_new, total, row, tuple(str(task) for task in self.running)
-                )
+                SweepProgress(self.done + self.n_new, total, row, tuple(map(str, self.running)))
             )
 
 

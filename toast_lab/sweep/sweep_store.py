@@ -184,8 +184,8 @@ def _row(line: bytes, offence: Callable[[Mapping[str, Any]], str]) -> dict[str, 
         raise ValueError("no whole object of JSON") from None
     if not isinstance(row, dict) or not isinstance(row.get("digest"), str):
         raise ValueError("not an object with a digest")
-    if wrong := offence(row):
-        raise ValueError(wrong)
+    if why := offence(row):
+        raise ValueError(why)
     return row
 
 

@@ -93,7 +93,7 @@ def run_task(
         ready = loaded(task)
         problem = problem_of(task, ready.analysis)
     except ToastError as error:
-        return {**row, "status": search_child.FAILED, "message": str(error), "curve": []}
+        return {**row, **failed_row(task, error)}
     options = {**expert_options(task.method, ready.model), **dict(task.options)}
     for attempt in range(1 + max(retries, 0)):
         outcome = search_child.search_in_child(
@@ -120,10 +120,7 @@ def run_task(
         "unsharded_peak_bytes": base_peak_bytes,
         "status": outcome.status,
         "message": outcome.message,
-        "score": last.score if last else None,
-        "time_s": last.time_s if last else None,
-        "peak_bytes": last.peak_bytes if last else None,
-        "fits": last.fits if last else None,
+        **{key: last and getattr(last, key) for key in ("score", "time_s", "peak_bytes", "fits")},
         "evaluations": outcome.evaluations,
         "elapsed_s": outcome.elapsed_s,
         "prepare_s": outcome.prepare_s,
@@ -136,13 +133,15 @@ def run_task(
 
 def failed_row(task: SweepTask, error: Exception, status: str = "") -> TaskRow:
     """The row of a task that gave none; ``status`` follows from the error if it is not given."""
-    ours = isinstance(error, ToastError)
-    return {
-        **task_row(task),
-        "curve": [],
-        "status": status or (search_child.FAILED if ours else search_child.CRASHED),
-        "message": str(error) if ours else f"{type(error).__name__}: {error}",
-    }
+    if isinstance(error, ToastError):
+        return row_without_plan(task, status or search_child.FAILED, str(error))
+    message = f"{type(error).__name__}: {error}"
+    return row_without_plan(task, status or search_child.CRASHED, message)
+
+
+def row_without_plan(task: SweepTask, status: str, message: str) -> TaskRow:
+    """The row of a task that gave no plan."""
+    return {**task_row(task), "curve": [], "status": status, "message": message}
 
 
 def task_row(task: SweepTask) -> TaskRow:
