@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import difflib
 import functools
+import itertools
 import linecache
 import os
 import sysconfig
@@ -41,7 +42,7 @@ class Patch(NamedTuple):
 
 
 class _Edit(NamedTuple):
-    at: SourceSpan
+    span: SourceSpan
     specs: tuple[Spec, ...]
 
 
@@ -77,24 +78,16 @@ def to_patch(
             left_out.append(f"{row}: {reason}")
     by_file: dict[str, list[_Edit]] = {}
     for edit in edits:
-        by_file.setdefault(edit.at[0], []).append(edit)
+        by_file.setdefault(edit.span[0], []).append(edit)
     sources = {file: _rewritten(file, some) for file, some in by_file.items()}
     top = Path(root if root is not None else ".").resolve()
-    texts = []
-    for file, new in sorted(sources.items()):
+    texts: list[str] = []
+    for file, source in sorted(sources.items()):
         path = Path(file).resolve()
-        name = str(path.relative_to(top)) if path.is_relative_to(top) else str(path)
-        old = "".join(linecache.getlines(file))
-        texts.append(
-            "".join(
-                difflib.unified_diff(
-                    old.splitlines(keepends=True),
-                    new.splitlines(keepends=True),
-                    f"a/{name}",
-                    f"b/{name}",
-                )
-            )
-        )
+        name = path.relative_to(top) if path.is_relative_to(top) else path
+        before = "".join(linecache.getlines(file)).splitlines(keepends=True)
+        after = source.splitlines(keepends=True)
+        texts += difflib.unified_diff(before, after, f"a/{name}", f"b/{name}")
     return Patch("".join(texts), sources, tuple(left_out))
 
 
@@ -108,8 +101,8 @@ class _Finder:
         self.of_op = {op: equation for equation in self.equations for op in equation.ops}
         self.users: dict[int, list[int]] = {}
         for op in program.ops():
-            for use in program.uses(op):
-                self.users.setdefault(int(program.use_value[use]), []).append(op)
+            for value in program.operands(op):
+                self.users.setdefault(value, []).append(op)
         self.value = {name: value for value, name in enumerate(program.value_name)}
 
     def edits(self, row: Pinned, every: Iterable[Pinned]) -> tuple[list[_Edit], str]:
@@ -226,9 +219,8 @@ def _nodes(file: str) -> dict[tuple[int, int, int, int], ast.expr]:
         return {}
     nodes: dict[tuple[int, int, int, int], ast.expr] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.expr) and node.end_lineno and node.end_col_offset:
-            span = (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)
-            nodes.setdefault(span, node)
+        if isinstance(node, ast.expr) and (range_ := _range_of(node)):
+            nodes.setdefault(range_, node)
     return nodes
 
 
@@ -241,23 +233,27 @@ def _node(span: SourceSpan) -> ast.expr | None:
 def _operand(span: SourceSpan, number: int) -> SourceSpan | None:
     """The sub-expression that is operand ``number`` of a product or a call."""
     node = _node(span)
-    parts: list[ast.expr] = []
+    operands: list[ast.expr] = []
     if isinstance(node, ast.BinOp):
-        parts = [node.left, node.right]
+        operands = [node.left, node.right]
     elif isinstance(node, ast.Call):
-        parts = [
+        operands = [
             argument
             for argument in node.args
             if not isinstance(argument, ast.Constant | ast.Starred)
         ]
     elif isinstance(node, ast.Subscript):
-        parts = [node.value, node.slice]
-    if number >= len(parts):
+        operands = [node.value, node.slice]
+    if number >= len(operands):
         return None
-    part = parts[number]
-    if part.end_lineno is None or part.end_col_offset is None:
+    range_ = _range_of(operands[number])
+    return None if range_ is None else (span[0], *range_)
+
+
+def _range_of(node: ast.expr) -> tuple[int, int, int, int] | None:
+    if node.end_lineno is None or node.end_col_offset is None:
         return None
-    return span[0], part.lineno, part.col_offset, part.end_lineno, part.end_col_offset
+    return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
 
 
 def _is_library(file: str) -> bool:
@@ -273,9 +269,7 @@ def _is_library(file: str) -> bool:
 def _rewritten(file: str, edits: Sequence[_Edit]) -> str:
     """The source of ``file`` with expressions wrapped."""
     rows = [row.encode() for row in linecache.getlines(file)]
-    starts = [0]
-    for row in rows:
-        starts.append(starts[-1] + len(row))
+    starts = [0, *itertools.accumulate(map(len, rows))]
     source = b"".join(rows)
     tree = ast.parse(source)
     short = not _binds(tree, "P")

@@ -151,20 +151,19 @@ class _Trials:
         everything = frozenset(range(len(self.units)))
         sharp = frozenset(i for i in everything if not self.units[i].blunt)
         self.best = sharp
+        allowed_sets = dict.fromkeys((sharp, everything))
         if self.goal is None:
-            self.best = min(
-                (self.propagated(some) for some in dict.fromkeys((sharp, everything))), key=self.gap
-            )
+            self.best = min(map(self.propagated, allowed_sets), key=self.gap)
             return
-        for some in dict.fromkeys((sharp, everything)):
+        for allowed in allowed_sets:
             self.deadline = time.monotonic() + PROPAGATION_SHARE / 2 * self.request.seconds
             try:
-                fewer = self.propagated(some)
+                fewer = self.propagated(allowed)
             except _OutOfTime:
-                self.complete, fewer = False, some
+                self.complete, fewer = False, allowed
             self.deadline = self.began + self.request.seconds
             self.best = min(
-                (self.best, fewer, some), key=lambda chosen: (self.distance(chosen), len(chosen))
+                (self.best, fewer, allowed), key=lambda chosen: (self.distance(chosen), len(chosen))
             )
             if not self.distance(self.best):
                 break
@@ -208,9 +207,9 @@ class _Trials:
             order = sorted(chosen, key=lambda i: (-self.units[i].cost, i))
             went = False
             for start in range(0, len(order), size):
-                part = frozenset(order[start : start + size]) & chosen
-                if part and agrees(chosen - part):
-                    chosen, went = chosen - part, True
+                dropped = chosen.intersection(order[start : start + size])
+                if dropped and agrees(chosen - dropped):
+                    chosen, went = chosen - dropped, True
                     self.best = chosen if keep else self.best
                 self.say("taking away", chosen)
             if size == 1 and not went:
@@ -228,15 +227,13 @@ class _Trials:
         if chosen not in self.mistakes:
             self.tried += 1
             shardings = _propagated(self.text(chosen, numbered=True))
-            program, wrong = self.plan.program, set()
+            program, mistakes = self.plan.program, set()
             for (op, i, result), spec in shardings.items():
                 if spec != self.target.get((op, i, result), spec):
-                    value = int(program.result_ptr[op]) + i if result else -1
-                    if not result and program.use_ptr[op] + i < program.use_ptr[op + 1]:
-                        value = int(program.use_value[program.use_ptr[op] + i])
-                    if value >= 0 and not program.value_is_constant[value]:
-                        wrong.add((op, i, result))
-            self.mistakes[chosen] = wrong
+                    values = program.results(op) if result else program.operands(op)
+                    if i < len(values) and not program.value_is_constant[values[i]]:
+                        mistakes.add((op, i, result))
+            self.mistakes[chosen] = mistakes
         return self.mistakes[chosen]
 
     def no_worse(self, chosen: UnitSet) -> bool:
@@ -285,10 +282,9 @@ class _Trials:
 
 def difference_bytes(first: Signature, second: Signature) -> float:
     """Bytes of the collectives that only one of the two signatures has."""
-    keys = {*first.collectives, *second.collectives}
     return sum(
         abs(first.collectives.get(key, 0.0) - second.collectives.get(key, 0.0)) * key[2]
-        for key in keys
+        for key in {*first.collectives, *second.collectives}
     )
 
 
