@@ -16,6 +16,8 @@ from typing import Any
 
 from toast_lab.files import write_whole
 
+JsonObject = dict[str, Any]
+
 
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], limit: int = 40, rest: str = ""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from toast_lab.commands import command_options, common, output, reports
-from toast_lab.text import few, line_text
+from toast_lab.text import JsonObject, few, line_text
 
 if TYPE_CHECKING:
     from toast_lab.conflicts.analysis import Analysis, ColourGroup, Conflict
@@ -62,7 +62,7 @@ def _listings(args: Namespace, analysis: Analysis) -> dict[str, str]:
     return texts
 
 
-def to_data(model: Model, analysis: Analysis, mesh: Mesh | None) -> dict[str, Any]:
+def to_data(model: Model, analysis: Analysis, mesh: Mesh | None) -> JsonObject:
     """The analysis as plain data."""
     from toast_lab.conflicts.coverage import coverage
     from toast_lab.sharding.divisibility import divisibility
@@ -94,7 +94,7 @@ def to_data(model: Model, analysis: Analysis, mesh: Mesh | None) -> dict[str, An
     }
 
 
-def _conflict_data(analysis: Analysis, conflict: Conflict) -> dict[str, Any]:
+def _conflict_data(analysis: Analysis, conflict: Conflict) -> JsonObject:
     return {
         "conflict": conflict.index,
         "set": conflict.set,
@@ -104,7 +104,7 @@ def _conflict_data(analysis: Analysis, conflict: Conflict) -> dict[str, Any]:
     }
 
 
-def _place_data(analysis: Analysis, place: ConflictPlace) -> dict[str, Any]:
+def _place_data(analysis: Analysis, place: ConflictPlace) -> JsonObject:
     program = analysis.program
     value = program.value_name[place.value]
     if place.use < 0:

@@ -15,7 +15,7 @@ from toast_lab.machines.links import Link
 from toast_lab.machines.machine_model import Machine
 from toast_lab.machines.topology import AxisLinks, lay_out
 from toast_lab.sharding.mesh import Mesh, make_mesh
-from toast_lab.text import bytes_text
+from toast_lab.text import JsonObject, bytes_text
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -43,7 +43,7 @@ def run(args: Namespace) -> int:
             '4x4x4"'
         )
     machines = [machine(args.machine)] if args.machine else list(MACHINES.values())
-    report: dict[str, Any] = {"machines": [_data(entry) for entry in machines]}
+    report: JsonObject = {"machines": [_data(entry) for entry in machines]}
     if not args.mesh:
         return output.emit(args, report, lambda console: _show(console, machines))
     mesh = make_mesh(args.mesh)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from typing import Any
 
 from toast_lab.commands import output
 from toast_lab.models import registry
+from toast_lab.text import JsonObject
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def run(args: Namespace) -> int:
     return output.emit(args, report, lambda console: _show(console, report["models"]))
 
 
-def _describe(name: str) -> dict[str, Any]:
+def _describe(name: str) -> JsonObject:
     facts = registry.FACTS.get(name)
     return {
         "name": name,
@@ -31,7 +31,7 @@ def _describe(name: str) -> dict[str, Any]:
     }
 
 
-def _show(console: output.Out, models: list[dict[str, Any]]) -> None:
+def _show(console: output.Out, models: list[JsonObject]) -> None:
     rows = [
         (
             model["name"],

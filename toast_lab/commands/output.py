@@ -19,7 +19,7 @@ from rich.table import Table
 
 from toast_lab.commands import keeping
 from toast_lab.files import not_saved, write_whole
-from toast_lab.text import bytes_text, line_text, plain_data
+from toast_lab.text import JsonObject, bytes_text, line_text, plain_data
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Cost, Problem
@@ -122,7 +122,7 @@ class Out(Console):
         self.print()
 
 
-def emit(args: Namespace, data: dict[str, Any], show: Callable[[Out], None]) -> int:
+def emit(args: Namespace, data: JsonObject, show: Callable[[Out], None]) -> int:
     """Print ``data`` as one JSON object with ``--json``, else let ``show`` print for people."""
     try:
         if args.json:
@@ -156,7 +156,7 @@ def time_text(seconds: float) -> str:
 # -- plans and prices ------------------------------------------------------------------------------
 
 
-def model_data(model: Model) -> dict[str, Any]:
+def model_data(model: Model) -> JsonObject:
     """A model for JSON."""
     program = model.program
     return {
@@ -170,7 +170,7 @@ def model_data(model: Model) -> dict[str, Any]:
     }
 
 
-def problem_data(model: Model, problem: Problem) -> dict[str, Any]:
+def problem_data(model: Model, problem: Problem) -> JsonObject:
     """A model and a problem for JSON."""
     time_s, peak_bytes = problem.baseline
     about = {
@@ -184,7 +184,7 @@ def problem_data(model: Model, problem: Problem) -> dict[str, Any]:
     return {"model": model_data(model), "problem": about}
 
 
-def plan_data(plan: ShardingPlan) -> dict[str, Any]:
+def plan_data(plan: ShardingPlan) -> JsonObject:
     """A plan for JSON, in brief: actions and what they mean for arguments and results."""
     return {
         "actions": plan.actions,
@@ -194,7 +194,7 @@ def plan_data(plan: ShardingPlan) -> dict[str, Any]:
     }
 
 
-def cost_data(cost: Cost) -> dict[str, Any]:
+def cost_data(cost: Cost) -> JsonObject:
     """A price for JSON, with every collective."""
     return {
         "time_s": cost.time_s,

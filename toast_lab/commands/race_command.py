@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from toast_lab.commands import command_options, common, keeping, output, stopping
-from toast_lab.text import bytes_text
+from toast_lab.text import JsonObject, bytes_text
 
 if TYPE_CHECKING:
     from toast_lab.search.race import Race
@@ -105,7 +105,7 @@ def run(args: Namespace) -> int:
     return output.emit(args, report, lambda console: _show(console, outcome))
 
 
-def race_data(outcome: Race) -> dict[str, Any]:
+def race_data(outcome: Race) -> JsonObject:
     """A race as plain data."""
     best = outcome.best
     return {

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from toast_lab.commands import output
-from toast_lab.text import line_text
+from toast_lab.text import JsonObject, line_text
 
 if TYPE_CHECKING:
     from toast_lab.conflicts.coverage import Coverage, CoverageRow
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ROWS = 12
 
 
-def coverage_data(report: Coverage) -> dict[str, Any]:
+def coverage_data(report: Coverage) -> JsonObject:
     """A coverage report for JSON."""
     return {
         "complete": report.complete,
@@ -49,7 +49,7 @@ def coverage_data(report: Coverage) -> dict[str, Any]:
     }
 
 
-def divisibility_data(report: Divisibility) -> dict[str, Any]:
+def divisibility_data(report: Divisibility) -> JsonObject:
     """A divisibility report for JSON."""
 
     def dims(rows: tuple[DimRow, ...]) -> list[dict[str, Any]]:

@@ -7,12 +7,11 @@ import re
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Any
 
 from toast_lab.commands import command_options, common, keeping, output
 from toast_lab.commands.output import or_dash, time_text
 from toast_lab.errors import InvalidProblem, join_offenders
-from toast_lab.text import bytes_text
+from toast_lab.text import JsonObject, bytes_text
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -69,7 +68,7 @@ def _row_number(arguments: list[str]) -> int | None:
     return int(shown[1])
 
 
-def _list(console: output.Out, path: str, rows: list[dict[str, Any]]) -> None:
+def _list(console: output.Out, path: str, rows: list[JsonObject]) -> None:
     if not rows:
         console.print(f"Nothing in {path}.")
         return
@@ -107,7 +106,7 @@ def _list(console: output.Out, path: str, rows: list[dict[str, Any]]) -> None:
     )
 
 
-def _show(console: output.Out, row: dict[str, Any]) -> None:
+def _show(console: output.Out, row: JsonObject) -> None:
     plan = row["plan"] or {}
     shown = {**row, **row["measured"], "actions": " ".join(plan.get("actions", ())) or "-"}
     cells = [

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from toast_lab.commands import command_options, common, keeping, output, reports
 from toast_lab.search.methods import options_text
-from toast_lab.text import gap_text
+from toast_lab.text import JsonObject, gap_text
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Problem
@@ -50,7 +50,7 @@ def show_result(args: Namespace, model: Model, problem: Problem, result: SearchR
     return output.emit(args, report, lambda console: _show(console, problem, result))
 
 
-def search_data(result: SearchResult) -> dict[str, Any]:
+def search_data(result: SearchResult) -> JsonObject:
     """How a search went, as plain data."""
     return {
         "method": result.method,

@@ -15,7 +15,7 @@ from toast_lab.commands.output import or_dash
 from toast_lab.errors import InvalidProblem, NotSaved, join_offenders
 from toast_lab.files import write_whole
 from toast_lab.isolate import Cancel
-from toast_lab.text import bytes_text
+from toast_lab.text import JsonObject, bytes_text
 
 if TYPE_CHECKING:
     from toast_lab.sweep.run_sweep import SweepProgress
@@ -140,7 +140,7 @@ def sweeping(total: int) -> Iterator[tuple[Callable[[SweepProgress], None], Canc
         yield on_progress, stopped
 
 
-def _show(console: output.Out, data: dict[str, Any]) -> None:
+def _show(console: output.Out, data: JsonObject) -> None:
     rows = data["rows"]
     named = ("model", "sizes", "mesh", "machine", "method", "seed")
     console.table(

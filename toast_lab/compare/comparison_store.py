@@ -26,7 +26,7 @@ from toast_lab.compare import provenance
 from toast_lab.compare.result import Comparison, ComparisonRow
 from toast_lab.errors import StoreError
 from toast_lab.files import FilePath
-from toast_lab.text import plain_data
+from toast_lab.text import JsonObject, plain_data
 
 VERSION = 1  #: of the columns
 APPLICATION = 0x544F4153  #: "TOAS", how sqlite knows its files apart
@@ -207,7 +207,7 @@ class ComparisonStore:
                 )
                 return int(done.lastrowid or 0)
 
-    def rows(self, model: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
+    def rows(self, model: str | None = None, limit: int | None = None) -> list[JsonObject]:
         """The newest rows first, by ``COLUMNS``.
 
         Those that ``add`` did not write so are left out, see ``damaged``.
@@ -225,7 +225,7 @@ class ComparisonStore:
         ]
         return [_typed(row) for row in kept_rows if not offences[row["id"]]]
 
-    def get(self, number: int) -> dict[str, Any]:
+    def get(self, number: int) -> JsonObject:
         """Everything of one row.
 
         Raises:
@@ -272,7 +272,7 @@ def keep(comparison: Comparison, path: FilePath | None = None) -> tuple[int, ...
         )
 
 
-def record(comparison: Comparison, row: ComparisonRow, together: str) -> dict[str, Any]:
+def record(comparison: Comparison, row: ComparisonRow, together: str) -> JsonObject:
     """A row of a comparison as a row of the file; those of one comparison share ``together``."""
     data = row.to_json()
     machine = provenance.machine(row.device_kind, row.n_devices, row.n_processes)
@@ -317,7 +317,7 @@ def _offence(row: Mapping[str, Any]) -> str:
     return ""
 
 
-def _typed(row: dict[str, Any]) -> dict[str, Any]:
+def _typed(row: JsonObject) -> JsonObject:
     for name in _WHOLE:
         row[name] = None if row[name] is None else int(row[name])
     row["passed"] = None if row["passed"] is None else bool(row["passed"])

@@ -42,7 +42,7 @@ from toast_lab.runtime.executable import (
 from toast_lab.runtime.hlo import counts_text
 from toast_lab.runtime.measuring import Timing, interquartile_range
 from toast_lab.sharding.plan import ShardingPlan
-from toast_lab.text import bytes_text
+from toast_lab.text import JsonObject, bytes_text
 
 if TYPE_CHECKING:
     from toast_lab.ir.model import Model
@@ -101,7 +101,7 @@ class Replay:
         """
         return self.product_flops != self.planned_product_flops
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """All fields as plain data, with the derived ones."""
         data = dataclasses.asdict(self)
         data["removed"] = [collective._asdict() for collective in self.removed]

@@ -14,7 +14,7 @@ from toast_lab.files import FilePath, write_whole
 from toast_lab.runtime import agreement
 from toast_lab.runtime.hlo import Collective, counts_text
 from toast_lab.runtime.measuring import interquartile_range
-from toast_lab.text import as_html, bytes_text, csv_text, plain_data, table
+from toast_lab.text import JsonObject, as_html, bytes_text, csv_text, plain_data, table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +112,7 @@ class ComparisonRow:
         return dict(collections.Counter(collective.kind for collective in self.collectives))
 
     @property
-    def judgement(self) -> dict[str, Any]:
+    def judgement(self) -> JsonObject:
         """What the certificate and the prediction say, by column; None where there is none."""
         certificate, predicted = self.certificate, self.predicted
         return {
@@ -122,7 +122,7 @@ class ComparisonRow:
             "predicted_peak_bytes": predicted.peak_bytes if predicted else None,
         }
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """All fields as plain data, with the derived ones.
 
         Numbers that are not finite become None.
@@ -211,7 +211,7 @@ class Comparison:
             if row.status != "ok"
         ]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Everything as plain data."""
         return {
             "model": self.model,
@@ -296,7 +296,7 @@ def _time(seconds: float | None) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
-def _csv(row: ComparisonRow) -> dict[str, Any]:
+def _csv(row: ComparisonRow) -> JsonObject:
     counts = sorted(row.collective_counts.items())
     derived = {
         "collectives": " ".join(f"{kind}={count}" for kind, count in counts),

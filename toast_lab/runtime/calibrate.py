@@ -43,18 +43,13 @@ class Calibration:
             "Fit: measured time over fitted time",
             f"{'what':24} {'points':>6} {'median':>8} {'worst':>8}",
         ]
-        for row in self.fit.residuals:
-            lines.append(
-                f"{row.what:24} {row.points:6} {row.median_ratio:8.3g} {row.worst_ratio:8.3g}"
-            )
+        lines += ["{:24} {:6} {:8.3g} {:8.3g}".format(*residual) for residual in self.fit.residuals]
         lines += [
             "",
             "Points (of overlap: the share that was hidden, in place of a time)",
             "what,dtype,devices,size_bytes,flops,time_s",
         ]
-        for point in self.points:
-            numbers = f"{point.devices},{point.size_bytes:g},{point.flops:g},{point.time_s:.4g}"
-            lines.append(f"{point.what},{point.dtype},{numbers}")
+        lines += ["{},{},{},{:g},{:g},{:.4g}".format(*point) for point in self.points]
         self.fit.machine.to_toml(path, "\n".join(lines))
 
 

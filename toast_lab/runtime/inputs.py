@@ -128,13 +128,12 @@ def _follow_indices(
 ) -> None:
     for op in program.ops():
         operands = program.operands(op)
+        limits: list[tuple[int, int]] = []
         if op_kind(program.kind[op]).looks_up and operands:
             index = 1 if program.kind[op] == "gather" else (len(operands) - 1) // 2
-            size = _indexed_size(program, op, index)
-            for argument in reaches[operands[index]]:
-                bounds[argument] = min(bounds.get(argument, size), size)
-        for index, size in _start_bounds(program, op, operands):
-            for argument in reaches[index]:
+            limits = [(operands[index], _indexed_size(program, op, index))]
+        for value, size in (*limits, *_start_bounds(program, op, operands)):
+            for argument in reaches[value]:
                 bounds[argument] = min(bounds.get(argument, size), size)
         carried = frozenset[int]().union(*(reaches[value] for value in operands))
         for value in _given(program, op):
@@ -194,28 +193,26 @@ def under_roots(program: Program) -> frozenset[int]:
     Followed backwards: through ops that keep a sign, and through products and quotients with a
     scalar.  A product of two tensors ends the way, for it is most often a square.
     """
-    wanted: set[int] = set()
+    positive: set[int] = set()
     count = -1
-    while count != (count := len(wanted)):
-        _follow_roots(program, wanted)
+    while count != (count := len(positive)):
+        _follow_roots(program, positive)
         if not program.regions:
             break
-    return frozenset(value for value in wanted if value < program.n_arguments)
+    return frozenset(value for value in positive if value < program.n_arguments)
 
 
-def _follow_roots(program: Program, wanted: set[int]) -> None:
+def _follow_roots(program: Program, positive: set[int]) -> None:
     for op in reversed(range(program.n_arguments, program.n_ops)):
         operands = program.operands(op)
         facts = op_kind(program.kind[op])
-        if facts.needs_positive:
-            wanted.update(operands)
-        elif wanted.isdisjoint(_given(program, op)):
+        if not facts.needs_positive and positive.isdisjoint(_given(program, op)):
             continue
-        elif facts.keeps_sign:
-            wanted.update(operands)
+        if facts.needs_positive or facts.keeps_sign:
+            positive.update(operands)
         for position in facts.linear_in:
             if _is_scalar(program, operands[1 - position]):
-                wanted.add(operands[position])
+                positive.add(operands[position])
 
 
 def _is_scalar(program: Program, value: int) -> bool:

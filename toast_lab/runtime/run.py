@@ -170,13 +170,13 @@ def run_many(
     may not.  Arguments and errors are those of ``run``.
     """
     execution = Execution(**options)
-    wanted = _device_count(plans)
+    device_count = _device_count(plans)
     limits: dict[str, Any] = {
         "time_limit_s": execution.time_limit_s,
         "cancel": cancel,
         "memory_limit_bytes": memory_limit_bytes,
     }
-    chosen = dev.find(devices, wanted, **limits)
+    chosen = dev.find(devices, device_count, **limits)
     text = unsharded_text(model, plans[0]) if execution.reference else None
     if execution.inputs is not None:
         arrays = made_up.check(model.program, execution.inputs)
