@@ -56,8 +56,8 @@ def bounded(lines: Sequence[str], limit: int, rest: str) -> str:
     b
     ... and 1 more: letters has all
     """
-    left = len(lines) - limit
-    return "\n".join([*lines[:limit], *([f"... and {left} more{rest}"] if left > 0 else [])])
+    remark = [f"... and {len(lines) - limit} more{rest}"] if len(lines) > limit else []
+    return "\n".join([*lines[:limit], *remark])
 
 
 def as_html(report: object) -> str:
@@ -72,11 +72,8 @@ def bytes_text(size: float) -> str:
     """``512 B``, ``4 KiB``, ``1.25 GiB``."""
     for unit, scale in (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)):
         if abs(size) >= scale:
-            return (
-                f"{size / scale:.3g} {unit}"
-                if size / scale < 1000
-                else (f"{size / scale:.0f} {unit}")
-            )
+            count = size / scale
+            return f"{count:.3g} {unit}" if count < 1000 else f"{count:.0f} {unit}"
     return f"{size:.0f} B"
 
 

@@ -25,40 +25,39 @@ def add_options(parser: ArgumentParser) -> None:
 
 def _add_paper_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab bench paper``."""
-    parser.add_argument(
+    add_option = parser.add_argument
+    add_option(
         "--parts",
         nargs="+",
         metavar="PART",
         help="models, scaling, goals, depth, devices (all of these) and compiled",
     )
-    parser.add_argument(
-        "--models", nargs="+", metavar="MODEL", help="gns, unet, itx, t2b, t7b (all)"
-    )
-    parser.add_argument("--machines", nargs="+", metavar="MACHINE", help="(a100 p100 tpu-v3)")
-    parser.add_argument("--methods", nargs="+", metavar="METHOD", help="(the paper's and one more)")
-    parser.add_argument(
+    add_option("--models", nargs="+", metavar="MODEL", help="gns, unet, itx, t2b, t7b (all)")
+    add_option("--machines", nargs="+", metavar="MACHINE", help="(a100 p100 tpu-v3)")
+    add_option("--methods", nargs="+", metavar="METHOD", help="(the paper's and one more)")
+    add_option(
         "--seconds",
         type=command_options.positive,
         metavar="SECONDS",
         help="time limit of each search (20)",
     )
-    parser.add_argument(
+    add_option(
         "--compile-seconds",
         type=command_options.positive,
         metavar="SECONDS",
         help="time limit of each search whose plan is compiled (--seconds)",
     )
-    parser.add_argument(
+    add_option(
         "--quick",
         action="store_true",
         help="small sizes and 2 s, to try it out; its numbers mean little",
     )
-    parser.add_argument(
+    add_option(
         "--compile",
         action="store_true",
         help="also compile reduced models for TPU v3 and v5e (needs libtpu)",
     )
-    parser.add_argument("--page", metavar="FILE", help="the page (evaluation.md in --out)")
+    add_option("--page", metavar="FILE", help="the page (evaluation.md in --out)")
     command_options.rows(parser, "rows, tables, charts and the page")
 
 

@@ -123,15 +123,16 @@ def plan(parser: ArgumentParser) -> None:
 
 def search(parser: ArgumentParser, seconds: float) -> None:
     """How to search, for ``seconds`` by default."""
-    parser.add_argument("--method", default=None, metavar="METHOD", help=f"{methods_text()} (mcts)")
+    add_option = parser.add_argument
+    add_option("--method", default=None, metavar="METHOD", help=f"{methods_text()} (mcts)")
     budget(parser, seconds)
-    parser.add_argument(
+    add_option(
         "--threads",
         type=positive_int,
         default=None,
         help="threads of a method that can use several (all cores)",
     )
-    parser.add_argument(
+    add_option(
         "--option",
         metavar="KEY=VALUE",
         nargs="+",
@@ -139,10 +140,8 @@ def search(parser: ArgumentParser, seconds: float) -> None:
         default=[],
         help='options of the method, listed by "toast-lab search --help"',
     )
-    parser.add_argument(
-        "--trace", metavar="FILE", help="record the whole search, to look at or to resume"
-    )
-    parser.add_argument(
+    add_option("--trace", metavar="FILE", help="record the whole search, to look at or to resume")
+    add_option(
         "--resume",
         metavar="FILE",
         help="continue the search that --trace recorded on the same problem, with a new budget",

@@ -15,63 +15,62 @@ if TYPE_CHECKING:
 
 def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab compare``."""
+    add_option = parser.add_argument
     command_options.model(parser)
-    parser.add_argument(
+    add_option(
         "plans", metavar="PLAN", nargs="+", help="plans that --save wrote, each on its own mesh"
     )
-    parser.add_argument(
+    add_option(
         "--devices",
         default="cpu",
         help='"cpu:8" (virtual devices), "gpu", "tpu", "auto", or "distributed" under srun or '
         "mpirun (%(default)s)",
     )
-    parser.add_argument(
+    add_option(
         "--repeats",
         type=command_options.positive_int,
         default=10,
         help="timed steps of each plan (%(default)s)",
     )
-    parser.add_argument(
+    add_option(
         "--rounds",
         type=command_options.positive_int,
         help="rounds that the steps are divided into (5, and 3 on accelerators)",
     )
-    parser.add_argument(
+    add_option(
         "--processes",
         type=command_options.positive_int,
         default=1,
         metavar="P",
         help="divide virtual devices among processes",
     )
-    parser.add_argument(
+    add_option(
         "--machine", help='also predict for this machine, see "toast-lab machines", or FILE.toml'
     )
-    parser.add_argument(
+    add_option(
         "--apart",
         action="store_true",
         help="hold one plan in memory at a time",
     )
-    parser.add_argument(
+    add_option(
         "--no-gradients",
         action="store_true",
         help="compare only the outputs with the unsharded program, not the gradients",
     )
-    parser.add_argument(
+    add_option(
         "--seed",
         type=command_options.seed,
         default=0,
         help="seed of the inputs and of the order (%(default)s)",
     )
-    parser.add_argument(
+    add_option(
         "--plan-time-limit",
         type=command_options.positive,
         metavar="SECONDS",
         help="time limit for one plan (an equal share of --time-limit)",
     )
-    parser.add_argument("--csv", metavar="FILE", help="write a line for each plan")
-    parser.add_argument(
-        "--store", metavar="FILE", help='keep the results here, or "none" (see runs)'
-    )
+    add_option("--csv", metavar="FILE", help="write a line for each plan")
+    add_option("--store", metavar="FILE", help='keep the results here, or "none" (see runs)')
 
 
 def run(args: Namespace) -> int:

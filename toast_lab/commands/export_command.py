@@ -22,28 +22,25 @@ OUTPUTS = ("python", "patch", "test", "stablehlo", "rules")
 
 def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab export``."""
+    add_option = parser.add_argument
     command_options.model(parser)
-    parser.add_argument("plan", metavar="PLAN", help="a plan that --save wrote")
+    add_option("plan", metavar="PLAN", help="a plan that --save wrote")
     command_options.problem(parser)
-    parser.add_argument(
-        "--python", metavar="FILE", help="Python that shards the function, with JAX alone"
-    )
-    parser.add_argument(
-        "--patch", metavar="FILE", help="a diff that puts the constraints into your source"
-    )
-    parser.add_argument(
+    add_option("--python", metavar="FILE", help="Python that shards the function, with JAX alone")
+    add_option("--patch", metavar="FILE", help="a diff that puts the constraints into your source")
+    add_option(
         "--test", metavar="FILE", help="a pytest file that fails when collectives or memory drift"
     )
-    parser.add_argument("--rules", metavar="FILE", help="logical-axis rules for flax")
-    parser.add_argument("--stablehlo", metavar="FILE", help="the program with Shardy's annotations")
-    parser.add_argument(
+    add_option("--rules", metavar="FILE", help="logical-axis rules for flax")
+    add_option("--stablehlo", metavar="FILE", help="the program with Shardy's annotations")
+    add_option(
         "--proof",
         choices=("compiled", "propagated"),
         default="compiled",
         help="what must reproduce the plan from the constraints: the compiler, or propagation "
         "alone, which is quicker (%(default)s)",
     )
-    parser.add_argument(
+    add_option(
         "--seconds",
         type=command_options.positive,
         default=300.0,

@@ -16,16 +16,17 @@ from toast_lab.text import JsonObject, bytes_text
 
 def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab runs``."""
-    parser.add_argument("show", metavar="show ID", nargs="*", help="everything about one row")
-    parser.add_argument("--model", help="rows of this model only")
-    parser.add_argument(
+    add_option = parser.add_argument
+    add_option("show", metavar="show ID", nargs="*", help="everything about one row")
+    add_option("--model", help="rows of this model only")
+    add_option(
         "--limit",
         type=command_options.positive_int,
         metavar="N",
         help="how many rows, newest first (20; all with --csv)",
     )
-    parser.add_argument("--csv", metavar="FILE", help="write the rows")
-    parser.add_argument(
+    add_option("--csv", metavar="FILE", help="write the rows")
+    add_option(
         "--store",
         metavar="FILE",
         help="where the rows are ($TOAST_LAB_RUNS, or runs.sqlite in the user's data folder)",

@@ -26,34 +26,31 @@ OPTIONS = ("models", "meshes", "machines", "methods", "seeds", "seconds", "evalu
 
 def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab sweep``."""
-    parser.add_argument(
+    add_option = parser.add_argument
+    add_option(
         "file",
         metavar="FILE",
         nargs="?",
         help="the sweep as TOML or JSON, instead of the options up to --seeds",
     )
-    parser.add_argument(
+    add_option(
         "--models", nargs="+", metavar="MODEL", help='such as mlp or "t2b:layers=2|4,sequence=2048"'
     )
-    parser.add_argument(
-        "--meshes", nargs="+", metavar="MESH", help='such as 4x2 or "data=4,model=2" (4x2)'
-    )
-    parser.add_argument(
+    add_option("--meshes", nargs="+", metavar="MESH", help='such as 4x2 or "data=4,model=2" (4x2)')
+    add_option(
         "--machines", nargs="+", metavar="MACHINE", help='see "toast-lab machines" (tpu-v5e)'
     )
-    parser.add_argument("--methods", nargs="+", metavar="METHOD", help="see search (mcts)")
-    parser.add_argument("--seeds", metavar="SEEDS", help='such as "0-4" or "0,3" (0)')
-    parser.add_argument(
+    add_option("--methods", nargs="+", metavar="METHOD", help="see search (mcts)")
+    add_option("--seeds", metavar="SEEDS", help='such as "0-4" or "0,3" (0)')
+    add_option(
         "--seconds",
         type=command_options.not_negative,
         metavar="SECONDS",
         help="time limit of each search (30; none with --evaluations)",
     )
-    parser.add_argument(
-        "--evaluations", type=command_options.positive_int, help="limit for each search"
-    )
+    add_option("--evaluations", type=command_options.positive_int, help="limit for each search")
     command_options.rows(parser, "rows.jsonl and the tables")
-    parser.add_argument(
+    add_option(
         "--retries",
         type=command_options.retries,
         default=1,

@@ -66,7 +66,7 @@ def compare(
             ``distributed.py``.
         problem: prices the plans on its mesh; others have no prediction.
         machine: prices all plans instead, each on its own mesh.
-        store: True keeps the rows in the default place, a path in that file; see ``store.py``.
+        store: True keeps the rows in the default place, a path in that file (``comparison_store``).
         on_event: receives ``RunProgress`` (stage, fraction).
         cancel: polled; True ends the comparison, and rows keep what they have.
         options: ``repeats``, ``rounds``, ``warmup`` (at least 1; on accelerators in each round),

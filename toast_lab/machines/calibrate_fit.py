@@ -257,7 +257,7 @@ def fit_link(points: Sequence[CalibrationPoint]) -> Link:
             topology="switch",
             bytes_per_s=float(rate),
             latency_s=float(latency_s),
-            source="Point, see provenance.",
+            source="Measured, see provenance.",
         )
 
     def off(parameters: np.ndarray) -> np.ndarray:

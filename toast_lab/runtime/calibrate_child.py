@@ -51,7 +51,7 @@ class Skipped(NamedTuple):
 
 
 def measure(platform: str, count: int | None, time_limit_s: float, quick: bool = False) -> bool:
-    """Measure devices, reporting Hardware, Point, Skipped and Progress.
+    """Measure devices, reporting Hardware, CalibrationPoint, Skipped and RunProgress.
 
     Args:
         platform: "cpu", "gpu" or "tpu".

@@ -24,6 +24,7 @@ from toast_lab.errors import InvalidProblem, UnsupportedOp, join_offenders
 from toast_lab.ir.op_kinds import op_kind
 from toast_lab.ir.program import CONTROL, PASS, Program
 
+Shape = tuple[int, ...]
 _NUMPY = {"i1": "bool_", "complex<f32>": "complex64", "complex<f64>": "complex128"}
 _PREFIXES = {"bf": "bfloat", "f": "float", "ui": "uint", "i": "int"}
 
@@ -50,7 +51,7 @@ def draw(
     seed: int = 0,
     *,
     non_negative: bool = False,
-    shapes: Sequence[tuple[int, ...]] | None = None,
+    shapes: Sequence[Shape] | None = None,
 ) -> list[np.ndarray]:
     """One array for each argument of ``program``, whole and unsharded.
 
@@ -248,7 +249,7 @@ def _indexed_size(program: Program, op: int, index: int) -> int:
 
 
 def _draw_one(
-    random: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any], bound: int | None
+    random: np.random.Generator, shape: Shape, dtype: np.dtype[Any], bound: int | None
 ) -> np.ndarray:
     if dtype == np.bool_:
         return random.integers(0, 2, shape).astype(bool)
@@ -270,7 +271,7 @@ def _off_zero(array: np.ndarray) -> np.ndarray:
     return np.asarray(wide + (wide.mean() if wide.size else 0.0)).astype(array.dtype)
 
 
-def _normal(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+def _normal(random: np.random.Generator, shape: Shape) -> np.ndarray:
     """Normal floats; from rank 2 on the deviation is 1/sqrt(side) of the square of equal size."""
     size = int(np.prod(shape, dtype=np.int64))
     scale = max(size, 1) ** -0.25 if len(shape) > 1 else 0.5

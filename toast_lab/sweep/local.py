@@ -119,7 +119,7 @@ class LocalPool:
                 task = place.task = self._waiting.popleft()
                 place.process.command((RUN, task, reference(METHODS[task.method]), self.retries))
 
-    def _died(self, place: _Place, message: tuple[Any, ...]) -> Finished | None:
+    def _died(self, place: _Place, message: isolate.Message) -> Finished | None:
         """Replace a worker.  Gives its task with a row if that is not to be tried again."""
         task, error = place.task, place.process.failure(message)
         place.process.stop()

@@ -4,9 +4,9 @@ A row is forced to disk before the next task is taken, so whatever ends the proc
 done stays.  A line that was cut off (a power cut, a process that was killed) is skipped when
 reading, and its task runs again; so is a line that says something else than a row does.
 
-One process at a time may add rows (``Store.claimed``).  The claim is a lock of the operating system
-on a file beside the rows, which ends with its process, however that ends; what is written into the
-file only says who has it.
+One process at a time may add rows (``SweepStore.claimed``).  The claim is a lock of the operating
+system on a file beside the rows, which ends with its process, however that ends; what is written
+into the file only says who has it.
 """
 
 from __future__ import annotations
