@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from toast_lab.errors import InvalidProblem, ToastError
@@ -61,32 +62,49 @@ def whole(
 
     Raises ``error``, which names it, if it is not one.
     """
-    if wrong := whole_offence(value, least, most):
-        raise error(f"{name} {wrong}")
+    if offence := whole_offence(value, least, most):
+        raise error(f"{name} {offence}")
     return int(value)
 
 
 def number(
-    name: str,
-    value: Any,
-    least: float | None = None,
-    most: float | None = None,
-    *,
-    above: float | None = None,
-    error: type[ToastError] = InvalidProblem,
+    name: str, value: Any, least: float | None = None, *, above: float | None = None
 ) -> float:
     """``value`` as a finite ``float``.
 
-    Raises ``error``, which names it, if it is not one.
+    Raises InvalidProblem, which names it, if it is not one.
     """
-    if wrong := number_offence(value, least, most, above=above):
-        raise error(f"{name} {wrong}")
+    if offence := number_offence(value, least, above=above):
+        raise InvalidProblem(f"{name} {offence}")
     return float(value)
 
 
-def seed(value: Any, error: type[ToastError] = InvalidProblem) -> int:
+def seed(value: Any) -> int:
     """A seed: a whole number from 0 to ``MOST_SEED``."""
-    return whole("seed", value, least=0, most=MOST_SEED, error=error)
+    return whole("seed", value, least=0, most=MOST_SEED)
+
+
+def row_offence(
+    row: Mapping[str, Any],
+    *,
+    texts: Iterable[str],
+    numbers: Iterable[str],
+    objects: Iterable[str] = (),
+    least: float | None = 0.0,
+) -> str:
+    """What is wrong with the fields of a row that a file holds, empty if nothing is.
+
+    Every one of ``texts`` and ``objects`` must be there; ``numbers``, from ``least`` on, may be
+    missing or None.
+    """
+    for kind, names, wording in ((str, texts, "a text"), (dict, objects, "an object")):
+        for name in names:
+            if not isinstance(row.get(name), kind):
+                return f"{name} must be {wording}, it is {row.get(name)!r:.60}"
+    for name in numbers:
+        if row.get(name) is not None and (offence := number_offence(row[name], least)):
+            return f"{name} {offence}"
+    return ""
 
 
 def _range_offence(value: Any, least: Any, most: Any) -> str:
@@ -101,11 +119,7 @@ def _range_offence(value: Any, least: Any, most: Any) -> str:
 
 def _shown(value: Any) -> str:
     """A short text for any value."""
-    if (
-        not isinstance(value, bool)
-        and isinstance(value, numbers.Integral)
-        and abs(int(value)) >= 10**4000
-    ):
+    if isinstance(value, numbers.Integral) and abs(int(value)) >= 10**4000:
         # Python writes none of that length
         return "a whole number of thousands of digits"
     text = f"{value:g}" if isinstance(value, float) else repr(value)

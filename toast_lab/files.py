@@ -22,6 +22,7 @@ from typing import BinaryIO
 
 from toast_lab.errors import NotSaved
 
+FilePath = str | os.PathLike[str]
 ADVICE = {
     errno.ENOSPC: "make room there, or give a file on another disk",
     errno.EDQUOT: "make room below your quota, or give a file on another disk",
@@ -36,9 +37,7 @@ ADVICE = {
 }
 
 
-def write_whole(
-    path: str | os.PathLike[str], content: str | bytes, subject: str = "the file"
-) -> None:
+def write_whole(path: FilePath, content: str | bytes, subject: str = "the file") -> None:
     """Replace a file's content; texts are written as UTF-8.
 
     Raises NotSaved, and then leaves the file as it was.
@@ -48,7 +47,7 @@ def write_whole(
 
 
 @contextlib.contextmanager
-def whole_file(path: str | os.PathLike[str], subject: str = "the file") -> Iterator[BinaryIO]:
+def whole_file(path: FilePath, subject: str = "the file") -> Iterator[BinaryIO]:
     """Gives a file to write to that becomes ``path`` when the block ends.
 
     If the block raises, the file vanishes.
@@ -93,7 +92,7 @@ def whole_file(path: str | os.PathLike[str], subject: str = "the file") -> Itera
         raise not_saved(path, subject, error) from error
 
 
-def not_saved(path: str | os.PathLike[str], subject: str, error: OSError) -> NotSaved:
+def not_saved(path: FilePath, subject: str, error: OSError) -> NotSaved:
     """The error for people when the system could not write ``path``."""
     reason = error.strerror or str(error)
     advice = ADVICE.get(error.errno or 0, "give another file")

@@ -8,9 +8,9 @@ parent.
 ``report(event)`` to send progress.  ``ChildWorker`` is such a child that also takes commands.
 
 There is one way to stop a child.  ``ChildWorker.ask_to_end`` asks it to hand over what it has,
-which the child learns from ``end_is_asked()``; if it does not within the patience of its parent,
-it is killed.  ``ChildWorker.stop`` kills it at once.  Commands and the request to end come through
-one pipe, so a child also knows at once when its parent is gone.
+which the child learns from ``end_is_asked()``; if it does not within the patience of its parent, it
+is killed.  ``ChildWorker.stop`` kills it at once.  Commands and the request to end come through one
+pipe, so a child also knows at once when its parent is gone.
 """
 
 from __future__ import annotations
@@ -38,6 +38,14 @@ _DOING: list[str] = []  # in a child: the last text that was reported
 _COMMANDS: queue.SimpleQueue[bytes] = queue.SimpleQueue()  # in a child: those not yet taken
 _END_ASKED = threading.Event()  # in a child: set for good
 _END = b""  # what the parent sends in place of a command, and what stands for one when it is gone
+
+
+#: What a child sends: its kind, then what belongs to it.
+Message = tuple[Any, ...]
+#: Polled while work goes on; True ends it.
+Cancel = Callable[[], bool]
+#: Takes what a child reports.
+Listener = Callable[[Any], None]
 
 
 class Cancelled(errors.ToastError):
@@ -76,10 +84,10 @@ def meanwhile() -> Iterator[None]:
 
     Whatever is reported inside stands until then.
     """
-    before = list(_DOING)
+    activities = list(_DOING)
     yield
-    for text in before:
-        report(text)
+    for activity in activities:
+        report(activity)
 
 
 def next_command() -> Any:
@@ -107,8 +115,8 @@ def run_in_child(
     *args: Any,
     time_limit_s: float = 600.0,
     env: Mapping[str, str] | None = None,
-    on_event: Callable[[Any], None] | None = None,
-    cancel: Callable[[], bool] | None = None,
+    on_event: Listener | None = None,
+    cancel: Cancel | None = None,
     patience_s: float = 0.0,
     memory_limit_bytes: int | None = None,
     activity: str = "",
@@ -174,7 +182,7 @@ class ChildWorker:
             )
         os.close(write_fd)
         os.close(command_fd)
-        self._messages: list[tuple[float, tuple[Any, ...]]] = []  # with the time of arrival
+        self._messages: list[tuple[float, Message]] = []  # with the time of arrival
         self._seen = 0
         self._arrived = threading.Event()
         self._sending = threading.Lock()
@@ -199,28 +207,28 @@ class ChildWorker:
         self._messages.append((time.monotonic(), ("end",)))
         self._arrived.set()
 
-    def arrived(self, wait_s: float) -> list[tuple[float, tuple[Any, ...]]]:
+    def arrived(self, wait_s: float) -> list[tuple[float, Message]]:
         """New messages with the time of their arrival; waits up to ``wait_s`` for the first one."""
         if self._seen == len(self._messages):
             self._arrived.wait(wait_s)
         self._arrived.clear()
-        new = self._messages[self._seen :]
-        self._seen += len(new)
-        return new
+        messages = self._messages[self._seen :]
+        self._seen += len(messages)
+        return messages
 
     def result(
         self,
         time_limit_s: float = 600.0,
         *,
-        on_event: Callable[[Any], None] | None = None,
-        cancel: Callable[[], bool] | None = None,
+        on_event: Listener | None = None,
+        cancel: Cancel | None = None,
         patience_s: float = 0.0,
     ) -> Any:
         """Wait for what the target gives.  Arguments and errors as for ``run_in_child``."""
         deadline = time.monotonic() + time_limit_s
         while True:
-            for at, message in self.arrived(0.1):
-                if at > deadline:  # too late, even if a busy machine let us look only now
+            for arrived_at, message in self.arrived(0.1):
+                if arrived_at > deadline:  # too late, even if a busy machine let us look only now
                     break
                 if message[0] == "event" and on_event is not None:
                     on_event(message[1])
@@ -269,7 +277,7 @@ class ChildWorker:
             self._patience_lost = True
             self.stop_process()
 
-    def failure(self, message: tuple[Any, ...]) -> Exception:
+    def failure(self, message: Message) -> Exception:
         """The error that an "error" or "end" message means."""
         if message[0] == "error":
             return _rebuild(message, self.activity)
@@ -311,7 +319,7 @@ def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, **(extra or {})}
 
 
-def _rebuild(message: tuple[Any, ...], activity: str) -> Exception:
+def _rebuild(message: Message, activity: str) -> Exception:
     _, name, text, is_ours, trace = message
     if name == "Cancelled":
         return Cancelled(text)
@@ -348,7 +356,7 @@ def _framed(data: bytes) -> bytes:
     return struct.pack("<Q", len(data)) + data
 
 
-def _send(pipe: Any, message: tuple[Any, ...]) -> None:
+def _send(pipe: Any, message: Message) -> None:
     pipe.write(_framed(pickle.dumps(message)))
     pipe.flush()
 

@@ -16,6 +16,8 @@ from typing import Any
 
 from toast_lab.files import write_whole
 
+JsonObject = dict[str, Any]
+
 
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], limit: int = 40, rest: str = ""
@@ -54,8 +56,8 @@ def bounded(lines: Sequence[str], limit: int, rest: str) -> str:
     b
     ... and 1 more: letters has all
     """
-    left = len(lines) - limit
-    return "\n".join([*lines[:limit], *([f"... and {left} more{rest}"] if left > 0 else [])])
+    remark = [f"... and {len(lines) - limit} more{rest}"] if len(lines) > limit else []
+    return "\n".join([*lines[:limit], *remark])
 
 
 def as_html(report: object) -> str:
@@ -70,11 +72,8 @@ def bytes_text(size: float) -> str:
     """``512 B``, ``4 KiB``, ``1.25 GiB``."""
     for unit, scale in (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)):
         if abs(size) >= scale:
-            return (
-                f"{size / scale:.3g} {unit}"
-                if size / scale < 1000
-                else (f"{size / scale:.0f} {unit}")
-            )
+            count = size / scale
+            return f"{count:.3g} {unit}" if count < 1000 else f"{count:.0f} {unit}"
     return f"{size:.0f} B"
 
 
@@ -142,6 +141,19 @@ def few(items: Iterable[object], limit: int = 3) -> str:
     """The first items and how many are left out."""
     texts = [str(item) for item in items]
     return ", ".join(texts[:limit]) + (f", +{len(texts) - limit}" if len(texts) > limit else "")
+
+
+def plain_data(value: Any) -> Any:
+    """What JSON can hold: texts as keys, lists, Python's numbers, None for what is not finite."""
+    if isinstance(value, Mapping):
+        return {str(key): plain_data(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple | set | range):
+        return [plain_data(entry) for entry in value]
+    if hasattr(value, "tolist"):
+        return plain_data(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:

@@ -801,7 +801,7 @@ def test_bytes(size: float, text: str) -> None:
 
 
 def test_json_has_no_infinities() -> None:
-    assert output._plain({"a": (float("inf"), float("nan"), 1.5), 2: [None, True]}) == {
+    assert output.plain_data({"a": (float("inf"), float("nan"), 1.5), 2: [None, True]}) == {
         "a": [None, None, 1.5],
         "2": [None, True],
     }

@@ -9,7 +9,7 @@ program fits on no device, and some plan fits on each.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -304,12 +304,12 @@ class Choice(NamedTuple):
 
     def cells(self) -> list[Cell]:
         """Every search of the chosen parts, those of one model together."""
-        makers = {
+        makers: dict[str, Callable[[], Iterator[Cell]]] = {
             "models": self._models,
             "scaling": self._scaling,
             "goals": self._goals,
-            "depth": self._depth,
-            "devices": self._devices,
+            "depth": partial(self._growth, "depth", DEPTHS),
+            "devices": partial(self._growth, "devices", DEVICES),
         }
         return [cell for part in PARTS if part in self.parts for cell in makers[part]()]
 
@@ -331,12 +331,6 @@ class Choice(NamedTuple):
             yield small(SMALL_MACHINE, "exhaustive", seconds=120.0)
             for seed in range(2 if self.quick else SEEDS):
                 yield small(SMALL_MACHINE, OURS, seed=seed)
-
-    def _depth(self) -> Iterator[Cell]:
-        return self._growth("depth", DEPTHS)
-
-    def _devices(self) -> Iterator[Cell]:
-        return self._growth("devices", DEVICES)
 
     def _growth(self, part: str, scales: Sequence[Scale]) -> Iterator[Cell]:
         # Three times as long, for a search that is to end by itself and not by its budget

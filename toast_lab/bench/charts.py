@@ -8,33 +8,29 @@ says OOM.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib
 import io
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from toast_lab.errors import InvalidProblem
 from toast_lab.files import write_whole
 
-HUES = {
-    "mcts": "#0072B2",
-    "manual": "#8c8c8c",
-    "automap": "#E69F00",
-    "alpa": "#009E73",
-    "beam": "#CC79A7",
-    "random": "#56B4E9",
-    "exhaustive": "#D55E00",
+#: Hue and marker of each method.
+APPEARANCE = {
+    "mcts": ("#0072B2", "o"),
+    "manual": ("#8c8c8c", "s"),
+    "automap": ("#E69F00", "^"),
+    "alpa": ("#009E73", "D"),
+    "beam": ("#CC79A7", "v"),
+    "random": ("#56B4E9", "P"),
+    "exhaustive": ("#D55E00", "X"),
 }
-MARKERS = {
-    "mcts": "o",
-    "manual": "s",
-    "automap": "^",
-    "alpa": "D",
-    "beam": "v",
-    "random": "P",
-    "exhaustive": "X",
-}
-OTHER_HUE, OTHER_MARKER = "#000000", "*"
+OTHER_APPEARANCE = ("#000000", "*")
 FARTHEST = 2.0  # times the best score that curves are shown up to
 STYLE = {
     "svg.hashsalt": "toast-lab",
@@ -52,10 +48,12 @@ STYLE = {
     "axes.axisbelow": True,
     "hatch.linewidth": 0.7,
     "figure.facecolor": "white",
+    "figure.constrained_layout.use": True,
     "path.simplify": True,
 }
 
-Rows = Sequence[Mapping[str, Any]]
+Row = Mapping[str, Any]
+Rows = Sequence[Row]
 
 
 def step_time_bars(rows: Rows, path: Path) -> None:
@@ -72,49 +70,37 @@ def step_time_bars(rows: Rows, path: Path) -> None:
             figsize=(2.3 * len(names) + 1.2, 1.9 * len(machines) + 0.9),
             squeeze=False,
         )
-        for i, machine in enumerate(machines):
-            for j, name in enumerate(names):
-                ax = axes[i][j]
-                panel = {
-                    row["method"]: row
-                    for row in rows
-                    if row["machine"] == machine and row["case"] == name
-                }
-                _bars(ax, methods, panel)
-                ax.set_title(f"{name}, {machine}")
-                if j == 0:
-                    ax.set_ylabel("step time, ms")
+        panels = itertools.product(machines, names)
+        for panel_axes, (machine, name) in zip(axes.flat, panels, strict=True):
+            by_method = {
+                row["method"]: row
+                for row in rows
+                if row["machine"] == machine and row["case"] == name
+            }
+            _bars(panel_axes, methods, by_method)
+            panel_axes.set_title(f"{name}, {machine}")
+        for panel_axes in axes[:, 0]:
+            panel_axes.set_ylabel("step time, ms")
         _legend(figure, methods, oom=any(row["outcome"] == "OOM" for row in rows))
         _save(figure, path)
 
 
-def _bars(axes: Any, methods: Sequence[str], panel: Mapping[str, Mapping[str, Any]]) -> None:
-    fitting = [
-        row["time_s"] * 1e3
-        for row in panel.values()
-        if row.get("time_s") is not None and row["outcome"] == "ok"
-    ]
-    times = [row["time_s"] * 1e3 for row in panel.values() if row.get("time_s") is not None]
+def _bars(axes: Any, methods: Sequence[str], by_method: Mapping[str, Row]) -> None:
+    timed = [row for row in by_method.values() if row.get("time_s") is not None]
+    fitting = [row for row in timed if row["outcome"] == "ok"]
     # A plan that does not fit may be slower by far; its bar is cut off rather than the others made
     # too small to read.
-    top = 1.3 * (max(fitting) if fitting else max(times, default=1.0))
+    top = 1.3 * max((row["time_s"] * 1e3 for row in fitting or timed), default=1.0)
+    write_upright = functools.partial(axes.text, rotation=90, ha="center", fontsize=7)
     for position, method in enumerate(methods):
-        row = panel.get(method)
+        row = by_method.get(method)
         if row is None:
             continue
         if row.get("time_s") is None:
-            axes.text(
-                position,
-                0.02 * top,
-                str(row["outcome"]).lower(),
-                rotation=90,
-                ha="center",
-                va="bottom",
-                fontsize=7,
-            )
+            write_upright(position, 0.02 * top, str(row["outcome"]).lower(), va="bottom")
             continue
         value, exceeds = row["time_s"] * 1e3, row["outcome"] == "OOM"
-        colour = HUES.get(method, OTHER_HUE)
+        colour = _hue(method)
         axes.bar(
             position,
             min(value, top),
@@ -126,14 +112,11 @@ def _bars(axes: Any, methods: Sequence[str], panel: Mapping[str, Mapping[str, An
         )
         label = f"OOM {_short(value)}" if exceeds else _short(value)
         inside = value > 0.72 * top or exceeds
-        axes.text(
+        write_upright(
             position,
             min(value, top) * 0.97 if inside else value + 0.02 * top,
             label,
-            rotation=90,
-            ha="center",
             va="top" if inside else "bottom",
-            fontsize=7,
             color="black" if exceeds or not inside else "white",
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6} if exceeds else None,
         )
@@ -152,38 +135,23 @@ def search_time_bars(rows: Rows, path: Path) -> None:
     """
     with _figure() as plt:
         rows = [row for row in rows if row.get("own_best_s") is not None]
-        machines = _kinds(rows, "machine")
-        names = _kinds(rows, "case")
+        machines, names = _kinds(rows, "machine"), _kinds(rows, "case")
         methods = _kinds(rows, "method")
+        panel_count = max(len(names), 1)
         figure, axes = plt.subplots(
-            1,
-            max(len(names), 1),
-            figsize=(2.4 * max(len(names), 1) + 1.2, 3.0),
-            squeeze=False,
-            sharey=True,
+            1, panel_count, figsize=(2.4 * panel_count + 1.2, 3.0), squeeze=False, sharey=True
         )
         floor = 1e-3
         step = 0.8 / max(len(methods), 1)
+        ring = {"ms": 4.2, "mfc": "white", "mec": "black", "mew": 0.8, "zorder": 3}
         for ax, name in zip(axes[0], names, strict=False):
             for row in (row for row in rows if row["case"] == name):
-                position = (
-                    machines.index(row["machine"])
-                    - 0.4
-                    + step * (methods.index(row["method"]) + 0.5)
-                )
-                colour = HUES.get(row["method"], OTHER_HUE)
-                ax.bar(position, max(row["own_best_s"], floor), step * 0.9, color=colour)
+                slot = step * (methods.index(row["method"]) + 0.5)
+                position = machines.index(row["machine"]) - 0.4 + slot
+                seconds = max(row["own_best_s"], floor)
+                ax.bar(position, seconds, step * 0.9, color=_hue(row["method"]))
                 if row.get("close_s") is not None:
-                    ax.plot(
-                        position,
-                        max(row["close_s"], floor),
-                        "o",
-                        ms=4.2,
-                        mfc="white",
-                        mec="black",
-                        mew=0.8,
-                        zorder=3,
-                    )
+                    ax.plot(position, max(row["close_s"], floor), "o", **ring)
             ax.set_yscale("log")
             ax.set_ylim(bottom=floor)
             ax.set_xticks(range(len(machines)), machines)
@@ -208,7 +176,7 @@ def scaling_lines(steps: Rows, searches: Rows, path: Path) -> None:
                 (row for row in steps if row["method"] == method), key=lambda row: row["devices"]
             )
             timed = [row for row in mine if row.get("time_s") is not None]
-            colour, marker = HUES.get(method, OTHER_HUE), MARKERS.get(method, OTHER_MARKER)
+            colour, marker = APPEARANCE.get(method, OTHER_APPEARANCE)
             style = {"color": colour, "lw": 1.4, "zorder": 3 - 0.01 * order}
             fitting = [
                 row["time_s"] * 1e3 if row["outcome"] == "ok" else float("nan") for row in timed
@@ -216,40 +184,24 @@ def scaling_lines(steps: Rows, searches: Rows, path: Path) -> None:
             left.plot([row["devices"] for row in timed], fitting, marker=marker, ms=5, **style)
             for row in timed:
                 if row["outcome"] == "OOM":
-                    left.plot(row["devices"], row["time_s"] * 1e3, "x", color=colour, ms=6, mew=1.6)
+                    point = row["devices"], row["time_s"] * 1e3
+                    left.plot(*point, "x", color=colour, ms=6, mew=1.6)
                     left.annotate(
                         "OOM",
-                        (row["devices"], row["time_s"] * 1e3),
+                        point,
                         textcoords="offset points",
                         xytext=(4, 4),
                         fontsize=7,
                         color=colour,
                     )
-            known_points = [
-                (row["devices"], close[row["case"], method])
-                for row in mine
-                if close.get((row["case"], method))
-            ]
-            right.plot(
-                [position for position, _ in known_points],
-                [max(seconds, 1e-3) for _, seconds in known_points],
-                marker=marker,
-                ms=5,
-                **style,
-            )
+            searched = [row for row in mine if close.get((row["case"], method))]
+            seconds = [max(close[row["case"], method], 1e-3) for row in searched]
+            right.plot([row["devices"] for row in searched], seconds, marker=marker, ms=5, **style)
         for ax, title in ((left, "step time, ms"), (right, "search time to own best, s")):
-            ax.set_xscale("log", base=2)
-            ax.set_yscale("log")
             ax.set_ylabel(title)
-            ax.set_xticks(
-                [count for count, _ in names],
-                [f"{count}\n{_mesh_and_length(case)}" for count, case in names],
-                fontsize=7.5,
-            )
-            ax.minorticks_off()
+            labels = [f"{count}\n{case}".replace(", ", "\n") for count, case in names]
+            _log_log(ax, [count for count, _ in names], labels, fontsize=7.5)
             ax.set_xlabel("devices, mesh Batch x Seq x Model, positions")
-        _plain_log(left)
-        _plain_log(right)
         _legend(
             figure, methods, markers=True, oom_cross=any(row["outcome"] == "OOM" for row in steps)
         )
@@ -262,26 +214,21 @@ def growth_lines(groups: Mapping[str, Rows], path: Path) -> None:
     Both have the line of a square root.
     """
     with _figure() as plt:
-        groups = {name_: group for name_, group in groups.items() if group}
-        figure, axes = plt.subplots(
-            1, max(len(groups), 1), figsize=(4.6 * max(len(groups), 1), 3.2), squeeze=False
-        )
+        groups = {name: group for name, group in groups.items() if group}
+        panel_count = max(len(groups), 1)
+        figure, axes = plt.subplots(1, panel_count, figsize=(4.6 * panel_count, 3.2), squeeze=False)
         for ax, (name, rows) in zip(axes[0], groups.items(), strict=False):
             rows = sorted(rows, key=lambda row: row["x"])
             numbers = [row["x"] for row in rows]
             total = [row["elapsed_s"] for row in rows]
-            ax.plot(numbers, total, "o-", color=HUES["mcts"], ms=4, label="whole search")
+            ax.plot(numbers, total, "o-", color=_hue("mcts"), ms=4, label="whole search")
             own_best_s = [max(row["own_best_s"] or 1e-3, 1e-3) for row in rows]
-            ax.plot(numbers, own_best_s, "s--", color=HUES["automap"], ms=4, label="to own best")
+            ax.plot(numbers, own_best_s, "s--", color=_hue("automap"), ms=4, label="to own best")
             root = [total[0] * (number / numbers[0]) ** 0.5 for number in numbers]
             ax.plot(numbers, root, ":", color="#555555", label="square root")
-            ax.set_xscale("log", base=2)
-            ax.set_yscale("log")
-            ax.set_xticks(numbers, [f"{number:g}" for number in numbers])
-            ax.minorticks_off()
+            _log_log(ax, numbers, [f"{number:g}" for number in numbers])
             ax.set_xlabel(name)
             ax.set_ylabel("seconds")
-            _plain_log(ax)
         handles, labels = axes[0][-1].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
         _save(figure, path)
@@ -306,41 +253,26 @@ def anytime_lines(rows: Rows, ends: Rows, path: Path) -> None:
         lasted = {(row["case"], row["machine"], row["method"]): row["elapsed_s"] for row in ends}
         for ax, (case, machine) in zip(axes.flat, names, strict=False):
             panel = [row for row in rows if (row["case"], row["machine"]) == (case, machine)]
-            some_fit = any(row["fits"] for row in panel)
-            best = min((row["score"] for row in panel if row["fits"] or not some_fit), default=1.0)
+            panel = [row for row in panel if row["fits"]] or panel
+            best = min((row["score"] for row in panel), default=1.0)
             for method in methods:
-                curve = [
-                    row
-                    for row in panel
-                    if row["method"] == method and (row["fits"] or not some_fit)
-                ]
+                curve = [row for row in panel if row["method"] == method]
                 if not curve:
                     continue
+                hue, marker = APPEARANCE.get(method, OTHER_APPEARANCE)
                 seconds = [max(row["elapsed_s"], 1e-3) for row in curve]
                 seconds.append(max(lasted.get((case, machine, method), seconds[-1]), seconds[-1]))
                 # Along the upper edge: farther away
                 ratios = [min(row["score"] / best, FARTHEST) for row in curve]
-                ax.step(
-                    seconds,
-                    [*ratios, ratios[-1]],
-                    where="post",
-                    color=HUES.get(method, OTHER_HUE),
-                    lw=1.4,
-                )
-                ax.plot(
-                    seconds[-1],
-                    ratios[-1],
-                    MARKERS.get(method, OTHER_MARKER),
-                    color=HUES.get(method, OTHER_HUE),
-                    ms=4,
-                )
+                ax.step(seconds, [*ratios, ratios[-1]], where="post", color=hue, lw=1.4)
+                ax.plot(seconds[-1], ratios[-1], marker, color=hue, ms=4)
             ax.set_xscale("log")
             ax.set_ylim(0.97, FARTHEST * 1.01)
             ax.set_title(f"{case}, {machine}")
         for ax in list(axes.flat)[len(names) :]:
             ax.set_visible(False)
-        for axes_row in axes:
-            axes_row[0].set_ylabel("score / best")
+        for ax in axes[:, 0]:
+            ax.set_ylabel("score / best")
         for ax in axes[-1]:
             ax.set_xlabel("search time, s")
         _legend(figure, methods, markers=True)
@@ -350,19 +282,15 @@ def anytime_lines(rows: Rows, ends: Rows, path: Path) -> None:
 # -- shared ----------------------------------------------------------------------------------------
 
 
-class _figure:
+@contextlib.contextmanager
+def _figure() -> Iterator[Any]:
     """Matplotlib without a window, with our style; closes what was drawn."""
-
-    def __enter__(self) -> Any:
-        plt = pyplot()
-        self.context = plt.rc_context(STYLE)
-        self.context.__enter__()
-        plt.rcParams["figure.constrained_layout.use"] = True
-        return plt
-
-    def __exit__(self, *error: Any) -> None:
-        pyplot().close("all")
-        self.context.__exit__(*error)
+    plt = pyplot()
+    with plt.rc_context(STYLE):
+        try:
+            yield plt
+        finally:
+            plt.close("all")
 
 
 def pyplot() -> Any:
@@ -372,12 +300,14 @@ def pyplot() -> Any:
     except ImportError:
         raise InvalidProblem('charts need matplotlib: pip install "toast-lab[bench]"') from None
     matplotlib.use("svg")
-    from matplotlib import pyplot as found
-
-    return found
+    return importlib.import_module("matplotlib.pyplot")
 
 
-def _kinds(rows: Iterable[Mapping[str, Any]], key: str) -> list[str]:
+def _hue(method: str) -> str:
+    return APPEARANCE.get(method, OTHER_APPEARANCE)[0]
+
+
+def _kinds(rows: Rows, key: str) -> list[str]:
     """The different values of a column, in order of first appearance."""
     return list(dict.fromkeys(str(row[key]) for row in rows))
 
@@ -394,51 +324,36 @@ def _legend(
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
+    line = functools.partial(Line2D, [], [])
     handles: list[Any] = []
     for method in methods:
-        colour = HUES.get(method, OTHER_HUE)
+        hue, marker = APPEARANCE.get(method, OTHER_APPEARANCE)
         if markers:
-            handles.append(
-                Line2D(
-                    [],
-                    [],
-                    color=colour,
-                    marker=MARKERS.get(method, OTHER_MARKER),
-                    ms=5,
-                    label=method,
-                )
-            )
+            handles.append(line(color=hue, marker=marker, ms=5, label=method))
         else:
-            handles.append(Patch(color=colour, label=method))
+            handles.append(Patch(color=hue, label=method))
+    exceeds, grey = "best plan does not fit (OOM)", "#555555"
     if oom:
-        handles.append(
-            Patch(
-                facecolor="white",
-                edgecolor="#555555",
-                hatch="////",
-                label="best plan does not fit (OOM)",
-            )
-        )
+        handles.append(Patch(facecolor="white", edgecolor=grey, hatch="////", label=exceeds))
     if oom_cross:
-        handles.append(
-            Line2D([], [], color="#555555", marker="x", ls="", label="best plan does not fit (OOM)")
-        )
+        handles.append(line(color=grey, marker="x", ls="", label=exceeds))
     if ring:
-        handles.append(Line2D([], [], marker="o", ls="", mfc="white", mec="black", label=ring))
+        handles.append(line(marker="o", ls="", mfc="white", mec="black", label=ring))
     figure.legend(
         handles=handles, loc="outside lower center", ncols=min(len(handles), 8) or 1, frameon=False
     )
 
 
-def _plain_log(axes: Any) -> None:
+def _log_log(axes: Any, ticks: Sequence[float], labels: Sequence[str], **style: Any) -> None:
+    """Both scales logarithmic, with these ticks below and plain numbers at the side."""
     from matplotlib.ticker import FuncFormatter, LogLocator
 
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(ticks, labels, **style)
+    axes.minorticks_off()
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-
-
-def _mesh_and_length(case: str) -> str:
-    return case.replace(", ", "\n")
 
 
 def _short(milliseconds: float) -> str:

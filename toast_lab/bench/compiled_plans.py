@@ -8,8 +8,10 @@ slice and method, kept like a sweep's.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from toast_lab import checks, isolate
@@ -22,7 +24,8 @@ from toast_lab.search import search_child
 from toast_lab.search.contract import Budget
 from toast_lab.sweep import sweep_worker
 from toast_lab.sweep.sweep_store import SweepStore
-from toast_lab.sweep.task import SweepTask
+from toast_lab.sweep.table import assignments_text
+from toast_lab.sweep.task import SweepTask, TaskRow
 
 COMPILE_LIMIT_S = 600.0
 COLUMNS = (
@@ -59,9 +62,8 @@ class CompileTask(NamedTuple):
     @property
     def digest(self) -> str:
         """Names its row."""
-        return hashlib.sha256(
-            json.dumps([self.topology, self.task.to_json()]).encode()
-        ).hexdigest()[:16]
+        content = json.dumps([self.topology, self.task.to_json()])
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
         return f"{self.task.method} {self.case.name} for {self.topology}"
@@ -69,24 +71,24 @@ class CompileTask(NamedTuple):
 
 def jobs(choice: Choice) -> list[CompileTask]:
     """Every job of a choice, model by model."""
-    return list(_jobs(choice))
-
-
-def _jobs(choice: Choice) -> Iterator[CompileTask]:
-    for case in choice.cases:
-        for machine, topology in SLICES:
-            for method in choice.methods:
-                sizes = case.quick if choice.quick else case.compiled
-                task = SweepTask.make(
-                    case.model,
-                    sizes,
-                    MESH,
-                    machine=machine,
-                    method=method,
-                    seed=choice.seed,
-                    seconds=choice.compile_seconds,
-                )
-                yield CompileTask(case, topology, task)
+    return [
+        CompileTask(
+            case,
+            topology,
+            SweepTask.make(
+                case.model,
+                case.quick if choice.quick else case.compiled,
+                MESH,
+                machine=machine,
+                method=method,
+                seed=choice.seed,
+                seconds=choice.compile_seconds,
+            ),
+        )
+        for case, (machine, topology), method in itertools.product(
+            choice.cases, SLICES, choice.methods
+        )
+    ]
 
 
 def run_jobs(
@@ -94,8 +96,8 @@ def run_jobs(
     store: SweepStore,
     *,
     on_progress: Callable[[int, int, str], None] | None = None,
-    cancel: Callable[[], bool] | None = None,
-) -> tuple[list[dict[str, Any]], str]:
+    cancel: isolate.Cancel | None = None,
+) -> tuple[list[TaskRow], str]:
     """Search and compile what has no row yet; an interrupted job leaves none.
 
     Gives the rows that the store's file did not take, after which nothing more is done, and why.
@@ -121,7 +123,7 @@ def run_jobs(
     return [], ""
 
 
-def _row(job: CompileTask, cancel: Callable[[], bool] | None) -> dict[str, Any] | None:
+def _row(job: CompileTask, cancel: isolate.Cancel | None) -> TaskRow | None:
     """The job's row, None if it was cancelled."""
     task = job.task
     ready = sweep_worker.loaded(task)
@@ -134,7 +136,7 @@ def _row(job: CompileTask, cancel: Callable[[], bool] | None) -> dict[str, Any] 
         cancel=cancel,
         options=sweep_worker.expert_options(task.method, ready.model),
     )
-    row: dict[str, Any] = {
+    row: TaskRow = {
         "digest": job.digest,
         "case": job.case.name,
         **task.to_json(),
@@ -148,6 +150,7 @@ def _row(job: CompileTask, cancel: Callable[[], bool] | None) -> dict[str, Any] 
     if outcome.plan is None:
         return {**row, "error": outcome.message, "outcome": outcome.status}
     cost = price(problem, outcome.plan)
+    counts = Counter(collective.kind for collective in cost.collectives)
     row |= {
         "time_s": cost.time_s,
         "compute_s": cost.compute_s,
@@ -155,7 +158,7 @@ def _row(job: CompileTask, cancel: Callable[[], bool] | None) -> dict[str, Any] 
         "peak_bytes": cost.peak_bytes,
         "fits": cost.fits,
         "actions": list(outcome.actions),
-        "collectives": _counts((collective.kind, 1.0) for collective in cost.collectives),
+        "collectives": {kind: float(count) for kind, count in sorted(counts.items())},
     }
     try:
         compiled = compile_plan(
@@ -198,37 +201,18 @@ _OBJECTS = ("collectives", "compiled_collectives", "bytes_by_kind")
 
 def row_offence(row: Mapping[str, Any]) -> str:
     """What is wrong with a row of the compiled table, empty if nothing is; see ``SweepStore``."""
-    for key in _TEXTS:
-        if not isinstance(row.get(key), str):
-            return f"{key} must be a text, it is {row.get(key)!r:.60}"
-    for key in _NUMBERS:
-        if row.get(key) is not None and (offence := checks.number_offence(row[key], 0.0)):
-            return f"{key} {offence}"
-    for key in ("sizes", *_OBJECTS):
-        if not isinstance(row.get(key), dict if key == "sizes" else dict | None):
-            return f"{key} must be an object, it is {row.get(key)!r:.60}"
-    return ""
+    objects = ["sizes", *(key for key in _OBJECTS if row.get(key) is not None)]
+    return checks.row_offence(row, texts=_TEXTS, numbers=_NUMBERS, objects=objects)
 
 
-def _counts(pairs: Any) -> dict[str, float]:
-    counts: dict[str, float] = {}
-    for kind, count in pairs:
-        counts[kind] = counts.get(kind, 0.0) + count
-    return dict(sorted(counts.items()))
-
-
-def table(todo: list[CompileTask], store: SweepStore) -> list[dict[str, Any]]:
+def table(todo: list[CompileTask], store: SweepStore) -> list[TaskRow]:
     """The rows that are there, in the order of the jobs."""
     rows = [store.rows[job.digest] for job in todo if job.digest in store]
     return [
         {
             **row,
-            "sizes": " ".join(f"{name}={value}" for name, value in row["sizes"].items()),
-            **{
-                name: json.dumps(row[name])
-                for name in ("collectives", "compiled_collectives", "bytes_by_kind")
-                if row.get(name)
-            },
+            "sizes": assignments_text(row["sizes"]),
+            **{name: json.dumps(row[name]) for name in _OBJECTS if row.get(name)},
         }
         for row in rows
     ]

@@ -9,15 +9,16 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from toast_lab.bench import cases, tables
 from toast_lab.bench.cases import OURS, Choice
-from toast_lab.bench.tables import CaseResult
+from toast_lab.bench.tables import CaseResult, Row
 from toast_lab.bench.targets import EvaluationTarget
+from toast_lab.sweep.table import assignments_text
 from toast_lab.text import bytes_text
 
-Rows = Sequence[Mapping[str, Any]]
+Rows = Sequence[Row]
 
 
 class Content(NamedTuple):
@@ -59,25 +60,23 @@ def markdown(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     )
 
 
-def _of(rows: Rows, part: str) -> list[Mapping[str, Any]]:
+def _of(rows: Rows, part: str) -> list[Row]:
     return [row for row in rows if row["part"] == part]
 
 
 def _head(content: Content, link: str) -> str:
     rows = [result.row for result in content.results]
     missing = content.wanted - len(rows)
-    lines = ["# The paper's evaluation, rerun", ""]
-    lines.append(
-        f"`{content.command}` made this page from {len(rows)} searches"
-        + (
-            f"; {missing} of its {content.wanted} are still missing, the same command goes on with "
-            "them."
-            if missing
-            else "."
-        )
-        + " Each search ran in a process of its own, one after the other, for at most "
-        f"{content.choice.seconds:g} s where a table says nothing else."
+    lacking = (
+        f"; {missing} of its {content.wanted} are still missing, the same command goes on with them"
     )
+    lines = [
+        "# The paper's evaluation, rerun",
+        "",
+        f"`{content.command}` made this page from {len(rows)} searches{lacking if missing else ''}."
+        " Each search ran in a process of its own, one after the other, for at most "
+        f"{content.choice.seconds:g} s where a table says nothing else.",
+    ]
     if content.choice.quick:
         lines += [
             "",
@@ -106,7 +105,7 @@ def _head(content: Content, link: str) -> str:
     return "\n".join(lines)
 
 
-def _places(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _places(rows: Sequence[Row]) -> list[str]:
     places: dict[str, list[str]] = {}
     for row in (row for row in rows if row.get("cpu")):
         versions = ", ".join(
@@ -147,9 +146,7 @@ def _sizes(content: Content) -> str:
         ]
         if results:
             row = results[0].row
-            sizes = (
-                " ".join(f"{name}={value}" for name, value in row["sizes"].items()) or "defaults"
-            )
+            sizes = assignments_text(row["sizes"]) or "defaults"
             peaks = {
                 result.machine: result.row["unsharded_peak_bytes"]
                 for result in results
@@ -179,12 +176,9 @@ def _methods(rows: Rows) -> list[str]:
 def _step_times(content: Content, link: str) -> str:
     rows = _of(content.steps, "models")
     methods = _methods(rows)
-    lines = []
-    for (case, machine), group in _problems(rows).items():
-        by_method = {row["method"]: row for row in group}
-        fitting = [row["time_s"] for row in group if row["outcome"] == "ok"]
-        best = min(fitting, default=None)
-        lines.append((case, machine, *(_step(by_method.get(method), best) for method in methods)))
+    lines = [
+        (*problem, *_steps(by_method, methods)) for problem, by_method in _problems(rows).items()
+    ]
     return "\n".join(
         [
             "## Step time (section 5.2)",
@@ -200,7 +194,14 @@ def _step_times(content: Content, link: str) -> str:
     )
 
 
-def _step(row: Mapping[str, Any] | None, best: float | None) -> str:
+def _steps(by_method: Mapping[str, Row], methods: Sequence[str]) -> list[str]:
+    """A cell for each method."""
+    fitting = [row["time_s"] for row in by_method.values() if row["outcome"] == "ok"]
+    best = min(fitting, default=None)
+    return [_step(by_method.get(method), best) for method in methods]
+
+
+def _step(row: Row | None, best: float | None) -> str:
     if row is None:
         return ""
     if row.get("time_s") is None:
@@ -214,20 +215,21 @@ def _step(row: Mapping[str, Any] | None, best: float | None) -> str:
     return f"{cell} ({size})" + (" crashed" if row["status"] == "CRASHED" else "")
 
 
-def _problems(rows: Rows) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+def _problems(rows: Rows) -> dict[tuple[str, str], dict[str, Row]]:
+    """Rows by method, of each case on each machine."""
+    groups: dict[tuple[str, str], dict[str, Row]] = {}
     for row in rows:
-        groups.setdefault((row["case"], row["machine"]), []).append(row)
+        groups.setdefault((row["case"], row["machine"]), {})[row["method"]] = row
     return groups
 
 
 def _search_times(content: Content, link: str) -> str:
     rows = _of(content.searches, "models")
     methods = _methods(rows)
-    lines = []
-    for (case, machine), group in _problems(rows).items():
-        by_method = {row["method"]: row for row in group}
-        lines.append((case, machine, *(_seconds(by_method.get(method)) for method in methods)))
+    lines = [
+        (*problem, *(_seconds(by_method.get(method)) for method in methods))
+        for problem, by_method in _problems(rows).items()
+    ]
     longer = ", ".join(
         f"{method} on {model} {factor:g} times" for (method, model), factor in cases.LONGER.items()
     )
@@ -247,7 +249,7 @@ def _search_times(content: Content, link: str) -> str:
     )
 
 
-def _seconds(row: Mapping[str, Any] | None) -> str:
+def _seconds(row: Row | None) -> str:
     if row is None:
         return ""
     cells = (row.get("own_best_s"), row.get("close_s"), row.get("elapsed_s"))
@@ -258,18 +260,11 @@ def _scaling(content: Content, link: str) -> str:
     steps, searches = _of(content.steps, "scaling"), _of(content.searches, "scaling")
     methods = _methods(steps)
     lines = []
-    for (case, _), group in _problems(steps).items():
-        by_method = {row["method"]: row for row in group}
+    for (case, _), by_method in _problems(steps).items():
         timed = {row["method"]: row for row in searches if row["case"] == case}
-        best = min((row["time_s"] for row in group if row["outcome"] == "ok"), default=None)
-        lines.append(
-            (
-                case,
-                group[0]["devices"],
-                *(_step(by_method.get(method), best) for method in methods),
-                *(_seconds(timed.get(method)) for method in methods),
-            )
-        )
+        devices = next(iter(by_method.values()))["devices"]
+        seconds = [_seconds(timed.get(method)) for method in methods]
+        lines.append((case, devices, *_steps(by_method, methods), *seconds))
     return "\n".join(
         [
             "## Scaling devices and sequence length (section 5.4)",
@@ -296,6 +291,7 @@ def _scaling(content: Content, link: str) -> str:
 
 def _growth(content: Content, link: str) -> str:
     lines = []
+    columns = ("load_s", "analyse_s", "own_best_s", "elapsed_s")
     for part, against in (("depth", "layers"), ("devices", "devices")):
         for result in (result for result in content.results if result.part == part):
             row = result.row
@@ -306,10 +302,7 @@ def _growth(content: Content, link: str) -> str:
                     f"{result.x:g}",
                     row["mesh"],
                     row.get("ops", ""),
-                    *(
-                        (f"{row.get(column) or 0:.2f}" if timed else "–")
-                        for column in ("load_s", "analyse_s", "own_best_s", "elapsed_s")
-                    ),
+                    *(f"{row.get(column) or 0:.2f}" if timed else "–" for column in columns),
                     row.get("evaluations") or "–",
                     row["status"].lower(),
                 )
@@ -392,23 +385,14 @@ def _small(content: Content) -> str:
 def _compiled(content: Content, target: Path) -> str:
     lines = []
     for row in content.compiled:
+        plan = (row["case"], row["topology"], row["method"])
         if row.get("error"):
-            lines.append(
-                (
-                    row["case"],
-                    row["topology"],
-                    row["method"],
-                    *[""] * 7,
-                    str(row["error"])[:80].replace("|", "/"),
-                )
-            )
+            lines.append((*plan, *[""] * 7, str(row["error"])[:80].replace("|", "/")))
             continue
         need = row.get("compiled_peak_bytes")
         lines.append(
             (
-                row["case"],
-                row["topology"],
-                row["method"],
+                *plan,
                 bytes_text(row["peak_bytes"]) + ("" if row["fits"] else " OOM"),
                 ("–" if need is None else bytes_text(need))
                 + ("" if row["compiled_fits"] else " refused"),
@@ -421,12 +405,11 @@ def _compiled(content: Content, target: Path) -> str:
             )
         )
     missing = content.compiled_wanted - len(content.compiled)
-    accuracy = (
-        "[accuracy](accuracy.md)"
-        if (target.parent / "accuracy.md").exists()
-        else "docs/accuracy.md"
-    )
-    sizes = {row["case"]: row["sizes"] for row in content.compiled}
+    has_accuracy = (target.parent / "accuracy.md").exists()
+    accuracy = "[accuracy](accuracy.md)" if has_accuracy else "docs/accuracy.md"
+    sizes_by_case = {row["case"]: row["sizes"] for row in content.compiled}
+    sizes_text = "; ".join(f"{case}: `{sizes}`" for case, sizes in sizes_by_case.items())
+    lacking = f" {missing} of {content.compiled_wanted} are still missing."
     return "\n".join(
         [
             "## Compiled ahead of time",
@@ -434,12 +417,7 @@ def _compiled(content: Content, target: Path) -> str:
             "The best plan of each method, compiled by libtpu for slices that were not there. "
             "**These are reduced programs**, since a compiler takes minutes to hours for whole "
             "ones, and each method searched the reduced program again: "
-            + (
-                "; ".join(f"{case}: `{sizes_text}`" for case, sizes_text in sizes.items())
-                or "none yet"
-            )
-            + "."
-            + (f" {missing} of {content.compiled_wanted} are still missing." if missing else ""),
+            f"{sizes_text or 'none yet'}.{lacking if missing else ''}",
             "",
             "Memory of one device; *compiled* compute is the compiler's own estimate in cycles "
             "over the clock of the cores (it makes none for collectives, gathers and scatters). "
@@ -477,9 +455,10 @@ def _compute_ratios(rows: Rows) -> str:
     for row in rows:
         if row.get("compiled_compute_s") and row.get("compute_s"):
             ratios.setdefault(row["case"], []).append(row["compiled_compute_s"] / row["compute_s"])
-    return ", ".join(
+    ranges = [
         f"{case} {min(of_case):.2f} to {max(of_case):.2f}" for case, of_case in ratios.items()
-    ) or ("none yet")
+    ]
+    return ", ".join(ranges) or "none yet"
 
 
 _SHORT = {
@@ -493,16 +472,13 @@ _SHORT = {
 
 
 def _kinds(counts_json: str | None) -> str:
-    counts = json.loads(counts_json) if counts_json else {}
-    return (
-        ", ".join(f"{count:g} {_SHORT.get(kind, kind)}" for kind, count in sorted(counts.items()))
-        or "none"
-    )
+    counts = sorted(json.loads(counts_json or "{}").items())
+    return ", ".join(f"{count:g} {_SHORT.get(kind, kind)}" for kind, count in counts) or "none"
 
 
 def _bytes_both(bytes_json: str | None) -> str:
-    both = json.loads(bytes_json).values() if bytes_json else []
-    return " / ".join(bytes_text(sum(sides[i] for sides in both)) for i in (0, 1)) if both else "–"
+    pairs = json.loads(bytes_json or "{}").values()
+    return " / ".join(bytes_text(sum(sizes)) for sizes in zip(*pairs, strict=True)) or "–"
 
 
 def _ms(seconds: float | None) -> str:

@@ -6,17 +6,18 @@ Everything that is written follows from ``rows.jsonl`` and ``compiled.jsonl`` in
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from toast_lab.bench import charts, compiled_plans, tables
 from toast_lab.bench.cases import COMPILED, Choice
 from toast_lab.bench.page import Content, page
+from toast_lab.bench.tables import Row
 from toast_lab.bench.targets import EvaluationTarget, targets
 from toast_lab.errors import InvalidProblem, NotSaved
 from toast_lab.files import write_whole
+from toast_lab.isolate import Cancel
 from toast_lab.sweep.run_sweep import (
     ONE_WORKER,
     Sweep,
@@ -26,6 +27,7 @@ from toast_lab.sweep.run_sweep import (
     run_sweep,
 )
 from toast_lab.sweep.sweep_store import SweepStore
+from toast_lab.sweep.task import TaskRow
 from toast_lab.text import write_csv
 
 GROWTH_COLUMNS = (
@@ -49,7 +51,7 @@ class NotKept(NamedTuple):
     """Rows that a file did not take."""
 
     path: Path
-    rows: list[dict[str, Any]]
+    rows: list[TaskRow]
     why: str
 
 
@@ -74,7 +76,7 @@ def run_paper(
     workers: Workers = ONE_WORKER,
     on_progress: Callable[[SweepProgress], None] | None = None,
     on_compile: Callable[[int, int, str], None] | None = None,
-    cancel: Callable[[], bool] | None = None,
+    cancel: Cancel | None = None,
 ) -> Paper:
     """Run the evaluation, as far as it is not there yet, and write it down.
 
@@ -171,32 +173,27 @@ def write(
     notes: list[str] = []
     failures: list[str] = []
 
-    def attempt(make: Callable[[], list[Path]]) -> None:
+    @contextlib.contextmanager
+    def attempt(*written: Path) -> Iterator[None]:
         try:
-            files.extend(make())
+            yield
+            files.extend(written)
         except NotSaved as error:  # one file that cannot be written says nothing of the others
             failures.append(str(error))
 
     for name, (columns, rows) in tables_by_file.items():
-        attempt(partial(_table, folder / name, columns, rows))
+        with attempt(folder / name):
+            write_csv(folder / name, columns, rows)
     try:
-        attempt(partial(draw, content, folder))
+        with attempt():
+            files += draw(content, folder)
     except InvalidProblem as error:
         notes.append(f"no charts were drawn: {error}")
-    attempt(partial(_page, content, folder, page_file))
+    with attempt(page_file):
+        with contextlib.suppress(OSError):  # the write says what is wrong
+            page_file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(page_file, page(content, folder, page_file), "the page")
     return files, notes, failures
-
-
-def _table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> list[Path]:
-    write_csv(path, columns, rows)
-    return [path]
-
-
-def _page(content: Content, folder: Path, page_file: Path) -> list[Path]:
-    with contextlib.suppress(OSError):  # the write says what is wrong
-        page_file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(page_file, page(content, folder, page_file), "the page")
-    return [page_file]
 
 
 def draw(content: Content, folder: Path) -> list[Path]:
@@ -204,7 +201,7 @@ def draw(content: Content, folder: Path) -> list[Path]:
     charts.pyplot()
     files = []
 
-    def of(rows: Iterable[Mapping[str, Any]], part: str) -> list[Mapping[str, Any]]:
+    def of(rows: Iterable[Row], part: str) -> list[Row]:
         return [row for row in rows if row["part"] == part]
 
     steps, searches = of(content.steps, "models"), of(content.searches, "models")

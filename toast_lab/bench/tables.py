@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from toast_lab.bench.cases import Cell
 from toast_lab.search.race import seconds_to
 from toast_lab.search.search_child import ImprovementPoint
+from toast_lab.sweep.table import assignments_text
 
 Row = Mapping[str, Any]
 
@@ -101,10 +102,10 @@ def step_times(results: Iterable[CaseResult]) -> list[dict[str, Any]]:
     """
     return [
         {
-            **{column: result.row.get(column) for column in STEP_COLUMNS if column in result.row},
+            **{column: result.row[column] for column in STEP_COLUMNS if column in result.row},
             "part": result.part,
             "case": result.case,
-            "sizes": _sizes(result.row["sizes"]),
+            "sizes": assignments_text(result.row["sizes"]),
             "devices": devices(result.row["mesh"]),
             "outcome": outcome(result),
             "actions": "  ".join(result.row.get("actions") or ()),
@@ -197,7 +198,3 @@ def anytime(results: Iterable[CaseResult]) -> list[dict[str, Any]]:
 def devices(mesh: str) -> int:
     """Number of devices of a mesh as tasks write it."""
     return math.prod(int(axis.partition("=")[2]) for axis in mesh.split(","))
-
-
-def _sizes(sizes: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={value}" for name, value in sizes.items())

@@ -54,24 +54,25 @@ def targets(results: Sequence[CaseResult], *, quick: bool = False) -> list[Evalu
 
 def at_least_as_good(results: Iterable[CaseResult]) -> EvaluationTarget:
     """Our plan against the best of every rival, problem by problem."""
-    wins, missed, lines = 0, False, []
+    wins = 0
+    lines: list[str] = []
     names: set[str] = set()
-    wanted = {(case.name, machine) for case in cases.CASES for machine in cases.MACHINES}
+    without_rows = {(case.name, machine) for case in cases.CASES for machine in cases.MACHINES}
     for (part, name, machine), group in tables.problems(results).items():
-        if part != "models" or (name, machine) not in wanted:
+        if part != "models" or (name, machine) not in without_rows:
             continue
-        ours = next((result for result in group if result.method == OURS and result.has_plan), None)
-        rivals = [result for result in group if result.method != OURS and result.has_plan]
+        with_plan = [result for result in group if result.has_plan]
+        ours = next((result for result in with_plan if result.method == OURS), None)
+        rivals = [result for result in with_plan if result.method != OURS]
         if ours is None or not rivals:
             continue
-        wanted.discard((name, machine))
+        without_rows.discard((name, machine))
         names |= {result.method for result in rivals}
         best = min(rivals, key=lambda result: result.rank)
         does_not_fit, score = best.rank
         if ours.rank <= (does_not_fit, score * (1 + TIE)):
             wins += 1
             continue
-        missed = True
         lines.append(
             f"{name} on {machine}: {OURS} {_plan(ours)}, {best.method} {_plan(best)} "
             f"({ours.rank[1] / score - 1:+.2%} in score)"
@@ -79,13 +80,13 @@ def at_least_as_good(results: Iterable[CaseResult]) -> EvaluationTarget:
     total = wins + len(lines)
     if not total:
         return EvaluationTarget(_GOOD, None, ())
-    lines = [f"{wins} of {total} problems", *lines, f"rivals: {', '.join(sorted(names))}"]
-    if wanted:
-        pairs = [f"{name} on {machine}" for name, machine in sorted(wanted)]
-        lines.append(f"no rows yet: {', '.join(pairs)}")
-    if missed:
-        return EvaluationTarget(_GOOD, False, tuple(lines), _GOOD_MISSED)
-    return EvaluationTarget(_GOOD, None if wanted else True, tuple(lines))
+    numbers = [f"{wins} of {total} problems", *lines, f"rivals: {', '.join(sorted(names))}"]
+    if without_rows:
+        pairs = [f"{name} on {machine}" for name, machine in sorted(without_rows)]
+        numbers.append(f"no rows yet: {', '.join(pairs)}")
+    if lines:
+        return EvaluationTarget(_GOOD, False, tuple(numbers), _GOOD_MISSED)
+    return EvaluationTarget(_GOOD, None if without_rows else True, tuple(numbers))
 
 
 def slower(results: Iterable[CaseResult]) -> EvaluationTarget:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from toast_lab.commands import command_options, common, output, reports
-from toast_lab.text import few, line_text
+from toast_lab.text import JsonObject, few, line_text
 
 if TYPE_CHECKING:
     from toast_lab.conflicts.analysis import Analysis, ColourGroup, Conflict
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 ROWS = 40
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab analyse``."""
     command_options.model(parser)
     parser.add_argument(
@@ -35,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="print every row of long tables")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Analyse a model and print colours, conflicts and what cannot be sharded."""
     from toast_lab.sharding.mesh import make_mesh
 
@@ -44,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     analysis = common.analyse(args, model)
     texts = _listings(args, analysis)
     if texts and not args.json:
-        return output.emit(args, texts, lambda console: _print_texts(texts))
+        return output.emit(args, texts, lambda console: print("\n\n".join(texts.values())))
     report = {**to_data(model, analysis, mesh), **texts} if args.json else {}
     return output.emit(
         args,
@@ -53,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     )
 
 
-def _listings(args: argparse.Namespace, analysis: Analysis) -> dict[str, str]:
+def _listings(args: Namespace, analysis: Analysis) -> dict[str, str]:
     from toast_lab.conflicts.analysis import annotated_listing, names_listing
 
     texts = {}
@@ -64,11 +62,7 @@ def _listings(args: argparse.Namespace, analysis: Analysis) -> dict[str, str]:
     return texts
 
 
-def _print_texts(texts: dict[str, str]) -> None:
-    print("\n\n".join(texts.values()))
-
-
-def to_data(model: Model, analysis: Analysis, mesh: Mesh | None) -> dict[str, Any]:
+def to_data(model: Model, analysis: Analysis, mesh: Mesh | None) -> JsonObject:
     """The analysis as plain data."""
     from toast_lab.conflicts.coverage import coverage
     from toast_lab.sharding.divisibility import divisibility
@@ -100,7 +94,7 @@ def to_data(model: Model, analysis: Analysis, mesh: Mesh | None) -> dict[str, An
     }
 
 
-def _conflict_data(analysis: Analysis, conflict: Conflict) -> dict[str, Any]:
+def _conflict_data(analysis: Analysis, conflict: Conflict) -> JsonObject:
     return {
         "conflict": conflict.index,
         "set": conflict.set,
@@ -110,19 +104,17 @@ def _conflict_data(analysis: Analysis, conflict: Conflict) -> dict[str, Any]:
     }
 
 
-def _place_data(analysis: Analysis, place: ConflictPlace) -> dict[str, Any]:
+def _place_data(analysis: Analysis, place: ConflictPlace) -> JsonObject:
     program = analysis.program
     value = program.value_name[place.value]
     if place.use < 0:
         op = int(program.value_op[place.value])
         place_text = f"definition of {value}"
     else:
-        op = int(np.searchsorted(program.use_ptr, place.use, side="right")) - 1
+        op = int(program.use_op[place.use])
         results = program.results(op)
-        place_text = (
-            f"use of {value} in "
-            f"{program.value_name[results[0]] if len(results) else program.kind[op]}"
-        )
+        user = program.value_name[results[0]] if results else program.kind[op]
+        place_text = f"use of {value} in {user}"
     return {
         "place": place_text,
         "dims": [place.first_dim, place.second_dim],
@@ -196,16 +188,9 @@ def _show_conflicts(console: output.Out, analysis: Analysis, everything: bool) -
             rows = []
             for index_in_set in compatible.conflicts:
                 data = _conflict_data(analysis, analysis.conflicts[index_in_set])
-                place = data["places"][0]
-                others = f" (+{len(data['places']) - 1})" if len(data["places"]) > 1 else ""
-                rows.append(
-                    (
-                        data["sides"][0],
-                        data["sides"][1],
-                        place["place"] + others,
-                        line_text(place["where"]),
-                    )
-                )
+                place, *others = data["places"]
+                more = f" (+{len(others)})" if others else ""
+                rows.append((*data["sides"], place["place"] + more, line_text(place["where"])))
             title = (
                 f"Compatibility set {index}, colour {analysis.colour_name[compatible.colour]}, "
                 f"resolution {resolution}"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import sys
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,53 +16,52 @@ if TYPE_CHECKING:
     from toast_lab.bench.paper import Paper
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """``toast-lab bench`` has one evaluation so far."""
     evaluations = parser.add_subparsers(metavar="EVALUATION", required=True)
     summary = "section 5: step times, search times and scaling; resumable, Ctrl-C keeps the rows"
     _add_paper_options(command_options.command_parser(evaluations, "paper", summary, "bench"))
 
 
-def _add_paper_options(parser: argparse.ArgumentParser) -> None:
+def _add_paper_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab bench paper``."""
-    parser.add_argument(
+    add_option = parser.add_argument
+    add_option(
         "--parts",
         nargs="+",
         metavar="PART",
         help="models, scaling, goals, depth, devices (all of these) and compiled",
     )
-    parser.add_argument(
-        "--models", nargs="+", metavar="MODEL", help="gns, unet, itx, t2b, t7b (all)"
-    )
-    parser.add_argument("--machines", nargs="+", metavar="MACHINE", help="(a100 p100 tpu-v3)")
-    parser.add_argument("--methods", nargs="+", metavar="METHOD", help="(the paper's and one more)")
-    parser.add_argument(
+    add_option("--models", nargs="+", metavar="MODEL", help="gns, unet, itx, t2b, t7b (all)")
+    add_option("--machines", nargs="+", metavar="MACHINE", help="(a100 p100 tpu-v3)")
+    add_option("--methods", nargs="+", metavar="METHOD", help="(the paper's and one more)")
+    add_option(
         "--seconds",
         type=command_options.positive,
         metavar="SECONDS",
         help="time limit of each search (20)",
     )
-    parser.add_argument(
+    add_option(
         "--compile-seconds",
         type=command_options.positive,
         metavar="SECONDS",
         help="time limit of each search whose plan is compiled (--seconds)",
     )
-    parser.add_argument(
+    add_option(
         "--quick",
         action="store_true",
         help="small sizes and 2 s, to try it out; its numbers mean little",
     )
-    parser.add_argument(
+    add_option(
         "--compile",
         action="store_true",
         help="also compile reduced models for TPU v3 and v5e (needs libtpu)",
     )
-    parser.add_argument("--page", metavar="FILE", help="the page (evaluation.md in --out)")
+    add_option("--page", metavar="FILE", help="the page (evaluation.md in --out)")
     command_options.rows(parser, "rows, tables, charts and the page")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Search what has no row yet, then write everything.
 
     Ctrl-C keeps what is done and writes that.
@@ -110,8 +109,7 @@ def run(args: argparse.Namespace) -> int:
             on_compile=on_compile,
             cancel=stopped,
         )
-    for note in evaluation.notes:
-        print(f"note: {note}", file=sys.stderr)
+    common.print_notes(evaluation.notes)
     report = {
         "searches": len(evaluation.sweep.rows),
         "made": evaluation.sweep.n_new,
@@ -130,14 +128,14 @@ def run(args: argparse.Namespace) -> int:
     return 130 if report["missing"] and not evaluation.not_kept else 0
 
 
-def command(args: argparse.Namespace) -> str:
+def command(args: Namespace) -> str:
     """The command that makes the same page, without folders of this machine."""
     from toast_lab.bench.cases import COMPILED
 
     parts = ["toast-lab", "bench", "paper"]
     # beside the rows that are there, the page is that of everything
     if args.parts == [COMPILED]:
-        args = argparse.Namespace(**{**vars(args), "parts": None, "compile": True})
+        args = Namespace(**{**vars(args), "parts": None, "compile": True})
     for name in ("parts", "models", "machines", "methods"):
         if getattr(args, name):
             parts += [f"--{name}", *getattr(args, name)]

@@ -6,7 +6,7 @@ same in all of them.
 
 from __future__ import annotations
 
-import argparse
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, _SubParsersAction
 from collections.abc import Callable
 
 from toast_lab import checks
@@ -33,18 +33,16 @@ WITHOUT_JSON = ("serve", "bench")
 
 
 def command_parser(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    commands: _SubParsersAction[ArgumentParser],
     name: str,
     summary: str,
     module: str,
-) -> argparse.ArgumentParser:
+) -> ArgumentParser:
     """The parser of one command, with the options that all commands have."""
     description = f"{summary[0].upper()}{summary[1:]}."
     parser = commands.add_parser(name, help=summary, description=description)
     parser.set_defaults(module=module)
-    parser.add_argument(
-        "--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS
-    )
+    parser.add_argument("--debug", action="store_true", default=SUPPRESS, help=SUPPRESS)
     if name not in WITHOUT_JSON:
         parser.add_argument(
             "--json", action="store_true", help="print one JSON object and nothing else"
@@ -52,7 +50,7 @@ def command_parser(
     return parser
 
 
-def model(parser: argparse.ArgumentParser) -> None:
+def model(parser: ArgumentParser) -> None:
     """Which model, and how it is analysed."""
     parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     parser.add_argument(
@@ -79,7 +77,7 @@ def model(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def problem(parser: argparse.ArgumentParser, machine: str = "") -> None:
+def problem(parser: ArgumentParser, machine: str = "") -> None:
     """Mesh, machine and memory limit; ``machine`` says where an omitted one comes from."""
     parser.add_argument("--mesh", help='"4x2" or data=4,model=2 (4x2, or the mesh of --plan)')
     default = None if machine else "tpu-v5e"
@@ -96,7 +94,7 @@ def problem(parser: argparse.ArgumentParser, machine: str = "") -> None:
     )
 
 
-def pins(parser: argparse.ArgumentParser) -> None:
+def pins(parser: ArgumentParser) -> None:
     """What every plan has, and what no plan has."""
     parser.add_argument(
         "--pin", metavar="WHAT", nargs="+", action="extend", default=[], help=PIN_HELP
@@ -114,7 +112,7 @@ def pins(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def plan(parser: argparse.ArgumentParser) -> None:
+def plan(parser: ArgumentParser) -> None:
     """A plan, as actions or as a file."""
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
@@ -123,17 +121,18 @@ def plan(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--plan", metavar="FILE", help="a plan that --save wrote")
 
 
-def search(parser: argparse.ArgumentParser, seconds: float) -> None:
+def search(parser: ArgumentParser, seconds: float) -> None:
     """How to search, for ``seconds`` by default."""
-    parser.add_argument("--method", default=None, metavar="METHOD", help=f"{methods_text()} (mcts)")
+    add_option = parser.add_argument
+    add_option("--method", default=None, metavar="METHOD", help=f"{methods_text()} (mcts)")
     budget(parser, seconds)
-    parser.add_argument(
+    add_option(
         "--threads",
         type=positive_int,
         default=None,
         help="threads of a method that can use several (all cores)",
     )
-    parser.add_argument(
+    add_option(
         "--option",
         metavar="KEY=VALUE",
         nargs="+",
@@ -141,17 +140,15 @@ def search(parser: argparse.ArgumentParser, seconds: float) -> None:
         default=[],
         help='options of the method, listed by "toast-lab search --help"',
     )
-    parser.add_argument(
-        "--trace", metavar="FILE", help="record the whole search, to look at or to resume"
-    )
-    parser.add_argument(
+    add_option("--trace", metavar="FILE", help="record the whole search, to look at or to resume")
+    add_option(
         "--resume",
         metavar="FILE",
         help="continue the search that --trace recorded on the same problem, with a new budget",
     )
 
 
-def budget(parser: argparse.ArgumentParser, seconds: float) -> None:
+def budget(parser: ArgumentParser, seconds: float) -> None:
     """How long to search, for ``seconds`` by default."""
     parser.add_argument(
         "--seconds",
@@ -169,7 +166,7 @@ def budget(parser: argparse.ArgumentParser, seconds: float) -> None:
     parser.set_defaults(default_seconds=seconds)
 
 
-def rows(parser: argparse.ArgumentParser, contents: str) -> None:
+def rows(parser: ArgumentParser, contents: str) -> None:
     """Searches on many workers, whose rows and tables go to a folder with these ``contents``."""
     parser.add_argument(
         "--out",
@@ -193,7 +190,7 @@ def rows(parser: argparse.ArgumentParser, contents: str) -> None:
     )
 
 
-def save(parser: argparse.ArgumentParser) -> None:
+def save(parser: ArgumentParser) -> None:
     """Where to write the plan."""
     parser.add_argument("--save", metavar="FILE", help="write the plan as JSON")
 
@@ -209,11 +206,11 @@ def _whole(least: int, most: int) -> Callable[[str], int]:
             value = int(text)
         except ValueError:
             # Not a number, or one of thousands of digits
-            raise argparse.ArgumentTypeError(
+            raise ArgumentTypeError(
                 f"{_short(text)} is not a whole number from {least} to {most}"
             ) from None
         if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{_short(text)} is not from {least} to {most}")
+            raise ArgumentTypeError(f"{_short(text)} is not from {least} to {most}")
         return value
 
     return parse
@@ -223,9 +220,9 @@ def _number(text: str, above: float | None) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{_short(text)} is not a number") from None
+        raise ArgumentTypeError(f"{_short(text)} is not a number") from None
     if wrong := checks.number_offence(value, 0.0, checks.MOST_SECONDS, above=above):
-        raise argparse.ArgumentTypeError(f"it {wrong}")
+        raise ArgumentTypeError(f"it {wrong}")
     return value
 
 

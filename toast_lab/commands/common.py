@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import importlib
 import json
 import os
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -45,13 +45,13 @@ FILE_SUFFIXES = (".mlir", ".mlirbc", ".stablehlo", ".vhlo", ".bc", ".txt", ".hlo
 WRITTEN = ("save", "trace", "csv", "page", "python", "patch", "test", "rules", "stablehlo")
 
 
-def check_early(args: argparse.Namespace) -> None:
+def check_early(args: Namespace) -> None:
     """Refuse wrong options before minutes are spent on tracing and searching; list all of them.
 
     Checks those of these options that the command has: machine, mesh, plans, devices, topology,
     files to write, and the options of searches.
     """
-    wrong: list[ToastError] = []
+    refusals: list[ToastError] = []
     meshes: list[Mesh] = []
     for check in (
         lambda: meshes.extend(_meshes(args)),
@@ -63,14 +63,14 @@ def check_early(args: argparse.Namespace) -> None:
         try:
             check()
         except ToastError as error:
-            wrong.append(error)
-    if len(wrong) == 1:
-        raise wrong[0]
-    if wrong:
-        raise InvalidInput("several options are wrong:\n" + join_offenders(map(str, wrong)))
+            refusals.append(error)
+    if len(refusals) == 1:
+        raise refusals[0]
+    if refusals:
+        raise InvalidInput("several options are wrong:\n" + join_offenders(refusals))
 
 
-def _meshes(args: argparse.Namespace) -> list[Mesh]:
+def _meshes(args: Namespace) -> list[Mesh]:
     """The meshes of a command: the one given, else those of its plans, else the default one."""
     from toast_lab.sharding.mesh import make_mesh
 
@@ -83,7 +83,7 @@ def _meshes(args: argparse.Namespace) -> list[Mesh]:
     return [make_mesh(DEFAULT_MESH)] if hasattr(args, "mesh") and hasattr(args, "machine") else []
 
 
-def _check_layout(args: argparse.Namespace) -> None:
+def _check_layout(args: Namespace) -> None:
     from toast_lab.machines.catalogue import machine
     from toast_lab.machines.topology import lay_out
 
@@ -95,7 +95,7 @@ def _check_layout(args: argparse.Namespace) -> None:
             lay_out(machine_model, mesh)
 
 
-def _check_devices(args: argparse.Namespace, meshes: Sequence[Mesh]) -> None:
+def _check_devices(args: Namespace, meshes: Sequence[Mesh]) -> None:
     """Refuse devices and topologies that do not fit the meshes; a child looks for accelerators."""
     from toast_lab.runtime import devices as dev
 
@@ -112,43 +112,42 @@ def _check_devices(args: argparse.Namespace, meshes: Sequence[Mesh]) -> None:
             dev.check(devices, mesh.n_devices)
 
 
-def _check_written(args: argparse.Namespace) -> None:
-    asked = {f"--{flag}": getattr(args, flag, None) for flag in WRITTEN}
-    given = {flag: path for flag, path in asked.items() if isinstance(path, str) and path}
-    wrong = [text for flag, path in given.items() if (text := _folder_offence(path, flag))]
-    places = [os.path.realpath(path) for path in given.values()]
+def _check_written(args: Namespace) -> None:
+    options = {f"--{name}": getattr(args, name, None) for name in WRITTEN}
+    path_of = {flag: path for flag, path in options.items() if isinstance(path, str) and path}
+    offences = [_folder_offence(path, flag) for flag, path in path_of.items()]
+    targets = [os.path.realpath(path) for path in path_of.values()]
     twice = [
         flag
-        for flag, place in zip(given, places, strict=True)
+        for flag, target in zip(path_of, targets, strict=True)
         # A device takes both
-        if places.count(place) > 1 and (os.path.isfile(place) or not os.path.exists(place))
+        if targets.count(target) > 1 and (os.path.isfile(target) or not os.path.exists(target))
     ]
     if twice:
-        wrong.append(f"{' and '.join(twice)} name the same file")
+        offences.append(f"{' and '.join(twice)} name the same file")
     store = getattr(args, "store", None)
-    if store and store != "none" and (text := _out_offence(str(Path(store).parent), "--store")):
-        wrong.append(text)
-    if getattr(args, "out", None) and (text := _out_offence(args.out, "--out")):
-        wrong.append(text)
-    if wrong:
-        raise InvalidPlan("; ".join(wrong))
+    if store and store != "none":
+        offences.append(_out_offence(str(Path(store).parent), "--store"))
+    if getattr(args, "out", None):
+        offences.append(_out_offence(args.out, "--out"))
+    if any(offences):
+        raise InvalidPlan("; ".join(filter(None, offences)))
 
 
-def _check_search(args: argparse.Namespace) -> None:
+def _check_search(args: Namespace) -> None:
     if hasattr(args, "method") and hasattr(args, "resume"):
         _, trace, _ = search_settings(args)
-        asked = {"seed": args.seed, "method": args.method}
-        if trace is not None:
-            wrong = [
-                f"{key} {trace.about.get(key)!r}, not {value!r}"
-                for key, value in asked.items()
-                if value not in (None, trace.about.get(key))
-            ]
-            if wrong:
-                raise InvalidProblem(f"--resume {args.resume}: its trace has {'; '.join(wrong)}")
+        recorded = {} if trace is None else trace.about
+        differences = [
+            f"{key} {recorded.get(key)!r}, not {value!r}"
+            for key, value in (("seed", args.seed), ("method", args.method))
+            if trace is not None and value not in (None, recorded.get(key))
+        ]
+        if differences:
+            raise InvalidProblem(f"--resume {args.resume}: its trace has {'; '.join(differences)}")
 
 
-def search_settings(args: argparse.Namespace) -> tuple[str, Trace | None, dict[str, Any]]:
+def search_settings(args: Namespace) -> tuple[str, Trace | None, dict[str, Any]]:
     """(method, trace to continue, options of the method) that the arguments name.
 
     Raises FrontendError listing every wrong option.
@@ -160,9 +159,9 @@ def search_settings(args: argparse.Namespace) -> tuple[str, Trace | None, dict[s
     method = args.method or (trace.about.get("method", "mcts") if trace is not None else "mcts")
     search_method = method_named(method)
     defaults = {name: option.default for name, option in search_method.options().items()}
-    wanted = [*args.option, *([f"threads={args.threads}"] if args.threads else [])]
+    assignments = [*args.option, *([f"threads={args.threads}"] if args.threads else [])]
     words = ValueWords("--option", "option", f"options of {method}", "--option depth=8")
-    options = _read_values(wanted, defaults, words, closed=True)
+    options = _read_values(assignments, defaults, words, closed=True)
     # Every offence is reported before a model is loaded
     search_method.of(options)
     return method, trace, options
@@ -170,22 +169,20 @@ def search_settings(args: argparse.Namespace) -> tuple[str, Trace | None, dict[s
 
 def check_folder(path: str | None, option: str) -> None:
     """Refuse a file to write that cannot be written."""
-    if path and (wrong := _folder_offence(path, option)):
-        raise InvalidPlan(wrong)
+    if path and (offence := _folder_offence(path, option)):
+        raise InvalidPlan(offence)
 
 
 def _folder_offence(path: str, option: str) -> str:
-    if Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir():
+    target = Path(path).absolute()
+    if target.exists() and not target.is_file() and not target.is_dir():
         # A device or a pipe: no file is created in its folder
         return ""
-    if (
-        not os.access(Path(path).absolute().parent, os.W_OK | os.X_OK)
-        or not Path(path).absolute().parent.is_dir()
-    ):
+    if not target.parent.is_dir() or not os.access(target.parent, os.W_OK | os.X_OK):
         return f"{option} {path}: its folder does not exist or cannot be written to"
-    if Path(path).is_dir():
+    if target.is_dir():
         return f"{option} {path}: this is a folder, give a file"
-    if Path(path).exists() and not os.access(path, os.W_OK):
+    if target.exists() and not os.access(target, os.W_OK):
         return f"{option} {path}: this file exists and cannot be written to"
     return ""
 
@@ -197,22 +194,25 @@ def _out_offence(path: str, option: str) -> str:
         existing = existing.parent
     if not existing.is_dir():
         return f"{option} {path}: {existing} is a file, give a folder"
-    return (
-        ""
-        if os.access(existing, os.W_OK | os.X_OK)
-        else (f"{option} {path}: {existing} cannot be written to")
-    )
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return f"{option} {path}: {existing} cannot be written to"
+    return ""
 
 
-def load_model(args: argparse.Namespace) -> Model:
+def load_model(args: Namespace) -> Model:
     """The model that MODEL and ``--set`` name; notes about it go to stderr."""
     model = _load_model(args)
-    for note in model.notes:
-        print(f"note: {note}", file=sys.stderr)
+    print_notes(model.notes)
     return model
 
 
-def _load_model(args: argparse.Namespace) -> Model:
+def print_notes(notes: Iterable[object]) -> None:
+    """A line of stderr for each note."""
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+
+
+def _load_model(args: Namespace) -> Model:
     from toast_lab import frontends
     from toast_lab.models import registry
 
@@ -249,13 +249,13 @@ def _trace_on_cpu() -> None:
             os.environ["JAX_PLATFORMS"] = before
 
 
-def read_sizes(items: Iterable[str], defaults: dict[str, Any]) -> dict[str, Any]:
+def read_sizes(assignments: Iterable[str], defaults: dict[str, Any]) -> dict[str, Any]:
     """``["layers=2", "dtype=bfloat16"]`` as numbers and texts, typed as the defaults are.
 
     All offenders are listed.
     """
     words = ValueWords("--set", "size", "sizes", "analyse mlp --set batch=64")
-    return _read_values(items, defaults, words, closed=bool(defaults))
+    return _read_values(assignments, defaults, words, closed=bool(defaults))
 
 
 class ValueWords(NamedTuple):
@@ -268,35 +268,35 @@ class ValueWords(NamedTuple):
 
 
 def _read_values(
-    items: Iterable[str], defaults: dict[str, Any], words: ValueWords, *, closed: bool
+    assignments: Iterable[str], defaults: dict[str, Any], words: ValueWords, *, closed: bool
 ) -> dict[str, Any]:
     """Key=value texts, typed as the defaults are; ``closed``: other keys are wrong.
 
     All offenders are listed.
     """
     values: dict[str, Any] = {}
-    wrong = []
-    for item in items:
-        key, separator, text = item.partition("=")
+    offenders = []
+    for assignment in assignments:
+        key, separator, text = assignment.partition("=")
         if not separator or not key:
-            wrong.append(
-                f"{item!r} is not of the form {words.one}=value "
+            offenders.append(
+                f"{assignment!r} is not of the form {words.one}=value "
                 f'(give MODEL before {words.flag}, as in "{words.example}")'
             )
             continue
         if closed and key not in defaults:
-            known = ", ".join(f"{name}={default}" for name, default in defaults.items()) or "none"
-            wrong.append(
+            choices = ", ".join(f"{name}={default}" for name, default in defaults.items()) or "none"
+            offenders.append(
                 f"there is no {words.one} {key!r}{did_you_mean(key, defaults)}; "
-                f"{words.all}: {known}"
+                f"{words.all}: {choices}"
             )
             continue
         try:
             values[key] = _typed(text, defaults.get(key))
         except ValueError:
-            wrong.append(f"{item}: {text!r} is not {_kind_text(defaults[key])}")
-    if wrong:
-        raise FrontendError(f"{words.flag}: " + "; ".join(wrong))
+            offenders.append(f"{assignment}: {text!r} is not {_kind_text(defaults[key])}")
+    if offenders:
+        raise FrontendError(f"{words.flag}: " + "; ".join(offenders))
     return values
 
 
@@ -306,12 +306,8 @@ def _typed(text: str, default: Any) -> Any:
         if folded not in ("true", "false", "1", "0", "yes", "no"):
             raise ValueError(text)
         return folded in ("true", "1", "yes")
-    if isinstance(default, str):
-        return text
-    if isinstance(default, int):
-        return int(text)
-    if isinstance(default, float):
-        return float(text)
+    if isinstance(default, str | int | float):
+        return type(default)(text)
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -324,7 +320,7 @@ def _kind_text(default: Any) -> str:
     )
 
 
-def analyse(args: argparse.Namespace, model: Model) -> Analysis:
+def analyse(args: Namespace, model: Model) -> Analysis:
     """Analyse a loaded model."""
     from toast_lab.conflicts import analysis
 
@@ -332,7 +328,7 @@ def analyse(args: argparse.Namespace, model: Model) -> Analysis:
         return analysis.analyse(model, phases=args.phases)
 
 
-def make_problem(args: argparse.Namespace, analysis: Analysis) -> Problem:
+def make_problem(args: Namespace, analysis: Analysis) -> Problem:
     """The problem that mesh, machine and memory limit describe; a plan file brings its own mesh."""
     from toast_lab.cost.problem import Problem
 
@@ -343,20 +339,19 @@ def make_problem(args: argparse.Namespace, analysis: Analysis) -> Problem:
     problem = Problem(analysis, mesh or DEFAULT_MESH, args.machine, memory_limit_bytes=limit)
     if getattr(args, "keep_annotations", None):
         problem = problem.keep_annotations(strict=args.keep_annotations == "all")
-        for note in () if problem.pins is None else problem.pins.notes:
-            print(f"note: {note}", file=sys.stderr)
+        print_notes(() if problem.pins is None else problem.pins.notes)
     if getattr(args, "pin", None) or getattr(args, "forbid", None):
         problem = problem.what_if(args.pin, args.forbid)
     return problem
 
 
-def load_problem(args: argparse.Namespace) -> tuple[Model, Problem]:
+def load_problem(args: Namespace) -> tuple[Model, Problem]:
     """The model of the arguments, and the problem that they make of it."""
     model = load_model(args)
     return model, make_problem(args, analyse(args, model))
 
 
-def mesh_of(path: str) -> Any:
+def mesh_of(path: str) -> dict[str, int]:
     """The mesh of a saved plan, as axes and sizes."""
     try:
         data = json.loads(Path(path).read_text())
@@ -367,39 +362,36 @@ def mesh_of(path: str) -> Any:
         raise InvalidPlan(f"{path} is not a plan that --save wrote") from None
 
 
-def given_plan(args: argparse.Namespace, problem: Problem) -> ShardingPlan | None:
+def given_plan(args: Namespace, problem: Problem) -> ShardingPlan | None:
     """The plan of ``--plan`` or ``--actions``, None if neither was given.
 
     Raises InvalidPlan if it breaks a pin.
     """
-    plan = _given_plan(args, problem)
-    if plan is not None and problem.pins is not None:
+    from toast_lab.sharding.plan import plan_of_actions
+
+    if args.plan:
+        plan = load_plan(args.plan, problem.analysis, problem.mesh)
+    elif args.actions is not None:
+        plan = plan_of_actions(problem.space, args.actions)
+    else:
+        return None
+    if problem.pins is not None:
         problem.pins.check(plan.op_factor, plan.value_dim)
     return plan
 
 
-def _given_plan(args: argparse.Namespace, problem: Problem) -> ShardingPlan | None:
-    from toast_lab.sharding.plan import plan_of_actions
-
-    if args.plan:
-        return load_plan(args.plan, problem)
-    if args.actions is not None:
-        return plan_of_actions(problem.space, args.actions)
-    return None
-
-
-def load_plan(path: str, problem: Problem) -> ShardingPlan:
+def load_plan(path: str, analysis: Analysis, mesh: Mesh) -> ShardingPlan:
     """A saved plan; what does not fit goes to stderr."""
     from toast_lab.sharding import plan_file
 
-    plan = plan_file.load(path, problem.analysis, problem.mesh)
+    plan = plan_file.load(path, analysis, mesh)
     for note in plan.notes:
         print(f"{path}: {note}", file=sys.stderr)
     return plan
 
 
 def plan_or_search(
-    args: argparse.Namespace, problem: Problem, model: Model
+    args: Namespace, problem: Problem, model: Model
 ) -> tuple[ShardingPlan, SearchResult | None]:
     """The plan given, else the best that a search finds."""
     plan = given_plan(args, problem)
@@ -409,7 +401,7 @@ def plan_or_search(
     return result.plan, result
 
 
-def search_plan(args: argparse.Namespace, problem: Problem, model: Model) -> SearchResult:
+def search_plan(args: Namespace, problem: Problem, model: Model) -> SearchResult:
     """Search as the arguments say, with a progress bar.
 
     Ctrl-C or SIGTERM ends it and keeps what it found.

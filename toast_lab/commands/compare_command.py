@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,74 +11,73 @@ from toast_lab.errors import InvalidPlan
 
 if TYPE_CHECKING:
     from toast_lab.compare.result import Comparison
-    from toast_lab.sharding.plan import ShardingPlan
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab compare``."""
+    add_option = parser.add_argument
     command_options.model(parser)
-    parser.add_argument(
+    add_option(
         "plans", metavar="PLAN", nargs="+", help="plans that --save wrote, each on its own mesh"
     )
-    parser.add_argument(
+    add_option(
         "--devices",
         default="cpu",
         help='"cpu:8" (virtual devices), "gpu", "tpu", "auto", or "distributed" under srun or '
         "mpirun (%(default)s)",
     )
-    parser.add_argument(
+    add_option(
         "--repeats",
         type=command_options.positive_int,
         default=10,
         help="timed steps of each plan (%(default)s)",
     )
-    parser.add_argument(
+    add_option(
         "--rounds",
         type=command_options.positive_int,
         help="rounds that the steps are divided into (5, and 3 on accelerators)",
     )
-    parser.add_argument(
+    add_option(
         "--processes",
         type=command_options.positive_int,
         default=1,
         metavar="P",
         help="divide virtual devices among processes",
     )
-    parser.add_argument(
+    add_option(
         "--machine", help='also predict for this machine, see "toast-lab machines", or FILE.toml'
     )
-    parser.add_argument(
+    add_option(
         "--apart",
         action="store_true",
         help="hold one plan in memory at a time",
     )
-    parser.add_argument(
+    add_option(
         "--no-gradients",
         action="store_true",
         help="compare only the outputs with the unsharded program, not the gradients",
     )
-    parser.add_argument(
+    add_option(
         "--seed",
         type=command_options.seed,
         default=0,
         help="seed of the inputs and of the order (%(default)s)",
     )
-    parser.add_argument(
+    add_option(
         "--plan-time-limit",
         type=command_options.positive,
         metavar="SECONDS",
         help="time limit for one plan (an equal share of --time-limit)",
     )
-    parser.add_argument("--csv", metavar="FILE", help="write a line for each plan")
-    parser.add_argument(
-        "--store", metavar="FILE", help='keep the results here, or "none" (see runs)'
-    )
+    add_option("--csv", metavar="FILE", help="write a line for each plan")
+    add_option("--store", metavar="FILE", help='keep the results here, or "none" (see runs)')
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Compare; one that was interrupted ends like any other, with what was measured so far."""
     from toast_lab.compare import distributed
     from toast_lab.compare.compare import DISTRIBUTED, compare, is_first
+    from toast_lab.sharding.mesh import make_mesh
 
     common.check_early(args)
     names = _names(args.plans)
@@ -88,9 +86,10 @@ def run(args: argparse.Namespace) -> int:
         distributed.connect()
     model = common.load_model(args)
     analysis = common.analyse(args, model)
-    plans: dict[str, ShardingPlan] = {}
-    for name, path in zip(names, args.plans, strict=True):
-        plans[name] = _load(path, analysis)
+    plans = {
+        name: common.load_plan(path, analysis, make_mesh(common.mesh_of(path)))
+        for name, path in zip(names, args.plans, strict=True)
+    }
     with (
         output.progress(f"comparing {len(plans)} plans") as update,
         stopping.stop_gently() as stopped,
@@ -122,8 +121,7 @@ def run(args: argparse.Namespace) -> int:
             comparison.to_csv,
             last_resort=lambda: f"It is:\n{comparison.to_csv()}",
         )
-    for note in comparison.notes:
-        print(f"note: {note}", file=sys.stderr)
+    common.print_notes(comparison.notes)
     status = output.emit(
         args, data_of(model, comparison), lambda console: _show(console, comparison)
     )
@@ -149,12 +147,6 @@ def _names(paths: list[str]) -> list[str]:
     return names
 
 
-def _load(path: str, analysis: Any) -> ShardingPlan:
-    from toast_lab.cost.problem import Problem
-
-    return common.load_plan(path, Problem(analysis, common.mesh_of(path)))
-
-
 def _store(text: str | None) -> bool | str:
     if text is None:
         return True
@@ -164,17 +156,15 @@ def _store(text: str | None) -> bool | str:
 def _show(console: output.Out, comparison: Comparison) -> None:
     from toast_lab.compare.result import COLUMNS, cells
 
-    all_rows = [*comparison.rows, *([comparison.reference] if comparison.reference else [])]
     columns = ["~" + column if column in ("collectives", "plan") else column for column in COLUMNS]
     console.table(
         f"{len(comparison.rows)} plans of {comparison.model} on {_devices(comparison)}",
         columns,
-        [cells(row) for row in all_rows],
+        map(cells, comparison.all_rows),
     )
     console.print(f"{comparison.order}; inputs: {comparison.inputs}.")
-    for row in all_rows:
-        if row.status != "ok":
-            console.print(f"{row.name}: {row.status}: {row.message}")
+    for failure in comparison.failures:
+        console.print(failure)
     for row in comparison.rows:
         if row.certificate is not None:
             console.print(f"\n{row.name}: {row.certificate}")

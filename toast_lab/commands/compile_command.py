@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from toast_lab.commands import command_options, common, keeping, output
+from toast_lab.commands.output import or_dash, time_text
 from toast_lab.text import bytes_text, line_text
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from toast_lab.sharding.plan import ShardingPlan
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab compile``."""
     command_options.model(parser)
     command_options.problem(parser, "the topology's")
@@ -31,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     command_options.save(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Compile the plan given, or the unsharded program.
 
     Gives 1 if the compiler refuses it for lack of memory.
@@ -90,7 +91,6 @@ def _show(
         f"{' (from the cache)' if compiled.cached else f', compiled in {compiled.compile_s:.1f} s'}"
     )
     console.print()
-    compute = compiled.compute_s
     console.table(
         f"Mesh {problem.mesh} on {compiled.topology} ({compiled.device_kind}), priced on "
         f"{problem.machine.name}",
@@ -99,14 +99,14 @@ def _show(
             (
                 "peak memory of a device",
                 bytes_text(cost.peak_bytes),
-                _bytes(compiled.total_needed_bytes),
+                or_dash(bytes_text, compiled.total_needed_bytes),
             ),
-            ("  arguments", "", _bytes(compiled.argument_bytes)),
-            ("  temporaries", "", _bytes(compiled.temp_bytes)),
+            ("  arguments", "", or_dash(bytes_text, compiled.argument_bytes)),
+            ("  temporaries", "", or_dash(bytes_text, compiled.temp_bytes)),
             (
                 "time of computing",
-                output.time_text(cost.compute_s),
-                "-" if compute is None else output.time_text(compute),
+                time_text(cost.compute_s),
+                or_dash(time_text, compiled.compute_s),
             ),
             ("involuntary rematerialisations", "0", str(len(compiled.rematerialised))),
         ],
@@ -126,10 +126,7 @@ def _show(
     console.table(
         "Collectives of a step",
         ("kind", ">priced", ">compiled"),
-        [
-            (kind, bytes_text(priced), bytes_text(compiled_bytes))
-            for kind, (priced, compiled_bytes) in diff.bytes_by_kind().items()
-        ],
+        [(kind, *map(bytes_text, sizes)) for kind, sizes in diff.bytes_by_kind().items()],
     )
     if diff.different:
         console.table(
@@ -147,7 +144,3 @@ def _show(
             ],
             None if everything else 20,
         )
-
-
-def _bytes(size: float | None) -> str:
-    return "-" if size is None else bytes_text(size)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace
 
 from toast_lab.commands import command_options, common, output
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab diff``."""
     command_options.model(parser)
     parser.add_argument("before", metavar="PLAN", help="a plan that --save wrote")
@@ -15,7 +15,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     command_options.problem(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Compare two plans that ``--save`` wrote."""
     from toast_lab.explain.difference import difference
 
@@ -23,10 +23,9 @@ def run(args: argparse.Namespace) -> int:
     # It gives the mesh if --mesh does not
     args.plan = args.before
     model, problem = common.load_problem(args)
-    plans = [common.load_plan(path, problem) for path in (args.before, args.after)]
-    comparison = difference(problem, *plans)
-    report = {
-        **output.problem_data(model, problem),
-        **comparison.to_json(),
-    }
+    before, after = (
+        common.load_plan(path, problem.analysis, problem.mesh) for path in (args.before, args.after)
+    )
+    comparison = difference(problem, before, after)
+    report = {**output.problem_data(model, problem), **comparison.to_json()}
     return output.emit(args, report, lambda console: print(comparison))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,30 +20,27 @@ if TYPE_CHECKING:
 OUTPUTS = ("python", "patch", "test", "stablehlo", "rules")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab export``."""
+    add_option = parser.add_argument
     command_options.model(parser)
-    parser.add_argument("plan", metavar="PLAN", help="a plan that --save wrote")
+    add_option("plan", metavar="PLAN", help="a plan that --save wrote")
     command_options.problem(parser)
-    parser.add_argument(
-        "--python", metavar="FILE", help="Python that shards the function, with JAX alone"
-    )
-    parser.add_argument(
-        "--patch", metavar="FILE", help="a diff that puts the constraints into your source"
-    )
-    parser.add_argument(
+    add_option("--python", metavar="FILE", help="Python that shards the function, with JAX alone")
+    add_option("--patch", metavar="FILE", help="a diff that puts the constraints into your source")
+    add_option(
         "--test", metavar="FILE", help="a pytest file that fails when collectives or memory drift"
     )
-    parser.add_argument("--rules", metavar="FILE", help="logical-axis rules for flax")
-    parser.add_argument("--stablehlo", metavar="FILE", help="the program with Shardy's annotations")
-    parser.add_argument(
+    add_option("--rules", metavar="FILE", help="logical-axis rules for flax")
+    add_option("--stablehlo", metavar="FILE", help="the program with Shardy's annotations")
+    add_option(
         "--proof",
         choices=("compiled", "propagated"),
         default="compiled",
         help="what must reproduce the plan from the constraints: the compiler, or propagation "
         "alone, which is quicker (%(default)s)",
     )
-    parser.add_argument(
+    add_option(
         "--seconds",
         type=command_options.positive,
         default=300.0,
@@ -52,12 +49,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Find the fewest constraints, and write what was asked for."""
     wanted = {name: getattr(args, name) for name in OUTPUTS if getattr(args, name)}
     common.check_early(args)
     model, problem = common.load_problem(args)
-    plan = common.load_plan(args.plan, problem)
+    plan = common.load_plan(args.plan, problem.analysis, problem.mesh)
     needs_constraints = not wanted or "python" in wanted or "patch" in wanted
     constraints = _constraints(args, plan, model) if needs_constraints else None
     texts = {name: _text(name, args, plan, model=model, constraints=constraints) for name in wanted}
@@ -74,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     return output.emit(args, report, lambda console: _show(constraints, problem))
 
 
-def _write(args: argparse.Namespace, name: str, path: str, text: str) -> bool:
+def _write(args: Namespace, name: str, path: str, text: str) -> bool:
     written = keeping.keep(
         args,
         f"--{name} file",
@@ -100,7 +97,7 @@ def _show(constraints: MinimalConstraints | None, problem: Problem) -> None:
         )
 
 
-def _constraints(args: argparse.Namespace, plan: ShardingPlan, model: Model) -> MinimalConstraints:
+def _constraints(args: Namespace, plan: ShardingPlan, model: Model) -> MinimalConstraints:
     from toast_lab.export.minimal import minimal_constraints
     from toast_lab.export.trial import TrialProgress
 
@@ -116,7 +113,7 @@ def _constraints(args: argparse.Namespace, plan: ShardingPlan, model: Model) -> 
 
 def _text(
     name: str,
-    args: argparse.Namespace,
+    args: Namespace,
     plan: ShardingPlan,
     *,
     model: Model,

@@ -9,13 +9,13 @@ and the command fails.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import os
 import secrets
 import sys
 import tempfile
+from argparse import Namespace
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def keep(
-    args: argparse.Namespace,
+    args: Namespace,
     content: str,
     path: str,
     write: Callable[[str], object],
@@ -65,7 +65,7 @@ def keep(
 
 
 def keep_elsewhere(
-    args: argparse.Namespace,
+    args: Namespace,
     content: str,
     error: NotSaved,
     write: Callable[[str], object],
@@ -89,7 +89,7 @@ def keep_elsewhere(
     _failures(args).append(f"{error}. {text}")
 
 
-def keep_plan(args: argparse.Namespace, plan: ShardingPlan, problem: Problem) -> None:
+def keep_plan(args: Namespace, plan: ShardingPlan, problem: Problem) -> None:
     """Write the plan if ``--save`` asks for it."""
     from toast_lab.sharding import plan_file
 
@@ -120,7 +120,7 @@ def typed_again(plan: ShardingPlan, problem: Problem) -> str:
     return "Copy the plan from here into a file:\n" + portable.file_text(plan_file.to_json(plan))
 
 
-def say_failures(args: argparse.Namespace) -> bool:
+def say_failures(args: Namespace) -> bool:
     """Print what could not be written to stderr; gives whether there was anything."""
     failures = _failures(args)
     for text in failures:
@@ -137,6 +137,6 @@ def silence() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _failures(args: argparse.Namespace) -> list[str]:
+def _failures(args: Namespace) -> list[str]:
     failures: list[str] = vars(args).setdefault("not_saved", [])
     return failures

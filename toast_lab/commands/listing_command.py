@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace
 
 from toast_lab.commands import command_options, common, keeping, output, reports
 from toast_lab.commands.search_command import search_data
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab list``."""
     command_options.model(parser)
     command_options.problem(parser)
@@ -17,7 +17,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     command_options.save(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Print the listing alone, so that it can be kept or compared; the rest is in ``--json``."""
     common.check_early(args)
     from toast_lab.cost.problem import price

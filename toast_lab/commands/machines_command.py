@@ -5,7 +5,7 @@ It also shows how a mesh is laid onto a machine's links.
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from toast_lab.commands import output
@@ -15,10 +15,10 @@ from toast_lab.machines.links import Link
 from toast_lab.machines.machine_model import Machine
 from toast_lab.machines.topology import AxisLinks, lay_out
 from toast_lab.sharding.mesh import Mesh, make_mesh
-from toast_lab.text import bytes_text
+from toast_lab.text import JsonObject, bytes_text
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab machines``."""
     parser.add_argument(
         "machine",
@@ -32,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Print every machine, or one, with its numbers and their sources.
 
     With ``--mesh``, tell where each axis runs.
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
             '4x4x4"'
         )
     machines = [machine(args.machine)] if args.machine else list(MACHINES.values())
-    report: dict[str, Any] = {"machines": [_data(entry) for entry in machines]}
+    report: JsonObject = {"machines": [_data(entry) for entry in machines]}
     if not args.mesh:
         return output.emit(args, report, lambda console: _show(console, machines))
     mesh = make_mesh(args.mesh)

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
-from typing import Any
+from argparse import ArgumentParser, Namespace
 
 from toast_lab.commands import output
 from toast_lab.models import registry
+from toast_lab.text import JsonObject
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """``toast-lab models`` has none of its own."""
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Print the built-in models with their sizes."""
     report = {"models": [_describe(name) for name in registry.MODELS]}
     return output.emit(args, report, lambda console: _show(console, report["models"]))
 
 
-def _describe(name: str) -> dict[str, Any]:
+def _describe(name: str) -> JsonObject:
     facts = registry.FACTS.get(name)
     return {
         "name": name,
@@ -31,7 +31,7 @@ def _describe(name: str) -> dict[str, Any]:
     }
 
 
-def _show(console: output.Out, models: list[dict[str, Any]]) -> None:
+def _show(console: output.Out, models: list[JsonObject]) -> None:
     rows = [
         (
             model["name"],

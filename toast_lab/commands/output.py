@@ -6,12 +6,11 @@ name the unit of their numbers (``time_s``, ``peak_bytes``).
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
-import math
 import shutil
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,7 +19,7 @@ from rich.table import Table
 
 from toast_lab.commands import keeping
 from toast_lab.files import not_saved, write_whole
-from toast_lab.text import bytes_text, line_text
+from toast_lab.text import JsonObject, bytes_text, line_text, plain_data
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Cost, Problem
@@ -58,6 +57,11 @@ def progress(activity: str) -> Iterator[Callable[[float | None, str], None]]:
                 bar.update(task, total=1.0, completed=share, remark=remark)
 
         yield update
+
+
+def or_dash(render: Callable[[float], str], value: float | None) -> str:
+    """A number as ``render`` writes it, "-" for None."""
+    return "-" if value is None else render(value)
 
 
 def stages_to(update: Callable[[float | None, str], None]) -> Callable[[Any], None]:
@@ -118,11 +122,11 @@ class Out(Console):
         self.print()
 
 
-def emit(args: argparse.Namespace, data: dict[str, Any], show: Callable[[Out], None]) -> int:
+def emit(args: Namespace, data: JsonObject, show: Callable[[Out], None]) -> int:
     """Print ``data`` as one JSON object with ``--json``, else let ``show`` print for people."""
     try:
         if args.json:
-            print(json.dumps(_plain(data), indent=1))
+            print(json.dumps(plain_data(data), indent=1))
         else:
             show(Out())
         sys.stdout.flush()
@@ -130,7 +134,7 @@ def emit(args: argparse.Namespace, data: dict[str, Any], show: Callable[[Out], N
         raise
     except OSError as error:  # stdout is a file on a disk that is full
         keeping.silence()
-        text = json.dumps(_plain(data), indent=1) + "\n"
+        text = json.dumps(plain_data(data), indent=1) + "\n"
         keeping.keep_elsewhere(
             args,
             "result",
@@ -139,18 +143,6 @@ def emit(args: argparse.Namespace, data: dict[str, Any], show: Callable[[Out], N
             last_resort=lambda: f"It is:\n{text}",
         )
     return 0
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | range):
-        return [_plain(item) for item in value]
-    if hasattr(value, "tolist"):
-        return _plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def time_text(seconds: float) -> str:
@@ -164,7 +156,7 @@ def time_text(seconds: float) -> str:
 # -- plans and prices ------------------------------------------------------------------------------
 
 
-def model_data(model: Model) -> dict[str, Any]:
+def model_data(model: Model) -> JsonObject:
     """A model for JSON."""
     program = model.program
     return {
@@ -178,7 +170,7 @@ def model_data(model: Model) -> dict[str, Any]:
     }
 
 
-def problem_data(model: Model, problem: Problem) -> dict[str, Any]:
+def problem_data(model: Model, problem: Problem) -> JsonObject:
     """A model and a problem for JSON."""
     time_s, peak_bytes = problem.baseline
     about = {
@@ -192,7 +184,7 @@ def problem_data(model: Model, problem: Problem) -> dict[str, Any]:
     return {"model": model_data(model), "problem": about}
 
 
-def plan_data(plan: ShardingPlan) -> dict[str, Any]:
+def plan_data(plan: ShardingPlan) -> JsonObject:
     """A plan for JSON, in brief: actions and what they mean for arguments and results."""
     return {
         "actions": plan.actions,
@@ -202,7 +194,7 @@ def plan_data(plan: ShardingPlan) -> dict[str, Any]:
     }
 
 
-def cost_data(cost: Cost) -> dict[str, Any]:
+def cost_data(cost: Cost) -> JsonObject:
     """A price for JSON, with every collective."""
     return {
         "time_s": cost.time_s,
@@ -274,24 +266,15 @@ def show_collectives(console: Out, cost: Cost) -> None:
     groups: dict[tuple[str, str], list[Any]] = {}
     for collective in cost.collectives:
         groups.setdefault((collective.kind, ",".join(collective.axes)), []).append(collective)
-    rows = sorted(
-        groups.items(), key=lambda item: -sum(collective.time_s for collective in item[1])
-    )
+    rows = []
+    for (kind, axes), members in groups.items():
+        largest = max(members, key=lambda collective: collective.time_s)
+        time_s = sum(collective.time_s for collective in members)
+        size = bytes_text(sum(collective.local_bytes for collective in members))
+        location = line_text(largest.where)
+        cells = (kind, axes, len(members), size, time_text(time_s), largest.value, location)
+        rows.append((time_s, cells))
     if rows:
-        console.table(
-            "Collectives",
-            ("kind", "axes", ">count", ">bytes", ">time", "~largest", "~at"),
-            [
-                (
-                    kind,
-                    axes,
-                    len(members),
-                    bytes_text(sum(collective.local_bytes for collective in members)),
-                    time_text(sum(collective.time_s for collective in members)),
-                    largest.value,
-                    line_text(largest.where),
-                )
-                for (kind, axes), members in rows
-                for largest in [max(members, key=lambda collective: collective.time_s)]
-            ],
-        )
+        rows.sort(key=lambda row: -row[0])
+        columns = ("kind", "axes", ">count", ">bytes", ">time", "~largest", "~at")
+        console.table("Collectives", columns, [cells for _, cells in rows])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from toast_lab.commands import command_options, common, keeping, output, reports
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from toast_lab.sharding.plan import ShardingPlan
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab price``."""
     command_options.model(parser)
     command_options.problem(parser)
@@ -23,7 +23,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     command_options.save(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Price the plan of ``--actions`` or ``--plan``."""
     if args.actions is None and not args.plan:
         raise InvalidPlan(
@@ -74,11 +74,8 @@ def _show(console: output.Out, problem: Problem, plan: ShardingPlan, cost: Cost)
             for op in slowest
         ],
     )
-    peak_line = (
-        problem.analysis.program.where(cost.peak_op)
-        if cost.peak_op < problem.analysis.program.n_ops
-        else ("the end")
-    )
+    program = problem.analysis.program
+    peak_line = program.where(cost.peak_op) if cost.peak_op < program.n_ops else "the end"
     console.table(
         f"Largest of {len(cost.at_peak)} entries in memory at its peak, {line_text(peak_line)}",
         ("what", "~name", ">bytes", "~made or needed at"),

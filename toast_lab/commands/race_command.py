@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from toast_lab.commands import command_options, common, keeping, output, stopping
-from toast_lab.text import bytes_text
+from toast_lab.text import JsonObject, bytes_text
 
 if TYPE_CHECKING:
     from toast_lab.search.race import Race
     from toast_lab.search.search_child import ImprovementPoint
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab race``."""
     command_options.model(parser)
     command_options.problem(parser)
@@ -41,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     command_options.save(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Race the methods and print how far each came.
 
     An interrupted race ends like any other, with what the methods have found so far.
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
     return output.emit(args, report, lambda console: _show(console, outcome))
 
 
-def race_data(outcome: Race) -> dict[str, Any]:
+def race_data(outcome: Race) -> JsonObject:
     """A race as plain data."""
     best = outcome.best
     return {

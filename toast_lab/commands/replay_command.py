@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from toast_lab.commands import command_options, common, output, stopping
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab replay``."""
     command_options.model(parser)
     parser.add_argument(
@@ -29,13 +29,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Time the local program; its collectives are priced."""
     from toast_lab.compare.replay import replay
 
     common.check_early(args)
     model, problem = common.load_problem(args)
-    plan = common.load_plan(args.plan, problem)
+    plan = common.load_plan(args.plan, problem.analysis, problem.mesh)
     with output.progress("replaying") as update, stopping.stop_gently() as stopped:
         replayed = replay(
             model,

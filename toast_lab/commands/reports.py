@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from toast_lab.commands import output
-from toast_lab.text import line_text
+from toast_lab.text import JsonObject, line_text
 
 if TYPE_CHECKING:
     from toast_lab.conflicts.coverage import Coverage, CoverageRow
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ROWS = 12
 
 
-def coverage_data(report: Coverage) -> dict[str, Any]:
+def coverage_data(report: Coverage) -> JsonObject:
     """A coverage report for JSON."""
     return {
         "complete": report.complete,
@@ -49,7 +49,7 @@ def coverage_data(report: Coverage) -> dict[str, Any]:
     }
 
 
-def divisibility_data(report: Divisibility) -> dict[str, Any]:
+def divisibility_data(report: Divisibility) -> JsonObject:
     """A divisibility report for JSON."""
 
     def dims(rows: tuple[DimRow, ...]) -> list[dict[str, Any]]:
@@ -78,11 +78,7 @@ def show_coverage(console: output.Out, report: Coverage, *, everything: bool = F
     console.print(f"Coverage: {report.headline()}.")
     if report.whole_rows:
         _coverage_table(console, "Held whole", report.whole_rows, limit)
-    rows = (
-        report.other_rows
-        if everything
-        else tuple(row for row in report.other_rows if not row.colours)
-    )
+    rows = tuple(row for row in report.other_rows if everything or not row.colours)
     if rows:
         _coverage_table(
             console, "Split along some dims only, or counted by assumption", rows, limit
@@ -135,11 +131,8 @@ def show_divisibility(
             columns = ("colour", ">size", ">names", ">bytes", "~on arguments", "~what would do")
             console.table(title, columns, [dim_cells(row) for row in rows], limit)
     if report.arguments:
-        title = (
-            "Large arguments that stay whole"
-            if report.planned
-            else ("Large arguments that nothing can cut")
-        )
+        fate = "stay whole" if report.planned else "nothing can cut"
+        title = f"Large arguments that {fate}"
         cells = [
             (row.argument, row.type, bytes_text(row.bytes), share_text(row.bytes_share), row.why)
             for row in report.arguments

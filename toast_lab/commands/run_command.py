@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from toast_lab.sharding.plan import ShardingPlan
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab run``."""
     command_options.model(parser)
     command_options.problem(parser)
@@ -33,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     command_options.save(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Execute the plan given, or the one that a search finds."""
     common.check_early(args)
     from toast_lab.cost.problem import price
@@ -90,7 +90,7 @@ def _show(
             ("time to compile", output.time_text(executed.compile_s), ""),
             (
                 "largest relative error",
-                "-" if error is None else f"{error:.1e}",
+                output.or_dash("{:.1e}".format, error),
                 executed.note or "against the unsharded program",
             ),
         ],

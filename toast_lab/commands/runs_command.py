@@ -2,42 +2,44 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+import re
 import sys
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Any
 
 from toast_lab.commands import command_options, common, keeping, output
+from toast_lab.commands.output import or_dash, time_text
 from toast_lab.errors import InvalidProblem, join_offenders
-from toast_lab.text import bytes_text
+from toast_lab.text import JsonObject, bytes_text
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab runs``."""
-    parser.add_argument("show", metavar="show ID", nargs="*", help="everything about one row")
-    parser.add_argument("--model", help="rows of this model only")
-    parser.add_argument(
+    add_option = parser.add_argument
+    add_option("show", metavar="show ID", nargs="*", help="everything about one row")
+    add_option("--model", help="rows of this model only")
+    add_option(
         "--limit",
         type=command_options.positive_int,
         metavar="N",
         help="how many rows, newest first (20; all with --csv)",
     )
-    parser.add_argument("--csv", metavar="FILE", help="write the rows")
-    parser.add_argument(
+    add_option("--csv", metavar="FILE", help="write the rows")
+    add_option(
         "--store",
         metavar="FILE",
         help="where the rows are ($TOAST_LAB_RUNS, or runs.sqlite in the user's data folder)",
     )
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """List, export or show."""
     from toast_lab.compare.comparison_store import COLUMNS, ComparisonStore
     from toast_lab.text import write_csv
 
     common.check_folder(args.csv, "--csv")
-    number = _number(args.show)
+    number = _row_number(args.show)
     with ComparisonStore(args.store, read_only=True) as store:
         if number is not None:
             row = store.get(number)
@@ -56,22 +58,18 @@ def run(args: argparse.Namespace) -> int:
     )
 
 
-def _number(words: list[str]) -> int | None:
-    if not words:
+def _row_number(arguments: list[str]) -> int | None:
+    if not arguments:
         return None
-    if (
-        len(words) != 2
-        or words[0] != "show"
-        or not (words[1].isascii() and words[1].isdigit() and len(words[1]) < 19)
-    ):
+    request = " ".join(arguments)
+    if not (shown := re.fullmatch(r"show ([0-9]{1,18})", request)):
         raise InvalidProblem(
-            f'cannot read "runs {" ".join(words)}"; write "toast-lab runs" or '
-            '"toast-lab runs show 3"'
+            f'cannot read "runs {request}"; write "toast-lab runs" or "toast-lab runs show 3"'
         )
-    return int(words[1])
+    return int(shown[1])
 
 
-def _list(console: output.Out, path: str, rows: list[dict[str, Any]]) -> None:
+def _list(console: output.Out, path: str, rows: list[JsonObject]) -> None:
     if not rows:
         console.print(f"Nothing in {path}.")
         return
@@ -99,43 +97,22 @@ def _list(console: output.Out, path: str, rows: list[dict[str, Any]]) -> None:
                 row["mesh"],
                 f"{row['devices']} {row['device_kind']}",
                 row["status"],
-                _time(row["median_s"]),
-                _bytes(row),
-                "-" if row["max_relative_error"] is None else f"{row['max_relative_error']:.0e}",
-                _time(row["predicted_time_s"]),
+                or_dash(time_text, row["median_s"]),
+                or_dash(bytes_text, row["allocator_peak_bytes"] or row["peak_bytes"]),
+                or_dash("{:.0e}".format, row["max_relative_error"]),
+                or_dash(time_text, row["predicted_time_s"]),
             )
             for row in rows
         ],
     )
 
 
-def _time(seconds: float | None) -> str:
-    return "-" if seconds is None else output.time_text(seconds)
-
-
-def _bytes(row: dict[str, Any]) -> str:
-    size = row["allocator_peak_bytes"] or row["peak_bytes"]
-    return "-" if size is None else bytes_text(size)
-
-
-def _show(console: output.Out, row: dict[str, Any]) -> None:
+def _show(console: output.Out, row: JsonObject) -> None:
     plan = row["plan"] or {}
-    brief = {key: value for key, value in row.items() if key not in ("plan", "measured")}
+    shown = {**row, **row["measured"], "actions": " ".join(plan.get("actions", ())) or "-"}
     cells = [
-        (
-            key,
-            json.dumps(value)
-            if isinstance(value, dict | list)
-            else "-"
-            if value is None
-            else value,
-        )
-        for key, value in brief.items()
+        (key, json.dumps(value) if isinstance(value, dict | list) else or_dash(str, value))
+        for key, value in shown.items()
+        if key not in ("plan", "measured", "collectives")
     ]
-    measured = {key: value for key, value in row["measured"].items() if key != "collectives"}
-    cells += [
-        (key, json.dumps(value) if isinstance(value, dict | list) else value)
-        for key, value in measured.items()
-    ]
-    cells.append(("actions", " ".join(plan.get("actions", ())) or "-"))
     console.table(f"Row {row['id']} (--json has its plan and every collective)", ("", "~"), cells)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-from typing import TYPE_CHECKING, Any
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from typing import TYPE_CHECKING
 
 from toast_lab.commands import command_options, common, keeping, output, reports
 from toast_lab.search.methods import options_text
-from toast_lab.text import gap_text
+from toast_lab.text import JsonObject, gap_text
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Problem
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from toast_lab.search.contract import SearchResult
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab search``."""
     command_options.model(parser)
     command_options.problem(parser)
     command_options.pins(parser)
     command_options.search(parser, seconds=30.0)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.formatter_class = RawDescriptionHelpFormatter
     parser.epilog = options_text()
     command_options.save(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Search, and print the best plan.
 
     A search that was interrupted or terminated ends like any other, with the best plan so far.
@@ -38,9 +38,7 @@ def run(args: argparse.Namespace) -> int:
     return show_result(args, model, problem, result)
 
 
-def show_result(
-    args: argparse.Namespace, model: Model, problem: Problem, result: SearchResult
-) -> int:
+def show_result(args: Namespace, model: Model, problem: Problem, result: SearchResult) -> int:
     """Print the plan of a search, its price and how the search went."""
     report = {
         **output.problem_data(model, problem),
@@ -52,7 +50,7 @@ def show_result(
     return output.emit(args, report, lambda console: _show(console, problem, result))
 
 
-def search_data(result: SearchResult) -> dict[str, Any]:
+def search_data(result: SearchResult) -> JsonObject:
     """How a search went, as plain data."""
     return {
         "method": result.method,

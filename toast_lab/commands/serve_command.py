@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
+from argparse import ArgumentParser, Namespace
 
 from toast_lab.commands import command_options
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab serve``."""
-    parser.add_argument(
+    add_option = parser.add_argument
+    add_option(
         "model",
         metavar="MODEL",
         nargs="?",
         help="a built-in model or your own as package.module:make",
     )
-    parser.add_argument(
+    add_option(
         "--port", type=command_options.port, default=5006, help="of the server (%(default)s)"
     )
-    parser.add_argument("--address", default="127.0.0.1", help="that it listens on (%(default)s)")
-    parser.add_argument(
+    add_option("--address", default="127.0.0.1", help="that it listens on (%(default)s)")
+    add_option(
         "--allow-origin",
         metavar="HOST:PORT",
         action="append",
@@ -28,10 +29,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="a name under which browsers reach this server; repeat it for more (needed with "
         "--address 0.0.0.0)",
     )
-    parser.add_argument("--show", action="store_true", help="open a browser window")
+    add_option("--show", action="store_true", help="open a browser window")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Serve until interrupted."""
     serve = importlib.import_module("toast_lab.app.app_server").serve
     serve(

@@ -16,6 +16,8 @@ import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from toast_lab.isolate import Cancel
+
 #: exit status, as shells give it
 TERMINATED = 128 + signal.SIGTERM
 
@@ -45,7 +47,7 @@ def listening() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def stop_gently() -> Iterator[Callable[[], bool]]:
+def stop_gently() -> Iterator[Cancel]:
     """Gives a function that tells whether Ctrl-C or SIGTERM asked to stop.
 
     A second Ctrl-C ends the command at once.
@@ -63,13 +65,10 @@ def stop_gently() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         asked.append(number)
 
-    def stopped() -> bool:
-        return bool(asked)
-
     with _handled(signal.SIGINT, ask):
         _answer_termination(ask)
         try:
-            yield stopped
+            yield lambda: bool(asked)
         finally:
             _answer_termination(_note)
 

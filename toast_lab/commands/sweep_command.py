@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toast_lab.commands import command_options, common, keeping, output, stopping
+from toast_lab.commands.output import or_dash
 from toast_lab.errors import InvalidProblem, NotSaved, join_offenders
 from toast_lab.files import write_whole
-from toast_lab.text import bytes_text
+from toast_lab.isolate import Cancel
+from toast_lab.text import JsonObject, bytes_text
 
 if TYPE_CHECKING:
     from toast_lab.sweep.run_sweep import SweepProgress
@@ -22,36 +24,33 @@ if TYPE_CHECKING:
 OPTIONS = ("models", "meshes", "machines", "methods", "seeds", "seconds", "evaluations")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab sweep``."""
-    parser.add_argument(
+    add_option = parser.add_argument
+    add_option(
         "file",
         metavar="FILE",
         nargs="?",
         help="the sweep as TOML or JSON, instead of the options up to --seeds",
     )
-    parser.add_argument(
+    add_option(
         "--models", nargs="+", metavar="MODEL", help='such as mlp or "t2b:layers=2|4,sequence=2048"'
     )
-    parser.add_argument(
-        "--meshes", nargs="+", metavar="MESH", help='such as 4x2 or "data=4,model=2" (4x2)'
-    )
-    parser.add_argument(
+    add_option("--meshes", nargs="+", metavar="MESH", help='such as 4x2 or "data=4,model=2" (4x2)')
+    add_option(
         "--machines", nargs="+", metavar="MACHINE", help='see "toast-lab machines" (tpu-v5e)'
     )
-    parser.add_argument("--methods", nargs="+", metavar="METHOD", help="see search (mcts)")
-    parser.add_argument("--seeds", metavar="SEEDS", help='such as "0-4" or "0,3" (0)')
-    parser.add_argument(
+    add_option("--methods", nargs="+", metavar="METHOD", help="see search (mcts)")
+    add_option("--seeds", metavar="SEEDS", help='such as "0-4" or "0,3" (0)')
+    add_option(
         "--seconds",
         type=command_options.not_negative,
         metavar="SECONDS",
         help="time limit of each search (30; none with --evaluations)",
     )
-    parser.add_argument(
-        "--evaluations", type=command_options.positive_int, help="limit for each search"
-    )
+    add_option("--evaluations", type=command_options.positive_int, help="limit for each search")
     command_options.rows(parser, "rows.jsonl and the tables")
-    parser.add_argument(
+    add_option(
         "--retries",
         type=command_options.retries,
         default=1,
@@ -59,7 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Search what has no row yet; Ctrl-C or SIGTERM ends it, and keeps every row that is done."""
     from toast_lab.sweep.run_sweep import Workers, open_store, run_sweep
     from toast_lab.sweep.table import COLUMNS, table
@@ -103,9 +102,7 @@ def run(args: argparse.Namespace) -> int:
     return 130 if swept.missing and not swept.failure else 0
 
 
-def keep_rows(
-    args: argparse.Namespace, path: Path, rows: Sequence[dict[str, Any]], why: str
-) -> None:
+def keep_rows(args: Namespace, path: Path, rows: Sequence[dict[str, Any]], why: str) -> None:
     """Put rows that their file did not take elsewhere, and say so."""
     text = "".join(json.dumps(row) + "\n" for row in rows)
     keeping.keep_elsewhere(
@@ -129,7 +126,7 @@ def say_damaged(store: SweepStore) -> None:
 
 
 @contextlib.contextmanager
-def sweeping(total: int) -> Iterator[tuple[Callable[[SweepProgress], None], Callable[[], bool]]]:
+def sweeping(total: int) -> Iterator[tuple[Callable[[SweepProgress], None], Cancel]]:
     """A progress bar for searches on workers, and whether Ctrl-C was pressed."""
     with output.progress(f"{total} searches") as update, stopping.stop_gently() as stopped:
 
@@ -140,8 +137,9 @@ def sweeping(total: int) -> Iterator[tuple[Callable[[SweepProgress], None], Call
         yield on_progress, stopped
 
 
-def _show(console: output.Out, data: dict[str, Any]) -> None:
+def _show(console: output.Out, data: JsonObject) -> None:
     rows = data["rows"]
+    named = ("model", "sizes", "mesh", "machine", "method", "seed")
     console.table(
         f"{len(rows)} searches, {data['made']} of them made now",
         (
@@ -160,18 +158,13 @@ def _show(console: output.Out, data: dict[str, Any]) -> None:
         ),
         [
             (
-                row["model"],
-                row["sizes"],
-                row["mesh"],
-                row["machine"],
-                row["method"],
-                row["seed"],
-                "-" if row["score"] is None else f"{row['score']:.4f}",
-                "-" if row["time_s"] is None else output.time_text(row["time_s"]),
-                "-" if row["peak_bytes"] is None else bytes_text(row["peak_bytes"]),
+                *(row[column] for column in named),
+                or_dash("{:.4f}".format, row["score"]),
+                or_dash(output.time_text, row["time_s"]),
+                or_dash(bytes_text, row["peak_bytes"]),
                 {True: "yes", False: "no", None: "-"}[row["fits"]],
                 row["status"],
-                "-" if row["elapsed_s"] is None else f"{row['elapsed_s']:.2f}",
+                or_dash("{:.2f}".format, row["elapsed_s"]),
             )
             for row in rows
         ],

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
+import re
+from argparse import ArgumentParser, Namespace
 
 from toast_lab.commands import command_options, common, keeping, output
 
 
 def number_or_text(question: str) -> int | str:
     """A question as the number of a collective, if it is one."""
-    return (
-        int(question)
-        if question.isascii() and question.isdigit() and len(question) < 10
-        else question
-    )
+    return int(question) if re.fullmatch("[0-9]{1,9}", question) else question
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab why``."""
     command_options.model(parser)
     parser.add_argument(
@@ -31,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     command_options.save(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Explain the collectives that the question names.
 
     They are those of a plan given, or of the one that a search finds.

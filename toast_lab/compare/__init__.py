@@ -2,6 +2,6 @@
 
 Takes: a ``Model`` and plans. Gives: a ``Comparison``: a row for each plan with times, memory,
 collectives, a certificate and the predicted numbers (``compare.py``); rows are kept in a file
-(``store.py``). ``replay`` times one device's share of a large mesh.
+(``comparison_store.py``). ``replay`` times one device's share of a large mesh.
 Start reading at ``compare.compare``.
 """

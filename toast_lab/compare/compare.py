@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +26,11 @@ from toast_lab.compare.result import Certificate, Comparison, ComparisonRow, Pre
 from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, InvalidProblem, StoreError, join_offenders
+from toast_lab.files import FilePath
+from toast_lab.isolate import Cancel
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime import inputs as made_up
-from toast_lab.runtime.child import RunProgress
+from toast_lab.runtime.child import OnProgress
 from toast_lab.runtime.executable import whole_job
 from toast_lab.runtime.measuring import Turns
 from toast_lab.runtime.run import job_of, unsharded_text
@@ -51,9 +52,9 @@ def compare(
     *,
     problem: Problem | None = None,
     machine: str | Machine | None = None,
-    store: bool | str | os.PathLike[str] = False,
-    on_event: Callable[[RunProgress], None] | None = None,
-    cancel: Callable[[], bool] | None = None,
+    store: bool | FilePath = False,
+    on_event: OnProgress | None = None,
+    cancel: Cancel | None = None,
     **options: Any,
 ) -> Comparison:
     """Measure ``plans`` side by side; see ``measure`` for who runs when.
@@ -65,7 +66,7 @@ def compare(
             ``distributed.py``.
         problem: prices the plans on its mesh; others have no prediction.
         machine: prices all plans instead, each on its own mesh.
-        store: True keeps the rows in the default place, a path in that file; see ``store.py``.
+        store: True keeps the rows in the default place, a path in that file (``comparison_store``).
         on_event: receives ``RunProgress`` (stage, fraction).
         cancel: polled; True ends the comparison, and rows keep what they have.
         options: ``repeats``, ``rounds``, ``warmup`` (at least 1; on accelerators in each round),
@@ -183,7 +184,7 @@ def _check_processes(named: Mapping[str, ShardingPlan], processes: int, devices:
         raise InvalidProblem(f"cannot compare:\n{join_offenders(offenders)}")
 
 
-def _devices(text: str, wanted: int, cancel: Callable[[], bool] | None) -> dev.Devices:
+def _devices(text: str, wanted: int, cancel: Cancel | None) -> dev.Devices:
     if text == DISTRIBUTED:
         return dev.Devices(distributed.attached(wanted)[0].platform, wanted)
     return dev.find(text, wanted, time_limit_s=120.0, cancel=cancel)
@@ -372,9 +373,7 @@ def _order(settings: MeasurementSettings, together: bool) -> str:
     return f"{steps}; a process for each plan, the others waiting"
 
 
-def _kept(
-    comparison: Comparison, where: bool | str | os.PathLike[str], together: bool
-) -> Comparison:
+def _kept(comparison: Comparison, where: bool | FilePath, together: bool) -> Comparison:
     """The comparison with the numbers of its rows in the store.
 
     Results matter more than keeping them, so a failure to keep them is only noted.

@@ -25,6 +25,8 @@ from toast_lab import checks
 from toast_lab.compare import provenance
 from toast_lab.compare.result import Comparison, ComparisonRow
 from toast_lab.errors import StoreError
+from toast_lab.files import FilePath
+from toast_lab.text import JsonObject, plain_data
 
 VERSION = 1  #: of the columns
 APPLICATION = 0x544F4153  #: "TOAS", how sqlite knows its files apart
@@ -60,6 +62,14 @@ _NUMBER = (
 )
 _ALWAYS = ("versions", "machine", "measured")  #: JSON that every row has
 _JSON = ("versions", "machine", "plan", "measured", "predicted", "certificate")
+_MEASURED = (
+    "batches_s",
+    "argument_bytes",
+    "output_bytes",
+    "temp_bytes",
+    "collectives",
+    "collective_counts",
+)
 COLUMNS = ("id", *_TEXT, *_NUMBER)  #: what ``rows`` gives
 
 
@@ -85,9 +95,7 @@ class ComparisonStore:
         StoreError: it cannot be opened or made, is no such file, or was written by a newer version.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str] | None = None, *, read_only: bool = False
-    ) -> None:
+    def __init__(self, path: FilePath | None = None, *, read_only: bool = False) -> None:
         self.path = Path(path) if path is not None else default_path()
         self.damaged: list[str] = []
         if read_only and not self.path.exists():
@@ -184,9 +192,11 @@ class ComparisonStore:
                 for too long.
         """
         names = [*_TEXT, *_NUMBER, *_JSON]
-        values = [row[name] for name in names[: -len(_JSON)]]
-        values += [
-            None if row[name] is None else json.dumps(row[name], allow_nan=False) for name in _JSON
+        values = [
+            json.dumps(row[name], allow_nan=False)
+            if name in _JSON and row[name] is not None
+            else row[name]
+            for name in names
         ]
         marks = ", ".join("?" * len(names))
         with self._explained("write"):
@@ -197,7 +207,7 @@ class ComparisonStore:
                 )
                 return int(done.lastrowid or 0)
 
-    def rows(self, model: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
+    def rows(self, model: str | None = None, limit: int | None = None) -> list[JsonObject]:
         """The newest rows first, by ``COLUMNS``.
 
         Those that ``add`` did not write so are left out, see ``damaged``.
@@ -208,11 +218,14 @@ class ComparisonStore:
             answers = self.connection.execute(
                 f"SELECT {', '.join(COLUMNS)} FROM runs {where} ORDER BY id DESC {limited}", values
             ).fetchall()
-        given = [dict(zip(COLUMNS, values, strict=True)) for values in answers]
-        self.damaged = [f"row {row['id']}: {text}" for row in given if (text := _offence(row))]
-        return [_typed(row) for row in given if not _offence(row)]
+        kept_rows = [dict(zip(COLUMNS, values, strict=True)) for values in answers]
+        offences = {row["id"]: _offence(row) for row in kept_rows}
+        self.damaged = [
+            f"row {number}: {offence}" for number, offence in offences.items() if offence
+        ]
+        return [_typed(row) for row in kept_rows if not offences[row["id"]]]
 
-    def get(self, number: int) -> dict[str, Any]:
+    def get(self, number: int) -> JsonObject:
         """Everything of one row.
 
         Raises:
@@ -229,9 +242,9 @@ class ComparisonStore:
                 f"{self.path} has no row {number}; there are {count}, the last one is {last}"
             )
         row = dict(zip(names, values, strict=True))
-        if wrong := _offence(row):
+        if offence := _offence(row):
             raise StoreError(
-                f"{self.path}: row {number} is damaged: {wrong}. The others can be read; to take "
+                f"{self.path}: row {number} is damaged: {offence}. The others can be read; to take "
                 f'it out: sqlite3 {self.path} "DELETE FROM runs WHERE id = {int(number)}"'
             )
         return {
@@ -250,59 +263,39 @@ class ComparisonStore:
         self.close()
 
 
-def keep(comparison: Comparison, path: str | os.PathLike[str] | None = None) -> tuple[int, ...]:
+def keep(comparison: Comparison, path: FilePath | None = None) -> tuple[int, ...]:
     """Add all rows of a comparison, each by itself; gives their numbers.  Raises StoreError."""
-    rows = [*comparison.rows, *([comparison.reference] if comparison.reference else [])]
     comparison_id = uuid.uuid4().hex[:12]
     with ComparisonStore(path) as store:
-        return tuple(store.add(record(comparison, row, comparison_id)) for row in rows)
-
-
-def record(comparison: Comparison, row: ComparisonRow, together: str) -> dict[str, Any]:
-    """A row of a comparison as a row of the file; those of one comparison share ``together``."""
-    data, certificate, predicted = row.to_json(), row.certificate, row.predicted
-    machine = provenance.machine(row.device_kind, row.n_devices, row.n_processes)
-    measured = {
-        key: data[key]
-        for key in (
-            "batches_s",
-            "argument_bytes",
-            "output_bytes",
-            "temp_bytes",
-            "collectives",
-            "collective_counts",
+        return tuple(
+            store.add(record(comparison, row, comparison_id)) for row in comparison.all_rows
         )
-    }
-    passed = certificate.passed if certificate else None
-    return {
+
+
+def record(comparison: Comparison, row: ComparisonRow, together: str) -> JsonObject:
+    """A row of a comparison as a row of the file; those of one comparison share ``together``."""
+    data = row.to_json()
+    machine = provenance.machine(row.device_kind, row.n_devices, row.n_processes)
+    derived = {
+        **plain_data(row.judgement),
         "comparison": together,
         "time_utc": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "model": comparison.model,
-        **{
-            key: data[key]
-            for key in ("name", "status", "message", "mesh", "devices", "device_kind")
-        },
         "program_digest": comparison.program_digest,
         "plan_digest": provenance.plan_digest(row.plan),
         "machine_digest": provenance.digest(machine),
-        **{
-            key: data[key]
-            for key in ("n_devices", "n_processes", "median_s", "spread_s", "compile_s")
-        },
         "seed": comparison.seed,
-        "peak_bytes": row.peak_bytes,
-        "allocator_peak_bytes": row.allocator_peak_bytes,
-        "passed": None if passed is None else int(passed),
-        "max_relative_error": data["certificate"]["max_relative_error"] if certificate else None,
-        "predicted_time_s": predicted.time_s if predicted else None,
-        "predicted_peak_bytes": predicted.peak_bytes if predicted else None,
         "versions": provenance.versions(),
         "machine": machine,
         "plan": row.plan,
-        "measured": {**measured, "inputs": comparison.inputs, "order": comparison.order},
-        "predicted": data["predicted"],
-        "certificate": data["certificate"],
+        "measured": {
+            **{key: data[key] for key in _MEASURED},
+            "inputs": comparison.inputs,
+            "order": comparison.order,
+        },
     }
+    names = (*_TEXT, *_NUMBER, *_JSON)
+    return {name: derived[name] if name in derived else data[name] for name in names}
 
 
 _WHOLE: Sequence[str] = ("n_devices", "n_processes", "seed", "peak_bytes", "allocator_peak_bytes")
@@ -310,12 +303,8 @@ _WHOLE: Sequence[str] = ("n_devices", "n_processes", "seed", "peak_bytes", "allo
 
 def _offence(row: Mapping[str, Any]) -> str:
     """What is wrong with the columns of a row that are there, empty if nothing is."""
-    for name in _TEXT:
-        if not isinstance(row[name], str):
-            return f"{name} must be a text, it is {row[name]!r:.60}"
-    for name in _NUMBER:
-        if row[name] is not None and (wrong := checks.number_offence(row[name])):
-            return f"{name} {wrong}"
+    if offence := checks.row_offence(row, texts=_TEXT, numbers=_NUMBER, least=None):
+        return offence
     for name in _JSON:
         if name not in row:
             continue
@@ -328,7 +317,7 @@ def _offence(row: Mapping[str, Any]) -> str:
     return ""
 
 
-def _typed(row: dict[str, Any]) -> dict[str, Any]:
+def _typed(row: JsonObject) -> JsonObject:
     for name in _WHOLE:
         row[name] = None if row[name] is None else int(row[name])
     row["passed"] = None if row["passed"] is None else bool(row["passed"])

@@ -106,8 +106,10 @@ class Contender:
         The results are compared with those in file ``expected``, or written to ``keep``.
         """
         request = self.request
-        given, seed = request.options.inputs, request.options.seed
-        self.arrays = given or inputs.draw(request.program, seed, non_negative=non_negative)
+        options = request.options
+        self.arrays = options.inputs or inputs.draw(
+            request.program, options.seed, non_negative=non_negative
+        )
         started = self._first(self._executable(), request.program.output_paths, expected, keep)
         if warmup > 1:
             self.batch(warmup - 1)
@@ -120,22 +122,17 @@ class Contender:
         results = executable.results(executable.step()[1])
         if keep is not None:
             whole = [np.asarray(array) for array in results]
-            part = f"{keep}.part"
-            with open(part, "wb") as file:
+            unfinished = f"{keep}.part"
+            with open(unfinished, "wb") as file:
                 pickle.dump(whole, file, protocol=5)
-            os.replace(part, keep)
+            os.replace(unfinished, keep)
             return Started(child.all_finite(whole), None)
         if expected is None:
             return Started(True, None)
         with open(expected, "rb") as file:
-            wanted = pickle.load(file)
-        return Started(
-            True,
-            {
-                name: shards_error(result, right)
-                for name, result, right in zip(names, results, wanted, strict=True)
-            },
-        )
+            expected_results = pickle.load(file)
+        errors = map(shards_error, results, expected_results)
+        return Started(True, dict(zip(names, errors, strict=True)))
 
     def _executable(self) -> Executable:
         if self.executable is None:
@@ -144,14 +141,7 @@ class Contender:
 
     def batch(self, steps: int) -> tuple[float, ...]:
         """Seconds of each of so many executions."""
-        executable = self._executable()
-        times = []
-        for _ in range(steps):
-            executable.put(self.arrays)
-            time_s, outputs = executable.step()
-            times.append(time_s)
-            del outputs
-        return tuple(times)
+        return self._executable().times_s(self.arrays, steps)
 
     def certify(self, expected: str | None, keep: str | None) -> Certified:
         """Compile and run the gradient program, in place of the program itself, and compare."""
@@ -174,7 +164,7 @@ class Contender:
 def shards_error(result: Any, expected: np.ndarray) -> float:
     """``child.relative_error`` over all shards that this process holds, copies included.
 
-    ``found`` is a global JAX array.  The scale is that of the whole of ``expected``.
+    ``result`` is a global JAX array.  The scale is that of the whole of ``expected``.
     """
     if expected.size == 0:
         return 0.0

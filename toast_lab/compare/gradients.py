@@ -36,26 +36,18 @@ class Gradients(NamedTuple):
     If there are none, it says why.
     """
 
-    names: tuple[str, ...]  #: of the results
-    shapes: tuple[tuple[int, ...], ...]  #: of the results
-    loss: str  #: what is differentiated, in words
-    reference: ShardedProgram | None
     planned: tuple[ShardedProgram | None, ...]  #: for each plan
     notes: tuple[str, ...]  #: for each plan why it has none, "" if it has
+    names: tuple[str, ...] = ()  #: of the results
+    shapes: tuple[tuple[int, ...], ...] = ()  #: of the results
+    loss: str = ""  #: what is differentiated, in words
+    reference: ShardedProgram | None = None
     why_not: str = ""  #: why there are none at all
 
 
 def none(why: str, n_plans: int) -> Gradients:
     """No gradients."""
-    return Gradients(
-        names=(),
-        shapes=(),
-        loss="",
-        reference=None,
-        planned=(None,) * n_plans,
-        notes=("",) * n_plans,
-        why_not=why,
-    )
+    return Gradients((None,) * n_plans, ("",) * n_plans, why_not=why)
 
 
 def prepare(
@@ -92,7 +84,7 @@ def _includes_update(program: Program) -> str:
 
     Each array among them is like an argument of its own.
     """
-    left = [_kind(program, argument) for argument in range(program.n_arguments)]
+    unmatched = [_kind(program, argument) for argument in range(program.n_arguments)]
     arrays = [_kind(program, int(value)) for value in program.outputs if program.dims(int(value))]
     scalars = [
         value
@@ -100,9 +92,9 @@ def _includes_update(program: Program) -> str:
         if not program.dims(int(value)) and _is_float(program.value_dtype[int(value)])
     ]
     for kind in arrays:
-        if kind not in left:
+        if kind not in unmatched:
             return ""
-        left.remove(kind)
+        unmatched.remove(kind)
     if arrays and (scalars or program.donated[: program.n_arguments].any()):
         return (
             "the outputs include the update (or the gradients): each is like an argument, and was "
@@ -129,12 +121,12 @@ def _trace(function: Function, program: Program, plans: Sequence[ShardingPlan]) 
         jax.numpy.issubdtype(getattr(leaf, "dtype", float), jax.dtypes.extended) for leaf in leaves
     ):
         return none("there are typed random keys among the arguments", len(plans))
-    wanted = [
+    floats = [
         argument
         for argument in range(program.n_arguments)
         if _is_float(program.value_dtype[argument])
     ]
-    if not wanted or len(leaves) != program.n_arguments:
+    if not floats or len(leaves) != program.n_arguments:
         return none("no argument is a floating-point array", len(plans))
     try:
         structs = jax.tree_util.tree_leaves(jax.eval_shape(function.call, *function.given))
@@ -143,18 +135,15 @@ def _trace(function: Function, program: Program, plans: Sequence[ShardingPlan]) 
         return none(f"tracing the gradient failed: {_short(error)}", len(plans))
     if loss is None:
         return none("no result is a floating-point array", len(plans))
-    paths = [program.value_name[argument] for argument in wanted]
+    paths = [program.value_name[argument] for argument in floats]
     names = (
         "loss",
         *(f"gradient of {path}" for path in paths),
         *(f"{path} after a step" for path in paths),
     )
-    shapes = (
-        (),
-        *(program.dims(argument) for argument in wanted),
-        *(program.dims(argument) for argument in wanted),
-    )
-    step = _Step(tree, leaves, wanted, loss)
+    float_shapes = tuple(map(program.dims, floats))
+    shapes = ((), *float_shapes, *float_shapes)
+    step = _Step(tree, leaves, floats, loss)
     try:
         reference = whole_job(program, step.text(function.call), shapes)
     except Exception as error:
@@ -185,9 +174,9 @@ class _Step:
     """
 
     def __init__(
-        self, tree: Any, leaves: Sequence[Any], wanted: Sequence[int], loss: Callable[..., Any]
+        self, tree: Any, leaves: Sequence[Any], floats: Sequence[int], loss: Callable[..., Any]
     ) -> None:
-        self.tree, self.leaves, self.wanted, self.loss = tree, leaves, wanted, loss
+        self.tree, self.leaves, self.floats, self.loss = tree, leaves, floats, loss
 
     def _function(self, call: Callable[..., Any]) -> Callable[..., list[Any]]:
         import jax
@@ -195,18 +184,18 @@ class _Step:
         def step(*leaves: Any) -> list[Any]:
             def of(arrays: list[Any]) -> Any:
                 arguments = list(leaves)
-                for i, array in zip(self.wanted, arrays, strict=True):
+                for i, array in zip(self.floats, arrays, strict=True):
                     arguments[i] = array
                 result = call(*jax.tree_util.tree_unflatten(self.tree, arguments))
                 return self.loss(jax.tree_util.tree_leaves(result))
 
-            old = [leaves[i] for i in self.wanted]
-            loss, gradients = jax.value_and_grad(of)(old)
-            new = [
+            before = [leaves[i] for i in self.floats]
+            loss, gradients = jax.value_and_grad(of)(before)
+            after = [
                 (array - RATE * gradient).astype(array.dtype)
-                for array, gradient in zip(old, gradients, strict=True)
+                for array, gradient in zip(before, gradients, strict=True)
             ]
-            return [loss, *gradients, *new]
+            return [loss, *gradients, *after]
 
         return step
 
@@ -222,17 +211,13 @@ class _Step:
         mesh = _abstract_mesh(plan)
         sharded = jit(plan, call, mesh=mesh)
         specs = plan.value_specs()[: plan.program.n_arguments]
-        inputs = [
-            sharded.argument_shardings[plan.program.value_name[argument]]
-            for argument in range(len(specs))
-        ]
-        differentiated = [inputs[argument] for argument in self.wanted]
+        paths = plan.program.value_name[: len(specs)]
+        inputs = [sharded.argument_shardings[path] for path in paths]
+        differentiated = [inputs[argument] for argument in self.floats]
         outputs = [NamedSharding(mesh, PartitionSpec()), *differentiated, *differentiated]
         stablehlo = self.text(sharded, in_shardings=tuple(inputs), out_shardings=outputs)
-        argument_specs_ = [specs[argument] for argument in self.wanted]
-        return ShardedProgram(
-            stablehlo, plan.mesh, tuple(specs), ((), *argument_specs_, *argument_specs_)
-        )
+        float_specs = [specs[argument] for argument in self.floats]
+        return ShardedProgram(stablehlo, plan.mesh, tuple(specs), ((), *float_specs, *float_specs))
 
 
 def _abstract_mesh(plan: ShardingPlan) -> AbstractMesh:

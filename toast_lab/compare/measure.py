@@ -34,7 +34,7 @@ from toast_lab.compare.contender import (
 )
 from toast_lab.errors import ToastError
 from toast_lab.runtime import devices as dev
-from toast_lab.runtime.child import RunProgress
+from toast_lab.runtime.child import OnProgress, RunProgress
 
 SERVE = "toast_lab.compare.contender:serve"  #: what runs in a child
 OK = "ok"
@@ -95,8 +95,8 @@ class Clock:
     def __init__(
         self,
         time_limit_s: float,
-        on_event: Callable[[RunProgress], None] | None,
-        cancel: Callable[[], bool] | None,
+        on_event: OnProgress | None,
+        cancel: isolate.Cancel | None,
     ) -> None:
         self.deadline = time.monotonic() + time_limit_s
         self.time_limit_s, self.on_event, self.cancel = time_limit_s, on_event, cancel
@@ -190,9 +190,7 @@ def measure(
                 entry.status, entry.message = status, str(error)
     finally:
         for entry in entries:
-            if entry.host is not None:
-                entry.host.stop()
-                entry.host = None
+            run.close(entry)
     return bool(run.non_negative)
 
 
@@ -272,8 +270,8 @@ class _Measurement:
         assert entry.host is not None
         started = time.monotonic()
         try:
-            left = self.settings.plan_time_limit_s - entry.spent_s
-            return entry.host.ask(command, left, **arguments)
+            remaining_s = self.settings.plan_time_limit_s - entry.spent_s
+            return entry.host.ask(command, remaining_s, **arguments)
         finally:
             entry.spent_s += time.monotonic() - started
 
@@ -326,20 +324,17 @@ class _Measurement:
 
     def end(self, entry: MeasuredContender) -> None:
         self.clock.say(f"checking {entry.request.name}")
-        reached: list[int | None] = self.ask(entry, "finish")
-        peaks = [peak for peak in reached if peak is not None]
-        entry.allocator_peak_bytes = max(peaks) if peaks else None
+        peaks: list[int | None] = self.ask(entry, "finish")
+        entry.allocator_peak_bytes = max(filter(None, peaks), default=None)
         if not self.settings.gradients or entry.request.gradient is None:
             return
         reference = entry.request.is_reference
         if not reference and not os.path.exists(self.gradients):
             entry.gradient_failure = "the gradient of the unsharded program could not be run"
             return
-        files = {"expected": self.gradients, "keep": None}
-        if reference:
-            files = {"expected": None, "keep": self.gradients}
+        expected, keep = (None, self.gradients) if reference else (self.gradients, None)
         try:
-            answers: list[Certified] = self.ask(entry, "certify", **files)
+            answers: list[Certified] = self.ask(entry, "certify", expected=expected, keep=keep)
         except isolate.Cancelled:
             raise
         except Exception as error:  # its times stand, whatever became of its gradient

@@ -18,7 +18,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -32,18 +32,17 @@ from toast_lab.ir.program import Program
 from toast_lab.lowering.annotate import annotate
 from toast_lab.runtime import _jax_private, child, inputs
 from toast_lab.runtime import devices as dev
-from toast_lab.runtime.child import RunProgress
+from toast_lab.runtime.child import OnProgress, RunProgress
 from toast_lab.runtime.executable import (
     Executable,
-    ShardedProgram,
     allocator_peak,
     donated_arguments,
+    whole_job,
 )
 from toast_lab.runtime.hlo import counts_text
 from toast_lab.runtime.measuring import Timing, interquartile_range
-from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan
-from toast_lab.text import bytes_text
+from toast_lab.text import JsonObject, bytes_text
 
 if TYPE_CHECKING:
     from toast_lab.ir.model import Model
@@ -102,7 +101,7 @@ class Replay:
         """
         return self.product_flops != self.planned_product_flops
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """All fields as plain data, with the derived ones."""
         data = dataclasses.asdict(self)
         data["removed"] = [collective._asdict() for collective in self.removed]
@@ -152,8 +151,8 @@ def replay(
     *,
     machine: str | Machine | None = None,
     problem: Problem | None = None,
-    on_event: Callable[[RunProgress], None] | None = None,
-    cancel: Callable[[], bool] | None = None,
+    on_event: OnProgress | None = None,
+    cancel: isolate.Cancel | None = None,
     **options: Any,
 ) -> Replay:
     """Time one device's share of ``plan`` on one device.
@@ -237,7 +236,7 @@ def _divided(
     with tempfile.TemporaryDirectory(prefix="toast-replay-") as folder:
         # Of two flags that name a folder XLA heeds the last
         environment["XLA_FLAGS"] += f" {local_program.flags(folder)}"
-        local: LocalProgram = isolate.run_in_child(
+        divided: LocalProgram = isolate.run_in_child(
             "toast_lab.compare.local_program:divide",
             annotated,
             n_devices=n_devices,
@@ -248,7 +247,7 @@ def _divided(
             activity=f"dividing {model.name} for {n_devices} devices",
             **limits,
         )
-    return local
+    return divided
 
 
 def _measure(
@@ -260,23 +259,17 @@ def _measure(
     jax.config.update("jax_enable_x64", True)
     devices = dev.attached(chosen)
 
-    def whole(shapes: tuple[tuple[int, ...], ...]) -> tuple[Any, ...]:
-        return tuple(((),) * len(shape) for shape in shapes)
-
     def running(number: int, total: int) -> None:
         isolate.report(RunProgress(f"running {number}/{total}", 0.6 + 0.4 * (number - 1) / total))
 
-    job = ShardedProgram(
-        text=local.text,
-        mesh=Mesh(("one",), (1,)),
-        argument_specs=whole(local.argument_shapes),
-        result_specs=whole(local.result_shapes),
-    )
+    job = whole_job(program, local.text, local.result_shapes)
     isolate.report(RunProgress("compiling", 0.3))
     executable = Executable(job, local.result_shapes, donated_arguments(program), devices)
     arrays = inputs.draw(program, timing.seed, shapes=local.argument_shapes)
     results: list[np.ndarray] = []
-    times_s = executable.times_s(arrays, timing, running, results.extend)
+    times_s = executable.times_s(
+        arrays, timing.repeats, timing.warmup, on_step=running, on_results=results.extend
+    )
     return _Measured(
         device_kind=devices[0].device_kind,
         compile_s=executable.compile_s,

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import collections
-import csv
 import dataclasses
-import io
 import math
-import os
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from toast_lab.files import write_whole
+from toast_lab.files import FilePath, write_whole
 from toast_lab.runtime import agreement
 from toast_lab.runtime.hlo import Collective, counts_text
 from toast_lab.runtime.measuring import interquartile_range
-from toast_lab.text import as_html, bytes_text, table
+from toast_lab.text import JsonObject, as_html, bytes_text, csv_text, plain_data, table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +111,18 @@ class ComparisonRow:
         """Number of compiled collectives by kind."""
         return dict(collections.Counter(collective.kind for collective in self.collectives))
 
-    def to_json(self) -> dict[str, Any]:
+    @property
+    def judgement(self) -> JsonObject:
+        """What the certificate and the prediction say, by column; None where there is none."""
+        certificate, predicted = self.certificate, self.predicted
+        return {
+            "passed": certificate.passed if certificate else None,
+            "max_relative_error": certificate.max_relative_error if certificate else None,
+            "predicted_time_s": predicted.time_s if predicted else None,
+            "predicted_peak_bytes": predicted.peak_bytes if predicted else None,
+        }
+
+    def to_json(self) -> JsonObject:
         """All fields as plain data, with the derived ones.
 
         Numbers that are not finite become None.
@@ -126,7 +134,7 @@ class ComparisonRow:
         if self.certificate is not None:
             data["certificate"]["passed"] = self.certificate.passed
             data["certificate"]["max_relative_error"] = self.certificate.max_relative_error
-        plain: dict[str, Any] = _plain(data)
+        plain: dict[str, Any] = plain_data(data)
         return plain
 
 
@@ -159,14 +167,18 @@ class Comparison:
     model: str
     program_digest: str
     rows: tuple[ComparisonRow, ...]
-    reference: (
-        ComparisonRow | None
-    )  #: the unsharded program on one device; None if it was not asked for
+    #: the unsharded program on one device; None if it was not asked for
+    reference: ComparisonRow | None
     inputs: str  #: "normal", "non-negative" or "given", see ``runtime.Run``
     seed: int
     order: str  #: how they took turns, in words
     notes: tuple[str, ...] = ()
     stored_as: tuple[int, ...] = ()  #: numbers of the rows in the store
+
+    @property
+    def all_rows(self) -> list[ComparisonRow]:
+        """The plans, and the unsharded program behind them."""
+        return [*self.rows, self.reference] if self.reference else list(self.rows)
 
     @property
     def fastest(self) -> ComparisonRow | None:
@@ -190,7 +202,16 @@ class Comparison:
             f"no plan is called {name!r}; there are {', '.join(row.name for row in self.rows)}"
         )
 
-    def to_json(self) -> dict[str, Any]:
+    @property
+    def failures(self) -> list[str]:
+        """A line for each row that is not ok."""
+        return [
+            f"{row.name}: {row.status}: {row.message}"
+            for row in self.all_rows
+            if row.status != "ok"
+        ]
+
+    def to_json(self) -> JsonObject:
         """Everything as plain data."""
         return {
             "model": self.model,
@@ -205,18 +226,12 @@ class Comparison:
             "stored_as": list(self.stored_as),
         }
 
-    def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
+    def to_csv(self, path: FilePath | None = None) -> str:
         """One line a plan, as text; also written to ``path`` if given."""
-        buffer = io.StringIO()
-        writer = csv.DictWriter(buffer, CSV_COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(
-            {column: "" if value is None else value for column, value in _csv(row).items()}
-            for row in self.rows
-        )
+        content = csv_text(CSV_COLUMNS, map(_csv, self.rows))
         if path is not None:
-            write_whole(path, buffer.getvalue(), "the table")
-        return buffer.getvalue()
+            write_whole(path, content, "the table")
+        return content
 
     def __repr__(self) -> str:
         return f"<Comparison of {len(self.rows)} plans of {self.model}>"
@@ -225,19 +240,16 @@ class Comparison:
         return as_html(self)
 
     def __str__(self) -> str:
-        rows = [*self.rows, *([self.reference] if self.reference else [])]
-        lines = [table(COLUMNS, [cells(row) for row in rows]), self.order]
-        lines += [f"{row.name}: {row.status}: {row.message}" for row in rows if row.status != "ok"]
-        same = {row.certificate.not_checked for row in self.rows if row.certificate}
-        for row in self.rows:
-            if row.certificate is not None:
-                lines += [
-                    f"{row.name}: not checked: {text}"
-                    for text in row.certificate.not_checked
-                    if len(same) > 1
-                ]
-        if len(same) == 1:
-            lines += [f"not checked: {text}" for text in next(iter(same))]
+        lines = [table(COLUMNS, map(cells, self.all_rows)), self.order, *self.failures]
+        unchecked = {row.name: row.certificate.not_checked for row in self.rows if row.certificate}
+        if len(set(unchecked.values())) == 1:
+            lines += [f"not checked: {reason}" for reason in next(iter(unchecked.values()))]
+        else:
+            lines += [
+                f"{name}: not checked: {reason}"
+                for name, reasons in unchecked.items()
+                for reason in reasons
+            ]
         return "\n".join([*lines, *self.notes])
 
 
@@ -284,37 +296,12 @@ def _time(seconds: float | None) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
-def _csv(row: ComparisonRow) -> dict[str, Any]:
-    certificate, predicted = row.certificate, row.predicted
-    return {
-        "name": row.name,
-        "status": row.status,
-        "median_s": row.median_s,
-        "spread_s": row.spread_s,
-        "compile_s": row.compile_s,
-        "peak_bytes": row.peak_bytes,
-        "allocator_peak_bytes": row.allocator_peak_bytes,
-        "collectives": " ".join(
-            f"{kind}={count}" for kind, count in sorted(row.collective_counts.items())
-        ),
-        "passed": certificate.passed if certificate else None,
-        "max_relative_error": certificate.max_relative_error if certificate else None,
-        "predicted_time_s": predicted.time_s if predicted else None,
-        "predicted_peak_bytes": predicted.peak_bytes if predicted else None,
-        "mesh": row.mesh,
-        "devices": row.devices,
-        "device_kind": row.device_kind,
-        "n_processes": row.n_processes,
+def _csv(row: ComparisonRow) -> JsonObject:
+    counts = sorted(row.collective_counts.items())
+    derived = {
+        "collectives": " ".join(f"{kind}={count}" for kind, count in counts),
         "steps": len(row.step_times_s),
-        "message": row.message,
+        **row.judgement,
     }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    plain_columns = [column for column in CSV_COLUMNS if column not in derived]
+    return {column: getattr(row, column) for column in plain_columns} | derived

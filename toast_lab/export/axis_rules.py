@@ -8,6 +8,7 @@ rule whose mesh axes are taken in a tensor is skipped, as in ``flax.linen.logica
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -42,7 +43,7 @@ class _Tensor(NamedTuple):
     path: str
     names: tuple[str | None, ...]
     spec: Spec
-    bytes: float
+    bytes: int
 
 
 def axis_rules(
@@ -64,10 +65,10 @@ def axis_rules(
     """
     program, specs = plan.program, plan.value_specs()
     if names is None:
-        owner = model_of(plan, model)
-        source = source_of(program, owner)
-        names = {**owner.dim_names, **(source.names if source else {})}
-    tensors, wrong = [], []
+        model = model_of(plan, model)
+        source = source_of(program, model)
+        names = {**model.dim_names, **(source.names if source else {})}
+    tensors, offenders = [], []
     for argument in range(program.n_arguments):
         path = program.value_name[argument]
         own = names.get(path, names.get(last_key(path)))
@@ -75,11 +76,11 @@ def axis_rules(
             continue
         spec = visible(program, argument, specs[argument])
         if len(own) != len(spec):
-            wrong.append(f"{path}: {len(own)} names for {len(spec)} dims")
+            offenders.append(f"{path}: {len(own)} names for {len(spec)} dims")
             continue
-        tensors.append(_Tensor(path, tuple(own), spec, float(program.nbytes(argument))))
-    if wrong:
-        raise InvalidProblem("names of dims do not fit:\n" + "\n".join(wrong[:20]))
+        tensors.append(_Tensor(path, tuple(own), spec, program.nbytes(argument)))
+    if offenders:
+        raise InvalidProblem("names of dims do not fit:\n" + "\n".join(offenders[:20]))
     if not tensors:
         raise InvalidProblem(
             "no argument has names for its dims: pass names={'w1': ('embed', 'mlp'), ...}, or "
@@ -99,29 +100,29 @@ def resolve(names: Sequence[str | None], rules: Iterable[tuple[str, Any]]) -> Sp
     """Mesh axes per dim of a tensor whose dims have these names."""
     resolved: list[tuple[str, ...] | None] = [None] * len(names)
     for name, axes in rules:
-        wanted = () if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
-        taken = {axis for some in resolved for axis in some or ()}
+        mesh_axes = (axes,) if isinstance(axes, str) else tuple(axes or ())
+        taken = {axis for dim_axes in resolved for axis in dim_axes or ()}
         for i, own in enumerate(names):
-            if own == name and resolved[i] is None and not taken & set(wanted):
-                resolved[i] = wanted
+            if own == name and resolved[i] is None and taken.isdisjoint(mesh_axes):
+                resolved[i] = mesh_axes
                 break
-    return tuple(some or () for some in resolved)
+    return tuple(dim_axes or () for dim_axes in resolved)
 
 
 def _best(tensors: Sequence[_Tensor]) -> Rules:
     """For each name the axes that most bytes want, in the order that gets most bytes right."""
-    wanted: dict[str, dict[tuple[str, ...], float]] = {}
+    bytes_by_axes: dict[str, Counter[tuple[str, ...]]] = {}
     for tensor in tensors:
         for name, axes in zip(tensor.names, tensor.spec, strict=True):
             if name is not None:
-                by_axes = wanted.setdefault(name, {})
-                by_axes[axes] = by_axes.get(axes, 0.0) + tensor.bytes
+                split = bytes_by_axes.setdefault(name, Counter())
+                # Names that are whole in some tensors keep their rule: it is skipped where its
+                # axes are taken.
+                if axes:
+                    split[axes] += tensor.bytes
     rules: list[tuple[str, Any]] = []
-    for name, by_axes in wanted.items():
-        # Names that are whole in some tensors keep their rule: it is skipped where its axes are
-        # taken.
-        split = {axes: size for axes, size in by_axes.items() if axes}
-        best = max(split, key=lambda axes: split[axes]) if split else ()
+    for name, split in bytes_by_axes.items():
+        best = max(split, key=lambda axes: split[axes], default=())
         rules.append((name, spec_entries((best,))[0]))
 
     def right(order: Sequence[tuple[str, Any]]) -> float:
@@ -129,9 +130,8 @@ def _best(tensors: Sequence[_Tensor]) -> Rules:
             tensor.bytes for tensor in tensors if resolve(tensor.names, order) == tensor.spec
         )
 
-    score, improved = right(rules), True
-    while improved:
-        improved = False
+    score = right(rules)
+    while True:
         trials = [
             _moved(rules, i, j) for i in range(len(rules)) for j in range(len(rules)) if i != j
         ]
@@ -140,11 +140,10 @@ def _best(tensors: Sequence[_Tensor]) -> Rules:
             for i in range(len(rules))
             if rules[i][1]
         ]
-        for trial in trials:
-            if (now := right(trial)) > score:
-                rules, score, improved = trial, now, True
-                break
-    return tuple(rules)
+        better = next((trial for trial in trials if right(trial) > score), None)
+        if better is None:
+            return tuple(rules)
+        rules, score = better, right(better)
 
 
 def _moved(rules: Sequence[Any], i: int, j: int) -> list[Any]:

@@ -127,15 +127,15 @@ class Walk:
 
     def jaxpr(self, jaxpr: Any, consts: Sequence[Any], values: Sequence[Any]) -> list[Any]:
         """Results of a jaxpr."""
-        known: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
-        known.update(zip(jaxpr.invars, values, strict=True))
+        value_of: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+        value_of.update(zip(jaxpr.invars, values, strict=True))
 
         def read(atom: Any) -> Any:
-            return atom.val if isinstance(atom, core.Literal) else known[atom]
+            return atom.val if isinstance(atom, core.Literal) else value_of[atom]
 
         for eqn in jaxpr.eqns:
             results = self.equation(eqn, [read(atom) for atom in eqn.invars])
-            known.update(zip(eqn.outvars, results, strict=True))
+            value_of.update(zip(eqn.outvars, results, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 
     def equation(self, eqn: Any, values: list[Any]) -> list[Any]:
@@ -208,18 +208,15 @@ class Walk:
     def check(self) -> None:
         """Raise ValueError for rules that matched no equation."""
         lost = [
-            rule.place
-            for rules in self.rules.values()
+            f"{place.primitive} {list(place.shape)} at {place.source}"
+            for place, rules in self.rules.items()
             for rule in rules
             if id(rule) not in self.used
         ]
         if lost:
             raise ValueError(
                 "no equation is at these places; has the source changed since? "
-                + "; ".join(
-                    f"{place.primitive} {list(place.shape)} at {place.source}"
-                    for place in lost[:20]
-                )
+                + "; ".join(lost[:20])
             )
 
 
@@ -264,13 +261,10 @@ def _at(eqn: Any) -> Any:
     try:
         from jax._src import source_info_util as info
 
-        return info.user_context(eqn.source_info.traceback, name_stack=_stack(info, eqn))
+        stack = info.current_name_stack() + eqn.source_info.name_stack
+        return info.user_context(eqn.source_info.traceback, name_stack=stack)
     except Exception:
         return contextlib.nullcontext()
-
-
-def _stack(info: Any, eqn: Any) -> Any:
-    return info.current_name_stack() + eqn.source_info.name_stack
 
 
 def _holds_jaxpr(param: Any) -> bool:

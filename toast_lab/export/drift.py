@@ -51,13 +51,13 @@ def to_test(
             of memory.
     """
     model = model_of(plan, model)
-    given = dict(sizes or {})
+    plain_sizes = dict(sizes or {})
     try:
-        if ast.literal_eval(repr(given)) != given:
+        if ast.literal_eval(repr(plain_sizes)) != plain_sizes:
             raise ValueError
     except (ValueError, SyntaxError):
         raise InvalidProblem(
-            f"sizes {given!r} are not plain values that a test file could hold"
+            f"sizes {plain_sizes!r} are not plain values that a test file could hold"
         ) from None
     topology = topology or f"cpu:{plan.mesh.n_devices}"
     compiled = compile_plan(model, plan, topology, **options)
@@ -78,7 +78,7 @@ RECORDED = {record}
 
 
 def test_the_sharding_of_{model.name}_has_not_drifted():
-    model = tl.load({load!r}, **{given!r})
+    model = tl.load({load!r}, **{plain_sizes!r})
     plan = tl.Plan.load(Path(__file__).parent / {plan_file!r}, tl.analyse(model))
     assert not plan.notes, "the plan no longer fits the model: " + "; ".join(plan.notes)
     compiled = tl.compile(model, plan, {topology!r})
@@ -89,18 +89,13 @@ def test_the_sharding_of_{model.name}_has_not_drifted():
 
 def recorded(compiled: Compiled) -> dict[str, Any]:
     """The figures of a compiled program that a test compares."""
-    rows: dict[str, list[float]] = {}
+    totals: dict[str, dict[str, float]] = {}
     for collective in compiled.collectives:
         over = "?" if collective.axes is None else ",".join(collective.axes)
-        row = rows.setdefault(f"{collective.kind} over {over}", [0.0, 0.0])
-        row[0] += collective.times * max(1, len(collective.parts))
-        row[1] += collective.times * collective.bytes
-    return {
-        "collectives": {
-            key: {"count": count, "bytes": size} for key, (count, size) in sorted(rows.items())
-        },
-        "peak_bytes": compiled.peak_bytes,
-    }
+        total = totals.setdefault(f"{collective.kind} over {over}", {"count": 0.0, "bytes": 0.0})
+        total["count"] += collective.times * max(1, len(collective.parts))
+        total["bytes"] += collective.times * collective.bytes
+    return {"collectives": dict(sorted(totals.items())), "peak_bytes": compiled.peak_bytes}
 
 
 def drifted(record: Mapping[str, Any], compiled: Compiled) -> list[str]:
@@ -121,9 +116,7 @@ def drifted(record: Mapping[str, Any], compiled: Compiled) -> list[str]:
                 f"{key}: {recorded_row['count']:g} of {recorded_row['bytes']:g} bytes recorded, "
                 f"{current['count']:g} of {current['bytes']:g} bytes now"
             )
-    peak, limit = now["peak_bytes"], PEAK_TOLERANCE * (record["peak_bytes"] or 0)
-    if abs((peak or 0) - (record["peak_bytes"] or 0)) > limit:
-        differences.append(
-            f"peak memory of a device: {record['peak_bytes']} bytes recorded, {peak} now"
-        )
+    peak, recorded_peak = now["peak_bytes"], record["peak_bytes"]
+    if abs((peak or 0) - (recorded_peak or 0)) > PEAK_TOLERANCE * (recorded_peak or 0):
+        differences.append(f"peak memory of a device: {recorded_peak} bytes recorded, {peak} now")
     return [join_offenders(differences, 20)] if differences else []

@@ -25,7 +25,7 @@ from toast_lab import isolate
 from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.export import constrained, places, trial
 from toast_lab.export.constrained import EquationPlace, PinRule, Which
-from toast_lab.export.places import Equation
+from toast_lab.export.places import Equation, SourceSpan
 from toast_lab.lowering.annotate import specs_on_ops
 from toast_lab.lowering.specs import partition_text, spec_entries
 from toast_lab.runtime import devices as dev
@@ -57,7 +57,7 @@ class Pinned(NamedTuple):
     where: str  #: "model.py:31"; where a value is read from several lines, the first
     name_stack: str  #: of the first of them
     #: per target: file, line, column, end line, column
-    frames: tuple[tuple[tuple[str, int, int, int, int], ...], ...]
+    frames: tuple[tuple[SourceSpan, ...], ...]
 
     @property
     def backward(self) -> bool:
@@ -121,19 +121,21 @@ class MinimalConstraints(Sequence[Pinned]):
     @property
     def remaining_bytes(self) -> float:
         """Bytes of collectives that only one of the two programs has; NaN if not compiled."""
-        outcome = self.outcome
-        if outcome.compiled is None:
-            return 0.0 if not outcome.wrong else float("nan")
-        return trial.difference_bytes(*outcome.compiled)
+        compiled = self.outcome.compiled
+        return self._uncompiled if compiled is None else trial.difference_bytes(*compiled)
+
+    @property
+    def _uncompiled(self) -> float:
+        """The difference where nothing was compiled: none, or unknown."""
+        return float("nan") if self.outcome.wrong else 0.0
 
     def remaining_time_s(self, problem: Problem) -> float:
         """Predicted seconds of the compiled collectives beyond the plan's; NaN if not compiled."""
         from toast_lab.export.pricing import collectives_time_s
 
-        outcome = self.outcome
-        if outcome.compiled is None:
-            return 0.0 if not outcome.wrong else float("nan")
-        target, reached = outcome.compiled
+        if self.outcome.compiled is None:
+            return self._uncompiled
+        target, reached = self.outcome.compiled
         return collectives_time_s(reached, problem) - collectives_time_s(target, problem)
 
     @property
@@ -189,8 +191,8 @@ def minimal_constraints(
     *,
     proof: str = "compiled",
     seconds: float = 300.0,
-    on_event: Callable[[Any], None] | None = None,
-    cancel: Callable[[], bool] | None = None,
+    on_event: isolate.Listener | None = None,
+    cancel: isolate.Cancel | None = None,
 ) -> MinimalConstraints:
     """Find the fewest constraints that reproduce ``plan`` under plain ``jax.jit``.
 
@@ -241,9 +243,9 @@ def candidates(
     program = plan.program
     kept, used, natural = plan.lowered.kept, plan.lowered.used, plan.lowered.natural
     first_specs = specs_on_ops(plan)
-    wanted: dict[int, set[Spec]] = {}
-    for use, value in enumerate(map(int, program.use_value)):
-        wanted.setdefault(value, set()).add(used[use])
+    read_specs: dict[int, set[Spec]] = {}
+    for value, spec in zip(program.use_value.tolist(), used, strict=True):
+        read_specs.setdefault(value, set()).add(spec)
     outputs = set(program.outputs.tolist())
     source = {
         int(value): (equation.place, i)
@@ -257,8 +259,8 @@ def candidates(
             if value < 0 or not len(program.dims(value)):
                 continue
             specs = [first_specs[value], kept[value]]
-            if value not in outputs and len(wanted.get(value, ())) == 1:
-                specs += wanted[value]
+            if value not in outputs and len(read_specs.get(value, ())) == 1:
+                specs += read_specs[value]
             specs = [spec for spec, _ in itertools.groupby(specs)]
             target = PinTarget(equation.place, "result", i, None)
             groups.setdefault(("result", equation.place, i, tuple(specs)), []).append(
@@ -270,10 +272,10 @@ def candidates(
             value = int(program.use_value[uses[0]])
             # Of an equation's ops the last does the work; a gather first checks which indices fit.
             spec = used[uses[-1]]
-            alone = value in source and value not in outputs and len(wanted[value]) == 1
+            alone = value in source and value not in outputs and len(read_specs[value]) == 1
             if spec == kept[value] or alone:
                 continue
-            origin = source.get(value) or _family(program.value_name[value])
+            origin = source.get(value) or family(program.value_name[value])
             target = PinTarget(equation.place, "operand", i, None)
             groups.setdefault(("operand", origin, (spec,)), []).append(
                 (equation, target, value, uses)
@@ -326,7 +328,7 @@ def _which(equations: Sequence[Equation]) -> Which | None:
     return Which(frozenset(equation.number for equation in equations), False)
 
 
-def _family(path: str) -> str:
+def family(path: str) -> str:
     """The path of a layer's value as one for every layer: ``params['layers'][*]['wq']``."""
     return re.sub(r"\d+", "*", path)
 
@@ -335,7 +337,7 @@ def remaining(target: trial.Signature, reached: trial.Signature) -> list[str]:
     """How two compiled programs differ."""
     differences = []
     for key in sorted({*target.collectives, *reached.collectives}, key=str):
-        planned, actual = target.collectives.get(key, 0.0), reached.collectives.get(key, 0.0)
+        planned, actual = (side.collectives.get(key, 0.0) for side in (target, reached))
         if planned != actual:
             kind, axes, size = key
             over = "unknown axes" if axes is None else ", ".join(axes)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import difflib
 import functools
+import itertools
 import linecache
 import os
 import sysconfig
@@ -22,13 +23,11 @@ from typing import NamedTuple
 
 from toast_lab.errors import InvalidPlan
 from toast_lab.export.minimal import MinimalConstraints, Pinned
-from toast_lab.export.places import Equation
+from toast_lab.export.places import Equation, SourceSpan
+from toast_lab.files import FilePath
 from toast_lab.ir.program import Program
 from toast_lab.lowering.specs import spec_entries, visible
 from toast_lab.sharding.plan import ShardingPlan, Spec
-
-# File, line, column, end line, end column; columns count bytes from 0
-Range = tuple[str, int, int, int, int]
 
 
 class Patch(NamedTuple):
@@ -43,7 +42,7 @@ class Patch(NamedTuple):
 
 
 class _Edit(NamedTuple):
-    at: Range
+    span: SourceSpan
     specs: tuple[Spec, ...]
 
 
@@ -51,7 +50,7 @@ def to_patch(
     plan: ShardingPlan,
     constraints: MinimalConstraints,
     *,
-    root: str | os.PathLike[str] | None = None,
+    root: FilePath | None = None,
 ) -> Patch:
     """The constraints as a diff.
 
@@ -79,24 +78,16 @@ def to_patch(
             left_out.append(f"{row}: {reason}")
     by_file: dict[str, list[_Edit]] = {}
     for edit in edits:
-        by_file.setdefault(edit.at[0], []).append(edit)
+        by_file.setdefault(edit.span[0], []).append(edit)
     sources = {file: _rewritten(file, some) for file, some in by_file.items()}
     top = Path(root if root is not None else ".").resolve()
-    texts = []
-    for file, new in sorted(sources.items()):
+    texts: list[str] = []
+    for file, source in sorted(sources.items()):
         path = Path(file).resolve()
-        name = str(path.relative_to(top)) if path.is_relative_to(top) else str(path)
-        old = "".join(linecache.getlines(file))
-        texts.append(
-            "".join(
-                difflib.unified_diff(
-                    old.splitlines(keepends=True),
-                    new.splitlines(keepends=True),
-                    f"a/{name}",
-                    f"b/{name}",
-                )
-            )
-        )
+        name = path.relative_to(top) if path.is_relative_to(top) else path
+        before = "".join(linecache.getlines(file)).splitlines(keepends=True)
+        after = source.splitlines(keepends=True)
+        texts += difflib.unified_diff(before, after, f"a/{name}", f"b/{name}")
     return Patch("".join(texts), sources, tuple(left_out))
 
 
@@ -110,8 +101,8 @@ class _Finder:
         self.of_op = {op: equation for equation in self.equations for op in equation.ops}
         self.users: dict[int, list[int]] = {}
         for op in program.ops():
-            for use in program.uses(op):
-                self.users.setdefault(int(program.use_value[use]), []).append(op)
+            for value in program.operands(op):
+                self.users.setdefault(value, []).append(op)
         self.value = {name: value for value, name in enumerate(program.value_name)}
 
     def edits(self, row: Pinned, every: Iterable[Pinned]) -> tuple[list[_Edit], str]:
@@ -137,7 +128,7 @@ class _Finder:
             f"{count} of {len(row.values)} values: {reason}" for reason, count in lost.items()
         )
 
-    def expression(self, value: int, wanted: set[int]) -> Range | None:
+    def expression(self, value: int, wanted: set[int]) -> SourceSpan | None:
         """The user's innermost expression for ``value``, all of whose values are ``wanted``."""
         equation = self.of_op[int(self.program.value_op[value])]
         for expression in equation.frames:
@@ -149,11 +140,11 @@ class _Finder:
         return None
 
     @functools.lru_cache(maxsize=4096)  # noqa: B019 (a finder serves one patch)
-    def values_of(self, expression: Range) -> frozenset[int]:
+    def values_of(self, expression: SourceSpan) -> frozenset[int]:
         """The values of an expression, one for each evaluation in the forward pass."""
         values: set[int] = set()
         run: list[Equation] = []
-        outer: tuple[Range, ...] | None = None
+        outer: tuple[SourceSpan, ...] | None = None
         for equation in [*self.forward, None]:
             around = (
                 equation.frames[equation.frames.index(expression) + 1 :]
@@ -228,38 +219,41 @@ def _nodes(file: str) -> dict[tuple[int, int, int, int], ast.expr]:
         return {}
     nodes: dict[tuple[int, int, int, int], ast.expr] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.expr) and node.end_lineno and node.end_col_offset:
-            span = (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)
-            nodes.setdefault(span, node)
+        if isinstance(node, ast.expr) and (range_ := _range_of(node)):
+            nodes.setdefault(range_, node)
     return nodes
 
 
-def _node(span: Range) -> ast.expr | None:
+def _node(span: SourceSpan) -> ast.expr | None:
     """The expression at a source range."""
     file, line, column, end_line, end_column = span
     return _nodes(file).get((line, column, end_line, end_column))
 
 
-def _operand(span: Range, number: int) -> Range | None:
+def _operand(span: SourceSpan, number: int) -> SourceSpan | None:
     """The sub-expression that is operand ``number`` of a product or a call."""
     node = _node(span)
-    parts: list[ast.expr] = []
+    operands: list[ast.expr] = []
     if isinstance(node, ast.BinOp):
-        parts = [node.left, node.right]
+        operands = [node.left, node.right]
     elif isinstance(node, ast.Call):
-        parts = [
+        operands = [
             argument
             for argument in node.args
             if not isinstance(argument, ast.Constant | ast.Starred)
         ]
     elif isinstance(node, ast.Subscript):
-        parts = [node.value, node.slice]
-    if number >= len(parts):
+        operands = [node.value, node.slice]
+    if number >= len(operands):
         return None
-    part = parts[number]
-    if part.end_lineno is None or part.end_col_offset is None:
+    range_ = _range_of(operands[number])
+    return None if range_ is None else (span[0], *range_)
+
+
+def _range_of(node: ast.expr) -> tuple[int, int, int, int] | None:
+    if node.end_lineno is None or node.end_col_offset is None:
         return None
-    return span[0], part.lineno, part.col_offset, part.end_lineno, part.end_col_offset
+    return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
 
 
 def _is_library(file: str) -> bool:
@@ -275,9 +269,7 @@ def _is_library(file: str) -> bool:
 def _rewritten(file: str, edits: Sequence[_Edit]) -> str:
     """The source of ``file`` with expressions wrapped."""
     rows = [row.encode() for row in linecache.getlines(file)]
-    starts = [0]
-    for row in rows:
-        starts.append(starts[-1] + len(row))
+    starts = [0, *itertools.accumulate(map(len, rows))]
     source = b"".join(rows)
     tree = ast.parse(source)
     short = not _binds(tree, "P")

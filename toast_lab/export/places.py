@@ -12,6 +12,7 @@ kind and shape.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -30,6 +31,11 @@ ENDS.update((arguments.__file__, calls.__file__))
 _NUMBERED = re.compile(r"toast_eqn_(\d+)\b")
 
 
+#: File, line, column, end line, end column; columns count bytes from 0.
+SourceSpan = tuple[str, int, int, int, int]
+Shape = tuple[int, ...]
+
+
 class Equation(NamedTuple):
     """An equation of the function's jaxpr and its ops in the program."""
 
@@ -44,8 +50,8 @@ class Equation(NamedTuple):
     results: tuple[int, ...]  #: per result the program's value, -1: unknown
     where: str  #: "model.py:31"
     name_stack: str
-    #: file, line, column, end line, end column; innermost first
-    frames: tuple[tuple[str, int, int, int, int], ...]
+    #: innermost first
+    frames: tuple[SourceSpan, ...]
 
 
 class Source(NamedTuple):
@@ -123,19 +129,18 @@ def equations_of(program: Program, function: Function) -> list[Equation]:
 
 def ops_as_equations(program: Program) -> list[Equation]:
     """Every op as an equation of its own, for programs without a function."""
-    equations, count = [], dict[EquationPlace, int]()
+    equations, count = [], Counter[EquationPlace]()
     for op in program.ops():
         values = program.results(op)
         if (
             op_kinds.is_control(program.kind[op])
-            or not len(values)
+            or not values
             or program.value_is_constant[values[0]]
         ):
             continue
         where = program.where(op)
         backward = "transpose" in program.name_stack[op]
         place = EquationPlace(where, program.kind[op], backward, program.dims(values[0]))
-        count[place] = count.get(place, -1) + 1
         uses = tuple((use,) for use in program.uses(op))
         equations.append(
             Equation(
@@ -152,7 +157,8 @@ def ops_as_equations(program: Program) -> list[Equation]:
                 frames=(),
             )
         )
-    return [equation._replace(of=count[equation.place] + 1) for equation in equations]
+        count[place] += 1
+    return [equation._replace(of=count[equation.place]) for equation in equations]
 
 
 def different(mine: Program, other: Program) -> str:
@@ -162,16 +168,16 @@ def different(mine: Program, other: Program) -> str:
     )
     pairs = enumerate(zip(ours, theirs, strict=False))
     shorter = min(len(ours), len(theirs))
-    first = next((i for i, (our_op, their_op) in pairs if our_op != their_op), shorter)
+    index = next((i for i, (our_op, their_op) in pairs if our_op != their_op), shorter)
 
     def shown(signatures: list[tuple[Any, ...]]) -> str:
-        if first >= len(signatures):
+        if index >= len(signatures):
             return "the end"
-        kind, shapes, _ = signatures[first]
+        kind, shapes, _ = signatures[index]
         return f"{kind} {list(shapes[0]) if shapes else ''}"
 
     return (
-        f"this plan shards {mine.name}; the function given is another program: op {first} is "
+        f"this plan shards {mine.name}; the function given is another program: op {index} is "
         f"{shown(ours)} in the plan's, {shown(theirs)} in the function's (constants not counted). "
         "Was it planned with the same code, arguments and versions?"
     )
@@ -187,8 +193,8 @@ class _Numbering(Walk):
 
     def forget(self) -> None:
         """Start again: where JAX traces more than once, the last time counts."""
-        for known in (self.count, self.in_pass, self.passes, self.seen):
-            known.clear()
+        for record in (self.count, self.in_pass, self.passes, self.seen):
+            record.clear()
 
     def bind(self, eqn: Any, values: Sequence[Any], params: Mapping[str, Any]) -> list[Any]:
         import jax
@@ -246,7 +252,7 @@ def _equation(program: Program, walk: _Numbering, number: int, ops: list[int]) -
     )
 
 
-def _ranges(traceback: Any) -> tuple[tuple[str, int, int, int, int], ...]:
+def _ranges(traceback: Any) -> tuple[SourceSpan, ...]:
     """Source ranges (see ``Equation.frames``, columns from 0); empty where JAX hides them."""
     try:
         codes, offsets = traceback.raw_frames()
@@ -270,7 +276,7 @@ def _result_values(program: Program, eqn: Any, ops: list[int]) -> tuple[int, ...
 
     It is the last value of that shape from the equation's ops that none of these ops reads.
     """
-    inside = {int(program.use_value[use]) for op in ops for use in program.uses(op)}
+    inside = {value for op in ops for value in program.operands(op)}
     candidates = [
         value
         for op in ops
@@ -291,7 +297,7 @@ def _fits(program: Program, variable: Any, value: int) -> bool:
     return _shape(variable) == program.dims(value)
 
 
-def _shape(variable: Any) -> tuple[int, ...]:
+def _shape(variable: Any) -> Shape:
     """Shape of a jaxpr's variable as the program has it, with the words of random keys."""
     shape = tuple(map(int, getattr(variable.aval, "shape", ())))
     return (*shape, *words_of(variable.aval)) if is_key(variable.aval) else shape
@@ -302,17 +308,13 @@ def _operand_uses(program: Program, eqn: Any, ops: list[int]) -> tuple[tuple[int
     inside = {value for op in ops for value in program.results(op)}
     outside: dict[int, list[int]] = {}
     for op in ops:
-        for use in program.uses(op):
-            value = int(program.use_value[use])
+        for use, value in zip(program.uses(op), program.operands(op), strict=True):
             if value not in inside and not program.value_is_constant[value]:
                 outside.setdefault(value, []).append(use)
     nothing: tuple[tuple[int, ...], ...] = ((),) * len(eqn.invars)
-    only = ops[0] if len(ops) == 1 else -1
-    if only >= 0 and len(program.uses(only)) == len(eqn.invars):
-        return tuple(
-            (use,) if _fits(program, atom, int(program.use_value[use])) else ()
-            for use, atom in zip(program.uses(only), eqn.invars, strict=True)
-        )
+    if len(ops) == 1 and len(program.uses(ops[0])) == len(eqn.invars):
+        reads = zip(program.uses(ops[0]), program.operands(ops[0]), eqn.invars, strict=True)
+        return tuple((use,) if _fits(program, atom, value) else () for use, value, atom in reads)
     variables = list(dict.fromkeys(atom for atom in eqn.invars if not hasattr(atom, "val")))
     if len(variables) != len(outside):
         return nothing

@@ -35,10 +35,7 @@ def collectives_time_s(signature: Signature, problem: Problem) -> float:
             continue
         over = mesh.axes if axes is None else axes
         mask = sum(1 << mesh.axes.index(axis) for axis in over)
-        ways = 1
-        for axis in over:
-            ways *= mesh.size(axis)
-        starts = size / ways if kind == "all_gather" else float(size)
+        starts = size / mesh.ways(over) if kind == "all_gather" else float(size)
         total += times * collective_time_s(
             _KINDS[kind],
             mask,

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
 from typing import Any
 
 from toast_lab._version import __version__
 from toast_lab.errors import InvalidPlan
 from toast_lab.export import constrained, sharded
-from toast_lab.export.minimal import MinimalConstraints, counted
+from toast_lab.export.minimal import MinimalConstraints, counted, family
 from toast_lab.export.sharded import Shardings
 from toast_lab.frontends import calls, nnx_modules
 from toast_lab.lowering.specs import spec_entries
@@ -43,13 +42,15 @@ def shardings_of(plan: ShardingPlan, constraints: MinimalConstraints) -> Shardin
     program, specs = plan.program, plan.value_specs()
     arguments: list[dict[str, Any]] = []
     where: dict[str, tuple[int, str]] = {}  # our path -> argument and path within it
+    donated = []
     leaf = 0
     for argument, keys in enumerate(constraints.source.argument_keys):
-        arguments.append({})
-        for text in keys:
-            arguments[argument][text] = spec_entries(specs[leaf])
-            where[program.value_name[leaf]] = argument, text
-            leaf += 1
+        end = leaf + len(keys)
+        arguments.append(dict(zip(keys, map(spec_entries, specs[leaf:end]), strict=True)))
+        where |= {program.value_name[leaf + i]: (argument, key) for i, key in enumerate(keys)}
+        if keys and program.donated[leaf:end].all():
+            donated.append(argument)
+        leaf = end
     result: dict[str, Any] = {}
     changed: list[dict[str, Any]] = [{} for _ in arguments]
     for name, value in zip(program.output_paths, map(int, program.outputs), strict=True):
@@ -61,19 +62,13 @@ def shardings_of(plan: ShardingPlan, constraints: MinimalConstraints) -> Shardin
         # Other names are variables that a module gains
         elif name == "result" or name[6:7] in (".", "["):
             result[name.removeprefix("result")] = entries
-    donated = tuple(
-        argument
-        for argument, specs_of in enumerate(arguments)
-        if specs_of
-        and all(program.donated[_number(program, where, argument, text)] for text in specs_of)
-    )
     return Shardings(
         mesh=dict(zip(plan.mesh.axes, plan.mesh.sizes, strict=True)),
         arguments=tuple(map(_folded, arguments)),
         result=_folded(result),
         changed=tuple(changed),
         rules=constraints.rules,
-        donated=donated,
+        donated=tuple(donated),
     )
 
 
@@ -83,7 +78,7 @@ def to_python(plan: ShardingPlan, constraints: MinimalConstraints) -> str:
     Raises:
         InvalidPlan: the program came without its function.
     """
-    data = shardings_of(plan, constraints)
+    shardings = shardings_of(plan, constraints)
     name = plan.program.name
     lines = [
         f'"""Sharding of {name} on a mesh of {plan.mesh}, written by TOAST Lab {__version__}.',
@@ -99,18 +94,18 @@ def to_python(plan: ShardingPlan, constraints: MinimalConstraints) -> str:
         "",
         *_imports(*CARRIED),
         "",
-        f"MESH = {_literal(data.mesh)}",
+        f"MESH = {_literal(shardings.mesh)}",
         "",
         "# Mesh axes per dim, by path within each argument; * stands for any number.",
-        f"ARGUMENTS = {_literal(list(data.arguments))}",
-        f"RESULT = {_literal(data.result)}",
-        f"CHANGED = {_literal(list(data.changed))}  # what is left of an argument, where that is "
-        "another sharding",
-        f"DONATED = {data.donated!r}",
+        f"ARGUMENTS = {_literal(list(shardings.arguments))}",
+        f"RESULT = {_literal(shardings.result)}",
+        f"CHANGED = {_literal(list(shardings.changed))}  # what is left of an argument, where "
+        "that is another sharding",
+        f"DONATED = {shardings.donated!r}",
         "",
         *(line for module in CARRIED for line in _body(module)),
         "RULES = [",
-        *(f"    {_rule(rule)}," for rule in data.rules),
+        *(f"    {_rule(rule)}," for rule in shardings.rules),
         "]",
         "SHARDINGS = Shardings(MESH, ARGUMENTS, RESULT, CHANGED, RULES, DONATED)",
         "_shard = shard",
@@ -125,35 +120,25 @@ def to_python(plan: ShardingPlan, constraints: MinimalConstraints) -> str:
     return text
 
 
-def _number(program: Any, where: dict[str, tuple[int, str]], argument: int, text: str) -> int:
-    path = next(path for path, place in where.items() if place == (argument, text))
-    return int(program.value_name.index(path))
-
-
 def _folded(specs: dict[str, Any]) -> dict[str, Any]:
     """Specs by path; equal specs of paths that differ only in numbers share one entry."""
-    families = {path: re.sub(r"\d+", "*", path) for path in specs}
     groups: dict[str, set[Any]] = {}
     for path, spec in specs.items():
-        groups.setdefault(families[path], set()).add(spec)
+        groups.setdefault(family(path), set()).add(spec)
     return {
-        families[path] if len(groups[families[path]]) == 1 else path: spec
+        family(path) if len(groups[family(path)]) == 1 else path: spec
         for path, spec in specs.items()
     }
 
 
 def _about(constraints: MinimalConstraints) -> list[str]:
-    if constraints.exact:
-        judge = (
-            "compiled for virtual CPU devices, the collectives are"
-            if constraints.proof == "compiled"
-            else "by propagation the shardings are"
-        )
-        return [f"{counted(len(constraints), 'constraint')}; {judge} those of the plan."]
-    return [
-        f"{counted(len(constraints), 'constraint')}. What remains different from the plan:",
-        *constraints.remaining[:20],
-    ]
+    count = counted(len(constraints), "constraint")
+    if not constraints.exact:
+        return [f"{count}. What remains different from the plan:", *constraints.remaining[:20]]
+    judge = "by propagation the shardings are"
+    if constraints.proof == "compiled":
+        judge = "compiled for virtual CPU devices, the collectives are"
+    return [f"{count}; {judge} those of the plan."]
 
 
 def _literal(value: Any, indent: int = 0) -> str:
@@ -171,10 +156,13 @@ def _literal(value: Any, indent: int = 0) -> str:
 
 
 def _rule(rule: constrained.PinRule) -> str:
-    place = f"EquationPlace({', '.join(map(repr, rule.place))})"
+    # The classes by their own names, which the carried source defines
+    place = f"{type(rule.place).__name__}({', '.join(map(repr, rule.place))})"
     which = rule.which
-    some = "" if which is None else f", Which(frozenset({sorted(which.numbers)}), {which.in_pass})"
-    return f"PinRule({place}, {dict(rule.operands)!r}, {dict(rule.results)!r}{some})"
+    some = ""
+    if which is not None:
+        some = f", {type(which).__name__}(frozenset({sorted(which.numbers)}), {which.in_pass})"
+    return f"{type(rule).__name__}({place}, {dict(rule.operands)!r}, {dict(rule.results)!r}{some})"
 
 
 def _imports(*modules: Any) -> list[str]:

@@ -63,8 +63,7 @@ def shard(
     """
     mesh = make_mesh(shardings) if mesh is None else mesh
     jitted: dict[Any, tuple[Any, Any, Whole, Changes]] = {}
-    options = {"donate_argnums": shardings.donated, **options}
-    donated = options["donate_argnums"]
+    donated = options.setdefault("donate_argnums", shardings.donated)
     donated = (donated,) if isinstance(donated, int) else donated
 
     def prepare(
@@ -94,8 +93,8 @@ def shard(
             for number, arrays in enumerate(given.arrays)
             for _ in jax.tree_util.tree_leaves(arrays)
         ]
-        result, new = run(*tree.unflatten(placed(leaves, jax.tree_util.tree_leaves(ins), gone)))
-        given.modules.store(changes, new)
+        result, changed = run(*tree.unflatten(placed(leaves, jax.tree_util.tree_leaves(ins), gone)))
+        given.modules.store(changes, changed)
         return given.modules.unmarked(whole.filled(jax.tree_util.tree_leaves(result)))
 
     def lower(*args: Any, **keywords: Any) -> Any:
@@ -132,10 +131,10 @@ class _Given:
     ) -> None:
         self.call = prepared(fn, args, keywords)
         self.donated = donated
-        values, wanted = self.call.values, shardings.arguments
-        if len(values) != len(wanted):
+        values, specs_of_arguments = self.call.values, shardings.arguments
+        if len(values) != len(specs_of_arguments):
             raise ValueError(
-                f"these shardings are for a call with {len(wanted)} arguments, this "
+                f"these shardings are for a call with {len(specs_of_arguments)} arguments, this "
                 f"one has {len(values)}"
             )
         self.modules = Modules(() if self.call.pure else values)
@@ -143,7 +142,7 @@ class _Given:
         self.arrays: list[Any] = []  # per argument its pytree, None for leaves other than arrays
         self.whole: list[Whole] = []  # of the result, known once ``run`` was traced
         lost: list[str] = []
-        for plain, specs in zip(self.modules.without(values), wanted, strict=True):
+        for plain, specs in zip(self.modules.without(values), specs_of_arguments, strict=True):
             flat: Any = jax.tree_util.tree_flatten_with_path(plain)
             leaves, tree = flat
             slots = tuple((leaf,) if _spec(specs, path) is None else None for path, leaf in leaves)
@@ -159,9 +158,9 @@ class _Given:
             self.wholes.append(Whole(tree, slots))
             self.arrays.append(tree.unflatten(arrays))
         if lost:
-            named = ", ".join(key for specs in wanted for key in specs)
+            covered = ", ".join(key for specs in specs_of_arguments for key in specs)
             raise ValueError(
-                f"these shardings do not cover {', '.join(lost[:20])}; they know {named[:1000]}"
+                f"these shardings do not cover {', '.join(lost[:20])}; they know {covered[:1000]}"
             )
         self.key = (
             self.call.by_name,
@@ -183,10 +182,10 @@ class _Given:
         ]
         values, before = self.modules.merged(plain)
         result = called(self.call.fn, values, self.call.by_name)
-        new = self.modules.changed(before, self.donated)
+        changed = self.modules.changed(before, self.donated)
         results, rest = split_result(self.modules.marked(result), self.call.numbers)
         self.whole[:] = [rest]
-        return results, tuple(new)
+        return results, tuple(changed)
 
 
 def _outs_of_changes(mesh: Any, shardings: Shardings, modules: Modules) -> tuple[Any, ...]:

@@ -37,6 +37,12 @@ PEAK_TOLERANCE = 1.02
 PROPAGATION_SHARE = 0.4
 
 
+#: Numbers of units that are tried together.
+UnitSet = frozenset[int]
+#: (op, number of the operand or result, is it a result) of a tensor
+Mismatch = tuple[int, int, bool]
+
+
 class Unit(NamedTuple):
     """Constraints that come and go together."""
 
@@ -81,7 +87,7 @@ class TrialResult(NamedTuple):
 
     chosen: tuple[int, ...]
     #: (op, operand or result, is it a result) that propagation gets wrong
-    wrong: tuple[tuple[int, int, bool], ...]
+    wrong: tuple[Mismatch, ...]
     target: Signature | None  #: of the fully annotated program
     reached: Signature | None
     tried: int
@@ -108,9 +114,9 @@ class _Trials:
         self.request, self.plan, self.units = request, request.plan, request.units
         self.began, self.tried, self.complete = time.monotonic(), 0, True
         self.deadline = self.began + request.seconds
-        self.best: frozenset[int] = frozenset()
-        self.signatures: dict[frozenset[int], Signature] = {}
-        self.mistakes: dict[frozenset[int], set[tuple[int, int, bool]]] = {}
+        self.best: UnitSet = frozenset()
+        self.signatures: dict[UnitSet, Signature] = {}
+        self.mistakes: dict[UnitSet, set[Mismatch]] = {}
         self.full = annotate(request.text, self.plan, numbered=True)
         self.target = _propagated(self.full)
         self.goal: Signature | None = None
@@ -135,7 +141,7 @@ class _Trials:
         )
 
     def steps(self) -> None:
-        nothing: frozenset[int] = frozenset()
+        nothing: UnitSet = frozenset()
         if self.request.compiled:
             self.goal = _compiled(self.full, self.plan)
             if not self.distance(nothing):
@@ -145,32 +151,31 @@ class _Trials:
         everything = frozenset(range(len(self.units)))
         sharp = frozenset(i for i in everything if not self.units[i].blunt)
         self.best = sharp
+        allowed_sets = dict.fromkeys((sharp, everything))
         if self.goal is None:
-            self.best = min(
-                (self.propagated(some) for some in dict.fromkeys((sharp, everything))), key=self.gap
-            )
+            self.best = min(map(self.propagated, allowed_sets), key=self.gap)
             return
-        for some in dict.fromkeys((sharp, everything)):
+        for allowed in allowed_sets:
             self.deadline = time.monotonic() + PROPAGATION_SHARE / 2 * self.request.seconds
             try:
-                fewer = self.propagated(some)
+                fewer = self.propagated(allowed)
             except _OutOfTime:
-                self.complete, fewer = False, some
+                self.complete, fewer = False, allowed
             self.deadline = self.began + self.request.seconds
             self.best = min(
-                (self.best, fewer, some), key=lambda chosen: (self.distance(chosen), len(chosen))
+                (self.best, fewer, allowed), key=lambda chosen: (self.distance(chosen), len(chosen))
             )
             if not self.distance(self.best):
                 break
         self.best = self.without(self.best, self.no_worse)
 
-    def propagated(self, allowed: frozenset[int]) -> frozenset[int]:
+    def propagated(self, allowed: UnitSet) -> UnitSet:
         """A few of the allowed units with which propagation agrees as far as with all of them."""
         enough = self.enough(allowed)
         most = self.gap(enough)
         return self.without(enough, lambda chosen: self.gap(chosen) <= most, keep=False)
 
-    def enough(self, allowed: frozenset[int]) -> frozenset[int]:
+    def enough(self, allowed: UnitSet) -> UnitSet:
         """Units with which propagation agrees as far as it can."""
         chosen = frozenset(i for i in allowed if self.units[i].reshards)
         at_result: dict[int, int] = {}
@@ -194,17 +199,17 @@ class _Trials:
             self.say("adding", chosen)
 
     def without(
-        self, chosen: frozenset[int], agrees: Callable[[frozenset[int]], bool], *, keep: bool = True
-    ) -> frozenset[int]:
+        self, chosen: UnitSet, agrees: Callable[[UnitSet], bool], *, keep: bool = True
+    ) -> UnitSet:
         """``chosen`` without superfluous units; with ``keep``, each step becomes the best set."""
         size = max(1, len(chosen) // 2)
         while chosen:
             order = sorted(chosen, key=lambda i: (-self.units[i].cost, i))
             went = False
             for start in range(0, len(order), size):
-                part = frozenset(order[start : start + size]) & chosen
-                if part and agrees(chosen - part):
-                    chosen, went = chosen - part, True
+                dropped = chosen.intersection(order[start : start + size])
+                if dropped and agrees(chosen - dropped):
+                    chosen, went = chosen - dropped, True
                     self.best = chosen if keep else self.best
                 self.say("taking away", chosen)
             if size == 1 and not went:
@@ -213,27 +218,25 @@ class _Trials:
         return chosen
 
     # -- judges -----------------------------------------------------------------------------------
-    def gap(self, chosen: frozenset[int]) -> int:
+    def gap(self, chosen: UnitSet) -> int:
         """Number of tensors that propagation gets wrong, counted per operand and result."""
         return len(self.wrong(chosen))
 
-    def wrong(self, chosen: frozenset[int]) -> set[tuple[int, int, bool]]:
+    def wrong(self, chosen: UnitSet) -> set[Mismatch]:
         """(op, number of the operand or result, is it a result) of those tensors."""
         if chosen not in self.mistakes:
             self.tried += 1
             shardings = _propagated(self.text(chosen, numbered=True))
-            program, wrong = self.plan.program, set()
+            program, mistakes = self.plan.program, set()
             for (op, i, result), spec in shardings.items():
                 if spec != self.target.get((op, i, result), spec):
-                    value = int(program.result_ptr[op]) + i if result else -1
-                    if not result and program.use_ptr[op] + i < program.use_ptr[op + 1]:
-                        value = int(program.use_value[program.use_ptr[op] + i])
-                    if value >= 0 and not program.value_is_constant[value]:
-                        wrong.add((op, i, result))
-            self.mistakes[chosen] = wrong
+                    values = program.results(op) if result else program.operands(op)
+                    if i < len(values) and not program.value_is_constant[values[i]]:
+                        mistakes.add((op, i, result))
+            self.mistakes[chosen] = mistakes
         return self.mistakes[chosen]
 
-    def no_worse(self, chosen: frozenset[int]) -> bool:
+    def no_worse(self, chosen: UnitSet) -> bool:
         """Is the compiled program of ``chosen`` no worse than that of the best set?"""
         assert self.goal is not None
         if self.distance(chosen) > self.distance(self.best):
@@ -243,7 +246,7 @@ class _Trials:
         most_bytes = max(before.peak_bytes, PEAK_TOLERANCE * goal.peak_bytes)
         return now.flops <= most_flops and now.peak_bytes <= most_bytes
 
-    def distance(self, chosen: frozenset[int]) -> float:
+    def distance(self, chosen: UnitSet) -> float:
         """Bytes of collectives that only one program has, plus one if work or memory is wasted."""
         assert self.goal is not None
         now, goal = self.signature(chosen), self.goal
@@ -253,7 +256,7 @@ class _Trials:
         )
         return difference_bytes(now, goal) + wasted
 
-    def signature(self, chosen: frozenset[int]) -> Signature:
+    def signature(self, chosen: UnitSet) -> Signature:
         if chosen not in self.signatures:
             self.check_time()
             self.tried += 1
@@ -272,21 +275,20 @@ class _Trials:
         if time.monotonic() > self.deadline:
             raise _OutOfTime
 
-    def say(self, stage: str, chosen: frozenset[int]) -> None:
+    def say(self, stage: str, chosen: UnitSet) -> None:
         self.check_time()
         isolate.report(TrialProgress(stage, len(chosen), self.tried))
 
 
 def difference_bytes(first: Signature, second: Signature) -> float:
     """Bytes of the collectives that only one of the two signatures has."""
-    keys = {*first.collectives, *second.collectives}
     return sum(
         abs(first.collectives.get(key, 0.0) - second.collectives.get(key, 0.0)) * key[2]
-        for key in keys
+        for key in {*first.collectives, *second.collectives}
     )
 
 
-def _propagated(text: str) -> dict[tuple[int, int, bool], Any]:
+def _propagated(text: str) -> dict[Mismatch, Any]:
     """Axes per dim of every operand and result of every numbered op, as propagation leaves them."""
     context = _jaxlib.make_context()
     module = _jaxlib.parse_module(context, text)

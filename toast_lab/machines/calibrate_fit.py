@@ -21,8 +21,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import isotonic_regression, least_squares
@@ -48,6 +48,9 @@ class CalibrationPoint(NamedTuple):
     size_bytes: float
     flops: float
     time_s: float  #: one round; of "overlap" the share hidden instead, 0 to 1
+
+
+Groups = dict[Any, list[CalibrationPoint]]
 
 
 class Residual(NamedTuple):
@@ -106,23 +109,23 @@ def fit(
         memory_bytes: of one device, 0 if unknown.
         provenance: what the measurement was made on.
     """
-    by_kind: dict[str, list[CalibrationPoint]] = {}
-    for point in points:
-        if math.isfinite(point.time_s) and (point.time_s > 0 or point.what == "overlap"):
-            by_kind.setdefault(point.what, []).append(point)
+    usable = [
+        point
+        for point in points
+        if math.isfinite(point.time_s) and (point.time_s > 0 or point.what == "overlap")
+    ]
+    by_kind = _grouped(usable, lambda point: point.what)
     missing: list[str] = []
-    dots: dict[str, list[CalibrationPoint]] = {}
-    for point in by_kind.get("dot", []):
-        dots.setdefault(point.dtype, []).append(point)
+    dots = _grouped(by_kind.get("dot", []), lambda point: point.dtype)
     flops = {dtype: peak_flops(group) for dtype, group in dots.items()}
     if "f32" not in flops:
         missing.append("flops.f32")
         flops["f32"] = base.flops["f32"]
+    memory_rate = base.memory_bytes_per_s
     if "memory" in by_kind:
         memory_rate = memory_bytes_per_s(by_kind["memory"])
     else:
         missing.append("memory_bytes_per_s")
-        memory_rate = base.memory_bytes_per_s
     medians = {"overhead": base.op_overhead_s, "overlap": base.overlap}
     for kind, key in (("overhead", "op_overhead_s"), ("overlap", "overlap")):
         if kind in by_kind:
@@ -131,10 +134,8 @@ def fit(
             missing.append(key)
     overhead_s = medians["overhead"]
     comm = monotone([point for kind in STEP_KINDS for point in by_kind.get(kind, [])])
-    if comm:
-        links: tuple[Link, ...] = (fit_link(comm),)
-    else:
-        links = base.links
+    links = (fit_link(comm),) if comm else base.links
+    if not comm:
         missing.append("links")
     if memory_bytes <= 0:
         missing.append("memory_bytes")
@@ -163,7 +164,7 @@ def fit(
         fitted["memory"] = [
             (point, point.size_bytes / memory_rate + overhead_s) for point in by_kind["memory"]
         ]
-    for (kind, devices), group in _by_series(comm):
+    for (kind, devices), group in sorted(_series(comm).items()):
         fitted[f"{kind} over {devices}"] = [
             (point, collective_of(machine, point)) for point in group
         ]
@@ -171,14 +172,17 @@ def fit(
     return Fit(machine, tuple(residuals), tuple(missing))
 
 
-def _by_series(
-    points: Iterable[CalibrationPoint],
-) -> list[tuple[tuple[str, int], list[CalibrationPoint]]]:
-    """Points of one collective over one number of devices together, sorted by the two."""
-    series: dict[tuple[str, int], list[CalibrationPoint]] = {}
+def _grouped(points: Iterable[CalibrationPoint], key: Callable[[CalibrationPoint], Any]) -> Groups:
+    """Points with the same key together, in order of their first appearance."""
+    groups: Groups = {}
     for point in points:
-        series.setdefault((point.what, point.devices), []).append(point)
-    return sorted(series.items())
+        groups.setdefault(key(point), []).append(point)
+    return groups
+
+
+def _series(points: Iterable[CalibrationPoint]) -> Groups:
+    """Points of one collective over one number of devices together."""
+    return _grouped(points, lambda point: (point.what, point.devices))
 
 
 def _residual(label: str, pairs: Sequence[tuple[CalibrationPoint, float]]) -> Residual:
@@ -211,7 +215,7 @@ def monotone(points: Sequence[CalibrationPoint]) -> list[CalibrationPoint]:
     Times are smoothed for each collective over each number of devices, in logarithms.
     """
     smoothed: list[CalibrationPoint] = []
-    for _, group in _by_series(points):
+    for group in _series(points).values():
         group = sorted(group, key=lambda point: point.size_bytes)
         times = np.exp(isotonic_regression(np.log([point.time_s for point in group])).x)
         smoothed += [
@@ -253,7 +257,7 @@ def fit_link(points: Sequence[CalibrationPoint]) -> Link:
             topology="switch",
             bytes_per_s=float(rate),
             latency_s=float(latency_s),
-            source="Point, see provenance.",
+            source="Measured, see provenance.",
         )
 
     def off(parameters: np.ndarray) -> np.ndarray:

@@ -245,7 +245,7 @@ def _several(
 ) -> float:
     """Seconds over all ``rows`` (slowest first).
 
-    ``big``: local bytes of the larger side.  ``total``: devices.
+    ``larger_bytes``: local bytes of the larger side.  ``total``: devices.
     """
     count = rows.shape[0]
     apart = True  # torus axes without common links

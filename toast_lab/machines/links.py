@@ -39,22 +39,21 @@ class Link:
 
     def problems(self) -> list[str]:
         """What is impossible about the numbers, one text each."""
-        problems = []
-        if self.topology not in TOPOLOGIES:
-            problems.append(f"topology = {self.topology!r} (one of {', '.join(TOPOLOGIES)})")
-        if not above_zero(self.bytes_per_s):
-            problems.append(f"bytes_per_s = {self.bytes_per_s} (must be above 0)")
-        if not at_least_zero(self.latency_s):
-            problems.append(f"latency_s = {self.latency_s} (must not be below 0)")
-        if self.devices is not None and self.devices < 1:
-            problems.append(f"devices = {self.devices} (must be above 0)")
-        if self.wrap_multiple < 1:
-            problems.append(f"wrap_multiple = {self.wrap_multiple} (must be above 0)")
-        if any(extent < 1 for extent in self.extents):
-            problems.append(f"extents = {list(self.extents)} (all must be above 0)")
-        if self.topology == "torus" and not 1 <= len(self.extents) <= 6:
-            problems.append(f"extents = {list(self.extents)} (a torus has 1 to 6 dims)")
-        return problems
+        extents = list(self.extents)
+        dims_fit = self.topology != "torus" or 1 <= len(extents) <= 6
+        checks = (
+            ("topology", self.topology in TOPOLOGIES, f"one of {', '.join(TOPOLOGIES)}"),
+            ("bytes_per_s", above_zero(self.bytes_per_s), "must be above 0"),
+            ("latency_s", at_least_zero(self.latency_s), "must not be below 0"),
+            ("devices", self.devices is None or self.devices >= 1, "must be above 0"),
+            ("wrap_multiple", self.wrap_multiple >= 1, "must be above 0"),
+            ("extents", all(extent >= 1 for extent in extents), "all must be above 0"),
+            ("extents", dims_fit, "a torus has 1 to 6 dims"),
+        )
+        shown = {**vars(self), "extents": extents}
+        return [
+            f"{key} = {shown[key]!r} ({demand})" for key, passed, demand in checks if not passed
+        ]
 
 
 def above_zero(value: float) -> bool:

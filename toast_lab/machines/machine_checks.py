@@ -57,7 +57,7 @@ def _link_problems(links: tuple[Link, ...]) -> Iterator[tuple[str, str]]:
     if any(inner < 1 or outer % inner or outer <= inner for inner, outer in nested):
         yield (
             "links",
-            (f"levels join {sizes} devices; each must join a multiple of the one inside it"),
+            f"levels join {sizes} devices; each must join a multiple of the one inside it",
         )
     for level, link in enumerate(links):
         if link.topology != "torus" or link.devices is None:

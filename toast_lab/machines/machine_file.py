@@ -106,10 +106,10 @@ def parse(data: dict[str, Any], file: str) -> dict[str, Any]:
         InvalidProblem: as ``read`` does.
     """
     mistakes: list[str] = []
-    known = ["name", "compiler", "links", *_NUMBERS, *_TABLES]
+    keys = ["name", "compiler", "links", *_NUMBERS, *_TABLES]
     for key in data:
-        if key not in known:
-            mistakes.append(f"{key}: no such key{did_you_mean(key, known)}")
+        if key not in keys:
+            mistakes.append(f"{key}: no such key{did_you_mean(key, keys)}")
     name = data.get("name", Path(file).stem)
     if not isinstance(name, str) or not name.strip():
         mistakes.append(f"name = {name!r} is not a text")

@@ -53,6 +53,9 @@ HOPS, SPREAD, PERMUTED, GROUP, WAYS, GROUP_RATE, GROUP_HOPS, GROUP_SPREAD, GROUP
 N_COLUMNS = 9
 
 
+Extents = tuple[int, ...]
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class AxisLinks:
     """The links under each of A mesh axes, for the formulas of ``machines/collectives.py``."""
@@ -62,7 +65,7 @@ class AxisLinks:
     switched: np.ndarray  #: [A] bool: all devices one hop apart
     shape: np.ndarray  #: [A, 9] float64, see ``HOPS`` and the lines below it
     where: tuple[str, ...]  #: for people: "torus dim 0, ring of 16"
-    slice: tuple[int, ...]  #: extents of the torus that the mesh takes, () without one
+    slice: Extents  #: extents of the torus that the mesh takes, () without one
 
 
 class Span(NamedTuple):
@@ -98,18 +101,17 @@ def lay_out(machine: Machine, mesh: Mesh) -> AxisLinks:
             f"({machine.links[-1].name}). Make the mesh smaller or choose another machine; a "
             "machine file can add a level of links outside"
         )
-    parts = _parts_by_level(machine, mesh)
+    sizes_by_level = _sizes_by_level(machine, mesh)
     n_axes = len(mesh.axes)
     paths: list[list[tuple[int, _Path]]] = [[] for _ in range(n_axes)]
     group = np.arange(n_axes)
-    slice_: tuple[int, ...] = ()
+    slice_: Extents = ()
     group_path: dict[int, _Path] = {}
     for level, link in enumerate(machine.links):
-        sizes = parts[level]
+        sizes = sizes_by_level[level]
         if link.topology == "torus":
             spans, slice_ = _torus(link, sizes)
-            wraps = _wraps(link, slice_)
-            path_of = partial(_torus_path, link, slice_=slice_, wraps=wraps)
+            path_of = partial(_torus_path, link, slice_=slice_, wraps=_wraps(link, slice_))
             for axis in range(n_axes):
                 if spans[axis]:
                     paths[axis].append((sizes[axis], path_of(spans[axis])))
@@ -140,17 +142,9 @@ def lay_out(machine: Machine, mesh: Mesh) -> AxisLinks:
         if together is None or any(len(paths[other]) > 1 for other in same):
             # 0: the group never acts as one axis.
             ways, together = 0, path
-        shape[axis] = (
-            path.hops,
-            path.spread,
-            path.permuted,
-            group[axis],
-            ways,
-            together.rate,
-            together.hops,
-            together.spread,
-            together.permuted,
-        )
+        own = path.hops, path.spread, path.permuted
+        shared = together.rate, together.hops, together.spread, together.permuted
+        shape[axis] = (*own, group[axis], ways, *shared)
     return AxisLinks(
         bytes_per_s=np.asarray([path.rate for path in chosen]),
         latency_s=np.asarray([path.latency_s for path in chosen]),
@@ -161,30 +155,26 @@ def lay_out(machine: Machine, mesh: Mesh) -> AxisLinks:
     )
 
 
-def _parts_by_level(machine: Machine, mesh: Mesh) -> list[list[int]]:
+def _sizes_by_level(machine: Machine, mesh: Mesh) -> list[list[int]]:
     """How much of each axis runs on each level, as [level][axis].
 
     Minor axes fill the inner levels first.
     """
-    left = list(mesh.sizes)
-    parts = []
+    unplaced = list(mesh.sizes)
+    by_level = []
     inside = 1
     for level, link in enumerate(machine.links):
         outermost = level == len(machine.links) - 1
-        room = None if outermost or link.devices is None else link.devices // inside
+        room = mesh.n_devices if outermost or link.devices is None else link.devices // inside
         inside = link.devices or inside
-        sizes = [1] * len(left)
-        for axis in reversed(range(len(left))):
-            part = left[axis] if room is None else _largest_divisor(left[axis], room)
-            sizes[axis] = part
-            left[axis] //= part
-            if room is not None:
-                room //= part
-                if left[axis] > 1:
-                    # What is left of this axis is outside, and so are all axes outside it.
-                    room = 1
-        parts.append(sizes)
-    return parts
+        sizes = [1] * len(unplaced)
+        for axis in reversed(range(len(unplaced))):
+            sizes[axis] = _largest_divisor(unplaced[axis], room)
+            unplaced[axis] //= sizes[axis]
+            # What remains of this axis is outside, and so are all axes outside it.
+            room = room // sizes[axis] if unplaced[axis] == 1 else 1
+        by_level.append(sizes)
+    return by_level
 
 
 def _switch(link: Link, devices: int, *, outside: bool, others: int) -> _Path:
@@ -264,7 +254,7 @@ def _combine(paths: list[tuple[int, _Path]]) -> _Path:
 # -- torus -----------------------------------------------------------------------------------------
 
 
-def _torus(link: Link, sizes: list[int]) -> tuple[list[list[Span]], tuple[int, ...]]:
+def _torus(link: Link, sizes: list[int]) -> tuple[list[list[Span]], Extents]:
     """Spans of each axis, and the slice: extents of all dims."""
     extents = link.extents
     axes = [axis for axis, size in enumerate(sizes) if size > 1]
@@ -284,9 +274,9 @@ def _torus(link: Link, sizes: list[int]) -> tuple[list[list[Span]], tuple[int, .
     slice_ = []
     for dim, on_dim in enumerate(factors):
         stride = 1
-        for axis, part in on_dim:
-            spans[axis].append(Span(dim, part, stride))
-            stride *= part
+        for axis, factor in on_dim:
+            spans[axis].append(Span(dim, factor, stride))
+            stride *= factor
         slice_.append(stride)
     return spans, tuple(slice_)
 
@@ -295,7 +285,7 @@ _Factors = list[list[tuple[int, int]]]  # for each dim, minor first: (axis, part
 
 
 def _own_dims(
-    axes: list[int], sizes: list[int], extents: tuple[int, ...], n_bundles: int
+    axes: list[int], sizes: list[int], extents: Extents, n_bundles: int
 ) -> _Factors | None:
     """Axes as ``n_bundles`` bundles on dims of their own.
 
@@ -320,41 +310,33 @@ def _own_dims(
             break
         i = max(open_, key=lambda i: (max(_near_square(sizes[bundles[i][0]], n_dims[i])), -i))
         n_dims[i] += 1
-    wanted: _Factors = []
+    factors: _Factors = []
     for bundle, count in zip(bundles, n_dims, strict=True):
         if count == 1:
-            wanted.append([(axis, sizes[axis]) for axis in reversed(bundle)])
+            factors.append([(axis, sizes[axis]) for axis in reversed(bundle)])
         else:
-            wanted += [
-                [(bundle[0], part)] for part in _near_square(sizes[bundle[0]], count) if part > 1
-            ]
+            square = _near_square(sizes[bundle[0]], count)
+            factors += [[(bundle[0], factor)] for factor in square if factor > 1]
     # The longest dims of the slice take the longest dims of the torus.
-    lengths = [math.prod(part for _, part in dim) for dim in wanted]
-    if any(
-        count > extent
-        for count, extent in zip(
-            sorted(lengths, reverse=True), sorted(extents, reverse=True), strict=False
-        )
-    ):
+    lengths = [math.prod(factor for _, factor in dim) for dim in factors]
+    longest_first = zip(sorted(lengths, reverse=True), sorted(extents, reverse=True), strict=False)
+    if any(length > extent for length, extent in longest_first):
         return None
     by_dim: _Factors = [[] for _ in extents]
     free = sorted(range(len(extents)), key=lambda dim: extents[dim])
-    if extents == tuple(sorted(extents)) and all(count <= extents[0] for count in lengths):
+    if extents == tuple(sorted(extents)) and all(length <= extents[0] for length in lengths):
         # In mesh order where any order fits.
-        by_dim[: len(wanted)] = wanted
+        by_dim[: len(factors)] = factors
         return by_dim
-    for i in sorted(range(len(wanted)), key=lambda i: -lengths[i]):
-        by_dim[free.pop()] = wanted[i]
+    for i in sorted(range(len(factors)), key=lambda i: -lengths[i]):
+        by_dim[free.pop()] = factors[i]
     return by_dim
 
 
 @functools.lru_cache(maxsize=1024)
 def _divisors(number: int) -> list[int]:
     small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
-    return [
-        *small,
-        *(number // divisor for divisor in reversed(small) if divisor * divisor != number),
-    ]
+    return sorted({*small, *(number // divisor for divisor in small)})
 
 
 def _largest_divisor(number: int, limit: int) -> int:
@@ -362,8 +344,8 @@ def _largest_divisor(number: int, limit: int) -> int:
 
 
 @functools.lru_cache(maxsize=1024)
-def _near_square(number: int, count: int) -> tuple[int, ...]:
-    """``n`` as k factors, the largest as small as can be, largest last."""
+def _near_square(number: int, count: int) -> Extents:
+    """``number`` as ``count`` factors, the largest as small as can be, largest last."""
     if count == 1:
         return (number,)
     options = [divisor for divisor in _divisors(number) if divisor**count <= number]
@@ -376,33 +358,32 @@ def _near_square(number: int, count: int) -> tuple[int, ...]:
     )
 
 
-def _poured(axes: list[int], sizes: list[int], extents: tuple[int, ...]) -> _Factors | None:
+def _poured(axes: list[int], sizes: list[int], extents: Extents) -> _Factors | None:
     """Minor axes fill the dims one after the other; None if something does not fit."""
     by_dim: _Factors = [[] for _ in extents]
     room = list(extents)
     for axis in reversed(axes):
-        left = sizes[axis]
+        unplaced = sizes[axis]
         for dim in sorted(range(len(extents)), key=lambda dim: (room[dim] == extents[dim], dim)):
-            part = _largest_divisor(left, room[dim])
-            if part > 1:
-                by_dim[dim].append((axis, part))
-                room[dim] //= part
-                left //= part
-        if left > 1:
+            factor = _largest_divisor(unplaced, room[dim])
+            if factor > 1:
+                by_dim[dim].append((axis, factor))
+                room[dim] //= factor
+                unplaced //= factor
+        if unplaced > 1:
             return None
     return by_dim
 
 
-def _wraps(link: Link, slice_: tuple[int, ...]) -> list[bool]:
+def _wraps(link: Link, slice_: Extents) -> list[bool]:
     whole = [extent % link.wrap_multiple == 0 for extent in slice_]
-    if len(slice_) != len(link.extents):  # one long path
-        return [False] * len(slice_)
-    if link.wrap_all and not all(whole):
+    one_path = len(slice_) != len(link.extents)
+    if one_path or (link.wrap_all and not all(whole)):
         return [False] * len(slice_)
     return [fits and extent > 2 for fits, extent in zip(whole, slice_, strict=True)]
 
 
-def _torus_path(link: Link, spans: list[Span], slice_: tuple[int, ...], wraps: list[bool]) -> _Path:
+def _torus_path(link: Link, spans: list[Span], slice_: Extents, wraps: list[bool]) -> _Path:
     """Rates of an axis on one dim, or on several whose links it uses together."""
     devices = math.prod(span.size for span in spans)
     rates, hops, spread_s, permute_s, where = [], 0, 0.0, 0.0, []
@@ -457,9 +438,8 @@ def _join_groups(
             for axis, axis_spans in enumerate(spans)
             if any(span.dim == dim for span in axis_spans)
         ]
-        first = group[members[0]]
-        for axis in members[1:]:
-            group[group == group[axis]] = first
+        shared = group[members[0]]
+        group[np.isin(group, group[members])] = shared
         if len(members) > 1 and all(len(spans[axis]) == 1 for axis in members):
             size = math.prod(span.size for axis in members for span in spans[axis])
-            group_path[int(first)] = path_of([Span(dim, size, stride=1)])
+            group_path[int(shared)] = path_of([Span(dim, size, stride=1)])

@@ -34,8 +34,8 @@ def tolerance(program: Program) -> float:
     summed = np.where(program.factor_class == REDUCTION, program.factor_size, 1)
     largest = least
     for op in range(program.n_ops):
-        first, end = int(program.factor_ptr[op]), int(program.factor_ptr[op + 1])
-        terms = math.prod(summed[first:end].tolist())
+        factors = program.factors(op)
+        terms = math.prod(summed[factors.start : factors.stop].tolist())
         results = program.results(op)
         if terms <= 1 or not results or op_kind(program.kind[op]).sums_wider:
             continue

@@ -10,14 +10,13 @@ import dataclasses
 import datetime
 import platform as host
 import re
-from collections.abc import Callable
 
 from toast_lab import isolate
 from toast_lab.errors import InvalidProblem, RunFailed
 from toast_lab.machines.calibrate_fit import CalibrationPoint, Fit, fit, nearest
 from toast_lab.runtime import calibrate_child as child
 from toast_lab.runtime import devices as dev
-from toast_lab.runtime.child import RunProgress
+from toast_lab.runtime.child import OnProgress, RunProgress
 
 #: The most virtual devices: each is a few threads of the host.
 MOST_VIRTUAL = 64
@@ -44,18 +43,13 @@ class Calibration:
             "Fit: measured time over fitted time",
             f"{'what':24} {'points':>6} {'median':>8} {'worst':>8}",
         ]
-        for row in self.fit.residuals:
-            lines.append(
-                f"{row.what:24} {row.points:6} {row.median_ratio:8.3g} {row.worst_ratio:8.3g}"
-            )
+        lines += ["{:24} {:6} {:8.3g} {:8.3g}".format(*residual) for residual in self.fit.residuals]
         lines += [
             "",
             "Points (of overlap: the share that was hidden, in place of a time)",
             "what,dtype,devices,size_bytes,flops,time_s",
         ]
-        for point in self.points:
-            numbers = f"{point.devices},{point.size_bytes:g},{point.flops:g},{point.time_s:.4g}"
-            lines.append(f"{point.what},{point.dtype},{numbers}")
+        lines += ["{},{},{},{:g},{:g},{:.4g}".format(*point) for point in self.points]
         self.fit.machine.to_toml(path, "\n".join(lines))
 
 
@@ -64,8 +58,8 @@ def calibrate(
     *,
     name: str = "",
     time_limit_s: float = 600.0,
-    on_event: Callable[[RunProgress], None] | None = None,
-    cancel: Callable[[], bool] | None = None,
+    on_event: OnProgress | None = None,
+    cancel: isolate.Cancel | None = None,
     quick: bool = False,
 ) -> Calibration:
     """Measure ``devices`` and fit a machine to them.

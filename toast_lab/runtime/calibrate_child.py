@@ -51,7 +51,7 @@ class Skipped(NamedTuple):
 
 
 def measure(platform: str, count: int | None, time_limit_s: float, quick: bool = False) -> bool:
-    """Measure devices, reporting Hardware, Point, Skipped and Progress.
+    """Measure devices, reporting Hardware, CalibrationPoint, Skipped and RunProgress.
 
     Args:
         platform: "cpu", "gpu" or "tpu".
@@ -93,8 +93,9 @@ def measure(platform: str, count: int | None, time_limit_s: float, quick: bool =
     return True
 
 
+Devices = list[Any]
 _Series = tuple[str, str, int]  # kind of measurement, element type, devices
-_Start = Callable[[list[Any]], Iterator[CalibrationPoint]]
+_Start = Callable[[Devices], Iterator[CalibrationPoint]]
 
 
 def _plan(n_devices: int, platform: str, quick: bool) -> list[tuple[_Series, str, _Start]]:
@@ -142,7 +143,7 @@ def _plan(n_devices: int, platform: str, quick: bool) -> list[tuple[_Series, str
     return plan
 
 
-def _hardware(platform: str, devices: list[Any]) -> Hardware:
+def _hardware(platform: str, devices: Devices) -> Hardware:
     if platform == "cpu":
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / len(devices)
     else:
@@ -186,7 +187,7 @@ def _best_s(call: Callable[[], Any], repeats: int) -> float:
 
 
 def _looped(
-    devices: list[Any], step: Callable[[Any, Any], Any], arrays: list[Any], group: int | None = None
+    devices: Devices, step: Callable[[Any, Any], Any], arrays: list[Any], group: int | None = None
 ) -> Callable[[int], Any]:
     """A build function for ``_per_round_s`` that runs ``step(i, carry)`` on every device.
 
@@ -230,7 +231,7 @@ def _normal(shape: tuple[int, ...], dtype: str, scale: float = 1.0) -> Any:
 # -- what is measured ------------------------------------------------------------------------------
 
 
-def _overhead(devices: list[Any]) -> Iterator[CalibrationPoint]:
+def _overhead(devices: Devices) -> Iterator[CalibrationPoint]:
     """Tiny dots one after the other, each an op of its own whose numbers take no time."""
     length = 64
 
@@ -257,13 +258,13 @@ def _product(_: Any, carry: Any) -> Any:
     return value @ weights, weights
 
 
-def _squares(devices: list[Any], side: int, dtype: str) -> list[Any]:
+def _squares(devices: Devices, side: int, dtype: str) -> list[Any]:
     """Two square matrices for each device, whose product has elements of the same size."""
     shape = (len(devices) * side, side)
     return [_normal(shape, dtype), _normal(shape, dtype, side**-0.5)]
 
 
-def _dot(devices: list[Any], dtype: str, side: int) -> Iterator[CalibrationPoint]:
+def _dot(devices: Devices, dtype: str, side: int) -> Iterator[CalibrationPoint]:
     arrays = _squares(devices, side, DTYPES[dtype])
     yield CalibrationPoint(
         "dot",
@@ -275,7 +276,7 @@ def _dot(devices: list[Any], dtype: str, side: int) -> Iterator[CalibrationPoint
     )
 
 
-def _memory(devices: list[Any], size_bytes: float) -> Iterator[CalibrationPoint]:
+def _memory(devices: Devices, size_bytes: float) -> Iterator[CalibrationPoint]:
     length = int(size_bytes / 8)  # f32: half of the bytes are read, half are written
 
     def step(_: Any, carry: Any) -> Any:
@@ -321,7 +322,7 @@ def _collective_step(kind: str, group: int, length: int) -> Callable[[Any, Any],
 
 
 def _collective(
-    devices: list[Any], group: int, kind: str, size_bytes: float
+    devices: Devices, group: int, kind: str, size_bytes: float
 ) -> Iterator[CalibrationPoint]:
     import jax.numpy as jnp
 
@@ -340,7 +341,7 @@ def _collective(
     )
 
 
-def _overlap(devices: list[Any], share: float, quick: bool) -> Iterator[CalibrationPoint]:
+def _overlap(devices: Devices, share: float, quick: bool) -> Iterator[CalibrationPoint]:
     """Which part of a collective is hidden behind an independent dot of the same program.
 
     It is the hidden part of whichever of the two is shorter.

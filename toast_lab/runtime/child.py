@@ -28,6 +28,9 @@ class RunProgress(NamedTuple):
     fraction: float  #: 0 to 1
 
 
+OnProgress = Callable[[RunProgress], None]
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunRequest:
     """Everything that a child needs to know."""
@@ -165,7 +168,10 @@ def measure(
     """Compile and time one job; ``on_results`` receives the first execution's results."""
     stage.compiling()
     executable = Executable.of_program(job, request.program, devices)
-    times_s = executable.times_s(arrays, request.options, stage.running, on_results)
+    options = request.options
+    times_s = executable.times_s(
+        arrays, options.repeats, options.warmup, on_step=stage.running, on_results=on_results
+    )
     return ExecutableMeasurement(
         compile_s=executable.compile_s,
         step_times_s=times_s,

@@ -70,20 +70,16 @@ def refusal(message: str) -> Refusal | None:
         return None
     needed = limit = None
     temporaries = _TEMPORARIES.search(message)
-    used = [match for match in _USED.finditer(message) if match.group(5).lower() == "hbm"] or list(
-        _USED.finditer(message)
-    )
-    allocate = _ALLOCATE.search(message)
+    used = list(_USED.finditer(message))
+    used = [match for match in used if match[5].lower() == "hbm"] or used
     if used:
-        needed = _bytes(used[0].group(1), used[0].group(2))
-        limit = _bytes(used[0].group(3), used[0].group(4))
+        needed, limit = _bytes(*used[0].group(1, 2)), _bytes(*used[0].group(3, 4))
     elif temporaries:
-        needed = _bytes(temporaries.group(1), temporaries.group(2))
-        limit = _bytes(temporaries.group(4), temporaries.group(5))
+        needed, limit = _bytes(*temporaries.group(1, 2)), _bytes(*temporaries.group(4, 5))
     elif exact := _ALLOCATE_BYTES.search(message):
-        needed = float(exact.group(1))
-    elif allocate:
-        needed = _bytes(allocate.group(1), allocate.group(2))
+        needed = float(exact[1])
+    elif allocate := _ALLOCATE.search(message):
+        needed = _bytes(*allocate.group(1, 2))
     return Refusal(
         needed_bytes=needed,
         limit_bytes=limit,
@@ -96,19 +92,15 @@ def refusal(message: str) -> Refusal | None:
 def _allocations(message: str) -> tuple[Allocation, ...]:
     allocations = []
     for entry in _ENTRY.finditer(message):
-        rest = entry.group(4)
-        operator = _OPERATOR.search(rest)
-        op, name = split_name(operator.group(1)) if operator else (-1, "")
-        shape, kind = _SHAPE.search(rest), _TYPE.search(rest)
-        if not name and (label := _LABEL.search(rest)):
-            name = label.group(1).strip()[:200]
+        details = entry[4]
+        op, name = _op_and_name(_OPERATOR, details)
         allocations.append(
             Allocation(
-                bytes=_bytes(entry.group(2), entry.group(3)),
-                shape=shape.group(1).strip() if shape else "",
+                bytes=_bytes(*entry.group(2, 3)),
+                shape=_field(_SHAPE, details),
                 op=op,
-                op_name=name,
-                kind=kind.group(1).strip() if kind else "",
+                op_name=name or _field(_LABEL, details)[:200],
+                kind=_field(_TYPE, details),
             )
         )
     unique = dict.fromkeys(allocations)  # the message may list the same ones for several memories
@@ -119,12 +111,21 @@ def rematerialised(log: str) -> tuple[Rematerialised, ...]:
     """Involuntary full rematerialisations that XLA's partitioner warned of, in order, each once."""
     unique: dict[Rematerialised, None] = {}
     for match in _REMAT.finditer(log):
-        end = log.find("\n", match.start())
-        warning = log[match.start() : end if end >= 0 else len(log)]
-        name = _OP_NAME.search(warning)
-        op, op_name = split_name(name.group(1)) if name else (-1, "")
+        warning = log[match.start() :].partition("\n")[0]
+        op, op_name = _op_and_name(_OP_NAME, warning)
         unique[Rematerialised(op, op_name, " ".join(warning.split())[:1000])] = None
     return tuple(unique)
+
+
+def _field(pattern: re.Pattern[str], details: str) -> str:
+    match = pattern.search(details)
+    return match[1].strip() if match else ""
+
+
+def _op_and_name(pattern: re.Pattern[str], details: str) -> tuple[int, str]:
+    """Op of ours and its name, (-1, "") where ``details`` name none."""
+    match = pattern.search(details)
+    return split_name(match[1]) if match else (-1, "")
 
 
 def _bytes(number: str, unit: str) -> float:

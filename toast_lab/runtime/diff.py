@@ -28,7 +28,7 @@ from toast_lab.ir.program import Program
 from toast_lab.runtime.compiled import Compiled
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan
-from toast_lab.text import bytes_text
+from toast_lab.text import JsonObject, bytes_text
 
 if TYPE_CHECKING:
     from toast_lab.runtime.run import Run
@@ -137,11 +137,11 @@ class CompiledDiff:
                     totals[side.kind][i] += side.total_bytes
         return {kind: (both[0], both[1]) for kind, both in sorted(totals.items())}
 
-    def tidy(self) -> list[dict[str, Any]]:
+    def tidy(self) -> list[JsonObject]:
         """One flat dict a row, for tables and JSON; the same keys in each."""
         rows = []
         for row in self.rows:
-            data: dict[str, Any] = {"op": row.op, "what": row.op_kind, "where": row.where}
+            data: JsonObject = {"op": row.op, "what": row.op_kind, "where": row.where}
             for prefix, side in (("predicted", row.predicted), ("compiled", row.compiled)):
                 for key in Side._fields[1:]:
                     value = getattr(side, key) if side is not None else None
@@ -181,6 +181,7 @@ def diff_compiled(problem: Problem, plan: ShardingPlan, compiled: Compiled | Run
             to compare.
     """
     program = plan.program
+    remats: Iterable[int] = ()
     if isinstance(compiled, Compiled):
         if (compiled.program, compiled.plan_key) != (program.digest(), plan.key):
             raise InvalidPlan(
@@ -191,8 +192,6 @@ def diff_compiled(problem: Problem, plan: ShardingPlan, compiled: Compiled | Run
             raise InvalidPlan(
                 f"the compiler refused this plan, so there is nothing to compare: {compiled}"
             )
-    remats: set[int] = set()
-    if isinstance(compiled, Compiled):
         remats = {remat.op for remat in compiled.rematerialised}
     return compare(
         program,
@@ -317,26 +316,25 @@ class _Matcher:
 
     def pair(self, fits: Callable[[Side, Side], bool], reason: str) -> None:
         """Take the first partner of each priced one that ``fits`` out of both lists."""
-        rest = []
+        unpaired = []
         for priced in self.left:
             compiled = next((side for side in self.right if fits(priced, side)), None)
             if compiled is None:
-                rest.append(priced)
+                unpaired.append(priced)
                 continue
             self.right.remove(compiled)
             status = CHANGED if reason else EQUAL
             why = REMATERIALISED if compiled.op in self.remats and reason else reason
             self.pairs.append(self.row(priced, compiled, status, why))
-        self.left = rest
+        self.left = unpaired
 
     def row(self, priced: Side | None, compiled: Side | None, status: str, reason: str) -> DiffRow:
         side = priced or compiled
-        known = side is not None and 0 <= side.op < self.program.n_ops
-        op = side.op if side is not None and known else -1
+        op = side.op if side is not None and side.op < self.program.n_ops else -1
         return DiffRow(
             op=op,
-            op_kind=self.program.kind[op] if known else "",
-            where=self.program.where(op) if known else "unknown line",
+            op_kind=self.program.kind[op] if op >= 0 else "",
+            where=self.program.where(op) if op >= 0 else "unknown line",
             predicted=priced,
             compiled=compiled,
             status=status,
@@ -400,25 +398,26 @@ class _Matcher:
 
     def windowed(self) -> None:
         """Gathers before and scatters behind a matrix product that became rings of permutes."""
-        rest = []
+        unpaired = []
         for priced in self.left:
-            partners = [
-                compiled
-                for compiled in self.right
-                if compiled.kind == "collective_permute"
-                and compiled.op == priced.op
-                and _axes(compiled) <= _axes(priced)
-            ]
             may_be = priced.kind in ("all_gather", "reduce_scatter") and self.is_product(priced.op)
-            if not may_be or not partners:
-                rest.append(priced)
+            partners: list[Side] = []
+            others: list[Side] = []
+            for compiled in self.right:
+                is_partner = (
+                    compiled.kind == "collective_permute"
+                    and compiled.op == priced.op
+                    and _axes(compiled) <= _axes(priced)
+                )
+                (partners if may_be and is_partner else others).append(compiled)
+            if not partners:
+                unpaired.append(priced)
                 continue
-            paired = set(map(id, partners))
-            self.right = [side for side in self.right if id(side) not in paired]
+            self.right = others
             total_bytes = sum(side.total_bytes for side in partners)
             whole = partners[0]._replace(bytes=total_bytes / partners[0].times)
             self.pairs.append(self.row(priced, whole, CHANGED, WINDOWED))
-        self.left = rest
+        self.left = unpaired
 
     def is_product(self, op: int) -> bool:
         return 0 <= op < self.program.n_ops and self.program.op_class[op] in (p.DOT, p.CONVOLUTION)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,7 +23,6 @@ import numpy as np
 from toast_lab.errors import RunFailed
 from toast_lab.ir.program import Program
 from toast_lab.runtime import _jax_private, compiler_bugs, hlo
-from toast_lab.runtime.measuring import Timing
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import Spec
 
@@ -45,17 +44,21 @@ def whole_job(
 
     It is the program, or another with its arguments and the given results.
     """
-    shapes = (
-        [program.dims(int(value)) for value in program.outputs]
-        if result_shapes is None
-        else result_shapes
-    )
-    arguments = tuple(
-        ((),) * len(program.dims(argument)) for argument in range(program.n_arguments)
-    )
+    if result_shapes is None:
+        result_shapes = output_shapes(program)
+    argument_shapes = map(program.dims, range(program.n_arguments))
     return ShardedProgram(
-        text, Mesh(("one",), (1,)), arguments, tuple(((),) * len(shape) for shape in shapes)
+        text, Mesh(("one",), (1,)), _whole_specs(argument_shapes), _whole_specs(result_shapes)
     )
+
+
+def _whole_specs(shapes: Iterable[tuple[int, ...]]) -> tuple[Spec, ...]:
+    return tuple(((),) * len(shape) for shape in shapes)
+
+
+def output_shapes(program: Program) -> list[tuple[int, ...]]:
+    """Shapes of the results, whole."""
+    return [program.dims(int(value)) for value in program.outputs]
 
 
 def donated_arguments(program: Program) -> list[bool]:
@@ -91,20 +94,18 @@ class Executable:
         cls, job: ShardedProgram, program: Program, devices: Sequence[Any]
     ) -> Executable:
         """With the results and donations of ``program``."""
-        shapes = [program.dims(int(value)) for value in program.outputs]
-        return cls(job, shapes, donated_arguments(program), devices, program=program)
+        return cls(
+            job, output_shapes(program), donated_arguments(program), devices, program=program
+        )
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            explanation = (
-                "" if self.program is None else compiler_bugs.explain(str(error), self.program)
-            )
-            if not explanation:
-                raise
-            raise RunFailed(explanation) from error
+            if self.program and (cause := compiler_bugs.explain(str(error), self.program)):
+                raise RunFailed(cause) from error
+            raise
 
     def _sharding(self, spec: Spec) -> Any:
         from jax.sharding import NamedSharding
@@ -119,15 +120,16 @@ class Executable:
 
         for i, array in enumerate(arrays):
             held = self._put[i]
-            if held is None or self.donated[i] or held.is_deleted():
-                self._put[i] = held = None  # frees it before the copy is made
-                sharding = self._sharding(self.job.argument_specs[i])
-                if sharding.is_fully_addressable:
-                    self._put[i] = jax.device_put(array, sharding)
-                else:
-                    self._put[i] = jax.make_array_from_callback(
-                        array.shape, sharding, array.__getitem__
-                    )
+            if held is not None and not self.donated[i] and not held.is_deleted():
+                continue
+            self._put[i] = held = None  # frees it before the copy is made
+            sharding = self._sharding(self.job.argument_specs[i])
+            if sharding.is_fully_addressable:
+                self._put[i] = jax.device_put(array, sharding)
+            else:
+                self._put[i] = jax.make_array_from_callback(
+                    array.shape, sharding, array.__getitem__
+                )
         jax.block_until_ready(self._put)
 
     def step(self) -> tuple[float, list[list[Any]]]:
@@ -149,37 +151,41 @@ class Executable:
     def times_s(
         self,
         arrays: Sequence[np.ndarray],
-        timing: Timing,
-        on_step: Callable[[int, int], None],
+        repeats: int,
+        warmup: int = 0,
+        *,
+        on_step: Callable[[int, int], None] | None = None,
         on_results: Callable[[list[np.ndarray]], None] | None = None,
     ) -> tuple[float, ...]:
         """Warm up and run, each time on ``arrays``; seconds of each timed execution.
 
         Args:
             arrays: one for each argument, whole.
-            timing: how often to run.
+            repeats: timed executions.
+            warmup: untimed executions before them.
             on_step: called before each execution with its number, from 1 on, and their count.
             on_results: receives the results of the first execution, whole.
         """
         times = []
-        total = timing.warmup + timing.repeats
+        total = warmup + repeats
         for number in range(1, total + 1):
-            on_step(number, total)
+            if on_step is not None:
+                on_step(number, total)
             self.put(arrays)
             time_s, outputs = self.step()
             times.append(time_s)
             if number == 1 and on_results is not None:
                 on_results([np.asarray(array) for array in self.results(outputs)])
             del outputs
-        return tuple(times[timing.warmup :])
+        return tuple(times[warmup:])
 
     def results(self, outputs: Sequence[Sequence[Any]]) -> list[Any]:
         """What ``step`` gave as global JAX arrays."""
         import jax
 
         return [
-            jax.make_array_from_single_device_arrays(shape, self._sharding(spec), list(parts))
-            for shape, spec, parts in zip(
+            jax.make_array_from_single_device_arrays(shape, self._sharding(spec), list(shards))
+            for shape, spec, shards in zip(
                 self.result_shapes, self.job.result_specs, outputs, strict=True
             )
         ]

@@ -58,6 +58,11 @@ class Instruction:
         match = re.search(rf"\b{key}=%?([\w.\-]+)", self.attributes)
         return match.group(1) if match else ""
 
+    def number(self, key: str) -> int | None:
+        """The attribute ``key`` as a whole number, None if there is none."""
+        match = re.search(rf"\b{key}=(\d+)", self.attributes)
+        return int(match[1]) if match else None
+
     def field(self, key: str) -> str:
         """The value of an attribute by its key, "" if there is none.
 
@@ -130,7 +135,7 @@ def parse(hlo_source: str) -> Module:
     computations: dict[str, Computation] = {}
     entry, name = "", ""
     instructions: list[Instruction] = []
-    loose: list[Instruction] = []
+    outside: list[Instruction] = []
     for line in hlo_source.splitlines():
         header = None if line[:1].isspace() else _HEADER.match(line)
         if header:
@@ -143,9 +148,9 @@ def parse(hlo_source: str) -> Module:
         else:
             instruction = _instruction(line)
             if instruction is not None:
-                (instructions if name else loose).append(instruction)
+                (instructions if name else outside).append(instruction)
     if not computations:
-        computations[""] = Computation("", tuple(loose))
+        computations[""] = Computation("", tuple(outside))
     return Module(computations, entry or next(reversed(computations)))
 
 
@@ -159,13 +164,13 @@ def executed(module: Module, rounds: Rounds = unknown) -> Iterator[Executed]:
     entry = module.computations[module.entry]
     todo = [Executed(entry, times=1.0, via=(), fused=False, loops=())]
     while todo:
-        place = todo.pop()
-        yield place
-        for instruction in place.computation.instructions:
-            loops = place.loops
+        caller = todo.pop()
+        yield caller
+        for instruction in caller.computation.instructions:
+            loops = caller.loops
             if instruction.opcode == "while":
                 names = [instruction.called("body")]
-                times = loop_rounds(module, place.computation, instruction, rounds)
+                times = loop_rounds(module, caller.computation, instruction, rounds)
                 loops = (*loops, times)
             elif instruction.opcode in _RUNS:
                 names, times = _called(instruction), 1.0
@@ -174,9 +179,9 @@ def executed(module: Module, rounds: Rounds = unknown) -> Iterator[Executed]:
             todo += [
                 Executed(
                     module.computations[name],
-                    times=place.times * times,
-                    via=(*place.via, instruction),
-                    fused=place.fused or instruction.opcode == "fusion",
+                    times=caller.times * times,
+                    via=(*caller.via, instruction),
+                    fused=caller.fused or instruction.opcode == "fusion",
                     loops=loops,
                 )
                 for name in names
@@ -229,19 +234,18 @@ def element_of(module: Module, computation: Computation, name: str) -> Instructi
 
     None: ``name`` comes from no such fusion.
     """
-    index = ""
+    index = None
     instruction = computation.by_name.get(name)
     while instruction is not None and instruction.opcode in _CHAINS and instruction.operands:
         if instruction.opcode == "get-tuple-element":
-            match = re.search(r"index=(\d+)", instruction.attributes)
-            index = match.group(1) if match else ""
+            index = instruction.number("index")
         instruction = computation.by_name.get(instruction.operands[0])
-    if instruction is None or instruction.opcode != "fusion" or not index:
+    if instruction is None or instruction.opcode != "fusion" or index is None:
         return None
     inside = module.computations.get(instruction.called("calls"))
     if inside is None:
         return None
-    return chain_up(inside, _element(inside, inside.root, int(index), own=True))
+    return chain_up(inside, _element(inside, inside.root, index, own=True))
 
 
 # -- one line --------------------------------------------------------------------------------------
@@ -307,15 +311,10 @@ def _counter_bound(condition: Computation) -> tuple[int, int, bool] | None:
     direction = re.search(r"direction=(\w+)", root.attributes)
     limit = _constant(condition, root.operands[1])
     counter = chain_up(condition, root.operands[0])
-    if (
-        direction is None
-        or direction.group(1) not in ("LT", "LE")
-        or limit is None
-        or counter is None
-    ):
+    index = None if counter is None else counter.number("index")
+    if direction is None or direction[1] not in ("LT", "LE") or limit is None or index is None:
         return None
-    index = re.search(r"index=(\d+)", counter.attributes)
-    return (int(index.group(1)), limit, direction.group(1) == "LE") if index else None
+    return index, limit, direction[1] == "LE"
 
 
 def _counter_step(module: Module, body: Computation, index: int) -> int | None:

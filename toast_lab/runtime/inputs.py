@@ -24,6 +24,7 @@ from toast_lab.errors import InvalidProblem, UnsupportedOp, join_offenders
 from toast_lab.ir.op_kinds import op_kind
 from toast_lab.ir.program import CONTROL, PASS, Program
 
+Shape = tuple[int, ...]
 _NUMPY = {"i1": "bool_", "complex<f32>": "complex64", "complex<f64>": "complex128"}
 _PREFIXES = {"bf": "bfloat", "f": "float", "ui": "uint", "i": "int"}
 
@@ -50,7 +51,7 @@ def draw(
     seed: int = 0,
     *,
     non_negative: bool = False,
-    shapes: Sequence[tuple[int, ...]] | None = None,
+    shapes: Sequence[Shape] | None = None,
 ) -> list[np.ndarray]:
     """One array for each argument of ``program``, whole and unsharded.
 
@@ -128,13 +129,12 @@ def _follow_indices(
 ) -> None:
     for op in program.ops():
         operands = program.operands(op)
+        limits: list[tuple[int, int]] = []
         if op_kind(program.kind[op]).looks_up and operands:
             index = 1 if program.kind[op] == "gather" else (len(operands) - 1) // 2
-            size = _indexed_size(program, op, index)
-            for argument in reaches[operands[index]]:
-                bounds[argument] = min(bounds.get(argument, size), size)
-        for index, size in _start_bounds(program, op, operands):
-            for argument in reaches[index]:
+            limits = [(operands[index], _indexed_size(program, op, index))]
+        for value, size in (*limits, *_start_bounds(program, op, operands)):
+            for argument in reaches[value]:
                 bounds[argument] = min(bounds.get(argument, size), size)
         carried = frozenset[int]().union(*(reaches[value] for value in operands))
         for value in _given(program, op):
@@ -194,28 +194,26 @@ def under_roots(program: Program) -> frozenset[int]:
     Followed backwards: through ops that keep a sign, and through products and quotients with a
     scalar.  A product of two tensors ends the way, for it is most often a square.
     """
-    wanted: set[int] = set()
+    positive: set[int] = set()
     count = -1
-    while count != (count := len(wanted)):
-        _follow_roots(program, wanted)
+    while count != (count := len(positive)):
+        _follow_roots(program, positive)
         if not program.regions:
             break
-    return frozenset(value for value in wanted if value < program.n_arguments)
+    return frozenset(value for value in positive if value < program.n_arguments)
 
 
-def _follow_roots(program: Program, wanted: set[int]) -> None:
+def _follow_roots(program: Program, positive: set[int]) -> None:
     for op in reversed(range(program.n_arguments, program.n_ops)):
         operands = program.operands(op)
         facts = op_kind(program.kind[op])
-        if facts.needs_positive:
-            wanted.update(operands)
-        elif wanted.isdisjoint(_given(program, op)):
+        if not facts.needs_positive and positive.isdisjoint(_given(program, op)):
             continue
-        elif facts.keeps_sign:
-            wanted.update(operands)
+        if facts.needs_positive or facts.keeps_sign:
+            positive.update(operands)
         for position in facts.linear_in:
             if _is_scalar(program, operands[1 - position]):
-                wanted.add(operands[position])
+                positive.add(operands[position])
 
 
 def _is_scalar(program: Program, value: int) -> bool:
@@ -251,7 +249,7 @@ def _indexed_size(program: Program, op: int, index: int) -> int:
 
 
 def _draw_one(
-    random: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any], bound: int | None
+    random: np.random.Generator, shape: Shape, dtype: np.dtype[Any], bound: int | None
 ) -> np.ndarray:
     if dtype == np.bool_:
         return random.integers(0, 2, shape).astype(bool)
@@ -273,7 +271,7 @@ def _off_zero(array: np.ndarray) -> np.ndarray:
     return np.asarray(wide + (wide.mean() if wide.size else 0.0)).astype(array.dtype)
 
 
-def _normal(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+def _normal(random: np.random.Generator, shape: Shape) -> np.ndarray:
     """Normal floats; from rank 2 on the deviation is 1/sqrt(side) of the square of equal size."""
     size = int(np.prod(shape, dtype=np.int64))
     scale = max(size, 1) ** -0.25 if len(shape) > 1 else 0.5

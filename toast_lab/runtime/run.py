@@ -17,7 +17,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -118,8 +118,8 @@ def run(
     plan: ShardingPlan,
     devices: str = "cpu:8",
     *,
-    on_event: Callable[[Any], None] | None = None,
-    cancel: Callable[[], bool] | None = None,
+    on_event: isolate.Listener | None = None,
+    cancel: isolate.Cancel | None = None,
     memory_limit_bytes: int | None = None,
     **options: Any,
 ) -> Run:
@@ -159,8 +159,8 @@ def run_many(
     plans: Sequence[ShardingPlan],
     devices: str = "cpu:8",
     *,
-    on_event: Callable[[Any], None] | None = None,
-    cancel: Callable[[], bool] | None = None,
+    on_event: isolate.Listener | None = None,
+    cancel: isolate.Cancel | None = None,
     memory_limit_bytes: int | None = None,
     **options: Any,
 ) -> list[Run]:
@@ -170,13 +170,13 @@ def run_many(
     may not.  Arguments and errors are those of ``run``.
     """
     execution = Execution(**options)
-    wanted = _device_count(plans)
+    device_count = _device_count(plans)
     limits: dict[str, Any] = {
         "time_limit_s": execution.time_limit_s,
         "cancel": cancel,
         "memory_limit_bytes": memory_limit_bytes,
     }
-    chosen = dev.find(devices, wanted, **limits)
+    chosen = dev.find(devices, device_count, **limits)
     text = unsharded_text(model, plans[0]) if execution.reference else None
     if execution.inputs is not None:
         arrays = made_up.check(model.program, execution.inputs)

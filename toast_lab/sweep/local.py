@@ -21,7 +21,7 @@ from toast_lab.errors import RunFailed
 from toast_lab.search import search_child
 from toast_lab.search.methods import METHODS, reference
 from toast_lab.sweep import sweep_worker
-from toast_lab.sweep.task import SweepTask
+from toast_lab.sweep.task import Finished, SweepTask, TaskRow
 
 SERVE = "toast_lab.sweep.local:serve"  #: what runs in a worker
 RUN = "toast_lab.sweep.sweep_worker:run_task"  #: what a worker does with a task
@@ -76,13 +76,13 @@ class LocalPool:
         self._waiting.append(task)
         self._hand_out()
 
-    def finished(self) -> list[tuple[SweepTask, dict[str, Any]]]:
+    def finished(self) -> list[Finished]:
         """Tasks that have ended since the last call, with their rows.
 
         Raises:
             RunFailed: workers die before they can take a task.
         """
-        rows: list[tuple[SweepTask, dict[str, Any]]] = []
+        rows: list[Finished] = []
         if self._stopped:
             rows += [(task, _cancelled(task)) for task in self._waiting]
             self._waiting.clear()
@@ -119,9 +119,7 @@ class LocalPool:
                 task = place.task = self._waiting.popleft()
                 place.process.command((RUN, task, reference(METHODS[task.method]), self.retries))
 
-    def _died(
-        self, place: _Place, message: tuple[Any, ...]
-    ) -> tuple[SweepTask, dict[str, Any]] | None:
+    def _died(self, place: _Place, message: isolate.Message) -> Finished | None:
         """Replace a worker.  Gives its task with a row if that is not to be tried again."""
         task, error = place.task, place.process.failure(message)
         place.process.stop()
@@ -145,13 +143,8 @@ class LocalPool:
         )
 
 
-def _cancelled(task: SweepTask) -> dict[str, Any]:
-    return {
-        **sweep_worker.task_row(task),
-        "curve": [],
-        "status": search_child.CANCELLED,
-        "message": "",
-    }
+def _cancelled(task: SweepTask) -> TaskRow:
+    return sweep_worker.row_without_plan(task, search_child.CANCELLED, "")
 
 
 def _start() -> isolate.ChildWorker:

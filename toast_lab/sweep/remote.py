@@ -22,7 +22,7 @@ from toast_lab.errors import InvalidProblem, RunFailed
 from toast_lab.search import search_child
 from toast_lab.search.methods import METHODS, reference
 from toast_lab.sweep import sweep_worker
-from toast_lab.sweep.task import SweepTask
+from toast_lab.sweep.task import Finished, SweepTask, TaskRow
 
 CONNECT_S = 20.0
 LOOK_S = 1.0  # between a worker's looks whether it is to stop: each is a message to the scheduler
@@ -95,7 +95,7 @@ class RemotePool:
         )
         self._running[future] = task
 
-    def finished(self) -> list[tuple[SweepTask, dict[str, Any]]]:
+    def finished(self) -> list[Finished]:
         """Tasks that have ended since the last call, with their rows.
 
         Raises:
@@ -129,9 +129,9 @@ class RemotePool:
                 "workers and run the same again to go on."
             )
 
-    def _row(self, future: Any, task: SweepTask) -> dict[str, Any]:
+    def _row(self, future: Any, task: SweepTask) -> TaskRow:
         if future.status == "finished":
-            row: dict[str, Any] = future.result(timeout=FETCH_S)
+            row: TaskRow = future.result(timeout=FETCH_S)
             return row
         if future.status in ("cancelled", "lost"):
             raise RunFailed(
@@ -146,7 +146,7 @@ class RemotePool:
         return sweep_worker.failed_row(task, error)
 
 
-def on_worker(task: SweepTask, target: str, retries: int, stop_name: str) -> dict[str, Any]:
+def on_worker(task: SweepTask, target: str, retries: int, stop_name: str) -> TaskRow:
     """``run_task`` on a worker, which looks now and then whether the sweep was cancelled."""
     dask = distributed()
     event = dask.Event(stop_name, client=dask.get_client())

@@ -30,8 +30,12 @@ _NUMBERS = (
     "analyse_s",
     "seconds",
     "memory_limit_gib",
+    "evaluations",
+    "evaluations_limit",
+    "ops",
+    "attempts",
+    "cores",
 )
-_COUNTS = ("evaluations", "evaluations_limit", "ops", "attempts", "cores")
 _NEEDED = (
     "model",
     "sizes",
@@ -51,19 +55,12 @@ def row_offence(row: Mapping[str, Any]) -> str:
     """What is wrong with a row, with the field and what stands there; empty if nothing is."""
     if missing := [key for key in _NEEDED if key not in row]:
         return f"it lacks {', '.join(missing)}"
-    for key in _TEXTS:
-        if not isinstance(row[key], str):
-            return f"{key} must be a text, it is {row[key]!r:.60}"
-    for key in ("sizes", "options"):
-        if not isinstance(row[key], dict):
-            return f"{key} must be an object, it is {row[key]!r:.60}"
-    for key in (*_NUMBERS, *_COUNTS):
-        value = row.get(key)
-        wrong = "" if value is None else checks.number_offence(value, 0.0)
-        if wrong:
-            return f"{key} {wrong}"
-    if wrong := checks.whole_offence(row["seed"], 0):
-        return f"seed {wrong}"
+    if offence := checks.row_offence(
+        row, texts=_TEXTS, objects=("sizes", "options"), numbers=_NUMBERS
+    ):
+        return offence
+    if offence := checks.whole_offence(row["seed"], 0):
+        return f"seed {offence}"
     if row.get("fits") not in (None, True, False):
         return f"fits must be true, false or null, it is {row['fits']!r:.60}"
     actions = row.get("actions") or []
@@ -75,19 +72,13 @@ def row_offence(row: Mapping[str, Any]) -> str:
     task = {field.name: row.get(field.name) for field in dataclasses.fields(SweepTask)}
     task["evaluations"] = row.get("evaluations_limit")
     digest = hashlib.sha256(json.dumps(task, sort_keys=True).encode()).hexdigest()[:16]
-    return (
-        ""
-        if row["digest"] == digest
-        else (f"digest is {row['digest']!r:.40}, that of its task is {digest}")
-    )
+    if row["digest"] != digest:
+        return f"digest is {row['digest']!r:.40}, that of its task is {digest}"
+    return ""
 
 
 def _is_point(point: Any) -> bool:
-    return (
-        isinstance(point, list)
-        and len(point) == _POINT
-        and all(_is_plain(number) for number in point)
-    )
+    return isinstance(point, list) and len(point) == _POINT and all(map(_is_plain, point))
 
 
 def _is_plain(number: Any) -> bool:

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from toast_lab.errors import NotSaved
+from toast_lab.files import FilePath
+from toast_lab.isolate import Cancel
 from toast_lab.search import search_child
 from toast_lab.sweep.local import LocalPool
 from toast_lab.sweep.remote import remote_pool
 from toast_lab.sweep.rows import row_offence
 from toast_lab.sweep.sweep_store import SweepStore
-from toast_lab.sweep.task import SweepTask
+from toast_lab.sweep.task import Finished, SweepTask, TaskRow
 
 FAREWELL_S = 30.0  # that running tasks have to hand over what they found
 
@@ -47,18 +48,18 @@ class SweepProgress(NamedTuple):
 
     done: int
     total: int
-    row: dict[str, Any] | None  #: the one that just came in
+    row: TaskRow | None  #: the one that just came in
     running: tuple[str, ...]  #: what goes on now
 
 
 class Sweep(NamedTuple):
     """What a sweep left behind."""
 
-    rows: list[dict[str, Any]]  #: of the tasks that have one, in the order of the tasks
+    rows: list[TaskRow]  #: of the tasks that have one, in the order of the tasks
     n_new: int  #: rows of this run; the others are from earlier ones
     missing: list[SweepTask]  #: cancelled before they were done
     #: rows that the store's file did not take, of those above
-    not_kept: Sequence[dict[str, Any]] = ()
+    not_kept: Sequence[TaskRow] = ()
     failure: str = ""  #: why it did not
 
 
@@ -72,7 +73,7 @@ class Pool(Protocol):
     def submit(self, task: SweepTask) -> None:
         """Let a worker do a task."""
 
-    def finished(self) -> list[tuple[SweepTask, dict[str, Any]]]:
+    def finished(self) -> list[Finished]:
         """Tasks that have ended since the last call, with their rows."""
 
     def stop(self) -> None:
@@ -88,7 +89,7 @@ def run_sweep(
     workers: Workers = ONE_WORKER,
     *,
     on_progress: Callable[[SweepProgress], None] | None = None,
-    cancel: Callable[[], bool] | None = None,
+    cancel: Cancel | None = None,
 ) -> Sweep:
     """Do every task that has no row yet.
 
@@ -107,25 +108,23 @@ def run_sweep(
         RunFailed: the scheduler is gone, or no worker can be started; rows are kept.
         StoreError: another sweep writes to the same file.
     """
-    wanted = list({task.digest: task for task in tasks}.values())
+    unique = {task.digest: task for task in tasks}
     again = (search_child.CRASHED, search_child.FAILED) if workers.retry_crashed else ()
     with store.claimed():
         todo = [
             task
-            for task in wanted
-            if task.digest not in store or store.rows[task.digest]["status"] in again
+            for digest, task in unique.items()
+            if digest not in store or store.rows[digest]["status"] in again
         ]
-        done = len(wanted) - len(todo)
+        done = len(unique) - len(todo)
         drive = _Drive(todo, done, store, on_progress=on_progress, cancel=cancel)
         if todo:
             with _pool(workers) as pool:
                 drive.all(pool)
-    missing = [task for task in wanted if task.digest not in store]
-    rows = [store.rows[task.digest] for task in wanted if task.digest in store]
     return Sweep(
-        rows=rows,
+        rows=[store.rows[digest] for digest in unique if digest in store],
         n_new=drive.n_new,
-        missing=missing,
+        missing=[task for digest, task in unique.items() if digest not in store],
         not_kept=drive.not_kept,
         failure=drive.failure,
     )
@@ -146,7 +145,7 @@ class _Drive:
         done: int,
         store: SweepStore,
         on_progress: Callable[[SweepProgress], None] | None,
-        cancel: Callable[[], bool] | None,
+        cancel: Cancel | None,
     ) -> None:
         self.todo = todo
         self.done = done
@@ -155,7 +154,7 @@ class _Drive:
         self.cancel = cancel
         self.running: dict[SweepTask, None] = {}
         self.n_new = 0
-        self.not_kept: list[dict[str, Any]] = []
+        self.not_kept: list[TaskRow] = []
         self.failure = ""
 
     def all(self, pool: Pool) -> None:
@@ -182,7 +181,7 @@ class _Drive:
                     self._keep(row)
             time.sleep(0.1)
 
-    def _keep(self, row: dict[str, Any]) -> None:
+    def _keep(self, row: TaskRow) -> None:
         try:
             self.store.add(row)
         except NotSaved as error:
@@ -192,16 +191,14 @@ class _Drive:
         self.n_new += 1
         self._tell(row)
 
-    def _tell(self, row: dict[str, Any] | None) -> None:
+    def _tell(self, row: TaskRow | None) -> None:
         if self.on_progress is not None:
             total = self.done + len(self.todo)
             self.on_progress(
-                SweepProgress(
-                    self.done + self.n_new, total, row, tuple(str(task) for task in self.running)
-                )
+                SweepProgress(self.done + self.n_new, total, row, tuple(map(str, self.running)))
             )
 
 
-def open_store(folder: str | os.PathLike[str]) -> SweepStore:
+def open_store(folder: FilePath) -> SweepStore:
     """The rows of a sweep's folder."""
     return SweepStore(Path(folder) / "rows.jsonl", row_offence)

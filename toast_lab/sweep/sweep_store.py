@@ -4,9 +4,9 @@ A row is forced to disk before the next task is taken, so whatever ends the proc
 done stays.  A line that was cut off (a power cut, a process that was killed) is skipped when
 reading, and its task runs again; so is a line that says something else than a row does.
 
-One process at a time may add rows (``Store.claimed``).  The claim is a lock of the operating system
-on a file beside the rows, which ends with its process, however that ends; what is written into the
-file only says who has it.
+One process at a time may add rows (``SweepStore.claimed``).  The claim is a lock of the operating
+system on a file beside the rows, which ends with its process, however that ends; what is written
+into the file only says who has it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from toast_lab.errors import StoreError
-from toast_lab.files import force_to_disk, not_saved
+from toast_lab.files import FilePath, force_to_disk, not_saved
 
 
 class SweepStore:
@@ -44,7 +44,7 @@ class SweepStore:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: FilePath,
         offence: Callable[[Mapping[str, Any]], str] = lambda row: "",
     ) -> None:
         self.path = Path(path)
@@ -184,8 +184,8 @@ def _row(line: bytes, offence: Callable[[Mapping[str, Any]], str]) -> dict[str, 
         raise ValueError("no whole object of JSON") from None
     if not isinstance(row, dict) or not isinstance(row.get("digest"), str):
         raise ValueError("not an object with a digest")
-    if wrong := offence(row):
-        raise ValueError(wrong)
+    if why := offence(row):
+        raise ValueError(why)
     return row
 
 

@@ -15,7 +15,6 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,11 +24,12 @@ from toast_lab.cost.problem import Problem
 from toast_lab.errors import ToastError
 from toast_lab.frontends import load
 from toast_lab.ir.model import Model
+from toast_lab.isolate import Cancel
 from toast_lab.runtime.compile_child import versions
 from toast_lab.search import search_child
 from toast_lab.search.contract import Budget
 from toast_lab.search.methods import METHODS, ensure
-from toast_lab.sweep.task import SweepTask
+from toast_lab.sweep.task import SweepTask, TaskRow
 
 DEATH = (
     "the worker process died each time that this task ran on it, most likely because the machine "
@@ -75,8 +75,8 @@ def problem_of(task: SweepTask, analysis: Analysis) -> Problem:
 
 
 def run_task(
-    task: SweepTask, target: str = "", retries: int = 1, cancel: Callable[[], bool] | None = None
-) -> dict[str, Any]:
+    task: SweepTask, target: str = "", retries: int = 1, cancel: Cancel | None = None
+) -> TaskRow:
     """Do one task and give its row; never raises for what a task can do wrong.
 
     Args:
@@ -93,7 +93,7 @@ def run_task(
         ready = loaded(task)
         problem = problem_of(task, ready.analysis)
     except ToastError as error:
-        return {**row, "status": search_child.FAILED, "message": str(error), "curve": []}
+        return {**row, **failed_row(task, error)}
     options = {**expert_options(task.method, ready.model), **dict(task.options)}
     for attempt in range(1 + max(retries, 0)):
         outcome = search_child.search_in_child(
@@ -120,10 +120,7 @@ def run_task(
         "unsharded_peak_bytes": base_peak_bytes,
         "status": outcome.status,
         "message": outcome.message,
-        "score": last.score if last else None,
-        "time_s": last.time_s if last else None,
-        "peak_bytes": last.peak_bytes if last else None,
-        "fits": last.fits if last else None,
+        **{key: last and getattr(last, key) for key in ("score", "time_s", "peak_bytes", "fits")},
         "evaluations": outcome.evaluations,
         "elapsed_s": outcome.elapsed_s,
         "prepare_s": outcome.prepare_s,
@@ -134,18 +131,20 @@ def run_task(
     }
 
 
-def failed_row(task: SweepTask, error: Exception, status: str = "") -> dict[str, Any]:
+def failed_row(task: SweepTask, error: Exception, status: str = "") -> TaskRow:
     """The row of a task that gave none; ``status`` follows from the error if it is not given."""
-    ours = isinstance(error, ToastError)
-    return {
-        **task_row(task),
-        "curve": [],
-        "status": status or (search_child.FAILED if ours else search_child.CRASHED),
-        "message": str(error) if ours else f"{type(error).__name__}: {error}",
-    }
+    if isinstance(error, ToastError):
+        return row_without_plan(task, status or search_child.FAILED, str(error))
+    message = f"{type(error).__name__}: {error}"
+    return row_without_plan(task, status or search_child.CRASHED, message)
 
 
-def task_row(task: SweepTask) -> dict[str, Any]:
+def row_without_plan(task: SweepTask, status: str, message: str) -> TaskRow:
+    """The row of a task that gave no plan."""
+    return {**task_row(task), "curve": [], "status": status, "message": message}
+
+
+def task_row(task: SweepTask) -> TaskRow:
     """What a row says of its task; ``evaluations`` is free for the number that were made."""
     data = task.to_json()
     return {"digest": task.digest, **data, "evaluations_limit": data.pop("evaluations")}

@@ -43,6 +43,11 @@ COLUMNS = (
 )
 
 
+def assignments_text(values: Mapping[str, Any]) -> str:
+    """``layers=2 batch=64``."""
+    return " ".join(f"{name}={value}" for name, value in values.items())
+
+
 def table(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Rows with every one of COLUMNS and nothing nested.
 
@@ -51,8 +56,8 @@ def table(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [
         {
             **{column: row.get(column) for column in COLUMNS},
-            "sizes": " ".join(f"{name}={value}" for name, value in row["sizes"].items()),
-            "options": " ".join(f"{name}={value}" for name, value in row["options"].items()),
+            "sizes": assignments_text(row["sizes"]),
+            "options": assignments_text(row["options"]),
             "actions": "  ".join(row.get("actions") or ()),
             "seconds_limit": row["seconds"],
         }

@@ -23,6 +23,8 @@ from toast_lab.models import registry
 from toast_lab.search.methods import METHODS, no_method
 from toast_lab.sharding.mesh import make_mesh
 
+#: A finished task as one flat object, see ``rows``.
+TaskRow = dict[str, Any]
 _MOST_SEEDS = 100_000  # searches of each kind
 KEYS = (
     "models",
@@ -87,17 +89,14 @@ class SweepTask:
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
-        words = " ".join(
-            [self.method, self.model, *(f"{name}={value}" for name, value in self.sizes)]
+        sizes = "".join(f" {name}={value}" for name, value in self.sizes)
+        return (
+            f"{self.method} {self.model}{sizes} on {self.mesh} of {self.machine}, seed {self.seed}"
         )
-        return f"{words} on {self.mesh} of {self.machine}, seed {self.seed}"
 
 
 def _mesh_text(mesh: Mapping[str, int] | str) -> str:
-    axes_of = make_mesh(mesh)
-    return ",".join(
-        f"{axis}={size}" for axis, size in zip(axes_of.axes, axes_of.sizes, strict=True)
-    )
+    return str(make_mesh(mesh))
 
 
 def tasks_of(data: Mapping[str, Any]) -> list[SweepTask]:
@@ -117,10 +116,18 @@ def tasks_of(data: Mapping[str, Any]) -> list[SweepTask]:
         for key in data
         if key not in KEYS
     ]
-    models = _models(_list(data.get("models"), "models", offenders), offenders)
-    meshes = _meshes(_list(data.get("meshes", ["4x2"]), "meshes", offenders), offenders)
-    machines = _machines(_list(data.get("machines", ["tpu-v5e"]), "machines", offenders), offenders)
-    methods = _methods(_list(data.get("methods", ["mcts"]), "methods", offenders), offenders)
+
+    def entries(key: str, default: Any = None) -> list[Any]:
+        value = data.get(key, default)
+        if isinstance(value, list | tuple) and value:
+            return list(value)
+        offenders.append(f"{key} must be a list with at least one entry, got {value!r}")
+        return []
+
+    models = _models(entries("models"), offenders)
+    meshes = _meshes(entries("meshes", ["4x2"]), offenders)
+    machines = _machines(entries("machines", ["tpu-v5e"]), offenders)
+    methods = _methods(entries("methods", ["mcts"]), offenders)
     seeds = _seeds(data.get("seeds", [0]), offenders)
     for mesh, name in itertools.product(meshes, machines):
         try:
@@ -128,15 +135,14 @@ def tasks_of(data: Mapping[str, Any]) -> list[SweepTask]:
         except ToastError as error:
             offenders.append(f"mesh {mesh} on {name}: {error}")
     evaluations = data.get("evaluations")
-    seconds = data.get("seconds", 30.0 if evaluations is None else None)
-    limit = data.get("memory_limit_gib")
-    for key, value in (
-        ("seconds", seconds),
-        ("evaluations", evaluations),
-        ("memory_limit_gib", limit),
-    ):
-        if value is not None and (text := checks.number_offence(value, 0.0)):
-            offenders.append(f"{key} {text}")
+    limits = {
+        "seconds": data.get("seconds", 30.0 if evaluations is None else None),
+        "evaluations": evaluations,
+        "memory_limit_gib": data.get("memory_limit_gib"),
+    }
+    for key, value in limits.items():
+        if value is not None and (offence := checks.number_offence(value, 0.0)):
+            offenders.append(f"{key} {offence}")
     if offenders:
         raise InvalidProblem("this sweep is not possible:\n" + join_offenders(offenders, 50))
     return [
@@ -147,10 +153,8 @@ def tasks_of(data: Mapping[str, Any]) -> list[SweepTask]:
             machine=machine,
             method=method,
             seed=seed,
-            seconds=seconds,
-            evaluations=evaluations,
-            memory_limit_gib=limit,
             options=options,
+            **limits,
         )
         for (model, sizes), mesh, machine, (method, options), seed in itertools.product(
             models, meshes, machines, methods, seeds
@@ -178,13 +182,6 @@ def read_sweep(path: str | Path) -> dict[str, Any]:
     return data
 
 
-def _list(value: Any, key: str, offenders: list[str]) -> list[Any]:
-    if isinstance(value, list | tuple) and value:
-        return list(value)
-    offenders.append(f"{key} must be a list with at least one entry, got {value!r}")
-    return []
-
-
 def _models(entries: Sequence[Any], offenders: list[str]) -> list[tuple[str, dict[str, Any]]]:
     models = []
     for entry in entries:
@@ -193,15 +190,15 @@ def _models(entries: Sequence[Any], offenders: list[str]) -> list[tuple[str, dic
             continue
         if ":" not in name:
             try:
-                known_sizes = registry.sizes(name)
+                model_sizes = registry.sizes(name)
             except FrontendError as error:
                 offenders.append(str(error))
                 continue
-            sizes_text = ", ".join(known_sizes)
+            choices = ", ".join(model_sizes)
             offenders += [
-                f"{name} has no size {key!r}{did_you_mean(key, known_sizes)}; sizes: {sizes_text}"
+                f"{name} has no size {key!r}{did_you_mean(key, model_sizes)}; sizes: {choices}"
                 for key in sizes
-                if key not in known_sizes
+                if key not in model_sizes
             ]
         columns = [value if isinstance(value, list) else [value] for value in sizes.values()]
         models += [
@@ -222,13 +219,13 @@ def _model(entry: Any, offenders: list[str]) -> tuple[str, dict[str, Any]]:
     if not separator or "=" not in text:
         return entry, {}
     sizes = {}
-    for item in text.split(","):
-        key, is_pair, value = item.partition("=")
+    for assignment in text.split(","):
+        key, is_pair, value = assignment.partition("=")
         if not is_pair or not key:
-            offenders.append(f"{entry}: {item!r} is not of the form size=value")
+            offenders.append(f"{entry}: {assignment!r} is not of the form size=value")
             continue
         # Several values of one size are set apart by "|": layers=2|4|8.
-        values = [_typed(part) for part in value.split("|")]
+        values = [_typed(choice) for choice in value.split("|")]
         sizes[key] = values[0] if len(values) == 1 else values
     return name, sizes
 
@@ -280,7 +277,7 @@ def _methods(entries: Sequence[Any], offenders: list[str]) -> list[tuple[str, di
 def _seeds(value: Any, offenders: list[str]) -> list[int]:
     try:
         if isinstance(value, str):
-            seeds = [seed for part in value.split(",") for seed in _span(part)]
+            seeds = [seed for span in value.split(",") for seed in _span(span)]
         else:
             seeds = [value] if isinstance(value, int) else list(value)
         if not seeds or any(checks.whole_offence(seed, 0, checks.MOST_SEED) for seed in seeds):
@@ -300,3 +297,6 @@ def _span(text: str) -> range:
     if len(seeds) > _MOST_SEEDS:
         raise ValueError(text)
     return seeds
+
+
+Finished = tuple[SweepTask, TaskRow]
