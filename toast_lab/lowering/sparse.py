@@ -86,6 +86,6 @@ class _Sparse(Writer):
         if mesh == tuple(ours) or (not mesh and not any(set(axes) - {"*"} for axes in dims)):
             operation.attributes["sharding"] = _jaxlib.on_mesh(given, MESH_NAME)
         else:
-            operation.attributes["sharding"] = _jaxlib.open_sharding_attribute(
-                MESH_NAME, [()] * rank
+            operation.attributes["sharding"] = _jaxlib.sharding_attribute(
+                MESH_NAME, [()] * rank, closed=False
             )
