@@ -81,7 +81,7 @@ def _graph(
         graph.add_node(node, label=name_label(names, node))
     inside = set(nodes)
     for node in nodes:
-        for target in names.successor[names.ptr[node] : names.ptr[node + 1]].tolist():
+        for target in names.followers(node).tolist():
             if target in inside:
                 graph.add_edge(node, target)
     for conflict in members:

@@ -182,17 +182,11 @@ def _tensors(analysis: Analysis, conflict: int, flipped: bool) -> list[ConflictT
         dims = (place.first_dim, place.second_dim)
         if mine[dims[0]] == names[1]:
             dims = (dims[1], dims[0])
-        op = int(program.value_op[place.value]) if place.use < 0 else _user(analysis, place.use)
+        where = program.where(place.op(program))
         tensors.append(
-            ConflictTensor(
-                program.value_name[place.value], program.dims(place.value), dims, program.where(op)
-            )
+            ConflictTensor(program.value_name[place.value], program.dims(place.value), dims, where)
         )
     return tensors
-
-
-def _user(analysis: Analysis, use: int) -> int:
-    return int(np.searchsorted(analysis.program.use_ptr, use, side="right")) - 1
 
 
 def _option(pricer: Pricer, group: int, place: int, *, axis: int, bit: int) -> PricedSide:
