@@ -10,8 +10,8 @@ import pandas as pd
 
 from toast_lab.views.compare_table import bytes_text, seconds_text
 
-ACTIONS = ["action", "N", "share", "Q, mean C(s)", "best C(s)", "prior P", "UCT"]
-TRAJECTORIES = ["number", "after", "C(s)", "step", "peak", "fits", "actions"]
+ACTIONS = ("action", "N", "share", "Q, mean C(s)", "best C(s)", "prior P", "UCT")
+TRAJECTORIES = ("number", "after", "C(s)", "step", "peak", "fits", "actions")
 
 
 class ActionRow(NamedTuple):

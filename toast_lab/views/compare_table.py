@@ -14,7 +14,7 @@ import pandas as pd
 from toast_lab.views.palette import ColourStyle, style
 
 GiB = 2.0**30
-COLUMNS = [
+COLUMNS = (
     "plan",
     "actions",
     "time_s",
@@ -34,7 +34,7 @@ COLUMNS = [
     "max_relative_error",
     "devices",
     "shown",
-]
+)
 
 
 class PlanEntry(NamedTuple):

@@ -48,6 +48,7 @@ __all__ = [
     "Lane",
     "Outline",
     "chain_path",
+    "conflicts_of_groups",
     "graph_layout",
     "lane_groups",
     "lane_styles",
@@ -175,13 +176,14 @@ def lane_groups(analysis: Analysis, *, singles: bool = False) -> list[int]:
     Groups of one name (dims that no other value shares, such as those of a constant) are left out
     unless asked for.
     """
-    conflicts = _conflicts_of_group(analysis)
+    conflicts = conflicts_of_groups(analysis)
     shown = [group for group in analysis.groups if group.n_names > (0 if singles else 1)]
     shown.sort(key=lambda group: (-conflicts[group.index], -group.n_names, group.index))
     return [group.index for group in shown]
 
 
-def _conflicts_of_group(analysis: Analysis) -> Counter[int]:
+def conflicts_of_groups(analysis: Analysis) -> Counter[int]:
+    """How many conflicts each colour group has."""
     return Counter(int(analysis.group[conflict.colour]) for conflict in analysis.conflicts)
 
 
@@ -286,7 +288,7 @@ def _near(analysis: Analysis, names: Iterable[int], hops: int) -> np.ndarray:
 
 def _lanes(analysis: Analysis, groups: Sequence[int]) -> tuple[Lane, ...]:
     styles = lane_styles(analysis)
-    conflicts = _conflicts_of_group(analysis)
+    conflicts = conflicts_of_groups(analysis)
     lanes: list[Lane] = []
     left_edge = 0.0
     for index in groups:

@@ -61,7 +61,7 @@ def race_frame(rows: Iterable[Any]) -> pd.DataFrame:
             )
             for row in rows
         ],
-        columns=list(COLUMNS),
+        columns=COLUMNS,
     )
 
 
