@@ -23,7 +23,7 @@ def attention() -> Analysis:
 
 @pytest.fixture(scope="module")
 def transformer() -> Analysis:
-    return analyse(
+    return analysed(
         "transformer", d_model=64, hidden=128, heads=4, key_size=16, vocab=256, sequence=32
     )
 

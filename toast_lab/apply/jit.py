@@ -20,7 +20,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
 
 from toast_lab.apply import program_call
 from toast_lab.errors import InvalidPlan
@@ -33,9 +36,6 @@ from toast_lab.ir.model import Model
 from toast_lab.lowering.annotate import annotate
 from toast_lab.lowering.specs import partition_specs, to_partition_spec
 from toast_lab.sharding.plan import ShardingPlan
-
-if TYPE_CHECKING:
-    import jax
 
 
 class _Traced(NamedTuple):
@@ -87,8 +87,6 @@ class Sharded:
     def _trace(
         self, args: tuple[Any, ...], keywords: dict[str, Any], taken: arguments.Arguments
     ) -> _Traced:
-        import jax
-
         plan, name = self.plan, function_name(self.fn)
         model = build(
             trace(self.fn, args, self.donate_argnums, keywords), name, {}, f"function {name}"
@@ -165,9 +163,6 @@ def jax_mesh(plan: ShardingPlan, mesh: Any = None, devices: Sequence[Any] | None
     Raises:
         InvalidPlan: there are too few devices, or the mesh given has other axes.
     """
-    import jax
-    import numpy as np
-
     wanted = dict(zip(plan.mesh.axes, plan.mesh.sizes, strict=True))
     if mesh is not None:
         if devices is not None:
@@ -197,8 +192,6 @@ def named_shardings(plan: ShardingPlan, mesh: Any = None) -> tuple[Any, Any]:
     Raises:
         InvalidPlan: there are too few devices, or the mesh given has other axes.
     """
-    import jax
-
     mesh = jax_mesh(plan, mesh)
     shardings: tuple[Any, Any] = jax.tree_util.tree_map(
         lambda spec: jax.sharding.NamedSharding(mesh, spec),
@@ -258,33 +251,23 @@ def _named(specs: dict[str, Any], mesh: Any) -> dict[str, Any]:
 
 
 def _sharding(spec: Any, mesh: Any) -> Any:
-    import jax
-
     return jax.sharding.NamedSharding(mesh, to_partition_spec(spec))
 
 
 def _to_array(leaf: Any) -> Any:
-    import jax
-
     return leaf if hasattr(leaf, "dtype") else jax.numpy.asarray(leaf)
 
 
 def _key_data(x: Any) -> Any:
-    import jax
-
     return jax.random.key_data(x) if is_key(x) else x
 
 
 def _key(x: Any, struct: Any) -> Any:
-    import jax
-
     return jax.random.wrap_key_data(x, impl=_implementation(struct.dtype)) if is_key(struct) else x
 
 
 def _implementation(dtype: Any) -> str:
     """The kind of random key that has this type, of those that JAX comes with."""
-    import jax
-
     kinds = ("threefry2x32", "rbg", "unsafe_rbg")
     for kind in kinds:
         if jax.eval_shape(lambda kind=kind: jax.random.key(0, impl=kind)).dtype == dtype:

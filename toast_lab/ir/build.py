@@ -7,10 +7,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from toast_lab.ir import program as p
 from toast_lab.ir import rules, source_names
 from toast_lab.ir.attributes import TensorType, itemsize
 from toast_lab.ir.op_kinds import is_constant, op_kind
+from toast_lab.ir.program import (
+    CONTROL,
+    ELEMENTWISE,
+    NEED_REPLICATION,
+    OPAQUE,
+    REDUCTION,
+    Program,
+    Region,
+)
 
 
 class Origin(NamedTuple):
@@ -42,7 +50,7 @@ class NewOp(NamedTuple):
     def cost_class(self) -> int:
         """Index into CLASSES; an op of unknown kind without a rule is opaque."""
         cost_class = op_kind(self.kind).cost_class
-        return p.OPAQUE if self.rule.missing and cost_class == p.ELEMENTWISE else cost_class
+        return OPAQUE if self.rule.missing and cost_class == ELEMENTWISE else cost_class
 
 
 class Builder:
@@ -89,7 +97,7 @@ class Builder:
         # A reduction with an unknown combiner cannot be split: nothing combines its partial
         # results.
         self.factor_class.extend(
-            p.NEED_REPLICATION if role == p.REDUCTION and not new.monoid else role
+            NEED_REPLICATION if role == REDUCTION and not new.monoid else role
             for role in rule.classes
         )
         self.factor_ptr.append(len(self.factor_size))
@@ -101,7 +109,7 @@ class Builder:
         constant = is_constant(new.kind) or (
             bool(new.operands)
             and all(self.constant[value] for value in new.operands)
-            and op_kind(new.kind).cost_class not in (p.OPAQUE, p.CONTROL)
+            and op_kind(new.kind).cost_class not in (OPAQUE, CONTROL)
         )
         for tensor, dims in zip(new.results, rule.results, strict=True):
             self.tensor.append(tensor)
@@ -126,8 +134,8 @@ def finish(
     outputs: list[int],
     output_paths: tuple[str, ...],
     donated: list[bool],
-    regions: tuple[p.Region, ...] = (),
-) -> p.Program:
+    regions: tuple[Region, ...] = (),
+) -> Program:
     """Freeze what was built."""
     trips = np.ones(len(regions) + 1)
     # Outer ones come first; the last entry stands for no region
@@ -140,7 +148,7 @@ def finish(
     ops = build.ops
     locations: dict[str, int] = {}
     op_regions = ints([op.region for op in ops])
-    return p.Program(
+    return Program(
         name=name,
         shape_ptr=ints(build.shape_ptr),
         shape=ints(build.shape, np.int64),

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from toast_lab.ir import own_rules
-from toast_lab.ir import program as p
 from toast_lab.ir.own_rules import Rule, Shapes
+from toast_lab.ir.program import NEED_REPLICATION, PASS, REDUCTION
 
 
 def _majors(dims: list[tuple[int, ...]]) -> list[int]:
@@ -46,12 +46,12 @@ def keep_factors_of_results(rule: Rule, classes: list[int], generates: bool) -> 
     results = [set(_majors(dims)) for dims in rule.results]
     operands = {factor for dims in rule.operands for factor in _majors(dims)}
     for factor, role in enumerate(classes):
-        if role == p.REDUCTION and any(factor in factors for factors in results):
-            classes[factor] = p.NEED_REPLICATION
-        if role != p.PASS or generates:
+        if role == REDUCTION and any(factor in factors for factors in results):
+            classes[factor] = NEED_REPLICATION
+        if role != PASS or generates:
             continue
         if factor not in operands or not all(factor in factors for factors in results):
-            classes[factor] = p.NEED_REPLICATION
+            classes[factor] = NEED_REPLICATION
 
 
 def narrow_call(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
@@ -65,8 +65,8 @@ def narrow_call(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
         return
     for dims, our_dims in zip(rule.operands, ours.operands, strict=True):
         for factors, our_factors in zip(dims, our_dims, strict=True):
-            if ours.classes[our_factors[0]] != p.PASS:
-                classes[factors[0]] = p.NEED_REPLICATION
+            if ours.classes[our_factors[0]] != PASS:
+                classes[factors[0]] = NEED_REPLICATION
 
 
 def _shapes(op: Any) -> tuple[Shapes, Shapes]:
@@ -91,7 +91,7 @@ def narrow_pad(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
     )
     for factors, amounts in zip(rule.operands[0], rows, strict=True):
         if any(amounts):
-            classes[factors[0]] = p.NEED_REPLICATION
+            classes[factors[0]] = NEED_REPLICATION
 
 
 _PAD_KEYS = (("edge", "_low"), ("edge", "_high"), ("interior", ""))
@@ -129,8 +129,8 @@ def narrow_bitwise(rule: Rule, classes: list[int], op: Any, monoid: str) -> None
 
 def _no_reduction(classes: list[int]) -> None:
     for factor, role in enumerate(classes):
-        if role == p.REDUCTION:
-            classes[factor] = p.NEED_REPLICATION
+        if role == REDUCTION:
+            classes[factor] = NEED_REPLICATION
 
 
 def narrow_update(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
@@ -145,7 +145,7 @@ def narrow_update(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
         if update[dim] == operand[dim]:
             continue
         local = update[dim] == 1 and rule.results[0][dim][0] == factors[0]
-        classes[factors[0]] = p.PASS if local else p.NEED_REPLICATION
+        classes[factors[0]] = PASS if local else NEED_REPLICATION
 
 
 def splat(value: Any) -> str:
@@ -221,13 +221,13 @@ def narrow_convolution(rule: Rule, classes: list[int], op: Any, monoid: str) -> 
         )
         exact = plain and (strides[i] == window or windows == 1)
         for factor in {rule.operands[0][lhs[i]][0], rule.operands[1][kernel[i]][0]}:
-            if classes[factor] == p.REDUCTION and not (
+            if classes[factor] == REDUCTION and not (
                 exact and windows == 1 and (not turned or window == 1)
             ):
-                classes[factor] = p.NEED_REPLICATION
+                classes[factor] = NEED_REPLICATION
         factor = rule.results[0][out[i]][0]
         if factor == rule.operands[0][lhs[i]][0] and rule.sizes[factor] == windows and exact:
-            classes[factor] = p.PASS
+            classes[factor] = PASS
 
 
 def _conv_dims(text: str) -> tuple[list[int], list[int], list[int]]:
@@ -256,4 +256,4 @@ def narrow_triangular_solve(rule: Rule, classes: list[int], op: Any, monoid: str
     side = -1 if str(op.attributes["left_side"]) == "true" else -2
     factor = rule.operands[1][side][0]
     if factor == rule.results[0][side][0] and factor not in _majors(rule.operands[0]):
-        classes[factor] = p.PASS
+        classes[factor] = PASS

@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from toast_lab.ir import program as p
+from toast_lab.ir.program import NEED_REPLICATION, PASS, REDUCTION
 
 Shapes = list[tuple[int, ...]]
 
@@ -47,7 +47,7 @@ class _Draft:
         self.classes: list[int] = []
         self.dims: list[list[tuple[int, ...]]] = [[() for _ in shape] for shape in self.shapes]
 
-    def factor(self, places: Iterable[tuple[int, int]], role: int = p.PASS) -> None:
+    def factor(self, places: Iterable[tuple[int, int]], role: int = PASS) -> None:
         """One factor for ``places``: (tensor, dim) pairs, results counted after the operands."""
         size = 0
         for tensor, dim in places:
@@ -61,7 +61,7 @@ class _Draft:
         for tensor, shape in enumerate(self.shapes):
             for dim in range(len(shape)):
                 if not self.dims[tensor][dim]:
-                    self.factor([(tensor, dim)], p.NEED_REPLICATION)
+                    self.factor([(tensor, dim)], NEED_REPLICATION)
         return Rule(
             self.sizes, self.classes, self.dims[: self.n_operands], self.dims[self.n_operands :]
         )
@@ -103,7 +103,7 @@ def all_but(operands: Shapes, results: Shapes, whole: int) -> Rule:
 
 def identity(operands: Shapes, results: Shapes, op: Any = None) -> Rule:
     """Operand i passes through as result i."""
-    rule = separate(operands, [], p.PASS)
+    rule = separate(operands, [], PASS)
     return dataclasses.replace(rule, results=rule.operands)
 
 
@@ -126,7 +126,7 @@ def separate(operands: Shapes, results: Shapes, role: int, missing: str = "") ->
 
 def all_pass(operands: Shapes, results: Shapes, op: Any = None) -> Rule:
     """Every dim can be cut by itself: a tensor made of nothing can be made piece by piece."""
-    return separate(operands, results, p.PASS)
+    return separate(operands, results, PASS)
 
 
 def top_k(operands: Shapes, results: Shapes, op: Any = None) -> Rule:
@@ -208,7 +208,7 @@ def ragged_dot(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
             row += 1
     for left, right in inner:
         if left != ragged[0]:
-            draft.factor([(0, left), (1, right)], p.REDUCTION)
+            draft.factor([(0, left), (1, right)], REDUCTION)
     return draft.build()
 
 

@@ -17,10 +17,10 @@ from toast_lab import _jaxlib
 from toast_lab._jaxlib import ir
 from toast_lab.errors import FrontendError
 from toast_lab.ir import attributes, canonical, rules, source_names, unsupported, walk
-from toast_lab.ir import program as p
 from toast_lab.ir.build import Builder, NewOp, Origin, finish
 from toast_lab.ir.dead import operations
 from toast_lab.ir.op_kinds import is_constant, is_control, op_kind
+from toast_lab.ir.program import MONOIDS, NEED_REPLICATION, PASS, Program
 from toast_lab.ir.random_keys import Keys, mark
 from toast_lab.ir.read_annotations import read_annotations
 from toast_lab.ir.stacked import stacked_factors
@@ -34,7 +34,7 @@ _TRACER = "toast_lab/frontends/"  # our own call of jax.jit is not part of the u
 class Parsed(NamedTuple):
     """A canonical module and what was read from it."""
 
-    program: p.Program
+    program: Program
     text: str  #: the canonical module with locations
     notes: tuple[str, ...] = ()  #: what was dropped, a sentence each
 
@@ -86,7 +86,7 @@ def read_program(
     argument_paths: Sequence[str] | None = None,
     output_paths: Sequence[str] | None = None,
     donated: Sequence[bool] | None = None,
-) -> p.Program:
+) -> Program:
     """Read ``@main`` of a canonical module that carries Shardy's rules.
 
     ``argument_paths``, ``output_paths`` and ``donated`` default to what the module's locations and
@@ -100,7 +100,7 @@ def read_program(
     for i, argument in enumerate(block.arguments):
         tensor = known.tensor(argument.type)
         path = argument_paths[i] if argument_paths else argument_path(argument, i)
-        rule = rules.separate([], [tensor.shape], p.PASS)
+        rule = rules.separate([], [tensor.shape], PASS)
         (numbers[argument],) = build.add(
             NewOp("argument", [], [tensor], rule, origin=Origin(variable=path))
         )
@@ -112,7 +112,7 @@ def read_program(
         numbers.update(dict.fromkeys(item.twins, results[0] if results else -1))
     outputs = [numbers[value] for value in flat.outputs]
     for factor in stacked_factors(build):
-        build.factor_class[factor] = p.NEED_REPLICATION
+        build.factor_class[factor] = NEED_REPLICATION
     program = finish(
         build,
         name=name,
@@ -199,7 +199,7 @@ def _new_op(
         rule=rule,
         origin=origin,
         detail=facts.detail(operation, monoid) if facts.detail is not None else "",
-        monoid=p.MONOIDS.index(monoid),
+        monoid=MONOIDS.index(monoid),
         flops=facts.flops(operation, rule, results) if facts.flops is not None else 0.0,
         region=item.region,
     )
