@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import functools
+from typing import NamedTuple
 
 import numpy as np
 
@@ -142,16 +142,14 @@ def finish(
     for i, region in enumerate(regions):
         trips[i] = trips[region.parent] * region.times
 
-    def ints(values: Sequence[int], dtype: Any = np.int32) -> np.ndarray:
-        return np.asarray(values, dtype=dtype)
-
+    ints = functools.partial(np.asarray, dtype=np.int32)
     ops = build.ops
     locations: dict[str, int] = {}
     op_regions = ints([op.region for op in ops])
     return Program(
         name=name,
         shape_ptr=ints(build.shape_ptr),
-        shape=ints(build.shape, np.int64),
+        shape=np.asarray(build.shape, dtype=np.int64),
         itemsize=ints([itemsize(tensor.element) for tensor in build.tensor]),
         value_op=ints(build.value_op),
         value_is_constant=np.asarray(build.constant, dtype=bool),
@@ -173,7 +171,7 @@ def finish(
         detail=tuple(op.detail for op in ops),
         regions=regions,
         factor_ptr=ints(build.factor_ptr),
-        factor_size=ints(build.factor_size, np.int64),
+        factor_size=np.asarray(build.factor_size, dtype=np.int64),
         factor_class=ints(build.factor_class),
         use_dim_ptr=ints(build.use_dim_ptr),
         use_dim_factor=ints([factors[0] for factors in build.use_dim]),
@@ -212,18 +210,18 @@ def _source_names(build: Builder) -> list[str]:
 
 def _unique(names: list[str]) -> tuple[str, ...]:
     """Number repeated names, and name values without one by their position."""
-    seen: dict[str, int] = {}
+    uses: dict[str, int] = {}
     unique = []
     for position, name in enumerate(names):
         if not name:
             unique.append(f"%{position}")
             continue
-        count = seen.get(name, 0)
-        seen[name] = count + 1
-        candidate = name if not count else f"{name}_{count}"
-        while candidate != name and candidate in seen:
+        count = uses.get(name, 0)
+        uses[name] = count + 1
+        candidate = f"{name}_{count}" if count else name
+        while candidate != name and candidate in uses:
             count += 1
             candidate = f"{name}_{count}"
-        seen.setdefault(candidate, 1)
+        uses.setdefault(candidate, 1)
         unique.append(candidate)
     return tuple(unique)

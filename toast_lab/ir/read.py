@@ -75,9 +75,9 @@ def parse(
     return Parsed(mark(program, keys) if keys is not None else program, text, notes)
 
 
-def _first_lines(message: str, limit: int = 4) -> str:
+def _first_lines(message: str) -> str:
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return " | ".join(lines[:limit])[:800]
+    return " | ".join(lines[:4])[:800]
 
 
 def read_program(
@@ -207,12 +207,8 @@ def _new_op(
 
 def _variable(kind: str, origin: Origin) -> str:
     # A derivative carries its primal's line, yet it is not the value that the variable holds.
-    if (
-        origin.frame is None
-        or kind == "while.enter"
-        or is_constant(kind)
-        or "transpose(" in origin.name_stack
-    ):
+    is_derivative = "transpose(" in origin.name_stack
+    if origin.frame is None or kind == "while.enter" or is_constant(kind) or is_derivative:
         return ""
     return source_names.variable(origin.frame)
 
@@ -238,15 +234,9 @@ def argument_path(argument: Any, index: int) -> str:
     return f"arg{index}" if index >= 0 else ""
 
 
-def _dicts(main: Any, key: str, count: int) -> list[dict[str, Any]]:
-    if key not in main.attributes:
-        return [{} for _ in range(count)]
-    rows: list[Any] = [ir.DictAttr(row) for row in ir.ArrayAttr(main.attributes[key])]
-    return [{entry.name: entry.attr for entry in row} for row in rows]
-
-
 def _output_paths(main: Any, count: int) -> list[str]:
-    infos = [row.get("jax.result_info") for row in _dicts(main, "res_attrs", count)]
+    results = canonical.attribute_dicts(main, "res_attrs", count)
+    infos = [attributes.get("jax.result_info") for attributes in results]
     return [
         f"result[{i}]" if info is None else ir.StringAttr(info).value
         for i, info in enumerate(infos)
@@ -254,5 +244,6 @@ def _output_paths(main: Any, count: int) -> list[str]:
 
 
 def _donated(main: Any, count: int) -> list[bool]:
-    keys = ("tf.aliasing_output", "jax.buffer_donor")
-    return [any(key in row for key in keys) for row in _dicts(main, "arg_attrs", count)]
+    arguments = canonical.attribute_dicts(main, "arg_attrs", count)
+    marks = {"tf.aliasing_output", "jax.buffer_donor"}
+    return [not marks.isdisjoint(attributes) for attributes in arguments]
