@@ -11,6 +11,7 @@ Reference: TOAST sections 3.4 to 3.6.  Start reading at ``conflicts``.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter, defaultdict
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -141,47 +142,39 @@ def conflicts(problem: Problem) -> Board:
     problem = problem.unpinned  # each action is priced by itself
     analysis, pricer = problem.analysis, problem.pricer()
     base_time_s, base_peak_bytes = problem.baseline
-    members: dict[int, list[int]] = {}
+    members: dict[int, list[int]] = defaultdict(list)
     for compatibility_set in analysis.compatibility_sets:
-        members.setdefault(compatibility_set.resolution, []).append(compatibility_set.index)
+        members[compatibility_set.resolution].append(compatibility_set.index)
     disputes = []
     for resolution, sets in members.items():
         first = analysis.compatibility_sets[sets[0]]
-        group = analysis.groups[int(analysis.group[first.colour])]
+        group = analysis.groups[analysis.group[first.colour]]
         options = tuple(
             _option(pricer, group.index, group.resolutions.index(resolution), axis=axis, bit=bit)
             for axis, size in enumerate(problem.mesh.sizes)
             if size > 1
             for bit in (0, 1)
         )
-        tensors = tuple(
+        tensors = dict.fromkeys(
             tensor
             for conflict in first.conflicts
             for tensor in _tensors(analysis, conflict, first.flipped)
         )
         disputes.append(
-            Dispute(
-                colour=group.name,
-                size=group.size,
-                sets=tuple(sets),
-                tensors=tuple(dict.fromkeys(tensors)),
-                options=options,
-            )
+            Dispute(group.name, group.size, tuple(sets), tuple(tensors), options=options)
         )
     return Board(tuple(disputes), base_time_s, base_peak_bytes)
 
 
 def _tensors(analysis: Analysis, conflict: int, flipped: bool) -> list[ConflictTensor]:
     """Places of a conflict; dims in the order of the sides of its resolution class."""
-    program, names = analysis.program, analysis.conflicts[conflict].sides
-    if flipped:
-        names = (names[1], names[0])
+    program, sides = analysis.program, analysis.conflicts[conflict].sides
     tensors = []
     for place in analysis.conflicts[conflict].places:
-        mine = program.def_names(place.value) if place.use < 0 else program.use_names(place.use)
+        names = program.def_names(place.value) if place.use < 0 else program.use_names(place.use)
         dims = (place.first_dim, place.second_dim)
-        if mine[dims[0]] == names[1]:
-            dims = (dims[1], dims[0])
+        if names[place.first_dim] != sides[flipped]:
+            dims = (place.second_dim, place.first_dim)
         where = program.where(place.op(program))
         tensors.append(
             ConflictTensor(program.value_name[place.value], program.dims(place.value), dims, where)
@@ -194,16 +187,16 @@ def _option(pricer: Pricer, group: int, place: int, *, axis: int, bit: int) -> P
     problem = pricer.problem
     space = problem.space
     mask = 1 << (len(problem.analysis.groups[group].resolutions) - 1 - place)
-    settings = space.bits[space.group == group].tolist()
-    offered = [setting for setting in settings if bool(setting & mask) == bit]
-    bits = min(offered, key=lambda setting: ((setting & ~mask).bit_count(), setting))
-    action = Action(group, bits, axis)
+    offered = [
+        bits for bits in space.bits[space.group == group].tolist() if bits & mask == mask * bit
+    ]
+    action = Action(group, min(offered, key=lambda bits: (bits.bit_count(), bits)), axis)
     state = State(space)
     changed = state.apply(action)
     totals = pricer.totals(state.op_factor, state.value_dim)
     kinds = totals.steps.kind[: totals.n_steps]
     sends = (kinds != COMPUTE) & (kinds != SLICE)
-    numbers, counts = np.unique(kinds[sends], return_counts=True)
+    counts = Counter(STEP_KINDS[kind] for kind in np.sort(kinds[sends]).tolist())
     return PricedSide(
         action=space.text(action),
         axis=problem.mesh.axes[axis],
@@ -212,9 +205,6 @@ def _option(pricer: Pricer, group: int, place: int, *, axis: int, bit: int) -> P
         time_s=totals.time_s,
         peak_bytes=totals.peak_bytes,
         fits=totals.peak_bytes <= problem.memory_limit_bytes,
-        collectives={
-            STEP_KINDS[kind]: count
-            for kind, count in zip(numbers.tolist(), counts.tolist(), strict=True)
-        },
+        collectives=dict(counts),
         comm_bytes=float(totals.each.bytes[: totals.n_steps][sends].sum()),
     )

@@ -144,24 +144,21 @@ def difference(problem: Problem, before: ShardingPlan, after: ShardingPlan) -> D
 
 def _tensors(problem: Problem, before: ShardingPlan, after: ShardingPlan) -> list[TensorRow]:
     program, mesh = problem.analysis.program, problem.mesh
-    specs = before.value_specs(), after.value_specs()
     by_place: dict[tuple[Any, ...], list[int]] = collections.defaultdict(list)
-    for value in range(program.n_values):
-        old, new = specs[0][value], specs[1][value]
+    specs = zip(before.value_specs(), after.value_specs(), strict=True)
+    for value, (old, new) in enumerate(specs):
         if old != new and not program.value_is_constant[value]:
             op = int(program.value_op[value])
-            given = op < program.n_arguments
-            name = re.sub(r"\d+", "*", program.value_name[value]) if given else program.kind[op]
-            by_place[
-                name, "argument" if given else program.where(op), program.dims(value), old, new
-            ].append(value)
+            name, where = program.kind[op], program.where(op)
+            if op < program.n_arguments:
+                name, where = re.sub(r"\d+", "*", program.value_name[value]), "argument"
+            by_place[name, where, program.dims(value), old, new].append(value)
     rows = []
     for (name, where, _, old, new), values in by_place.items():
-        first = program.value_name[values[0]]
-        total = sum(program.nbytes(value) for value in values)
+        total = sum(map(program.nbytes, values))
         rows.append(
             TensorRow(
-                value=first if len(values) == 1 else name,
+                value=program.value_name[values[0]] if len(values) == 1 else name,
                 places=len(values),
                 where=where,
                 before=old,
@@ -189,10 +186,10 @@ def _collectives(costs: tuple[Cost, Cost]) -> list[CollectiveDifference]:
 
 
 def _compute(costs: tuple[Cost, Cost]) -> list[tuple[str, float, float]]:
-    by_line: dict[str, list[float]] = {}
+    by_line: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0])
     for side, cost in enumerate(costs):
         for op in cost.ops:
-            by_line.setdefault(op.where, [0.0, 0.0])[side] += op.time_s
-    least = 1e-9 * max(either.time_s for either in costs)
+            by_line[op.where][side] += op.time_s
+    least = 1e-9 * max(cost.time_s for cost in costs)
     rows = [(where, old, new) for where, (old, new) in by_line.items() if abs(old - new) > least]
     return sorted(rows, key=lambda row: -abs(row[2] - row[1]))
