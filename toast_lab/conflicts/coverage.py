@@ -35,11 +35,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from toast_lab import text
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.ir.op_kinds import op_kind
 from toast_lab.ir.program import FACTOR_CLASSES, NEED_REPLICATION, PERMUTATION, Program
 from toast_lab.nda.names import use_dims
+from toast_lab.text import as_html, bytes_text, few, line_text, share_text, table
 
 
 class UnsplitReason(enum.Enum):
@@ -133,11 +133,11 @@ class Coverage:
         else:
             sentence = f"{self.n_whole_ops:,} of {self.n_ops:,} ops cannot be split"
             if self.flops_share is not None:
-                sentence += f", with {text.share_text(1 - self.flops_share)} of the FLOPs"
-            share = text.share_text(self.whole_bytes / self.bytes if self.bytes else 0.0)
+                sentence += f", with {share_text(1 - self.flops_share)} of the FLOPs"
+            share = share_text(self.whole_bytes / self.bytes if self.bytes else 0.0)
             sentence += f"; {share} of the bytes must be whole around them"
             if self.kept_bytes:
-                sentence += f", {text.bytes_text(self.kept_bytes)} are kept whole all along"
+                sentence += f", {bytes_text(self.kept_bytes)} are kept whole all along"
         unknown = (UnsplitReason.UNKNOWN_TRIPS, UnsplitReason.UNKNOWN_BRANCH)
         assumed = any(row.reason in unknown for row in self.rows)
         return sentence + ("; some counts are assumed" if assumed else "")
@@ -146,7 +146,7 @@ class Coverage:
         return f"<Coverage: {self.headline()}>"
 
     def _repr_html_(self) -> str:
-        return text.as_html(self)
+        return as_html(self)
 
     def __str__(self) -> str:
         """A table of the ops and values held whole, then one of the dims where an action stops."""
@@ -157,7 +157,7 @@ class Coverage:
         ):
             if rows:
                 columns = (title, ">ops", ">FLOPs", ">bytes", "colours", "source", "why")
-                paragraphs.append(text.table(columns, map(_cells, rows)))
+                paragraphs.append(table(columns, map(_cells, rows)))
         return "\n\n".join(paragraphs)
 
 
@@ -165,10 +165,10 @@ def _cells(row: CoverageRow) -> tuple[object, ...]:
     return (
         row.kind,
         row.op_count,
-        text.share_text(row.flops_share),
-        text.share_text(row.bytes_share),
-        text.few(row.colours) or "all",
-        text.few((text.line_text(line) for line, _ in row.lines), 2),
+        share_text(row.flops_share),
+        share_text(row.bytes_share),
+        few(row.colours) or "all",
+        few((line_text(line) for line, _ in row.lines), 2),
         row.why,
     )
 

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from toast_lab import text
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Pricer, Problem
 from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State
 from toast_lab.sharding.step_kinds import COMPUTE, SLICE, STEP_KINDS
+from toast_lab.text import as_html, bytes_text, line_text, table
 
 SHOWN = 120  #: rows that ``str()`` writes
 REST = " rows: print(board.text(None)) shows all"
@@ -94,7 +94,7 @@ class Board:
         return f"<Board of {len(self.disputes)} conflicts, print() shows them>"
 
     def _repr_html_(self) -> str:
-        return text.as_html(self)
+        return as_html(self)
 
     def __str__(self) -> str:
         return self.text()
@@ -116,7 +116,7 @@ class Board:
             layers = f", {len(dispute.sets)} alike" if len(dispute.sets) > 1 else ""
             label = f"{tensor.value} {list(tensor.shape)}{more}{layers}"
             blank = ("",) * 4
-            rows.append((dispute.colour, label, text.line_text(tensor.where), *blank))
+            rows.append((dispute.colour, label, line_text(tensor.where), *blank))
             for option in dispute.options:
                 row = ("", f"  dim {tensor.dims[option.bit]} on {option.axis}", "")
                 if not option.possible:
@@ -124,14 +124,14 @@ class Board:
                     continue
                 sent = ", ".join(f"{count} {kind}" for kind, count in option.collectives.items())
                 time = f"{option.time_s * 1e3:.3f} ms"
-                size = text.bytes_text(option.peak_bytes) + ("" if option.fits else ", too large")
+                size = bytes_text(option.peak_bytes) + ("" if option.fits else ", too large")
                 rows.append((*row, time, size, sent or "nothing sent", option.action))
         before = (
             f"unsharded: {self.unsharded_time_s * 1e3:.3f} ms, "
-            f"{text.bytes_text(self.unsharded_peak_bytes)}"
+            f"{bytes_text(self.unsharded_peak_bytes)}"
         )
         header = ("colour", "tensor or choice", "line", "time", "memory", "sent", "action")
-        return before + "\n" + text.table(header, rows, len(rows) if limit is None else limit, REST)
+        return before + "\n" + table(header, rows, len(rows) if limit is None else limit, REST)
 
 
 def conflicts(problem: Problem) -> Board:

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from toast_lab import text
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.sharding.plan import ShardingPlan, Spec, spec_text
+from toast_lab.text import as_html, bytes_text, line_text, table
 
 
 class TensorRow(NamedTuple):
@@ -82,7 +82,7 @@ class Difference:
         )
 
     def _repr_html_(self) -> str:
-        return text.as_html(self)
+        return as_html(self)
 
     def __str__(self) -> str:
         before, after = self.before, self.after
@@ -93,7 +93,7 @@ class Difference:
             f"time    {_ms(before.time_s, after.time_s)} ms "
             f"(compute {_ms(before.compute_s, after.compute_s)}, "
             f"collectives {_ms(before.comm_s, after.comm_s)})",
-            f"memory  {text.bytes_text(before.peak_bytes)} -> {text.bytes_text(after.peak_bytes)} "
+            f"memory  {bytes_text(before.peak_bytes)} -> {bytes_text(after.peak_bytes)} "
             f"a device{fits}",
         ]
         if not (self.tensors or self.collectives or self.compute):
@@ -102,24 +102,24 @@ class Difference:
             rows = [
                 (
                     f"{row.kind} {{{','.join(row.axes)}}}",
-                    text.line_text(row.where),
+                    line_text(row.where),
                     f"{row.before} -> {row.after}",
                     _ms(row.before_time_s, row.after_time_s),
                 )
                 for row in self.collectives
             ]
-            lines += ["", text.table(("collective", "line", "count", "ms"), rows)]
+            lines += ["", table(("collective", "line", "count", "ms"), rows)]
         if self.tensors:
             rows = [
                 (
                     row.value + (f" x{row.places}" if row.places > 1 else ""),
-                    text.line_text(row.where),
+                    line_text(row.where),
                     spec_text(row.before),
                     spec_text(row.after),
                 )
                 for row in self.tensors
             ]
-            lines += ["", text.table(("tensor", "line", "before", "after"), rows)]
+            lines += ["", table(("tensor", "line", "before", "after"), rows)]
         return "\n".join(lines)
 
 

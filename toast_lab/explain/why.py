@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from toast_lab import text
 from toast_lab.cost.problem import CollectiveRow, Cost, Problem, price
 from toast_lab.errors import InvalidPlan, ToastError, did_you_mean
 from toast_lab.sharding.plan import ShardingPlan, Spec, spec_text
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.space import Action, parse_action
 from toast_lab.sharding.state import State
+from toast_lab.text import as_html, bytes_text, few, line_text, place_text
 
 REFINED = "refinement"  #: cause of everything that no action of the plan did
 MOST = 50  #: collectives that one question may be about
@@ -51,7 +51,7 @@ class Change(NamedTuple):
 
     def __str__(self) -> str:
         sign = "+" if self.more_peak_bytes >= 0 else "-"
-        memory = sign + text.bytes_text(abs(self.more_peak_bytes))
+        memory = sign + bytes_text(abs(self.more_peak_bytes))
         stays = "" if self.removes else ", but the collective stays"
         fits = "" if self.fits else ", does not fit"
         return f"{self.text}: {self.more_time_s * 1e6:+.1f} us a step, {memory}{fits}{stays}"
@@ -77,13 +77,13 @@ class CollectiveReason:
         return f"<Reason for {self.collective.kind} of {self.collective.value} at {self.place}>"
 
     def _repr_html_(self) -> str:
-        return text.as_html(self)
+        return as_html(self)
 
     def __str__(self) -> str:
         collective = self.collective
         lines = [
             f"{collective.kind} {{{','.join(collective.axes)}}} of {collective.value}, "
-            f"{text.bytes_text(collective.local_bytes)}, {collective.time_s * 1e6:.1f} us",
+            f"{bytes_text(collective.local_bytes)}, {collective.time_s * 1e6:.1f} us",
             f"  at      {self.op_kind}, {self.place}"
             + (f" ({self.name_stack})" if self.name_stack else ""),
             f"  because {self.because}",
@@ -122,7 +122,7 @@ class Reasons(list[CollectiveReason]):
         )
 
     def _repr_html_(self) -> str:
-        return text.as_html(self)
+        return as_html(self)
 
 
 def why(
@@ -170,11 +170,11 @@ def _chosen(
     )
     if not matching:
         known = sorted({name for row in rows for name in (row.kind, kinds[row.op], row.value)})
-        lines = sorted({f"{row.kind} at {text.line_text(row.where)}" for row in rows})
+        lines = sorted({f"{row.kind} at {line_text(row.where)}" for row in rows})
         raise ToastError(
             "no collective of this plan is of kind, op, value or line "
             f"{which!r}{did_you_mean(which, known)}; it has {len(rows)}: "
-            f"{text.few(lines, 10)}"
+            f"{few(lines, 10)}"
         )
     if len(matching) > MOST:
         raise ToastError(
@@ -226,7 +226,7 @@ class _Asker:
         return CollectiveReason(
             collective=row,
             op_kind=program.kind[row.op],
-            place=text.place_text(program.locations[int(program.location[row.op])]),
+            place=place_text(program.locations[int(program.location[row.op])]),
             name_stack=program.name_stack[row.op],
             because=self._because(row, value, axes, defines),
             colours=tuple(dict.fromkeys(self._colours(row, value, axes))),
@@ -357,7 +357,7 @@ class _Asker:
         """Small changes at the place: take the axes off the value or an op, or keep it as read."""
         program, plan = self.program, self.plan
         definer = int(program.value_op[value])
-        called = f"{program.kind[row.op]} ({text.line_text(row.where)})"
+        called = f"{program.kind[row.op]} ({line_text(row.where)})"
         axis_text = " and ".join(row.axes)
         split = f"do not split {called} over {axis_text}"
         changes: list[tuple[str, list[int], dict[int, Spec | None]]] = [
