@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 # As ``import jax`` sets it: XLA's notes on devices are let out or not from the moment that jaxlib
 # is loaded.
@@ -19,18 +19,7 @@ from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 from jaxlib.mlir.dialects import chlo, func, sdy, stablehlo
 
-__all__ = [
-    "chlo",
-    "func",
-    "ir",
-    "make_context",
-    "parse_module",
-    "rule_of",
-    "run_passes",
-    "sdy",
-    "stablehlo",
-]
-
+__all__ = ["chlo", "func", "ir", "sdy", "stablehlo"]
 
 # "m", or part of an axis as "m:(2)2"
 Axes = tuple[str, ...]
@@ -78,27 +67,27 @@ def stablehlo_of_hlo(data: bytes) -> bytes:
     """
     from jaxlib import _jax
 
-    at = 0
-    while at < len(data):
-        key, at = _varint(data, at)
-        size, at = _varint(data, at)
+    offset = 0
+    while offset < len(data):
+        key, offset = _varint(data, offset)
+        size, offset = _varint(data, offset)
         # field 1, a message: the HloModuleProto
         if key == 1 << 3 | 2:
-            return bytes(_jax.mlir.hlo_to_stablehlo(data[at : at + size]))
-        at += size
+            return bytes(_jax.mlir.hlo_to_stablehlo(data[offset : offset + size]))
+        offset += size
     raise ValueError("no HLO module in this dump")
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint(data: bytes, offset: int) -> tuple[int, int]:
     """A protocol-buffer number, and where the next byte is."""
     value, shift = 0, 0
     while True:
-        byte = data[at]
-        at += 1
+        byte = data[offset]
+        offset += 1
         value |= (byte & 127) << shift
         shift += 7
         if byte < 128:
-            return value, at
+            return value, offset
 
 
 def run_passes(module: ir.Module, pipeline: str) -> None:
@@ -126,25 +115,21 @@ def rule_of(op: Any) -> dict[str, Any] | None:
     """The decoded sharding rule of ``op`` or None.
 
     Keys: ``sizes`` (list of int), ``operands`` and ``results`` (per tensor, per dim, factor indices
-    with the major one first), ``reduction``, ``need_replication``, ``permutation``, ``blocked``
-    (factor indices).
+    with the major one first), ``reduction``, ``need_replication``, ``permutation`` (factor
+    indices).
     """
-    if "sdy.sharding_rule" not in op.attributes:
+    attribute = rule_attribute(op)
+    if attribute is None:
         return None
-    rule = sdy.OpShardingRuleAttr(op.attributes["sdy.sharding_rule"])
+    rule = sdy.OpShardingRuleAttr(attribute)
     return {
-        "sizes": [int(size) for size in rule.factor_sizes],
+        "sizes": list(rule.factor_sizes),
         "operands": [_mapping(mapping) for mapping in rule.operand_mappings],
         "results": [_mapping(mapping) for mapping in rule.result_mappings],
-        "reduction": _ints(rule.reduction_factors),
-        "need_replication": _ints(rule.need_replication_factors),
-        "permutation": _ints(rule.permutation_factors),
-        "blocked": _ints(rule.blocked_propagation_factors),
+        "reduction": list(rule.reduction_factors),
+        "need_replication": list(rule.need_replication_factors),
+        "permutation": list(rule.permutation_factors),
     }
-
-
-def _ints(values: Iterable[Any]) -> list[int]:
-    return [int(value) for value in values]
 
 
 def constant_text(op: Any) -> str:
@@ -165,13 +150,15 @@ def mesh_attribute(axes: Sequence[str], sizes: Sequence[int]) -> Any:
     )
 
 
-def sharding_attribute(mesh_name: str, spec: Sequence[Sequence[str]]) -> Any:
-    """``#sdy.sharding<@mesh, [{"d"}, {}]>`` with every dim closed.
+def sharding_attribute(
+    mesh_name: str, spec: Sequence[Sequence[str]], *, closed: bool = True
+) -> Any:
+    """``#sdy.sharding<@mesh, [{"d"}, {}]>``; propagation may add axes to dims that are not closed.
 
     ``spec`` has mesh axes per dim.
     """
     dims = [
-        sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(axis) for axis in axes], True)
+        sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(axis) for axis in axes], closed)
         for axes in spec
     ]
     return sdy.TensorShardingAttr.get(mesh_name, dims)
@@ -222,8 +209,7 @@ def meshes(module: ir.Module) -> dict[str, MeshAxes]:
 
 
 def _mesh_axes(attribute: Any) -> MeshAxes:
-    axes = [sdy.MeshAxisAttr(axis) for axis in attribute.axes]
-    return tuple((str(axis.name), int(axis.size)) for axis in axes)
+    return tuple((axis.name, axis.size) for axis in map(sdy.MeshAxisAttr, attribute.axes))
 
 
 def _entry(attributes: Any, key: str, name: str) -> str | None:
@@ -273,7 +259,7 @@ def result_shardings(op: Any) -> list[Any]:
 
 
 def sharding_parts(
-    attribute: Any, known: dict[str, MeshAxes], rank: int
+    attribute: Any, axes_of_mesh: dict[str, MeshAxes], rank: int
 ) -> tuple[MeshAxes, tuple[Axes, ...], Axes, str]:
     """Read a sharding attribute of a value with ``rank`` dims.
 
@@ -283,18 +269,17 @@ def sharding_parts(
     try:
         sharding = sdy.TensorShardingAttr(attribute)
     except ValueError:
-        text = str(attribute)
-        is_replicated = "replicated" in text and "last" not in text
-        return (), whole, (), "" if is_replicated else f"it names no mesh axes: {text}"
+        xla_sharding = str(attribute)
+        is_replicated = "replicated" in xla_sharding and "last" not in xla_sharding
+        return (), whole, (), "" if is_replicated else f"it names no mesh axes: {xla_sharding}"
     mesh_reference = sharding.mesh_or_ref
     mesh = (
-        known.get(mesh_reference.value, ())
+        axes_of_mesh.get(mesh_reference.value, ())
         if isinstance(mesh_reference, ir.FlatSymbolRefAttr)
         else _mesh_axes(sdy.MeshAttr(mesh_reference))
     )
     trouble, dims = [], []
-    for part in sharding.dimension_shardings:
-        dim = sdy.DimensionShardingAttr(part)
+    for dim in map(sdy.DimensionShardingAttr, sharding.dimension_shardings):
         references = [sdy.AxisRefAttr(axis) for axis in dim.axes]
         trouble += [
             f"it cuts over a part of axis {reference.name}"
@@ -302,119 +287,19 @@ def sharding_parts(
             if reference.sub_axis_info is not None
         ]
         dims.append(
-            (*(str(reference.name) for reference in references), *(() if dim.is_closed else ("*",)))
+            (*(reference.name for reference in references), *(() if dim.is_closed else ("*",)))
         )
     if len(sharding.unreduced_axes):
         trouble.append("it leaves sums unreduced")
-    replicated = tuple(str(sdy.AxisRefAttr(axis).name) for axis in sharding.replicated_axes)
+    replicated = tuple(sdy.AxisRefAttr(axis).name for axis in sharding.replicated_axes)
     return mesh, tuple(dims) if len(dims) == rank else whole, replicated, "; ".join(trouble)
 
 
-# -- Shardy's own lowering, as an oracle -----------------------------------------------------------
-
 PROPAGATION = "sdy-propagation-pipeline"
-SHARDY_LOWERING = (
-    PROPAGATION,
-    "func.func(sdy-insert-explicit-reshards{enable-full-version=true})",
-    "canonicalize",
-    "sdy-resolve-permutation-factors",
-    "func.func(sdy-reshard-to-collectives)",
-    # this makes reduce_scatters
-    "canonicalize",
-)
-
 _AXIS = re.compile(r'"(\w+)"(?::\((\d+)\)(\d+))?')
 
 
-class RawCollective(NamedTuple):
-    """One sdy collective of a lowered module, in program order."""
-
-    #: "all_gather", "all_reduce", "all_slice", ...
-    kind: str
-    axes: Axes
-    #: the collective whose result it takes, -1: a value of the program
-    parent: int
-    #: number (see ``read_collectives``) of the op that made that value, -1: an op that the passes
-    #: put there
-    op: int
-    #: which result of that op; -1 - i: what a loop with that number starts its rounds with as value
-    #: i
-    result: int
-    #: axes per dim
-    before: tuple[Axes, ...]
-    after: tuple[Axes, ...]
-    shape: tuple[int, ...]
-    element: str
-    #: does anything but further collectives take its result?
-    read: bool
-
-
-def lower_with_shardy(module: ir.Module) -> None:
-    """Turn an annotated module into one with explicit sdy collectives, in place.
-
-    May abort the process.
-    """
-    for step in SHARDY_LOWERING:
-        run_passes(module, f"builtin.module({step})")
-
-
-def read_collectives(main: Any, key: str) -> tuple[list[RawCollective], list[tuple[int, int]]]:
-    """The sdy collectives in a function that ``lower_with_shardy`` lowered, inside regions too.
-
-    Ops carry their number as integer attribute ``key``; the function's arguments are numbers 0, 1,
-    2, ...
-
-    Returns:
-        The collectives, and (op, which of its results) of every value that Shardy's canonicalizer
-        reshapes by an op of its own, as it is or after collectives.
-    """
-    collectives: list[RawCollective] = []
-    reshaped: list[tuple[int, int]] = []
-    index_of: dict[Any, int] = {}
-
-    def visit(block: Any) -> None:
-        for op in block.operations:
-            name = op.operation.name
-            if name.startswith("sdy.") and (
-                "all_" in name or name in ("sdy.reduce_scatter", "sdy.collective_permute")
-            ):
-                _read_collective(
-                    op.operation, main, key, collectives=collectives, index_of=index_of
-                )
-            elif name == "stablehlo.reshape" and key not in op.operation.attributes:
-                index = index_of.get(op.operation.operands[0], -1)
-                while index >= 0 and collectives[index].parent >= 0:
-                    index = collectives[index].parent
-                at_start = (
-                    (collectives[index].op, collectives[index].result)
-                    if index >= 0
-                    else _origin(op.operands[0], main, key)
-                )
-                reshaped.append(at_start)
-            for region in op.operation.regions:
-                for inner in region.blocks:
-                    visit(inner)
-
-    visit(main.operation.regions[0].blocks[0])
-    return collectives, [place for place in reshaped if place[0] >= 0]
-
-
-# -- Shardy's own propagation, as an oracle --------------------------------------------------------
-
-
-def open_sharding_attribute(mesh_name: str, spec: Sequence[Sequence[str]]) -> Any:
-    """``sharding_attribute`` to which propagation may add axes."""
-    dims = [
-        sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(axis) for axis in axes], False)
-        for axes in spec
-    ]
-    return sdy.TensorShardingAttr.get(mesh_name, dims)
-
-
-def argument_axes(main: Any) -> list[tuple[Axes, ...]]:
-    """Axes per dim of each argument of a function, as it carries them."""
-    arguments = main.operation.regions[0].blocks[0].arguments
-    return [_dim_axes(_sharding_of(value, main), len(value.type.shape)) for value in arguments]
+# -- Shardy's own propagation ----------------------------------------------------------------------
 
 
 def numbered_axes(main: Any, key: str) -> dict[tuple[int, int], tuple[Axes, ...]]:
@@ -423,7 +308,7 @@ def numbered_axes(main: Any, key: str) -> dict[tuple[int, int], tuple[Axes, ...]
     The number is the op's integer attribute ``key``.
     """
     return {
-        (number, result_index): _dim_axes(_result_sharding(operation, result_index), _rank(result))
+        (number, result_index): dim_axes(_result_sharding(operation, result_index), _rank(result))
         for number, operation in _numbered(main, key)
         for result_index, result in enumerate(operation.results)
     }
@@ -435,7 +320,7 @@ def numbered_reads(main: Any, key: str) -> dict[tuple[int, int], tuple[Axes, ...
     The number is the op's integer attribute ``key``.
     """
     return {
-        (number, operand_index): _dim_axes(_sharding_of(operand, main), _rank(operand))
+        (number, operand_index): dim_axes(sharding_of(operand, main), _rank(operand))
         for number, operation in _numbered(main, key)
         for operand_index, operand in enumerate(operation.operands)
         if isinstance(operand.type, ir.RankedTensorType)
@@ -462,49 +347,7 @@ def propagate(module: ir.Module) -> None:
     run_passes(module, f"builtin.module({PROPAGATION})")
 
 
-def _read_collective(
-    op: Any, main: Any, key: str, *, collectives: list[RawCollective], index_of: dict[Any, int]
-) -> None:
-    operand, result = op.operands[0], op.results[0]
-    kind = op.name.removeprefix("sdy.")
-    axes_match = re.search(r"sdy\.\w+ (.*?)%", op.get_asm(enable_debug_info=False))
-    axes = _axis_list(axes_match.group(1)) if axes_match else ()
-    parent = index_of.get(operand, -1)
-    maker_op, maker_result = (-1, 0) if parent >= 0 else _origin(operand, main, key)
-    kind_of_users = [use.owner.operation.name for use in result.uses]
-    index_of[result] = len(collectives)
-    collectives.append(
-        RawCollective(
-            kind=kind,
-            axes=axes,
-            parent=parent,
-            op=maker_op,
-            result=maker_result,
-            before=_dim_axes(_sharding_of(operand, main), len(operand.type.shape)),
-            after=_dim_axes(str(op.attributes["out_sharding"]), len(result.type.shape)),
-            shape=tuple(result.type.shape),
-            element=str(result.type.element_type),
-            read=any(
-                not (user.startswith("sdy.") and user != "sdy.return") for user in kind_of_users
-            ),
-        )
-    )
-
-
-def _origin(value: Any, main: Any, key: str) -> tuple[int, int]:
-    """(number of the op that made a value, which of its results)."""
-    if isinstance(value.owner, ir.Block):
-        position = ir.BlockArgument(value).arg_number
-        if value.owner == main.operation.regions[0].blocks[0]:
-            return position, 0
-        around = value.owner.owner.attributes
-        return (ir.IntegerAttr(around[key]).value, -1 - position) if key in around else (-1, 0)
-    attributes = value.owner.operation.attributes
-    number = ir.IntegerAttr(attributes[key]).value if key in attributes else -1
-    return number, ir.OpResult(value).result_number
-
-
-def _sharding_of(value: Any, main: Any) -> str:
+def sharding_of(value: Any, main: Any) -> str:
     """The sharding that a value carries, as text; empty if it carries none."""
     if isinstance(value.owner, ir.Block):
         # A loop's value has the sharding of the loop's result
@@ -530,12 +373,17 @@ def _result_sharding(op: Any, result: int) -> str:
     return str(sdy.TensorShardingPerValueAttr(op.attributes["sdy.sharding"]).shardings[result])
 
 
-def _dim_axes(text: str, rank: int) -> tuple[Axes, ...]:
-    match = re.search(r"@\w+, \[(.*?)\]", text)
+def dim_axes(sharding: str, rank: int) -> tuple[Axes, ...]:
+    """Axes per dim of a printed sharding; no axes if it is empty."""
+    match = re.search(r"@\w+, \[(.*?)\]", sharding)
     # An open dim has a "?" behind its axes
     dims = re.findall(r"\{(.*?)\}", match.group(1)) if match else []
-    return tuple(_axis_list(d) for d in dims) if len(dims) == rank else ((),) * rank
+    return tuple(map(axis_list, dims)) if len(dims) == rank else ((),) * rank
 
 
-def _axis_list(text: str) -> Axes:
-    return tuple(f"{a}:({pre}){size}" if size else a for a, pre, size in _AXIS.findall(text))
+def axis_list(printed_axes: str) -> Axes:
+    """The axes in ``"d", "m":(2)2``."""
+    return tuple(
+        f"{axis}:({before}){size}" if size else axis
+        for axis, before, size in _AXIS.findall(printed_axes)
+    )

@@ -20,8 +20,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from tests.shardy.collectives import RawCollective, read_collectives, run_lowering
 from toast_lab import _jaxlib, isolate
-from toast_lab._jaxlib import RawCollective
 from toast_lab.errors import RunFailed
 from toast_lab.ir import canonical
 from toast_lab.ir.program import Program
@@ -95,11 +95,11 @@ def _lower_all(texts: list[str]) -> None:
         context = _jaxlib.make_context()
         module = _jaxlib.parse_module(context, text)
         try:
-            _jaxlib.lower_with_shardy(module)
+            run_lowering(module)
         except Exception as error:  # MLIRError; a failed check ends the process instead
             isolate.report(Lowered([], [], f"{type(error).__name__}: {error}"[:500]))
             continue
-        found = _jaxlib.read_collectives(canonical.main_function(module), OP_NUMBER)
+        found = read_collectives(canonical.main_function(module), OP_NUMBER)
         isolate.report(Lowered(*found, ""))
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from tests.shardy.collectives import argument_axes
 from toast_lab import _jaxlib, isolate
 from toast_lab._jaxlib import ir
 from toast_lab.ir import canonical, op_kinds, walk
@@ -135,7 +136,7 @@ def _propagate(
     for argument, dim, axis in taken:
         with module.context, ir.Location.unknown(module.context):
             main = canonical.main_function(module)
-            held = _jaxlib.argument_axes(main)
+            held = argument_axes(main)
             if any(axis == a.partition(":")[0] for dims in held[argument] for a in dims):
                 continue  # an earlier decision has reached it
             held[argument] = tuple(
@@ -144,7 +145,7 @@ def _propagate(
             main.attributes["arg_attrs"] = ir.ArrayAttr.get(
                 [
                     ir.DictAttr.get(
-                        {"sdy.sharding": _jaxlib.open_sharding_attribute(MESH_NAME, spec)}
+                        {"sdy.sharding": _jaxlib.sharding_attribute(MESH_NAME, spec, closed=False)}
                         if any(spec)
                         else {}
                     )
@@ -162,6 +163,6 @@ def _propagate(
         )
 
     found = _jaxlib.numbered_axes(main, OP_NUMBER)
-    return [in_order(s) for s in _jaxlib.argument_axes(main)], {
+    return [in_order(s) for s in argument_axes(main)], {
         place: in_order(s) for place, s in found.items()
     }

@@ -174,7 +174,6 @@ def test_listings_meet_op_by_op(problem: Problem, plans: list[ShardingPlan]) -> 
                 p.left.partition(" = ")[2].partition("(")[0]
                 == p.right.partition(" = ")[2].partition("(")[0]
             )
-    assert sum(p.right_sends for p in pairs) == sum(x.collective for x in b) > 0
     assert not any(p.differs for p in side_by_side(a, a, []))
     short = differing(pairs, around=0)
     assert [p for p in short if not isinstance(p, int)] == [p for p in pairs if p.differs]

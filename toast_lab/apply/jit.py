@@ -19,8 +19,12 @@ Start reading at ``jit``.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
 
 from toast_lab.apply import program_call
 from toast_lab.errors import InvalidPlan
@@ -30,12 +34,10 @@ from toast_lab.frontends.traced_keys import data_struct, is_key
 from toast_lab.frontends.tracing import trace
 from toast_lab.frontends.user_code import function_name
 from toast_lab.ir.model import Model
+from toast_lab.ir.program import Program
 from toast_lab.lowering.annotate import annotate
 from toast_lab.lowering.specs import partition_specs, to_partition_spec
 from toast_lab.sharding.plan import ShardingPlan
-
-if TYPE_CHECKING:
-    import jax
 
 
 class _Traced(NamedTuple):
@@ -87,8 +89,6 @@ class Sharded:
     def _trace(
         self, args: tuple[Any, ...], keywords: dict[str, Any], taken: arguments.Arguments
     ) -> _Traced:
-        import jax
-
         plan, name = self.plan, function_name(self.fn)
         model = build(
             trace(self.fn, args, self.donate_argnums, keywords), name, {}, f"function {name}"
@@ -97,27 +97,27 @@ class Sharded:
             plan.check_is_of(model.program, why=different(plan, model))
         structs = jax.tree_util.tree_leaves(jax.eval_shape(taken.call, *taken.given))
         outcome = taken.outcome()
-        paths = [path for paths in taken.paths for path in paths]
-        donated = [i in taken.donated for i, some in enumerate(taken.paths) for _ in some]
-        ins = [self.argument_shardings[p] for p in paths]
-        kept = plan.value_specs()
-        outs = [_sharding(kept[int(v)], self.mesh) for v in plan.program.outputs]
-        callee = program_call.Callee(
-            model.name, annotate(model, plan), plan.mesh, [data_struct(s) for s in structs]
+        donated = [i in taken.donated for i, paths in enumerate(taken.paths) for _ in paths]
+        in_shardings = tuple(
+            self.argument_shardings[path] for paths in taken.paths for path in paths
         )
-        given_tree = jax.tree_util.tree_structure(taken.given)
+        specs = plan.value_specs()
+        callee = program_call.Callee(
+            model.name, annotate(model, plan), plan.mesh, list(map(data_struct, structs))
+        )
+        arguments_tree = jax.tree_util.tree_structure(taken.given)
         call = taken.call
 
         def plain(*leaves: Any) -> list[Any]:
-            held = [
-                jax.lax.with_sharding_constraint(x, s) for x, s in zip(leaves, ins, strict=True)
-            ]
-            return jax.tree_util.tree_leaves(call(*jax.tree_util.tree_unflatten(given_tree, held)))
+            held = map(jax.lax.with_sharding_constraint, leaves, in_shardings)
+            return jax.tree_util.tree_leaves(
+                call(*jax.tree_util.tree_unflatten(arguments_tree, held))
+            )
 
         @jax.custom_jvp
         def planned(*leaves: Any) -> list[Any]:
             results = program_call.primitive().bind(*map(_key_data, leaves), callee=callee)
-            return [_key(x, s) for x, s in zip(results, structs, strict=True)]
+            return list(map(_key, results, structs))
 
         @planned.defjvp
         def _jvp(primals: Any, tangents: Any) -> Any:
@@ -125,12 +125,12 @@ class Sharded:
 
         run = jax.jit(
             planned,
-            in_shardings=tuple(ins),
-            out_shardings=list(outs),
-            donate_argnums=tuple(i for i, d in enumerate(donated) if d),
+            in_shardings=in_shardings,
+            out_shardings=[_sharding(specs[value], self.mesh) for value in plan.program.outputs],
+            donate_argnums=np.flatnonzero(donated).tolist(),
             keep_unused=True,
         )
-        return _Traced(run, outcome, ins, donated)
+        return _Traced(run, outcome, in_shardings, donated)
 
 
 def jit(
@@ -165,16 +165,13 @@ def jax_mesh(plan: ShardingPlan, mesh: Any = None, devices: Sequence[Any] | None
     Raises:
         InvalidPlan: there are too few devices, or the mesh given has other axes.
     """
-    import jax
-    import numpy as np
-
-    wanted = dict(zip(plan.mesh.axes, plan.mesh.sizes, strict=True))
     if mesh is not None:
+        size_of = dict(zip(plan.mesh.axes, plan.mesh.sizes, strict=True))
         if devices is not None:
             raise InvalidPlan("give a mesh or devices, not both")
-        if dict(mesh.shape) != wanted or tuple(mesh.axis_names) != plan.mesh.axes:
+        if dict(mesh.shape) != size_of or tuple(mesh.axis_names) != plan.mesh.axes:
             raise InvalidPlan(
-                f"this plan is for the mesh {wanted}, the one given is {dict(mesh.shape)}"
+                f"this plan is for the mesh {size_of}, the one given is {dict(mesh.shape)}"
             )
         return mesh
     available = list(jax.devices() if devices is None else devices)
@@ -197,13 +194,11 @@ def named_shardings(plan: ShardingPlan, mesh: Any = None) -> tuple[Any, Any]:
     Raises:
         InvalidPlan: there are too few devices, or the mesh given has other axes.
     """
-    import jax
-
     mesh = jax_mesh(plan, mesh)
     shardings: tuple[Any, Any] = jax.tree_util.tree_map(
         lambda spec: jax.sharding.NamedSharding(mesh, spec),
         partition_specs(plan),
-        is_leaf=lambda x: isinstance(x, jax.sharding.PartitionSpec),
+        is_leaf=lambda spec: isinstance(spec, jax.sharding.PartitionSpec),
     )
     return shardings
 
@@ -214,32 +209,24 @@ def different(plan: ShardingPlan, model: Model) -> str:
     Only what arguments and results show of it is compared.
     """
     ours, theirs = plan.program, model.program
-    rows = []
-    mine = {
-        ours.value_name[argument]: (*ours.dims(argument),) for argument in range(ours.n_arguments)
-    }
-    given = {
-        theirs.value_name[argument]: (*theirs.dims(argument),)
-        for argument in range(theirs.n_arguments)
-    }
-    for path in dict.fromkeys([*mine, *given]):
-        if mine.get(path) != given.get(path):
-            rows.append(
-                f"{path}: {_shape(mine.get(path))} in the plan, {_shape(given.get(path))} here"
-            )
-    if rows:
-        more = f" and {len(rows) - 10} more" if len(rows) > 10 else ""
-        return f"Arguments differ: {'; '.join(rows[:10])}{more}."
-    donated = [
-        {path for path, is_donated in zip(mine, program.donated, strict=True) if is_donated}
-        for program in (ours, theirs)
+    planned, traced = _shapes(ours), _shapes(theirs)
+    differences = [
+        f"{path}: {planned.get(path, 'none')} in the plan, {traced.get(path, 'none')} here"
+        for path in dict.fromkeys([*planned, *traced])
+        if planned.get(path) != traced.get(path)
     ]
-    if donated[0] != donated[1]:
-        lost, added = sorted(donated[0] - donated[1]), sorted(donated[1] - donated[0])
+    if differences:
+        more = f" and {len(differences) - 10} more" if len(differences) > 10 else ""
+        return f"Arguments differ: {'; '.join(differences[:10])}{more}."
+    lost, added = (
+        sorted(itertools.compress(planned, one.donated & ~other.donated))
+        for one, other in ((ours, theirs), (theirs, ours))
+    )
+    if lost or added:
         changes = [
-            f"{side} {', '.join(some[:10])}{' ...' if len(some) > 10 else ''}"
-            for side, some in (("only in the plan", lost), ("only here", added))
-            if some
+            f"{side} {', '.join(paths[:10])}{' ...' if len(paths) > 10 else ''}"
+            for side, paths in (("only in the plan", lost), ("only here", added))
+            if paths
         ]
         return f"Donated {'; '.join(changes)}: give the same donate_argnums."
     counts = (
@@ -249,8 +236,11 @@ def different(plan: ShardingPlan, model: Model) -> str:
     return f"Their arguments are alike; {counts}. Was it planned with the same code and versions?"
 
 
-def _shape(shape: tuple[int, ...] | None) -> str:
-    return "none" if shape is None else str(list(shape))
+def _shapes(program: Program) -> dict[str, list[int]]:
+    return {
+        program.value_name[argument]: list(program.dims(argument))
+        for argument in range(program.n_arguments)
+    }
 
 
 def _named(specs: dict[str, Any], mesh: Any) -> dict[str, Any]:
@@ -258,33 +248,25 @@ def _named(specs: dict[str, Any], mesh: Any) -> dict[str, Any]:
 
 
 def _sharding(spec: Any, mesh: Any) -> Any:
-    import jax
-
     return jax.sharding.NamedSharding(mesh, to_partition_spec(spec))
 
 
 def _to_array(leaf: Any) -> Any:
-    import jax
-
     return leaf if hasattr(leaf, "dtype") else jax.numpy.asarray(leaf)
 
 
-def _key_data(x: Any) -> Any:
-    import jax
-
-    return jax.random.key_data(x) if is_key(x) else x
+def _key_data(array: Any) -> Any:
+    return jax.random.key_data(array) if is_key(array) else array
 
 
-def _key(x: Any, struct: Any) -> Any:
-    import jax
-
-    return jax.random.wrap_key_data(x, impl=_implementation(struct.dtype)) if is_key(struct) else x
+def _key(array: Any, struct: Any) -> Any:
+    if not is_key(struct):
+        return array
+    return jax.random.wrap_key_data(array, impl=_implementation(struct.dtype))
 
 
 def _implementation(dtype: Any) -> str:
     """The kind of random key that has this type, of those that JAX comes with."""
-    import jax
-
     kinds = ("threefry2x32", "rbg", "unsafe_rbg")
     for kind in kinds:
         if jax.eval_shape(lambda kind=kind: jax.random.key(0, impl=kind)).dtype == dtype:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import re
 from collections import Counter, defaultdict
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from toast_lab.ir.model import DimNames, Model
 from toast_lab.ir.program import Program
 from toast_lab.ir.random_keys import hidden_dims
 from toast_lab.nda.names import Names, name_dims
+from toast_lab.ragged import Ragged
 from toast_lab.text import bounded
 
 
@@ -115,45 +117,26 @@ class Analysis:
     @functools.cached_property
     def name_text(self) -> tuple[str, ...]:
         """[N] readable unique text of each name: the k-th name of colour S is called S#k."""
-        order = np.argsort(self.colour, kind="stable")
-        start = np.searchsorted(self.colour[order], self.colour)
-        position = np.empty_like(order)
-        position[order] = np.arange(len(order))
-        texts = [f"#{k}" for k in range(int((position - start).max(initial=-1)) + 1)]
-        names = self.colour_name
+        counters = [itertools.count() for _ in self.colour_name]
         return tuple(
-            names[c] + texts[k]
-            for c, k in zip(self.colour.tolist(), (position - start).tolist(), strict=True)
+            f"{self.colour_name[colour]}#{next(counters[colour])}"
+            for colour in self.colour.tolist()
         )
 
     @functools.cached_property
     def colours(self) -> tuple[Colour, ...]:
         """All colours, in program order."""
-        order = np.argsort(self.colour, kind="stable")
-        start = np.searchsorted(self.colour[order], np.arange(len(self.colour_name)))
-        size = np.maximum.reduceat(self.names.size[order], start) if len(order) else order
-        shardable = (
-            np.logical_or.reduceat(self.names.shardable[order], start) if len(order) else order
-        )
-        rows = (
-            zip(start.tolist(), [*start[1:].tolist(), len(order)], strict=True)
-            if len(order)
-            else ()
-        )
+        members = Ragged.by_key(self.colour, len(self.colour_name))
         return tuple(
             Colour(
-                index=i, name=name, group=group, names=order[begin:end], size=largest, shardable=can
+                index=index,
+                name=name,
+                group=int(self.group[index]),
+                names=members.row(index),
+                size=int(self.names.size[members.row(index)].max()),
+                shardable=bool(self.names.shardable[members.row(index)].any()),
             )
-            for i, (name, group, (begin, end), largest, can) in enumerate(
-                zip(
-                    self.colour_name,
-                    self.group.tolist(),
-                    rows,
-                    size.tolist(),
-                    shardable.tolist(),
-                    strict=True,
-                )
-            )
+            for index, name in enumerate(self.colour_name)
         )
 
     @functools.cached_property
@@ -161,71 +144,56 @@ class Analysis:
         """All conflicts, in program order."""
         return tuple(
             Conflict(
-                index=k,
-                sides=(pair[1], pair[0]) if self.sets.flipped[k] else pair,
+                index=index,
+                sides=pair[::-1] if self.sets.flipped[index] else pair,
                 colour=int(self.colour[pair[0]]),
-                set=int(self.sets.set_of[k]),
-                places=self.places[k],
+                set=int(self.sets.set_of[index]),
+                places=self.places[index],
             )
-            for k, pair in enumerate(self.pairs)
+            for index, pair in enumerate(self.pairs)
         )
 
     @functools.cached_property
     def compatibility_sets(self) -> tuple[CompatibilitySet, ...]:
         """All compatibility sets, in the order of their first conflict."""
-        members: list[list[int]] = [[] for _ in self.ties.class_of]
-        for k, s in enumerate(self.sets.set_of):
-            members[s].append(k)
+        members = Ragged.by_key(self.sets.set_of, len(self.ties.class_of))
         return tuple(
             CompatibilitySet(
-                index=s,
-                colour=self.conflicts[m[0]].colour,
-                conflicts=tuple(m),
-                resolution=int(self.ties.class_of[s]),
-                flipped=bool(self.ties.flipped[s]),
+                index=index,
+                colour=self.conflicts[members.row(index)[0]].colour,
+                conflicts=tuple(members.row(index).tolist()),
+                resolution=int(resolution),
+                flipped=bool(self.ties.flipped[index]),
             )
-            for s, m in enumerate(members)
+            for index, resolution in enumerate(self.ties.class_of)
         )
 
     @functools.cached_property
     def groups(self) -> tuple[ColourGroup, ...]:
         """Colour groups: what an action names."""
-        n = len(self.group_name)
-        colours: list[list[int]] = [[] for _ in range(n)]
-        for c, g in enumerate(self.group.tolist()):
-            colours[g].append(c)
+        group_count = len(self.group_name)
         group_of = self.group[self.colour]
         arguments: dict[int, dict[int, None]] = defaultdict(dict)
-        for a in range(self.program.n_arguments):
-            for name in self.program.def_names(a):
-                arguments[int(group_of[name])][a] = None
-        met: dict[int, dict[int, None]] = defaultdict(dict)
-        for s in self.compatibility_sets:
-            met[int(self.group[s.colour])][s.resolution] = None
-        size = np.zeros(n, np.int64)
-        np.maximum.at(size, group_of, self.names.size)
-        n_names = np.bincount(group_of[self.names.size > 1], minlength=n)
-        shardable = np.bincount(group_of[self.names.shardable], minlength=n) > 0
-        rows = zip(
-            self.group_name,
-            colours,
-            n_names.tolist(),
-            size.tolist(),
-            shardable.tolist(),
-            strict=True,
-        )
+        for argument in range(self.program.n_arguments):
+            for group in group_of[self.program.def_names(argument)].tolist():
+                arguments[group][argument] = None
+        resolutions: dict[int, dict[int, None]] = defaultdict(dict)
+        for compatible in self.compatibility_sets:
+            resolutions[int(self.group[compatible.colour])][compatible.resolution] = None
+        colours = Ragged.by_key(self.group, group_count)
+        n_names = np.bincount(group_of[self.names.size > 1], minlength=group_count)
         return tuple(
             ColourGroup(
-                index=g,
+                index=index,
                 name=name,
-                colours=tuple(members),
-                arguments=tuple(arguments.get(g, ())),
-                resolutions=tuple(met.get(g, ())),
-                n_names=count,
-                size=largest,
-                shardable=can,
+                colours=tuple(colours.row(index).tolist()),
+                arguments=tuple(arguments[index]),
+                resolutions=tuple(resolutions[index]),
+                n_names=int(n_names[index]),
+                size=max(self.colours[colour].size for colour in colours.row(index)),
+                shardable=any(self.colours[colour].shardable for colour in colours.row(index)),
             )
-            for g, (name, members, count, largest, can) in enumerate(rows)
+            for index, name in enumerate(self.group_name)
         )
 
     @property
@@ -239,7 +207,7 @@ class Analysis:
             return self.group_name.index(name)
         if name in self.colour_name:
             return int(self.group[self.colour_name.index(name)])
-        shardable = [g.name for g in self.groups if g.shardable and g.n_names > 1]
+        shardable = [group.name for group in self.groups if group.shardable and group.n_names > 1]
         raise ToastError(
             f"no colour is called {name!r}{did_you_mean(name, shardable)}; colours: "
             f"{', '.join(shardable[:40])}"
@@ -319,12 +287,12 @@ def analyse(model: Model, *, phases: str = "joined") -> Analysis:
         colour=colour,
         colour_name=colour_name,
         group=group,
-        group_name=tuple(colour_name[c] for c in np.unique(group, return_index=True)[1].tolist()),
+        group_name=tuple(colour_name[first] for first in np.unique(group, return_index=True)[1]),
         pairs=tuple(pairs),
-        places=tuple(tuple(places) for places in places_of.values()),
+        places=tuple(map(tuple, places_of.values())),
         sets=sets,
         ties=ties,
-        argument_groups=tuple(tuple(g) for g in arguments),
+        argument_groups=tuple(map(tuple, arguments)),
     )
 
 
@@ -336,38 +304,36 @@ def last_key(path: str) -> str:
 
 def _name_colours(names: Names, colour: np.ndarray, dim_names: DimNames) -> tuple[str, ...]:
     program = names.program
-    colour_count = int(colour.max()) + 1 if len(colour) else 0
+    colour_count = int(colour.max(initial=-1)) + 1
     votes: dict[int, Counter[str]] = defaultdict(Counter)
     for argument in range(program.n_arguments):
-        hint = dim_names.get(
-            program.value_name[argument], dim_names.get(last_key(program.value_name[argument]), ())
-        )
-        row = program.def_names(argument)
-        row = row[: len(hint)] if len(hint) == len(row) - hidden_dims(program, argument) else row
-        if len(hint) == len(row):
-            for name, text in zip(row, hint, strict=True):
-                votes[int(colour[name])][text] += 1
+        path = program.value_name[argument]
+        hints = dim_names.get(path, dim_names.get(last_key(path), ()))
+        names_of_dims = program.def_names(argument)
+        rank = len(names_of_dims)
+        if len(hints) in (rank, rank - hidden_dims(program, argument)):
+            for name, hint in zip(names_of_dims, hints, strict=False):
+                votes[int(colour[name])][hint] += 1
     # Without a hint a colour is called after the first dim that carries it.
-    value = program.dim_value
-    carried, first = np.unique(colour[program.def_dim_factor], return_index=True)
-    carrier = dict(zip(carried.tolist(), first.tolist(), strict=True))
-    taken: dict[str, int] = {}  # text -> how many numbers were tried for it
-    out = []
+    carried, rows = np.unique(colour[program.def_dim_factor], return_index=True)
+    carrier = dict(zip(carried.tolist(), rows.tolist(), strict=True))
+    taken: dict[str, int] = {}  # name -> how many numbers were tried for it
+    colour_name: list[str] = []
     for colour_index in range(colour_count):
-        if votes.get(colour_index):
+        if colour_index in votes:
             base = votes[colour_index].most_common(1)[0][0]
         elif colour_index in carrier:
-            owner = int(value[carrier[colour_index]])
+            owner = program.dim_value[carrier[colour_index]]
             owner_name = program.value_name[owner]
             base = last_key(owner_name) if owner < program.n_arguments else owner_name
-            base += f".{carrier[colour_index] - int(program.shape_ptr[owner])}"
+            base += f".{carrier[colour_index] - program.shape_ptr[owner]}"
         else:
             base = f"name{colour_index}"
-        text, i = base, taken.get(base, 0)
-        while text in taken:
-            i += 1
-            text = f"{base}_{i}"
-        taken[base] = i
-        taken.setdefault(text, 0)
-        out.append(text)
-    return tuple(out)
+        candidate, tried = base, taken.get(base, 0)
+        while candidate in taken:
+            tried += 1
+            candidate = f"{base}_{tried}"
+        taken[base] = tried
+        taken.setdefault(candidate, 0)
+        colour_name.append(candidate)
+    return tuple(colour_name)

@@ -17,6 +17,7 @@ import numpy as np
 
 from toast_lab.conflicts.dimension_graph import ConflictPlace, has_path
 from toast_lab.nda.names import Names
+from toast_lab.ragged import Ragged
 
 JOINED = "joined"
 CROSSED = "crossed by a path"
@@ -87,10 +88,7 @@ def compatibility_sets(
         for place in conflicts[pair]
         if place.use < 0
     ]
-    uses_of: dict[int, list[int]] = {}
-    for use, value in enumerate(program.use_value):
-        uses_of.setdefault(int(value), []).append(use)
-    use_op = program.use_op
+    uses_of = Ragged.by_key(program.use_value, program.n_values)
     backward = ["transpose(" in stack for stack in program.name_stack]
     union = _ParityUnion(len(index))
     boxes = []
@@ -99,14 +97,14 @@ def compatibility_sets(
     for outer, place in on_definition:
         row = program.def_names(place.value)
         first, second = row[place.first_dim], row[place.second_dim]
-        for use in uses_of.get(place.value, ()):
+        for use in uses_of.row(place.value).tolist():
             inner_row = program.use_names(use)
             left, right = inner_row[place.first_dim], inner_row[place.second_dim]
             inner = index.get((min(left, right), max(left, right)))
             if inner is None:
                 continue
             mark += 2
-            definer, user = int(program.value_op[place.value]), int(use_op[use])
+            definer, user = program.value_op[place.value], program.use_op[use]
             if phases == "separate" and backward[definer] != backward[user]:
                 outcome = OTHER_PHASE
             elif has_path(*graph, first, right, stamp, mark) or has_path(

@@ -35,10 +35,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from toast_lab import text
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.ir.op_kinds import op_kind
 from toast_lab.ir.program import FACTOR_CLASSES, NEED_REPLICATION, PERMUTATION, Program
+from toast_lab.nda.names import use_dims
+from toast_lab.text import as_html, bytes_text, few, line_text, share_text, table
 
 
 class UnsplitReason(enum.Enum):
@@ -132,11 +133,11 @@ class Coverage:
         else:
             sentence = f"{self.n_whole_ops:,} of {self.n_ops:,} ops cannot be split"
             if self.flops_share is not None:
-                sentence += f", with {text.share_text(1 - self.flops_share)} of the FLOPs"
-            share = text.share_text(self.whole_bytes / self.bytes if self.bytes else 0.0)
+                sentence += f", with {share_text(1 - self.flops_share)} of the FLOPs"
+            share = share_text(self.whole_bytes / self.bytes if self.bytes else 0.0)
             sentence += f"; {share} of the bytes must be whole around them"
             if self.kept_bytes:
-                sentence += f", {text.bytes_text(self.kept_bytes)} are kept whole all along"
+                sentence += f", {bytes_text(self.kept_bytes)} are kept whole all along"
         unknown = (UnsplitReason.UNKNOWN_TRIPS, UnsplitReason.UNKNOWN_BRANCH)
         assumed = any(row.reason in unknown for row in self.rows)
         return sentence + ("; some counts are assumed" if assumed else "")
@@ -145,40 +146,37 @@ class Coverage:
         return f"<Coverage: {self.headline()}>"
 
     def _repr_html_(self) -> str:
-        return text.as_html(self)
+        return as_html(self)
 
     def __str__(self) -> str:
         """A table of the ops and values held whole, then one of the dims where an action stops."""
-        parts = [f"Coverage: {self.headline()}."]
+        paragraphs = [f"Coverage: {self.headline()}."]
         for title, rows in (
             ("held whole", self.whole_rows),
             ("split along some dims only", self.other_rows),
         ):
             if rows:
                 columns = (title, ">ops", ">FLOPs", ">bytes", "colours", "source", "why")
-                parts.append(text.table(columns, [_cells(row) for row in rows]))
-        return "\n\n".join(parts)
+                paragraphs.append(table(columns, map(_cells, rows)))
+        return "\n\n".join(paragraphs)
 
 
 def _cells(row: CoverageRow) -> tuple[object, ...]:
     return (
         row.kind,
         row.op_count,
-        text.share_text(row.flops_share),
-        text.share_text(row.bytes_share),
-        text.few(row.colours) or "all",
-        text.few((text.line_text(line) for line, _ in row.lines), 2),
+        share_text(row.flops_share),
+        share_text(row.bytes_share),
+        few(row.colours) or "all",
+        few((line_text(line) for line, _ in row.lines), 2),
         row.why,
     )
 
 
 def value_bytes(program: Program) -> np.ndarray:
     """[V] float64, bytes of every whole value."""
-    start, rank = program.shape_ptr[:-1], np.diff(program.shape_ptr)
     size = program.itemsize.astype(np.float64)
-    for dim in range(int(rank.max(initial=0))):
-        has = rank > dim
-        size[has] *= program.shape[start[has] + dim]
+    np.multiply.at(size, program.dim_value, program.shape)
     return size
 
 
@@ -193,19 +191,15 @@ class _Dims(NamedTuple):
 
 
 def _all_dims(program: Program) -> _Dims:
-    use_op = program.use_op
-    rank_of_use, rank = np.diff(program.use_dim_ptr), np.diff(program.shape_ptr)
-    use_value = np.repeat(program.use_value, rank_of_use)
-    dim = np.arange(len(use_value)) - np.repeat(program.use_dim_ptr[:-1], rank_of_use)
-    value = np.concatenate([np.repeat(np.arange(program.n_values), rank), use_value]).astype(
-        np.int64
-    )
-    op = np.concatenate([np.repeat(program.value_op, rank), np.repeat(use_op, rank_of_use)])
-    size = np.concatenate([program.shape, program.shape[program.shape_ptr[use_value] + dim]])
-    keep = ~program.value_is_constant[value]
-    factors = list(itertools.compress((*program.def_dim_minor, *program.use_dim_factors), keep))
-    major = np.concatenate([program.def_dim_factor, program.use_dim_factor])[keep]
-    return _Dims(op[keep], value[keep], size[keep], factors=factors, major=major)
+    use_value, def_row, _ = use_dims(program)
+    value = np.concatenate([program.dim_value, use_value])
+    op_of_use = np.repeat(program.use_op, np.diff(program.use_dim_ptr))
+    op = np.concatenate([program.value_op[program.dim_value], op_of_use])
+    size = np.concatenate([program.shape, program.shape[def_row]])
+    varying = ~program.value_is_constant[value]
+    factors = itertools.compress((*program.def_dim_minor, *program.use_dim_factors), varying)
+    major = np.concatenate([program.def_dim_factor, program.use_dim_factor])[varying]
+    return _Dims(op[varying], value[varying], size[varying], factors=list(factors), major=major)
 
 
 def coverage(analysis: Analysis) -> Coverage:
@@ -215,7 +209,7 @@ def coverage(analysis: Analysis) -> Coverage:
     nbytes[program.value_is_constant] = 0
     flops = program.flops * program.trips
     flops_total, bytes_total = float(flops.sum()), float(nbytes.sum())
-    group_of = analysis.group[analysis.colour] if names.n else np.zeros(0, np.int32)
+    group_of = analysis.group[analysis.colour]
     live = np.asarray([group.shardable for group in analysis.groups], dtype=bool)
     missing = dict(program.missing_rules)
 
@@ -235,9 +229,9 @@ def coverage(analysis: Analysis) -> Coverage:
 
     def bag(reason: UnsplitReason, op: int, why: str = "") -> _Bag:
         kind = op_kind(program.kind[op]).construct or program.kind[op]
-        entry = bags.setdefault((reason, kind, why or reason.value), _Bag())
-        entry.ops[op] = None
-        return entry
+        row_bag = bags.setdefault((reason, kind, why or reason.value), _Bag())
+        row_bag.ops[op] = None
+        return row_bag
 
     without_rule = {op for op in missing if not splits[op]}
     for op in sorted(touched.keys() | without_rule):
@@ -251,8 +245,8 @@ def coverage(analysis: Analysis) -> Coverage:
     can[dims.value[live[group_of[dims.major]]]] = True
     large = np.zeros(program.n_values, bool)
     large[dims.value[dims.size > 1]] = True
-    kept = np.flatnonzero(large & ~can)
-    for value in kept.tolist():
+    kept_whole = np.flatnonzero(large & ~can)
+    for value in kept_whole.tolist():
         bag(UnsplitReason.KEPT_WHOLE, int(program.value_op[value])).values.add(value)
 
     _stopped(analysis, dims, bag, splits=splits & real, live=live, group_of=group_of)
@@ -261,18 +255,18 @@ def coverage(analysis: Analysis) -> Coverage:
     held = np.zeros(program.n_values, bool)
     held[[value for values in touched.values() for value in values]] = True
     rows = []
-    for (reason, kind, why), entry in bags.items():
-        size = float(nbytes[list(entry.values)].sum())
+    for (reason, kind, why), row_bag in bags.items():
+        size = float(nbytes[list(row_bag.values)].sum())
         row = CoverageRow(
             reason=reason,
             kind=kind,
             why=why,
-            ops=tuple(entry.ops),
-            lines=tuple(Counter(map(program.where, entry.ops)).most_common()),
-            colours=tuple(analysis.group_name[group] for group, _ in entry.groups.most_common()),
-            flops=entry.flops,
+            ops=tuple(row_bag.ops),
+            lines=tuple(Counter(map(program.where, row_bag.ops)).most_common()),
+            colours=tuple(analysis.group_name[group] for group, _ in row_bag.groups.most_common()),
+            flops=row_bag.flops,
             bytes=size,
-            flops_share=entry.flops / flops_total if flops_total else None,
+            flops_share=row_bag.flops / flops_total if flops_total else None,
             bytes_share=size / bytes_total if bytes_total else 0.0,
         )
         rows.append(row)
@@ -286,7 +280,7 @@ def coverage(analysis: Analysis) -> Coverage:
         whole_flops=blocked,
         bytes=bytes_total,
         whole_bytes=float(nbytes[held].sum()),
-        kept_bytes=float(nbytes[kept].sum()),
+        kept_bytes=float(nbytes[kept_whole].sum()),
         flops_share=1 - blocked / flops_total if flops_total else None,
     )
 

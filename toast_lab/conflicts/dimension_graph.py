@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse
 
+from toast_lab.ir.program import Program
 from toast_lab.kernels import compiled
 from toast_lab.nda.names import Names
 from toast_lab.packs import Int32Array, Int64Array
@@ -38,6 +39,10 @@ class ConflictPlace(NamedTuple):
     use: int
     first_dim: int
     second_dim: int
+
+    def op(self, program: Program) -> int:
+        """The op that defines the value, or that uses it."""
+        return int(program.value_op[self.value] if self.use < 0 else program.use_op[self.use])
 
 
 def find_conflicts(names: Names, colour: np.ndarray) -> dict[tuple[int, int], list[ConflictPlace]]:

@@ -22,6 +22,7 @@ from toast_lab.conflicts.compatibility import Sets
 from toast_lab.conflicts.use_keys import use_keys
 from toast_lab.ir.program import NEED_REPLICATION, Program
 from toast_lab.nda.names import Names
+from toast_lab.ragged import Ragged
 
 
 class Ties(NamedTuple):
@@ -33,11 +34,10 @@ class Ties(NamedTuple):
 
 def tie_repeated(names: Names, pairs: list[tuple[int, int]], sets: Sets) -> Ties:
     """Tie isomorphic compatibility sets."""
-    n_sets = int(sets.set_of.max()) + 1 if len(sets.set_of) else 0
-    members: list[list[int]] = [[] for _ in range(n_sets)]
-    for conflict, set_index in enumerate(sets.set_of):
-        members[set_index].append(conflict)
-    graphs = [_graph(names, pairs, sets, member) for member in members]
+    n_sets = int(sets.set_of.max(initial=-1)) + 1
+    in_set = Ragged.by_key(sets.set_of, n_sets)
+    members = [in_set.row(set_index).tolist() for set_index in range(n_sets)]
+    graphs = [_graph(names, pairs, conflicts) for conflicts in members]
     buckets: dict[str, list[int]] = defaultdict(list)
     class_of = np.zeros(n_sets, dtype=np.int32)
     flipped = np.zeros(n_sets, dtype=bool)
@@ -78,23 +78,19 @@ def name_label(names: Names, name: int) -> str:
     return "|".join((program.kind[op], program.detail[op], position, ",".join(roles)))
 
 
-def _graph(
-    names: Names, pairs: list[tuple[int, int]], sets: Sets, members: list[int]
-) -> nx.DiGraph:
+def _graph(names: Names, pairs: list[tuple[int, int]], conflicts: list[int]) -> nx.DiGraph:
     graph = nx.DiGraph()
-    nodes = sorted({name for conflict in members for name in pairs[conflict]})
+    nodes = sorted({name for conflict in conflicts for name in pairs[conflict]})
     for node in nodes:
         graph.add_node(node, label=name_label(names, node))
     inside = set(nodes)
     for node in nodes:
-        for target in names.successor[names.ptr[node] : names.ptr[node + 1]].tolist():
-            if target in inside:
-                graph.add_edge(node, target)
-    for conflict in members:
+        targets = names.followers(node).tolist()
+        graph.add_edges_from((node, target) for target in targets if target in inside)
+    for conflict in conflicts:
         key = ("conflict", conflict)
         graph.add_node(key, label="conflict")
-        for node in pairs[conflict]:
-            graph.add_edge(key, node)
+        graph.add_edges_from((key, node) for node in pairs[conflict])
     return graph
 
 
@@ -121,12 +117,10 @@ def _sides_swap(
     mapping: dict[Any, Any],
 ) -> bool:
     """Does the isomorphism send side 0 of ``left`` to side 1 of ``right``?"""
-    first = left[0]
-    side0 = pairs[first][int(sets.flipped[first])]
-    image = mapping[side0]
-    conflict = mapping[("conflict", first)][1]
-    assert conflict in right
-    return bool(image != pairs[conflict][int(sets.flipped[conflict])])
+    conflict, image = left[0], mapping["conflict", left[0]][1]
+    assert image in right
+    side0 = pairs[conflict][int(sets.flipped[conflict])]
+    return bool(mapping[side0] != pairs[image][int(sets.flipped[image])])
 
 
 def argument_groups(program: Program) -> list[list[int]]:
@@ -168,13 +162,13 @@ def colour_groups(names: Names, colour: np.ndarray, groups: list[list[int]]) -> 
     between them there (the plain example is stacked square layers, ``x @ w1 @ w2``).  The stacking
     dims of one loop are mirrored too: cutting stacked parameters by layers cuts all of them.
     """
-    colour_count = int(colour.max()) + 1 if len(colour) else 0
+    colour_count = int(colour.max(initial=-1)) + 1
     families = [*_carried_alike(names, colour, groups), *_stacked_together(names, colour)]
     members = np.zeros(colour_count, dtype=bool)
     members[[member for family in families for member in family]] = True
     ops: dict[int, set[int]] = defaultdict(set)
-    wanted = np.flatnonzero(members[colour] & (names.size > 1))
-    for member, op in zip(colour[wanted].tolist(), names.op[wanted].tolist(), strict=True):
+    large = members[colour] & (names.size > 1)
+    for member, op in zip(colour[large].tolist(), names.op[large].tolist(), strict=True):
         ops[member].add(op)
     home = list(range(colour_count))
     for family in families:
@@ -210,8 +204,8 @@ def _carried_alike(names: Names, colour: np.ndarray, groups: list[list[int]]) ->
                 if names.size[name] > 1:
                     carried[int(colour[name])].append((group_index, dim))
     alike: dict[tuple[tuple[int, int], ...], list[int]] = defaultdict(list)
-    for colour_ in sorted(carried):
-        alike[tuple(sorted(carried[colour_]))].append(colour_)
+    for member in sorted(carried):
+        alike[tuple(sorted(carried[member]))].append(member)
     return [family for family in alike.values() if len(family) > 1]
 
 

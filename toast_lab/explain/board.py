@@ -11,16 +11,17 @@ Reference: TOAST sections 3.4 to 3.6.  Start reading at ``conflicts``.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter, defaultdict
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from toast_lab import text
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Pricer, Problem
 from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State
 from toast_lab.sharding.step_kinds import COMPUTE, SLICE, STEP_KINDS
+from toast_lab.text import as_html, bytes_text, line_text, table
 
 SHOWN = 120  #: rows that ``str()`` writes
 REST = " rows: print(board.text(None)) shows all"
@@ -93,7 +94,7 @@ class Board:
         return f"<Board of {len(self.disputes)} conflicts, print() shows them>"
 
     def _repr_html_(self) -> str:
-        return text.as_html(self)
+        return as_html(self)
 
     def __str__(self) -> str:
         return self.text()
@@ -115,7 +116,7 @@ class Board:
             layers = f", {len(dispute.sets)} alike" if len(dispute.sets) > 1 else ""
             label = f"{tensor.value} {list(tensor.shape)}{more}{layers}"
             blank = ("",) * 4
-            rows.append((dispute.colour, label, text.line_text(tensor.where), *blank))
+            rows.append((dispute.colour, label, line_text(tensor.where), *blank))
             for option in dispute.options:
                 row = ("", f"  dim {tensor.dims[option.bit]} on {option.axis}", "")
                 if not option.possible:
@@ -123,14 +124,14 @@ class Board:
                     continue
                 sent = ", ".join(f"{count} {kind}" for kind, count in option.collectives.items())
                 time = f"{option.time_s * 1e3:.3f} ms"
-                size = text.bytes_text(option.peak_bytes) + ("" if option.fits else ", too large")
+                size = bytes_text(option.peak_bytes) + ("" if option.fits else ", too large")
                 rows.append((*row, time, size, sent or "nothing sent", option.action))
         before = (
             f"unsharded: {self.unsharded_time_s * 1e3:.3f} ms, "
-            f"{text.bytes_text(self.unsharded_peak_bytes)}"
+            f"{bytes_text(self.unsharded_peak_bytes)}"
         )
         header = ("colour", "tensor or choice", "line", "time", "memory", "sent", "action")
-        return before + "\n" + text.table(header, rows, len(rows) if limit is None else limit, REST)
+        return before + "\n" + table(header, rows, len(rows) if limit is None else limit, REST)
 
 
 def conflicts(problem: Problem) -> Board:
@@ -141,58 +142,44 @@ def conflicts(problem: Problem) -> Board:
     problem = problem.unpinned  # each action is priced by itself
     analysis, pricer = problem.analysis, problem.pricer()
     base_time_s, base_peak_bytes = problem.baseline
-    members: dict[int, list[int]] = {}
+    members: dict[int, list[int]] = defaultdict(list)
     for compatibility_set in analysis.compatibility_sets:
-        members.setdefault(compatibility_set.resolution, []).append(compatibility_set.index)
+        members[compatibility_set.resolution].append(compatibility_set.index)
     disputes = []
     for resolution, sets in members.items():
         first = analysis.compatibility_sets[sets[0]]
-        group = analysis.groups[int(analysis.group[first.colour])]
+        group = analysis.groups[analysis.group[first.colour]]
         options = tuple(
             _option(pricer, group.index, group.resolutions.index(resolution), axis=axis, bit=bit)
             for axis, size in enumerate(problem.mesh.sizes)
             if size > 1
             for bit in (0, 1)
         )
-        tensors = tuple(
+        tensors = dict.fromkeys(
             tensor
             for conflict in first.conflicts
             for tensor in _tensors(analysis, conflict, first.flipped)
         )
         disputes.append(
-            Dispute(
-                colour=group.name,
-                size=group.size,
-                sets=tuple(sets),
-                tensors=tuple(dict.fromkeys(tensors)),
-                options=options,
-            )
+            Dispute(group.name, group.size, tuple(sets), tuple(tensors), options=options)
         )
     return Board(tuple(disputes), base_time_s, base_peak_bytes)
 
 
 def _tensors(analysis: Analysis, conflict: int, flipped: bool) -> list[ConflictTensor]:
     """Places of a conflict; dims in the order of the sides of its resolution class."""
-    program, names = analysis.program, analysis.conflicts[conflict].sides
-    if flipped:
-        names = (names[1], names[0])
+    program, sides = analysis.program, analysis.conflicts[conflict].sides
     tensors = []
     for place in analysis.conflicts[conflict].places:
-        mine = program.def_names(place.value) if place.use < 0 else program.use_names(place.use)
+        names = program.def_names(place.value) if place.use < 0 else program.use_names(place.use)
         dims = (place.first_dim, place.second_dim)
-        if mine[dims[0]] == names[1]:
-            dims = (dims[1], dims[0])
-        op = int(program.value_op[place.value]) if place.use < 0 else _user(analysis, place.use)
+        if names[place.first_dim] != sides[flipped]:
+            dims = (place.second_dim, place.first_dim)
+        where = program.where(place.op(program))
         tensors.append(
-            ConflictTensor(
-                program.value_name[place.value], program.dims(place.value), dims, program.where(op)
-            )
+            ConflictTensor(program.value_name[place.value], program.dims(place.value), dims, where)
         )
     return tensors
-
-
-def _user(analysis: Analysis, use: int) -> int:
-    return int(np.searchsorted(analysis.program.use_ptr, use, side="right")) - 1
 
 
 def _option(pricer: Pricer, group: int, place: int, *, axis: int, bit: int) -> PricedSide:
@@ -200,16 +187,16 @@ def _option(pricer: Pricer, group: int, place: int, *, axis: int, bit: int) -> P
     problem = pricer.problem
     space = problem.space
     mask = 1 << (len(problem.analysis.groups[group].resolutions) - 1 - place)
-    settings = space.bits[space.group == group].tolist()
-    offered = [setting for setting in settings if bool(setting & mask) == bit]
-    bits = min(offered, key=lambda setting: ((setting & ~mask).bit_count(), setting))
-    action = Action(group, bits, axis)
+    offered = [
+        bits for bits in space.bits[space.group == group].tolist() if bits & mask == mask * bit
+    ]
+    action = Action(group, min(offered, key=lambda bits: (bits.bit_count(), bits)), axis)
     state = State(space)
     changed = state.apply(action)
     totals = pricer.totals(state.op_factor, state.value_dim)
     kinds = totals.steps.kind[: totals.n_steps]
     sends = (kinds != COMPUTE) & (kinds != SLICE)
-    numbers, counts = np.unique(kinds[sends], return_counts=True)
+    counts = Counter(STEP_KINDS[kind] for kind in np.sort(kinds[sends]).tolist())
     return PricedSide(
         action=space.text(action),
         axis=problem.mesh.axes[axis],
@@ -218,9 +205,6 @@ def _option(pricer: Pricer, group: int, place: int, *, axis: int, bit: int) -> P
         time_s=totals.time_s,
         peak_bytes=totals.peak_bytes,
         fits=totals.peak_bytes <= problem.memory_limit_bytes,
-        collectives={
-            STEP_KINDS[kind]: count
-            for kind, count in zip(numbers.tolist(), counts.tolist(), strict=True)
-        },
+        collectives=dict(counts),
         comm_bytes=float(totals.each.bytes[: totals.n_steps][sends].sum()),
     )

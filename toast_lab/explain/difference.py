@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from toast_lab import text
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.sharding.plan import ShardingPlan, Spec, spec_text
+from toast_lab.text import as_html, bytes_text, line_text, table
 
 
 class TensorRow(NamedTuple):
@@ -82,7 +82,7 @@ class Difference:
         )
 
     def _repr_html_(self) -> str:
-        return text.as_html(self)
+        return as_html(self)
 
     def __str__(self) -> str:
         before, after = self.before, self.after
@@ -93,7 +93,7 @@ class Difference:
             f"time    {_ms(before.time_s, after.time_s)} ms "
             f"(compute {_ms(before.compute_s, after.compute_s)}, "
             f"collectives {_ms(before.comm_s, after.comm_s)})",
-            f"memory  {text.bytes_text(before.peak_bytes)} -> {text.bytes_text(after.peak_bytes)} "
+            f"memory  {bytes_text(before.peak_bytes)} -> {bytes_text(after.peak_bytes)} "
             f"a device{fits}",
         ]
         if not (self.tensors or self.collectives or self.compute):
@@ -102,24 +102,24 @@ class Difference:
             rows = [
                 (
                     f"{row.kind} {{{','.join(row.axes)}}}",
-                    text.line_text(row.where),
+                    line_text(row.where),
                     f"{row.before} -> {row.after}",
                     _ms(row.before_time_s, row.after_time_s),
                 )
                 for row in self.collectives
             ]
-            lines += ["", text.table(("collective", "line", "count", "ms"), rows)]
+            lines += ["", table(("collective", "line", "count", "ms"), rows)]
         if self.tensors:
             rows = [
                 (
                     row.value + (f" x{row.places}" if row.places > 1 else ""),
-                    text.line_text(row.where),
+                    line_text(row.where),
                     spec_text(row.before),
                     spec_text(row.after),
                 )
                 for row in self.tensors
             ]
-            lines += ["", text.table(("tensor", "line", "before", "after"), rows)]
+            lines += ["", table(("tensor", "line", "before", "after"), rows)]
         return "\n".join(lines)
 
 
@@ -144,24 +144,21 @@ def difference(problem: Problem, before: ShardingPlan, after: ShardingPlan) -> D
 
 def _tensors(problem: Problem, before: ShardingPlan, after: ShardingPlan) -> list[TensorRow]:
     program, mesh = problem.analysis.program, problem.mesh
-    specs = before.value_specs(), after.value_specs()
     by_place: dict[tuple[Any, ...], list[int]] = collections.defaultdict(list)
-    for value in range(program.n_values):
-        old, new = specs[0][value], specs[1][value]
+    specs = zip(before.value_specs(), after.value_specs(), strict=True)
+    for value, (old, new) in enumerate(specs):
         if old != new and not program.value_is_constant[value]:
             op = int(program.value_op[value])
-            given = op < program.n_arguments
-            name = re.sub(r"\d+", "*", program.value_name[value]) if given else program.kind[op]
-            by_place[
-                name, "argument" if given else program.where(op), program.dims(value), old, new
-            ].append(value)
+            name, where = program.kind[op], program.where(op)
+            if op < program.n_arguments:
+                name, where = re.sub(r"\d+", "*", program.value_name[value]), "argument"
+            by_place[name, where, program.dims(value), old, new].append(value)
     rows = []
     for (name, where, _, old, new), values in by_place.items():
-        first = program.value_name[values[0]]
-        total = sum(program.nbytes(value) for value in values)
+        total = sum(map(program.nbytes, values))
         rows.append(
             TensorRow(
-                value=first if len(values) == 1 else name,
+                value=program.value_name[values[0]] if len(values) == 1 else name,
                 places=len(values),
                 where=where,
                 before=old,
@@ -189,10 +186,10 @@ def _collectives(costs: tuple[Cost, Cost]) -> list[CollectiveDifference]:
 
 
 def _compute(costs: tuple[Cost, Cost]) -> list[tuple[str, float, float]]:
-    by_line: dict[str, list[float]] = {}
+    by_line: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0])
     for side, cost in enumerate(costs):
         for op in cost.ops:
-            by_line.setdefault(op.where, [0.0, 0.0])[side] += op.time_s
-    least = 1e-9 * max(either.time_s for either in costs)
+            by_line[op.where][side] += op.time_s
+    least = 1e-9 * max(cost.time_s for cost in costs)
     rows = [(where, old, new) for where, (old, new) in by_line.items() if abs(old - new) > least]
     return sorted(rows, key=lambda row: -abs(row[2] - row[1]))

@@ -52,14 +52,17 @@ def replay(problem: Problem, actions: Iterable[object]) -> tuple[State, list[Act
     Returns:
         The resulting state, the actions that change something, and why each of the others does not.
     """
-    state, kept, left_out = State(problem.space), [], []
-    for item in actions:
-        action = parse_action(problem.analysis, problem.mesh, item)
+    state, effective, left_out = State(problem.space), [], []
+    for action in _parsed(problem, actions):
         if state.apply(action):
-            kept.append(action)
+            effective.append(action)
         else:
             left_out.append(no_effect(problem.space, action))
-    return state, kept, left_out
+    return state, effective, left_out
+
+
+def _parsed(problem: Problem, actions: Iterable[object]) -> list[Action]:
+    return [parse_action(problem.analysis, problem.mesh, action) for action in actions]
 
 
 def taken(problem: Problem, actions: Sequence[str], memo: Memo | None = None) -> tuple[Taken, ...]:
@@ -76,12 +79,14 @@ def taken(problem: Problem, actions: Sequence[str], memo: Memo | None = None) ->
     """
     memo = {} if memo is None else memo
     pricer, state, rows = problem.pricer(), State(problem.space), []
-    for count in range(len(actions) + 1):
-        if count:
-            state.apply(parse_action(problem.analysis, problem.mesh, actions[count - 1]))
+    for count, (latest, action) in enumerate(
+        zip(["", *actions], [None, *_parsed(problem, actions)], strict=True)
+    ):
+        if action is not None:
+            state.apply(action)
         key = tuple(actions[:count])
         if key not in memo:
-            memo[key] = _priced(pricer, state, actions[count - 1] if count else "")
+            memo[key] = _priced(pricer, state, latest)
         rows.append(memo[key])
     return tuple(rows)
 
@@ -111,13 +116,12 @@ def change(before: Sent, after: Sent) -> dict[tuple[str, tuple[str, ...]], tuple
 
     A collective that moved to another op counts as both.
     """
-    new: Counter[tuple[str, tuple[str, ...]]] = Counter()
+    added: Counter[tuple[str, tuple[str, ...]]] = Counter()
     gone: Counter[tuple[str, tuple[str, ...]]] = Counter()
-    for (kind, axes, _), count in (after - before).items():
-        new[kind, axes] += count
-    for (kind, axes, _), count in (before - after).items():
-        gone[kind, axes] += count
-    return {key: (new[key], gone[key]) for key in sorted({*new, *gone})}
+    for counter, difference in ((added, after - before), (gone, before - after)):
+        for (kind, axes, _), count in difference.items():
+            counter[kind, axes] += count
+    return {key: (added[key], gone[key]) for key in sorted({*added, *gone})}
 
 
 # -- sides of a conflict ---------------------------------------------------------------------------
@@ -125,18 +129,19 @@ def change(before: Sent, after: Sent) -> dict[tuple[str, tuple[str, ...]], tuple
 
 def owner(analysis: Analysis, resolution: int) -> tuple[Any, int]:
     """(colour group of a resolution, position among the bits of that group)."""
-    first = next(
-        candidate for candidate in analysis.compatibility_sets if candidate.resolution == resolution
+    colour = next(
+        candidate.colour
+        for candidate in analysis.compatibility_sets
+        if candidate.resolution == resolution
     )
-    group = analysis.groups[int(analysis.group[first.colour])]
+    group = analysis.groups[analysis.group[colour]]
     return group, group.resolutions.index(resolution)
 
 
 def side_on(problem: Problem, actions: Iterable[object], resolution: int, axis: str) -> int | None:
     """The side that actions shard on an axis; None if they leave the colour whole there."""
     group, place = owner(problem.analysis, resolution)
-    for item in actions:
-        action = parse_action(problem.analysis, problem.mesh, item)
+    for action in _parsed(problem, actions):
         if action.group == group.index and problem.mesh.axes[action.axis] == axis:
             return action.bits >> (len(group.resolutions) - 1 - place) & 1
     return None
@@ -155,35 +160,28 @@ def with_side(
         InvalidPlan: no setting with this side is offered, or it would change nothing; says why,
             with the sizes.
     """
-    analysis, mesh, space = problem.analysis, problem.mesh, problem.space
-    group, place = owner(analysis, resolution)
-    given = [parse_action(analysis, mesh, item) for item in actions]
-    axis_index = mesh.axes.index(axis)
-    mine = [
-        i
-        for i, known in enumerate(given)
-        if known.group == group.index and known.axis == axis_index
-    ]
-    rest = [known for i, known in enumerate(given) if i not in mine]
+    space = problem.space
+    group, place = owner(problem.analysis, resolution)
+    all_actions = _parsed(problem, actions)
+    axis_index = problem.mesh.axes.index(axis)
+    own = [action for action in all_actions if action.group == group.index]
+    replaced = [action for action in own if action.axis == axis_index]
+    others = [action for action in all_actions if action not in replaced]
     if side is None:
-        return rest
+        return others
     mask = 1 << (len(group.resolutions) - 1 - place)
-    like = (
-        given[mine[0]].bits
-        if mine
-        else next((known.bits for known in given if known.group == group.index), 0)
-    )
-    wanted = (like & ~mask) | (mask if side else 0)
+    like = next((action.bits for action in [*replaced, *own]), 0)
+    wanted = (like & ~mask) | (mask * side)
     settings = space.bits[space.group == group.index].tolist()
-    offered = [setting for setting in settings if bool(setting & mask) == side]
+    offered = [setting for setting in settings if setting & mask == mask * side]
     if not offered:
         raise InvalidPlan(f"{group.name} cannot be sharded: no op can be split along it")
     bits = min(offered, key=lambda setting: ((setting ^ wanted).bit_count(), setting))
-    position = mine[0] if mine else len(given)
+    position = all_actions.index(replaced[0]) if replaced else len(all_actions)
     action = Action(group.index, bits, axis_index)
-    if not replay(problem, rest[:position])[0].apply(action, dry=True):
+    if not replay(problem, others[:position])[0].apply(action, dry=True):
         raise InvalidPlan(no_effect(space, action))
-    return [*rest[:position], action, *rest[position:]]
+    return [*others[:position], action, *others[position:]]
 
 
 def side_options(
@@ -198,16 +196,10 @@ def side_options(
     options = []
     for side in (0, 1):
         try:
-            state, _, _ = replay(
-                problem, with_side(problem, actions, resolution, axis=axis, side=side)
-            )
+            changed = with_side(problem, actions, resolution, axis=axis, side=side)
         except InvalidPlan as error:
             options.append(SideOption(side, str(error)))
         else:
-            quick = pricer.quick(state)
-            options.append(
-                SideOption(
-                    side, "", time_s=quick.time_s, peak_bytes=quick.peak_bytes, fits=quick.fits
-                )
-            )
+            quick = pricer.quick(replay(problem, changed)[0])
+            options.append(SideOption(side, "", quick.time_s, quick.peak_bytes, fits=quick.fits))
     return options[0], options[1]

@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from toast_lab import text
 from toast_lab.cost.problem import CollectiveRow, Cost, Problem, price
 from toast_lab.errors import InvalidPlan, ToastError, did_you_mean
 from toast_lab.sharding.plan import ShardingPlan, Spec, spec_text
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.space import Action, parse_action
 from toast_lab.sharding.state import State
+from toast_lab.text import as_html, bytes_text, few, line_text, place_text
 
 REFINED = "refinement"  #: cause of everything that no action of the plan did
 MOST = 50  #: collectives that one question may be about
@@ -50,13 +50,11 @@ class Change(NamedTuple):
         return f"<Change {self}>"
 
     def __str__(self) -> str:
-        sign = "+" if self.more_time_s >= 0 else ""
-        memory = ("+" if self.more_peak_bytes >= 0 else "-") + text.bytes_text(
-            abs(self.more_peak_bytes)
-        )
-        left = "" if self.removes else ", but the collective stays"
+        sign = "+" if self.more_peak_bytes >= 0 else "-"
+        memory = sign + bytes_text(abs(self.more_peak_bytes))
+        stays = "" if self.removes else ", but the collective stays"
         fits = "" if self.fits else ", does not fit"
-        return f"{self.text}: {sign}{self.more_time_s * 1e6:.1f} us a step, {memory}{fits}{left}"
+        return f"{self.text}: {self.more_time_s * 1e6:+.1f} us a step, {memory}{fits}{stays}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,13 +77,13 @@ class CollectiveReason:
         return f"<Reason for {self.collective.kind} of {self.collective.value} at {self.place}>"
 
     def _repr_html_(self) -> str:
-        return text.as_html(self)
+        return as_html(self)
 
     def __str__(self) -> str:
         collective = self.collective
         lines = [
             f"{collective.kind} {{{','.join(collective.axes)}}} of {collective.value}, "
-            f"{text.bytes_text(collective.local_bytes)}, {collective.time_s * 1e6:.1f} us",
+            f"{bytes_text(collective.local_bytes)}, {collective.time_s * 1e6:.1f} us",
             f"  at      {self.op_kind}, {self.place}"
             + (f" ({self.name_stack})" if self.name_stack else ""),
             f"  because {self.because}",
@@ -105,11 +103,11 @@ class Reasons(list[CollectiveReason]):
         """At most ``limit`` reasons as paragraphs, the most costly collectives first."""
         costly = sorted(self, key=lambda reason: -reason.collective.time_s)
         shown = [str(reason) for reason in costly[:limit]]
-        left = costly[len(shown) :]
-        if left:
-            time_s = sum(reason.collective.time_s for reason in left)
+        hidden = costly[len(shown) :]
+        if hidden:
+            time_s = sum(reason.collective.time_s for reason in hidden)
             shown.append(
-                f"... and {len(left)} more, {time_s * 1e6:.1f} us together: "
+                f"... and {len(hidden)} more, {time_s * 1e6:.1f} us together: "
                 "print(reasons.text(None)) shows all, or ask about a line or a value"
             )
         return "\n\n".join(shown) or "no collectives"
@@ -124,7 +122,7 @@ class Reasons(list[CollectiveReason]):
         )
 
     def _repr_html_(self) -> str:
-        return text.as_html(self)
+        return as_html(self)
 
 
 def why(
@@ -172,11 +170,11 @@ def _chosen(
     )
     if not matching:
         known = sorted({name for row in rows for name in (row.kind, kinds[row.op], row.value)})
-        lines = sorted({f"{row.kind} at {text.line_text(row.where)}" for row in rows})
+        lines = sorted({f"{row.kind} at {line_text(row.where)}" for row in rows})
         raise ToastError(
             "no collective of this plan is of kind, op, value or line "
             f"{which!r}{did_you_mean(which, known)}; it has {len(rows)}: "
-            f"{text.few(lines, 10)}"
+            f"{few(lines, 10)}"
         )
     if len(matching) > MOST:
         raise ToastError(
@@ -228,7 +226,7 @@ class _Asker:
         return CollectiveReason(
             collective=row,
             op_kind=program.kind[row.op],
-            place=text.place_text(program.locations[int(program.location[row.op])]),
+            place=place_text(program.locations[int(program.location[row.op])]),
             name_stack=program.name_stack[row.op],
             because=self._because(row, value, axes, defines),
             colours=tuple(dict.fromkeys(self._colours(row, value, axes))),
@@ -242,30 +240,19 @@ class _Asker:
 
     # -- words ------------------------------------------------------------------------------------
     def _because(self, row: CollectiveRow, value: int, axes: Sequence[int], defines: bool) -> str:
-        program = self.program
-        if defines:
-            summed = [
-                f"{self.analysis.dim_text(int(self.plan.op_factor[row.op, axis]))} over "
-                f"{self.plan.mesh.axes[axis]}"
-                for axis in axes
-                if self.plan.op_factor[row.op, axis] >= 0
-                and int(self.plan.op_factor[row.op, axis]) not in program.def_names(value)
-            ]
-            if summed:
-                return (
-                    f"{program.kind[row.op]} is split along what it sums over "
-                    f"({', '.join(summed)}): parts are added"
-                )
-            return (
-                f"{row.value} is kept as {spec_text(self.kept[value])}, and its op leaves it "
-                "otherwise"
-            )
-        wanted = self._wanted(row, value)
-        kept = spec_text(self.kept[value])
-        return (
-            f"{row.value} is kept as {kept} and {program.kind[row.op]} reads it as "
-            f"{spec_text(wanted)}"
-        )
+        kind, kept = self.program.kind[row.op], spec_text(self.kept[value])
+        if not defines:
+            read = spec_text(self._wanted(row, value))
+            return f"{row.value} is kept as {kept} and {kind} reads it as {read}"
+        factors = [(axis, int(self.plan.op_factor[row.op, axis])) for axis in axes]
+        summed = [
+            f"{self.analysis.dim_text(factor)} over {self.plan.mesh.axes[axis]}"
+            for axis, factor in factors
+            if factor >= 0 and factor not in self.program.def_names(value)
+        ]
+        if summed:
+            return f"{kind} is split along what it sums over ({', '.join(summed)}): parts are added"
+        return f"{row.value} is kept as {kept}, and its op leaves it otherwise"
 
     def _wanted(self, row: CollectiveRow, value: int) -> Spec:
         program = self.program
@@ -277,10 +264,11 @@ class _Asker:
     def _colours(self, row: CollectiveRow, value: int, axes: Sequence[int]) -> Iterator[str]:
         names = self.program.def_names(value)
         for axis in axes:
-            if self.plan.value_dim[value, axis] >= 0:
-                yield self.analysis.dim_text(names[int(self.plan.value_dim[value, axis])])
-            if self.plan.op_factor[row.op, axis] >= 0:
-                yield self.analysis.dim_text(int(self.plan.op_factor[row.op, axis]))
+            dim, factor = self.plan.value_dim[value, axis], self.plan.op_factor[row.op, axis]
+            if dim >= 0:
+                yield self.analysis.dim_text(names[dim])
+            if factor >= 0:
+                yield self.analysis.dim_text(factor)
 
     def _conflict(self, row: CollectiveRow, value: int) -> str:
         """The first conflict on the value or the op's tensors, as the plan's actions settle it."""
@@ -336,11 +324,9 @@ class _Asker:
         if i not in self.without:
             state, actions = self._replayed(i)
             sharding = self.plan.sharding.copy()
-            mine, its = self.op_cause == i, self.value_cause == i
-            later = np.isin(self.op_cause, np.arange(i + 1, len(self.actions)))
-            sharding.op_factor[mine | later] = state.op_factor[mine | later]
-            later = np.isin(self.value_cause, np.arange(i + 1, len(self.actions)))
-            sharding.value_dim[its | later] = state.value_dim[its | later]
+            since = self.op_cause >= i, self.value_cause >= i
+            sharding.op_factor[since[0]] = state.op_factor[since[0]]
+            sharding.value_dim[since[1]] = state.value_dim[since[1]]
             if self.exact:
                 sharding = Sharding(state.op_factor, state.value_dim)
             self.without[i] = self._change(f"without {self.texts[i]}", sharding, actions=actions)
@@ -371,9 +357,7 @@ class _Asker:
         """Small changes at the place: take the axes off the value or an op, or keep it as read."""
         program, plan = self.program, self.plan
         definer = int(program.value_op[value])
-        called = f"{program.kind[row.op]} ({text.line_text(row.where)})"
-        wanted = self._wanted(row, value)
-
+        called = f"{program.kind[row.op]} ({line_text(row.where)})"
         axis_text = " and ".join(row.axes)
         split = f"do not split {called} over {axis_text}"
         changes: list[tuple[str, list[int], dict[int, Spec | None]]] = [
@@ -382,8 +366,9 @@ class _Asker:
             (f"keep {row.value} without {axis_text}", [], {value: None}),
         ]
         if definer != row.op:
+            read = self._wanted(row, value)
             neither = f"neither split {called} nor keep {row.value} over {axis_text}"
-            changes.append((f"keep {row.value} as {spec_text(wanted)}", [], {value: wanted}))
+            changes.append((f"keep {row.value} as {spec_text(read)}", [], {value: read}))
             changes.append((neither, [row.op], {value: None}))
             if definer >= program.n_arguments:
                 neither = f"neither make nor keep {row.value} over {axis_text}"
@@ -452,9 +437,9 @@ def _has(cost: Cost, row: CollectiveRow) -> bool:
 def _actions(problem: Problem, plan: ShardingPlan) -> list[Action]:
     """The plan's actions, up to the first entry that is not one."""
     actions = []
-    for item in plan.actions:
+    for action in plan.actions:
         try:
-            actions.append(parse_action(problem.analysis, problem.mesh, item))
+            actions.append(parse_action(problem.analysis, problem.mesh, action))
         except ToastError:
             break
     return actions
@@ -463,22 +448,15 @@ def _actions(problem: Problem, plan: ShardingPlan) -> list[Action]:
 def to_json(reasons: Sequence[CollectiveReason]) -> list[dict[str, Any]]:
     """Plain data; plans are left out."""
 
-    def change(candidate: Change | None) -> dict[str, Any] | None:
-        return (
-            None
-            if candidate is None
-            else {key: field for key, field in candidate._asdict().items() if key != "plan"}
-        )
+    def change(candidate: Change) -> dict[str, Any]:
+        return {key: field for key, field in candidate._asdict().items() if key != "plan"}
 
     return [
         {
-            **{
-                attribute.name: getattr(reason, attribute.name)
-                for attribute in dataclasses.fields(reason)
-            },
+            **vars(reason),
             "collective": reason.collective._asdict(),
-            "undoing": [change(candidate) for candidate in reason.undoing],
-            "cheapest": change(reason.cheapest),
+            "undoing": list(map(change, reason.undoing)),
+            "cheapest": None if reason.cheapest is None else change(reason.cheapest),
         }
         for reason in reasons
     ]

@@ -21,8 +21,12 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
 
 from toast_lab.errors import FrontendError, join_offenders
 from toast_lab.frontends import calls, nnx_modules
@@ -75,64 +79,59 @@ def take_apart(
         FrontendError: leaves that look like arrays but are not JAX's, such as torch tensors (all
             are listed).
     """
-    import jax
-
     name = function_name(fn)
-    bad = [str(number) for number in donate_argnums if not -len(args) <= number < len(args)]
-    if bad:
-        raise FrontendError(f"donate_argnums {', '.join(bad)}: there are {len(args)} arguments")
+    count = len(args)
+    outside = [str(position) for position in donate_argnums if not -count <= position < count]
+    if outside:
+        raise FrontendError(f"donate_argnums {', '.join(outside)}: there are {count} arguments")
     user = calls.prepared(fn, args, keywords or {})
-    values, first = user.values, user.model
-    at_name = {text: len(args) + i for i, text in enumerate(user.by_name)}
-    declared = calls.facts(fn, len(args))
-    static = {
-        *(i for i in declared.static if i < len(args)),
-        *(at_name[text] for text in declared.static_names if text in at_name),
-    }
-    wanted = {
-        number + len(args) if number < 0 else number
-        for number in (*donate_argnums, *declared.donated)
-        if number < len(args)
-    }
-    wanted |= {at_name[text] for text in declared.donated_names if text in at_name}
-    donated = tuple(sorted(number + first for number in wanted - static))
-    shardings = _shardings(getattr(fn, "_jit_info", None), static, len(args))
-    static = {i + first for i in static}
-    base = [*["model"][:first], *_parameter_names(fn, len(args)), *user.by_name]
+    values, model_count = user.values, user.model
+    position_of = {name: count + i for i, name in enumerate(user.by_name)}
+    declared = calls.facts(fn, count)
+
+    def positions(numbers: Iterable[int], names: Iterable[str]) -> set[int]:
+        by_number = {number + count if number < 0 else number for number in numbers}
+        by_name = {position_of[name] for name in names if name in position_of}
+        return {position for position in by_number if position < count} | by_name
+
+    static = positions(declared.static, declared.static_names)
+    reusable = positions((*donate_argnums, *declared.donated), declared.donated_names)
+    donated = tuple(sorted(position + model_count for position in reusable - static))
+    shardings = _shardings(getattr(fn, "_jit_info", None), static, count)
+    static = {position + model_count for position in static}
+    base = [*["model"][:model_count], *_parameter_names(fn, count), *user.by_name]
     nodes = nnx_modules.Modules(() if user.pure else values)
     plain = nodes.without(values)
     paths: list[list[str]] = []
     # Per leaf of the whole argument: None for an array, else (bound leaf,)
     slots: list[list[Any]] = []
     given: list[Any] = []
-    wrong: list[str] = []
+    offenders: list[str] = []
     bound: list[str] = []
     leaves: list[Any] = []
     for i, arg in enumerate(plain):
-        flat: Any = jax.tree_util.tree_flatten_with_path(arg)
-        path_leaves, tree = flat
-        keep = calls.numbers_kept(arg, user.numbers)
+        path_leaves, tree = jax.tree_util.tree_flatten_with_path(arg)
+        are_arguments = calls.numbers_kept(arg, user.numbers)
         paths.append([])
         slots.append([])
         filled: list[Any] = []
-        for (path, leaf), number_is_argument in zip(path_leaves, keep, strict=True):
-            text = base[i] + nodes.keystr(path, i)
+        for (key_path, leaf), number_is_argument in zip(path_leaves, are_arguments, strict=True):
+            path = base[i] + nodes.keystr(key_path, i)
             array = None if i in static else _array(leaf, number_is_argument)
             if isinstance(array, str):
-                wrong.append(f"{text}: {array}")
-            elif array is None:
-                slots[i].append((leaf,))
-                filled.append(None)
-                bound.append(f"{text} = {_brief(leaf)}")
+                offenders.append(f"{path}: {array}")
+                continue
+            filled.append(array)
+            slots[i].append((leaf,) if array is None else None)
+            if array is None:
+                bound.append(f"{path} = {_brief(leaf)}")
             else:
-                slots[i].append(None)
-                filled.append(array)
                 leaves.append(leaf)
-                paths[i].append(text)
-        given.append(None if wrong else tree.unflatten(filled))
-    if wrong:
+                paths[i].append(path)
+        given.append(None if offenders else jax.tree_util.tree_unflatten(tree, filled))
+    if offenders:
         raise FrontendError(
-            f"arguments of {name} that JAX cannot take:\n{join_offenders(wrong)}\n"
+            f"arguments of {name} that JAX cannot take:\n{join_offenders(offenders)}\n"
             "Pass jax.ShapeDtypeStruct(shape, dtype) or JAX arrays; torch modules go to "
             "toast_lab.from_torch."
         )
@@ -141,7 +140,7 @@ def take_apart(
         for arg, slot in zip(plain, slots, strict=True)
     ]
     changed: list[str] = []
-    last: list[calls.Whole] = []
+    results: list[calls.Whole] = []
 
     def call(*traced: Any) -> Any:
         whole = [
@@ -150,11 +149,11 @@ def take_apart(
         ]
         merged, before = nodes.merged(whole)
         result = calls.called(user.fn, merged, user.by_name)
-        new = nodes.changed(before, donated)
+        new_values = nodes.changed(before, donated)
         changed[:] = nodes.names(nodes.changes, base)
-        arrays, rest = calls.split_result(nodes.marked(result), user.numbers)
-        last[:] = [rest]
-        return (arrays, tuple(new)) if new else arrays
+        arrays, others = calls.split_result(nodes.marked(result), user.numbers)
+        results[:] = [others]
+        return (arrays, tuple(new_values)) if new_values else arrays
 
     call.__name__ = call.__qualname__ = name
     call.__signature__ = _signature(base)  # type: ignore[attr-defined]
@@ -168,19 +167,13 @@ def take_apart(
         ),
         nodes.graph,
     )
-    notes = []
-    if bound:
-        notes.append(
-            f"bound, being no arrays: {', '.join(bound[:8])}{' ...' if len(bound) > 8 else ''}"
-        )
-
-    def traced_last() -> NonArrayResult:
-        return NonArrayResult(last[0], nodes.changes)
+    more = " ..." if len(bound) > 8 else ""
+    note = f"bound, being no arrays: {', '.join(bound[:8])}{more}"
 
     def deliver(outcome: NonArrayResult, arrays: Sequence[Any]) -> Any:
-        count = len(arrays) - len(outcome.changes.at)
-        nodes.store(outcome.changes, arrays[count:])
-        return nodes.unmarked(outcome.result.filled(arrays[:count]))
+        result_count = len(arrays) - len(outcome.changes.at)
+        nodes.store(outcome.changes, arrays[result_count:])
+        return nodes.unmarked(outcome.result.filled(arrays[:result_count]))
 
     return Arguments(
         call=call,
@@ -188,47 +181,38 @@ def take_apart(
         given=tuple(given),
         paths=paths,
         donated=donated,
-        notes=tuple(notes),
+        notes=(note,) if bound else (),
         leaves=leaves,
         shardings=shardings,
         structure=structure,
-        outcome=traced_last,
+        outcome=lambda: NonArrayResult(results[0], nodes.changes),
         deliver=deliver,
     )
 
 
 def _shardings(info: Any, static: set[int], count: int) -> dict[str, Any]:
     """What a jitted function says of the shardings of its arguments and results, if anything."""
-    import jax
-
     shardings = {}
     for key in ("in_shardings", "out_shardings"):
         leaves = getattr(info, f"{key}_leaves", None) or ()
         if any(isinstance(leaf, jax.sharding.Sharding) for leaf in leaves):
-            shardings[key] = jax.tree_util.tree_unflatten(getattr(info, f"{key}_treedef"), leaves)
-    given = shardings.get("in_shardings")
-    if isinstance(given, tuple):  # one for each argument that is not static
-        rest = iter(given)
+            shardings[key] = getattr(info, f"{key}_treedef").unflatten(leaves)
+    in_shardings = shardings.get("in_shardings")
+    if isinstance(in_shardings, tuple):  # one for each argument that is not static
+        unread = iter(in_shardings)
         shardings["in_shardings"] = tuple(
-            None if i in static else next(rest, None) for i in range(count)
+            None if i in static else next(unread, None) for i in range(count)
         )
     return shardings
 
 
 def _parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
     """Names for ``count`` positional arguments: ``params``, ``args[0]``, or ``arg0`` if unknown."""
-    try:
-        parameters = list(inspect.signature(fn).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
     names: list[str] = []
-    for parameter in parameters:
-        if parameter.kind in (
-            inspect.Parameter.POSITIONAL_ONLY,
-            inspect.Parameter.POSITIONAL_OR_KEYWORD,
-        ):
+    for parameter in calls.parameters(fn):
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             names.append(parameter.name)
-        elif parameter.kind == inspect.Parameter.VAR_POSITIONAL:
+        elif parameter.kind == parameter.VAR_POSITIONAL:
             names.extend(f"{parameter.name}[{i}]" for i in range(count - len(names)))
     return [*names, *(f"arg{i}" for i in range(len(names), count))][:count]
 
@@ -244,29 +228,21 @@ def _signature(base: list[str]) -> inspect.Signature:
 
 def _array(leaf: Any, number_is_argument: bool) -> Any:
     """The shape or number to trace for a leaf, None to bind it, a str to complain about it."""
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-
     if isinstance(leaf, bool | int | float | complex) and not isinstance(leaf, np.generic):
         return leaf if number_is_argument else None
     if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")) or isinstance(leaf, type):
         return None
-    kind = f"a {type(leaf).__module__.partition('.')[0]}.{type(leaf).__name__} of type {leaf.dtype}"
     try:
         shape = tuple(int(size) for size in leaf.shape)
-        if (
-            not jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
-            and np.dtype(leaf.dtype).kind in "OSUMm"
-        ):
-            return kind
-        return jax.ShapeDtypeStruct(
-            shape, leaf.dtype, weak_type=bool(getattr(leaf, "weak_type", False))
-        )
+        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
+        if is_key or np.dtype(leaf.dtype).kind not in "OSUMm":
+            weak = bool(getattr(leaf, "weak_type", False))
+            return jax.ShapeDtypeStruct(shape, leaf.dtype, weak_type=weak)
     except Exception:
-        return kind
+        pass
+    return f"a {type(leaf).__module__.partition('.')[0]}.{type(leaf).__name__} of type {leaf.dtype}"
 
 
 def _brief(leaf: Any) -> str:
-    text = getattr(leaf, "__name__", None) or repr(leaf)
-    return text if len(text) <= 40 else text[:37] + "..."
+    name = getattr(leaf, "__name__", None) or repr(leaf)
+    return name if len(name) <= 40 else name[:37] + "..."

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.tree_util import tree_flatten, tree_leaves, tree_unflatten
 
 _JITTED = type(jax.jit(lambda: None))
 _NUMBERS = bool | int | float | complex
@@ -70,7 +71,7 @@ def _is_module_with_arrays(fn: Any) -> bool:
         return False  # bound methods (model.apply) are not modules
     if type(fn).__module__.startswith("equinox._"):
         return False  # eqx.filter_jit and its like are modules too, around the user's function
-    return any(hasattr(leaf, "shape") for leaf in jax.tree_util.tree_leaves(fn))
+    return any(hasattr(leaf, "shape") for leaf in tree_leaves(fn))
 
 
 def ordered(
@@ -81,21 +82,19 @@ def ordered(
     The order in which a call gives its keywords does not matter.  Those without a parameter of
     their name (of ``**options``) come last, sorted.
     """
-    rest, by_position = dict(keywords), {}
-    for name in parameter_names(fn):
-        if name in rest:
-            by_position[name] = rest.pop(name)
-    by_position.update((name, rest[name]) for name in sorted(rest))
-    return (*args, *by_position.values()), tuple(by_position)
+    declared = [name for name in parameter_names(fn) if name in keywords]
+    names = tuple(dict.fromkeys([*declared, *sorted(keywords)]))
+    return (*args, *(keywords[name] for name in names)), names
 
 
 def parameter_names(fn: Callable[..., Any]) -> list[str]:
     """Names of the parameters that can be passed by name, in order; empty without a signature."""
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return [parameter.name for parameter in _parameters(fn) if parameter.kind in by_name]
+    return [parameter.name for parameter in parameters(fn) if parameter.kind in by_name]
 
 
-def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
+def parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters of a function; empty without a signature."""
     try:
         return list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):
@@ -126,10 +125,10 @@ def facts(fn: Any, count: int) -> CallFacts:
         return CallFacts(frozenset(), frozenset(), frozenset(donated), names)
     # Private to JAX, hence optional
     info = getattr(getattr(fn, "jitted_fn", fn), "_jit_info", None)
-    wanted = getattr(fn, "__wrapped__", fn) if info is not None else fn
-    at = {
+    inner = getattr(fn, "__wrapped__", fn) if info is not None else fn
+    position_of = {
         parameter.name: i
-        for i, parameter in enumerate(_parameters(wanted))
+        for i, parameter in enumerate(parameters(inner))
         if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
     }
 
@@ -137,10 +136,10 @@ def facts(fn: Any, count: int) -> CallFacts:
         numbers = _tuple(getattr(info, f"{option}_argnums", None))
         names = _tuple(getattr(info, f"{option}_argnames", None))
         positions = {i + count if i < 0 else i for i in numbers} | {
-            at[name] for name in names if name in at
+            position_of[name] for name in names if name in position_of
         }
-        by_name = {name for name, i in at.items() if i in positions} | set(names)
-        return frozenset(positions), frozenset(by_name)
+        by_name = {name for name, i in position_of.items() if i in positions}
+        return frozenset(positions), frozenset(by_name.union(names))
 
     return CallFacts(*both("static"), *both("donate"))
 
@@ -153,10 +152,10 @@ def _shifted(facts: CallFacts, offset: int) -> CallFacts:
     )
 
 
-def _tuple(given: Any) -> tuple[Any, ...]:
-    if given is None:
+def _tuple(option: Any) -> tuple[Any, ...]:
+    if option is None:
         return ()
-    return (given,) if isinstance(given, str | int) else tuple(given)
+    return (option,) if isinstance(option, str | int) else tuple(option)
 
 
 def numbers_of(fn: Any) -> str:
@@ -201,11 +200,12 @@ def is_nnx_jitted(fn: Any) -> bool:
 def numbers_kept(tree: Any, numbers: str) -> list[bool]:
     """For each leaf of a pytree, whether a Python number there becomes an array or is static."""
     if numbers != MIXED:
-        return [numbers == ARRAYS] * len(jax.tree_util.tree_leaves(tree))
-    keep: list[bool] = []
-    for part in jax.tree_util.tree_leaves(tree, is_leaf=is_equinox_module):
-        keep.extend([not is_equinox_module(part)] * len(jax.tree_util.tree_leaves(part)))
-    return keep
+        return [numbers == ARRAYS] * len(tree_leaves(tree))
+    return [
+        not is_equinox_module(subtree)
+        for subtree in tree_leaves(tree, is_leaf=is_equinox_module)
+        for _ in tree_leaves(subtree)
+    ]
 
 
 class Whole(NamedTuple):
@@ -217,8 +217,8 @@ class Whole(NamedTuple):
 
     def filled(self, arrays: Iterable[Any]) -> Any:
         """The pytree with these arrays in it."""
-        rest = iter(arrays)
-        return self.tree.unflatten([slot[0] if slot else next(rest) for slot in self.slots])
+        unused = iter(arrays)
+        return self.tree.unflatten([slot[0] if slot else next(unused) for slot in self.slots])
 
 
 def split_result(result: Any, numbers: str) -> tuple[Any, Whole]:
@@ -227,13 +227,13 @@ def split_result(result: Any, numbers: str) -> tuple[Any, Whole]:
     Returns:
         The arrays as a pytree with None for the other leaves, and what rebuilds the result from it.
     """
-    flat: Any = jax.tree_util.tree_flatten(result)
-    leaves, tree = flat
-    keep = numbers_kept(result, numbers)
-    is_array = [_is_array(leaf, number) for leaf, number in zip(leaves, keep, strict=True)]
-    slots = tuple(None if is_it else (leaf,) for leaf, is_it in zip(leaves, is_array, strict=True))
-    arrays = [leaf if is_it else None for leaf, is_it in zip(leaves, is_array, strict=True)]
-    return tree.unflatten(arrays), Whole(tree, slots)
+    leaves, tree = tree_flatten(result)
+    slots = tuple(
+        None if _is_array(leaf, number_is_array) else (leaf,)
+        for leaf, number_is_array in zip(leaves, numbers_kept(result, numbers), strict=True)
+    )
+    arrays = [None if slot else leaf for leaf, slot in zip(leaves, slots, strict=True)]
+    return tree_unflatten(tree, arrays), Whole(tree, slots)
 
 
 def _is_array(leaf: Any, number_is_array: bool) -> bool:

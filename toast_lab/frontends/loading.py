@@ -73,11 +73,10 @@ def load(
     )
     if on_event is not None:
         on_event("reading")
-    model = build(traced, name, options.get("dim_names", {}), which)
     return dataclasses.replace(
-        model,
-        expert_plans=options.get("expert_plans", {}),
-        parameter_count=options.get("parameter_count"),
+        build(traced, name, options["dim_names"], which),
+        expert_plans=options["expert_plans"],
+        parameter_count=options["parameter_count"],
         function=None if options["is_torch"] else Recipe(which, sizes),
     )
 
@@ -87,16 +86,15 @@ def function_of(recipe: Recipe) -> Any:
     if ":" not in recipe.which:
         return load(recipe.which, **recipe.sizes).function
     fn, args, *_ = _example_of(*recipe)
-    return trace(fn, tuple(args) if isinstance(args, tuple | list) else (args,), ()).function
+    return trace(fn, _arguments(args), ()).function
 
 
 def _make_foreign(which: str, sizes: dict[str, Any]) -> tuple[Traced, str, dict[str, Any]]:
     """The child's part: import, call ``make``, trace."""
     example = _example_of(which, sizes)
-    is_torch = "torch" in sys.modules and _is_torch(
-        example[0] if isinstance(example, tuple) and example else example
-    )
-    if not isinstance(example, tuple) or len(example) < 2 or not (callable(example[0]) or is_torch):
+    fn = example[0] if isinstance(example, tuple) and example else example
+    is_torch = "torch" in sys.modules and _is_torch(fn)
+    if not isinstance(example, tuple) or len(example) < 2 or not (callable(fn) or is_torch):
         raise FrontendError(
             f"{which} must return (fn, args) or (fn, args, options), got {type(example).__name__}"
         )
@@ -104,30 +102,32 @@ def _make_foreign(which: str, sizes: dict[str, Any]) -> tuple[Traced, str, dict[
         options = {key: value for key, value in example._asdict().items() if key in OPTIONS}
     else:
         options = dict(example[2]) if len(example) > 2 else {}
-    args = example[1] if isinstance(example[1], tuple | list) else (example[1],)
+    args = _arguments(example[1])
     with stages.listening(isolate.report):
         if is_torch:
             from toast_lab.frontends import pytorch
 
             stages.tell("tracing")
-            traced, name = (
-                pytorch.trace_torch(example[0], tuple(args)),
-                pytorch.module_name(example[0]),
-            )
+            traced, name = pytorch.trace_torch(fn, args), pytorch.module_name(fn)
         else:
-            traced = trace(example[0], tuple(args), options.get("donate_argnums", ()))
-            name = user_code.function_name(example[0])
+            traced = trace(fn, args, options.get("donate_argnums", ()))
+            name = user_code.function_name(fn)
     try:
         pickle.dumps(traced.trees)
     except Exception:
         # Custom pytree nodes do not survive the trip; paths still do
         traced = traced._replace(trees=None)
-    kept = {key: dict(options.get(key) or {}) for key in ("dim_names", "expert_plans")}
-    return (
-        traced,
-        name,
-        {**kept, "parameter_count": options.get("parameter_count"), "is_torch": is_torch},
-    )
+    facts = {
+        "dim_names": dict(options.get("dim_names") or {}),
+        "expert_plans": dict(options.get("expert_plans") or {}),
+        "parameter_count": options.get("parameter_count"),
+        "is_torch": is_torch,
+    }
+    return traced, name, facts
+
+
+def _arguments(args: Any) -> tuple[Any, ...]:
+    return tuple(args) if isinstance(args, tuple | list) else (args,)
 
 
 def _example_of(which: str, sizes: dict[str, Any]) -> Any:

@@ -10,14 +10,23 @@ flax is not imported here: without the user's own import its classes cannot occu
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from jax.tree_util import (
+    keystr,
+    tree_flatten_with_path,
+    tree_leaves,
+    tree_map,
+    tree_unflatten,
+)
+
 from toast_lab.frontends.calls import is_module
 
 # Attributes of a module that record the trace it belongs to
-_OWN = ("_pytree__state", "_object__state")
+_OWN = {"_pytree__state", "_object__state"}
 
 
 class Changes(NamedTuple):
@@ -42,8 +51,6 @@ class Modules:
     """The modules among the arguments of one call."""
 
     def __init__(self, args: Sequence[Any]) -> None:
-        import jax
-
         self.nnx: Any = sys.modules.get("flax.nnx")
         # Argument and path within it -> module
         self.places: dict[tuple[int, tuple[Any, ...]], int] = {}
@@ -53,7 +60,7 @@ class Modules:
             return
         nodes: list[Any] = []
         for i, arg in enumerate(args):
-            for path, part in jax.tree_util.tree_flatten_with_path(arg, is_leaf=self._is_part)[0]:
+            for path, part in tree_flatten_with_path(arg, is_leaf=self._is_part)[0]:
                 if self._is_part(part) and not isinstance(part, self.nnx.State):
                     self.places[i, path] = len(nodes)
                     nodes.append(part)
@@ -71,11 +78,10 @@ class Modules:
         return part if isinstance(part, self.nnx.State) else self.nnx.State({"": part})
 
     def _whole_state(self, states: Sequence[Any]) -> Any:
-        lone = [isinstance(node, self.nnx.Variable) for node in self.nodes]
         return self.nnx.State(
             {
-                number: state[""] if one and len(state) else state
-                for number, (state, one) in enumerate(zip(states, lone, strict=True))
+                number: state[""] if isinstance(node, self.nnx.Variable) and len(state) else state
+                for number, (state, node) in enumerate(zip(states, self.nodes, strict=True))
             }
         )
 
@@ -87,28 +93,23 @@ class Modules:
         return isinstance(value, self.nnx.State)
 
     def _replace(
-        self, args: Sequence[Any], is_leaf: Callable[[Any], bool], new: Sequence[Any]
+        self, args: Sequence[Any], is_leaf: Callable[[Any], bool], replacements: Sequence[Any]
     ) -> list[Any]:
-        import jax
-
         replaced = []
         for i, arg in enumerate(args):
-            flat: Any = jax.tree_util.tree_flatten_with_path(arg, is_leaf=is_leaf)
-            leaves, tree = flat
-            parts = [
-                new[self.places[i, path]] if (i, path) in self.places else part
-                for path, part in leaves
+            leaves, tree = tree_flatten_with_path(arg, is_leaf=is_leaf)
+            inner = [
+                replacements[self.places[i, path]] if (i, path) in self.places else leaf
+                for path, leaf in leaves
             ]
-            replaced.append(tree.unflatten(parts))
+            replaced.append(tree_unflatten(tree, inner))
         return replaced
 
     def _states_in(self, args: Sequence[Any]) -> list[Any]:
         """The state of each module among ``args``."""
-        import jax
-
         states: list[Any] = [None] * len(self.states)
         for i, arg in enumerate(args):
-            for path, part in jax.tree_util.tree_flatten_with_path(arg, is_leaf=self._is_state)[0]:
+            for path, part in tree_flatten_with_path(arg, is_leaf=self._is_state)[0]:
                 if (i, path) in self.places:
                     states[self.places[i, path]] = part
         return states
@@ -119,22 +120,18 @@ class Modules:
 
     def keystr(self, path: tuple[Any, ...], argument: int) -> str:
         """A path as text; within a module its keys are written as the attributes that they are."""
-        import jax
-
         for end in range(len(path) + 1):
             if (argument, path[:end]) in self.places:
-                return str(jax.tree_util.keystr(path[:end])) + _attributes(path[end:])
-        text = str(jax.tree_util.keystr(path))
+                return str(keystr(path[:end])) + _attributes(path[end:])
+        text = str(keystr(path))
         return text.removesuffix(".value") if self.nnx is not None else text
 
     def merged(self, args: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """``args`` with modules in place of their states, and the leaves of these modules."""
-        import jax
-
         if not self.places:
             return list(args), []
         states = self._states_in(args)
-        before = jax.tree_util.tree_leaves(states)
+        before = tree_leaves(states)
         self.live = self.nnx.merge(self.graph, self._whole_state(states))
         return self._replace(args, self._is_state, self.live), before
 
@@ -143,24 +140,22 @@ class Modules:
 
         Those of ``donated`` arguments are all among them: their old buffers are gone.
         """
-        import jax
-
         self.changes = NOTHING
         if not self.places:
             return []
-        old = {id(leaf) for leaf in before}
+        old_leaves = set(map(id, before))
         graph, state = self.nnx.split(self.live)
-        flat: Any = jax.tree_util.tree_flatten_with_path(state)
-        leaves, tree = flat
-        new = [
-            (leaf_path, leaf)
-            for leaf_path, leaf in leaves
-            if id(leaf) not in old or self._place(leaf_path)[0] in donated
-        ]
-        same, paths = graph == self.graph, tuple(path for path, _ in leaves)
-        at = tuple(path for path, _ in new)
-        self.changes = Changes(at, None if same else graph, None if same else (paths, tree))
-        return [leaf for _, leaf in new]
+        leaves, tree = tree_flatten_with_path(state)
+        new_values = {
+            path: leaf
+            for path, leaf in leaves
+            if id(leaf) not in old_leaves or self._place(path)[0] in donated
+        }
+        structure: tuple[Any, Any] = (None, None)
+        if graph != self.graph:
+            structure = (graph, (tuple(path for path, _ in leaves), tree))
+        self.changes = Changes(tuple(new_values), *structure)
+        return list(new_values.values())
 
     def _place(self, path: tuple[Any, ...]) -> tuple[int, tuple[Any, ...]]:
         """(argument, path within it) of the module that begins a path in the whole state."""
@@ -168,23 +163,16 @@ class Modules:
 
     def names(self, changes: Changes, base: Sequence[str]) -> list[str]:
         """Readable names of the changed variables; ``base`` has the names of the arguments."""
-        import jax
-
         names = []
         for path in changes.at:
             argument, within = self._place(path)
-            names.append(base[argument] + str(jax.tree_util.keystr(within)) + _attributes(path[1:]))
+            names.append(base[argument] + str(keystr(within)) + _attributes(path[1:]))
         return names
 
     def keys(self, changes: Changes) -> list[tuple[int, str]]:
         """(argument, path within it as JAX writes it) of the changed variables."""
-        import jax
-
         places = [(self._place(path), path[1:]) for path in changes.at]
-        return [
-            (argument, str(jax.tree_util.keystr((*within, *rest))))
-            for (argument, within), rest in places
-        ]
+        return [(argument, str(keystr((*within, *rest)))) for (argument, within), rest in places]
 
     def put(self, args: Sequence[Any]) -> list[Any]:
         """``args`` with the caller's modules, updated from the states, in place of these."""
@@ -197,83 +185,66 @@ class Modules:
         """``result`` with marks in place of the caller's modules, their parts and variables."""
         if not self.places:
             return result
-        import jax
+        path_of = {id(part): path for path, part in self._parts(self.live).items()}
 
-        known = {id(part): path for path, part in self._parts(self.live).items()}
-        flat: Any = jax.tree_util.tree_flatten(
-            result, is_leaf=lambda leaf: is_module(leaf) or isinstance(leaf, self.nnx.Variable)
-        )
-        leaves, tree = flat
-        return tree.unflatten(
-            [_Alias(known[id(leaf)]) if id(leaf) in known else leaf for leaf in leaves]
-        )
+        def mark(leaf: Any) -> Any:
+            return _Alias(path_of[id(leaf)]) if id(leaf) in path_of else leaf
+
+        return tree_map(mark, result, is_leaf=self._is_part_of_module)
 
     def unmarked(self, result: Any) -> Any:
         """``result`` with the caller's own objects in place of the marks."""
         if not self.places:
             return result
-        import jax
+        own = functools.cache(lambda: self._parts(self.nodes))
 
-        own: dict[Any, Any] = {}
+        def unmark(part: Any) -> Any:
+            return own()[part.path] if isinstance(part, _Alias) else part
 
-        def of(part: Any) -> Any:
-            if not isinstance(part, _Alias):
-                return part
-            own.update(own or self._parts(self.nodes))
-            return own[part.path]
-
-        return jax.tree_util.tree_map(
-            of, result, is_leaf=lambda part: is_module(part) or isinstance(part, _Alias)
+        return tree_map(
+            unmark, result, is_leaf=lambda part: is_module(part) or isinstance(part, _Alias)
         )
 
     def _parts(self, nodes: Any) -> dict[tuple[Any, ...], Any]:
         """Modules and variables by path."""
         return {
-            path: part
-            for path, part in self.nnx.iter_graph(nodes)
-            if is_module(part) or isinstance(part, self.nnx.Variable)
+            path: part for path, part in self.nnx.iter_graph(nodes) if self._is_part_of_module(part)
         }
+
+    def _is_part_of_module(self, value: Any) -> bool:
+        return is_module(value) or isinstance(value, self.nnx.Variable)
 
     def store(self, changes: Changes, values: Sequence[Any]) -> None:
         """Put what a call changed into the caller's modules."""
-        import jax
-
         if not self.places:
             return
-        flat: Any = jax.tree_util.tree_flatten_with_path(self.nnx.split(self.nodes)[1])
-        leaves, tree = flat
-        new = {**dict(leaves), **dict(zip(changes.at, values, strict=True))}
-        if changes.graph is None:
-            self.nnx.update(self.nodes, tree.unflatten([new[path] for path, _ in leaves]))
-            return
-        paths, tree = changes.state
-        state = tree.unflatten([new[path] for path in paths])
-        self._restructure(self.nnx.merge(changes.graph, state))
+        leaves, tree = tree_flatten_with_path(self.nnx.split(self.nodes)[1])
+        new_values = {**dict(leaves), **dict(zip(changes.at, values, strict=True))}
+        paths: Sequence[Any] = [path for path, _ in leaves]
+        if changes.graph is not None:
+            paths, tree = changes.state
+        state = tree_unflatten(tree, [new_values[path] for path in paths])
+        if changes.graph is not None:
+            self._restructure(self.nnx.merge(changes.graph, state))
         self.nnx.update(self.nodes, state)
 
     def _restructure(self, like: Any) -> None:
         """Give the caller's modules the attributes of ``like``; common parts stay the same."""
         mine, theirs = self._parts(self.nodes), self._parts(like)
-        kept = {path for path, part in theirs.items() if type(mine.get(path)) is type(part)}
-        for path in kept:
+        common = {path for path, part in theirs.items() if type(mine.get(path)) is type(part)}
+        for path in common:
             if not is_module(theirs[path]):
                 continue
-            own, other = vars(mine[path]), vars(theirs[path])
-            for key in [key for key in own if key not in other and key not in _OWN]:
-                del own[key]
-            own.update(
-                {
-                    k: inner
-                    for k, inner in other.items()
-                    if k not in _OWN and not (k in own and (*path, k) in kept)
-                }
-            )
+            attributes, wanted = vars(mine[path]), vars(theirs[path])
+            for name in attributes.keys() - wanted.keys() - _OWN:
+                del attributes[name]
+            for name, value in wanted.items():
+                if name not in _OWN and not (name in attributes and (*path, name) in common):
+                    attributes[name] = value
 
 
 def _attributes(path: tuple[Any, ...]) -> str:
     """``['layers'][0]['kernel'].value`` as ``.layers[0].kernel``."""
-    import jax
-
     text = ""
     for i, key in enumerate(path):
         name = getattr(key, "key", None)
@@ -282,5 +253,5 @@ def _attributes(path: tuple[Any, ...]) -> str:
         if isinstance(name, str) and name.isidentifier():
             text += f".{name}"
         elif not (i == len(path) - 1 and getattr(key, "name", "") == "value"):
-            text += str(jax.tree_util.keystr((key,)))
+            text += str(keystr((key,)))
     return text

@@ -56,17 +56,17 @@ def look_for_devices() -> None:
 
 @contextlib.contextmanager
 def _no_records() -> Iterator[None]:
-    def nothing(record: logging.LogRecord) -> bool:
+    def drop(_record: logging.LogRecord) -> bool:
         return False
 
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     for logger in loggers:
-        logger.addFilter(nothing)
+        logger.addFilter(drop)
     try:
         yield
     finally:
         for logger in loggers:
-            logger.removeFilter(nothing)
+            logger.removeFilter(drop)
 
 
 @contextlib.contextmanager

@@ -115,11 +115,7 @@ def _size(path: Path) -> int:
 
 def _read(data: str | bytes | Path, name: str, label: str) -> tuple[Any, str, Any, tuple[str, ...]]:
     try:
-        if isinstance(data, Path):
-            with open(data, "rb") as file:
-                content: str | bytes = file.read()
-        else:
-            content = data
+        content = data.read_bytes() if isinstance(data, Path) else data
         paths, trees = None, None
         if isinstance(content, bytes) and not content.startswith(_MLIR):
             if _is_artifact(content):
@@ -134,16 +130,12 @@ def _read(data: str | bytes | Path, name: str, label: str) -> tuple[Any, str, An
                 file=str(data) if isinstance(data, Path) else "",
             )
         except FrontendError as error:
-            foreign = (
-                _foreign_ops(content)
-                if isinstance(content, str) and "not well-formed" in str(error)
-                else []
-            )
-            if foreign:
-                raise FrontendError(
-                    f"ops of dialects that are not StableHLO:\n{join_offenders(foreign)}\n"
-                    "  Convert the module to StableHLO first."
-                ) from None
+            if isinstance(content, str) and "not well-formed" in str(error):
+                if foreign := _foreign_ops(content):
+                    raise FrontendError(
+                        f"ops of dialects that are not StableHLO:\n{join_offenders(foreign)}\n"
+                        "  Convert the module to StableHLO first."
+                    ) from None
             raise
     except OSError as error:
         raise FrontendError(f"cannot read {label}: {error.strerror}") from None
@@ -161,9 +153,9 @@ def _decoded(content: bytes) -> str:
         b"\x7fELF": "an executable",
         b"HloModule": "HLO text, the form behind StableHLO; pass the StableHLO that it came from",
     }
-    for start, text in known.items():
-        if content.startswith(start):
-            raise FrontendError(f"this is {text}")
+    for magic, description in known.items():
+        if content.startswith(magic):
+            raise FrontendError(f"this is {description}")
     if b"\x00" in content:
         raise FrontendError(_NEITHER)
     try:
@@ -180,13 +172,14 @@ def _foreign_ops(text: str) -> list[str]:
     """All ops of other dialects in a text that the parser refused; it stops at the first."""
     lines_by_name: dict[str, list[int]] = {}
     for match in _OP.finditer(text):
-        if match.group(1) not in unsupported.DIALECTS and match.group(1) not in _NO_OPS:
+        dialect, name = match.groups()
+        if dialect not in unsupported.DIALECTS and dialect not in _NO_OPS:
             line = text.count("\n", 0, match.start(1)) + 1
-            lines_by_name.setdefault(f"{match.group(1)}.{match.group(2)}", []).append(line)
+            lines_by_name.setdefault(f"{dialect}.{name}", []).append(line)
     return [
-        f"{name} (line{'s' if len(line) > 1 else ''} "
-        f"{', '.join(map(str, line[:10]))}{', ...' if len(line) > 10 else ''})"
-        for name, line in lines_by_name.items()
+        f"{name} (line{'s' if len(lines) > 1 else ''} "
+        f"{', '.join(map(str, lines[:10]))}{', ...' if len(lines) > 10 else ''})"
+        for name, lines in lines_by_name.items()
     ]
 
 
@@ -241,15 +234,14 @@ def _tree_paths(exported: Any) -> list[str]:
     """``args[0]['w']`` for every argument leaf."""
     import jax
 
-    args, kwargs = jax.tree_util.tree_unflatten(
-        exported.in_tree, list(range(len(exported.in_avals)))
-    )
+    leaves = range(len(exported.in_avals))
+    args, kwargs = exported.in_tree.unflatten(leaves)
     paths = {
         leaf: base + jax.tree_util.keystr(path)
         for base, tree in (("args", tuple(args)), ("kwargs", kwargs))
         for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
     }
-    return [paths[i] for i in range(len(exported.in_avals))]
+    return [paths[leaf] for leaf in leaves]
 
 
 def _module_paths(exported: Any, module: bytes, paths: list[str]) -> list[str]:
@@ -258,9 +250,7 @@ def _module_paths(exported: Any, module: bytes, paths: list[str]) -> list[str]:
     # Has to outlive the operations that are taken from it
     parsed = _jaxlib.parse_module(_jaxlib.make_context(), module)
     main = canonical.main_function(parsed)
-    arguments = list(main.operation.regions[0].blocks[0].arguments)[
-        -len(exported.module_kept_var_idx) :
-    ]
+    arguments = list(main.arguments)[-len(exported.module_kept_var_idx) :]
     for i, argument in zip(exported.module_kept_var_idx, arguments, strict=False):
         names[i] = read.argument_path(argument, -1) or names[i]
     return names

@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
+
 from toast_lab.ir.random_keys import Keys
 
 
 def is_key(value: Any) -> bool:
     """Are the elements of an array (or of what only has shape and type) typed random keys?"""
-    import jax
-
     dtype = getattr(value, "dtype", None)
     return dtype is not None and bool(jax.numpy.issubdtype(dtype, jax.dtypes.prng_key))
 
 
 def data_struct(value: Any) -> Any:
     """Shape and type of the data of keys; any other value as it is."""
-    import jax
-
     if not is_key(value):
         return value
     return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(value.shape, value.dtype))
@@ -27,8 +25,6 @@ def data_struct(value: Any) -> Any:
 
 def words_of(value: Any) -> tuple[int, ...]:
     """Shape of the data of one key of this type: ``(2,)`` of the default kind."""
-    import jax
-
     return tuple(data_struct(jax.ShapeDtypeStruct((), value.dtype)).shape)
 
 
@@ -61,15 +57,13 @@ def _avals(jaxpr: Any) -> Iterator[Any]:
         if id(current) in seen:
             continue
         seen.add(id(current))
-        for variable in (*current.constvars, *current.invars):
-            yield variable.aval
+        yield from (variable.aval for variable in (*current.constvars, *current.invars))
         for eqn in current.eqns:
-            for variable in eqn.outvars:
-                yield variable.aval
-            parts = list(eqn.params.values())
-            while parts:
-                part = parts.pop()
-                if isinstance(part, core.Jaxpr | core.ClosedJaxpr):
-                    waiting.append(part)
-                elif isinstance(part, tuple | list):
-                    parts.extend(part)
+            yield from (variable.aval for variable in eqn.outvars)
+            parameters = list(eqn.params.values())
+            while parameters:
+                parameter = parameters.pop()
+                if isinstance(parameter, core.Jaxpr | core.ClosedJaxpr):
+                    waiting.append(parameter)
+                elif isinstance(parameter, tuple | list):
+                    parameters.extend(parameter)

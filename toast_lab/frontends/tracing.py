@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
+
 from toast_lab.errors import FrontendError
 from toast_lab.frontends import arguments, stages, traced_keys, user_code
 from toast_lab.frontends.quiet import look_for_devices
@@ -64,8 +66,6 @@ def trace(
 
     Raises FrontendError as ``from_jax`` does.
     """
-    import jax
-
     donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
     taken = arguments.take_apart(fn, args, donate, keywords)
     try:
@@ -98,8 +98,6 @@ def trace(
 
 def _lowered(taken: arguments.Arguments) -> tuple[Any, Any, list[str]]:
     """(traced, lowered, notes), with the argument shardings of a jitted function if they work."""
-    import jax
-
     notes: list[str] = []
     for shardings in [taken.shardings, {}] if taken.shardings and not taken.changed else [{}]:
         try:

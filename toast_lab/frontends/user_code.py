@@ -35,7 +35,7 @@ def line(error: BaseException) -> str:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not any(part in frame.filename for part in _LIBRARIES)
+        if not any(folder in frame.filename for folder in _LIBRARIES)
     ]
     if not frames:
         return ""

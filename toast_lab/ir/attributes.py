@@ -77,14 +77,9 @@ def ragged_dot_flops(op: Any, rule: Rule, results: list[TensorType]) -> float:
 def convolution_flops(op: Any, rule: Rule, results: list[TensorType]) -> float:
     """A multiplication and an addition per element of the result and kernel entry that it meets."""
     kernel = tensor(op.operands[1].type).shape
-    match = re.search(r"x\[([^\]]*)\]->", str(op.attributes["dimension_numbers"]))
-    output_features = 1
-    if match:
-        output_features = kernel[[label.strip() for label in match.group(1).split(",")].index("o")]
+    _, labels, _ = own_rules.convolution_labels(op)
+    output_features = kernel[labels.index("o")]
     return 2.0 * _elements(results[0].shape) * _elements(kernel) / max(1, output_features)
-
-
-_SPLAT = re.compile(r"^dense<([^<>\[\]\"]+)> : ")
 
 
 # MLIR prints numbers without a decimal form as bits: infinities and the usual NaN of f64, f32,
@@ -98,46 +93,37 @@ _BITS = {
 
 def _literal(attribute: str) -> str:
     """The value of a constant whose elements are all equal, as people write it; empty otherwise."""
-    match = _SPLAT.match(attribute)
+    match = own_rules.SPLAT.match(attribute)
     if not match:
         return ""
-    text = _BITS.get(match.group(1), match.group(1))
-    if text in ("true", "false") or text.startswith("0x"):
-        return text
+    number = _BITS.get(match.group(1), match.group(1))
     try:
-        return f"{float(text):g}"
+        return f"{float(number):g}"
     except ValueError:
-        return text
+        return number
 
 
 def slice_detail(operation: Any, monoid: str) -> str:
     """The dims that a slice cuts, as ``dim:start:limit``, with the stride where it is not 1."""
-    starts, limits, strides = (
-        [
-            int(number)
-            for number in re.findall(r"-?\d+", str(operation.attributes[key]).split(":", 1)[-1])
-        ]
-        for key in ("start_indices", "limit_indices", "strides")
+    cuts = zip(
+        *(own_rules.ints(operation, key) or () for key in _SLICE_KEYS),
+        tensor(operation.operands[0].type).shape,
+        strict=True,
     )
-    shape = tensor(operation.operands[0].type).shape
     return ",".join(
         f"{dim}:{start}:{limit}" + (f":{stride}" if stride != 1 else "")
-        for dim, (start, limit, stride, size) in enumerate(
-            zip(starts, limits, strides, shape, strict=True)
-        )
+        for dim, (start, limit, stride, size) in enumerate(cuts)
         if (start, limit, stride) != (0, size, 1)
     )
 
 
+_SLICE_KEYS = ("start_indices", "limit_indices", "strides")
+
+
 def precision(operation: Any, monoid: str) -> str:
     """``high`` or ``highest`` if a matrix product asks for more than its default precision."""
-    key = "precision_config"
-    asked = (
-        re.findall(r"\b(HIGHEST|HIGH)\b", str(operation.attributes[key]))
-        if key in operation.attributes
-        else []
-    )
-    return max(asked, key=len).lower() if asked else ""
+    config = "".join(_attribute_texts(operation, "precision_config"))
+    return max(re.findall(r"\b(?:HIGHEST|HIGH)\b", config), key=len, default="").lower()
 
 
 def constant_detail(operation: Any, monoid: str) -> str:
@@ -170,8 +156,7 @@ def _attribute_texts(operation: Any, key: str) -> list[str]:
     """An attribute without MLIR's decoration, or none."""
     if key not in operation.attributes:
         return []
-    text = str(operation.attributes[key])
-    text = re.sub(r"^array<i64:? ?(.*)>$", r"\1", text)
-    text = re.sub(r"^(.*) : i64$", r"\1", text)
-    text = re.sub(r"^#stablehlo<\w+ (\w+)>$", r"\1", text)
-    return [text.strip('"')]
+    printed = str(operation.attributes[key])
+    match = re.match(r"^array<i64:? ?(.*)>$|^(.*) : i64$|^#stablehlo<\w+ (\w+)>$", printed)
+    inner = printed if match is None else match.group(match.lastindex or 0)
+    return [inner.strip('"')]

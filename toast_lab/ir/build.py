@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import functools
+from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.ir import program as p
 from toast_lab.ir import rules, source_names
 from toast_lab.ir.attributes import TensorType, itemsize
 from toast_lab.ir.op_kinds import is_constant, op_kind
+from toast_lab.ir.program import (
+    CONTROL,
+    ELEMENTWISE,
+    NEED_REPLICATION,
+    OPAQUE,
+    REDUCTION,
+    Program,
+    Region,
+)
 
 
 class Origin(NamedTuple):
@@ -42,7 +50,7 @@ class NewOp(NamedTuple):
     def cost_class(self) -> int:
         """Index into CLASSES; an op of unknown kind without a rule is opaque."""
         cost_class = op_kind(self.kind).cost_class
-        return p.OPAQUE if self.rule.missing and cost_class == p.ELEMENTWISE else cost_class
+        return OPAQUE if self.rule.missing and cost_class == ELEMENTWISE else cost_class
 
 
 class Builder:
@@ -89,7 +97,7 @@ class Builder:
         # A reduction with an unknown combiner cannot be split: nothing combines its partial
         # results.
         self.factor_class.extend(
-            p.NEED_REPLICATION if role == p.REDUCTION and not new.monoid else role
+            NEED_REPLICATION if role == REDUCTION and not new.monoid else role
             for role in rule.classes
         )
         self.factor_ptr.append(len(self.factor_size))
@@ -101,7 +109,7 @@ class Builder:
         constant = is_constant(new.kind) or (
             bool(new.operands)
             and all(self.constant[value] for value in new.operands)
-            and op_kind(new.kind).cost_class not in (p.OPAQUE, p.CONTROL)
+            and op_kind(new.kind).cost_class not in (OPAQUE, CONTROL)
         )
         for tensor, dims in zip(new.results, rule.results, strict=True):
             self.tensor.append(tensor)
@@ -126,24 +134,22 @@ def finish(
     outputs: list[int],
     output_paths: tuple[str, ...],
     donated: list[bool],
-    regions: tuple[p.Region, ...] = (),
-) -> p.Program:
+    regions: tuple[Region, ...] = (),
+) -> Program:
     """Freeze what was built."""
     trips = np.ones(len(regions) + 1)
     # Outer ones come first; the last entry stands for no region
     for i, region in enumerate(regions):
         trips[i] = trips[region.parent] * region.times
 
-    def ints(values: Sequence[int], dtype: Any = np.int32) -> np.ndarray:
-        return np.asarray(values, dtype=dtype)
-
+    ints = functools.partial(np.asarray, dtype=np.int32)
     ops = build.ops
     locations: dict[str, int] = {}
     op_regions = ints([op.region for op in ops])
-    return p.Program(
+    return Program(
         name=name,
         shape_ptr=ints(build.shape_ptr),
-        shape=ints(build.shape, np.int64),
+        shape=np.asarray(build.shape, dtype=np.int64),
         itemsize=ints([itemsize(tensor.element) for tensor in build.tensor]),
         value_op=ints(build.value_op),
         value_is_constant=np.asarray(build.constant, dtype=bool),
@@ -165,7 +171,7 @@ def finish(
         detail=tuple(op.detail for op in ops),
         regions=regions,
         factor_ptr=ints(build.factor_ptr),
-        factor_size=ints(build.factor_size, np.int64),
+        factor_size=np.asarray(build.factor_size, dtype=np.int64),
         factor_class=ints(build.factor_class),
         use_dim_ptr=ints(build.use_dim_ptr),
         use_dim_factor=ints([factors[0] for factors in build.use_dim]),
@@ -204,18 +210,18 @@ def _source_names(build: Builder) -> list[str]:
 
 def _unique(names: list[str]) -> tuple[str, ...]:
     """Number repeated names, and name values without one by their position."""
-    seen: dict[str, int] = {}
+    uses: dict[str, int] = {}
     unique = []
     for position, name in enumerate(names):
         if not name:
             unique.append(f"%{position}")
             continue
-        count = seen.get(name, 0)
-        seen[name] = count + 1
-        candidate = name if not count else f"{name}_{count}"
-        while candidate != name and candidate in seen:
+        count = uses.get(name, 0)
+        uses[name] = count + 1
+        candidate = f"{name}_{count}" if count else name
+        while candidate != name and candidate in uses:
             count += 1
             candidate = f"{name}_{count}"
-        seen.setdefault(candidate, 1)
+        uses.setdefault(candidate, 1)
         unique.append(candidate)
     return tuple(unique)

@@ -13,7 +13,7 @@ from typing import Any
 from toast_lab._jaxlib import inline_call, ir
 from toast_lab.errors import FrontendError
 from toast_lab.ir import fourier
-from toast_lab.ir.dead import blocks, drop_dead, short_kind
+from toast_lab.ir.dead import blocks, drop_dead, operations, short_kind
 from toast_lab.ir.loops import has_loops, slim_loops
 
 
@@ -58,29 +58,34 @@ def canonicalise(module: ir.Module) -> ir.Module:
                 slim_loops(block)
             else:
                 drop_dead(block)
-        kept = _still_named(main, by_name)
+        named = _still_named(main, by_name)
         for name, function in by_name.items():
-            if function.operation != main.operation and name not in kept:
+            if function.operation != main.operation and name not in named:
                 function.operation.erase()
     return module
 
 
+def attribute_dicts(main: Any, key: str, count: int) -> list[dict[str, Any]]:
+    """``arg_attrs`` or ``res_attrs`` of a function, a dict for each of its ``count`` values."""
+    if key not in main.attributes:
+        return [{} for _ in range(count)]
+    rows: list[Any] = [ir.DictAttr(row) for row in ir.ArrayAttr(main.attributes[key])]
+    return [{entry.name: entry.attr for entry in row} for row in rows]
+
+
 def _still_named(main: Any, by_name: dict[str, Any]) -> set[str]:
     """Functions that custom calls name in their attributes, as the comparator of an ApproxTopK."""
-    kept: set[str] = set()
+    named: set[str] = set()
     waiting = [main]
     while waiting:
-        for block in blocks(waiting.pop()):
-            for op in block.operations:
-                if short_kind(op) == "custom_call" and "called_computations" in op.attributes:
-                    for symbol in ir.ArrayAttr(op.attributes["called_computations"]):
-                        name = ir.FlatSymbolRefAttr(symbol).value
-                        if name in by_name and name not in kept:
-                            kept.add(name)
-                            waiting.append(by_name[name])
-                if len(op.operation.regions):
-                    waiting.append(op)
-    return kept
+        for op in operations(waiting.pop().operation):
+            if op.name == "stablehlo.custom_call" and "called_computations" in op.attributes:
+                for symbol in ir.ArrayAttr(op.attributes["called_computations"]):
+                    name = ir.FlatSymbolRefAttr(symbol).value
+                    if name in by_name and name not in named:
+                        named.add(name)
+                        waiting.append(by_name[name])
+    return named
 
 
 def _drop_marks(function: Any) -> None:

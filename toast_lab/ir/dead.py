@@ -27,12 +27,7 @@ def operations(root: Any) -> Iterator[Any]:
     while waiting:  # no recursion: nests of regions may be deep
         operation = waiting.pop()
         yield operation
-        inner = [
-            op.operation
-            for region in operation.regions
-            for block in region.blocks
-            for op in block.operations
-        ]
+        inner = [op.operation for block in blocks(operation) for op in block.operations]
         waiting.extend(reversed(inner))
 
 

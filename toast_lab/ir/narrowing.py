@@ -19,15 +19,14 @@ Reference: TOAST section 3.1 (the identities I of an op).  Start reading at
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from toast_lab.ir import own_rules
-from toast_lab.ir import program as p
 from toast_lab.ir.own_rules import Rule, Shapes
+from toast_lab.ir.program import NEED_REPLICATION, PASS, REDUCTION
 
 
 def _majors(dims: list[tuple[int, ...]]) -> list[int]:
@@ -46,12 +45,12 @@ def keep_factors_of_results(rule: Rule, classes: list[int], generates: bool) -> 
     results = [set(_majors(dims)) for dims in rule.results]
     operands = {factor for dims in rule.operands for factor in _majors(dims)}
     for factor, role in enumerate(classes):
-        if role == p.REDUCTION and any(factor in factors for factors in results):
-            classes[factor] = p.NEED_REPLICATION
-        if role != p.PASS or generates:
+        if role == REDUCTION and any(factor in factors for factors in results):
+            classes[factor] = NEED_REPLICATION
+        if role != PASS or generates:
             continue
         if factor not in operands or not all(factor in factors for factors in results):
-            classes[factor] = p.NEED_REPLICATION
+            classes[factor] = NEED_REPLICATION
 
 
 def narrow_call(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
@@ -65,8 +64,8 @@ def narrow_call(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
         return
     for dims, our_dims in zip(rule.operands, ours.operands, strict=True):
         for factors, our_factors in zip(dims, our_dims, strict=True):
-            if ours.classes[our_factors[0]] != p.PASS:
-                classes[factors[0]] = p.NEED_REPLICATION
+            if ours.classes[our_factors[0]] != PASS:
+                classes[factors[0]] = NEED_REPLICATION
 
 
 def _shapes(op: Any) -> tuple[Shapes, Shapes]:
@@ -91,7 +90,7 @@ def narrow_pad(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
     )
     for factors, amounts in zip(rule.operands[0], rows, strict=True):
         if any(amounts):
-            classes[factors[0]] = p.NEED_REPLICATION
+            classes[factors[0]] = NEED_REPLICATION
 
 
 _PAD_KEYS = (("edge", "_low"), ("edge", "_high"), ("interior", ""))
@@ -129,8 +128,8 @@ def narrow_bitwise(rule: Rule, classes: list[int], op: Any, monoid: str) -> None
 
 def _no_reduction(classes: list[int]) -> None:
     for factor, role in enumerate(classes):
-        if role == p.REDUCTION:
-            classes[factor] = p.NEED_REPLICATION
+        if role == REDUCTION:
+            classes[factor] = NEED_REPLICATION
 
 
 def narrow_update(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
@@ -145,7 +144,7 @@ def narrow_update(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
         if update[dim] == operand[dim]:
             continue
         local = update[dim] == 1 and rule.results[0][dim][0] == factors[0]
-        classes[factors[0]] = p.PASS if local else p.NEED_REPLICATION
+        classes[factors[0]] = PASS if local else NEED_REPLICATION
 
 
 def splat(value: Any) -> str:
@@ -154,16 +153,15 @@ def splat(value: Any) -> str:
 
     owner = value.owner
     # As ``OpKind.keeps_number`` says, which is above this module.
-    while getattr(owner, "name", "") in (
-        "stablehlo.broadcast_in_dim",
-        "stablehlo.reshape",
-        "stablehlo.convert",
-    ):
+    while getattr(owner, "name", "") in _KEEP_NUMBER:
         owner = owner.operands[0].owner
     if getattr(owner, "name", "") != "stablehlo.constant":
         return ""
-    match = re.match(r"^dense<([^<>\[\]\"]+)> : ", constant_text(owner))
+    match = own_rules.SPLAT.match(constant_text(owner))
     return match.group(1) if match else ""
+
+
+_KEEP_NUMBER = ("stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.convert")
 
 
 def _number(text: str) -> complex | None:
@@ -179,15 +177,15 @@ def _number(text: str) -> complex | None:
 def combiner(region: Any) -> str:
     """The StableHLO op that the body of a reduction or scatter consists of, "" if it does more."""
     block = region.blocks[0]
-    ops = list(block.operations)
-    if len(ops) != 2 or len(block.arguments) != 2:
+    ops, arguments = list(block.operations), list(block.arguments)
+    if len(ops) != 2 or len(arguments) != 2:
         return ""
-    first, last = ops[0].operation, ops[1].operation
+    computing, returning = ops[0].operation, ops[1].operation
     # Both arguments once, and nothing else: add(b, b) is not a sum.
-    both = list(first.operands) in (list(block.arguments), list(block.arguments)[::-1])
-    if not both or list(last.operands) != list(first.results):
+    both = list(computing.operands) in (arguments, arguments[::-1])
+    if not both or list(returning.operands) != list(computing.results):
         return ""
-    return str(first.name).removeprefix("stablehlo.")
+    return str(computing.name).removeprefix("stablehlo.")
 
 
 def narrow_convolution(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
@@ -204,7 +202,11 @@ def narrow_convolution(rule: Rule, classes: list[int], op: Any, monoid: str) -> 
         # result is four times too large (jaxlib 0.10.2 and 0.12.0.1; reproducer in
         # docs/certification.md).
         _no_reduction(classes)
-    lhs, kernel, out = _conv_dims(str(op.attributes["dimension_numbers"]))
+    # The spatial dims of input, kernel and output
+    lhs, kernel, out = (
+        [labels.index(str(number)) for number in range(len(labels) - 2)]
+        for labels in own_rules.convolution_labels(op)
+    )
     count = len(lhs)
     (left, right), (result,) = _shapes(op)
     strides = own_rules.ints(op, "window_strides") or [1] * count
@@ -214,32 +216,19 @@ def narrow_convolution(rule: Rule, classes: list[int], op: Any, monoid: str) -> 
     turned = reversal in op.attributes and "true" in str(op.attributes[reversal])
     for i in range(count):
         size, window, windows = left[lhs[i]], right[kernel[i]], result[out[i]]
-        plain = (
+        input_factor, result_factor = rule.operands[0][lhs[i]][0], rule.results[0][out[i]][0]
+        exact = (
             padding[i] == (0, 0)
             and all(dilation[i] == 1 for dilation in dilations)
             and size == window * windows
+            and (strides[i] == window or windows == 1)
         )
-        exact = plain and (strides[i] == window or windows == 1)
-        for factor in {rule.operands[0][lhs[i]][0], rule.operands[1][kernel[i]][0]}:
-            if classes[factor] == p.REDUCTION and not (
-                exact and windows == 1 and (not turned or window == 1)
-            ):
-                classes[factor] = p.NEED_REPLICATION
-        factor = rule.results[0][out[i]][0]
-        if factor == rule.operands[0][lhs[i]][0] and rule.sizes[factor] == windows and exact:
-            classes[factor] = p.PASS
-
-
-def _conv_dims(text: str) -> tuple[list[int], list[int], list[int]]:
-    """Spatial dims of input, kernel and output in ``conv<[b, 0, f]x[0, i, o]->[b, 0, f]>``."""
-    parts = re.findall(r"\[([^\]]*)\]", text)
-
-    def dims(part: str) -> list[int]:
-        labels = [label.strip() for label in part.split(",")]
-        return [labels.index(str(i)) for i in range(len(labels) - 2)]
-
-    lhs, kernel, out = parts[:3]
-    return dims(lhs), dims(kernel), dims(out)
+        reduces = exact and windows == 1 and (not turned or window == 1)
+        for factor in (input_factor, rule.operands[1][kernel[i]][0]):
+            if classes[factor] == REDUCTION and not reduces:
+                classes[factor] = NEED_REPLICATION
+        if input_factor == result_factor and rule.sizes[result_factor] == windows and exact:
+            classes[result_factor] = PASS
 
 
 def _padding(op: Any, count: int) -> list[tuple[int, int]]:
@@ -248,7 +237,7 @@ def _padding(op: Any, count: int) -> list[tuple[int, int]]:
     if "padding" not in op.attributes:
         return [(0, 0)] * count
     padding = np.asarray(ir.DenseIntElementsAttr(op.attributes["padding"]))
-    return [(low, high) for low, high in padding.reshape(-1, 2).tolist()]
+    return list(map(tuple, padding.reshape(-1, 2).tolist()))
 
 
 def narrow_triangular_solve(rule: Rule, classes: list[int], op: Any, monoid: str) -> None:
@@ -256,4 +245,4 @@ def narrow_triangular_solve(rule: Rule, classes: list[int], op: Any, monoid: str
     side = -1 if str(op.attributes["left_side"]) == "true" else -2
     factor = rule.operands[1][side][0]
     if factor == rule.results[0][side][0] and factor not in _majors(rule.operands[0]):
-        classes[factor] = p.PASS
+        classes[factor] = PASS

@@ -26,8 +26,20 @@ from typing import Any
 import numpy as np
 
 from toast_lab.ir import attributes, narrowing, own_rules
-from toast_lab.ir import program as p
 from toast_lab.ir.own_rules import Rule, Shapes
+from toast_lab.ir.program import (
+    ARGUMENT,
+    CONSTANT,
+    CONTROL,
+    CONVOLUTION,
+    DOT,
+    ELEMENTWISE,
+    INDEXING,
+    OPAQUE,
+    OTHER,
+    REDUCE,
+    VIEW,
+)
 
 #: (operand shapes, result shapes, MLIR operation or None) -> a rule, or None where there is none.
 OwnRule = Callable[[Shapes, Shapes, Any], Rule | None]
@@ -40,7 +52,7 @@ class OpKind:
     """What is known about one kind of op; functions that take an ``op`` get the MLIR operation."""
 
     #: How its cost behaves, an index into ``program.CLASSES``.
-    cost_class: int = p.ELEMENTWISE
+    cost_class: int = ELEMENTWISE
 
     # -- sharding rule -----------------------------------------------------------------------------
     #: Our own rule, for where Shardy has none; without either, every dim stays whole.
@@ -178,51 +190,51 @@ _kinds(
 
 _kind(
     "dot_general",
-    cost_class=p.DOT,
+    cost_class=DOT,
     monoid="add",
     flops=attributes.dot_flops,
     detail=attributes.precision,
     paper_name="matmul",
     sums_wider=True,
 )
-_kind("dot", cost_class=p.DOT, monoid="add", flops=attributes.dot_flops, sums_wider=True)
+_kind("dot", cost_class=DOT, monoid="add", flops=attributes.dot_flops, sums_wider=True)
 _kind(
     "chlo.ragged_dot",
-    cost_class=p.DOT,
+    cost_class=DOT,
     rule=own_rules.ragged_dot,
     monoid="add",
     flops=attributes.ragged_dot_flops,
 )
 _kind(
     "convolution",
-    cost_class=p.CONVOLUTION,
+    cost_class=CONVOLUTION,
     narrow=narrowing.narrow_convolution,
     monoid="add",
     flops=attributes.convolution_flops,
     detail=attributes.precision,
     sums_wider=True,
 )
-_kind("dynamic_conv", cost_class=p.CONVOLUTION, flops=attributes.convolution_flops)
+_kind("dynamic_conv", cost_class=CONVOLUTION, flops=attributes.convolution_flops)
 
 # -- reductions ------------------------------------------------------------------------------------
 
 _kind(
     "reduce",
-    cost_class=p.REDUCE,
+    cost_class=REDUCE,
     narrow=narrowing.narrow_reduce,
     combiner_region=0,
     detail=attributes.reduce_detail,
     initial_values=True,
     keeps_sign=True,
 )
-_kind("reduce_window", cost_class=p.REDUCE, combiner_region=0)
-_kind("select_and_scatter", cost_class=p.REDUCE, combiner_region=1)
+_kind("reduce_window", cost_class=REDUCE, combiner_region=0)
+_kind("select_and_scatter", cost_class=REDUCE, combiner_region=1)
 
 # -- views -----------------------------------------------------------------------------------------
 
 _kind(
     "reshape",
-    cost_class=p.VIEW,
+    cost_class=VIEW,
     # Shardy's only gap.
     without_rule="a reshape of an array without elements",
     keeps_number=True,
@@ -231,7 +243,7 @@ _kind(
 )
 _kind(
     "broadcast_in_dim",
-    cost_class=p.VIEW,
+    cost_class=VIEW,
     generates=True,
     detail=attributes.detail_of("broadcast_dimensions"),
     paper_name="broadcast",
@@ -239,15 +251,15 @@ _kind(
     keeps_number=True,
     keeps_sign=True,
 )
-_kind("broadcast", cost_class=p.VIEW, rule=own_rules.broadcast, generates=True)
-_kind("optimization_barrier", cost_class=p.VIEW, rule=own_rules.identity, keeps_sign=True)
-_kinds("bitcast_convert tuple get_tuple_element", cost_class=p.VIEW)
+_kind("broadcast", cost_class=VIEW, rule=own_rules.broadcast, generates=True)
+_kind("optimization_barrier", cost_class=VIEW, rule=own_rules.identity, keeps_sign=True)
+_kinds("bitcast_convert tuple get_tuple_element", cost_class=VIEW)
 
 # -- slices and indices ----------------------------------------------------------------------------
 
 _kind(
     "slice",
-    cost_class=p.INDEXING,
+    cost_class=INDEXING,
     detail=attributes.slice_detail,
     moves_elements=True,
     reads_part=True,
@@ -255,7 +267,7 @@ _kind(
 )
 _kind(
     "dynamic_slice",
-    cost_class=p.INDEXING,
+    cost_class=INDEXING,
     picks_slice=True,
     hands_on=True,
     reads_part=True,
@@ -263,17 +275,17 @@ _kind(
 )
 _kind(
     "dynamic_update_slice",
-    cost_class=p.INDEXING,
+    cost_class=INDEXING,
     narrow=narrowing.narrow_update,
     picks_slice=True,
     brings=1,
     first_start=2,
 )
 # Each shard of a gather's operand delivers the rows that it holds, and zeros elsewhere.
-_kind("gather", cost_class=p.INDEXING, monoid="add", reads_part=True, looks_up=True)
+_kind("gather", cost_class=INDEXING, monoid="add", reads_part=True, looks_up=True)
 _kind(
     "scatter",
-    cost_class=p.INDEXING,
+    cost_class=INDEXING,
     narrow=narrowing.narrow_bitwise,
     combiner_region=0,
     brings=2,
@@ -281,19 +293,17 @@ _kind(
 )
 _kind(
     "concatenate",
-    cost_class=p.INDEXING,
+    cost_class=INDEXING,
     detail=attributes.detail_of("dimension"),
     moves_elements=True,
     keeps_sign=True,
 )
-_kind(
-    "pad", cost_class=p.INDEXING, narrow=narrowing.narrow_pad, moves_elements=True, keeps_sign=True
-)
-_kind("reverse", cost_class=p.INDEXING, moves_elements=True, keeps_sign=True)
-_kind("dynamic_gather", cost_class=p.INDEXING)
+_kind("pad", cost_class=INDEXING, narrow=narrowing.narrow_pad, moves_elements=True, keeps_sign=True)
+_kind("reverse", cost_class=INDEXING, moves_elements=True, keeps_sign=True)
+_kind("dynamic_gather", cost_class=INDEXING)
 _kind(
     "transpose",
-    cost_class=p.OTHER,
+    cost_class=OTHER,
     detail=attributes.detail_of("permutation"),
     # Of a matrix there is only one.
     plain_detail="1,0",
@@ -305,31 +315,31 @@ _kind(
 
 _kind(
     "constant",
-    cost_class=p.CONSTANT,
+    cost_class=CONSTANT,
     rule=own_rules.all_pass,
     generates=True,
     detail=attributes.constant_detail,
 )
 _kind(
     "iota",
-    cost_class=p.CONSTANT,
+    cost_class=CONSTANT,
     rule=own_rules.all_pass,
     generates=True,
     detail=attributes.detail_of("iota_dimension"),
 )
-_kind("create_token", cost_class=p.CONSTANT, rule=own_rules.all_pass, token=True)
+_kind("create_token", cost_class=CONSTANT, rule=own_rules.all_pass, token=True)
 # A piece of its stream depends on the state and the position alone, and XLA was seen to make just
 # that piece, without communication.
-_kind("rng_bit_generator", cost_class=p.OTHER, generates=True)
+_kind("rng_bit_generator", cost_class=OTHER, generates=True)
 
 # -- others ----------------------------------------------------------------------------------------
 
-_kinds("sort fft cholesky dynamic_reshape", cost_class=p.OTHER)
-_kind("triangular_solve", cost_class=p.OTHER, narrow=narrowing.narrow_triangular_solve)
-_kind("chlo.top_k", cost_class=p.OTHER, rule=own_rules.top_k)
+_kinds("sort fft cholesky dynamic_reshape", cost_class=OTHER)
+_kind("triangular_solve", cost_class=OTHER, narrow=narrowing.narrow_triangular_solve)
+_kind("chlo.top_k", cost_class=OTHER, rule=own_rules.top_k)
 _kind(
     "custom_call",
-    cost_class=p.OPAQUE,
+    cost_class=OPAQUE,
     rule=own_rules.custom_call,
     narrow=narrowing.narrow_call,
     stays_whole=own_rules.known_whole,
@@ -337,38 +347,38 @@ _kind(
     detail=attributes.detail_of("call_target_name"),
     side_effect=True,
 )
-_kind("composite", cost_class=p.OPAQUE, side_effect=True)
+_kind("composite", cost_class=OPAQUE, side_effect=True)
 _kind(
     "rng",
-    cost_class=p.OPAQUE,
+    cost_class=OPAQUE,
     without_rule="rng: each shard would draw numbers of its own",
     side_effect=True,
 )
-_kinds("infeed outfeed send recv", cost_class=p.OPAQUE, side_effect=True, host=True)
+_kinds("infeed outfeed send recv", cost_class=OPAQUE, side_effect=True, host=True)
 _kind("after_all", token=True)
-_kind("func.call", cost_class=p.OPAQUE)
-_kind("sdy.propagation_barrier", cost_class=p.OPAQUE, rule=own_rules.elementwise)
+_kind("func.call", cost_class=OPAQUE)
+_kind("sdy.propagation_barrier", cost_class=OPAQUE, rule=own_rules.elementwise)
 
 # -- loops and conditionals, and what they become --------------------------------------------------
 
-_kinds("while case if", cost_class=p.OPAQUE, control_flow=True)
-_kind("argument", cost_class=p.ARGUMENT)
+_kinds("while case if", cost_class=OPAQUE, control_flow=True)
+_kind("argument", cost_class=ARGUMENT)
 _kind(
     "while.enter",
-    cost_class=p.CONTROL,
+    cost_class=CONTROL,
     line="carry({0})",
     construct="loop",
     hands_on=True,
     keeps_sign=True,
 )
-_kind("while.test", cost_class=p.CONTROL, line="test {0}")
-_kind("while.next", cost_class=p.CONTROL, line="next {own} = {0}", keeps_sign=True)
-_kind("while.result", cost_class=p.CONTROL, line="carried({own})", keeps_sign=True)
-_kind("case.index", cost_class=p.CONTROL, line="switch {0}", construct="conditional")
-_kind("case.yield", cost_class=p.CONTROL, line="yield {0}", keeps_sign=True)
+_kind("while.test", cost_class=CONTROL, line="test {0}")
+_kind("while.next", cost_class=CONTROL, line="next {own} = {0}", keeps_sign=True)
+_kind("while.result", cost_class=CONTROL, line="carried({own})", keeps_sign=True)
+_kind("case.index", cost_class=CONTROL, line="switch {0}", construct="conditional")
+_kind("case.yield", cost_class=CONTROL, line="yield {0}", keeps_sign=True)
 _kind(
     "case.result",
-    cost_class=p.CONTROL,
+    cost_class=CONTROL,
     line="one_of({yielded})",
     construct="conditional",
     keeps_sign=True,
@@ -381,14 +391,14 @@ _kinds(
     "collective_broadcast collective_reduce cross-replica-sum",
     per_device=True,
 )
-_kind("sdy.manual_computation", cost_class=p.OPAQUE, per_device=True)
+_kind("sdy.manual_computation", cost_class=OPAQUE, per_device=True)
 
 # -- kinds without an entry ------------------------------------------------------------------------
 
 _STABLEHLO = OpKind()
-_BROADCASTING = OpKind(cost_class=p.OTHER, rule=own_rules.broadcasting)
-_CHLO = OpKind(cost_class=p.OTHER)
-_FOREIGN = OpKind(cost_class=p.OPAQUE)
+_BROADCASTING = OpKind(cost_class=OTHER, rule=own_rules.broadcasting)
+_CHLO = OpKind(cost_class=OTHER)
+_FOREIGN = OpKind(cost_class=OPAQUE)
 
 
 def op_kind(name: str) -> OpKind:
@@ -415,9 +425,9 @@ def ops_where(kinds: Iterable[str], field: str) -> np.ndarray:
 
 def is_control(kind: str) -> bool:
     """Is it a pseudo-op of a loop or conditional (see ``walk``)?"""
-    return op_kind(kind).cost_class == p.CONTROL
+    return op_kind(kind).cost_class == CONTROL
 
 
 def is_constant(kind: str) -> bool:
     """Is its result made of nothing, so that every use can have its own copy?"""
-    return op_kind(kind).cost_class == p.CONSTANT
+    return op_kind(kind).cost_class == CONSTANT

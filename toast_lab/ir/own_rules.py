@@ -21,9 +21,11 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from toast_lab.ir import program as p
+from toast_lab.ir.program import NEED_REPLICATION, PASS, REDUCTION
 
 Shapes = list[tuple[int, ...]]
+# A constant whose elements are all equal, as MLIR prints it
+SPLAT = re.compile(r"^dense<([^<>\[\]\"]+)> : ")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +49,7 @@ class _Draft:
         self.classes: list[int] = []
         self.dims: list[list[tuple[int, ...]]] = [[() for _ in shape] for shape in self.shapes]
 
-    def factor(self, places: Iterable[tuple[int, int]], role: int = p.PASS) -> None:
+    def factor(self, places: Iterable[tuple[int, int]], role: int = PASS) -> None:
         """One factor for ``places``: (tensor, dim) pairs, results counted after the operands."""
         size = 0
         for tensor, dim in places:
@@ -61,7 +63,7 @@ class _Draft:
         for tensor, shape in enumerate(self.shapes):
             for dim in range(len(shape)):
                 if not self.dims[tensor][dim]:
-                    self.factor([(tensor, dim)], p.NEED_REPLICATION)
+                    self.factor([(tensor, dim)], NEED_REPLICATION)
         return Rule(
             self.sizes, self.classes, self.dims[: self.n_operands], self.dims[self.n_operands :]
         )
@@ -103,7 +105,7 @@ def all_but(operands: Shapes, results: Shapes, whole: int) -> Rule:
 
 def identity(operands: Shapes, results: Shapes, op: Any = None) -> Rule:
     """Operand i passes through as result i."""
-    rule = separate(operands, [], p.PASS)
+    rule = separate(operands, [], PASS)
     return dataclasses.replace(rule, results=rule.operands)
 
 
@@ -126,7 +128,7 @@ def separate(operands: Shapes, results: Shapes, role: int, missing: str = "") ->
 
 def all_pass(operands: Shapes, results: Shapes, op: Any = None) -> Rule:
     """Every dim can be cut by itself: a tensor made of nothing can be made piece by piece."""
-    return separate(operands, results, p.PASS)
+    return separate(operands, results, PASS)
 
 
 def top_k(operands: Shapes, results: Shapes, op: Any = None) -> Rule:
@@ -139,9 +141,9 @@ def broadcast(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
     if op is None:
         return None
     draft = _Draft(operands, results)
-    new = len(results[0]) - len(operands[0])
+    new_count = len(results[0]) - len(operands[0])
     for dim in range(len(results[0])):
-        draft.factor([(1, dim)] + ([(0, dim - new)] if dim >= new else []))
+        draft.factor([(1, dim), (0, dim - new_count)] if dim >= new_count else [(1, dim)])
     return draft.build()
 
 
@@ -151,15 +153,16 @@ def broadcasting(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
         return None
     draft = _Draft(operands, results)
     shape = results[0]
-    given = ints(op, "broadcast_dimensions")
+    attribute = ints(op, "broadcast_dimensions") or []
     places: list[list[tuple[int, int]]] = [[(len(operands), dim)] for dim in range(len(shape))]
-    for tensor, other in enumerate(operands):
+    for tensor, operand in enumerate(operands):
         # The attribute places the operand of smaller rank; one of the result's rank needs no place.
-        rows = given if given is not None and len(given) == len(other) < len(shape) else None
-        for dim in range(len(other)):
-            row = rows[dim] if rows is not None else len(shape) - len(other) + dim
-            if other[dim] == shape[row]:
-                places[row].append((tensor, dim))
+        result_dims: Iterable[int] = range(len(shape) - len(operand), len(shape))
+        if len(attribute) == len(operand) < len(shape):
+            result_dims = attribute
+        for dim, result_dim in enumerate(result_dims):
+            if operand[dim] == shape[result_dim]:
+                places[result_dim].append((tensor, dim))
     for tied in places:
         draft.factor(tied)
     return draft.build()
@@ -174,14 +177,13 @@ def ragged_dot(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
     if op is None:
         return None
 
-    def dims(name: str) -> list[int]:
-        return ragged_dims(op, name)
+    def pairs(name: str) -> list[tuple[int, int]]:
+        sides = (ragged_dims(op, f"{side}_{name}_dimensions") for side in ("lhs", "rhs"))
+        return list(zip(*sides, strict=True))
 
-    ragged, group = dims("lhs_ragged_dimensions"), dims("rhs_group_dimensions")
-    batch = list(zip(dims("lhs_batching_dimensions"), dims("rhs_batching_dimensions"), strict=True))
-    inner = list(
-        zip(dims("lhs_contracting_dimensions"), dims("rhs_contracting_dimensions"), strict=True)
-    )
+    ragged = ragged_dims(op, "lhs_ragged_dimensions")
+    group = ragged_dims(op, "rhs_group_dimensions")
+    batch, inner = pairs("batching"), pairs("contracting")
     sizes = operands[2] if len(operands) > 2 else ()
     if len(ragged) != 1 or len(sizes) not in (1, len(batch) + 1):
         return None
@@ -208,7 +210,7 @@ def ragged_dot(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
             row += 1
     for left, right in inner:
         if left != ragged[0]:
-            draft.factor([(0, left), (1, right)], p.REDUCTION)
+            draft.factor([(0, left), (1, right)], REDUCTION)
     return draft.build()
 
 
@@ -273,18 +275,16 @@ def custom_call(operands: Shapes, results: Shapes, op: Any) -> Rule | None:
     target = call_target(op)
     if target in _ELEMENTWISE_CALLS and all(shape == results[0] for shape in (*operands, *results)):
         return elementwise(operands, results)
-    if target in _TOP_K_CALLS and operands:
+    if not operands:
+        return None
+    if target in _TOP_K_CALLS:
         return all_but(operands, results, _sorted_dim(op, len(operands[0])))
     batch = _batch_dims(op)
-    if batch is None and target in _MATRIX_CALLS and operands:
+    if batch is None and target in _MATRIX_CALLS:
         batch = len(operands[0]) - 2
-    if (
-        batch is not None
-        and operands
-        and all(shape[:batch] == operands[0][:batch] for shape in (*operands, *results))
-    ):
-        return leading(operands, results, batch)
-    return None
+    if batch is None or any(shape[:batch] != operands[0][:batch] for shape in operands + results):
+        return None
+    return leading(operands, results, batch)
 
 
 def call_target(op: Any) -> str:
@@ -325,10 +325,16 @@ def call_without_rule(op: Any) -> str:
     return f"custom_call @{target}" + (f": {reason}" if reason else "")
 
 
+def convolution_labels(op: Any) -> list[list[str]]:
+    """Dims of input, kernel and output: ``[b, 0, f]``, ``[0, i, o]`` and ``[b, 0, f]``."""
+    rows = re.findall(r"\[([^\]]*)\]", str(op.attributes["dimension_numbers"]))
+    return [re.split(r",\s*", row) for row in rows[:3]]
+
+
 def ints(op: Any, key: str) -> list[int] | None:
     """An attribute of integers, None if the op does not carry it."""
     from toast_lab._jaxlib import ir
 
     if key not in op.attributes:
         return None
-    return list(map(int, ir.DenseI64ArrayAttr(op.attributes[key])))
+    return list(ir.DenseI64ArrayAttr(op.attributes[key]))

@@ -179,7 +179,7 @@ class Program:
     # -- access ---------------------------------------------------------------------------------
     def dims(self, value: int) -> tuple[int, ...]:
         """Shape of ``value``."""
-        return tuple(int(d) for d in self.shape[self.shape_ptr[value] : self.shape_ptr[value + 1]])
+        return tuple(self.shape[self.shape_ptr[value] : self.shape_ptr[value + 1]].tolist())
 
     def uses(self, op: int) -> range:
         """Operand uses of ``op``, in operand order."""
@@ -187,7 +187,7 @@ class Program:
 
     def operands(self, op: int) -> list[int]:
         """Values that ``op`` uses, in operand order."""
-        return [int(v) for v in self.use_value[self.use_ptr[op] : self.use_ptr[op + 1]]]
+        return self.use_value[self.use_ptr[op] : self.use_ptr[op + 1]].tolist()
 
     def results(self, op: int) -> range:
         """Values that ``op`` defines."""
@@ -199,15 +199,11 @@ class Program:
 
     def def_names(self, value: int) -> list[int]:
         """Name of each dim of the definition of ``value`` (the major factor of a merged dim)."""
-        return [
-            int(f) for f in self.def_dim_factor[self.shape_ptr[value] : self.shape_ptr[value + 1]]
-        ]
+        return self.def_dim_factor[self.shape_ptr[value] : self.shape_ptr[value + 1]].tolist()
 
     def use_names(self, use: int) -> list[int]:
         """Name of each dim of operand use ``use``."""
-        return [
-            int(f) for f in self.use_dim_factor[self.use_dim_ptr[use] : self.use_dim_ptr[use + 1]]
-        ]
+        return self.use_dim_factor[self.use_dim_ptr[use] : self.use_dim_ptr[use + 1]].tolist()
 
     @functools.cached_property
     def use_op(self) -> np.ndarray:
@@ -233,13 +229,13 @@ class Program:
 
         A loop uses values from outside in every round, hence up to its end.
         """
-        last, region = using_op, int(self.region[using_op])
-        while region >= 0:
-            inner = self.regions[region]
-            if inner.kind == "loop" and defining_op < inner.begin:
-                last = max(last, inner.end - 1)
-            region = inner.parent
-        return last
+        last_op, index = using_op, int(self.region[using_op])
+        while index >= 0:
+            region = self.regions[index]
+            if region.kind == "loop" and defining_op < region.begin:
+                last_op = max(last_op, region.end - 1)
+            index = region.parent
+        return last_op
 
     def nbytes(self, value: int) -> int:
         """Size of the whole, unsharded value in bytes."""

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab.ir.program import NEED_REPLICATION, Program
+from toast_lab.ragged import row_numbers
 
 WORD = "ui32"  #: element type of the data of keys
 
@@ -38,32 +39,25 @@ def mark(program: Program, keys: Keys) -> Program:
     size 1 aside.  Other data of that shape merely loses the choice to cut a dim of two or four.
     """
     hidden = np.zeros(len(program.shape), bool)
-    known = {(_wide(shape), words) for shape, words in keys.inside}
+    shapes_of_keys = {(_wide(shape), words) for shape, words in keys.inside}
     for value in range(program.n_values):
-        end, dims = int(program.shape_ptr[value + 1]), program.dims(value)
+        end, dims = program.shape_ptr[value + 1], program.dims(value)
+        hidden_count = 0
         if program.value_op[value] < program.n_arguments:
-            count = keys.arguments[value]
+            hidden_count = keys.arguments[value]
         elif program.value_dtype[value] == WORD:
-            count = max(
-                (
-                    len(words)
-                    for shape, words in known
-                    if dims[len(dims) - len(words) :] == words
-                    and _wide(dims[: len(dims) - len(words)]) == shape
-                ),
-                default=0,
-            )
-        else:
-            count = 0
-        hidden[end - count : end] = count > 0
+            for shape, words in shapes_of_keys:
+                visible = len(dims) - len(words)
+                if dims[visible:] == words and _wide(dims[:visible]) == shape:
+                    hidden_count = max(hidden_count, len(words))
+        hidden[end - hidden_count : end] = True
     if not hidden.any():
         return program
-    rank = np.diff(program.use_dim_ptr)
-    used = np.repeat(program.use_value, rank)
-    row = program.shape_ptr[used] + np.arange(len(used)) - np.repeat(program.use_dim_ptr[:-1], rank)
+    use = row_numbers(program.use_dim_ptr)
+    first_row = program.shape_ptr[program.use_value] - program.use_dim_ptr[:-1]
     classes = program.factor_class.copy()
     classes[program.def_dim_factor[hidden]] = NEED_REPLICATION
-    classes[program.use_dim_factor[hidden[row]]] = NEED_REPLICATION
+    classes[program.use_dim_factor[hidden[first_row[use] + np.arange(len(use))]]] = NEED_REPLICATION
     return dataclasses.replace(program, factor_class=classes, hidden=hidden)
 
 

@@ -17,10 +17,10 @@ from toast_lab import _jaxlib
 from toast_lab._jaxlib import ir
 from toast_lab.errors import FrontendError
 from toast_lab.ir import attributes, canonical, rules, source_names, unsupported, walk
-from toast_lab.ir import program as p
 from toast_lab.ir.build import Builder, NewOp, Origin, finish
 from toast_lab.ir.dead import operations
 from toast_lab.ir.op_kinds import is_constant, is_control, op_kind
+from toast_lab.ir.program import MONOIDS, NEED_REPLICATION, PASS, Program
 from toast_lab.ir.random_keys import Keys, mark
 from toast_lab.ir.read_annotations import read_annotations
 from toast_lab.ir.stacked import stacked_factors
@@ -34,7 +34,7 @@ _TRACER = "toast_lab/frontends/"  # our own call of jax.jit is not part of the u
 class Parsed(NamedTuple):
     """A canonical module and what was read from it."""
 
-    program: p.Program
+    program: Program
     text: str  #: the canonical module with locations
     notes: tuple[str, ...] = ()  #: what was dropped, a sentence each
 
@@ -75,9 +75,9 @@ def parse(
     return Parsed(mark(program, keys) if keys is not None else program, text, notes)
 
 
-def _first_lines(message: str, limit: int = 4) -> str:
+def _first_lines(message: str) -> str:
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return " | ".join(lines[:limit])[:800]
+    return " | ".join(lines[:4])[:800]
 
 
 def read_program(
@@ -86,7 +86,7 @@ def read_program(
     argument_paths: Sequence[str] | None = None,
     output_paths: Sequence[str] | None = None,
     donated: Sequence[bool] | None = None,
-) -> p.Program:
+) -> Program:
     """Read ``@main`` of a canonical module that carries Shardy's rules.
 
     ``argument_paths``, ``output_paths`` and ``donated`` default to what the module's locations and
@@ -100,7 +100,7 @@ def read_program(
     for i, argument in enumerate(block.arguments):
         tensor = known.tensor(argument.type)
         path = argument_paths[i] if argument_paths else argument_path(argument, i)
-        rule = rules.separate([], [tensor.shape], p.PASS)
+        rule = rules.separate([], [tensor.shape], PASS)
         (numbers[argument],) = build.add(
             NewOp("argument", [], [tensor], rule, origin=Origin(variable=path))
         )
@@ -112,7 +112,7 @@ def read_program(
         numbers.update(dict.fromkeys(item.twins, results[0] if results else -1))
     outputs = [numbers[value] for value in flat.outputs]
     for factor in stacked_factors(build):
-        build.factor_class[factor] = p.NEED_REPLICATION
+        build.factor_class[factor] = NEED_REPLICATION
     program = finish(
         build,
         name=name,
@@ -199,7 +199,7 @@ def _new_op(
         rule=rule,
         origin=origin,
         detail=facts.detail(operation, monoid) if facts.detail is not None else "",
-        monoid=p.MONOIDS.index(monoid),
+        monoid=MONOIDS.index(monoid),
         flops=facts.flops(operation, rule, results) if facts.flops is not None else 0.0,
         region=item.region,
     )
@@ -207,12 +207,8 @@ def _new_op(
 
 def _variable(kind: str, origin: Origin) -> str:
     # A derivative carries its primal's line, yet it is not the value that the variable holds.
-    if (
-        origin.frame is None
-        or kind == "while.enter"
-        or is_constant(kind)
-        or "transpose(" in origin.name_stack
-    ):
+    is_derivative = "transpose(" in origin.name_stack
+    if origin.frame is None or kind == "while.enter" or is_constant(kind) or is_derivative:
         return ""
     return source_names.variable(origin.frame)
 
@@ -238,15 +234,9 @@ def argument_path(argument: Any, index: int) -> str:
     return f"arg{index}" if index >= 0 else ""
 
 
-def _dicts(main: Any, key: str, count: int) -> list[dict[str, Any]]:
-    if key not in main.attributes:
-        return [{} for _ in range(count)]
-    rows: list[Any] = [ir.DictAttr(row) for row in ir.ArrayAttr(main.attributes[key])]
-    return [{entry.name: entry.attr for entry in row} for row in rows]
-
-
 def _output_paths(main: Any, count: int) -> list[str]:
-    infos = [row.get("jax.result_info") for row in _dicts(main, "res_attrs", count)]
+    results = canonical.attribute_dicts(main, "res_attrs", count)
+    infos = [attributes.get("jax.result_info") for attributes in results]
     return [
         f"result[{i}]" if info is None else ir.StringAttr(info).value
         for i, info in enumerate(infos)
@@ -254,5 +244,6 @@ def _output_paths(main: Any, count: int) -> list[str]:
 
 
 def _donated(main: Any, count: int) -> list[bool]:
-    keys = ("tf.aliasing_output", "jax.buffer_donor")
-    return [any(key in row for key in keys) for row in _dicts(main, "arg_attrs", count)]
+    arguments = canonical.attribute_dicts(main, "arg_attrs", count)
+    marks = {"tf.aliasing_output", "jax.buffer_donor"}
+    return [not marks.isdisjoint(attributes) for attributes in arguments]

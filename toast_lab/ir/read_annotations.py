@@ -30,6 +30,8 @@ def read_annotations(
     annotations: list[Annotation] = []
 
     def add(value: int, attribute: Any, kind: str, name: str | None = None) -> None:
+        if attribute is None:
+            return
         rank = len(program.dims(value))
         mesh, spec, replicated, trouble = _jaxlib.sharding_parts(attribute, meshes, rank)
         if not (mesh or trouble):
@@ -49,8 +51,7 @@ def read_annotations(
         )
 
     for argument, attribute in enumerate(_jaxlib.argument_shardings(main)):
-        if attribute is not None:
-            add(argument, attribute, "argument")
+        add(argument, attribute, "argument")
     for operation, results in op_results:
         if operation.name == CONSTRAINT:
             add(numbers[results[0]], operation.attributes["sharding"], "constraint")
@@ -61,6 +62,5 @@ def read_annotations(
         program.outputs.tolist(), program.output_paths, _jaxlib.output_shardings(main), strict=True
     )
     for value, path, attribute in outputs:
-        if attribute is not None:
-            add(value, attribute, "result", path)
+        add(value, attribute, "result", path)
     return tuple(annotations)

@@ -13,21 +13,21 @@ from typing import Any
 
 from toast_lab.errors import UnsupportedOp
 from toast_lab.ir import narrowing
-from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind
 from toast_lab.ir.own_rules import Rule as Rule
 from toast_lab.ir.own_rules import Shapes as Shapes
 from toast_lab.ir.own_rules import separate as separate
+from toast_lab.ir.program import NEED_REPLICATION, PASS, PERMUTATION, REDUCTION
 
 
 def from_shardy(rule: dict, operands: Shapes, results: Shapes) -> Rule:
     """Convert a decoded ``sdy.sharding_rule`` (see ``_jaxlib.rule_of``)."""
     sizes = list(rule["sizes"])
-    classes = [p.PASS] * len(sizes)
+    classes = [PASS] * len(sizes)
     for role, key in (
-        (p.REDUCTION, "reduction"),
-        (p.NEED_REPLICATION, "need_replication"),
-        (p.PERMUTATION, "permutation"),
+        (REDUCTION, "reduction"),
+        (NEED_REPLICATION, "need_replication"),
+        (PERMUTATION, "permutation"),
     ):
         for factor in rule[key]:
             classes[factor] = role
@@ -37,7 +37,7 @@ def from_shardy(rule: dict, operands: Shapes, results: Shapes) -> Rule:
         for factors, size in zip(dims, shape, strict=True):
             if not factors:  # a dim that the rule leaves out cannot be sharded
                 sizes.append(size)
-                classes.append(p.NEED_REPLICATION)
+                classes.append(NEED_REPLICATION)
                 factors = [len(sizes) - 1]
             # Factors of size 1 have no say in the order of a merged dim: the first larger one
             # leads.
@@ -52,8 +52,8 @@ def from_shardy(rule: dict, operands: Shapes, results: Shapes) -> Rule:
             # A minor factor alone would need a strided layout, which device-local tensors do not
             # have.
             for minor in factors[1:]:
-                if classes[minor] in (p.PASS, p.REDUCTION):
-                    classes[minor] = p.NEED_REPLICATION
+                if classes[minor] in (PASS, REDUCTION):
+                    classes[minor] = NEED_REPLICATION
     return Rule(sizes, classes, operand_dims, result_dims)
 
 
@@ -66,12 +66,12 @@ def handed_on(operands: Shapes, results: Shapes, *, shared: bool) -> Rule:
         [(dim,) for dim in range(len(shape))] for shape in (*operands, *results)
     ]
     sizes = [] if shared else list((*operands, *results)[0])
-    return Rule(sizes, [p.PASS] * len(sizes), dims[: len(operands)], dims[len(operands) :])
+    return Rule(sizes, [PASS] * len(sizes), dims[: len(operands)], dims[len(operands) :])
 
 
 def with_captured(rule: Rule, captured: Shapes, kind: str) -> Rule:
     """``rule`` with whole operands for the values that only the op's region uses."""
-    extra = separate(captured, [], p.NEED_REPLICATION)
+    extra = separate(captured, [], NEED_REPLICATION)
     offset = len(rule.sizes)
     return Rule(
         sizes=rule.sizes + extra.sizes,
@@ -106,7 +106,7 @@ def rule_for(
     rule = facts.rule(operands, results, operation) if facts.rule is not None and results else None
     if rule is not None:
         return rule
-    return separate(operands, results, p.NEED_REPLICATION, why_missing(kind, operation))
+    return separate(operands, results, NEED_REPLICATION, why_missing(kind, operation))
 
 
 def narrow(kind: str, rule: Rule, operation: Any = None) -> Rule:
@@ -119,7 +119,7 @@ def narrow(kind: str, rule: Rule, operation: Any = None) -> Rule:
     if facts.narrow is not None:
         facts.narrow(rule, classes, operation, monoid(kind, operation))
     if facts.stays_whole is not None and facts.stays_whole(operation):
-        whole = [p.NEED_REPLICATION] * len(classes)
+        whole = [NEED_REPLICATION] * len(classes)
         return dataclasses.replace(rule, classes=whole, missing=why_missing(kind, operation))
     return dataclasses.replace(rule, classes=classes)
 

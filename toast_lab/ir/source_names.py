@@ -60,8 +60,9 @@ def _targets(file: str) -> dict[tuple[int, int, int, int], str]:
 def variable(frame: SourceRange) -> str:
     """Variable to which exactly this source range is assigned, or the empty string."""
     targets = _targets(frame.file)
-    for base in (0, 1):  # some producers count columns from 1
-        key = (frame.line, frame.column - base, frame.end_line, frame.end_column - base)
-        if key in targets:
-            return targets[key]
-    return ""
+    # Some producers count columns from 1
+    spans = (
+        (frame.line, frame.column - base, frame.end_line, frame.end_column - base)
+        for base in (0, 1)
+    )
+    return next((targets[span] for span in spans if span in targets), "")

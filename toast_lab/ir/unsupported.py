@@ -60,7 +60,7 @@ def refuse(module: ir.Module) -> tuple[str, ...]:
         count = "an op" if len(offenders) == 1 else f"{len(offenders)} ops"
         raise FrontendError(
             f"{count} that cannot be sharded:\n{join_offenders(offenders)}\n"
-            + "\n".join(f"  {text}" for text in advice)
+            + "\n".join(f"  {remedy}" for remedy in advice)
         )
     notes = tuple(
         dict.fromkeys(f"dropped {_primitive(op)}{place(op)}: it only prints" for op in prints)
@@ -80,7 +80,7 @@ def _fault(operation: Any) -> tuple[str, str]:
     types = [str(value.type) for value in operation.results]
     if operation.name == "func.func":
         types = [str(ir.TypeAttr(operation.attributes["function_type"]).value)]
-    dynamic = list(dict.fromkeys(shape for text in types for shape in _DYNAMIC.findall(text)))
+    dynamic = dict.fromkeys(shape for printed in types for shape in _DYNAMIC.findall(printed))
     if dynamic:
         return "dynamic", f"dynamic shape {', '.join(dynamic)}"
     if dialect == "stablehlo" and op_kind(name).host:
@@ -92,7 +92,7 @@ def _fault(operation: Any) -> tuple[str, str]:
         return ("ordered", "its order is part of the program") if types else ("print", "")
     if op_kind(name).token and not is_used(operation):
         return "", ""  # dead, and dropped with the other dead ops
-    if any("!stablehlo.token" in text for text in types):
+    if any("!stablehlo.token" in printed for printed in types):
         return "host", "it makes or takes a token, which orders side effects"
     return "", ""
 
@@ -125,7 +125,7 @@ def place(operation: Any) -> str:
     users = (
         frame
         for frame in frames
-        if not any(part in frame.file.replace("\\", "/") for part in _LIBRARIES)
+        if not any(folder in frame.file.replace("\\", "/") for folder in _LIBRARIES)
     )
     frame = next(users, frames[0])
     if frame.file == "-":

@@ -152,44 +152,44 @@ class Writer:
     def interface(self, main: Any) -> None:
         """Shardings of arguments and function results; donation where it still fits."""
         program = self.plan.program
-        outputs = [int(v) for v in program.outputs]
-        n = len(main.arguments)
-        if n != program.n_arguments:
+        outputs = program.outputs.tolist()
+        argument_count = len(main.arguments)
+        if argument_count != program.n_arguments:
             raise InvalidPlan(
-                f"this plan shards {program.n_arguments} arguments, @main of this module has {n}"
+                f"this plan shards {program.n_arguments} arguments, @main of this module has "
+                f"{argument_count}"
             )
-        arguments = _attribute_dicts(main, "arg_attrs", program.n_arguments)
+        arguments = canonical.attribute_dicts(main, "arg_attrs", argument_count)
         for i, attributes in enumerate(arguments):
             forget_annotations(attributes)
             attributes["sdy.sharding"] = self.attribute(self.kept[i])
             alias = attributes.get("tf.aliasing_output")
-            if (
-                alias is not None
-                and self.kept[outputs[ir.IntegerAttr(alias).value]] != self.kept[i]
-            ):
+            result = None if alias is None else outputs[ir.IntegerAttr(alias).value]
+            if result is not None and self.kept[result] != self.kept[i]:
                 # A buffer of another local shape cannot be that result; the compiler may still
                 # reuse it.
                 del attributes["tf.aliasing_output"]
                 attributes["jax.buffer_donor"] = ir.BoolAttr.get(True)
-        results = _attribute_dicts(main, "res_attrs", len(outputs))
+        results = canonical.attribute_dicts(main, "res_attrs", len(outputs))
         for value, attributes in zip(outputs, results, strict=True):
             forget_annotations(attributes)
             attributes["sdy.sharding"] = self.attribute(self.kept[value])
-        main.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(a) for a in arguments])
-        main.attributes["res_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(r) for r in results])
+        for key, dicts in (("arg_attrs", arguments), ("res_attrs", results)):
+            main.attributes[key] = ir.ArrayAttr.get(list(map(ir.DictAttr.get, dicts)))
 
     def body(self, main: Any) -> None:
         """Shardings of every op and constraints on every use that differs."""
         program = self.plan.program
         items = walk.flatten(main).items
-        if len(items) != program.n_ops - program.n_arguments:
-            wanted = program.n_ops - program.n_arguments
+        op_count = program.n_ops - program.n_arguments
+        if len(items) != op_count:
             raise InvalidPlan(
-                f"this plan shards {wanted} ops, @main of this module has {len(items)}"
+                f"this plan shards {op_count} ops, @main of this module has {len(items)}"
             )
+        numbered = list(zip(program.ops(), items, strict=True))
         copies: dict[tuple[int, Spec], tuple[Any, int]] = {}
         region_end = program.region_end()
-        for number, item in zip(program.ops(), items, strict=True):
+        for number, item in numbered:
             _check_same(program, number, item)
             if self.numbered and item.results and item.kind != "while.enter":
                 self._number(number, item)
@@ -198,12 +198,11 @@ class Writer:
             self.operands(number, item, copies, region_end)
         # Last, so that the results' users are rewritten once and the operands above are the
         # original values.
-        for number, item in zip(program.ops(), items, strict=True):
+        for number, item in numbered:
             self.results(number, item)
-        if self.local_transforms:
-            for number, item in zip(program.ops(), items, strict=True):
-                if item.kind == "fft":
-                    self._transform(number, item.operation)
+        for number, item in numbered:
+            if self.local_transforms and item.kind == "fft":
+                self._transform(number, item.operation)
 
     def _number(self, number: int, item: walk.Item) -> None:
         """Give an op of the module the number of the op of ours that it stands for.
@@ -243,21 +242,18 @@ class Writer:
     ) -> None:
         """Constraints before the op's uses."""
         program, operation = self.plan.program, item.operation
-        first = int(program.use_ptr[number])
         # Uses beyond the operands are values that a region captures; propagation takes care of
         # those.
-        for i, position in enumerate(item.operands):
-            use = first + i
+        for use, position in zip(program.uses(number), item.operands, strict=False):
             operand = operation.operands[position]
             value, spec = int(program.use_value[use]), self.used[use]
             if not isinstance(operand.type, ir.RankedTensorType):
                 continue
-            constant = bool(program.value_is_constant[value])
-            if spec == self.kept[value] or (constant and not any(spec)):
+            if spec == self.kept[value] or (program.value_is_constant[value] and not any(spec)):
                 continue
-            copy, copied_at = copies.get((value, spec), (None, 0)) if self.reuse else (None, 0)
-            # What another body or branch brought there is not here
-            if copy is None or number >= region_end[copied_at]:
+            copy, maker = copies.get((value, spec), (None, 0)) if self.reuse else (None, 0)
+            # A copy that another body or branch made is out of reach
+            if copy is None or number >= region_end[maker]:
                 with ir.InsertionPoint(operation), operation.location:
                     copy = _jaxlib.sdy.sharding_constraint(operand, self.attribute(spec))
                 copies[value, spec] = copy, number
@@ -270,7 +266,7 @@ class Writer:
         if not control:
             forget_annotations(operation.attributes)
         values = program.results(number)
-        if not len(values) or all(program.value_is_constant[v] for v in values):
+        if all(program.value_is_constant[value] for value in values):
             return
         # The user's own: the plan says what it is to be
         if operation.name == "sdy.sharding_constraint":
@@ -278,13 +274,10 @@ class Writer:
             return
         # Loops and branches carry nothing themselves: XLA's exporter adds the values that a body
         # captures to the loop's own and then finds too few shardings on it.
-        if (
-            not control
-            and len(values) == len(operation.results)
-            and not _refuses_sharding(operation)
-        ):
+        every_result = len(values) == len(operation.results)
+        if every_result and not control and not _refuses_sharding(operation):
             operation.attributes["sdy.sharding"] = _jaxlib.sharding_per_value(
-                [self.attribute(self.on_op[v]) for v in values]
+                [self.attribute(self.on_op[value]) for value in values]
             )
         for i, result in enumerate((*item.results, *item.twins)):
             value = values[min(i, len(values) - 1)]
@@ -302,14 +295,12 @@ class Writer:
             location = result.owner.owner.location
         else:
             place, location = ir.InsertionPoint.after(result.owner), result.owner.location
+        pinned, pins = result, []
         with place, location:
-            first = _jaxlib.sdy.ShardingConstraintOp(result, self.attribute(specs[0]))
-            last = first
-            for spec in specs[1:]:
-                last = _jaxlib.sdy.ShardingConstraintOp(
-                    last.operation.results[0], self.attribute(spec)
-                )
-        result.replace_all_uses_except(last.operation.results[0], first.operation)
+            for spec in specs:
+                pinned = _jaxlib.sdy.sharding_constraint(pinned, self.attribute(spec))
+                pins.append(pinned.owner.operation)
+        result.replace_all_uses_except(pinned, pins[0])
 
 
 def split_name(op_name: str) -> tuple[int, str]:
@@ -333,18 +324,13 @@ def specs_on_ops(plan: ShardingPlan) -> list[Spec]:
     kept, natural, partial = plan.lowered.kept, plan.lowered.natural, plan.lowered.partial
     carried = list(kept)
     for value in range(program.n_values):
-        if program.value_op[value] < program.n_arguments or natural[value] == kept[value]:
-            continue
-        if program.value_is_constant[value]:
+        is_argument = program.value_op[value] < program.n_arguments
+        if is_argument or natural[value] == kept[value] or program.value_is_constant[value]:
             continue
         summed = {axis for bit, axis in enumerate(plan.mesh.axes) if int(partial[value]) >> bit & 1}
         spec = tuple(
-            tuple(
-                axis
-                for axis in plan.mesh.axes
-                if axis in own or (axis in wanted and axis in summed)
-            )
-            for own, wanted in zip(natural[value], kept[value], strict=True)
+            tuple(axis for axis in plan.mesh.axes if axis in {*left, *summed.intersection(held)})
+            for left, held in zip(natural[value], kept[value], strict=True)
         )
         # Where the scattered axes do not fit beside those that are there, sums are made whole
         # first.  Claiming the kept sharding instead has made XLA compute wrong numbers, and hides
@@ -384,13 +370,6 @@ def _check_same(program: Program, number: int, item: walk.Item) -> None:
         raise InvalidPlan(
             f"this plan was made for {program.kind[number]} where this module has {item.kind}"
         )
-
-
-def _attribute_dicts(main: Any, key: str, count: int) -> list[dict[str, Any]]:
-    if key not in main.attributes:
-        return [{} for _ in range(count)]
-    dicts: list[Any] = [ir.DictAttr(d) for d in ir.ArrayAttr(main.attributes[key])]
-    return [{entry.name: entry.attr for entry in entries} for entries in dicts]
 
 
 def forget_annotations(attributes: Any) -> None:

@@ -53,9 +53,9 @@ class _Sparse(Writer):
 
     def operands(self, number: int, item: walk.Item, copies: Any, region_end: Any) -> None:
         """Constraints before the uses that have one."""
-        operation, first = item.operation, int(self.plan.program.use_ptr[number])
-        for i, position in enumerate(item.operands):
-            spec, operand = self.at_operands.get(first + i), operation.operands[position]
+        operation, uses = item.operation, self.plan.program.uses(number)
+        for use, position in zip(uses, item.operands, strict=False):
+            spec, operand = self.at_operands.get(use), operation.operands[position]
             if spec is not None and isinstance(operand.type, ir.RankedTensorType):
                 with ir.InsertionPoint(operation), operation.location:
                     operation.operands[position] = _jaxlib.sdy.sharding_constraint(
@@ -79,13 +79,12 @@ class _Sparse(Writer):
         On the plan's mesh it stays, as it does in the user's function.  Over another mesh it means
         nothing to this plan, and is left open.
         """
-        given = operation.attributes["sharding"]
+        sharding = operation.attributes["sharding"]
         ours = zip(self.plan.mesh.axes, self.plan.mesh.sizes, strict=True)
         rank = len(operation.results[0].type.shape)
-        mesh, dims, *_ = _jaxlib.sharding_parts(given, self.meshes, rank)
-        if mesh == tuple(ours) or (not mesh and not any(set(axes) - {"*"} for axes in dims)):
-            operation.attributes["sharding"] = _jaxlib.on_mesh(given, MESH_NAME)
-        else:
-            operation.attributes["sharding"] = _jaxlib.open_sharding_attribute(
-                MESH_NAME, [()] * rank
-            )
+        mesh, dims, *_ = _jaxlib.sharding_parts(sharding, self.meshes, rank)
+        operation.attributes["sharding"] = (
+            _jaxlib.on_mesh(sharding, MESH_NAME)
+            if mesh == tuple(ours) or (not mesh and not any(set(axes) - {"*"} for axes in dims))
+            else _jaxlib.sharding_attribute(MESH_NAME, [()] * rank, closed=False)
+        )

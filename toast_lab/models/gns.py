@@ -63,21 +63,20 @@ class Targets(NamedTuple):
     globals: Any
 
 
+PARTS = ("edge", "node", "global")
+
+
 def mlps(sizes: GnsSizes) -> dict[tuple[Any, ...], tuple[int, int, str, str]]:
     """Path -> (inputs, outputs, name of the input dim, name of the output dim) of every MLP."""
     widths: dict[tuple[Any, ...], tuple[int, int, str, str]] = {}
-    for part in ("edge", "node", "global"):
-        widths["encoder", part] = (sizes.features, sizes.latent, "features", "latent")
+    latent = sizes.latent
+    for part in PARTS:
+        widths["encoder", part] = (sizes.features, latent, f"{part}_features", "latent")
     for step in range(sizes.steps):
-        for part, inputs in (("edge", 4), ("node", 4), ("global", 3)):
-            widths["steps", step, part] = (
-                inputs * sizes.latent,
-                sizes.latent,
-                f"{part}_inputs",
-                "latent",
-            )
-    widths["decoder", "node"] = (sizes.latent, sizes.outputs, "latent", "outputs")
-    widths["decoder", "global"] = (sizes.latent, 1, "latent", "property")
+        for part, inputs in zip(PARTS, (4, 4, 3), strict=True):
+            widths["steps", step, part] = (inputs * latent, latent, f"{part}_inputs", "latent")
+    widths["decoder", "node"] = (latent, sizes.outputs, "latent", "outputs")
+    widths["decoder", "global"] = (latent, 1, "latent", "property")
     return widths
 
 
@@ -90,21 +89,19 @@ def param_shapes(sizes: GnsSizes) -> dict[str, Any]:
         widths = [inputs] + [sizes.hidden] * sizes.hidden_layers + [outputs]
         arrays: dict[str, Any] = {}
         for layer_index, (width, next_width) in enumerate(pairwise(widths), 1):
-            arrays |= {
-                f"w{layer_index}": shape_of(width, next_width),
-                f"b{layer_index}": shape_of(next_width),
-            }
+            arrays[f"w{layer_index}"] = shape_of(width, next_width)
+            arrays[f"b{layer_index}"] = shape_of(next_width)
         if path[0] != "decoder":
-            arrays |= {"scale": shape_of(outputs), "offset": shape_of(outputs)}
+            arrays["scale"] = arrays["offset"] = shape_of(outputs)
         return arrays
 
+    def mlps_of(*path: Any, parts: tuple[str, ...] = PARTS) -> dict[str, Any]:
+        return {part: mlp((*path, part)) for part in parts}
+
     return {
-        "encoder": {part: mlp(("encoder", part)) for part in ("edge", "node", "global")},
-        "steps": [
-            {part: mlp(("steps", step, part)) for part in ("edge", "node", "global")}
-            for step in range(sizes.steps)
-        ],
-        "decoder": {part: mlp(("decoder", part)) for part in ("node", "global")},
+        "encoder": mlps_of("encoder"),
+        "steps": [mlps_of("steps", step) for step in range(sizes.steps)],
+        "decoder": mlps_of("decoder", parts=("node", "global")),
     }
 
 
@@ -124,18 +121,9 @@ def dim_names(sizes: GnsSizes) -> dict[str, tuple[str, ...]]:
     }
     for path, (_, _, inputs, outputs) in mlps(sizes).items():
         weights_path = "params" + "".join(f"[{key!r}]" for key in path)
-        mlp_part = path[-1]
-        input_dim = f"{mlp_part}_features" if path[0] == "encoder" else inputs
-        hidden_prefix = mlp_part if path[0] == "steps" else f"{path[0]}_{mlp_part}"
-        widths = (
-            [input_dim]
-            + [
-                f"{hidden_prefix}_hidden{depth_of_layer}"
-                for depth_of_layer in range(1, sizes.hidden_layers + 1)
-            ]
-            + [outputs]
-        )
-        for layer_index, weight_dims in enumerate(pairwise(widths), 1):
+        hidden_prefix = path[-1] if path[0] == "steps" else f"{path[0]}_{path[-1]}"
+        hidden = [f"{hidden_prefix}_hidden{depth}" for depth in range(1, sizes.hidden_layers + 1)]
+        for layer_index, weight_dims in enumerate(pairwise([inputs, *hidden, outputs]), 1):
             names[f"{weights_path}['w{layer_index}']"] = weight_dims
             names[f"{weights_path}['b{layer_index}']"] = weight_dims[1:]
         if path[0] != "decoder":
@@ -181,10 +169,10 @@ def layer_norm(x: jax.Array, scale: jax.Array, offset: jax.Array) -> jax.Array:
 
 def message_passing(params: dict[str, Any], graph: Graph) -> Graph:
     """One step: new edges from their ends, new nodes from their edges, new globals from all."""
-    n_nodes, n_edges = graph.nodes.shape[0], graph.edges.shape[0]
+    n_nodes, n_edges = len(graph.nodes), len(graph.edges)
 
     def everywhere(rows: int) -> jax.Array:
-        return jnp.broadcast_to(graph.globals, (rows, graph.globals.shape[0]))
+        return jnp.broadcast_to(graph.globals, (rows, len(graph.globals)))
 
     inputs = jnp.concatenate(
         [

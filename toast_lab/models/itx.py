@@ -36,7 +36,7 @@ import jax.numpy as jnp
 from toast_lab.models.array_shapes import arrays_of
 from toast_lab.models.model_sizes import ItxSizes
 from toast_lab.models.registry import Example, count_parameters
-from toast_lab.models.transformer import rms_norm, rotary
+from toast_lab.models.transformer import rms_norm, rotary, shapes_of_dims
 
 DIM_NAMES = {
     "embed": ("vocab", "d_model"),
@@ -54,35 +54,24 @@ DIM_NAMES = {
     "tokens": ("batch", "prompt"),
     "token": ("batch",),
 }
+PER_LAYER = ("attn_norm", "mlp_norm", "wq", "wk", "wv", "wo", "w_in", "w_out")
 
 
 def param_shapes(sizes: ItxSizes) -> dict[str, Any]:
     """Nested dict of ShapeDtypeStructs for the parameters of these sizes."""
-    shape_of = arrays_of(sizes.dtype)
-
-    def layer() -> dict[str, Any]:
-        return {
-            "attn_norm": shape_of(sizes.d_model),
-            "wq": shape_of(sizes.d_model, sizes.heads, sizes.key_size),
-            "wk": shape_of(sizes.d_model, sizes.key_size),
-            "wv": shape_of(sizes.d_model, sizes.key_size),
-            "wo": shape_of(sizes.heads, sizes.key_size, sizes.d_model),
-            "mlp_norm": shape_of(sizes.d_model),
-            "w_in": shape_of(sizes.d_model, sizes.hidden),
-            "w_out": shape_of(sizes.hidden, sizes.d_model),
-        }
-
+    shapes = shapes_of_dims(sizes, DIM_NAMES)
+    layer = {weight: shapes(weight) for weight in PER_LAYER}
     return {
-        "embed": shape_of(sizes.vocab, sizes.d_model),
-        "layers": [layer() for _ in range(sizes.layers)],
-        "final_norm": shape_of(sizes.d_model),
+        "embed": shapes("embed"),
+        "layers": [layer] * sizes.layers,
+        "final_norm": shapes("final_norm"),
     }
 
 
 def cache_shapes(sizes: ItxSizes) -> list[dict[str, jax.ShapeDtypeStruct]]:
     """Keys and values of every layer, one head each: ``[batch, prompt + sequence, key]``."""
     cache_half = arrays_of(sizes.dtype)(sizes.batch, sizes.prompt + sizes.sequence, sizes.key_size)
-    return [{"k": cache_half, "v": cache_half} for _ in range(sizes.layers)]
+    return [{"k": cache_half, "v": cache_half}] * sizes.layers
 
 
 def attention(
@@ -152,15 +141,11 @@ def decode(
     return step(params, cache, token[:, None], position)
 
 
-# -- expert plans
-# ------------------------------------------------------------------------------------
+# -- expert plans ----------------------------------------------------------------------------------
 
 DATA = (("batch", "data"),)
-MEGATRON = (
-    ("hidden", "model"),
-    ("heads", "model"),
-    # 50257 = 29 x 1733: no usual axis divides the vocabulary
-)
+# 50257 = 29 x 1733: no usual axis divides the vocabulary
+MEGATRON = (("hidden", "model"), ("heads", "model"))
 MULTI_QUERY = (("hidden", "model"), ("d_model", "model"), ("batch", "model"))
 
 EXPERT_PLANS: dict[str, tuple[tuple[Any, ...], ...]] = {
@@ -194,10 +179,7 @@ def make(**given: Any) -> Example:
     sizes.check()
     params, cache = param_shapes(sizes), cache_shapes(sizes)
 
-    def numbers(*shape: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape, jnp.int32)
-
-    decoding = sizes.mode == "decode"
+    numbers, decoding = arrays_of("int32"), sizes.mode == "decode"
     inputs = (
         (numbers(sizes.batch), numbers()) if decoding else (numbers(sizes.batch, sizes.prompt),)
     )

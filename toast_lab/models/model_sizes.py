@@ -27,19 +27,19 @@ class ModelSizes:
 
     def offences(self) -> list[str]:
         """Every whole number below 1, and every word that is not one of the choices."""
-        wrong = []
+        offences = []
         for field in dataclasses.fields(self):
             value, choices = getattr(self, field.name), field.metadata.get("choices")
             if field.type == "int" and value < 1:
-                wrong.append(f"{field.name}={value}")
+                offences.append(f"{field.name}={value}")
             if choices and value not in choices:
-                wrong.append(f"{field.name} must be one of {', '.join(choices)}, not {value!r}")
-        return wrong
+                offences.append(f"{field.name} must be one of {', '.join(choices)}, not {value!r}")
+        return offences
 
     def check(self) -> None:
         """Raise ValueError naming every size that cannot work."""
-        if wrong := self.offences():
-            raise ValueError(f"{self.model}: impossible sizes: {'; '.join(wrong)}")
+        if offences := self.offences():
+            raise ValueError(f"{self.model}: impossible sizes: {'; '.join(offences)}")
 
 
 @dataclass(frozen=True)
@@ -111,10 +111,10 @@ class TransformerSizes(ModelSizes):
 
     def offences(self) -> list[str]:
         """Also heads that cannot be shared, and keys that cannot be rotated."""
-        wrong = super().offences()
+        offences = super().offences()
         if self.heads % max(1, self.kv_heads):
-            wrong.append(f"heads={self.heads} is not a multiple of kv_heads={self.kv_heads}")
-        return wrong + odd_key(self.key_size)
+            offences.append(f"heads={self.heads} is not a multiple of kv_heads={self.kv_heads}")
+        return offences + odd_key(self.key_size)
 
 
 @dataclass(frozen=True)
@@ -215,30 +215,30 @@ class UnetSizes(ModelSizes):
 
     def offences(self) -> list[str]:
         """Also channels that cannot be grouped or split into heads, and images too small."""
-        wrong = super().offences()
+        offences = super().offences()
         if not self.multipliers or not all(isinstance(m, int) and m > 0 for m in self.multipliers):
-            wrong.append(f"multipliers={self.multipliers} must be whole numbers above 0")
-        if wrong:
-            return wrong
+            offences.append(f"multipliers={self.multipliers} must be whole numbers above 0")
+        if offences:
+            return offences
         if self.channels % 2:
-            wrong.append(f"channels={self.channels} is odd, the time embedding needs pairs")
-        last = self.widths[-1]
-        if last % self.heads:
-            wrong.append(
-                f"the last level's {last} channels are not a multiple of heads={self.heads}"
+            offences.append(f"channels={self.channels} is odd, the time embedding needs pairs")
+        lowest_width = self.widths[-1]
+        if lowest_width % self.heads:
+            offences.append(
+                f"the last level's {lowest_width} channels are not a multiple of heads={self.heads}"
             )
         down, up = unet_blocks(self)
         normalised = {width for block in down + up for width in (block.inputs, block.outputs)}
-        normalised |= {self.widths[0], last}
+        normalised |= {self.widths[0], lowest_width}
         if uneven := sorted(width for width in normalised if width % self.groups):
-            wrong.append(
+            offences.append(
                 f"groups={self.groups} does not divide the channels of a norm: "
                 f"{', '.join(map(str, uneven))}"
             )
         halvings = len(self.multipliers) - 1
         if self.image % 2**halvings:
-            wrong.append(f"image={self.image} cannot be halved {halvings} times")
-        return wrong
+            offences.append(f"image={self.image} cannot be halved {halvings} times")
+        return offences
 
 
 @dataclass(frozen=True)

@@ -195,10 +195,10 @@ def choices(name: str) -> dict[str, tuple[str, ...]]:
 
 def make(name: str, **given: Any) -> Example:
     """Build a built-in model.  Raises FrontendError for sizes that are unknown or impossible."""
-    known = sizes(name)
-    if unknown := [size for size in given if size not in known]:
-        defaults = ", ".join(f"{size}={default}" for size, default in known.items())
-        raise FrontendError(f"{name} has no parameter {', '.join(unknown)}; it has {defaults}")
+    defaults = sizes(name)
+    if unknown := [size for size in given if size not in defaults]:
+        listed = ", ".join(f"{size}={default}" for size, default in defaults.items())
+        raise FrontendError(f"{name} has no parameter {', '.join(unknown)}; it has {listed}")
     module, _, function = MODELS[name].maker.partition(":")
     try:
         return getattr(importlib.import_module(module), function)(**given)

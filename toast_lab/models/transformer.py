@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import optax
 
 from toast_lab.models.array_shapes import Training, arrays_of
-from toast_lab.models.model_sizes import TransformerSizes
+from toast_lab.models.model_sizes import ItxSizes, TransformerSizes
 from toast_lab.models.registry import Example
 
 DIM_NAMES = {
@@ -60,28 +60,31 @@ def dim_names(sizes: TransformerSizes) -> dict[str, tuple[str, ...]]:
 
 def param_shapes(sizes: TransformerSizes) -> dict[str, Any]:
     """Nested dict of ShapeDtypeStructs for the parameters of these sizes."""
-    stacked = (sizes.layers,) if sizes.scan else ()
-
-    shape_of = arrays_of(sizes.dtype)
-
-    def layer() -> dict[str, Any]:
-        return {
-            "attn_norm": shape_of(*stacked, sizes.d_model),
-            "wq": shape_of(*stacked, sizes.d_model, sizes.heads, sizes.key_size),
-            "wk": shape_of(*stacked, sizes.d_model, sizes.kv_heads, sizes.key_size),
-            "wv": shape_of(*stacked, sizes.d_model, sizes.kv_heads, sizes.key_size),
-            "wo": shape_of(*stacked, sizes.heads, sizes.key_size, sizes.d_model),
-            "mlp_norm": shape_of(*stacked, sizes.d_model),
-            "w_gate": shape_of(*stacked, sizes.d_model, sizes.hidden),
-            "w_up": shape_of(*stacked, sizes.d_model, sizes.hidden),
-            "w_down": shape_of(*stacked, sizes.hidden, sizes.d_model),
-        }
-
+    names = dim_names(sizes)
+    shapes = shapes_of_dims(sizes, names, layers=sizes.layers, kv_heads=sizes.kv_heads)
+    layer = {weight: shapes(weight) for weight in PER_LAYER}
     return {
-        "embed": shape_of(sizes.vocab, sizes.d_model),
-        "layers": layer() if sizes.scan else [layer() for _ in range(sizes.layers)],
-        "final_norm": shape_of(sizes.d_model),
+        "embed": shapes("embed"),
+        "layers": layer if sizes.scan else [layer] * sizes.layers,
+        "final_norm": shapes("final_norm"),
     }
+
+
+def shapes_of_dims(
+    sizes: TransformerSizes | ItxSizes, names: Mapping[str, tuple[str, ...]], **others: int
+) -> Callable[[str], jax.ShapeDtypeStruct]:
+    """The shape of each weight, from the names of its dims; ``others`` are sizes by dim name."""
+    size_of = {
+        "d_model": sizes.d_model,
+        "heads": sizes.heads,
+        "hidden": sizes.hidden,
+        "key": sizes.key_size,
+        "value": sizes.key_size,
+        "vocab": sizes.vocab,
+        **others,
+    }
+    shape_of = arrays_of(sizes.dtype)
+    return lambda weight: shape_of(*(size_of[dim] for dim in names[weight]))
 
 
 def rms_norm(x: jax.Array, scale: jax.Array) -> jax.Array:
@@ -188,15 +191,11 @@ def train_step(
 
 OPTIMISER = optax.adam(1e-3)
 
-# -- expert plans
-# ------------------------------------------------------------------------------------
+# -- expert plans ----------------------------------------------------------------------------------
 
 DATA = (("batch", "data"),)
-FSDP = (
-    *DATA,
-    ("d_model", "data"),
-    # after the batch: what has no batch dim, parameters and their moments, is cut so
-)
+# After the batch: what has no batch dim, parameters and their moments, is cut so
+FSDP = (*DATA, ("d_model", "data"))
 MEGATRON = (("hidden", "model"), ("heads", "model"), ("vocab", "model"))
 
 
@@ -211,10 +210,8 @@ def expert_plans(sizes: TransformerSizes) -> dict[str, tuple[tuple[Any, ...], ..
     # its own, and with remat there are two: what is computed again in the backward pass is resolved
     # apart.
     queries = 0 if sizes.kv_heads > 1 else 0b11 if sizes.remat and sizes.mode != "forward" else 1
-    sp = (
-        ("sequence", "model", queries),
-        # after Megatron: what it leaves whole on its axis is cut by position
-    )
+    # After Megatron: what it leaves whole on its axis is cut by position
+    sp = (("sequence", "model", queries),)
     sequence = (("sequence", "seq", queries),)
     return {
         "data": DATA,

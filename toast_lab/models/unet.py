@@ -57,34 +57,26 @@ def param_shapes(sizes: UnetSizes) -> dict[str, Any]:
     def norm(name: str, width: int) -> dict[str, Any]:
         return {f"{name}_scale": shape_of(width), f"{name}_offset": shape_of(width)}
 
-    def block(block_shape: UnetBlock) -> dict[str, Any]:
-        arrays = norm("norm1", block_shape.inputs) | conv(
-            "conv1", 3, block_shape.inputs, block_shape.outputs
+    def block(shape: UnetBlock) -> dict[str, Any]:
+        inputs, outputs = shape.inputs, shape.outputs
+        return (
+            norm("norm1", inputs)
+            | conv("conv1", 3, inputs, outputs)
+            | {"time": shape_of(time_width, outputs), "time_bias": shape_of(outputs)}
+            | norm("norm2", outputs)
+            | conv("conv2", 3, outputs, outputs)
+            | (conv("shortcut", 1, inputs, outputs) if inputs != outputs else {})
         )
-        arrays |= {
-            "time": shape_of(time_width, block_shape.outputs),
-            "time_bias": shape_of(block_shape.outputs),
-        }
-        arrays |= norm("norm2", block_shape.outputs) | conv(
-            "conv2", 3, block_shape.outputs, block_shape.outputs
-        )
-        if block_shape.inputs != block_shape.outputs:
-            arrays |= conv("shortcut", 1, block_shape.inputs, block_shape.outputs)
-        return arrays
 
     time_width = 4 * sizes.channels
     last_width, key_size = sizes.widths[-1], sizes.widths[-1] // sizes.heads
     down_blocks, up_blocks = unet_blocks(sizes)
-    attention = norm("norm", last_width) | {
-        "wq": shape_of(last_width, sizes.heads, key_size),
-        "wk": shape_of(last_width, sizes.heads, key_size),
-        "wv": shape_of(last_width, sizes.heads, key_size),
-        "bq": shape_of(sizes.heads, key_size),
-        "bk": shape_of(sizes.heads, key_size),
-        "bv": shape_of(sizes.heads, key_size),
-        "wo": shape_of(sizes.heads, key_size, last_width),
-        "bo": shape_of(last_width),
-    }
+    attention = norm("norm", last_width)
+    for name in "qkv":
+        attention[f"w{name}"] = shape_of(last_width, sizes.heads, key_size)
+        attention[f"b{name}"] = shape_of(sizes.heads, key_size)
+    attention["wo"] = shape_of(sizes.heads, key_size, last_width)
+    attention["bo"] = shape_of(last_width)
     return {
         "time": {
             "w1": shape_of(sizes.channels, time_width),
@@ -93,10 +85,10 @@ def param_shapes(sizes: UnetSizes) -> dict[str, Any]:
             "b2": shape_of(time_width),
         },
         "first": conv("conv", 3, sizes.colours, sizes.channels),
-        "down": [block(shape) for shape in down_blocks],
+        "down": list(map(block, down_blocks)),
         "shrink": [conv("conv", 3, width, width) for width in sizes.widths[:-1]],
         "attention": attention,
-        "up": [block(shape) for shape in up_blocks],
+        "up": list(map(block, up_blocks)),
         "grow": [conv("conv", 3, width, width) for width in sizes.widths[:0:-1]],
         "last": norm("norm", sizes.widths[0]) | conv("conv", 3, sizes.widths[0], sizes.colours),
     }
@@ -193,20 +185,17 @@ def dim_names(sizes: UnetSizes) -> dict[str, tuple[str, ...]]:
         residual("down", block_index, block, stream[before])
     for block_index, block in enumerate(up_blocks):
         residual("up", block_index, block, stream["up", block_index, "in"])
-    for block_index in range(len(sizes.widths) - 1):
-        last_down, last_up = (
-            (block_index + 1) * sizes.blocks - 1,
-            (block_index + 1) * (sizes.blocks + 1) - 1,
-        )
-        convolution(
-            f"['shrink'][{block_index}]",
-            "conv",
-            stream["down", last_down],
-            stream["shrink", block_index],
-        )
-        convolution(
-            f"['grow'][{block_index}]", "conv", stream["up", last_up], stream["grow", block_index]
-        )
+    for level in range(len(sizes.widths) - 1):
+        for way, between, block_count in (
+            ("down", "shrink", sizes.blocks),
+            ("up", "grow", sizes.blocks + 1),
+        ):
+            convolution(
+                f"['{between}'][{level}]",
+                "conv",
+                stream[way, (level + 1) * block_count - 1],
+                stream[between, level],
+            )
     middle = stream["attention",]
     norm("['attention']", "norm", middle)
     for name in "qkv":

@@ -44,6 +44,10 @@ class Names:
         """Number of names."""
         return len(self.op)
 
+    def followers(self, name: int) -> np.ndarray:
+        """The names that M leads to from ``name``, without what a loop hands to its next round."""
+        return self.successor[self.ptr[name] : self.ptr[name + 1]]
+
 
 def name_dims(program: Program) -> Names:
     """Compute names and M of ``program``."""

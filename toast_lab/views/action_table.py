@@ -32,30 +32,8 @@ class ActionRow(NamedTuple):
 
 def action_frame(actions: Iterable[ActionRow]) -> pd.DataFrame:
     """The actions, numbers as numbers so that they sort; what is not known is empty."""
-    cells = [
-        (
-            row.action,
-            row.visits,
-            *(
-                _rounded(number)
-                for number in (
-                    row.share,
-                    row.mean_score,
-                    row.best_score,
-                    row.prior,
-                    row.upper_bound,
-                )
-            ),
-        )
-        for row in actions
-    ]
-    columns = zip(*cells, strict=True) if cells else ([] for _ in ACTIONS)
-    return pd.DataFrame(
-        {
-            column: pd.Series(list(number), dtype=object)
-            for column, number in zip(ACTIONS, columns, strict=True)
-        }
-    )
+    cells = [(row.action, row.visits, *map(_rounded, row[2:])) for row in actions]
+    return pd.DataFrame(cells, columns=ACTIONS, dtype=object)
 
 
 def trajectory_frame(simulations: Iterable[Any]) -> pd.DataFrame:
@@ -72,7 +50,7 @@ def trajectory_frame(simulations: Iterable[Any]) -> pd.DataFrame:
         )
         for simulation in simulations
     ]
-    return pd.DataFrame(rows, columns=list(TRAJECTORIES))
+    return pd.DataFrame(rows, columns=TRAJECTORIES)
 
 
 def _rounded(value: float) -> float | None:

@@ -6,7 +6,7 @@ There is one bar per plan, with its collectives by kind or by mesh axis.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 from bokeh.models import ColumnDataSource, FactorRange, HoverTool
@@ -61,12 +61,9 @@ def breakdown_frame(
         plan_rates = rates[entry.name]
         for op_cost in entry.cost.ops:
             moving_s = op_cost.moved_bytes / plan_rates.memory_bytes_per_s
-            starting_s = plan_rates.op_overhead_s * float(plan_rates.trips[op_cost.op])
-            part_seconds[
-                TRAFFIC
-                if op_cost.time_s - moving_s <= starting_s + 1e-6 * op_cost.time_s
-                else COMPUTE
-            ] += op_cost.time_s
+            starting_s = plan_rates.op_overhead_s * plan_rates.trips[op_cost.op]
+            is_moving = op_cost.time_s - moving_s <= starting_s + 1e-6 * op_cost.time_s
+            part_seconds[TRAFFIC if is_moving else COMPUTE] += op_cost.time_s
         for collective in entry.cost.collectives:
             part_name = collective.kind if by == "kind" else f"over {','.join(collective.axes)}"
             part_seconds[part_name] = part_seconds.get(part_name, 0.0) + collective.time_s
@@ -82,19 +79,16 @@ def shown_breakdown(frame: pd.DataFrame) -> pd.DataFrame:
     table_rows = []
     for plan_name, plan_parts in frame.groupby("plan", sort=False):
         step_s = float(plan_parts["time_s"].sum())
-        for part_name, seconds in [
-            *zip(plan_parts["part"], plan_parts["time_s"], strict=True),
-            ("together", step_s),
-        ]:
-            table_rows.append(
-                (
-                    plan_name,
-                    part_name,
-                    seconds_text(seconds),
-                    f"{seconds / step_s:.1%}" if step_s else "–",
-                )
-            )
+        part_seconds = [*zip(plan_parts["part"], plan_parts["time_s"], strict=True)]
+        table_rows += [
+            (plan_name, part_name, seconds_text(seconds), _share_text(seconds, step_s))
+            for part_name, seconds in [*part_seconds, ("together", step_s)]
+        ]
     return pd.DataFrame(table_rows, columns=["plan", "part", "time", "share"])
+
+
+def _share_text(seconds: float, step_s: float) -> str:
+    return f"{seconds / step_s:.1%}" if step_s else "–"
 
 
 def _shortened(plan_name: str) -> str:
@@ -111,13 +105,11 @@ def breakdown_plot(frame: pd.DataFrame, entries: Sequence[PlanEntry]) -> figure:
     labels = {name: f"{symbol.get(name, '')} {_shortened(name)}" for name in plan_names}
     if len(set(labels.values())) < len(labels):
         labels = {name: f"{symbol.get(name, '')} {name}" for name in plan_names}
-    longest = float(frame.groupby("plan")["time_s"].sum().max()) if len(frame) else 1.0
-    unit_name, unit_s = time_unit(longest)
+    step_s = frame.groupby("plan")["time_s"].sum().to_dict()
+    unit_name, unit_s = time_unit(max(step_s.values(), default=1.0))
     plot = new_chart(
         "cost breakdown",
-        y_range=FactorRange(
-            factors=[labels[plan_name] for plan_name in reversed(plan_names)], range_padding=0.15
-        ),
+        y_range=FactorRange(factors=list(labels.values())[::-1], range_padding=0.15),
         toolbar_location=None,
         x_axis_label=f"estimated step time ({unit_name})",
     )
@@ -125,22 +117,22 @@ def breakdown_plot(frame: pd.DataFrame, entries: Sequence[PlanEntry]) -> figure:
     plot.ygrid.grid_line_color = None
     drawn_until = dict.fromkeys(plan_names, 0.0)
     renderers = []
-    part_names = list(dict.fromkeys(frame["part"]))
-    for part_index, part_name in enumerate(part_names):
-        frame_of_part = frame[frame["part"] == part_name]
-        columns: dict[str, list[Any]] = {
-            column: [] for column in ("plan", "y", "left", "right", "part", "text", "share")
-        }
-        for plan_name, seconds in zip(frame_of_part["plan"], frame_of_part["time_s"], strict=True):
-            columns["plan"].append(plan_name)
-            columns["y"].append(labels[plan_name])
-            columns["left"].append(drawn_until[plan_name] / unit_s)
+    for part_index, (part_name, part_rows) in enumerate(frame.groupby("part", sort=False)):
+        bars = []
+        for plan_name, seconds in zip(part_rows["plan"], part_rows["time_s"], strict=True):
+            left = drawn_until[plan_name]
             drawn_until[plan_name] += seconds
-            columns["right"].append(drawn_until[plan_name] / unit_s)
-            columns["part"].append(part_name)
-            columns["text"].append(seconds_text(seconds))
-            step_s = float(frame[frame["plan"] == plan_name]["time_s"].sum())
-            columns["share"].append(f"{seconds / step_s:.1%}" if step_s else "–")
+            bars.append(
+                {
+                    "plan": plan_name,
+                    "y": labels[plan_name],
+                    "left": left / unit_s,
+                    "right": drawn_until[plan_name] / unit_s,
+                    "part": part_name,
+                    "text": seconds_text(seconds),
+                    "share": _share_text(seconds, step_s[plan_name]),
+                }
+            )
         part_hue = style(part_index).hue
         renderers.append(
             plot.hbar(
@@ -148,7 +140,7 @@ def breakdown_plot(frame: pd.DataFrame, entries: Sequence[PlanEntry]) -> figure:
                 left="left",
                 right="right",
                 height=0.62,
-                source=ColumnDataSource(columns),
+                source=ColumnDataSource(pd.DataFrame(bars).to_dict("list")),
                 name=part_name,
                 fill_color=part_hue,
                 fill_alpha=0.75,
@@ -161,7 +153,7 @@ def breakdown_plot(frame: pd.DataFrame, entries: Sequence[PlanEntry]) -> figure:
             )
         )
     plot.x_range.start = 0
-    if part_names:
+    if renderers:
         legend_above(plot, 4)
     plot.add_tools(
         HoverTool(

@@ -6,12 +6,11 @@ The conflict board, what each action did, collectives by source line, costs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
-from toast_lab.cost.problem import Cost, Problem
+from toast_lab.cost.problem import CollectiveRow, Cost, Problem
 from toast_lab.explain.board import Board, Dispute, PricedSide
 from toast_lab.explain.taken import Sent, Taken, change
 from toast_lab.text import line_text
@@ -74,12 +73,12 @@ def board_frame(
 
 def sent_text(sent: Iterable[tuple[tuple[str, tuple[str, ...]], tuple[int, int]]]) -> str:
     """``+2 all_reduce{data}, −1 all_gather{model}``, from ``change``."""
-    phrases = []
-    for (collective_kind, mesh_axes), (added, removed) in sent:
-        collective = f"{collective_kind}{{{', '.join(mesh_axes)}}}"
-        phrases += [f"+{added} {collective}"] * bool(added) + [f"−{removed} {collective}"] * bool(
-            removed
-        )
+    phrases = [
+        f"{sign}{count} {kind}{{{', '.join(mesh_axes)}}}"
+        for (kind, mesh_axes), counts in sent
+        for sign, count in zip("+−", counts, strict=True)
+        if count
+    ]
     return ", ".join(phrases) or "no collective came or went"
 
 
@@ -87,9 +86,9 @@ def short_sent_text(sent: Mapping[tuple[str, tuple[str, ...]], tuple[int, int]])
     """``+2 AR −1 AG``."""
     added: Counter[str] = Counter()
     removed: Counter[str] = Counter()
-    for (kind, _), (count, lost) in sent.items():
-        added[kind] += count
-        removed[kind] += lost
+    for (kind, _), counts in sent.items():
+        added[kind] += counts[0]
+        removed[kind] += counts[1]
     phrases = [
         f"{sign}{count} {SHORT.get(kind, kind)}"
         for sign, counter in (("+", added), ("−", removed))
@@ -105,12 +104,12 @@ def taken_frame(steps: Sequence[Taken]) -> pd.DataFrame:
     The step's time then, and the collectives that it brought.
     """
     rows = [
-        {
-            "#": index,
-            "action": step.action or "unsharded",
-            "step": seconds_text(step.time_s) + ("" if step.fits else " ✗"),
-            "sent": short_sent_text(change(steps[index - 1].sent, step.sent)) if index else "–",
-        }
+        (
+            index,
+            step.action or "unsharded",
+            seconds_text(step.time_s) + ("" if step.fits else " ✗"),
+            short_sent_text(change(steps[index - 1].sent, step.sent)) if index else "–",
+        )
         for index, step in enumerate(steps)
     ]
     return pd.DataFrame(rows, columns=["#", "action", "step", "sent"])
@@ -128,96 +127,49 @@ def collectives_frame(problem: Problem, cost: Cost, before: Sent, after: Sent) -
         after: and with it.
     """
     program = problem.analysis.program
-    lines: dict[int, str] = {}
 
-    def line_of(op: int) -> str:
-        if op not in lines:
-            lines[op] = op_frame(program, op).short
-        return lines[op]
+    def key_of(kind: str, axes: Iterable[str], op: int) -> tuple[str, str, str]:
+        return kind, ", ".join(axes), op_frame(program, op).short
 
-    totals: dict[tuple[str, str, str], list[float]] = {}
+    rows_of: dict[tuple[str, str, str], list[CollectiveRow]] = {}
     for collective in cost.collectives:
-        sums = totals.setdefault(
-            (collective.kind, ", ".join(collective.axes), line_of(collective.op)), [0, 0.0, 0.0]
-        )
-        sums[0] += 1
-        sums[1] += collective.local_bytes
-        sums[2] += collective.time_s
+        key = key_of(collective.kind, collective.axes, collective.op)
+        rows_of.setdefault(key, []).append(collective)
+    time_s = {key: sum(row.time_s for row in rows) for key, rows in rows_of.items()}
     added: Counter[tuple[str, str, str]] = Counter()
     removed: Counter[tuple[str, str, str]] = Counter()
     for counter, difference in ((added, after - before), (removed, before - after)):
-        for (kind, axes, op), count in difference.items():
-            counter[kind, ", ".join(axes), line_of(op)] += count
-    keys = sorted(
-        {*totals, *added, *removed}, key=lambda key: (-totals.get(key, [0, 0, 0.0])[2], key)
-    )
+        for sent, count in difference.items():
+            counter[key_of(*sent)] += count
+    cells = []
+    for key in sorted({*rows_of, *added, *removed}, key=lambda key: (-time_s.get(key, 0.0), key)):
+        rows = rows_of.get(key, ())
+        local_bytes = sum(row.local_bytes for row in rows) if rows else None
+        changes = [(f"+{added[key]}", added[key]), (f"−{removed[key]}", removed[key])]
+        action = " ".join(change for change, count in changes if count) or "–"
+        cells.append(
+            (*key, len(rows), bytes_text(local_bytes), seconds_text(time_s.get(key)), action)
+        )
     return pd.DataFrame(
-        [
-            {
-                "collective": kind,
-                "axes": axes,
-                "line": where,
-                "number": int(totals[key][0]) if (key := (kind, axes, where)) in totals else 0,
-                "bytes": bytes_text(totals[key][1]) if key in totals else "–",
-                "time": seconds_text(totals[key][2]) if key in totals else "–",
-                "action": " ".join(
-                    [f"+{added[key]}"] * bool(added[key])
-                    + [f"−{removed[key]}"] * bool(removed[key])
-                )
-                or "–",
-            }
-            for kind, axes, where in keys
-        ],
-        columns=["collective", "axes", "line", "number", "bytes", "time", "action"],
+        cells, columns=["collective", "axes", "line", "number", "bytes", "time", "action"]
     )
 
 
 def costs_rows(hand: Taken, unsharded: Taken, best: Cost | None) -> list[tuple[str, str, str, str]]:
-    """(what, by hand, unsharded, best found); an empty last column if nothing was found."""
+    """(row's title, by hand, unsharded, best found); an empty last column if nothing was found."""
 
-    def best_text(formatter: Callable[[Any], str], value: float | None) -> str:
-        return "" if value is None else formatter(value)
+    def column(plan: Taken | Cost) -> list[str]:
+        sent = plan.sent.total() if isinstance(plan, Taken) else len(plan.collectives)
+        return [
+            seconds_text(plan.time_s),
+            f"{unsharded.time_s / plan.time_s:.2f}×" if plan.time_s else "–",
+            seconds_text(plan.compute_s),
+            seconds_text(plan.comm_s),
+            bytes_text(plan.peak_bytes),
+            f"{sent:,}",
+            "yes" if plan.fits else "no",
+        ]
 
-    def count(number: int) -> str:
-        return f"{number:,}"
-
-    rows = []
-    for row_name, formatter, cost_field in (
-        ("step", seconds_text, "time_s"),
-        ("compute", seconds_text, "compute_s"),
-        ("collectives", seconds_text, "comm_s"),
-        ("peak", bytes_text, "peak_bytes"),
-    ):
-        best_value = None if best is None else getattr(best, cost_field)
-        rows.append(
-            (
-                row_name,
-                formatter(getattr(hand, cost_field)),
-                formatter(getattr(unsharded, cost_field)),
-                best_text(formatter, best_value),
-            )
-        )
-    sent_count = None if best is None else len(best.collectives)
-    rows.append(
-        (
-            "sent",
-            count(hand.sent.total()),
-            count(unsharded.sent.total()),
-            best_text(count, sent_count),
-        )
-    )
-
-    def speed(time_s: float) -> str:
-        return f"{unsharded.time_s / time_s:.2f}×" if time_s else "–"
-
-    rows.insert(
-        1, ("speed", speed(hand.time_s), "1.00×", "" if best is None else speed(best.time_s))
-    )
-
-    def fits(value: bool) -> str:
-        return "yes" if value else "no"
-
-    rows.append(
-        ("fits", fits(hand.fits), fits(unsharded.fits), "" if best is None else fits(best.fits))
-    )
-    return rows
+    titles = ("step", "speed", "compute", "collectives", "peak", "sent", "fits")
+    best_column = [""] * len(titles) if best is None else column(best)
+    return list(zip(titles, column(hand), column(unsharded), best_column, strict=True))

@@ -6,7 +6,7 @@ Columns give what the cost model estimates, a compiler reports and a run measure
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -62,8 +62,7 @@ class PlanEntry(NamedTuple):
     def error(self) -> float | None:
         """Largest relative error against the unsharded program; None if nothing was compared."""
         certificate = getattr(self.run, "certificate", None) or self.run
-        error = getattr(certificate, "max_relative_error", None)
-        return None if error is None else float(error)
+        return getattr(certificate, "max_relative_error", None)
 
     @property
     def compiled_peak_bytes(self) -> float | None:
@@ -78,14 +77,15 @@ class PlanEntry(NamedTuple):
 
 def collectives_text(cost: Any) -> str:
     """``8 all_reduce, 2 all_gather``; ``none`` for a plan without communication."""
-    counts = Counter(collective.kind for collective in cost.collectives)
-    return (
-        ", ".join(
-            f"{count} {kind}"
-            for kind, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
-        )
-        or "none"
+    return _counts_text(Counter(collective.kind for collective in cost.collectives))
+
+
+def _counts_text(counts: Mapping[str, float]) -> str:
+    largest_first = sorted(
+        ((kind, count) for kind, count in counts.items() if count),
+        key=lambda pair: (-pair[1], pair[0]),
     )
+    return ", ".join(f"{count:g} {kind}" for kind, count in largest_first) or "none"
 
 
 SHORT = {
@@ -98,19 +98,15 @@ SHORT = {
 }
 
 
-def _short(text: str) -> str:
+def _short(collectives: str) -> str:
     for long_name, short_name in SHORT.items():
-        text = text.replace(long_name, short_name)
-    return text
+        collectives = collectives.replace(long_name, short_name)
+    return collectives
 
 
 def counts_text(counts: Mapping[str, float]) -> str:
     """``8 AR, 2 AG``; ``none`` if there is nothing to count."""
-    largest_first = sorted(
-        ((kind, count) for kind, count in counts.items() if count),
-        key=lambda pair: (-pair[1], pair[0]),
-    )
-    return ", ".join(f"{count:g} {_short(kind)}" for kind, count in largest_first) or "none"
+    return _short(_counts_text(counts))
 
 
 def compare_frame(entries: Iterable[PlanEntry]) -> pd.DataFrame:
@@ -122,51 +118,43 @@ def compare_frame(entries: Iterable[PlanEntry]) -> pd.DataFrame:
     table_rows = []
     for entry in entries:
         run, compiled = entry.run, entry.compiled
-        program, compiled_peak = (
-            compiled if compiled is not None else run,
-            entry.compiled_peak_bytes,
-        )
-        measured = getattr(run, "median_s", None)
-        memory_limit = getattr(
-            entry.cost,
-            "memory_limit_bytes",
-            None,
-            # a saved comparison knows no machine
-        )
+        program, compiled_peak = compiled or run, entry.compiled_peak_bytes or None
+        time_s, peak_bytes = float(entry.cost.time_s), float(entry.cost.peak_bytes)
+        measured = getattr(run, "median_s", None) or None
+        # A saved comparison knows no machine
+        memory_limit = getattr(entry.cost, "memory_limit_bytes", None)
         allocator = getattr(run, "allocator_peak_bytes", None)
         held_bytes = allocator or (run.peak_bytes if run is not None else None)
         table_rows.append(
             {
                 "plan": entry.name,
                 "actions": ", ".join(entry.actions) or "none",
-                "time_s": float(entry.cost.time_s),
-                "peak_bytes": float(entry.cost.peak_bytes),
-                "free_bytes": None
-                if memory_limit is None
-                else float(memory_limit) - float(entry.cost.peak_bytes),
+                "time_s": time_s,
+                "peak_bytes": peak_bytes,
+                "free_bytes": None if memory_limit is None else memory_limit - peak_bytes,
                 "fits": bool(entry.cost.fits),
                 "collectives": collectives_text(entry.cost),
-                "compiled_peak_bytes": float(compiled_peak) if compiled_peak else None,
-                "compiled_peak_ratio": float(compiled_peak) / float(entry.cost.peak_bytes)
-                if compiled_peak and entry.cost.peak_bytes
-                else None,
+                "compiled_peak_bytes": compiled_peak,
+                "compiled_peak_ratio": _ratio(compiled_peak, peak_bytes),
                 "compiled_collectives": None if program is None else compiled_text(program),
                 "compiled_for": ""
                 if program is None
                 else str(getattr(program, "topology", "") or run.devices),
-                "measured_s": float(measured) if measured else None,
+                "measured_s": measured,
                 "spread_s": getattr(run, "spread_s", None),
                 "steps": len(getattr(run, "step_times_s", ())) or None,
-                "ratio": float(measured) / float(entry.cost.time_s)
-                if measured and entry.cost.time_s
-                else None,
-                "measured_peak_bytes": float(held_bytes) if held_bytes else None,
+                "ratio": _ratio(measured, time_s),
+                "measured_peak_bytes": held_bytes or None,
                 "max_relative_error": entry.error,
                 "devices": str(run.devices) if run is not None else "",
                 "shown": entry.shown,
             }
         )
-    return pd.DataFrame(table_rows, columns=list(COLUMNS))
+    return pd.DataFrame(table_rows, columns=COLUMNS)
+
+
+def _ratio(value: float | None, estimate: float) -> float | None:
+    return value / estimate if value and estimate else None
 
 
 def compiled_text(program: Any) -> str:
@@ -187,10 +175,8 @@ def seconds_text(value: float | None) -> str:
     """
     if value is None or value != value:
         return "–"
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if value >= scale:
-            return f"{value / scale:.3g} {unit}"
-    return f"{value / 1e-9:.3g} ns"
+    unit, scale = _unit(value, (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)))
+    return f"{value / scale:.3g} {unit}"
 
 
 def bytes_text(value: float | None) -> str:
@@ -201,10 +187,10 @@ def bytes_text(value: float | None) -> str:
     """
     if value is None or value != value:
         return "–"
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if value >= scale:
-            return f"{value / scale:.2f} {unit}"
-    return f"{value:.0f} B"
+    if value < 2**10:
+        return f"{value:.0f} B"
+    unit, scale = byte_unit(value)
+    return f"{value / scale:.2f} {unit}"
 
 
 def time_unit(seconds: float) -> tuple[str, float]:
@@ -213,10 +199,7 @@ def time_unit(seconds: float) -> tuple[str, float]:
     >>> time_unit(8e-6)
     ('µs', 1e-06)
     """
-    return next(
-        ((unit, scale) for unit, scale in (("s", 1.0), ("ms", 1e-3)) if seconds >= scale),
-        ("µs", 1e-6),
-    )
+    return _unit(seconds, (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)))
 
 
 def byte_unit(value: float) -> tuple[str, float]:
@@ -225,10 +208,12 @@ def byte_unit(value: float) -> tuple[str, float]:
     >>> byte_unit(5e6)
     ('MiB', 1048576.0)
     """
-    return next(
-        ((unit, scale) for unit, scale in (("GiB", 2.0**30), ("MiB", 2.0**20)) if value >= scale),
-        ("KiB", 2.0**10),
-    )
+    return _unit(value, (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)))
+
+
+def _unit(value: float, units: Sequence[tuple[str, float]]) -> tuple[str, float]:
+    """The first of ``units`` that ``value`` reaches, else the last."""
+    return next((unit for unit in units if value >= unit[1]), units[-1])
 
 
 def shown_frame(entries: Iterable[PlanEntry]) -> pd.DataFrame:
@@ -240,10 +225,7 @@ def shown_frame(entries: Iterable[PlanEntry]) -> pd.DataFrame:
     frame = compare_frame(all_entries)
 
     def column_texts(column: str, formatter: Any) -> list[str]:
-        return [formatter(cell) for cell in frame[column].tolist()]
-
-    def number(template: str) -> Any:
-        return lambda figure: "–" if figure is None or figure != figure else template.format(figure)
+        return ["–" if cell is None or cell != cell else formatter(cell) for cell in frame[column]]
 
     return pd.DataFrame(
         {
@@ -255,19 +237,15 @@ def shown_frame(entries: Iterable[PlanEntry]) -> pd.DataFrame:
             "peak": column_texts("peak_bytes", bytes_text),
             "fits": column_texts("free_bytes", room_text),
             "compiled": column_texts("compiled_peak_bytes", bytes_text),
-            "compiled ratio": column_texts("compiled_peak_ratio", number("{:.3g}×")),
+            "compiled ratio": column_texts("compiled_peak_ratio", "{:.3g}×".format),
             "measured": column_texts("measured_s", seconds_text),
-            "spread": column_texts(
-                "spread_s", lambda v: "–" if v is None or v != v else f"± {seconds_text(v / 2)}"
-            ),
-            "steps": column_texts("steps", number("{:.0f}")),
-            "ratio": column_texts("ratio", number("{:.3g}×")),
-            "error": column_texts("max_relative_error", number("{:.1e}")),
+            "spread": column_texts("spread_s", lambda spread_s: f"± {seconds_text(spread_s / 2)}"),
+            "steps": column_texts("steps", "{:.0f}".format),
+            "ratio": column_texts("ratio", "{:.3g}×".format),
+            "error": column_texts("max_relative_error", "{:.1e}".format),
             "on": [devices or "–" for devices in frame["devices"]],
-            "collectives": [_short(collectives_cell) for collectives_cell in frame["collectives"]],
-            "compiled collectives": [
-                collectives_cell or "–" for collectives_cell in frame["compiled_collectives"]
-            ],
+            "collectives": column_texts("collectives", _short),
+            "compiled collectives": column_texts("compiled_collectives", str),
         }
     )
 
@@ -278,11 +256,9 @@ def room_text(free_bytes: float) -> str:
     >>> room_text(2**30), room_text(-(2**20))
     ('1.00 GiB free', 'NO: 1.00 MiB over')
     """
-    return (
-        f"{bytes_text(free_bytes)} free"
-        if free_bytes >= 0
-        else (f"NO: {bytes_text(-free_bytes)} over")
-    )
+    if free_bytes < 0:
+        return f"NO: {bytes_text(-free_bytes)} over"
+    return f"{bytes_text(free_bytes)} free"
 
 
 GROUPS = {
@@ -295,10 +271,8 @@ TITLES = {
     "compiled": "peak",
     "compiled ratio": "×",
     "measured": "step",
-    "spread": "spread",
     "steps": "n",
     "ratio": "×",
-    "error": "error",
     "collectives": "estimated",
     "compiled collectives": "compiled",
 }

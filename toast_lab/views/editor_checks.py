@@ -11,8 +11,6 @@ import re
 import tomllib
 from typing import NamedTuple
 
-import numpy as np
-
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.errors import InvalidProblem, ToastError
 from toast_lab.machines.machine_model import Machine
@@ -40,22 +38,15 @@ class CheckOutcome(NamedTuple):
 def _sizes(analysis: Analysis) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """(colour, its sizes above 1) of every colour that an action can shard."""
     names = analysis.names
-    group_of_name = analysis.group[analysis.colour].astype(np.int64)
-    usable = names.shardable & (names.size > 1)
-    sizes_of: dict[int, set[int]] = {}
-    for group_index, dim_size in np.unique(
-        np.stack([group_of_name[usable], names.size[usable]], axis=1), axis=0
-    ).tolist():
-        sizes_of.setdefault(group_index, set()).add(dim_size)
-    return tuple(
-        (analysis.group_name[group_index], tuple(sorted(sizes)))
-        for group_index, sizes in sizes_of.items()
-    )
+    # What is shardable is larger than 1
+    groups = analysis.group[analysis.colour[names.shardable]].tolist()
+    sizes_of: dict[int, list[int]] = {}
+    for group, size in sorted({*zip(groups, names.size[names.shardable].tolist(), strict=True)}):
+        sizes_of.setdefault(group, []).append(size)
+    return tuple((analysis.group_name[group], tuple(sizes)) for group, sizes in sizes_of.items())
 
 
-def check_mesh(
-    mesh_text: str, analysis: Analysis | None = None, machine: Machine | None = None
-) -> CheckOutcome:
+def check_mesh(mesh_text: str, analysis: Analysis | None, machine: Machine | None) -> CheckOutcome:
     """A mesh as it is typed.
 
     How many devices, whether the machine joins them, and what each axis divides.
@@ -68,12 +59,9 @@ def check_mesh(
         mesh = make_mesh(mesh_text)
     except (ToastError, ValueError) as error:
         return CheckOutcome(False, (str(error),))
-    size_product = " × ".join(map(str, mesh.sizes))
-    count = (
-        f"{size_product} = {mesh.n_devices:,} devices"
-        if len(mesh.sizes) > 1
-        else (f"{mesh.n_devices:,} devices")
-    )
+    count = f"{mesh.n_devices:,} devices"
+    if len(mesh.sizes) > 1:
+        count = f"{' × '.join(map(str, mesh.sizes))} = {count}"
     if mesh.n_devices > MAX_DEVICES:
         return CheckOutcome(False, (f"{count}; at most {MAX_DEVICES:,} are taken here.",))
     if machine is not None:
@@ -89,6 +77,7 @@ def check_mesh(
 
 def _divided(mesh: Mesh, analysis: Analysis) -> list[str]:
     colours = _sizes(analysis)
+    all_sizes = sorted({dim_size for _, sizes in colours for dim_size in sizes})
     remarks = []
     for axis, size in zip(mesh.axes, mesh.sizes, strict=True):
         if size == 1:
@@ -97,16 +86,11 @@ def _divided(mesh: Mesh, analysis: Analysis) -> list[str]:
         undivided = [
             colour_name
             for colour_name, sizes in colours
-            if not any(dim_size % size == 0 for dim_size in sizes)
+            if all(dim_size % size for dim_size in sizes)
         ]
         if len(undivided) == len(colours) and colours:
-            divisors = sorted(
-                {math.gcd(dim_size, size) for _, sizes in colours for dim_size in sizes} - {1}
-            )
-            other_sizes = sorted({dim_size for _, sizes in colours for dim_size in sizes})
-            remedy = (
-                f"{few(divisors, 3)} would." if divisors else f"sizes are {few(other_sizes, 6)}."
-            )
+            divisors = sorted({math.gcd(dim_size, size) for dim_size in all_sizes} - {1})
+            remedy = f"{few(divisors)} would." if divisors else f"sizes are {few(all_sizes, 6)}."
             remarks.append(f"No dim divides by {axis}={size}; {remedy}")
         elif undivided:
             remarks.append(
@@ -155,34 +139,24 @@ def check_machine(machine_text: str) -> CheckOutcome:
 
 def _with_line(machine_text: str, mistake: str) -> str:
     """``mistake`` with the line that it is about, where one can be found."""
-    match = re.match(r"(?:links\[(\d+)\]\.)?\[?(?:(flops)\.)?([\w-]+)", mistake)
-    line_number = _line_of(machine_text, match.group(1), match.group(3)) if match else None
+    match = re.match(r"(?:links\[(\d+)\]\.)?\[?(?:flops\.)?([\w-]+)", mistake)
+    line_number = _line_of(machine_text, *match.groups()) if match else None
     return f"line {line_number}: {mistake}" if line_number else mistake
 
 
 def _line_of(machine_text: str, link: str | None, key_name: str) -> int | None:
     current_table, link_index = "", -1
-    for number, line in enumerate(machine_text.splitlines(), 1):
+    # A missing key has no line, but its table has one
+    line_of_table = None
+    for line_number, line in enumerate(machine_text.splitlines(), 1):
         if heading := re.match(r"\s*\[\[?\s*([\w.-]+)\s*\]\]?", line):
             current_table = heading.group(1)
             link_index += current_table == "links"
             if current_table == key_name:
-                return number
+                return line_number
+            if current_table == "links" and str(link_index) == link:
+                line_of_table = line_number
         elif re.match(rf"""\s*["']?{re.escape(key_name)}["']?\s*=""", line):
-            if link is None or (current_table == "links" and link_index == int(link)):
-                return number
-    # A missing key has no line, but its table has one
-    if link is not None:
-        return next(
-            (
-                line_number
-                for index, line_number in enumerate(
-                    line_number
-                    for line_number, line in enumerate(machine_text.splitlines(), 1)
-                    if "[[links]]" in line
-                )
-                if index == int(link)
-            ),
-            None,
-        )
-    return None
+            if link is None or (current_table == "links" and str(link_index) == link):
+                return line_number
+    return line_of_table

@@ -16,8 +16,9 @@ Start reading at ``graph_layout``.  Reference: TOAST sections 3.2, 3.3 and 3.5.
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
@@ -47,9 +48,11 @@ __all__ = [
     "Lane",
     "Outline",
     "chain_path",
+    "conflicts_of_groups",
     "graph_layout",
     "lane_groups",
     "lane_styles",
+    "linked_names",
     "neighbourhood",
     "op_label",
     "phases",
@@ -173,15 +176,14 @@ def lane_groups(analysis: Analysis, *, singles: bool = False) -> list[int]:
     Groups of one name (dims that no other value shares, such as those of a constant) are left out
     unless asked for.
     """
-    conflicts = _conflicts_of_group(analysis)
-    wanted = [
-        group for group in analysis.groups if group.n_names > 1 or (singles and group.n_names)
-    ]
-    wanted.sort(key=lambda group: (-conflicts[group.index], -group.n_names, group.index))
-    return [group.index for group in wanted]
+    conflicts = conflicts_of_groups(analysis)
+    shown = [group for group in analysis.groups if group.n_names > (0 if singles else 1)]
+    shown.sort(key=lambda group: (-conflicts[group.index], -group.n_names, group.index))
+    return [group.index for group in shown]
 
 
-def _conflicts_of_group(analysis: Analysis) -> Counter[int]:
+def conflicts_of_groups(analysis: Analysis) -> Counter[int]:
+    """How many conflicts each colour group has."""
     return Counter(int(analysis.group[conflict.colour]) for conflict in analysis.conflicts)
 
 
@@ -192,17 +194,27 @@ def lane_styles(analysis: Analysis) -> dict[int, ColourStyle]:
 
 def neighbourhood(analysis: Analysis, names: Iterable[int], hops: int) -> set[int]:
     """Names at most ``hops`` steps of M or of a conflict away, in either direction."""
-    neighbours: dict[int, list[int]] = {}
-    links = zip(analysis.names.source.tolist(), analysis.names.target.tolist(), strict=True)
-    for name, other in [*links, *analysis.pairs]:
-        neighbours.setdefault(name, []).append(other)
-        neighbours.setdefault(other, []).append(name)
+    neighbours = linked_names(analysis)
+    for first, second in analysis.pairs:
+        neighbours[first].append(second)
+        neighbours[second].append(first)
     reached = set(names)
     border = set(reached)
     for _ in range(hops):
-        border = {other for name in border for other in neighbours.get(name, ())} - reached
+        border = {other for name in border for other in neighbours[name]} - reached
         reached |= border
     return reached
+
+
+def linked_names(analysis: Analysis) -> defaultdict[int, list[int]]:
+    """By name the names that M links it with, in either direction."""
+    neighbours: defaultdict[int, list[int]] = defaultdict(list)
+    for name, other in zip(
+        analysis.names.source.tolist(), analysis.names.target.tolist(), strict=True
+    ):
+        neighbours[name].append(other)
+        neighbours[other].append(name)
+    return neighbours
 
 
 def sides(analysis: Analysis) -> np.ndarray:
@@ -213,11 +225,8 @@ def sides(analysis: Analysis) -> np.ndarray:
     side_votes = np.zeros((analysis.names.n, 2), dtype=np.int64)
     for conflict in analysis.conflicts:
         flipped = analysis.compatibility_sets[conflict.set].flipped
-        for side, name in enumerate(conflict.sides):
-            side_votes[name, side ^ int(flipped)] += 1
-    return np.where(
-        side_votes.sum(axis=1) == 0, -1, (side_votes[:, 1] > side_votes[:, 0]).astype(np.int64)
-    )
+        side_votes[list(conflict.sides), [int(flipped), int(not flipped)]] += 1
+    return np.where(side_votes.any(axis=1), side_votes[:, 1] > side_votes[:, 0], -1)
 
 
 def graph_layout(
@@ -239,11 +248,11 @@ def graph_layout(
     level = level or start_level(analysis)
     groups = lane_groups(analysis, singles=only.singles)
     if only.groups is not None:
-        groups = [group for group in groups if group in set(only.groups)]
+        groups = [group for group in groups if group in only.groups]
     shown_names = _shown_names(analysis, groups[:MAX_LANES], only)
-    present = {int(group) for group in analysis.group[analysis.colour[shown_names]]}
+    present = set(analysis.group[analysis.colour[shown_names]].tolist())
     lanes = _lanes(analysis, [group for group in groups[:MAX_LANES] if group in present])
-    ops = sorted({int(op) for op in analysis.names.op[shown_names]})
+    ops = np.unique(analysis.names.op[shown_names]).tolist()
     table, row_of = rows(analysis, level, ops, unfolded)
     nodes, node_of = _nodes(analysis, level, shown_names, lanes=lanes, row_of=row_of)
     return GraphLayout(
@@ -260,14 +269,13 @@ def graph_layout(
 
 
 def _shown_names(analysis: Analysis, groups: Sequence[int], only: GraphFilter) -> np.ndarray:
-    mask = np.isin(analysis.group[analysis.colour], list(groups)) & (analysis.names.size > 1)
+    mask = np.isin(analysis.group[analysis.colour], groups) & (analysis.names.size > 1)
     if len(only.focus):
         mask &= _near(analysis, only.focus, only.hops)
     if only.conflicts_only:
-        mask &= _near(analysis, [name for pair in analysis.pairs for name in pair], 1)
+        mask &= _near(analysis, itertools.chain(*analysis.pairs), 1)
     if only.scopes is not None:
-        inside = np.array([scope in set(only.scopes) for scope in op_scopes(analysis)], dtype=bool)
-        mask &= inside[analysis.names.op]
+        mask &= np.isin(op_scopes(analysis), list(only.scopes))[analysis.names.op]
     return np.flatnonzero(mask)
 
 
@@ -280,7 +288,7 @@ def _near(analysis: Analysis, names: Iterable[int], hops: int) -> np.ndarray:
 
 def _lanes(analysis: Analysis, groups: Sequence[int]) -> tuple[Lane, ...]:
     styles = lane_styles(analysis)
-    conflicts = _conflicts_of_group(analysis)
+    conflicts = conflicts_of_groups(analysis)
     lanes: list[Lane] = []
     left_edge = 0.0
     for index in groups:
@@ -311,15 +319,11 @@ def _nodes(
     row_of: dict[int, int],
 ) -> tuple[tuple[GraphNode, ...], np.ndarray]:
     names_table, side = analysis.names, sides(analysis)
-    lane_of = {lane.group: node_index for node_index, lane in enumerate(lanes)}
-    names_of_cell: dict[tuple[int, int, int], list[int]] = {}
+    lane_of = {lane.group: lane_index for lane_index, lane in enumerate(lanes)}
+    names_of_cell: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for name in shown_names.tolist():
-        cell_key = (
-            row_of[int(names_table.op[name])],
-            lane_of[int(analysis.group[analysis.colour[name]])],
-            int(side[name]),
-        )
-        names_of_cell.setdefault(cell_key, []).append(name)
+        lane_index = lane_of[int(analysis.group[analysis.colour[name]])]
+        names_of_cell[row_of[names_table.op[name]], lane_index, int(side[name])].append(name)
     node_of = np.full(names_table.n, -1, dtype=np.int64)
     nodes: list[GraphNode] = []
     for (row, lane_index, track), names in sorted(names_of_cell.items()):
@@ -327,9 +331,9 @@ def _nodes(
         nodes_of_cell = [[name] for name in names] if level == "names" else [names]
         spacing = min(0.13, 0.3 / len(nodes_of_cell))
         for node_index, node_names in enumerate(nodes_of_cell):
-            first = analysis.name_text[node_names[0]]
+            name_text = analysis.name_text[node_names[0]]
             folded = f"{len(node_names)} names of {analysis.dim_text(node_names[0])}"
-            sizes = sorted({int(names_table.size[name]) for name in node_names})
+            sizes = np.unique(names_table.size[node_names]).tolist()
             node_of[node_names] = len(nodes)
             nodes.append(
                 GraphNode(
@@ -338,9 +342,9 @@ def _nodes(
                     lane=lane_index,
                     track=track,
                     names=tuple(node_names),
-                    label=first.rpartition("#")[2] if level == "names" else f"{len(node_names)}",
-                    title=first if len(node_names) == 1 else folded,
-                    sizes=f"{sizes[0]}–{sizes[-1]}" if len(sizes) > 1 else f"{sizes[0]}",
+                    label=name_text.rpartition("#")[2] if level == "names" else str(len(names)),
+                    title=name_text if len(node_names) == 1 else folded,
+                    sizes=f"{sizes[0]}–{sizes[-1]}" if len(sizes) > 1 else str(sizes[0]),
                 )
             )
     return tuple(nodes), node_of
@@ -356,16 +360,13 @@ def _edges(
         for source, target in zip(sources, targets, strict=True)
         if source >= 0 and target >= 0 and source != target
     )
-    rows_at: dict[float, list[int]] = {}
+    rows_at: dict[float, list[int]] = defaultdict(list)
     for node in nodes:
-        rows_at.setdefault(node.x, []).append(node.y)
-    for column in rows_at.values():
-        column.sort()
-    edges = []
-    for (source, target), weight in sorted(weights.items()):
-        xs, ys = _bow(nodes[source], nodes[target], rows_at)
-        edges.append(Edge(source=source, target=target, weight=weight, xs=xs, ys=ys))
-    return tuple(edges)
+        bisect.insort(rows_at[node.x], node.y)
+    return tuple(
+        Edge(source, target, weight, *_bow(nodes[source], nodes[target], rows_at))
+        for (source, target), weight in sorted(weights.items())
+    )
 
 
 def _bow(
@@ -390,29 +391,26 @@ def _bow(
 def _conflict_edges(
     analysis: Analysis, nodes: tuple[GraphNode, ...], node_of: np.ndarray
 ) -> tuple[ConflictEdge, ...]:
-    between: dict[tuple[int, int], list[int]] = {}
+    between: dict[tuple[int, int], list[int]] = defaultdict(list)
     for conflict in analysis.conflicts:
-        low, high = sorted(int(node_of[name]) for name in conflict.sides)
+        low, high = sorted(node_of[list(conflict.sides)].tolist())
         if low >= 0:
-            between.setdefault((low, high), []).append(conflict.index)
+            between[low, high].append(conflict.index)
     crowded = {(node.y, node.lane) for node in nodes if node.track < 0}
     edges = []
     for (source, target), conflicts in sorted(between.items()):
-        first_node, second_node = nodes[source], nodes[target]
+        start, end = nodes[source], nodes[target]
         if source == target:
             # Both names of a conflict ended in one node: a short bar still shows it
-            line_xs: tuple[float, ...] = (first_node.x - 0.15, first_node.x + 0.15)
-            line_ys: tuple[float, ...] = (first_node.y + 0.3, first_node.y + 0.3)
+            line_xs: tuple[float, ...] = (start.x - 0.15, start.x + 0.15)
+            line_ys: tuple[float, ...] = (start.y + 0.3, start.y + 0.3)
         else:
             # Where names are folded, names without a side may stand in between: pass above them
-            shares = [eighth / 8 for eighth in range(9)]
-            bow_height = 0.34 if (first_node.y, first_node.lane) in crowded else 0.0
-            across, down = second_node.x - first_node.x, second_node.y - first_node.y
-            line_xs = tuple(round(first_node.x + across * share, 4) for share in shares)
-            line_ys = tuple(
-                round(first_node.y + down * share - bow_height * 4 * share * (1 - share), 4)
-                for share in shares
-            )
+            shares = np.linspace(0, 1, 9)
+            bow_height = 0.34 if (start.y, start.lane) in crowded else 0.0
+            xs = start.x + (end.x - start.x) * shares
+            ys = start.y + (end.y - start.y) * shares - bow_height * 4 * shares * (1 - shares)
+            line_xs, line_ys = tuple(xs.round(4).tolist()), tuple(ys.round(4).tolist())
         tensors = list(dict.fromkeys(place_text(analysis, conflict) for conflict in conflicts))
         count = len(conflicts)
         edge_title = f"{count} conflicts" if count > 1 else f"conflict {conflicts[0]}"
@@ -431,26 +429,20 @@ def _conflict_edges(
 
 def place_text(analysis: Analysis, conflict: int) -> str:
     """The tensor on which two names meet: ``a`` where it is defined, ``a in matmul`` at a use."""
-    place = analysis.conflicts[conflict].places[0]
-    program = analysis.program
-    text = program.value_name[place.value]
-    if place.use < 0:
-        return text
-    op = int(np.searchsorted(program.use_ptr, place.use, side="right")) - 1
-    return f"{text} in {program.kind[op]}"
+    place, program = analysis.conflicts[conflict].places[0], analysis.program
+    tensor = program.value_name[place.value]
+    return tensor if place.use < 0 else f"{tensor} in {program.kind[place.op(program)]}"
 
 
 def _outlines(
     analysis: Analysis, nodes: tuple[GraphNode, ...], node_of: np.ndarray
 ) -> tuple[Outline, ...]:
-    sets_of_nodes: dict[tuple[int, ...], list[CompatibilitySet]] = {}
+    sets_of_nodes: dict[tuple[int, ...], list[CompatibilitySet]] = defaultdict(list)
     for compatible in analysis.compatibility_sets:
-        names = [
-            name for conflict in compatible.conflicts for name in analysis.conflicts[conflict].sides
-        ]
-        inside = tuple(sorted({int(node_of[name]) for name in names if node_of[name] >= 0}))
+        sides = [analysis.conflicts[conflict].sides for conflict in compatible.conflicts]
+        inside = tuple(sorted({*node_of[np.array(sides)].ravel().tolist()} - {-1}))
         if inside:
-            sets_of_nodes.setdefault(inside, []).append(compatible)
+            sets_of_nodes[inside].append(compatible)
     outlines = []
     for inside, sets in sorted(sets_of_nodes.items()):
         xs = [nodes[node].x for node in inside]
@@ -474,7 +466,7 @@ def _outlines(
 def _note(analysis: Analysis, name_count: int, group_count: int, only: GraphFilter) -> str:
     all_names = int((analysis.names.size > 1).sum())
     remarks = [f"{name_count:,} of {all_names:,} names"]
-    single_count = sum(1 for group in analysis.groups if group.n_names == 1)
+    single_count = sum(group.n_names == 1 for group in analysis.groups)
     if single_count and not only.singles:
         remarks.append(f"{single_count:,} colours of a single name hidden")
     if group_count > MAX_LANES:
@@ -496,8 +488,5 @@ def chain_path(layout: GraphLayout, names: Sequence[int]) -> list[int]:
 
     Names that are not shown are left out.
     """
-    path: list[int] = []
-    for node in (int(layout.node_of[name]) for name in names):
-        if node >= 0 and path[-1:] != [node]:
-            path.append(node)
-    return path
+    nodes = layout.node_of[list(names)].tolist() if names else []
+    return [node for node, _ in itertools.groupby(node for node in nodes if node >= 0)]

@@ -39,7 +39,7 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
-from toast_lab.views.graph_layout import GraphLayout, chain_path
+from toast_lab.views.graph_layout import GraphLayout, GraphRow, chain_path
 from toast_lab.views.overlay import Overlay
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
 from toast_lab.views.plot_style import FONT, new_figure
@@ -69,7 +69,7 @@ def nodes_frame(layout: GraphLayout) -> pd.DataFrame:
         {
             "node": range(len(layout.nodes)),
             "colour": [layout.lanes[node.lane].label for node in layout.nodes],
-            "row": [row_text(layout, node.y) for node in layout.nodes],
+            "row": [row_text(layout.rows[node.y]) for node in layout.nodes],
             "where": [layout.rows[node.y].where for node in layout.nodes],
             "side": ["" if node.track < 0 else str(node.track) for node in layout.nodes],
             "name": [node.title for node in layout.nodes],
@@ -79,9 +79,8 @@ def nodes_frame(layout: GraphLayout) -> pd.DataFrame:
     )
 
 
-def row_text(layout: GraphLayout, index: int) -> str:
+def row_text(row: GraphRow) -> str:
     """Label of a row, with how often its code ran."""
-    row = layout.rows[index]
     return f"{row.label} ×{row.repeats}" if row.repeats > 1 else row.label
 
 
@@ -132,27 +131,26 @@ class GraphPlot:
             conflicts: to be marked.
             chain: names that are joined by a broad line, in order.
         """
-        picked = sorted({int(self.layout.node_of[name]) for name in names} - {-1})
-        wanted = set(conflicts)
-        red_lines = (
-            [
-                index
-                for index, conflict in enumerate(self.layout.conflicts)
-                if not wanted.isdisjoint(conflict.conflicts)
-            ]
-            if wanted
-            else []
-        )
+        picked = self._nodes_of(names)
+        marked = set(conflicts)
+        red_lines = [
+            index
+            for index, conflict in enumerate(self.layout.conflicts)
+            if not marked.isdisjoint(conflict.conflicts)
+        ]
         self.nodes.selected.indices = picked
         self.conflicts.selected.indices = red_lines
         self._show_chain(chain)
         self._bring_into_view([self.layout.nodes[index].y for index in picked])
 
+    def _nodes_of(self, names: Iterable[int]) -> list[int]:
+        return sorted({int(self.layout.node_of[name]) for name in names} - {-1})
+
     def _show_chain(self, names: Sequence[int]) -> None:
         nodes = [self.layout.nodes[node] for node in chain_path(self.layout, names)]
         lines = {
-            "xs": [[source.x, target.x] for source, target in itertools.pairwise(nodes)],
-            "ys": [[source.y, target.y] for source, target in itertools.pairwise(nodes)],
+            "xs": [list(xs) for xs in itertools.pairwise(node.x for node in nodes)],
+            "ys": [list(ys) for ys in itertools.pairwise(node.y for node in nodes)],
         }
         if lines != dict(self.chain.data):
             self.chain.data = lines
@@ -168,49 +166,39 @@ class GraphPlot:
     def _picked(self, _attr: str, _old: Any, new: Any) -> None:
         if self.on_select is None or not new:
             return
-        nodes, red_lines = ([int(index) for index in hit] for hit in new[:2])
-        names = [name for index in nodes for name in self.layout.nodes[index].names]
+        nodes, red_lines = new[:2]
         # A marker stands on its red line
-        conflicts = [] if names else [self.layout.conflicts[index] for index in red_lines]
-        names += [
-            name
-            for conflict in conflicts
-            for node in (conflict.source, conflict.target)
-            for name in self.layout.nodes[node].names
-        ]
-        self.on_select(
-            tuple(names), tuple(number for conflict in conflicts for number in conflict.conflicts)
-        )
+        conflicts = [] if nodes else [self.layout.conflicts[index] for index in red_lines]
+        nodes = nodes or [node for edge in conflicts for node in (edge.source, edge.target)]
+        names = tuple(name for node in nodes for name in self.layout.nodes[node].names)
+        self.on_select(names, tuple(number for edge in conflicts for number in edge.conflicts))
 
     def _tapped_twice(self, event: Any) -> None:
-        row = round(event.y) if event.y is not None else -1
-        if (
-            self.on_row is not None
-            and 0 <= row < len(self.layout.rows)
-            and self.layout.rows[row].key
-        ):
-            self.on_row(self.layout.rows[row].key)
+        row_index = round(event.y) if event.y is not None else -1
+        if self.on_row is not None and 0 <= row_index < len(self.layout.rows):
+            if key := self.layout.rows[row_index].key:
+                self.on_row(key)
 
     # -- view --------------------------------------------------------------------------------------
     def zoom_to(self, names: Iterable[int]) -> bool:
         """Bring names to fill the view; False if none of them is shown."""
-        picked = [
-            self.layout.nodes[index]
-            for index in {int(self.layout.node_of[name]) for name in names} - {-1}
-        ]
+        picked = [self.layout.nodes[index] for index in self._nodes_of(names)]
         if not picked:
             return False
-        columns, rows = [node.x for node in picked], [node.y for node in picked]
-        self._view(min(columns) - 1.2, max(columns) + 1.2, min(rows) - 2.2, max(rows) + 2.2)
+        xs, ys = [node.x for node in picked], [node.y for node in picked]
+        self._view(min(xs) - 1.2, max(xs) + 1.2, min(ys) - 2.2, max(ys) + 2.2)
         return True
 
     def reset(self) -> None:
         """The view that the picture began with."""
-        self._view(-0.1, self._width + 0.1, -0.75, self._shown_rows - 0.3)
+        self._show_rows(min(self._row_count, ROWS_AT_ONCE))
 
     def whole(self) -> None:
         """All rows at once."""
-        self._view(-0.1, self._width + 0.1, -0.75, max(len(self.layout.rows), 1) - 0.3)
+        self._show_rows(self._row_count)
+
+    def _show_rows(self, row_count: int) -> None:
+        self._view(-0.1, self._width + 0.1, -0.75, row_count - 0.3)
 
     def _view(self, left: float, right: float, top: float, bottom: float) -> None:
         x_range: Any = self.figure.x_range
@@ -219,8 +207,8 @@ class GraphPlot:
         y_range.update(start=bottom, end=top)
 
     @property
-    def _shown_rows(self) -> int:
-        return min(max(len(self.layout.rows), 1), ROWS_AT_ONCE)
+    def _row_count(self) -> int:
+        return max(len(self.layout.rows), 1)
 
     # -- overlay -----------------------------------------------------------------------------------
     def colour_by(self, overlay: Overlay | None) -> None:
@@ -232,8 +220,8 @@ class GraphPlot:
     # -- drawing -----------------------------------------------------------------------------------
     def _draw(self) -> figure:
         layout = self.layout
-        row_count = max(len(layout.rows), 1)
-        width, rows_shown = self._width, self._shown_rows
+        row_count = self._row_count
+        width, rows_shown = self._width, min(row_count, ROWS_AT_ONCE)
         plot = new_figure(
             "dimension graph",
             x_range=Range1d(start=-0.1, end=width + 0.1, bounds=(-1.0, width + 1.0)),
@@ -346,18 +334,16 @@ class GraphPlot:
         set_hover = HoverTool(
             renderers=set_outlines, tooltips=[("compatibility set", "@label")], visible=False
         )
-        tap = TapTool(renderers=[name_markers, conflict_lines])
         scroll_tool = WheelPanTool(dimension="height")
-        zoom_tool = WheelZoomTool()
         plot.add_tools(
             name_hover,
             conflict_hover,
             set_hover,
-            tap,
+            TapTool(renderers=[name_markers, conflict_lines]),
             PanTool(),
             BoxZoomTool(),
             scroll_tool,
-            zoom_tool,
+            WheelZoomTool(),
             ResetTool(),
             SaveTool(filename="dimension-graph"),
         )
@@ -390,11 +376,10 @@ class GraphPlot:
         if len(layout.lanes) > 12:
             plot.xaxis.major_label_orientation = 0.7
         widest = 34 if len(lanes) <= 6 else 25
-        labels = [_cut(row_text(layout, row), widest) for row in range(len(layout.rows))]
-        row_count = len(labels)
+        labels = [_cut(row_text(row), widest) for row in layout.rows]
         plot.yaxis.ticker = (
-            FixedTicker(ticks=list(range(row_count)))
-            if row_count <= 12
+            FixedTicker(ticks=list(range(len(labels))))
+            if len(labels) <= 12
             else BasicTicker(min_interval=1, desired_num_ticks=20)
         )
         plot.yaxis.formatter = CustomJSTickFormatter(
@@ -458,25 +443,19 @@ class GraphPlot:
         return [sets]
 
 
-def _node_columns(layout: GraphLayout, overlay: Overlay | None = None) -> dict[str, Any]:
+def _node_columns(layout: GraphLayout, overlay: Overlay | None) -> dict[str, Any]:
     frame = nodes_frame(layout)
     styles = [layout.lanes[node.lane].style for node in layout.nodes]
     folded = layout.level != "names"
     base_size, growth = (12.0, 1.3) if len(layout.rows) <= 13 else (9.0, 0.8)
-    size = np.array(
-        [
-            (base_size + (growth * math.log2(len(node.names)) if folded else 0))
-            * (1.3 if style.marker == "diamond" else 1.0)
-            for node, style in zip(layout.nodes, styles, strict=True)
-        ]
+    growths = growth * np.log2(frame["n_names"].to_numpy(float)) if folded else 0.0
+    size = (base_size + growths) * np.array(
+        [1.3 if style.marker == "diamond" else 1.0 for style in styles]
     )
     # The text of side 0 stands outside, on its left
     leftwards = np.array([node.track == 0 for node in layout.nodes], dtype=bool)
     offset = size / 2 + 2
-    texts = [
-        ("" if len(node.names) == 1 else f"{node.label}") if folded else node.label
-        for node in layout.nodes
-    ]
+    texts = ["" if folded and len(node.names) == 1 else node.label for node in layout.nodes]
     return {
         "x": np.array([node.x for node in layout.nodes]),
         "y": np.array([node.y for node in layout.nodes], dtype=np.int32),
@@ -489,9 +468,7 @@ def _node_columns(layout: GraphLayout, overlay: Overlay | None = None) -> dict[s
         "text": list(overlay.texts) if overlay is not None else texts,
         "title": frame["name"].tolist(),
         "sizes": frame["size"].tolist(),
-        "colour": frame["colour"].tolist(),
-        "row": frame["row"].tolist(),
-        "where": frame["where"].tolist(),
+        **frame[["colour", "row", "where"]].to_dict("list"),
     }
 
 
@@ -516,12 +493,12 @@ def _edge_columns(layout: GraphLayout) -> dict[str, Any]:
 
 def _lane_text(label: str, symbol: str, longest: int) -> str:
     """The marker and how many colours are mirrored above, the name below."""
-    name, _, times = label.partition(" ×")
+    name, mirrored, times = label.partition(" ×")
     name = name if len(name) <= longest else name[: longest - 1] + "…"
-    return f"{symbol} ×{times}\n{name}" if times else f"{symbol}\n{name}"
+    return f"{symbol}{mirrored}{times}\n{name}"
 
 
 def _cut(label: str, width: int) -> str:
-    return (
-        label if len(label) <= width else label[: width * 2 // 3] + "…" + label[-(width // 3 - 1) :]
-    )
+    if len(label) <= width:
+        return label
+    return label[: width * 2 // 3] + "…" + label[-(width // 3 - 1) :]

@@ -11,9 +11,11 @@ number means the same layer everywhere.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from typing import NamedTuple
+
+import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.conflicts.annotated_listing import op_text, value_text
@@ -55,16 +57,14 @@ def phases(analysis: Analysis) -> tuple[str, ...]:
     program = analysis.program
     backward = ["transpose(" in name_stack for name_stack in program.name_stack]
     last_backward = max((op for op, is_backward in enumerate(backward) if is_backward), default=-1)
-    phase_of_op = []
-    for op in range(program.n_ops):
-        if op < program.n_arguments:
-            phase_of_op.append("arguments")
+    phase_of_op = ["arguments"] * program.n_arguments
+    for op in program.ops():
+        if last_backward < 0:
+            phase_of_op.append("program")
         elif backward[op]:
             phase_of_op.append("backward")
         else:
-            phase_of_op.append("forward" if op < last_backward or last_backward < 0 else "update")
-    if last_backward < 0:
-        phase_of_op = ["program" if phase == "forward" else phase for phase in phase_of_op]
+            phase_of_op.append("forward" if op < last_backward else "update")
     return tuple(phase_of_op)
 
 
@@ -76,7 +76,7 @@ def op_scopes(analysis: Analysis) -> list[str]:
     program = analysis.program
     scope_at: dict[int, str] = {}
     scope_of_op = ["arguments"] * program.n_arguments
-    for op in range(program.n_arguments, program.n_ops):
+    for op in program.ops():
         location = int(program.location[op])
         if location not in scope_at:
             user_frame = source_lines.op_frame(program, op)
@@ -87,12 +87,8 @@ def op_scopes(analysis: Analysis) -> list[str]:
 
 def scopes(analysis: Analysis) -> list[str]:
     """All scopes that ops with names are in, in program order."""
-    scope = op_scopes(analysis)
-    return list(
-        dict.fromkeys(
-            scope[op] for op in sorted(set(analysis.names.op[analysis.names.size > 1].tolist()))
-        )
-    )
+    scope, ops = op_scopes(analysis), np.unique(analysis.names.op[analysis.names.size > 1])
+    return list(dict.fromkeys(scope[op] for op in ops))
 
 
 def op_label(analysis: Analysis, op: int) -> str:
@@ -101,9 +97,8 @@ def op_label(analysis: Analysis, op: int) -> str:
     results = ", ".join(program.value_name[value] for value in program.results(op))
     if op < program.n_arguments:
         return results
-    operands = [value_text(program, value) for value in program.operands(op)]
-    text = op_text(program, op, operands)
-    return f"{results} = {text}" if results else text
+    right = op_text(program, op, [value_text(program, value) for value in program.operands(op)])
+    return f"{results} = {right}" if results else right
 
 
 def where(analysis: Analysis, op: int) -> str:
@@ -123,25 +118,21 @@ def rows(
         unfolded: keys of rows to unfold; ``*`` unfolds all.
     """
     if level == "names":
-        table_rows = [
-            GraphRow(label=op_label(analysis, op), where=where(analysis, op), ops=(op,))
-            for op in ops
-        ]
-        return tuple(table_rows), {op: index for index, op in enumerate(ops)}
+        op_rows = [GraphRow(op_label(analysis, op), where(analysis, op), (op,)) for op in ops]
+        return tuple(op_rows), {op: index for index, op in enumerate(ops)}
     key = _row_key(analysis, level)
-    members: dict[str, list[int]] = {}
-    places: dict[str, str] = {}
+    members: dict[str, list[int]] = defaultdict(list)
+    source_lines_of: dict[str, str] = {}
     for op in ops:
         label, source_line = key(op)
-        members.setdefault(label, []).append(op)
-        places.setdefault(label, source_line)
-    table_rows = []
+        members[label].append(op)
+        source_lines_of.setdefault(label, source_line)
+    table_rows: list[GraphRow] = []
     for label, row_ops in members.items():
-        repeats = _repeats(analysis, row_ops) if places[label] else 1
+        source_line = source_lines_of[label]
+        repeats = _repeats(analysis, row_ops) if source_line else 1
         fold_key = label if repeats > 1 and level in FOLDED_LEVELS else ""
-        folded = GraphRow(
-            label=label, where=places[label], ops=tuple(row_ops), repeats=repeats, key=fold_key
-        )
+        folded = GraphRow(label, source_line, tuple(row_ops), repeats=repeats, key=fold_key)
         if fold_key and (fold_key in unfolded or "*" in unfolded):
             table_rows += [
                 folded._replace(
@@ -165,11 +156,11 @@ def _row_key(analysis: Analysis, level: str) -> Callable[[int], tuple[str, str]]
             return phase[op], ""
         user_frame = source_lines.op_frame(program, op)
         if not user_frame.file:
-            return f"{program.kind[op]}", ""
+            return program.kind[op], ""
         row_label = scope[op] if level == "functions" else user_frame.short
-        return (
-            f"{row_label} · {phase[op]}" if phase[op] in ("backward", "update") else row_label
-        ), user_frame.short
+        if phase[op] in ("backward", "update"):
+            row_label += f" · {phase[op]}"
+        return row_label, user_frame.short
 
     return key
 
@@ -177,23 +168,23 @@ def _row_key(analysis: Analysis, level: str) -> Callable[[int], tuple[str, str]]
 def _repeats(analysis: Analysis, ops: list[int]) -> int:
     """How often the same code ran: what the counts of its ops have in common, call by call."""
     program = analysis.program
-    counts: dict[int, Counter[str]] = {}
+    counts: dict[int, Counter[str]] = defaultdict(Counter)
     for op in ops:
-        counts.setdefault(int(program.location[op]), Counter())[program.kind[op]] += 1
+        counts[int(program.location[op])][program.kind[op]] += 1
     return Counter(math.gcd(*kinds.values()) for kinds in counts.values()).most_common(1)[0][0]
 
 
 def _runs(analysis: Analysis, ops: list[int], repeats: int) -> dict[int, list[int]]:
     """Ops by the run that they belong to: the k-th part of those of the same place and kind."""
     program = analysis.program
-    alike: dict[tuple[int, str], list[int]] = {}
+    alike: dict[tuple[int, str], list[int]] = defaultdict(list)
     for op in ops:
-        alike.setdefault((int(program.location[op]), program.kind[op]), []).append(op)
-    ops_of_run: dict[int, list[int]] = {}
+        alike[int(program.location[op]), program.kind[op]].append(op)
+    ops_of_run: dict[int, list[int]] = defaultdict(list)
     for same_ops in alike.values():
         for index, op in enumerate(same_ops):
             run = index * repeats // len(same_ops)
             if "transpose(" in program.name_stack[op]:
                 run = repeats - 1 - run
-            ops_of_run.setdefault(run, []).append(op)
+            ops_of_run[run].append(op)
     return {run: sorted(run_ops) for run, run_ops in sorted(ops_of_run.items())}

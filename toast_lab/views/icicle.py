@@ -32,10 +32,9 @@ LEAST_ROWS = 4
 FOLD = "#e4e8ee"
 TINTS = {"best_score": "best C(s) below", "mean_score": "mean C(s) below"}
 LEGEND = {
-    "best_score": "best C(s) at or below: dark is better (C(s): step time over unsharded, plus "
-    "memory over the limit)",
-    "mean_score": "mean C(s) at or below: dark is better (C(s): step time over unsharded, plus "
-    "memory over the limit)",
+    key: f"{kind} C(s) at or below: dark is better (C(s): step time over unsharded, plus memory "
+    "over the limit)"
+    for key, kind in (("best_score", "best"), ("mean_score", "mean"))
 }
 # pixels, on average
 _CHARACTER = 6.3
@@ -58,20 +57,16 @@ def fold_label(child_count: int) -> str:
     return f"{child_count:,} more"
 
 
-def fitted(text: str, pixels: float) -> str:
-    """``text`` as far as it fits into a block; nothing if that says nothing.
+def fitted(label: str, pixels: float) -> str:
+    """``label`` as far as it fits into a block; nothing if that says nothing.
 
     >>> fitted("batch->data", 60), fitted("batch->data", 20)
     ('batch->…', '')
     """
     letter_count = int((pixels - 6) / _CHARACTER)
-    return (
-        text
-        if len(text) <= letter_count
-        else ""
-        if letter_count < 4
-        else text[: letter_count - 1] + "…"
-    )
+    if len(label) <= letter_count:
+        return label
+    return "" if letter_count < 4 else label[: letter_count - 1] + "…"
 
 
 def tint_range(tint: np.ndarray) -> tuple[float, float]:
@@ -130,12 +125,7 @@ class IciclePlot:
         y_range: Any = self.figure.y_range
         if y_range.start != self._rows:
             y_range.start = self._rows
-        captions = [
-            fitted(label, (right - left) * self._wide)
-            for label, left, right in zip(
-                scene.labels, blocks.left.tolist(), blocks.right.tolist(), strict=True
-            )
-        ]
+        widths = (blocks.right - blocks.left) * self._wide
         shades = np.nan_to_num((scene.tint - lowest) / (highest - lowest), nan=1.0)
         picked = (blocks.place == scene.selected) & (blocks.folded == 0)
         self.source.data = {
@@ -145,14 +135,12 @@ class IciclePlot:
             "bottom": blocks.level + 0.94,
             "middle": blocks.level + 0.47,
             "tint": scene.tint,
-            "text": captions,
+            "text": list(map(fitted, scene.labels, widths)),
             "action": scene.labels,
             "visits": blocks.visits,
-            "ink": [
-                "#ffffff" if tint_share < 0.55 else "#10151c" for tint_share in shades.tolist()
-            ],
-            "line": [CONFLICT if chosen else NEUTRAL for chosen in picked.tolist()],
-            "width": [3.0 if chosen else 1.0 for chosen in picked.tolist()],
+            "ink": np.where(shades < 0.55, "#ffffff", "#10151c").tolist(),
+            "line": np.where(picked, CONFLICT, NEUTRAL).tolist(),
+            "width": np.where(picked, 3.0, 1.0),
             "shown": [
                 f"{tint:.4f}" if np.isfinite(tint) else "click to unfold"
                 for tint in scene.tint.tolist()
@@ -179,10 +167,9 @@ class IciclePlot:
         )
         picture.grid.visible = False
         picture.xaxis.visible = False
-        picture.yaxis.ticker = FixedTicker(ticks=[depth + 0.5 for depth in range(LEVELS + 1)])
-        picture.yaxis.major_label_overrides = {
-            depth + 0.5: str(depth) for depth in range(LEVELS + 1)
-        }
+        depth_labels = {depth + 0.5: str(depth) for depth in range(LEVELS + 1)}
+        picture.yaxis.ticker = FixedTicker(ticks=list(depth_labels))
+        picture.yaxis.major_label_overrides = depth_labels
         picture.yaxis.axis_label = "actions further"
         picture.yaxis.axis_label_text_color = NEUTRAL
         picture.yaxis.axis_label_text_font_style = "normal"

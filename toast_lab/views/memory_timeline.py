@@ -5,6 +5,7 @@ A table shows what is in memory at the peak of a plan.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -30,45 +31,28 @@ def thinned(timeline_bytes: np.ndarray, at_most: int = MAX_POINTS) -> tuple[np.n
     op_count = len(timeline_bytes)
     if op_count <= at_most:
         return np.arange(op_count), np.asarray(timeline_bytes, float)
-    stretch_starts = np.linspace(0, op_count, at_most + 1).astype(int)[:-1]
-    largest = np.maximum.reduceat(timeline_bytes, stretch_starts)
-    stretch_ends = np.append(stretch_starts[1:], op_count)
+    borders = np.linspace(0, op_count, at_most + 1).astype(int)
     positions = np.array(
         [
-            start + int(np.argmax(timeline_bytes[start:stop]))
-            for start, stop in zip(stretch_starts, stretch_ends, strict=True)
+            start + np.argmax(timeline_bytes[start:stop])
+            for start, stop in itertools.pairwise(borders)
         ]
     )
-    return positions, np.asarray(largest, float)
+    return positions, np.asarray(timeline_bytes[positions], float)
 
 
-def timeline_frame(entries: Iterable[PlanEntry], where: Sequence[str] = ()) -> pd.DataFrame:
+def timeline_frame(entries: Iterable[PlanEntry], where: Sequence[str]) -> pd.DataFrame:
     """The whole picture in SI units.
 
     Bytes of one device at every op of every shown plan, with its source line.
     """
-    timelines = []
-    for entry in entries:
-        if entry.shown:
-            op_count = len(entry.cost.timeline_bytes)
-            source_lines = [
-                where[op_index] if op_index < len(where) else "" for op_index in range(op_count)
-            ]
-            timelines.append(
-                pd.DataFrame(
-                    {
-                        "plan": entry.name,
-                        "op": np.arange(op_count),
-                        "bytes": entry.cost.timeline_bytes,
-                        "where": source_lines,
-                    }
-                )
-            )
-    return (
-        pd.concat(timelines, ignore_index=True)
-        if timelines
-        else pd.DataFrame(columns=["plan", "op", "bytes", "where"])
-    )
+    rows = [
+        (entry.name, op, op_bytes, where[op] if op < len(where) else "")
+        for entry in entries
+        if entry.shown
+        for op, op_bytes in enumerate(entry.cost.timeline_bytes)
+    ]
+    return pd.DataFrame(rows, columns=["plan", "op", "bytes", "where"])
 
 
 def shown_peaks(entries: Iterable[PlanEntry], where: Sequence[str]) -> pd.DataFrame:
@@ -76,22 +60,23 @@ def shown_peaks(entries: Iterable[PlanEntry], where: Sequence[str]) -> pd.DataFr
 
     Where each shown plan peaks, and what it has in memory before and after everything.
     """
-    rows = []
-    for entry in entries:
-        if not entry.shown:
-            continue
-        timeline_bytes, cost = entry.cost.timeline_bytes, entry.cost
-        rows.append(
-            {
-                "plan": f"{entry.style.symbol} {entry.name}",
-                "peak": bytes_text(cost.peak_bytes),
-                "of limit": f"{cost.peak_bytes / cost.memory_limit_bytes:.2%}",
-                "at": where[cost.peak_op] if cost.peak_op < len(where) else "the end",
-                "first": bytes_text(float(timeline_bytes[0])),
-                "last": bytes_text(float(timeline_bytes[-1])),
-            }
+    rows = [
+        (
+            f"{entry.style.symbol} {entry.name}",
+            bytes_text(entry.cost.peak_bytes),
+            f"{entry.cost.peak_bytes / entry.cost.memory_limit_bytes:.2%}",
+            _line_of(entry.cost.peak_op, where),
+            bytes_text(entry.cost.timeline_bytes[0]),
+            bytes_text(entry.cost.timeline_bytes[-1]),
         )
+        for entry in entries
+        if entry.shown
+    ]
     return pd.DataFrame(rows, columns=["plan", "peak", "of limit", "at", "first", "last"])
+
+
+def _line_of(op: int, where: Sequence[str]) -> str:
+    return where[op] if op < len(where) else "the end"
 
 
 def held_frame(cost: Any) -> pd.DataFrame:
@@ -106,9 +91,9 @@ def held_frame(cost: Any) -> pd.DataFrame:
     )
 
 
-def shown_held(held_rows: pd.DataFrame, at_most: int = 400) -> pd.DataFrame:
+def shown_held(held_rows: pd.DataFrame) -> pd.DataFrame:
     """``held_frame`` as people read it."""
-    held_rows = held_rows.head(at_most)
+    held_rows = held_rows.head(400)
     return pd.DataFrame(
         {
             "bytes": [bytes_text(nbytes) for nbytes in held_rows["bytes"]],
@@ -135,22 +120,15 @@ def timeline_plot(
     )
     steps = []
     for entry in shown_entries:
-        positions, kept_bytes = thinned(entry.cost.timeline_bytes)
-        source_lines = [
-            where[op_index] if op_index < len(where) else "the end" for op_index in positions
-        ]
+        positions, drawn_bytes = thinned(entry.cost.timeline_bytes)
         source = ColumnDataSource(
             {
                 "x": positions,
-                "y": kept_bytes / unit_bytes,
+                "y": drawn_bytes / unit_bytes,
                 "plan": [entry.name] * len(positions),
-                "where": source_lines,
+                "where": [_line_of(op, where) for op in positions],
             }
         )
-        line_look: dict[str, Any] = {
-            "line_color": entry.style.hue,
-            "line_dash": _DASHES[entry.number % len(_DASHES)],
-        }
         steps.append(
             plot.step(
                 "x",
@@ -161,7 +139,8 @@ def timeline_plot(
                 name=entry.name,
                 legend_label=entry.name,
                 nonselection_alpha=1.0,
-                **line_look,
+                line_color=entry.style.hue,
+                line_dash=_DASHES[entry.number % len(_DASHES)],
             )
         )
     peak_source = ColumnDataSource(
@@ -171,10 +150,7 @@ def timeline_plot(
             "plan": [entry.name for entry in shown_entries],
             "hue": [entry.style.hue for entry in shown_entries],
             "marker": [entry.style.marker for entry in shown_entries],
-            "where": [
-                where[entry.cost.peak_op] if entry.cost.peak_op < len(where) else "the end"
-                for entry in shown_entries
-            ],
+            "where": [_line_of(entry.cost.peak_op, where) for entry in shown_entries],
         }
     )
     peak_markers = plot.scatter(

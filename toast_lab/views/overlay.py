@@ -9,6 +9,7 @@ Start reading at ``overlay``.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -66,7 +67,7 @@ def overlay(
     if subject == "size":
         return _numbers(
             [float(analysis.names.size[list(node.names)].max()) for node in layout.nodes],
-            _whole_text,
+            "{:,.0f}".format,
             _SIZE,
         )
     if subject == "bytes":
@@ -92,12 +93,9 @@ _COST = (
 def name_bytes(analysis: Analysis) -> np.ndarray:
     """[N] bytes of the whole values that are defined with each name."""
     program = analysis.program
-    value = program.dim_value
-    bytes_of_name = np.zeros(analysis.names.n)
     # A value with a name twice counts once
-    name_and_value = np.unique(np.stack([program.def_dim_factor, value]), axis=1)
-    np.add.at(bytes_of_name, name_and_value[0], value_bytes(program)[name_and_value[1]])
-    return bytes_of_name
+    name, value = np.unique(np.stack([program.def_dim_factor, program.dim_value]), axis=1)
+    return np.bincount(name, value_bytes(program)[value], minlength=analysis.names.n)
 
 
 def name_axes(analysis: Analysis, plan: ShardingPlan) -> list[tuple[str, ...]]:
@@ -117,21 +115,16 @@ def name_axes(analysis: Analysis, plan: ShardingPlan) -> list[tuple[str, ...]]:
             ],
             axis_index,
         ] = True
-    return [
-        tuple(axis for axis, yes in zip(axes, row, strict=True) if yes) for row in is_cut.tolist()
-    ]
+    return [tuple(itertools.compress(axes, cuts)) for cuts in is_cut.tolist()]
 
 
 def _shares(analysis: Analysis, layout: GraphLayout, cost: Cost) -> list[float]:
     time_s = np.zeros(analysis.program.n_ops)
     for op_cost in cost.ops:
         time_s[op_cost.op] += op_cost.time_s
-    total_s = float(time_s.sum()) or 1.0
-    op_of_name = analysis.names.op
-    return [
-        float(time_s[np.unique(op_of_name[list(node.names)])].sum()) / total_s
-        for node in layout.nodes
-    ]
+    share = time_s / (time_s.sum() or 1.0)
+    ops_of_nodes = [np.unique(analysis.names.op[list(node.names)]) for node in layout.nodes]
+    return [float(share[ops].sum()) for ops in ops_of_nodes]
 
 
 def _numbers(values: list[float], write: Callable[[float], str], about: str) -> Overlay:
@@ -143,30 +136,17 @@ def _numbers(values: list[float], write: Callable[[float], str], about: str) -> 
     last_step = len(SCALE) - 1
 
     def step(value: float) -> int:
-        return (
-            last_step
-            if value >= highest
-            else max(
-                0,
-                min(last_step, int(math.log(max(value, lowest) / lowest) / log_range * len(SCALE))),
-            )
-        )
+        part = math.log(max(value, lowest) / lowest) / log_range
+        return last_step if value >= highest else min(last_step, int(part * len(SCALE)))
 
     marker_hues = tuple(SCALE[step(value)] if value > 0 else NEUTRAL for value in values)
     thresholds = [lowest * math.exp(log_range * index / len(SCALE)) for index in range(len(SCALE))]
     used_steps = sorted({step(value) for value in positive})
-    legend = [
-        (SCALE[index], f"from {write(thresholds[index])}" if index else f"from {write(lowest)}")
-        for index in used_steps
-    ]
+    legend = [(SCALE[index], f"from {write(thresholds[index])}") for index in used_steps]
     if len(positive) < len(values):
         legend.append((NEUTRAL, "none"))
-    return Overlay(
-        marker_hues,
-        tuple(write(value) if value > 0 else "" for value in values),
-        tuple(legend),
-        about,
-    )
+    marker_texts = tuple(write(value) if value > 0 else "" for value in values)
+    return Overlay(marker_hues, marker_texts, tuple(legend), about)
 
 
 def _axes(
@@ -175,28 +155,23 @@ def _axes(
     hue_of_axes: dict[str, str] = {}
     marker_hues, marker_texts = [], []
     for node in layout.nodes:
-        counts = Counter("+".join(axes_of_name[name]) or WHOLE for name in node.names)
-        cutting_axes = [text for text, _ in counts.most_common() if text != WHOLE]
-        text = cutting_axes[0] if cutting_axes else WHOLE
-        if text != WHOLE:
-            hue_of_axes.setdefault(text, style(len(hue_of_axes)).hue)
-        marker_hues.append(hue_of_axes.get(text, NEUTRAL))
-        text_share = counts[text] / len(node.names)
-        marker_texts.append(
-            "" if text == WHOLE else text if text_share == 1 else f"{text} {text_share:.0%}"
-        )
-    legend = [(hue, text) for text, hue in hue_of_axes.items()] + (
-        [(NEUTRAL, WHOLE)] if NEUTRAL in marker_hues else []
-    )
+        counts = Counter("+".join(axes_of_name[name]) for name in node.names if axes_of_name[name])
+        if not counts:
+            marker_hues.append(NEUTRAL)
+            marker_texts.append("")
+            continue
+        [(cutting_axes, count)] = counts.most_common(1)
+        marker_hues.append(hue_of_axes.setdefault(cutting_axes, style(len(hue_of_axes)).hue))
+        share = count / len(node.names)
+        marker_texts.append(cutting_axes if share == 1 else f"{cutting_axes} {share:.0%}")
+    legend = [(hue, cutting_axes) for cutting_axes, hue in hue_of_axes.items()]
+    if NEUTRAL in marker_hues:
+        legend.append((NEUTRAL, WHOLE))
     about = (
         f"the mesh axis ({', '.join(axes)}) that cuts the dim; a per cent says how many of a "
         "marker's names"
     )
     return Overlay(tuple(marker_hues), tuple(marker_texts), tuple(legend), about)
-
-
-def _whole_text(value: float) -> str:
-    return f"{value:,.0f}"
 
 
 def _share_text(value: float) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,42 +25,29 @@ def collective_rows(cost: Any, matched: Sequence[dict[str, Any]] | None) -> pd.D
 
     ``index_in_cost`` is the place in ``cost.collectives``, -1 for what the compiler added.
     """
-    waiting: dict[tuple[Any, ...], list[int]] = {}
-    for index, collective in enumerate(cost.collectives):
-        waiting.setdefault(
-            (
-                collective.op,
-                _KIND.get(collective.kind, collective.kind),
-                ",".join(collective.axes),
-                collective.value,
-            ),
-            [],
-        ).append(index)
+    predictions = [
+        {
+            "op": collective.op,
+            "predicted_kind": _KIND.get(collective.kind, collective.kind),
+            "predicted_axes": ",".join(collective.axes),
+            "predicted_value": collective.value,
+            "predicted_bytes": collective.local_bytes,
+            "predicted_times": None,
+            "where": collective.where,
+            "compiled_kind": None,
+            "status": "",
+            "reason": "",
+        }
+        for collective in cost.collectives
+    ]
+    key_of = operator.itemgetter("op", "predicted_kind", "predicted_axes", "predicted_value")
+    waiting: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for index, prediction in enumerate(predictions):
+        waiting[key_of(prediction)].append(index)
     table_rows = []
-    if matched is None:
-        matched = [
-            {
-                "predicted_kind": _KIND.get(collective.kind, collective.kind),
-                "predicted_axes": ",".join(collective.axes),
-                "predicted_value": collective.value,
-                "predicted_bytes": collective.local_bytes,
-                "predicted_times": None,
-                "op": collective.op,
-                "where": collective.where,
-                "compiled_kind": None,
-                "status": "",
-                "reason": "",
-            }
-            for collective in cost.collectives
-        ]
-    for match in matched:
-        collective_key = (
-            match["op"],
-            match["predicted_kind"],
-            match["predicted_axes"],
-            match["predicted_value"],
-        )
-        index_in_cost = waiting[collective_key].pop(0) if waiting.get(collective_key) else -1
+    for match in predictions if matched is None else matched:
+        indices = waiting[key_of(match)]
+        index_in_cost = indices.pop(0) if indices else -1
         priced = cost.collectives[index_in_cost] if index_in_cost >= 0 else None
         table_rows.append(
             {
@@ -71,7 +60,7 @@ def collective_rows(cost: Any, matched: Sequence[dict[str, Any]] | None) -> pd.D
                 "where": match["where"],
                 "predicted_bytes": match["predicted_bytes"],
                 "predicted_times": match["predicted_times"],
-                "predicted_s": priced.time_s if priced is not None else None,
+                "predicted_s": None if priced is None else priced.time_s,
                 "compiled_kind": match["compiled_kind"],
                 "compiled_axes": match.get("compiled_axes"),
                 "compiled_bytes": match.get("compiled_bytes"),
@@ -81,67 +70,55 @@ def collective_rows(cost: Any, matched: Sequence[dict[str, Any]] | None) -> pd.D
                 "op": match["op"],
             }
         )
-    columns = [
-        "number",
-        "kind",
-        "axes",
-        "value",
-        "where",
-        "predicted_bytes",
-        "predicted_times",
-        "predicted_s",
-        "compiled_kind",
-        "compiled_axes",
-        "compiled_bytes",
-        "compiled_times",
-        "status",
-        "reason",
-        "op",
-    ]
-    return pd.DataFrame(table_rows, columns=columns)
+    return pd.DataFrame(table_rows, columns=COLLECTIVE_COLUMNS)
+
+
+COLLECTIVE_COLUMNS = (
+    "number",
+    "kind",
+    "axes",
+    "value",
+    "where",
+    "predicted_bytes",
+    "predicted_times",
+    "predicted_s",
+    "compiled_kind",
+    "compiled_axes",
+    "compiled_bytes",
+    "compiled_times",
+    "status",
+    "reason",
+    "op",
+)
 
 
 def shown_collectives(frame: pd.DataFrame) -> pd.DataFrame:
     """``collective_rows`` as people read it."""
 
-    def size(nbytes: Any, times: Any) -> str:
-        if nbytes is None or nbytes != nbytes:
-            return "–"
-        return bytes_text(float(nbytes)) + (
-            f" ×{times:g}" if times is not None and times == times and times != 1 else ""
-        )
+    def sizes(side: str) -> list[str]:
+        return [
+            bytes_text(nbytes)
+            + (f" ×{times:g}" if pd.notna(nbytes) and pd.notna(times) and times != 1 else "")
+            for nbytes, times in zip(frame[f"{side}_bytes"], frame[f"{side}_times"], strict=True)
+        ]
 
-    compiled = [
-        "–"
-        if not compiled_kind or compiled_kind != compiled_kind
-        else (compiled_kind if compiled_kind != kind else "the same")
-        + (f" {{{compiled_axes}}}" if compiled_axes and compiled_axes != axes else "")
-        for compiled_kind, compiled_axes, kind, axes in zip(
-            frame["compiled_kind"],
-            frame["compiled_axes"],
-            frame["kind"],
-            frame["axes"],
-            strict=True,
-        )
-    ]
+    def compiled(row: Any) -> str:
+        if not row.compiled_kind or pd.isna(row.compiled_kind):
+            return "–"
+        axes = row.compiled_axes if row.compiled_axes != row.axes else ""
+        kind = row.compiled_kind if row.compiled_kind != row.kind else "the same"
+        return f"{kind} {{{axes}}}" if axes else kind
+
     return pd.DataFrame(
         {
             "collective": frame["kind"],
             "axes": frame["axes"],
             "value": [value or "–" for value in frame["value"]],
             "line": [line_text(location) for location in frame["where"]],
-            "bytes": [
-                size(*pair)
-                for pair in zip(frame["predicted_bytes"], frame["predicted_times"], strict=True)
-            ],
-            "time": [
-                seconds_text(None if value != value else value) for value in frame["predicted_s"]
-            ],
-            "compiled": compiled,
-            "its bytes": [
-                size(*pair)
-                for pair in zip(frame["compiled_bytes"], frame["compiled_times"], strict=True)
-            ],
+            "bytes": sizes("predicted"),
+            "time": list(map(seconds_text, frame["predicted_s"])),
+            "compiled": list(map(compiled, frame.itertuples())),
+            "its bytes": sizes("compiled"),
             "status": [status or "–" for status in frame["status"]],
             "why they differ": [reason or "–" for reason in frame["reason"]],
         }
@@ -153,28 +130,18 @@ def collective_sums(frame: pd.DataFrame, compiled: bool) -> pd.DataFrame:
 
     Tells how many run in a step and how many bytes, priced and compiled.
     """
-    sums: dict[tuple[str, str], list[float]] = {}
-    for record in frame.to_dict("records"):
-        if record["number"] >= 0 or record["predicted_bytes"] == record["predicted_bytes"]:
-            sum_of_kind = sums.setdefault((record["kind"], record["axes"]), [0.0] * 5)
-            times = (
-                record["predicted_times"]
-                if record["predicted_times"] == record["predicted_times"]
-                else None
-            )
-            sum_of_kind[0] += times or 1.0
-            sum_of_kind[1] += (record["predicted_bytes"] or 0.0) * (times or 1.0)
-            sum_of_kind[2] += (
-                record["predicted_s"]
-                if record["predicted_s"] == record["predicted_s"] and record["predicted_s"]
-                else 0.0
-            )
-        if record["compiled_kind"] and record["compiled_kind"] == record["compiled_kind"]:
-            sum_of_kind = sums.setdefault(
-                (record["compiled_kind"], record["compiled_axes"] or "?"), [0.0] * 5
-            )
-            sum_of_kind[3] += record["compiled_times"]
-            sum_of_kind[4] += record["compiled_bytes"] * record["compiled_times"]
+    sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0] * 5)
+    for record in frame.astype(object).where(frame.notna(), None).to_dict("records"):
+        if record["number"] >= 0 or record["predicted_bytes"] is not None:
+            predicted = sums[record["kind"], record["axes"]]
+            times = record["predicted_times"] or 1.0
+            predicted[0] += times
+            predicted[1] += (record["predicted_bytes"] or 0.0) * times
+            predicted[2] += record["predicted_s"] or 0.0
+        if record["compiled_kind"]:
+            compiled_sums = sums[record["compiled_kind"], record["compiled_axes"] or "?"]
+            compiled_sums[3] += record["compiled_times"]
+            compiled_sums[4] += record["compiled_bytes"] * record["compiled_times"]
     table_rows = [
         (*kind_and_axes, *numbers[:3], *(numbers[3:] if compiled else (None, None)))
         for kind_and_axes, numbers in sorted(sums.items())
@@ -197,12 +164,10 @@ def shown_sums(frame: pd.DataFrame) -> pd.DataFrame:
     """``collective_sums`` as people read it."""
 
     def count(number: Any) -> str:
-        return "–" if number is None or number != number else f"{number:g}"
+        return "–" if pd.isna(number) else f"{number:g}"
 
     ratio = [
-        f"{compiled / predicted:.3g}×"
-        if predicted and compiled is not None and compiled == compiled
-        else "–"
+        f"{compiled / predicted:.3g}×" if predicted and pd.notna(compiled) else "–"
         for predicted, compiled in zip(
             frame["predicted_bytes"], frame["compiled_bytes"], strict=True
         )
@@ -211,11 +176,11 @@ def shown_sums(frame: pd.DataFrame) -> pd.DataFrame:
         {
             "collective": frame["kind"],
             "axes": frame["axes"],
-            "number": [count(value) for value in frame["predicted_count"]],
-            "bytes": [bytes_text(value) for value in frame["predicted_bytes"]],
-            "time": [seconds_text(value) for value in frame["predicted_s"]],
-            "its number": [count(value) for value in frame["compiled_count"]],
-            "its bytes": [bytes_text(value) for value in frame["compiled_bytes"]],
+            "number": list(map(count, frame["predicted_count"])),
+            "bytes": list(map(bytes_text, frame["predicted_bytes"])),
+            "time": list(map(seconds_text, frame["predicted_s"])),
+            "its number": list(map(count, frame["compiled_count"])),
+            "its bytes": list(map(bytes_text, frame["compiled_bytes"])),
             "ratio": ratio,
         }
     )
@@ -233,7 +198,7 @@ def ops_frame(cost: Any) -> pd.DataFrame:
 
     Shares are of the step time.
     """
-    step_s = float(cost.time_s) or 1.0
+    step_s = cost.time_s or 1.0
     table_rows = [
         (
             op.op,

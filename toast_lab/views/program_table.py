@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import pandas as pd
 
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.conflicts.annotated_listing import op_text, outline, shown_ops, value_text
-from toast_lab.views.graph_layout import lane_styles, phases, where
+from toast_lab.views.graph_layout import conflicts_of_groups, lane_styles, phases, where
 
 
 class Segment(NamedTuple):
@@ -46,47 +47,36 @@ def program_lines(analysis: Analysis) -> list[Line]:
     lines = []
     depth, labels = outline(program)
     waiting = collections.deque(sorted(labels))
+
+    def add(op: int, segments: list[Segment], names: Iterable[int]) -> None:
+        lines.append(
+            Line(op, phase_of_op[op], tuple(segments), where(analysis, op), names=tuple(names))
+        )
+
     for op in [*range(program.n_arguments), *shown_ops(program)]:
         while waiting and waiting[0] <= op:
             region_start = waiting.popleft()
-            for level, line_text in labels[region_start]:
-                lines.append(
-                    Line(
-                        op=region_start,
-                        phase=phase_of_op[region_start],
-                        segments=(Segment("  " * level + line_text),),
-                        where=where(analysis, region_start),
-                        names=(),
-                    )
-                )
+            for level, heading in labels[region_start]:
+                add(region_start, [Segment("  " * level + heading)], ())
         segments: list[Segment] = [Segment("  " * depth[op])] if depth[op] else []
         for index, value in enumerate(program.results(op)):
             segments.append(Segment((", " if index else "") + program.value_name[value] + " : ["))
             for dim, name in enumerate(program.def_names(value)):
-                lane_style = styles.get(int(analysis.group[analysis.colour[name]]))
+                lane_style = styles.get(analysis.group[analysis.colour[name]])
                 if dim:
                     segments.append(Segment(", "))
-                size = program.dims(value)[dim]
                 segments.append(
                     Segment(f"{analysis.dim_text(name)} {lane_style.symbol}", lane_style.hue)
                     if lane_style
-                    else Segment(str(size))
+                    else Segment(str(program.dims(value)[dim]))
                 )
             segments.append(Segment("]"))
         if op >= program.n_arguments:
             operands = [value_text(program, value) for value in program.operands(op)]
-            line_text = op_text(program, op, operands)
-            segments.append(Segment(f" = {line_text}" if program.results(op) else line_text))
-        names = tuple(name for value in program.results(op) for name in program.def_names(value))
-        lines.append(
-            Line(
-                op=op,
-                phase=phase_of_op[op],
-                segments=tuple(segments),
-                where=where(analysis, op),
-                names=tuple(program.factors(op)) or names,
-            )
-        )
+            right = op_text(program, op, operands)
+            segments.append(Segment(f" = {right}" if program.results(op) else right))
+        names = [name for value in program.results(op) for name in program.def_names(value)]
+        add(op, segments, program.factors(op) or names)
     return lines
 
 
@@ -101,13 +91,8 @@ def program_frame(analysis: Analysis) -> pd.DataFrame:
                     "op": op,
                     "result": program.value_name[value],
                     "kind": program.kind[op],
-                    "type": (
-                        f"{program.value_dtype[value]}"
-                        f"[{', '.join(str(size) for size in program.dims(value))}]"
-                    ),
-                    "colours": ", ".join(
-                        analysis.dim_text(name) for name in program.def_names(value)
-                    ),
+                    "type": f"{program.value_dtype[value]}{list(program.dims(value))}",
+                    "colours": ", ".join(map(analysis.dim_text, program.def_names(value))),
                     "operands": ", ".join(
                         value_text(program, operand) for operand in program.operands(op)
                     ),
@@ -122,22 +107,20 @@ def program_frame(analysis: Analysis) -> pd.DataFrame:
 def colours_frame(analysis: Analysis) -> pd.DataFrame:
     """One row per colour group: what an action can shard."""
     styles = lane_styles(analysis)
-    n_conflicts = collections.Counter(
-        int(analysis.group[conflict.colour]) for conflict in analysis.conflicts
-    )
+    conflicts = conflicts_of_groups(analysis)
     return pd.DataFrame(
         [
-            {
-                "": styles[group.index].symbol if group.index in styles else "·",
-                "colour": group.name,
-                "size": group.size,
-                "names": group.n_names,
-                "mirrored": len(group.colours),
-                "conflicts": n_conflicts[group.index],
-                "resolutions": 2 ** len(group.resolutions),
-                "shardable": group.shardable,
-                "group": group.index,
-            }
+            (
+                styles[group.index].symbol if group.index in styles else "·",
+                group.name,
+                group.size,
+                group.n_names,
+                len(group.colours),
+                conflicts[group.index],
+                2 ** len(group.resolutions),
+                group.shardable,
+                group.index,
+            )
             for group in sorted(analysis.groups, key=lambda group: -group.n_names)
             if group.n_names > 1
         ],

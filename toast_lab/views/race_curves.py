@@ -61,7 +61,7 @@ def race_frame(rows: Iterable[Any]) -> pd.DataFrame:
             )
             for row in rows
         ],
-        columns=list(COLUMNS),
+        columns=COLUMNS,
     )
 
 
@@ -97,19 +97,17 @@ class RaceCurves:
         """Draw improvements (``search.search_child.Point``); each curve goes on to ``until_s``."""
         for method, source in self.lines.items():
             improvements = points.get(method, ())
-            times_s = [point.elapsed_s for point in improvements]
-            heights = [getattr(point, self.kind) / self.scale for point in improvements]
-            fits = ["yes" if point.fits else "no" for point in improvements]
-            if improvements:
-                times_s = [*times_s, max(times_s[-1], until_s.get(method, 0.0))]
-                heights = [*heights, heights[-1]]
-                fits = [*fits, fits[-1]]
+            # The curve goes on at its last height
+            shown = [*improvements, *improvements[-1:]]
+            times_s = [point.elapsed_s for point in shown]
+            if times_s:
+                times_s[-1] = max(times_s[-1], until_s.get(method, 0.0))
             if list(source.data["x"]) != times_s:
                 source.data = {
                     "x": times_s,
-                    "y": heights,
-                    "fits": fits,
-                    "method": [method] * len(times_s),
+                    "y": [getattr(point, self.kind) / self.scale for point in shown],
+                    "fits": ["yes" if point.fits else "no" for point in shown],
+                    "method": [method] * len(shown),
                 }
 
     def _draw(self, title: str) -> figure:

@@ -66,7 +66,7 @@ def point(simulation: Any) -> CurvePoint:
 
 def curve_frame(points: Iterable[CurvePoint]) -> pd.DataFrame:
     """The table twin: one row per simulation, in order."""
-    return pd.DataFrame([tuple(point) for point in points], columns=list(COLUMNS))
+    return pd.DataFrame([tuple(point) for point in points], columns=COLUMNS)
 
 
 def improvements_frame(points: Iterable[CurvePoint]) -> pd.DataFrame:

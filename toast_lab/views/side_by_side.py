@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -22,9 +23,6 @@ class Pair(NamedTuple):
     left: str
     right: str
     differs: bool
-    #: is it a collective?
-    left_sends: bool
-    right_sends: bool
     where: str
 
 
@@ -39,28 +37,17 @@ def side_by_side(
         where: source line of every op.
     """
     left, right = _by_op(left_lines), _by_op(right_lines)
-    pairs: list[Pair] = []
-    for op in sorted(left.keys() | right.keys()):
-        source_line = where[op] if op < len(where) else ""
-        for differs, ours, theirs in _aligned(left.get(op, []), right.get(op, [])):
-            pairs.append(
-                Pair(
-                    op=op,
-                    left=_text(ours),
-                    right=_text(theirs),
-                    differs=differs,
-                    left_sends=bool(ours and ours.collective),
-                    right_sends=bool(theirs and theirs.collective),
-                    where=source_line,
-                )
-            )
-    return pairs
+    return [
+        Pair(op, _text(ours), _text(theirs), differs, where=where[op] if op < len(where) else "")
+        for op in sorted(left.keys() | right.keys())
+        for differs, ours, theirs in _aligned(left[op], right[op])
+    ]
 
 
 def _by_op(lines: Sequence[ListingLine]) -> dict[int, list[ListingLine]]:
-    lines_of: dict[int, list[ListingLine]] = {}
+    lines_of: dict[int, list[ListingLine]] = defaultdict(list)
     for line in lines:
-        lines_of.setdefault(line.op, []).append(line)
+        lines_of[line.op].append(line)
     return lines_of
 
 
@@ -73,7 +60,7 @@ def _aligned(
 ) -> Iterator[tuple[bool, ListingLine | None, ListingLine | None]]:
     """The lines of one op on both sides: (do they differ, left, right)."""
     matcher = difflib.SequenceMatcher(
-        None, [_text(line) for line in left], [_text(line) for line in right], autojunk=False
+        None, list(map(_text, left)), list(map(_text, right)), autojunk=False
     )
     for tag, left_start, left_stop, right_start, right_stop in matcher.get_opcodes():
         ours: Side = list(left[left_start:left_stop])
@@ -89,7 +76,7 @@ def _aligned(
 def _meet(left: Side, right: Side) -> tuple[Side, Side]:
     """Fill up the side whose computing line comes earlier, so that the two computing lines meet."""
     computing = [
-        next((i for i, line in enumerate(side) if line and not line.collective), len(side))
+        next((index for index, line in enumerate(side) if line and not line.collective), len(side))
         for side in (left, right)
     ]
     padding: Side = [None] * max(computing)
@@ -101,14 +88,9 @@ def differing(pairs: Sequence[Pair], around: int = 1) -> list[Pair | int]:
 
     A number stands for that many equal lines, which are left out.
     """
-    is_kept = [False] * len(pairs)
-    for index, pair in enumerate(pairs):
-        if pair.differs:
-            for near_index in range(max(0, index - around), min(len(pairs), index + around + 1)):
-                is_kept[near_index] = True
     shown_lines: list[Pair | int] = []
-    for pair, kept in zip(pairs, is_kept, strict=True):
-        if kept:
+    for index, pair in enumerate(pairs):
+        if any(near.differs for near in pairs[max(0, index - around) : index + around + 1]):
             shown_lines.append(pair)
         elif shown_lines and isinstance(shown_lines[-1], int):
             shown_lines[-1] += 1

@@ -54,33 +54,33 @@ def frames(location: str) -> tuple[SourceFrame, ...]:
 def user_frame(location: str) -> SourceFrame:
     """The innermost frame that is not a library's, else the innermost one."""
     all_frames = frames(location)
-    user_frames = [
-        frame
-        for frame in all_frames
-        if not any(word in frame.file.replace("\\", "/") for word in _LIBRARIES)
-    ]
-    return user_frames[0] if user_frames else all_frames[0] if all_frames else NOWHERE
+    user_frames = (frame for frame in all_frames if not _in_library(frame))
+    return next(user_frames, all_frames[0] if all_frames else NOWHERE)
+
+
+def _in_library(frame: SourceFrame) -> bool:
+    return any(folder in frame.file.replace("\\", "/") for folder in _LIBRARIES)
 
 
 @functools.lru_cache(maxsize=512)
 def _functions(file: str) -> tuple[tuple[int, int, str], ...]:
-    source_code = "\n".join(file_lines(file))
     try:
-        syntax_tree = ast.parse(source_code)
+        syntax_tree = ast.parse("\n".join(file_lines(file)))
     except (SyntaxError, ValueError):
         return ()
-    functions = [
-        (node.lineno, node.end_lineno or node.lineno, node.name)
-        for node in ast.walk(syntax_tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
-    return tuple(sorted(functions))
+    return tuple(
+        sorted(
+            (node.lineno, node.end_lineno or node.lineno, node.name)
+            for node in ast.walk(syntax_tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        )
+    )
 
 
 @functools.lru_cache(maxsize=65536)
 def function_of(frame: SourceFrame) -> str:
     """Name of the function that holds a frame, else its file and line."""
-    if any(word in frame.file.replace("\\", "/") for word in _LIBRARIES):
+    if _in_library(frame):
         return frame.short
     inside = [name for first, last, name in _functions(frame.file) if first <= frame.line <= last]
     return inside[-1] if inside else frame.short
@@ -107,7 +107,7 @@ def file_lines(file: str) -> list[str]:
 def ops_of_lines(program: Program) -> dict[str, dict[int, list[int]]]:
     """For every file that the program comes from, the ops of each of its lines."""
     ops_of_line: dict[str, dict[int, list[int]]] = {}
-    for op in range(program.n_arguments, program.n_ops):
+    for op in program.ops():
         frame = op_frame(program, op)
         if frame.file:
             ops_of_line.setdefault(frame.file, {}).setdefault(frame.line, []).append(op)
@@ -116,4 +116,4 @@ def ops_of_lines(program: Program) -> dict[str, dict[int, list[int]]]:
 
 def op_frame(program: Program, op: int) -> SourceFrame:
     """The user's frame of an op."""
-    return user_frame(program.locations[int(program.location[op])])
+    return user_frame(program.locations[program.location[op]])

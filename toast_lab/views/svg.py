@@ -100,7 +100,9 @@ def graph_svg(layout: GraphLayout) -> str:
     elements = []
     for lane in layout.lanes:
         x, _ = to_pixels(lane.x - lane.width / 2, 0)
-        elements.append(
+        middle, _ = to_pixels(lane.x, 0)
+        caption = f"{lane.style.symbol} {lane.label}"
+        elements += [
             _rect(
                 x + 3,
                 top_margin,
@@ -108,29 +110,14 @@ def graph_svg(layout: GraphLayout) -> str:
                 height - top_margin - 8,
                 fill=lane.style.hue,
                 attributes="fill-opacity='0.07'",
-            )
-        )
-        middle = to_pixels(lane.x, 0)[0]
-        elements.append(
-            _text(
-                middle,
-                top_margin - 10,
-                f"{lane.style.symbol} {lane.label}",
-                anchor="middle",
-                fill=lane.style.hue,
-            )
-        )
+            ),
+            _text(middle, top_margin - 10, caption, anchor="middle", fill=lane.style.hue),
+        ]
     for number, layout_row in enumerate(layout.rows):
         row_label = layout_row.label + (f" ×{layout_row.repeats}" if layout_row.repeats > 1 else "")
-        elements.append(
-            _text(
-                left_margin - 14,
-                to_pixels(0, number)[1] + 4,
-                row_label if len(row_label) < 30 else row_label[:28] + "…",
-                anchor="end",
-                size=10.5,
-            )
-        )
+        caption = row_label if len(row_label) < 30 else row_label[:28] + "…"
+        y = to_pixels(0, number)[1] + 4
+        elements.append(_text(left_margin - 14, y, caption, anchor="end", size=10.5))
     for outline in layout.outlines:
         points = polyline(outline.xs, outline.ys)
         elements.append(_path([*points, points[0]], CONFLICT, dash="2 3", opacity=0.6))
@@ -159,8 +146,8 @@ def graph_svg(layout: GraphLayout) -> str:
     return _drawing(width, height, elements, "dimension graph")
 
 
-def _marker(marker: str, centre: Pair, hue: str, radius: float = 5.0) -> str:
-    x, y = centre
+def _marker(marker: str, centre: Pair, hue: str) -> str:
+    radius, (x, y) = 5.0, centre
     shapes: dict[str, list[Pair]] = {
         "square": [(-1, -1), (1, -1), (1, 1), (-1, 1)],
         "triangle": [(0, -1.2), (1.1, 0.9), (-1.1, 0.9)],
@@ -222,24 +209,10 @@ def curves_svg(
             _text(left_margin - 6, y + 4, f"{tick:g}", anchor="end", size=10),
         ]
     for tick in ticks(x_max):
-        elements.append(
-            _text(
-                to_pixels(tick, 0)[0],
-                height - bottom_margin + 14,
-                f"{tick:g}",
-                anchor="middle",
-                size=10,
-            )
-        )
-    elements.append(
-        _text(
-            (left_margin + width - right_margin) / 2,
-            height - 6,
-            x_label,
-            anchor="middle",
-            size=10.5,
-        )
-    )
+        x, y = to_pixels(tick, 0)
+        elements.append(_text(x, y + 14, f"{tick:g}", anchor="middle", size=10))
+    middle = (left_margin + width - right_margin) / 2
+    elements.append(_text(middle, height - 6, x_label, anchor="middle", size=10.5))
     for limit_name, (value, line_hue) in (limits or {}).items():
         y = to_pixels(0, value)[1]
         elements += [
@@ -272,17 +245,15 @@ def curves_svg(
     return _drawing(width, height, elements, y_label)
 
 
-def ticks(highest: float, wanted: int = 4) -> list[float]:
+def ticks(highest: float) -> list[float]:
     """Round numbers from 0 to ``highest``.
 
     >>> ticks(10.0), ticks(0.7)
     ([0.0, 2.5, 5.0, 7.5, 10.0], [0.0, 0.2, 0.4, 0.6])
     """
-    scale = 10.0 ** math.floor(math.log10(highest / wanted)) if highest > 0 else 1.0
+    scale = 10.0 ** math.floor(math.log10(highest / 4)) if highest > 0 else 1.0
     step = next(
-        scale * multiple
-        for multiple in (1, 2, 2.5, 5, 10)
-        if scale * multiple * (wanted + 1) > highest
+        scale * multiple for multiple in (1, 2, 2.5, 5, 10) if scale * multiple * 5 > highest
     )
     return [round(multiple * step, 12) for multiple in range(int(highest / step + 1e-9) + 1)]
 
@@ -301,22 +272,14 @@ def icicle_svg(scene: IcicleScene, width_px: float = 760.0) -> str:
     lowest, highest = tint_range(scene.tint)
     elements = []
     for block_index in range(len(blocks.place)):
-        x, width = (
-            float(blocks.left[block_index]) * width_px,
-            float(blocks.right[block_index] - blocks.left[block_index]) * width_px,
-        )
-        block_tint = float(scene.tint[block_index])
-        shade = (
-            1.0
-            if not np.isfinite(block_tint)
-            else min(max((block_tint - lowest) / (highest - lowest), 0.0), 1.0)
-        )
-        block_hue = Cividis256[int(255 * shade)] if np.isfinite(block_tint) else FOLD
-        y, block_label = float(blocks.level[block_index]) * row_height, scene.labels[block_index]
-        score = f"C(s) {block_tint:.4f}" if np.isfinite(block_tint) else "folded"
-        block_title = html.escape(
-            f"{block_label}: {int(blocks.visits[block_index]):,} visits, {score}"
-        )
+        x, right = blocks.left[block_index] * width_px, blocks.right[block_index] * width_px
+        y, block_label = blocks.level[block_index] * row_height, scene.labels[block_index]
+        width, block_tint = right - x, scene.tint[block_index]
+        shade, block_hue, score = 1.0, FOLD, "folded"
+        if np.isfinite(block_tint):
+            shade = min(max((block_tint - lowest) / (highest - lowest), 0.0), 1.0)
+            block_hue, score = Cividis256[int(255 * shade)], f"C(s) {block_tint:.4f}"
+        block_title = html.escape(f"{block_label}: {blocks.visits[block_index]:,} visits, {score}")
         ink = "#ffffff" if shade < 0.55 else "#10151c"
         caption = _text(x + 4, y + 18, fitted(block_label, width), size=10.5, fill=ink)
         rectangle = _rect(x, y, width - 1, row_height - 2, fill=block_hue)
@@ -359,14 +322,9 @@ def tiles_svg(columns: Mapping[str, Sequence[Any]], cell: Pair = (120.0, 76.0)) 
             size=10.5,
         )
         elements.append(f"<g><title>{tile_title}</title>{held}{outline}{caption}</g>")
-    columns_drawn = max((float(position) for position in columns["right"]), default=1.0)
-    rows_drawn = max((float(position) for position in columns["bottom"]), default=1.0)
-    return _drawing(
-        cell_width * (columns_drawn + 0.06),
-        cell_height * (rows_drawn + 0.08),
-        elements,
-        "device tiles",
-    )
+    width = cell_width * (max(columns["right"], default=1.0) + 0.06)
+    height = cell_height * (max(columns["bottom"], default=1.0) + 0.08)
+    return _drawing(width, height, elements, "device tiles")
 
 
 def hue(index: int) -> str:
@@ -380,9 +338,7 @@ def dash(index: int) -> str:
 
 
 # -- bars ------------------------------------------------------------------------------------------
-def bars_svg(
-    rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], label: str, width_px: float = 640.0
-) -> str:
+def bars_svg(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], label: str) -> str:
     """One bar per row, made of named parts; a part has the same hue in all rows.
 
     ``label`` says what its length is.
@@ -390,6 +346,7 @@ def bars_svg(
     left_margin, top_margin, row_height = 130.0, 40.0, 28.0
     names = list(dict.fromkeys(row_name for _, parts in rows for row_name, _ in parts))
     longest = max((sum(length for _, length in parts) for _, parts in rows), default=1.0) or 1.0
+    width_px = 640.0
     pixels_per_unit = (width_px - left_margin - 80) / longest
     elements, x = [_text(0, 13, label, size=11.5)], 0.0
     for index, row_name in enumerate(names):
@@ -400,15 +357,8 @@ def bars_svg(
         x += 26 + 6.4 * len(row_name)
     for row_number, (row_name, parts) in enumerate(rows):
         x, y = left_margin, top_margin + row_height * row_number
-        elements.append(
-            _text(
-                left_margin - 8,
-                y + 16,
-                row_name if len(row_name) < 19 else row_name[:17] + "…",
-                anchor="end",
-                size=10.5,
-            )
-        )
+        caption = row_name if len(row_name) < 19 else row_name[:17] + "…"
+        elements.append(_text(left_margin - 8, y + 16, caption, anchor="end", size=10.5))
         for part_name, length in parts:
             index = names.index(part_name)
             part_title = html.escape(f"{row_name}, {part_name}: {length:.4g}")

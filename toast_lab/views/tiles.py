@@ -119,13 +119,7 @@ def tile_columns(
     drawn = parts(mesh, shape, spec)[:MAX_DRAWN]
     _, across = grid(mesh)
     hue_of_ranges: dict[tuple[tuple[int, int], ...], str] = {}
-    columns: dict[str, list[Any]] = {
-        field: []
-        for field in ("left", "right", "top", "bottom", *_HELD, "hue", "text", "part", "at")
-    }
-    down_dim, across_dim = (
-        (dims[0], dims[1]) if len(dims) > 1 else (None, dims[0] if dims else None)
-    )
+    down_dim, across_dim = [None, None, *dims][-2:] if len(dims) < 2 else dims[:2]
 
     def share(part: DevicePart, dim: int | None) -> tuple[float, float]:
         if dim is None or not shape[dim]:
@@ -133,39 +127,34 @@ def tile_columns(
         start, stop = part.ranges[dim]
         return start / shape[dim], stop / shape[dim]
 
-    for part in drawn:
+    labels = [f"{part.device}  {part.text(dims)}".rstrip() for part in drawn]
+    if across * max(map(len, labels)) > LABEL_LETTERS:
+        labels = [str(part.device) for part in drawn]
+    tiles = []
+    for part, label in zip(drawn, labels, strict=True):
         grid_row, column = divmod(part.device, across)
         left, top = column + 0.06, grid_row + 0.08
         tile_width, tile_height = 0.88, 0.84
         x0, x1 = share(part, across_dim)
         y0, y1 = share(part, down_dim)
-        outline = {
-            "left": left,
-            "right": left + tile_width,
-            "top": top,
-            "bottom": top + tile_height,
-        }
-        held_part = {
-            "held_left": left + x0 * tile_width,
-            "held_right": left + x1 * tile_width,
-            "held_top": top + y0 * tile_height,
-            "held_bottom": top + y1 * tile_height,
-        }
-        for column_name, number in (outline | held_part).items():
-            columns[column_name].append(number)
-        columns["hue"].append(hue_of_ranges.setdefault(part.ranges, style(len(hue_of_ranges)).hue))
-        columns["label"] = [*columns.get("label", []), f"{part.device}  {part.text(dims)}".rstrip()]
-        columns["part"].append(part.text() or "all of it")
-        columns["at"].append(
-            ", ".join(f"{axis} {index}" for axis, index in zip(mesh.axes, part.place, strict=True))
+        coordinates = zip(mesh.axes, part.place, strict=True)
+        tiles.append(
+            {
+                "left": left,
+                "right": left + tile_width,
+                "top": top,
+                "bottom": top + tile_height,
+                "held_left": left + x0 * tile_width,
+                "held_right": left + x1 * tile_width,
+                "held_top": top + y0 * tile_height,
+                "held_bottom": top + y1 * tile_height,
+                "hue": hue_of_ranges.setdefault(part.ranges, style(len(hue_of_ranges)).hue),
+                "text": label,
+                "part": part.text() or "all of it",
+                "at": ", ".join(f"{axis} {index}" for axis, index in coordinates),
+            }
         )
-    labels = columns.pop("label", [])
-    labels_fit = across * max(map(len, labels), default=0) <= LABEL_LETTERS
-    columns["text"] = labels if labels_fit else [str(part.device) for part in drawn]
-    return columns
-
-
-_HELD = ("held_left", "held_right", "held_top", "held_bottom")
+    return {name: [tile[name] for tile in tiles] for name in tiles[0]}
 
 
 class TilesPlot:

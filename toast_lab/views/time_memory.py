@@ -51,24 +51,11 @@ def time_memory_frame(entries: Iterable[PlanEntry]) -> pd.DataFrame:
     shown_entries = [entry for entry in entries if entry.shown]
     frame, table_rows = compare_frame(shown_entries), []
     for source, time_s, peak in SOURCES:
-        known = [
-            index
-            for index in range(len(frame))
-            if pd.notna(frame[time_s][index]) and pd.notna(frame[peak][index])
-        ]
-        points = [(float(frame[peak][index]), float(frame[time_s][index])) for index in known]
-        on_front = set(front(points))
-        for position, (index, (x, y)) in enumerate(zip(known, points, strict=True)):
-            table_rows.append(
-                (
-                    shown_entries[index].name,
-                    source,
-                    y,
-                    x,
-                    position in on_front,
-                    shown_entries[index].number,
-                )
-            )
+        points = frame[[peak, time_s]].astype(float).dropna()
+        on_front = front(list(points.itertuples(index=False, name=None)))
+        for position, (index, x, y) in enumerate(points.itertuples(name=None)):
+            entry = shown_entries[index]
+            table_rows.append((entry.name, source, y, x, position in on_front, entry.number))
     return pd.DataFrame(
         table_rows, columns=["plan", "source", "time_s", "peak_bytes", "on_front", "number"]
     )
