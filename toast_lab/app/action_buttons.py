@@ -10,7 +10,7 @@ from panel.custom import JSComponent
 
 from toast_lab.app import assets, look
 from toast_lab.app.items import ActionPrice
-from toast_lab.app.markup import bytes_text, h, seconds_text
+from toast_lab.app.markup import ESTIMATED, bytes_text, h, seconds_text
 from toast_lab.app.session import Session
 
 MAX_PRICED = 8
@@ -48,8 +48,10 @@ class ActionButtons(pn.viewable.Viewer):
         self.list = ActionList(sizing_mode="stretch_width", margin=0, visible=False)
         self.list.param.watch(lambda e: self._clicked(*e.new[:3]), "clicked")
         self.notes = look.text(visible=False)
-        self.column = pn.Column(
-            self.head, self.list, self.notes, sizing_mode="stretch_width", margin=0
+        self.column = look.column(
+            self.head,
+            self.list,
+            self.notes,
         )
         self._reasons = reasons
 
@@ -64,9 +66,7 @@ class ActionButtons(pn.viewable.Viewer):
         shown = session.loaded.analysis is not None and group is not None
         if shown and group is not None:
             name = session.loaded.analysis.groups[group].name
-            self.head.object = h(
-                "h2", f"shard {name} on …  ", h("span", "estimated", cls="tag estimated")
-            )
+            self.head.object = h("h2", f"shard {name} on …  ", ESTIMATED)
         self.list.param.update(
             group=-1 if group is None else group,
             rows=[[r.axis, r.bits, _label(r)] for r in rows] if shown else [],

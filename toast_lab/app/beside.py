@@ -21,20 +21,22 @@ class BesidePane(pn.viewable.Viewer):
         super().__init__(**params)
         self.session = session
         self._head = look.text()
-        self._list = pn.pane.HTML(
-            "", stylesheets=[look.TEXT + LIST], sizing_mode="stretch_width", margin=0
+        self._list = look.text(
+            stylesheets=[look.TEXT + LIST],
         )
         fixed: dict[str, Any] = {"sizing_mode": "fixed", "height": 30, "margin": (4, 0, 0, 6)}
         self.ask = look.button("Ask the search", width=124, **fixed)
         self.ask.on_click(lambda _: session.hand.ask_search())
         self.next = look.button("Take its next step", width=140, **fixed)
         self.next.on_click(lambda _: self._take())
-        self.view = pn.Column(
-            pn.Row(self._head, self.ask, self.next, sizing_mode="stretch_width", margin=0),
+        self.view = look.filled_column(
+            look.row(
+                self._head,
+                self.ask,
+                self.next,
+            ),
             self._list,
-            sizing_mode="stretch_both",
             scroll=True,
-            margin=0,
         )
 
     def refresh(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import panel as pn
 
 from toast_lab.app import assets, look
-from toast_lab.app.markup import bytes_text, h, join, seconds_text
+from toast_lab.app.markup import ESTIMATED, bytes_text, h, join, seconds_text
 from toast_lab.app.session import Session
 from toast_lab.cost.problem import Problem
 from toast_lab.explain.board import Board, conflicts
@@ -43,21 +43,20 @@ class BoardPane(pn.viewable.Viewer):
         self.table = look.table(
             board_frame(Board((), 0.0, 0.0)),
             height=64,
-            sizing_mode="stretch_width",
             layout="fit_data_table",
         )
         self.table.on_click(self._clicked)
         self._detail = look.text()
-        self._choices = pn.Column(sizing_mode="stretch_width", margin=0)
+        self._choices = look.column()
         self._switches: dict[str, Any] = {}
         self._offered: Any = None
         self._quiet = False
-        self._view = pn.Column(
+        self._view = look.column(
             look.text(
                 h(
                     "p",
                     h("b", "Conflict board "),
-                    h("span", "estimated", cls="tag estimated"),
+                    ESTIMATED,
                     h("span", "  each side alone; ✗ does not fit, ● is chosen", cls="quiet"),
                     cls="one",
                 )
@@ -65,8 +64,6 @@ class BoardPane(pn.viewable.Viewer):
             self.table,
             self._choices,
             self._detail,
-            sizing_mode="stretch_width",
-            margin=0,
         )
 
     @property
@@ -221,9 +218,8 @@ class BoardPane(pn.viewable.Viewer):
                     title=sides[0].why_not,
                 )
             )
-        switch = pn.widgets.RadioButtonGroup(
+        switch = look.switch(
             options={NOWHERE: "", **{_label(option): str(option.side) for option in possible}},
-            button_type="default",
             margin=(1, 0),
             height=30,
             sizing_mode="stretch_width",
@@ -236,7 +232,9 @@ class BoardPane(pn.viewable.Viewer):
         row: list[Any] = [label, switch]
         if why:
             row.append(look.text(h("p", join(why, "; "), cls="quiet one")))
-        return pn.Row(*row, sizing_mode="stretch_width", margin=0)
+        return look.row(
+            *row,
+        )
 
     def _chosen(self, axis: str, event: Any) -> None:
         if not self._quiet and self.row is not None:

@@ -39,9 +39,7 @@ class CheckedField(pn.viewable.Viewer):
             value=text,
             placeholder=placeholder,
             description=description,
-            sizing_mode="stretch_width",
-            margin=(3, 0),
-            stylesheets=[look.INPUT],
+            **look.FIELD,
         )
         self._words = look.text(visible=False)
         self.value: Any = None
@@ -49,7 +47,10 @@ class CheckedField(pn.viewable.Viewer):
         self._check(text)
         self.input.param.watch(lambda e: self._check(e.new), "value_input")
         self.input.param.watch(lambda e: self._entered(e.new), "value")
-        self._box = pn.Column(self.input, self._words, sizing_mode="stretch_width", margin=0)
+        self._box = look.column(
+            self.input,
+            self._words,
+        )
 
     def _check(self, text: str) -> None:
         self._typed = text

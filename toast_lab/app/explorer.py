@@ -57,19 +57,15 @@ class Explorer(pn.viewable.Viewer):
         self._ticker: Any = None
         self._read: Any = None  #: the error that was put away
         self._shown: Any = None
-        self.nav = pn.widgets.RadioButtonGroup(
+        self.nav = look.switch(
             options={TITLES[s]: s for s in STEPS},
             value=self.session.step,
-            button_type="default",
-            margin=0,
             height=34,
             stylesheets=[look.BUTTON + NAV],
         )
         self.nav.param.watch(lambda e: setattr(self.session, "step", e.new), "value")
-        self._head = pn.pane.HTML(
-            "", stylesheets=[look.HEADER + HEAD], sizing_mode="stretch_width", margin=(6, 12, 0, 0)
-        )
-        self._job = pn.pane.HTML("", stylesheets=[look.HEADER], width=122, margin=(8, 0, 0, 8))
+        self._head = look.text(stylesheets=[look.HEADER + HEAD], margin=(6, 12, 0, 0))
+        self._job = look.text(stylesheets=[look.HEADER], width=122, margin=(8, 0, 0, 8))
         self.cancel = look.button(
             "Cancel", sizing_mode="fixed", width=70, height=30, disabled=True, margin=(2, 0, 0, 8)
         )
@@ -85,34 +81,31 @@ class Explorer(pn.viewable.Viewer):
             self.session, "Tour", sizing_mode="fixed", width=56, height=30, margin=(2, 0, 0, 8)
         )
         tour_button.stylesheets = [*tour_button.stylesheets, HEAD]  # the gallery has one, too
-        self._status = pn.pane.HTML(
-            "", stylesheets=[look.STATUS], sizing_mode="stretch_width", height=30, margin=0
+        self._status = look.text(
+            stylesheets=[look.STATUS],
+            height=30,
         )
-        header = pn.Row(
+        header = look.row(
             self._head,
             self.nav,
             self._job,
             self.cancel,
             self.shell,
             tour_button,
-            sizing_mode="stretch_width",
-            margin=0,
             height=36,
         )
-        self._body = pn.Column(sizing_mode="stretch_both", margin=0, stylesheets=[look.FILL])
+        self._body = look.filled_column(stylesheets=[look.FILL])
         self.drawer = self._drawer()
         # Panel makes the page as tall as all parts of all pages together, the hidden ones included.
         style = {"height": "100vh" if height is None else f"{height}px", "min-height": "0"}
-        self._root = pn.Column(
+        self._root = look.filled_column(
             header,
             self._status,
             self.strip,
             self._body,
             self.drawer,
-            sizing_mode="stretch_both",
             styles=style,
             stylesheets=[look.ROOT if height is None else look.ROOT + theme.HOST],
-            margin=0,
         )
         s = self.session
         s.param.watch(lambda *_: self.show_step(), "step")
@@ -149,15 +142,15 @@ class Explorer(pn.viewable.Viewer):
         )
         self.source = SourcePane(self.session)
         self._log = look.text(sizing_mode="stretch_both")
-        log = pn.Column(self._log, sizing_mode="stretch_both", scroll=True, margin=0)
-        tabs = pn.Tabs(
+        log = look.filled_column(
+            self._log,
+            scroll=True,
+        )
+        tabs = look.tabs(
             ("Listing", self.listing),
             ("Conflicts", self.conflicts),
             ("Source", self.source),
             ("Log", log),
-            sizing_mode="stretch_both",
-            margin=0,
-            stylesheets=[look.TABS],
         )
         self.tabs = tabs
         self.fold = look.button(
@@ -170,12 +163,10 @@ class Explorer(pn.viewable.Viewer):
         )
         self.fold.stylesheets = [look.SLIM_BUTTON]
         self.fold.on_click(lambda _: self.toggle_drawer())
-        return pn.Column(
+        return look.filled_column(
             tabs,
             self.fold,
             styles={"height": DRAWER_HEIGHT},
-            sizing_mode="stretch_both",
-            margin=0,
             stylesheets=[look.CANVAS + ":host { position: relative; flex: 0 0 auto !important; }"],
         )
 
@@ -208,12 +199,10 @@ class Explorer(pn.viewable.Viewer):
             centre = pn.Column(
                 page.centre, sizing_mode="stretch_both", margin=(0, 8), stylesheets=[look.MIDDLE]
             )
-            self._bodies[step] = pn.Row(
+            self._bodies[step] = look.filled_row(
                 page.left,
                 centre,
                 page.right,
-                sizing_mode="stretch_both",
-                margin=0,
                 stylesheets=[look.BODY],
             )
             self._body.append(self._bodies[step])

@@ -23,41 +23,38 @@ class GraphControls(pn.viewable.Viewer):
 
     def __init__(self, **params: Any) -> None:
         super().__init__(**params)
-        common: dict[str, Any] = {
-            "sizing_mode": "stretch_width",
-            "margin": (3, 0),
-            "stylesheets": [look.INPUT],
-        }
+
         self.level = pn.widgets.Select(
-            name="level", options={v: k for k, v in LEVELS.items()}, **common
+            name="level", options={v: k for k, v in LEVELS.items()}, **look.FIELD
         )
         self.hue = pn.widgets.Select(
-            name="hue shows", options={v: k for k, v in OVERLAYS.items()}, **common
+            name="hue shows", options={v: k for k, v in OVERLAYS.items()}, **look.FIELD
         )
-        self.plan = pn.widgets.Select(name="of the plan", options=[], visible=False, **common)
+        self.plan = pn.widgets.Select(name="of the plan", options=[], visible=False, **look.FIELD)
         self.find = pn.widgets.TextInput(
             name="find a value, op, function or colour",
             placeholder="for instance dot_general",
-            **common,
+            **look.FIELD,
         )
-        self.regex = pn.widgets.Checkbox(name="as a regular expression", **common)
+        self.regex = pn.widgets.Checkbox(name="as a regular expression", **look.FIELD)
         self.found = look.text()
-        self.only = pn.widgets.Checkbox(name="conflicts and their neighbours only", **common)
-        self.singles = pn.widgets.Checkbox(name="colours of a single name too", **common)
+        self.only = pn.widgets.Checkbox(name="conflicts and their neighbours only", **look.FIELD)
+        self.singles = pn.widgets.Checkbox(name="colours of a single name too", **look.FIELD)
         # MultiChoice would run HTML in a name.
-        self.lanes = pn.widgets.MultiSelect(name="only these colours", options={}, size=4, **common)
+        self.lanes = pn.widgets.MultiSelect(
+            name="only these colours", options={}, size=4, **look.FIELD
+        )
         self.scopes = pn.widgets.MultiSelect(
-            name="only these functions", options=[], size=4, **common
+            name="only these functions", options=[], size=4, **look.FIELD
         )
         self.hops = pn.widgets.IntSlider(
-            name="hops around the selection", value=2, start=1, end=8, **common
+            name="hops around the selection", value=2, start=1, end=8, **look.FIELD
         )
         self.focus = look.button("Focus on the selection")
         self.back = look.button("Show everything", visible=False)
         self.colours = look.table(
             colours_frame_empty(),
             height=250,
-            sizing_mode="stretch_width",
             layout="fit_data_table",
             widths={"": 24, "colour": 72, "size": 58, "names": 58, "conflicts": 50},
             titles={"names": "names", "conflicts": "red"},

@@ -13,7 +13,7 @@ import panel as pn
 from toast_lab.app import look
 from toast_lab.app.action_buttons import ActionButtons
 from toast_lab.app.legend import LEGEND, legend
-from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.markup import ESTIMATED, Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.app.session import Session
 from toast_lab.views import inspect
 from toast_lab.views.graph_layout import lane_groups, op_label
@@ -34,11 +34,8 @@ class GraphInspector(pn.viewable.Viewer):
         self.undo = look.button("Undo the last change", visible=False)
         self.undo.on_click(lambda _: self.session.hand.undo())
         self._why = look.text()
-        self._legend = pn.pane.HTML(
-            "",
+        self._legend = look.text(
             stylesheets=[look.TEXT + LEGEND],
-            sizing_mode="stretch_width",
-            margin=0,
             name="legend",
         )
         self.view = look.side(
@@ -73,7 +70,7 @@ class GraphInspector(pn.viewable.Viewer):
             ratio = base.cost.time_s / item.cost.time_s if item.cost.time_s else 0
             speed = f"{seconds_text(item.cost.time_s)} a step ({ratio:.2f}× unsharded speed)"
             cost = f"{speed}, {bytes_text(item.cost.peak_bytes)} a device"
-            lines.append(h("p", cost, " ", h("span", "estimated", cls="tag estimated")))
+            lines.append(h("p", cost, " ", ESTIMATED))
         else:
             lines.append(
                 h("p", "Empty. Shard a selected colour on a mesh axis to begin one.", cls="quiet")

@@ -11,7 +11,7 @@ import panel as pn
 import param
 
 from toast_lab.app import assets, keys, look
-from toast_lab.app.markup import Safe, h, join
+from toast_lab.app.markup import ESTIMATED, Safe, h, join
 from toast_lab.app.session import Session
 from toast_lab.explain.taken import Taken, change
 from toast_lab.views.by_hand_tables import costs_rows, sent_text, taken_frame
@@ -34,13 +34,12 @@ class HistoryPane(pn.viewable.Viewer):
             "margin": (2, 0),
             "stylesheets": [look.INPUT],
         }
-        self.costs = pn.pane.HTML(
-            "", stylesheets=[look.TEXT + COSTS], sizing_mode="stretch_width", margin=0
+        self.costs = look.text(
+            stylesheets=[look.TEXT + COSTS],
         )
         self.table = look.table(
             taken_frame(()),
             height=138,
-            sizing_mode="stretch_width",
             layout="fit_data_table",
             widths={"#": 26, "action": 116, "step": 70, "sent": 78},
         )
@@ -59,23 +58,23 @@ class HistoryPane(pn.viewable.Viewer):
         self.other.param.watch(lambda e: self._go_on(e.new), "value")
         compare = look.button("Compare with other plans →")
         compare.on_click(lambda _: setattr(session, "step", "compare"))
-        self._view = pn.Column(
+        self._view = look.column(
             self.costs,
             look.text(h("h2", "actions taken")),
             self.table,
             self._detail,
-            pn.Row(self.undo, pn.Spacer(width=6), self.redo, sizing_mode="stretch_width", margin=0),
-            pn.Row(
+            look.row(
+                self.undo,
+                pn.Spacer(width=6),
+                self.redo,
+            ),
+            look.row(
                 self.kept_name,
                 pn.Spacer(width=6),
                 self.branch,
-                sizing_mode="stretch_width",
-                margin=0,
             ),
             self.other,
             compare,
-            sizing_mode="stretch_width",
-            margin=0,
         )
 
     def refresh(self) -> None:
@@ -139,7 +138,7 @@ class HistoryPane(pn.viewable.Viewer):
             if best is not None
             else h("p", "No search has been run on this mesh yet.", cls="quiet one")
         )
-        title = h("h2", "plan by hand ", h("span", "estimated", cls="tag estimated"))
+        title = h("h2", "plan by hand ", ESTIMATED)
         table = h("table", h("tr", *[h("th", w) for w in head]), *body, cls="costs")
         return join([title, table, note])
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from toast_lab.views.compare_table import bytes_text, seconds_text
 
-__all__ = ["Safe", "bytes_text", "facts", "h", "join", "seconds_text"]
+__all__ = ["ESTIMATED", "Safe", "bytes_text", "facts", "h", "join", "seconds_text"]
 
 
 class Safe(str):
@@ -47,3 +47,7 @@ def h(tag: str, *children: object, cls: str = "", **attributes: str) -> Safe:
 def facts(rows: Iterable[tuple[str, object]]) -> Safe:
     """Pairs as a definition list in two columns."""
     return h("dl", *[join([h("dt", k), h("dd", v)]) for k, v in rows], cls="facts")
+
+
+#: what stands beside numbers of the cost model
+ESTIMATED = h("span", "estimated", cls="tag estimated")

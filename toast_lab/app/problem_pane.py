@@ -23,16 +23,12 @@ class ProblemPane(pn.viewable.Viewer):
     def __init__(self, session: Session, **params: Any) -> None:
         super().__init__(**params)
         self.session = session
-        common: dict[str, Any] = {
-            "sizing_mode": "stretch_width",
-            "margin": (3, 0),
-            "stylesheets": [look.INPUT],
-        }
+
         self.mesh = pn.widgets.TextInput(
-            name="axes and sizes", value=session.loaded.mesh, max_length=200, **common
+            name="axes and sizes", value=session.loaded.mesh, max_length=200, **look.FIELD
         )
         self.machine = pn.widgets.Select(
-            name="hardware", options=[*MACHINES, OWN], value=session.loaded.machine, **common
+            name="hardware", options=[*MACHINES, OWN], value=session.loaded.machine, **look.FIELD
         )
         self.toml = pn.widgets.TextAreaInput(
             name="TOML of the hardware",
@@ -51,7 +47,7 @@ class ProblemPane(pn.viewable.Viewer):
         self.machine.param.watch(lambda _: self._machine_chosen(), "value")
         self.mesh.param.watch(lambda e: self.check(mesh=e.new), "value")
         self.mesh.param.watch(lambda _: self._take_if_typed(), "enter_pressed")
-        self._view = pn.Column(
+        self._view = look.column(
             look.text(h("h2", "mesh and machine")),
             self.mesh,
             self._mesh_said,
@@ -59,8 +55,6 @@ class ProblemPane(pn.viewable.Viewer):
             self.toml,
             self._machine_said,
             self.take,
-            sizing_mode="stretch_width",
-            margin=0,
         )
         session.loaded.param.watch(lambda *_: self.follow(), ["problem", "own_machines"])
         self.follow()

@@ -66,7 +66,7 @@ def csv_button(
 
 def heading(words: Any, *buttons: Any) -> pn.Row:
     """What a figure or a table shows, with its buttons right."""
-    return pn.Row(words, *buttons, sizing_mode="stretch_width", margin=0, height=30)
+    return look.row(words, *buttons, height=30)
 
 
 SMALL = assets.sheet("small_button")

@@ -33,7 +33,10 @@ class SourcePane(pn.viewable.Viewer):
         self._file = ""
         self._analysis: Analysis | None = None
         self._ops: dict[str, dict[int, list[int]]] = {}
-        self._view = pn.Column(self._title, self.lines, sizing_mode="stretch_both", margin=0)
+        self._view = look.filled_column(
+            self._title,
+            self.lines,
+        )
         session.loaded.param.watch(lambda *_: self.refresh(), "analysis")
         session.selection.param.watch(lambda *_: self.refresh(), ["names", "conflicts"])
         self.refresh()

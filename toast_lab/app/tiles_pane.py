@@ -67,27 +67,27 @@ class TilesPane(pn.viewable.Viewer):
         self.down = pn.widgets.Select(options={}, width=86, **common)
         self.across = pn.widgets.Select(options={}, width=100, **common)
         self._words = look.text()
-        self._pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=150)
+        self._pane = look.figure(min_height=150)
         self.table = look.table(
             parts_frame(Mesh(("d",), (1,)), []), min_height=100, selectable=False
         )
         for widget in (self.tensor, self.down, self.across):
             widget.param.watch(lambda _: None if self._quiet else self.draw(), "value")
         menu = figure_menu("device tiles", "device tiles")
-        self._view = pn.Column(
-            pn.Row(
+        self._view = look.filled_column(
+            look.row(
                 self.tensor,
                 self.down,
                 self.across,
                 menu,
-                sizing_mode="stretch_width",
                 margin=(4, 0),
                 height=30,
             ),
             self._words,
-            pn.Row(self._pane, self.table, sizing_mode="stretch_both", margin=0),
-            sizing_mode="stretch_both",
-            margin=0,
+            look.filled_row(
+                self._pane,
+                self.table,
+            ),
         )
 
     def refresh(self) -> None:

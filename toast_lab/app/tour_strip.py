@@ -82,14 +82,16 @@ class TourStrip(pn.viewable.Viewer):
         self._seen: Any = None
         self._options: list[str] = []
         self._quiet = False
-        self._place = pn.pane.HTML("", stylesheets=[look.TEXT + PLACE], width=212, margin=0)
-        self._text = pn.pane.HTML(
-            "", stylesheets=[look.TEXT + WORDS], sizing_mode="stretch_width", margin=0
+        self._place = look.text(
+            stylesheets=[look.TEXT + PLACE],
+            width=212,
         )
-        self.quiz = pn.widgets.RadioButtonGroup(
+        self._text = look.text(
+            stylesheets=[look.TEXT + WORDS],
+        )
+        self.quiz = look.switch(
             options=["-"],
             value=None,
-            button_type="default",
             height=28,
             margin=(2, 0, 0, 0),
             visible=False,
@@ -100,7 +102,7 @@ class TourStrip(pn.viewable.Viewer):
         self.quiz.param.watch(
             lambda e: None if self._quiet or e.new is None else tour.choose(str(e.new)), "value"
         )
-        self._code = pn.pane.HTML("", stylesheets=[look.TEXT], margin=0)
+        self._code = look.text(sizing_mode=None)
         self.code_box = pn.Column(
             self._code,
             width=430,
@@ -135,29 +137,36 @@ class TourStrip(pn.viewable.Viewer):
         ):
             button.on_click(functools.partial(_press, act))
         buttons = pn.Column(
-            pn.Row(self.back, self.forward, margin=0, sizing_mode="stretch_width"),
-            pn.Row(self.index, self.again, self.leave, margin=0, sizing_mode="stretch_width"),
+            look.row(
+                self.back,
+                self.forward,
+            ),
+            look.row(
+                self.index,
+                self.again,
+                self.leave,
+            ),
             self.do,
             width=216,
             margin=(0, 0, 0, 8),
         )
-        words = pn.Column(self._text, self.quiz, sizing_mode="stretch_width", margin=(0, 0, 0, 10))
-        upper = pn.Row(
-            self._place, words, self.code_box, buttons, sizing_mode="stretch_width", margin=0
+        words = look.column(self._text, self.quiz, margin=(0, 0, 0, 10))
+        upper = look.row(
+            self._place,
+            words,
+            self.code_box,
+            buttons,
         )
         self.figures = look.table(
             _index(),
-            sizing_mode="stretch_width",
             height=INDEX_HEIGHT - 24,
             visible=False,
             layout="fit_data_stretch",
         )
         self.figures.on_click(lambda e: self._jump(int(e.row)))
-        self._root = pn.Column(
+        self._root = look.column(
             upper,
             self.figures,
-            sizing_mode="stretch_width",
-            margin=0,
             visible=False,
             stylesheets=[_strip(LOW)],
         )

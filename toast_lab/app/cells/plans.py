@@ -411,27 +411,23 @@ class CompareCell(pn.viewable.Viewer):
         self.entries = list(entries)
         frame = texts_frame(entries)
         self.table = look.table(
-            frame, height=look.rows_height(len(frame), 240), sizing_mode="stretch_width"
+            frame,
+            height=look.rows_height(len(frame), 240),
         )
         self.table.on_click(lambda event: self.pick(event.row))
         self._words = look.text()
-        left = pn.Column(
-            pn.pane.HTML(
-                _breakdown(entries), sizing_mode="stretch_width", margin=0, stylesheets=[look.TEXT]
+        left = look.filled_column(
+            look.text(
+                _breakdown(entries),
             ),
-            sizing_mode="stretch_both",
-            margin=0,
             scroll=True,
         )
         right = pn.Column(
             self._words, width=270, margin=(0, 0, 0, 6), scroll=True, sizing_mode="stretch_height"
         )
-        self._root = pn.Column(
+        self._root = look.canvas(
             self.table,
             pn.Row(left, right, sizing_mode="stretch_both", margin=(8, 0, 0, 0)),
-            sizing_mode="stretch_both",
-            margin=0,
-            stylesheets=[look.CANVAS],
         )
         self.pick(0)
 
@@ -478,14 +474,14 @@ class MemoryCell(pn.viewable.Viewer):
         self.table = look.table(frame, sizing_mode="stretch_height", width=300)
         self.table.on_click(lambda event: self.pick(event.row))
         self.held = look.table(held_frame(entries[0].cost), selectable=False)
-        self._root = pn.Column(
-            pn.pane.HTML(
-                _timeline(entries), sizing_mode="stretch_width", margin=0, stylesheets=[look.TEXT]
+        self._root = look.canvas(
+            look.text(
+                _timeline(entries),
             ),
-            pn.Row(self.table, self.held, sizing_mode="stretch_both", margin=0),
-            sizing_mode="stretch_both",
-            margin=0,
-            stylesheets=[look.CANVAS],
+            look.filled_row(
+                self.table,
+                self.held,
+            ),
         )
         self.pick(0)
 
@@ -524,18 +520,15 @@ class TilesCell(pn.viewable.Viewer):
         self.table = look.table(
             parts_frame(plan.mesh, []), selectable=False, width=300, sizing_mode="stretch_height"
         )
-        self._root = pn.Column(
+        self._root = look.canvas(
             self.tensor,
             self._words,
-            pn.Row(
-                pn.pane.Bokeh(self.picture.figure, sizing_mode="stretch_both", margin=0),
+            look.filled_row(
+                look.figure(
+                    self.picture.figure,
+                ),
                 self.table,
-                sizing_mode="stretch_both",
-                margin=0,
             ),
-            sizing_mode="stretch_both",
-            margin=0,
-            stylesheets=[look.CANVAS],
         )
         self.pick(value)
 

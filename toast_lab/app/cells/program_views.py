@@ -286,32 +286,26 @@ class GraphCell(pn.viewable.Viewer):
         self._said = look.text(height=18)
         session.notices.param.watch(lambda *_: self._say(), "messages")
         self.session = session
-        beside = pn.Tabs(
+        beside = look.tabs(
             ("Selection", self.graph.right),
             ("Show", self.graph.left),
             width=340,
             sizing_mode="stretch_height",
-            margin=0,
-            stylesheets=[look.TABS],
         )
-        below = pn.Column(
+        below = look.column(
             self.listing.pane,
-            sizing_mode="stretch_width",
             height=190,
-            margin=0,
             stylesheets=[look.CANVAS],
         )
-        self._root = pn.Column(
-            pn.Row(
-                pn.Column(self.graph.centre, sizing_mode="stretch_both", margin=0),
+        self._root = look.filled_column(
+            look.filled_row(
+                look.filled_column(
+                    self.graph.centre,
+                ),
                 beside,
-                sizing_mode="stretch_both",
-                margin=0,
             ),
             self._said,
             below,
-            sizing_mode="stretch_both",
-            margin=0,
         )
 
     def _say(self) -> None:
@@ -332,8 +326,8 @@ class ListingCell(pn.viewable.Viewer):
         self.session = session
         self.listing = Listing(session)
         self.words = SelectionWords(session, "Click a line.")
-        left = pn.Column(
-            self.listing.pane, sizing_mode="stretch_both", margin=0, stylesheets=[look.CANVAS]
+        left = look.canvas(
+            self.listing.pane,
         )
         right = pn.Column(
             self.words.pane,
@@ -343,7 +337,10 @@ class ListingCell(pn.viewable.Viewer):
             scroll=True,
             stylesheets=[look.CARD],
         )
-        self._root = pn.Row(left, right, sizing_mode="stretch_both", margin=0)
+        self._root = look.filled_row(
+            left,
+            right,
+        )
 
     def __panel__(self) -> Any:
         return self._root
@@ -358,13 +355,11 @@ class TableCell(pn.viewable.Viewer):
         self.table.on_click(lambda e: self.clicked(e.row))
         self.listing = Listing(session)
         self.words = SelectionWords(session, hint)
-        left = pn.Column(
+        left = look.filled_column(
             self.table,
-            pn.Column(
-                self.listing.pane, sizing_mode="stretch_both", margin=0, stylesheets=[look.CANVAS]
+            look.canvas(
+                self.listing.pane,
             ),
-            sizing_mode="stretch_both",
-            margin=0,
         )
         right = pn.Column(
             self.words.pane,
@@ -374,7 +369,10 @@ class TableCell(pn.viewable.Viewer):
             scroll=True,
             stylesheets=[look.CARD],
         )
-        self._root = pn.Row(left, right, sizing_mode="stretch_both", margin=0)
+        self._root = look.filled_row(
+            left,
+            right,
+        )
 
     def clicked(self, row: int) -> None:
         """A row was clicked."""
@@ -390,7 +388,8 @@ class ConflictsCell(TableCell):
     def __init__(self, session: Session) -> None:
         frame = inspect.conflicts_frame(session.loaded.analysis)
         table = look.table(
-            frame, height=look.rows_height(len(frame), 240), sizing_mode="stretch_width"
+            frame,
+            height=look.rows_height(len(frame), 240),
         )
         super().__init__(
             session, table, "Click a conflict: where it is, and why both dims have one colour."
@@ -409,7 +408,6 @@ class ColoursCell(TableCell):
         table = look.table(
             frame.drop(columns=["group"]),
             height=look.rows_height(len(frame), 240),
-            sizing_mode="stretch_width",
         )
         self._groups = frame["group"].tolist()
         super().__init__(session, table, "Click a colour: its names are marked in the listing.")
@@ -435,15 +433,17 @@ class BoardCell(pn.viewable.Viewer):
         self.session = session
         self.hand = HandPage(session)
         every_tick(self.hand.tick)
-        beside = pn.Tabs(
+        beside = look.tabs(
             ("Plan by hand", self.hand.right),
             ("Colours", self.hand.left),
             width=335,
             sizing_mode="stretch_height",
             margin=(0, 0, 0, 6),
-            stylesheets=[look.TABS],
         )
-        self._root = pn.Row(self.hand.centre, beside, sizing_mode="stretch_both", margin=0)
+        self._root = look.filled_row(
+            self.hand.centre,
+            beside,
+        )
 
     def __panel__(self) -> Any:
         return self._root

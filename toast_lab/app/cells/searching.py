@@ -10,7 +10,7 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.cells.view import FILL, CellView, every_tick, filling, refused, shown, table_html
-from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.markup import ESTIMATED, Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.app.pages.search_tree import TreePane
 from toast_lab.app.plan_facts import PlanFacts, plan_facts
 from toast_lab.app.tree_state import TreeState
@@ -402,22 +402,25 @@ class SearchCell(pn.viewable.Viewer):
         self.score = RaceCurves([known.method], "score")
         self.controls = Controls(self._run)
         self._twin_at = -1
-        self._twin = look.table(
-            shown_frame([]), height=140, sizing_mode="stretch_width", selectable=False
-        )
+        self._twin = look.table(shown_frame([]), height=140, selectable=False)
         self._words = look.text()
-        tabs = pn.Tabs(
+        tabs = look.tabs(
             (
                 "time and memory",
-                pn.pane.Bokeh(self.curves.root, sizing_mode="stretch_both", margin=0),
+                look.figure(
+                    self.curves.root,
+                ),
             ),
-            ("C(s)", pn.pane.Bokeh(self.score.figure, sizing_mode="stretch_both", margin=0)),
-            sizing_mode="stretch_both",
-            margin=0,
-            stylesheets=[look.TABS],
+            (
+                "C(s)",
+                look.figure(
+                    self.score.figure,
+                ),
+            ),
         )
-        left = pn.Column(
-            tabs, self._twin, sizing_mode="stretch_both", margin=0, stylesheets=[look.CANVAS]
+        left = look.canvas(
+            tabs,
+            self._twin,
         )
         right = pn.Column(
             self.controls,
@@ -428,7 +431,10 @@ class SearchCell(pn.viewable.Viewer):
             scroll=True,
             stylesheets=[look.CARD],
         )
-        self._root = pn.Row(left, right, sizing_mode="stretch_both", margin=0)
+        self._root = look.filled_row(
+            left,
+            right,
+        )
         self._over = self._run is None
         self._show(known)
         if self._run is not None:
@@ -514,7 +520,7 @@ class SearchCell(pn.viewable.Viewer):
         actions = [h("li", a) for a in known.actions]
         self._words.object = join(
             [
-                h("h2", "search ", h("span", "estimated", cls="tag estimated")),
+                h("h2", "search ", ESTIMATED),
                 facts(rows),
                 h("h2", "actions of the best plan"),
                 h("ol", *actions, cls="chain mono")
@@ -580,11 +586,8 @@ class TreeCell(pn.viewable.Viewer):
         state.count(now=True)
         self.pane = TreePane(state)
         self.controls = Controls(result if isinstance(result, RunningSearch) else None)
-        left = pn.Column(
+        left = look.canvas(
             filling(self.pane.centre),
-            sizing_mode="stretch_both",
-            margin=0,
-            stylesheets=[look.CANVAS],
         )
         right = pn.Column(
             self.controls,
@@ -595,7 +598,10 @@ class TreeCell(pn.viewable.Viewer):
             scroll=True,
             stylesheets=[look.CARD],
         )
-        self._root = pn.Row(left, right, sizing_mode="stretch_both", margin=0)
+        self._root = look.filled_row(
+            left,
+            right,
+        )
         every_tick(self.tick)
 
     def tick(self) -> None:
@@ -615,32 +621,25 @@ class RaceCell(pn.viewable.Viewer):
         self.what = result
         self._run = result if isinstance(result, RunningRace) else None
         self.controls = Controls(self._run)
-        self.kind = pn.widgets.RadioButtonGroup(
+        self.kind = look.switch(
             options={v: name for name, v in SHOWN.items()},
             value="score",
             margin=(0, 0, 4, 0),
-            stylesheets=[look.BUTTON],
         )
         self.kind.param.watch(lambda _: self._new_chart(), "value")
-        self._pane = pn.pane.Bokeh(
-            sizing_mode="stretch_both", margin=0, min_height=200, stylesheets=[FILL]
-        )
+        self._pane = look.figure(min_height=200, stylesheets=[FILL])
         rows = len(_race_points(result))
         self.table = look.table(
             race_frame([]),
             height=look.rows_height(rows, 240),
-            sizing_mode="stretch_width",
             selectable=False,
         )
         self._words = look.text()
-        self._root = pn.Column(
-            pn.Row(self.kind, self.controls, margin=0, sizing_mode="stretch_width", height=40),
+        self._root = look.canvas(
+            look.row(self.kind, self.controls, height=40),
             self._words,
             self._pane,
             self.table,
-            sizing_mode="stretch_both",
-            margin=0,
-            stylesheets=[look.CANVAS],
         )
         self._shown: Any = None
         self._new_chart()

@@ -78,12 +78,10 @@ class CellView:
 
     def page(self, height: str) -> Any:
         """A Panel object for one visitor, as high as ``height`` in CSS."""
-        return pn.Column(
+        return look.filled_column(
             self._make(),
-            sizing_mode="stretch_both",
             styles={"height": height},
             stylesheets=[FRAME],
-            margin=0,
         )
 
     def to_html(self) -> str:

@@ -12,7 +12,7 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
-from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.markup import ESTIMATED, Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.app.plan_store import ANSWERS
 from toast_lab.app.saver import Saver, csv_button, heading
 from toast_lab.app.session import Session
@@ -50,14 +50,12 @@ class Collectives:
         self.sums = look.table(
             shown_sums(collective_sums(self._rows, False)),
             height=112,
-            sizing_mode="stretch_width",
             selectable=False,
             groups=SUM_GROUPS,
             titles=SUM_TITLES,
         )
         self.table = look.table(
             shown_collectives(self._rows),
-            sizing_mode="stretch_both",
             min_height=90,
             configuration=ALL_ROWS,
             titles={"its bytes": "bytes"},
@@ -82,14 +80,17 @@ class Collectives:
             margin=0,
             stylesheets=[":host { border-left: 1px solid var(--tl-line, #dfe5ec); }"],
         )
-        left = pn.Column(self.table, sizing_mode="stretch_both", margin=0)
-        self.view = pn.Column(
+        left = look.filled_column(
+            self.table,
+        )
+        self.view = look.filled_column(
             heading(self._words, sums),
             self.sums,
             heading(look.text(h("p", "One by one", cls="quiet"), margin=(5, 0, 0, 2)), rows),
-            pn.Row(left, why, sizing_mode="stretch_both", margin=0),
-            sizing_mode="stretch_both",
-            margin=0,
+            look.filled_row(
+                left,
+                why,
+            ),
         )
 
     def _file(self, table: str) -> str:
@@ -208,7 +209,7 @@ def _reason(row: CollectiveReason) -> Safe:
             h("b", f"{collective.kind} {{{','.join(collective.axes)}}}"),
             f" of {collective.value}, {bytes_text(collective.local_bytes)}, "
             f"{seconds_text(collective.time_s)} ",
-            h("span", "estimated", cls="tag estimated"),
+            ESTIMATED,
         ),
         facts(rows),
     ]

@@ -48,7 +48,7 @@ class SideBySide:
         }
         self.a = pn.widgets.Select(**common, description="plan A, left")
         self.b = pn.widgets.Select(**common, description="plan B, right")
-        self.what = pn.widgets.RadioButtonGroup(
+        self.what = look.switch(
             options=["Listings", "What changes"],
             value="Listings",
             height=28,
@@ -64,33 +64,32 @@ class SideBySide:
         self._heads = [look.text(margin=(0, 6)), look.text(margin=(0, 6))]
         self.pane = pair_pane()
         self.pane.param.watch(lambda e: self._picked(e.new), "picked")
-        self.changes = look.table(
-            _changes(None), selectable=False, sizing_mode="stretch_both", min_height=80
-        )
+        self.changes = look.table(_changes(None), selectable=False, min_height=80)
         csv = csv_button(
             save, lambda: f"from {self.a.value} to {self.b.value}", self._raw, session.notices.say
         )
-        self._listing = pn.Column(
-            pn.Row(*self._heads, sizing_mode="stretch_width", margin=0, height=20),
+        self._listing = look.filled_column(
+            look.row(*self._heads, height=20),
             self.pane,
-            sizing_mode="stretch_both",
-            margin=0,
         )
-        self._table = pn.Column(
-            heading(look.text(), csv), self.changes, sizing_mode="stretch_both", margin=0
+        self._table = look.filled_column(
+            heading(look.text(), csv),
+            self.changes,
         )
         self._table.visible = False
-        bar = pn.Row(
+        bar = look.row(
             self.a,
             self.b,
             self.what,
             self.short,
-            sizing_mode="stretch_width",
             margin=(4, 0, 2, 0),
             height=32,
         )
-        self.view = pn.Column(
-            bar, self._words, self._listing, self._table, sizing_mode="stretch_both", margin=0
+        self.view = look.filled_column(
+            bar,
+            self._words,
+            self._listing,
+            self._table,
         )
         self._quiet = False
         self._shown: tuple[Any, ...] = ()

@@ -48,11 +48,7 @@ class ComparePage(pn.viewable.Viewer):
     def __init__(self, session: Session, **params: Any) -> None:
         super().__init__(**params)
         self.session = session
-        common: dict[str, Any] = {
-            "sizing_mode": "stretch_width",
-            "margin": (3, 0),
-            "stylesheets": [look.INPUT],
-        }
+
         parallel = look.button("Add data parallel")
         parallel.on_click(lambda _: session.plans.add_data_parallel())
         self.typed = pn.widgets.TextAreaInput(
@@ -60,10 +56,10 @@ class ComparePage(pn.viewable.Viewer):
             placeholder="batch->data, hidden->model",
             rows=3,
             max_length=4000,
-            **common,
+            **look.FIELD,
         )
         self.typed_name = pn.widgets.TextInput(
-            name="name of that plan", placeholder="typed", max_length=60, **common
+            name="name of that plan", placeholder="typed", max_length=60, **look.FIELD
         )
         add = look.button("Add typed plan")
         add.on_click(lambda _: self._add_typed())
@@ -90,7 +86,6 @@ class ComparePage(pn.viewable.Viewer):
         self.table = look.table(
             shown_frame([]),
             height=150,
-            sizing_mode="stretch_width",
             groups=GROUPS,
             titles=TITLES,
             widths=WIDTHS,
@@ -108,10 +103,9 @@ class ComparePage(pn.viewable.Viewer):
         ]
         self.panes: dict[int, Any] = {}  #: made when they are opened first
         self._fresh: set[int] = set()  #: those that are up to date
-        self._bodies = [pn.Column(sizing_mode="stretch_both", margin=0) for _ in self._makers]
-        self.tabs = pn.Tabs(
+        self._bodies = [look.filled_column() for _ in self._makers]
+        self.tabs = look.tabs(
             *[(title, body) for (title, _), body in zip(self._makers, self._bodies, strict=True)],
-            sizing_mode="stretch_both",
             margin=(4, 0, 0, 0),
             stylesheets=[look.TABS + WIDE],
         )
@@ -123,13 +117,10 @@ class ComparePage(pn.viewable.Viewer):
             h("p", h("b", "Plans"), h("span", f"  {HELP}", cls="quiet"), cls="one", title=HELP),
             margin=(5, 0, 0, 0),
         )
-        self.centre = pn.Column(
+        self.centre = look.canvas(
             heading(words, csv),
             self.table,
             self.tabs,
-            sizing_mode="stretch_both",
-            stylesheets=[look.CANVAS],
-            margin=0,
         )
         self.right = RunPane(session, save)
         session.param.watch(lambda event: self._changed(event.name), "step")

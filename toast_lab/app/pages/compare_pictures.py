@@ -52,9 +52,7 @@ class Picture:
 
     def __init__(self, session: Session, save: Saver, select: Callable[[str], None]) -> None:
         self.session, self.save, self.select = session, save, select
-        self._pane = pn.pane.Bokeh(
-            sizing_mode="stretch_both", margin=0, min_height=110, stylesheets=[look.FILL]
-        )
+        self._pane = look.figure(min_height=110, stylesheets=[look.FILL])
         self._words = look.text(
             h("p", self.words, cls="quiet one", title=self.words), margin=(5, 0, 0, 2)
         )
@@ -62,10 +60,11 @@ class Picture:
         self.twin = look.table(
             self.twin_frame([]),
             height=self.twin_height,
-            sizing_mode="stretch_width",
             selectable=False,
         )
-        self.view = pn.Column(*self.parts(), sizing_mode="stretch_both", margin=0)
+        self.view = look.filled_column(
+            *self.parts(),
+        )
 
     def parts(self) -> list[Any]:
         """From top to bottom."""
@@ -163,7 +162,7 @@ class Breakdown(Picture):
 
     def controls(self) -> Sequence[Any]:
         """Collectives by kind or by axis."""
-        self.by = pn.widgets.RadioButtonGroup(
+        self.by = look.switch(
             options=BY,
             value="kind",
             margin=(0, 6),
@@ -210,9 +209,7 @@ class Timelines(Picture):
         """From top to bottom."""
         self._item: PlanItem | None = None
         self._head = look.text(margin=(5, 0, 0, 2))
-        self.held = look.table(
-            shown_held(_no_held()), height=128, sizing_mode="stretch_width", selectable=1
-        )
+        self.held = look.table(shown_held(_no_held()), height=128, selectable=1)
         self.held.on_click(lambda e: self._pick(e.row))
         csv = csv_button(
             self.save,
@@ -225,10 +222,8 @@ class Timelines(Picture):
             heading(look.text(h("p", "Peaks", cls="quiet"), margin=(5, 2))), twin, margin=0
         )
         peaks.sizing_mode = self.held.sizing_mode = "stretch_width"
-        held = pn.Column(
-            heading(self._head, csv), self.held, sizing_mode="stretch_width", margin=(0, 0, 0, 10)
-        )
-        return [top, figure, pn.Row(peaks, held, sizing_mode="stretch_width", margin=0, height=160)]
+        held = look.column(heading(self._head, csv), self.held, margin=(0, 0, 0, 10))
+        return [top, figure, look.row(peaks, held, height=160)]
 
     def _where(self) -> list[str]:
         program = self.session.loaded.analysis.program

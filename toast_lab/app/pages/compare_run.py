@@ -13,7 +13,7 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
-from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.markup import ESTIMATED, Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.app.saver import Saver
 from toast_lab.app.session import Session
 from toast_lab.jobs import plan_job
@@ -65,8 +65,10 @@ class RunPane(pn.viewable.Viewer):
             lambda _: self._act(lambda name: session.plans.start_export(name, str(self.kind.value)))
         )
         self.remove.on_click(lambda _: self._act(session.remove_plan))
-        numbers = pn.Row(
-            self.repeats, pn.Spacer(width=8), self.warmup, margin=0, sizing_mode="stretch_width"
+        numbers = look.row(
+            self.repeats,
+            pn.Spacer(width=8),
+            self.warmup,
         )
         self._view = look.side(
             self._head,
@@ -254,7 +256,7 @@ def _plan_words(item: PlanItem) -> Safe:
         ("fits", fits),
         ("on", f"{item.problem.mesh} of {item.problem.machine.name}"),
     ]
-    parts += [h("h2", "cost model ", h("span", "estimated", cls="tag estimated")), facts(estimated)]
+    parts += [h("h2", "cost model ", ESTIMATED), facts(estimated)]
     predicted = Counter(
         "collective_permute" if c.kind == "permute" else c.kind for c in cost.collectives
     )

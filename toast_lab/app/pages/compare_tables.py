@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import panel as pn
-
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
 from toast_lab.app.markup import h
@@ -30,7 +28,6 @@ class Ops:
         self._words = look.text(margin=(5, 0, 0, 2))
         self.table = look.table(
             shown_ops(ops_frame(_EmptyTables)),
-            sizing_mode="stretch_both",
             min_height=120,
             configuration={"columnDefaults": {"headerSort": True, "minWidth": 60}},
         )
@@ -42,8 +39,9 @@ class Ops:
             self._raw,
             session.notices.say,
         )
-        self.view = pn.Column(
-            heading(self._words, csv), self.table, sizing_mode="stretch_both", margin=0
+        self.view = look.filled_column(
+            heading(self._words, csv),
+            self.table,
         )
 
     def _raw(self) -> Any:
@@ -83,12 +81,11 @@ class Runs:
         self.session = session
         self._found: list[dict[str, Any]] = []
         self._words = look.text(margin=(5, 0, 0, 2))
-        self.table = look.table(
-            _runs([]), selectable=False, sizing_mode="stretch_both", min_height=120
-        )
+        self.table = look.table(_runs([]), selectable=False, min_height=120)
         csv = csv_button(save, lambda: "kept runs", self._raw, session.notices.say)
-        self.view = pn.Column(
-            heading(self._words, csv), self.table, sizing_mode="stretch_both", margin=0
+        self.view = look.filled_column(
+            heading(self._words, csv),
+            self.table,
         )
 
     def _raw(self) -> Any:

@@ -42,29 +42,28 @@ class GraphPage(pn.viewable.Viewer):
         self.inspector = GraphInspector(session)
         self.left, self.right = self.controls.view, self.inspector.view
         self._note = look.text()
-        self._pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=300)
+        self._pane = look.figure(min_height=300)
         self.zoom, self.reset, self.whole = (
             _small(t) for t in ("Zoom to selection", "Reset view", "All rows")
         )
         self.unfold, self.fold = _small("Unfold"), _small("Fold")
-        bar = pn.Row(
+        bar = look.row(
             self.zoom,
             self.reset,
             self.whole,
             self.unfold,
             self.fold,
-            sizing_mode="stretch_width",
             margin=(2, 0),
             height=26,
         )
-        head = pn.Row(
+        head = look.row(
             self._note,
             figure_menu("dimension graph", "dimension graph"),
-            sizing_mode="stretch_width",
-            margin=0,
         )
-        self.centre = pn.Column(
-            head, bar, self._pane, sizing_mode="stretch_both", stylesheets=[look.CANVAS], margin=0
+        self.centre = look.canvas(
+            head,
+            bar,
+            self._pane,
         )
         self._watch()
         self.show_model()

@@ -54,7 +54,6 @@ class HandPage(pn.viewable.Viewer):
         self.colours = look.table(
             _colours(None, ()),
             height=60,
-            sizing_mode="stretch_width",
             layout="fit_data_table",
             widths={"": 30, "colour": 80, "size": 56, "on": 92},
         )
@@ -82,28 +81,24 @@ class HandPage(pn.viewable.Viewer):
             stylesheets=[look.INPUT],
         )
         self.short.param.watch(lambda _: self._show_lines(), "value")
-        head = pn.Row(
-            self._note, self.short, sizing_mode="stretch_width", margin=(3, 0, 0, 0), height=24
-        )
+        head = look.row(self._note, self.short, margin=(3, 0, 0, 0), height=24)
         self.collectives = look.table(_no_collectives(), selectable=False, layout="fit_data_table")
         self.tiles = TilesPane(session)
-        self.tabs = pn.Tabs(
+        self.tabs = look.tabs(
             (
                 "One device's listing",
-                pn.Column(head, self.listing, sizing_mode="stretch_both", margin=0),
+                look.filled_column(
+                    head,
+                    self.listing,
+                ),
             ),
             ("Collectives", self.collectives),
             ("Devices", self.tiles),
             ("Beside the search", self.beside),
-            sizing_mode="stretch_both",
-            margin=0,
-            stylesheets=[look.TABS],
         )
-        self.upper = pn.Column(
+        self.upper = look.filled_column(
             self.board,
-            sizing_mode="stretch_both",
             scroll=True,
-            margin=0,
             stylesheets=[look.CANVAS, UPPER % 62],
         )
         self.lower = pn.Column(
@@ -112,7 +107,10 @@ class HandPage(pn.viewable.Viewer):
             margin=(6, 0, 0, 0),
             stylesheets=[look.CANVAS, LOWER],
         )
-        self.centre = pn.Column(self.upper, self.lower, sizing_mode="stretch_both", margin=0)
+        self.centre = look.filled_column(
+            self.upper,
+            self.lower,
+        )
         session.param.watch(lambda *_: self._changed(), "step")
         session.loaded.param.watch(lambda *_: self._changed(), "problem")
         session.plans.param.watch(lambda *_: self._changed(), "items")

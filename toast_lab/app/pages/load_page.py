@@ -50,7 +50,10 @@ class TableReport:
 
         It is a new one each time, since Panel draws a tab's title anew only with its content.
         """
-        return pn.Column(self._head, self._table, margin=0, sizing_mode="stretch_both")
+        return look.filled_column(
+            self._head,
+            self._table,
+        )
 
     def show(self, frame: pd.DataFrame, sentence: str, verdict: str) -> None:
         """Show ``frame``; an empty one is not drawn, ``said`` stands for it."""
@@ -81,7 +84,7 @@ class LoadPage(pn.viewable.Viewer):
             own.append(look.text(h("p", refusal or OWN_HELP, cls="quiet")))
         self.upload = Upload(self._dropped, self._refused, words=UPLOAD_HELP)
         own.append(self.upload)
-        self._sizes = pn.Column(sizing_mode="stretch_width", margin=0)
+        self._sizes = look.column()
         self._apply = look.button("Load with these sizes", button_type="primary", visible=False)
         self._apply.on_click(lambda _: self.session.load(self._which, self.chosen_sizes()))
         gallery = [self._cards[name] for name in registry.MODELS]
@@ -98,21 +101,16 @@ class LoadPage(pn.viewable.Viewer):
             *own,
             width=290,
         )
-        self._graph = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=160)
+        self._graph = look.figure(min_height=160)
         # Hidden by its box: a figure that comes into a hidden pane would be seen.
-        self._graph_box = pn.Column(
-            self._graph, sizing_mode="stretch_both", margin=0, stylesheets=[look.FILL]
-        )
+        self._graph_box = look.filled_column(self._graph, stylesheets=[look.FILL])
         self._title = look.text(height=24)
         self._reports = {
             name: TableReport(columns, REPORT_WIDTHS[name])
             for name, columns in REPORT_COLUMNS.items()
         }
-        self._tabs = pn.Tabs(
+        self._tabs = look.tabs(
             *[(name, report.view()) for name, report in self._reports.items()],
-            sizing_mode="stretch_both",
-            margin=0,
-            stylesheets=[look.TABS],
         )
         self.full = look.button(
             "Reports in full",
@@ -124,23 +122,21 @@ class LoadPage(pn.viewable.Viewer):
         )
         self.full.stylesheets = [look.SLIM_BUTTON]
         self.full.on_click(lambda _: self.show_full(self._graph_box.visible))
-        self._below = pn.Column(
+        self._below = look.filled_column(
             self._tabs,
             self.full,
-            sizing_mode="stretch_both",
-            margin=0,
             styles={"position": "relative"},
             stylesheets=[BELOW],
         )
         menu = figure_menu("dimension graph", "dimension graph")
-        head = pn.Row(self._title, menu, sizing_mode="stretch_width", margin=0)
-        self.centre = pn.Column(
+        head = look.row(
+            self._title,
+            menu,
+        )
+        self.centre = look.canvas(
             head,
             self._graph_box,
             self._below,
-            sizing_mode="stretch_both",
-            stylesheets=[look.CANVAS],
-            margin=0,
         )
         self._facts = look.text(margin=(10, 0, 0, 0))
         go = look.button("Open the graph and its conflicts →", button_type="primary")
@@ -241,7 +237,9 @@ class LoadPage(pn.viewable.Viewer):
                 self._inputs[key] = pn.widgets.TextInput(value=str(value), **common)
         widgets = list(self._inputs.values())
         rows = [
-            pn.Row(*widgets[i : i + 2], margin=0, sizing_mode="stretch_width")
+            look.row(
+                *widgets[i : i + 2],
+            )
             for i in range(0, len(widgets), 2)
         ]
         self._sizes.objects = [look.text(h("h2", f"sizes of {name}")), *rows]

@@ -10,7 +10,7 @@ import panel as pn
 
 from toast_lab.app import keys, look
 from toast_lab.app.figure_export import figure_menu
-from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.markup import ESTIMATED, Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.app.pages.search_race import RacePane
 from toast_lab.app.pages.search_settings import SearchSettings
 from toast_lab.app.pages.search_trajectories import TrajectoryPane
@@ -68,23 +68,25 @@ class SearchPage(pn.viewable.Viewer):
         )
         self.file.param.watch(lambda e: self._resume_saved(e.new), "value")
         gap = pn.Spacer(width=6)
-        holds = pn.Row(
+        holds = look.row(
             self.pause,
             gap,
             self.step,
             gap.clone(),
             self.round,
-            margin=0,
-            sizing_mode="stretch_width",
         )
-        ends = pn.Row(self.resume, gap.clone(), self.save, margin=0, sizing_mode="stretch_width")
+        ends = look.row(
+            self.resume,
+            gap.clone(),
+            self.save,
+        )
         self.tree_state = TreeState(session.searches)
         self.tree = TreePane(self.tree_state, session)
         self.race = RacePane(session)
         self.trajectories = TrajectoryPane(session, self.tree_state, lambda: self._show_view())
         self.trajectories.tree.on_click(lambda _: self._to_tree())
         self._why_not = look.text(visible=False)
-        self._settings_box = pn.Column(
+        self._settings_box = look.column(
             self.settings.search_box,
             self.run,
             holds,
@@ -93,21 +95,17 @@ class SearchPage(pn.viewable.Viewer):
             self._why_not,
             look.text(h("p", "or go on from a saved trace:", cls="quiet"), margin=(6, 0, 0, 0)),
             self.file,
-            sizing_mode="stretch_width",
-            margin=0,
         )
         self.left = look.side(
             self.settings.problem_box, self._settings_box, self.race.left, width=290
         )
-        self.view = pn.widgets.RadioButtonGroup(
+        self.view = look.switch(
             options=VIEWS,
             value="curves",
-            button_type="default",
             margin=(0, 10, 0, 0),
             width=210,
             height=30,
             sizing_mode="fixed",
-            stylesheets=[look.BUTTON],
         )
         self.scrub = pn.widgets.IntSlider(
             name="as of simulation",
@@ -126,45 +124,42 @@ class SearchPage(pn.viewable.Viewer):
         self.scrub.param.watch(lambda e: self._scrub(e.new), "value")
         self.live.on_click(lambda _: self._scrub(None))
         self.view.param.watch(lambda _: self._show_view(), "value")
-        self._scrubber = pn.Row(self.scrub, self.live, sizing_mode="stretch_width", margin=0)
-        self._curves_pane = pn.pane.Bokeh(
-            sizing_mode="stretch_both", margin=0, min_height=300, stylesheets=[look.FILL]
+        self._scrubber = look.row(
+            self.scrub,
+            self.live,
         )
+        self._curves_pane = look.figure(min_height=300, stylesheets=[look.FILL])
         self._title = look.text()
-        self._curves_box = pn.Column(
+        self._curves_box = look.filled_column(
             self._curves_pane,
-            pn.Row(
+            look.row(
                 pn.HSpacer(),
                 figure_menu("search curves", "search curves"),
-                sizing_mode="stretch_width",
-                margin=0,
             ),
             self.trajectories.centre,
-            sizing_mode="stretch_both",
             stylesheets=[look.FILL],
-            margin=0,
         )
-        self.centre = pn.Column(
+        self.centre = look.filled_column(
             self._title,
-            pn.Row(
+            look.row(
                 self.view,
                 self._scrubber,
-                sizing_mode="stretch_width",
                 margin=(0, 0, 4, 0),
                 height=42,
             ),
             self._curves_box,
             self.tree.centre,
             self.race.centre,
-            sizing_mode="stretch_both",
             # Panel adds up hidden ones
             stylesheets=[look.CANVAS + ":host { min-height: 0 !important; }"],
-            margin=0,
         )
         self._facts = look.text()
         go = look.button("Compare with other plans →")
         go.on_click(lambda _: setattr(session, "step", "compare"))
-        self._facts_box = pn.Column(self._facts, go, sizing_mode="stretch_width", margin=0)
+        self._facts_box = look.column(
+            self._facts,
+            go,
+        )
         self.right = look.side(
             self.trajectories.right, self._facts_box, self.tree.right, self.race.right, width=300
         )
@@ -367,7 +362,7 @@ class SearchPage(pn.viewable.Viewer):
             "p",
             h("b", problem.describe() if problem is not None else "no model"),
             " ",
-            h("span", "estimated", cls="tag estimated"),
+            ESTIMATED,
             h("span", f"  {session.searches.simulations:,} simulations", cls="quiet"),
         )
         self.race.refresh()
@@ -421,7 +416,7 @@ class SearchPage(pn.viewable.Viewer):
             rows.insert(1, ("proof", gap_text(session.searches.gap)))
         return join(
             [
-                h("h2", "search ", h("span", "estimated", cls="tag estimated")),
+                h("h2", "search ", ESTIMATED),
                 facts(rows),
                 h("h2", "actions of the best plan"),
                 h("ol", *[h("li", a) for a in actions], cls="chain mono")

@@ -13,7 +13,7 @@ from toast_lab.app import look
 from toast_lab.app.checked import CheckedField, number
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.from_search import race_to_compare
-from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.markup import ESTIMATED, Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.app.session import Session
 from toast_lab.jobs.job import JobState
 from toast_lab.search.methods import METHODS
@@ -39,12 +39,8 @@ class RacePane(pn.viewable.Viewer):
     def __init__(self, session: Session, **params: Any) -> None:
         super().__init__(**params)
         self.session = session
-        common: dict[str, Any] = {
-            "sizing_mode": "stretch_width",
-            "margin": (3, 0),
-            "stylesheets": [look.INPUT],
-        }
-        self.methods = pn.widgets.CheckBoxGroup(options=raced(), value=FIRST, **common)
+
+        self.methods = pn.widgets.CheckBoxGroup(options=raced(), value=FIRST, **look.FIELD)
         self.methods.param.watch(lambda _: self._checked(), "value")
         self.seconds = CheckedField(
             "seconds each",
@@ -69,43 +65,45 @@ class RacePane(pn.viewable.Viewer):
         self._about = look.text(
             join([h("p", HELP, cls="quiet"), *[_sentence(method) for method in raced()]])
         )
-        self.left = pn.Column(
+        self.left = look.column(
             look.text(h("h2", "methods that race")),
             self.methods,
-            pn.Row(self.seconds, gap, self.seed, margin=0, sizing_mode="stretch_width"),
+            look.row(
+                self.seconds,
+                gap,
+                self.seed,
+            ),
             self.run,
             self._why_not,
-            pn.Row(self.hold, gap.clone(), self.stop, margin=0, sizing_mode="stretch_width"),
+            look.row(
+                self.hold,
+                gap.clone(),
+                self.stop,
+            ),
             self._about,
-            sizing_mode="stretch_width",
-            margin=0,
         )
-        self.kind = pn.widgets.RadioButtonGroup(
+        self.kind = look.switch(
             options={v: k for k, v in SHOWN.items()},
             value="score",
             margin=(0, 0, 4, 0),
-            stylesheets=[look.BUTTON],
         )
         self.kind.param.watch(lambda _: self._new_chart(), "value")
-        self._pane = pn.pane.Bokeh(
-            sizing_mode="stretch_both", margin=0, min_height=200, stylesheets=[look.FILL]
-        )
-        self.table = look.table(
-            race_frame([]), height=190, sizing_mode="stretch_width", selectable=False
-        )
-        self.centre = pn.Column(
+        self._pane = look.figure(min_height=200, stylesheets=[look.FILL])
+        self.table = look.table(race_frame([]), height=190, selectable=False)
+        self.centre = look.filled_column(
             pn.Row(self.kind, figure_menu("race curves", "race"), margin=0),
             self._pane,
             look.text(h("h2", "the race as a table")),
             self.table,
-            sizing_mode="stretch_both",
-            margin=0,
             stylesheets=[look.FILL],
         )
         self._facts = look.text()
         self.compare = look.button("Compare the plans of the race →", disabled=True)
         self.compare.on_click(lambda _: race_to_compare(session))
-        self.right = pn.Column(self._facts, self.compare, sizing_mode="stretch_width", margin=0)
+        self.right = look.column(
+            self._facts,
+            self.compare,
+        )
         self._shown: tuple[Any, ...] = ()
         self._new_chart()
 
@@ -194,7 +192,7 @@ class RacePane(pn.viewable.Viewer):
         ]
         priced = [row for row in race.rows if row.score is not None]
         parts: list[Any] = [
-            h("h2", "race ", h("span", "estimated", cls="tag estimated")),
+            h("h2", "race ", ESTIMATED),
             facts(rows),
         ]
         if priced:

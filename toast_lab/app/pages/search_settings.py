@@ -102,9 +102,7 @@ class SearchSettings(pn.viewable.Viewer):
             name="machine",
             options=[*MACHINES, *session.loaded.own_machines],
             value=session.loaded.machine,
-            sizing_mode="stretch_width",
-            margin=(3, 0),
-            stylesheets=[look.INPUT],
+            **look.FIELD,
         )
         self.machine.param.watch(lambda e: self._problem(machine=e.new), "value")
         self.memory = CheckedField(
@@ -119,9 +117,7 @@ class SearchSettings(pn.viewable.Viewer):
             name="method",
             options=list(METHODS),
             value=session.searches.method,
-            sizing_mode="stretch_width",
-            margin=(3, 0),
-            stylesheets=[look.INPUT],
+            **look.FIELD,
         )
         self._sentence = look.text()
         self.seconds = CheckedField(
@@ -152,32 +148,28 @@ class SearchSettings(pn.viewable.Viewer):
         self.method.param.watch(lambda *_: self._describe(), "value")
         self._describe()
         gap = pn.Spacer(width=8)
-        budget = pn.Row(
+        budget = look.row(
             self.seconds,
             gap,
             self.evaluations,
             gap.clone(),
             self.seed,
-            margin=0,
-            sizing_mode="stretch_width",
         )
-        self.problem_box = pn.Column(
+        self.problem_box = look.column(
             look.text(h("h2", "problem")),
             self.mesh,
-            pn.Row(
-                self.machine, pn.Spacer(width=8), self.memory, margin=0, sizing_mode="stretch_width"
+            look.row(
+                self.machine,
+                pn.Spacer(width=8),
+                self.memory,
             ),
-            sizing_mode="stretch_width",
-            margin=0,
         )
-        self.search_box = pn.Column(
+        self.search_box = look.column(
             look.text(h("h2", "search")),
             self.method,
             self._sentence,
             budget,
             self.options,
-            sizing_mode="stretch_width",
-            margin=0,
         )
         session.loaded.param.watch(
             lambda *_: self._follow(), ["mesh", "machine", "own_machines", "memory_gib"]
@@ -237,7 +229,10 @@ class SearchSettings(pn.viewable.Viewer):
         )
 
     def __panel__(self) -> Any:
-        return pn.Column(self.problem_box, self.search_box, sizing_mode="stretch_width", margin=0)
+        return look.column(
+            self.problem_box,
+            self.search_box,
+        )
 
 
 def _text(value: float | int | None) -> str:

@@ -13,7 +13,7 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.from_search import path_to_compare
-from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.markup import ESTIMATED, Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.app.session import Session
 from toast_lab.app.tree_state import TreeState
 from toast_lab.search.trace import Simulation
@@ -37,31 +37,26 @@ class TrajectoryPane(pn.viewable.Viewer):
         self._shown: tuple[Any, ...] = ()
         self._at = 0.0
         self._waiting = False
-        self.kind = pn.widgets.RadioButtonGroup(
+        self.kind = look.switch(
             options=KINDS,
             value="improvements",
-            button_type="default",
             margin=(4, 0, 2, 0),
             height=28,
             width=420,
             sizing_mode="fixed",
-            stylesheets=[look.BUTTON],
         )
         self.kind.param.watch(lambda _: self.refresh(now=True), "value")
         self.table = look.table(
             trajectory_frame([]),
             height=150,
-            sizing_mode="stretch_width",
             widths=WIDTHS,
             configuration={"columnDefaults": {"headerSort": True, "minWidth": 50}},
         )
         self.table.on_click(lambda e: self._pick(e.row))
-        tag = look.text(h("span", "estimated", cls="tag estimated"), margin=(8, 0, 0, 8))
-        self.centre = pn.Column(
+        tag = look.text(ESTIMATED, margin=(8, 0, 0, 8))
+        self.centre = look.column(
             pn.Row(self.kind, tag, margin=0, height=34),
             self.table,
-            sizing_mode="stretch_width",
-            margin=0,
         )
         self._facts = look.text()
         self.tree = look.button("Show it in the tree →")
@@ -69,13 +64,11 @@ class TrajectoryPane(pn.viewable.Viewer):
         self.back = look.button("Back to the best plan")
         self.compare.on_click(lambda _: self._compare())
         self.back.on_click(lambda _: self._forget())
-        self.right = pn.Column(
+        self.right = look.column(
             self._facts,
             self.tree,
             self.compare,
             self.back,
-            sizing_mode="stretch_width",
-            margin=0,
             visible=False,
         )
 
@@ -142,7 +135,7 @@ def _words(picked: Simulation, known: Any) -> Safe:
     ]
     return join(
         [
-            h("h2", f"trajectory {picked.index:,} ", h("span", "estimated", cls="tag estimated")),
+            h("h2", f"trajectory {picked.index:,} ", ESTIMATED),
             facts(rows),
             h("h2", "its actions"),
             steps_list(picked.actions, known),

@@ -11,7 +11,7 @@ import panel as pn
 from toast_lab.app import look
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.from_search import path_to_compare, path_to_graph
-from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.markup import ESTIMATED, Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.app.pages.search_trajectories import steps_list
 from toast_lab.app.session import Session
 from toast_lab.app.tree_state import TreePlace, TreeState
@@ -76,28 +76,23 @@ class TreePane(pn.viewable.Viewer):
         self.table = look.table(
             action_frame([]),
             height=180,
-            sizing_mode="stretch_width",
             configuration={"columnDefaults": {"headerSort": True, "minWidth": 70}},
         )
         self.table.on_click(self._row)
         self._heading = look.text()
         self._children: list[int] = []
         menu = figure_menu("search tree", "search tree", margin=0)
-        self.centre = pn.Column(
+        self.centre = look.filled_column(
             pn.Row(self.tint, self.widest, self.zoom, self.up, self.top, margin=0, height=52),
-            pn.Row(self._way, menu, sizing_mode="stretch_width", margin=0, height=28),
-            pn.pane.Bokeh(
+            look.row(self._way, menu, height=28),
+            look.figure(
                 self.plot.figure,
-                sizing_mode="stretch_both",
-                margin=0,
                 min_height=160,
                 stylesheets=[look.FILL],
             ),
             self._heading,
             self.table,
-            sizing_mode="stretch_both",
             stylesheets=[look.FILL],
-            margin=0,
         )
         self._facts = look.text()
         self.compare = look.button("Compare this plan →")
@@ -108,8 +103,10 @@ class TreePane(pn.viewable.Viewer):
                 lambda _: path_to_compare(session, self._plan, f"{session.searches.method} step")
             )
             self.graph.on_click(lambda _: path_to_graph(session, self._plan))
-        self.right = pn.Column(
-            self._facts, self.compare, self.graph, sizing_mode="stretch_width", margin=0
+        self.right = look.column(
+            self._facts,
+            self.compare,
+            self.graph,
         )
         self._plan: tuple[str, ...] = ()
         self._table_at, self._drawn, self._waiting, self._listed = 0.0, (0, 0), False, False
@@ -237,7 +234,7 @@ def _place_words(place: TreePlace | None, known: Any) -> Safe:
     parts: list[Any] = [
         h("h2", "selected step"),
         facts(rows),
-        h("h2", "plan so far ", h("span", "estimated", cls="tag estimated")),
+        h("h2", "plan so far ", ESTIMATED),
         steps_list(place.plan, known),
     ]
     if known is not None and not isinstance(known.cost, str):
