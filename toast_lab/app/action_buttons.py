@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import panel as pn
 import param
 from panel.custom import JSComponent
 
@@ -35,20 +34,20 @@ class ActionList(JSComponent):
         self.clicked = list(data)
 
 
-class ActionButtons(pn.viewable.Viewer):
+class ActionButtons(look.Pane):
     """Offer only what changes something.
 
     For an axis with nothing to offer, give the reason.
     """
 
-    def __init__(self, session: Session, *, reasons: bool = False, **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session, *, reasons: bool = False) -> None:
+        super().__init__()
         self.session = session
         self.head = look.text(visible=False)
         self.list = ActionList(sizing_mode="stretch_width", margin=0, visible=False)
         self.list.param.watch(lambda e: self._clicked(*e.new[:3]), "clicked")
         self.notes = look.text(visible=False)
-        self.column = look.column(
+        self.view = look.column(
             self.head,
             self.list,
             self.notes,
@@ -84,9 +83,6 @@ class ActionButtons(pn.viewable.Viewer):
             )
             return
         session.hand.add_action(axis, bits)
-
-    def __panel__(self) -> Any:
-        return self.column
 
 
 def _label(row: ActionPrice) -> str:

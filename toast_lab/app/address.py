@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from toast_lab.app import link
+from toast_lab.app import link, look
 from toast_lab.app.session import STEPS
 from toast_lab.app.shell import Shell
 
@@ -33,7 +33,7 @@ class Address:
             (session.work, ["job"]),
         ):
             part.param.watch(lambda *_: self._changed(), names)
-        shell.param.watch(lambda e: self._arrived(e.new), "arrived")
+        look.watch_value(shell, self._arrived, "arrived")
 
     def _changed(self) -> None:
         self._dirty = True

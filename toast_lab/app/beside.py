@@ -7,28 +7,24 @@ from __future__ import annotations
 
 from typing import Any
 
-import panel as pn
-
 from toast_lab.app import assets, look
 from toast_lab.app.markup import bytes_text, h, seconds_text
 from toast_lab.app.session import Session
 
 
-class BesidePane(pn.viewable.Viewer):
+class BesidePane(look.Pane):
     """Two buttons and the search's actions, each marked as taken by hand or not."""
 
-    def __init__(self, session: Session, **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session) -> None:
+        super().__init__()
         self.session = session
         self._head = look.text()
         self._list = look.text(
             stylesheets=[look.TEXT + LIST],
         )
         fixed: dict[str, Any] = {"sizing_mode": "fixed", "height": 30, "margin": (4, 0, 0, 6)}
-        self.ask = look.button("Ask the search", width=124, **fixed)
-        self.ask.on_click(lambda _: session.hand.ask_search())
-        self.next = look.button("Take its next step", width=140, **fixed)
-        self.next.on_click(lambda _: self._take())
+        self.ask = look.button("Ask the search", session.hand.ask_search, width=124, **fixed)
+        self.next = look.button("Take its next step", self._take, width=140, **fixed)
         self.view = look.filled_column(
             look.row(
                 self._head,
@@ -96,9 +92,6 @@ class BesidePane(pn.viewable.Viewer):
         item = self.session.hand.adviser()
         if item is not None:
             self.session.hand.take_next(item)
-
-    def __panel__(self) -> Any:
-        return self.view
 
 
 def _line(mark: str, text: str, note: str) -> Any:

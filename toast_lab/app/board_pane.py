@@ -8,8 +8,6 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import panel as pn
-
 from toast_lab.app import assets, look
 from toast_lab.app.markup import ESTIMATED, bytes_text, h, join, seconds_text
 from toast_lab.app.session import Session
@@ -26,14 +24,14 @@ MAX_HEIGHT = 300
 AXIS_WIDTH = 134
 
 
-class BoardPane(pn.viewable.Viewer):
+class BoardPane(look.Pane):
     """Rows are sides of resolutions, columns mesh axes.
 
     Below, one switch an axis for the selected resolution.
     """
 
-    def __init__(self, session: Session, **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session) -> None:
+        super().__init__()
         self.session = session
         self.board: Board | None = None
         self._problem: Problem | None = None
@@ -51,7 +49,7 @@ class BoardPane(pn.viewable.Viewer):
         self._switches: dict[str, Any] = {}
         self._offered: Any = None
         self._quiet = False
-        self._view = look.column(
+        self.view = look.column(
             look.text(
                 h(
                     "p",
@@ -251,9 +249,6 @@ class BoardPane(pn.viewable.Viewer):
         self.session.selection.select(
             (), tuple(k for s in sets for k in analysis.compatibility_sets[s].conflicts)
         )
-
-    def __panel__(self) -> Any:
-        return self._view
 
 
 def _label(option: SideOption) -> str:

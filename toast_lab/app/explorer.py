@@ -35,7 +35,7 @@ TITLES = {
 }
 
 
-class Explorer(pn.viewable.Viewer):
+class Explorer(look.Pane):
     """Everything, for a server page or a notebook cell."""
 
     def __init__(
@@ -67,9 +67,14 @@ class Explorer(pn.viewable.Viewer):
         self._head = look.text(stylesheets=[look.HEADER + HEAD], margin=(6, 12, 0, 0))
         self._job = look.text(stylesheets=[look.HEADER], width=122, margin=(8, 0, 0, 8))
         self.cancel = look.button(
-            "Cancel", sizing_mode="fixed", width=70, height=30, disabled=True, margin=(2, 0, 0, 8)
+            "Cancel",
+            self.session.work.cancel,
+            sizing_mode="fixed",
+            width=70,
+            height=30,
+            disabled=True,
+            margin=(2, 0, 0, 8),
         )
-        self.cancel.on_click(lambda _: self.session.work.cancel())
         self.shell = Shell(framed=height is not None, commands=keys.table())
         self.shell.param.watch(
             lambda e: keys.perform(str(e.new[0]), self) if e.new else None, "command"
@@ -98,7 +103,7 @@ class Explorer(pn.viewable.Viewer):
         self.drawer = self._drawer()
         # Panel makes the page as tall as all parts of all pages together, the hidden ones included.
         style = {"height": "100vh" if height is None else f"{height}px", "min-height": "0"}
-        self._root = look.filled_column(
+        self.view = look.filled_column(
             header,
             self._status,
             self.strip,
@@ -108,12 +113,12 @@ class Explorer(pn.viewable.Viewer):
             stylesheets=[look.ROOT if height is None else look.ROOT + theme.HOST],
         )
         s = self.session
-        s.param.watch(lambda *_: self.show_step(), "step")
-        s.loaded.param.watch(lambda *_: self.show_model(), "analysis")
-        s.loaded.param.watch(lambda *_: self.show_head(), "problem")
-        s.work.param.watch(lambda *_: self.show_head(), "changes")
-        s.notices.param.watch(lambda *_: self.show_messages(), "messages")
-        s.selection.param.watch(lambda *_: self.show_selection(), ["names", "conflicts"])
+        look.watch(s, self.show_step, "step")
+        look.watch(s.loaded, self.show_model, "analysis")
+        look.watch(s.loaded, self.show_head, "problem")
+        look.watch(s.work, self.show_head, "changes")
+        look.watch(s.notices, self.show_messages, "messages")
+        look.watch(s.selection, self.show_selection, "names", "conflicts")
         self.show_model()
         self.show_head()
         self.show_messages()
@@ -133,7 +138,7 @@ class Explorer(pn.viewable.Viewer):
     # -- drawer ------------------------------------------------------------------------------------
     def _drawer(self) -> Any:
         self.listing = listing_pane()
-        self.listing.param.watch(lambda e: self._line_picked(e.new), "picked")
+        look.watch_value(self.listing, self._line_picked, "picked")
         self.conflicts = look.table(_no_conflicts(), layout="fit_data_stretch")
         self.conflicts.on_click(
             lambda e: self.session.selection.select(
@@ -155,6 +160,7 @@ class Explorer(pn.viewable.Viewer):
         self.tabs = tabs
         self.fold = look.button(
             "Hide",
+            self.toggle_drawer,
             sizing_mode="fixed",
             width=64,
             height=26,
@@ -162,7 +168,6 @@ class Explorer(pn.viewable.Viewer):
             styles={"position": "absolute", "right": "8px", "top": "6px"},
         )
         self.fold.stylesheets = [look.SLIM_BUTTON]
-        self.fold.on_click(lambda _: self.toggle_drawer())
         return look.filled_column(
             tabs,
             self.fold,
@@ -365,13 +370,10 @@ class Explorer(pn.viewable.Viewer):
 
         def begin() -> None:
             self._ticker = pn.state.add_periodic_callback(self.tick, period=TICK_MS)
-            self.session.param.watch(lambda *_: self._pace(), "step")
-            self.session.work.param.watch(lambda *_: self._pace(), ["job", "changes"])
+            look.watch(self.session, self._pace, "step")
+            look.watch(self.session.work, self._pace, "job", "changes")
 
         pn.state.onload(begin)
-
-    def __panel__(self) -> Any:
-        return self._root
 
 
 DRAWER_HEIGHT = "clamp(170px, 27vh, 250px)"

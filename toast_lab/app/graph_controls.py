@@ -18,11 +18,10 @@ from toast_lab.views.program_table import colours_frame
 MANY_SCOPES = 60  #: to choose from
 
 
-class GraphControls(pn.viewable.Viewer):
+class GraphControls:
     """Widgets only; the page watches them."""
 
-    def __init__(self, **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self) -> None:
 
         self.level = pn.widgets.Select(
             name="level", options={v: k for k, v in LEVELS.items()}, **look.FIELD
@@ -101,9 +100,6 @@ class GraphControls(pn.viewable.Viewer):
         rows = [i for i, c in enumerate(self.colours.value["colour"]) if c == name][:1]
         if self.colours.selection != rows:
             self.colours.selection = rows
-
-    def __panel__(self) -> Any:
-        return self.view
 
 
 def colours_frame_empty() -> Any:

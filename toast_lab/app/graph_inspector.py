@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import panel as pn
-
 from toast_lab.app import look
 from toast_lab.app.action_buttons import ActionButtons
 from toast_lab.app.legend import LEGEND, legend
@@ -22,17 +20,15 @@ from toast_lab.views.overlay import Overlay
 STEPS_SHOWN = 14  #: of a chain
 
 
-class GraphInspector(pn.viewable.Viewer):
+class GraphInspector:
     """The right side of the graph page."""
 
-    def __init__(self, session: Session, **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session) -> None:
         self.session = session
         self._facts = look.text()
         self.actions = ActionButtons(session)
         self._manual = look.text()
-        self.undo = look.button("Undo the last change", visible=False)
-        self.undo.on_click(lambda _: self.session.hand.undo())
+        self.undo = look.button("Undo the last change", self.session.hand.undo, visible=False)
         self._why = look.text()
         self._legend = look.text(
             stylesheets=[look.TEXT + LEGEND],
@@ -124,9 +120,6 @@ class GraphInspector(pn.viewable.Viewer):
                 rest,
             ]
         )
-
-    def __panel__(self) -> Any:
-        return self.view
 
 
 def _names_facts(analysis: Any, names: Any) -> list[tuple[str, str]]:

@@ -19,13 +19,13 @@ from toast_lab.views.by_hand_tables import costs_rows, sent_text, taken_frame
 NOTHING = "(choose a kept plan)"
 
 
-class HistoryPane(pn.viewable.Viewer):
+class HistoryPane(look.Pane):
     """Costs above, the actions as a table, the buttons below."""
 
     at = param.Integer(default=0, doc="number of the action that is selected, 0 for the start")
 
-    def __init__(self, session: Session, **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session) -> None:
+        super().__init__()
         self.session = session
         self._quiet = False
         self._followed: tuple[str, ...] | None = None
@@ -43,22 +43,20 @@ class HistoryPane(pn.viewable.Viewer):
             layout="fit_data_table",
             widths={"#": 26, "action": 116, "step": 70, "sent": 78},
         )
-        self.table.param.watch(lambda e: self._picked(e.new), "selection")
+        look.watch_value(self.table, self._picked, "selection")
         self._detail = look.text()
-        self.undo = look.button("Undo", description=keys.tip("undo"))
-        self.redo = look.button("Redo", description=keys.tip("redo"))
-        self.undo.on_click(lambda _: session.hand.undo())
-        self.redo.on_click(lambda _: session.hand.redo())
+        self.undo = look.button("Undo", session.hand.undo, description=keys.tip("undo"))
+        self.redo = look.button("Redo", session.hand.redo, description=keys.tip("redo"))
         self.kept_name = pn.widgets.TextInput(
             placeholder="name of the kept plan", max_length=60, **common
         )
-        self.branch = look.button("Keep a copy")
-        self.branch.on_click(lambda _: self._branch())
+        self.branch = look.button("Keep a copy", self._branch)
         self.other = pn.widgets.Select(options=[NOTHING], **common)
-        self.other.param.watch(lambda e: self._go_on(e.new), "value")
-        compare = look.button("Compare with other plans →")
-        compare.on_click(lambda _: setattr(session, "step", "compare"))
-        self._view = look.column(
+        look.watch_value(self.other, self._go_on)
+        compare = look.button(
+            "Compare with other plans →", lambda: setattr(session, "step", "compare")
+        )
+        self.view = look.column(
             self.costs,
             look.text(h("h2", "actions taken")),
             self.table,
@@ -158,9 +156,6 @@ class HistoryPane(pn.viewable.Viewer):
     def _go_on(self, name: str) -> None:
         if not self._quiet and name and name != NOTHING:
             self.session.hand.go_on_from(name)
-
-    def __panel__(self) -> Any:
-        return self._view
 
 
 COSTS = assets.sheet("costs")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import panel as pn
 
 from toast_lab.app import assets, look
@@ -17,11 +15,11 @@ from toast_lab.views.editor_checks import MAX_MACHINE_TEXT, CheckOutcome, check_
 OWN = "a machine file (TOML) …"
 
 
-class ProblemPane(pn.viewable.Viewer):
+class ProblemPane(look.Pane):
     """The fields, what is right or wrong with them, and the button that takes them."""
 
-    def __init__(self, session: Session, **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session) -> None:
+        super().__init__()
         self.session = session
 
         self.mesh = pn.widgets.TextInput(
@@ -40,14 +38,13 @@ class ProblemPane(pn.viewable.Viewer):
             stylesheets=[look.INPUT + assets.sheet("monospaced")],
         )
         self._mesh_said, self._machine_said = look.text(), look.text(visible=False)
-        self.take = look.button("Use this mesh and machine", disabled=True)
-        self.take.on_click(lambda _: self._take())
+        self.take = look.button("Use this mesh and machine", self._take, disabled=True)
         self.mesh.param.watch(lambda e: self.check(mesh=e.new), "value_input")
         self.toml.param.watch(lambda e: self.check(toml=e.new), "value_input")
-        self.machine.param.watch(lambda _: self._machine_chosen(), "value")
+        look.watch(self.machine, self._machine_chosen, "value")
         self.mesh.param.watch(lambda e: self.check(mesh=e.new), "value")
-        self.mesh.param.watch(lambda _: self._take_if_typed(), "enter_pressed")
-        self._view = look.column(
+        look.watch(self.mesh, self._take_if_typed, "enter_pressed")
+        self.view = look.column(
             look.text(h("h2", "mesh and machine")),
             self.mesh,
             self._mesh_said,
@@ -56,7 +53,7 @@ class ProblemPane(pn.viewable.Viewer):
             self._machine_said,
             self.take,
         )
-        session.loaded.param.watch(lambda *_: self.follow(), ["problem", "own_machines"])
+        look.watch(session.loaded, self.follow, "problem", "own_machines")
         self.follow()
 
     def follow(self) -> None:
@@ -147,9 +144,6 @@ class ProblemPane(pn.viewable.Viewer):
             and problem.machine.name == machine.name
         ):
             self.session.notices.say(f"Mesh {mesh}, {machine.name}.", "good")
-
-    def __panel__(self) -> Any:
-        return self._view
 
 
 def words(checked: CheckOutcome) -> Safe:

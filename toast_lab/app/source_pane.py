@@ -5,10 +5,6 @@ A click on a line selects what it computes.
 
 from __future__ import annotations
 
-from typing import Any
-
-import panel as pn
-
 from toast_lab.app import look
 from toast_lab.app.listing_pane import listing_pane
 from toast_lab.app.markup import h
@@ -21,24 +17,24 @@ from toast_lab.views.program_table import Segment
 OPS = "#1a7f8c"
 
 
-class SourcePane(pn.viewable.Viewer):
+class SourcePane(look.Pane):
     """One file at a time: the one that the selection comes from."""
 
-    def __init__(self, session: Session, **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session) -> None:
+        super().__init__()
         self.session = session
         self.lines = listing_pane(kind="source")
-        self.lines.param.watch(lambda e: self._picked(e.new), "picked")
+        look.watch_value(self.lines, self._picked, "picked")
         self._title = look.text()
         self._file = ""
         self._analysis: Analysis | None = None
         self._ops: dict[str, dict[int, list[int]]] = {}
-        self._view = look.filled_column(
+        self.view = look.filled_column(
             self._title,
             self.lines,
         )
-        session.loaded.param.watch(lambda *_: self.refresh(), "analysis")
-        session.selection.param.watch(lambda *_: self.refresh(), ["names", "conflicts"])
+        look.watch(session.loaded, self.refresh, "analysis")
+        look.watch(session.selection, self.refresh, "names", "conflicts")
         self.refresh()
 
     @property
@@ -99,6 +95,3 @@ class SourcePane(pn.viewable.Viewer):
         names = [n for op in ops for n in analysis.program.factors(op)]
         if names:
             self.session.selection.select(tuple(dict.fromkeys(names)))
-
-    def __panel__(self) -> Any:
-        return self._view

@@ -48,14 +48,14 @@ def tensors_of(
     return [*list(values)[:first], *sorted(list(values)[first:])][:MAX_TENSORS]
 
 
-class TilesPane(pn.viewable.Viewer):
+class TilesPane(look.Pane):
     """The picture left, its table twin right.
 
     Above them stand the tensor and the two dims that are drawn.
     """
 
-    def __init__(self, session: Session, **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session) -> None:
+        super().__init__()
         self.session = session
         self._quiet = False
         self._mesh: Mesh | None = None
@@ -72,9 +72,9 @@ class TilesPane(pn.viewable.Viewer):
             parts_frame(Mesh(("d",), (1,)), []), min_height=100, selectable=False
         )
         for widget in (self.tensor, self.down, self.across):
-            widget.param.watch(lambda _: None if self._quiet else self.draw(), "value")
+            look.watch(widget, lambda: None if self._quiet else self.draw(), "value")
         menu = figure_menu("device tiles", "device tiles")
-        self._view = look.filled_column(
+        self.view = look.filled_column(
             look.row(
                 self.tensor,
                 self.down,
@@ -184,6 +184,3 @@ class TilesPane(pn.viewable.Viewer):
         if rank > 1 and self.down.value == self.across.value:
             self.across.value = (int(self.down.value or 0) + 1) % rank
         self._quiet = False
-
-    def __panel__(self) -> Any:
-        return self._view

@@ -30,7 +30,7 @@ TARGETS: dict[str, tuple[str, str]] = {
     "graph": ("graph", "centre"),
     "inspector": ("graph", "right"),
     "colours": ("hand", "left"),
-    "actions": ("hand", "actions.column"),
+    "actions": ("hand", "actions.view"),
     "board": ("hand", "upper"),
     "lower": ("hand", "lower"),
     "history": ("hand", "history.costs"),
@@ -63,20 +63,21 @@ def _press(act: Callable[[], None], _: Any) -> None:
 
 def start_button(session: Session, name: str, **kwargs: Any) -> pn.widgets.Button:
     """A button that begins the tour."""
-    button = look.button(name, **kwargs)
-    button.on_click(lambda _: setattr(session, "tour", session.tour or STEPS[0].key))
+    button = look.button(
+        name, lambda: setattr(session, "tour", session.tour or STEPS[0].key), **kwargs
+    )
     return button
 
 
-class TourStrip(pn.viewable.Viewer):
+class TourStrip(look.Pane):
     """Place and title left, text and question in the middle, buttons right.
 
     The index opens below them.
     """
 
-    def __init__(self, tour: Tour, find: Callable[[str, str], Any], **params: Any) -> None:
+    def __init__(self, tour: Tour, find: Callable[[str, str], Any]) -> None:
         """``find(page, way)`` gives an object of the page that is shown, or None."""
-        super().__init__(**params)
+        super().__init__()
         self.tour, self._find = tour, find
         self._outlined: list[Any] = []
         self._seen: Any = None
@@ -164,19 +165,19 @@ class TourStrip(pn.viewable.Viewer):
             layout="fit_data_stretch",
         )
         self.figures.on_click(lambda e: self._jump(int(e.row)))
-        self._root = look.column(
+        self.view = look.column(
             upper,
             self.figures,
             visible=False,
             stylesheets=[_strip(LOW)],
         )
-        tour.param.watch(lambda *_: self.refresh(), "changes")
+        look.watch(tour, self.refresh, "changes")
 
     # -- showing -----------------------------------------------------------------------------------
     def refresh(self) -> None:
         """Show the step as it stands."""
         tour, step = self.tour, self.tour.step
-        self._root.visible = step is not None
+        self.view.visible = step is not None
         if step is None:
             self._outline([])
             self._seen = None
@@ -255,8 +256,8 @@ class TourStrip(pn.viewable.Viewer):
             step.code is not None or step.quiz is not None or step.task is not None
         )
         sheets = [_strip(ROOMY if tall else LOW)]
-        if self._root.stylesheets != sheets:
-            self._root.stylesheets = sheets
+        if self.view.stylesheets != sheets:
+            self.view.stylesheets = sheets
 
     def _point(self, step: Any) -> None:
         """Outline what the step speaks of; bring the page to what it shows, once for each visit."""
@@ -299,9 +300,6 @@ class TourStrip(pn.viewable.Viewer):
     def _jump(self, row: int) -> None:
         self._toggle_index()
         self.tour.go(FIGURES[row].step)
-
-    def __panel__(self) -> Any:
-        return self._root
 
 
 def show_parts(step: Any, session: Session, find: Callable[[str, str], Any]) -> None:

@@ -403,7 +403,7 @@ def _value(plan: ShardingPlan, tensor: str | int | None) -> int:
 
 
 # -- pages -----------------------------------------------------------------------------------------
-class CompareCell(pn.viewable.Viewer):
+class CompareCell(look.Pane):
     """The table; below it the breakdown, and the plan of the selected row in words."""
 
     def __init__(self, entries: Sequence[PlanEntry]) -> None:
@@ -425,7 +425,7 @@ class CompareCell(pn.viewable.Viewer):
         right = pn.Column(
             self._words, width=270, margin=(0, 0, 0, 6), scroll=True, sizing_mode="stretch_height"
         )
-        self._root = look.canvas(
+        self.view = look.canvas(
             self.table,
             pn.Row(left, right, sizing_mode="stretch_both", margin=(8, 0, 0, 0)),
         )
@@ -453,11 +453,8 @@ class CompareCell(pn.viewable.Viewer):
             ]
         )
 
-    def __panel__(self) -> Any:
-        return self._root
 
-
-class MemoryCell(pn.viewable.Viewer):
+class MemoryCell(look.Pane):
     """The lines; below them the plans, and what the selected one has in memory at its peak."""
 
     def __init__(self, entries: Sequence[PlanEntry]) -> None:
@@ -474,7 +471,7 @@ class MemoryCell(pn.viewable.Viewer):
         self.table = look.table(frame, sizing_mode="stretch_height", width=300)
         self.table.on_click(lambda event: self.pick(event.row))
         self.held = look.table(held_frame(entries[0].cost), selectable=False)
-        self._root = look.canvas(
+        self.view = look.canvas(
             look.text(
                 _timeline(entries),
             ),
@@ -490,11 +487,8 @@ class MemoryCell(pn.viewable.Viewer):
         self.table.selection = [row]
         self.held.value = held_frame(self.entries[row].cost)
 
-    def __panel__(self) -> Any:
-        return self._root
 
-
-class TilesCell(pn.viewable.Viewer):
+class TilesCell(look.Pane):
     """A tensor to choose, the picture and the table of all devices."""
 
     def __init__(self, plan: ShardingPlan, value: int, spec: Any) -> None:
@@ -514,13 +508,13 @@ class TilesCell(pn.viewable.Viewer):
             sizing_mode="stretch_width",
             stylesheets=[look.INPUT],
         )
-        self.tensor.param.watch(lambda event: self.pick(event.new), "value")
+        look.watch_value(self.tensor, self.pick)
         self.picture = TilesPlot(plan.mesh)
         self._words = look.text()
         self.table = look.table(
             parts_frame(plan.mesh, []), selectable=False, width=300, sizing_mode="stretch_height"
         )
-        self._root = look.canvas(
+        self.view = look.canvas(
             self.tensor,
             self._words,
             look.filled_row(
@@ -540,6 +534,3 @@ class TilesCell(pn.viewable.Viewer):
         self._words.object = h(
             "p", "; ".join(dim_texts(self.plan.mesh, shape, spec)) or "a scalar", cls="quiet one"
         )
-
-    def __panel__(self) -> Any:
-        return self._root

@@ -219,8 +219,8 @@ class Listing:
         self.session = session
         self.pane = listing_pane()
         self._lines: list[Line] = self.pane.fill(session.loaded.analysis)
-        self.pane.param.watch(lambda e: self._picked(e.new), "picked")
-        session.selection.param.watch(lambda *_: self._mark(), "names")
+        look.watch_value(self.pane, self._picked, "picked")
+        look.watch(session.selection, self._mark, "names")
 
     def _picked(self, picked: list[int]) -> None:
         line = next(
@@ -240,7 +240,7 @@ class SelectionWords:
     def __init__(self, session: Session, hint: str) -> None:
         self.session, self.hint = session, hint
         self.pane = look.text()
-        session.selection.param.watch(lambda *_: self._show(), ["names", "conflicts"])
+        look.watch(session.selection, self._show, "names", "conflicts")
         self._show()
 
     def _show(self) -> None:
@@ -273,7 +273,7 @@ class SelectionWords:
             self.pane.object = h("p", self.hint, cls="quiet")
 
 
-class GraphCell(pn.viewable.Viewer):
+class GraphCell(look.Pane):
     """The explorer's graph page, narrower: the listing below, selection and settings in tabs."""
 
     def __init__(self, session: Session, level: str, conflicts_only: bool) -> None:
@@ -284,7 +284,7 @@ class GraphCell(pn.viewable.Viewer):
         every_tick(self.graph.tick)  # large layouts are made in a thread
         self.listing = Listing(session)
         self._said = look.text(height=18)
-        session.notices.param.watch(lambda *_: self._say(), "messages")
+        look.watch(session.notices, self._say, "messages")
         self.session = session
         beside = look.tabs(
             ("Selection", self.graph.right),
@@ -297,7 +297,7 @@ class GraphCell(pn.viewable.Viewer):
             height=190,
             stylesheets=[look.CANVAS],
         )
-        self._root = look.filled_column(
+        self.view = look.filled_column(
             look.filled_row(
                 look.filled_column(
                     self.graph.centre,
@@ -314,11 +314,8 @@ class GraphCell(pn.viewable.Viewer):
             "p", last.text, cls="red one" if last.level == "error" else "quiet one", title=last.text
         )
 
-    def __panel__(self) -> Any:
-        return self._root
 
-
-class ListingCell(pn.viewable.Viewer):
+class ListingCell(look.Pane):
     """The listing, and what is known of the line that was clicked."""
 
     def __init__(self, session: Session) -> None:
@@ -337,16 +334,13 @@ class ListingCell(pn.viewable.Viewer):
             scroll=True,
             stylesheets=[look.CARD],
         )
-        self._root = look.filled_row(
+        self.view = look.filled_row(
             left,
             right,
         )
 
-    def __panel__(self) -> Any:
-        return self._root
 
-
-class TableCell(pn.viewable.Viewer):
+class TableCell(look.Pane):
     """A table whose rows select names, above the listing; words beside."""
 
     def __init__(self, session: Session, table: Any, hint: str) -> None:
@@ -369,7 +363,7 @@ class TableCell(pn.viewable.Viewer):
             scroll=True,
             stylesheets=[look.CARD],
         )
-        self._root = look.filled_row(
+        self.view = look.filled_row(
             left,
             right,
         )
@@ -377,9 +371,6 @@ class TableCell(pn.viewable.Viewer):
     def clicked(self, row: int) -> None:
         """A row was clicked."""
         raise NotImplementedError
-
-    def __panel__(self) -> Any:
-        return self._root
 
 
 class ConflictsCell(TableCell):
@@ -421,7 +412,7 @@ class ColoursCell(TableCell):
         )
 
 
-class BoardCell(pn.viewable.Viewer):
+class BoardCell(look.Pane):
     """The explorer's page for sharding by hand.
 
     Board, one device's listing, collectives, devices, costs, undo.
@@ -440,13 +431,10 @@ class BoardCell(pn.viewable.Viewer):
             sizing_mode="stretch_height",
             margin=(0, 0, 0, 6),
         )
-        self._root = look.filled_row(
+        self.view = look.filled_row(
             self.hand.centre,
             beside,
         )
-
-    def __panel__(self) -> Any:
-        return self._root
 
 
 # -- inside ----------------------------------------------------------------------------------------

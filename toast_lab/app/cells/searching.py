@@ -346,7 +346,7 @@ def svg_units(unsharded: tuple[float, float]) -> tuple[tuple[str, float], tuple[
 
 
 # -- pages -----------------------------------------------------------------------------------------
-class Controls(pn.viewable.Viewer):
+class Controls(look.Pane):
     """Buttons for what runs in the background; nothing for what is over."""
 
     def __init__(self, run: Running | None) -> None:
@@ -367,7 +367,7 @@ class Controls(pn.viewable.Viewer):
             if isinstance(run, RunningSearch):
                 self.step.on_click(lambda _: run.step())
                 buttons.insert(1, self.step)
-        self._row = pn.Row(*buttons, margin=0, visible=run is not None and run.running)
+        self.view = pn.Row(*buttons, margin=0, visible=run is not None and run.running)
         self.refresh()
 
     def _pause(self) -> None:
@@ -381,13 +381,10 @@ class Controls(pn.viewable.Viewer):
             return
         self.pause.name = "Go on" if self.run.state == "paused" else "Pause"
         if not self.run.running:
-            self._row.visible = False
-
-    def __panel__(self) -> Any:
-        return self._row
+            self.view.visible = False
 
 
-class SearchCell(pn.viewable.Viewer):
+class SearchCell(look.Pane):
     """Curves left, numbers and buttons right, the improvements as a table below."""
 
     def __init__(self, result: SearchResult | RunningSearch) -> None:
@@ -431,7 +428,7 @@ class SearchCell(pn.viewable.Viewer):
             scroll=True,
             stylesheets=[look.CARD],
         )
-        self._root = look.filled_row(
+        self.view = look.filled_row(
             left,
             right,
         )
@@ -530,9 +527,6 @@ class SearchCell(pn.viewable.Viewer):
             ]
         )
 
-    def __panel__(self) -> Any:
-        return self._root
-
 
 class CellTree(TreeState):
     """A look at a tree that belongs to no session."""
@@ -577,7 +571,7 @@ class _Live:
         return self._run.simulations
 
 
-class TreeCell(pn.viewable.Viewer):
+class TreeCell(look.Pane):
     """The explorer's tree, without the buttons that lead to its other pages."""
 
     def __init__(self, result: SearchResult | RunningSearch, problem: Problem | None) -> None:
@@ -598,7 +592,7 @@ class TreeCell(pn.viewable.Viewer):
             scroll=True,
             stylesheets=[look.CARD],
         )
-        self._root = look.filled_row(
+        self.view = look.filled_row(
             left,
             right,
         )
@@ -609,11 +603,8 @@ class TreeCell(pn.viewable.Viewer):
         self.controls.refresh()
         self.pane.refresh()
 
-    def __panel__(self) -> Any:
-        return self._root
 
-
-class RaceCell(pn.viewable.Viewer):
+class RaceCell(look.Pane):
     """The chart of C(s), time or memory, and the table."""
 
     def __init__(self, result: Race | RunningRace) -> None:
@@ -626,7 +617,7 @@ class RaceCell(pn.viewable.Viewer):
             value="score",
             margin=(0, 0, 4, 0),
         )
-        self.kind.param.watch(lambda _: self._new_chart(), "value")
+        look.watch(self.kind, self._new_chart, "value")
         self._pane = look.figure(min_height=200, stylesheets=[FILL])
         rows = len(_race_points(result))
         self.table = look.table(
@@ -635,7 +626,7 @@ class RaceCell(pn.viewable.Viewer):
             selectable=False,
         )
         self._words = look.text()
-        self._root = look.canvas(
+        self.view = look.canvas(
             look.row(self.kind, self.controls, height=40),
             self._words,
             self._pane,
@@ -677,9 +668,6 @@ class RaceCell(pn.viewable.Viewer):
             h("p", f"{row.method}: {row.message}", cls="red") for row in rows if _in_trouble(row)
         ]
         self._words.object = join([h("p", words, cls="one"), *troubles])
-
-    def __panel__(self) -> Any:
-        return self._root
 
 
 def _in_trouble(row: RaceRow) -> bool:

@@ -63,7 +63,7 @@ class SideBySide:
         self._words = look.text(margin=(2, 2))
         self._heads = [look.text(margin=(0, 6)), look.text(margin=(0, 6))]
         self.pane = pair_pane()
-        self.pane.param.watch(lambda e: self._picked(e.new), "picked")
+        look.watch_value(self.pane, self._picked, "picked")
         self.changes = look.table(_changes(None), selectable=False, min_height=80)
         csv = csv_button(
             save, lambda: f"from {self.a.value} to {self.b.value}", self._raw, session.notices.say
@@ -97,9 +97,9 @@ class SideBySide:
         self._made: _Made | None = None
         self._where: tuple[Any, list[str]] = (None, [])
         for widget in (self.a, self.b):
-            widget.param.watch(lambda _: None if self._quiet else self._make(), "value")
-        self.what.param.watch(lambda _: self._which(), "value")
-        self.short.param.watch(lambda _: None if self._quiet else self._show(), "value")
+            look.watch(widget, lambda: None if self._quiet else self._make(), "value")
+        look.watch(self.what, self._which, "value")
+        look.watch(self.short, lambda: None if self._quiet else self._show(), "value")
 
     def offer(self, selected: PlanItem | None) -> None:
         """Bring the choices up to date; B follows the selected row."""

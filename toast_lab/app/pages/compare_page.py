@@ -42,15 +42,13 @@ HELP = (
 )
 
 
-class ComparePage(pn.viewable.Viewer):
+class ComparePage:
     """Ways to make plans left, the table and the pictures in the centre, execution right."""
 
-    def __init__(self, session: Session, **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session) -> None:
         self.session = session
 
-        parallel = look.button("Add data parallel")
-        parallel.on_click(lambda _: session.plans.add_data_parallel())
+        parallel = look.button("Add data parallel", session.plans.add_data_parallel)
         self.typed = pn.widgets.TextAreaInput(
             name="actions (colour->axis, ...)",
             placeholder="batch->data, hidden->model",
@@ -61,8 +59,7 @@ class ComparePage(pn.viewable.Viewer):
         self.typed_name = pn.widgets.TextInput(
             name="name of that plan", placeholder="typed", max_length=60, **look.FIELD
         )
-        add = look.button("Add typed plan")
-        add.on_click(lambda _: self._add_typed())
+        add = look.button("Add typed plan", self._add_typed)
         self.left = look.side(
             look.text(h("h2", "more plans")),
             parallel,
@@ -109,7 +106,7 @@ class ComparePage(pn.viewable.Viewer):
             margin=(4, 0, 0, 0),
             stylesheets=[look.TABS + WIDE],
         )
-        self.tabs.param.watch(lambda _: self._draw(), "active")
+        look.watch(self.tabs, self._draw, "active")
         csv = csv_button(
             save, lambda: "plans", lambda: compare_frame(self._entries()), session.notices.say
         )
@@ -126,7 +123,7 @@ class ComparePage(pn.viewable.Viewer):
         session.param.watch(lambda event: self._changed(event.name), "step")
         session.plans.param.watch(lambda event: self._changed(event.name), ["items", "hidden"])
         session.loaded.param.watch(lambda event: self._changed(event.name), "problem")
-        session.selection.param.watch(lambda *_: self._selected(), "names")
+        look.watch(session.selection, self._selected, "names")
         self.show_plans()
 
     # -- state -------------------------------------------------------------------------------------
@@ -229,9 +226,6 @@ class ComparePage(pn.viewable.Viewer):
         job = self.session.work.job
         if job is not None and job.running:
             self.right.show_job()
-
-    def __panel__(self) -> Any:
-        return pn.Row(self.left, self.centre, self.right)
 
 
 WIDE = ":host { flex: 1 1 0 !important; min-height: 0 !important; }"

@@ -171,7 +171,7 @@ class Breakdown(Picture):
             sizing_mode="fixed",
             stylesheets=[look.BUTTON + ONE_LINE],
         )
-        self.by.param.watch(lambda _: self.refresh(None), "value")
+        look.watch(self.by, lambda: self.refresh(None), "value")
         return (self.by,)
 
     def frame(self, entries: list[PlanEntry]) -> Any:

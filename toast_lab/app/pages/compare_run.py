@@ -29,11 +29,11 @@ DEVICES = {
 ATTACHED = "attached GPUs"
 
 
-class RunPane(pn.viewable.Viewer):
+class RunPane(look.Pane):
     """Acts on the selected plan.  ``show_plan`` brings it up to date."""
 
-    def __init__(self, session: Session, save: Saver, **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session, save: Saver) -> None:
+        super().__init__()
         self.session, self.save = session, save
         self.item: PlanItem | None = None
         common: dict[str, Any] = {
@@ -42,35 +42,40 @@ class RunPane(pn.viewable.Viewer):
             "stylesheets": [look.INPUT],
         }
         self._head = look.text()
-        self.execute = look.button("Execute the selected plan", button_type="primary")
-        self.every = look.button("Execute the checked plans in turns")
+        self.execute = look.button(
+            "Execute the selected plan",
+            lambda: self._run([self.item] if self.item else []),
+            button_type="primary",
+        )
+        self.every = look.button(
+            "Execute the checked plans in turns", lambda: self._run(session.plans.in_pictures())
+        )
         self.devices = pn.widgets.Select(name="devices", options=DEVICES, **common)
         self.repeats = pn.widgets.IntInput(name="repeats", value=10, start=1, end=1000, **common)
         self.warmup = pn.widgets.IntInput(name="warm-up steps", value=2, start=1, end=100, **common)
         self._progress = look.text()
-        self.compile = look.button("Compile the selected plan")
+        self.compile = look.button(
+            "Compile the selected plan",
+            lambda: self._act(
+                lambda name: session.plans.start_compile(name, str(self.topology.value))
+            ),
+        )
         self.topology = pn.widgets.Select(name="compile for", options=[], **common)
         self.kind = pn.widgets.Select(name="export as", options=plan_job.EXPORTS, **common)
-        self.export = look.button("Export the selected plan")
-        self.remove = look.button("Remove it from the table")
+        self.export = look.button(
+            "Export the selected plan",
+            lambda: self._act(lambda name: session.plans.start_export(name, str(self.kind.value))),
+        )
+        self.remove = look.button(
+            "Remove it from the table", lambda: self._act(session.remove_plan)
+        )
         self._facts = look.text()
-        self.execute.on_click(lambda _: self._run([self.item] if self.item else []))
-        self.every.on_click(lambda _: self._run(session.plans.in_pictures()))
-        self.compile.on_click(
-            lambda _: self._act(
-                lambda name: session.plans.start_compile(name, str(self.topology.value))
-            )
-        )
-        self.export.on_click(
-            lambda _: self._act(lambda name: session.plans.start_export(name, str(self.kind.value)))
-        )
-        self.remove.on_click(lambda _: self._act(session.remove_plan))
         numbers = look.row(
             self.repeats,
             pn.Spacer(width=8),
             self.warmup,
         )
-        self._view = look.side(
+        self.view = look.side(
             self._head,
             self.execute,
             self.every,
@@ -88,7 +93,7 @@ class RunPane(pn.viewable.Viewer):
             save,
             width=300,
         )
-        session.work.param.watch(lambda *_: self.show_job(), "changes")
+        look.watch(session.work, self.show_job, "changes")
         session.plans.param.watch(
             lambda e: self.save.hand_over(e.new.file, e.new.text) if e.new else None, "exported"
         )
@@ -151,9 +156,6 @@ class RunPane(pn.viewable.Viewer):
             words = h("p", _ended(session), cls="quiet")
         if words != self._progress.object:
             self._progress.object = words
-
-    def __panel__(self) -> Any:
-        return self._view
 
 
 BAR = "background: var(--tl-accent, #1f6feb); border-radius: 2px; min-width: 4px"

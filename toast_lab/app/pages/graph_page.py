@@ -26,11 +26,10 @@ ALL = "*"
 TELL_AFTER_MS = 50
 
 
-class GraphPage(pn.viewable.Viewer):
+class GraphPage:
     """Levels and filters left, lanes in the centre, the selection right."""
 
-    def __init__(self, session: Session, **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session) -> None:
         self.session = session
         self.plot: GraphPlot | None = None
         self._focus: tuple[int, ...] = ()
@@ -70,8 +69,8 @@ class GraphPage(pn.viewable.Viewer):
 
     def _watch(self) -> None:
         controls, session = self.controls, self.session
-        controls.level.param.watch(lambda e: self._level_chosen(e.new), "value")
-        session.selection.param.watch(lambda event: self._show_level(event.new), "level")
+        look.watch_value(controls.level, self._level_chosen)
+        look.watch_value(session.selection, self._show_level, "level")
         for widget in (
             controls.level,
             controls.only,
@@ -79,12 +78,12 @@ class GraphPage(pn.viewable.Viewer):
             controls.lanes,
             controls.scopes,
         ):
-            widget.param.watch(lambda _: self.draw(), "value")
-        controls.hue.param.watch(lambda _: self.show_hues(), "value")
-        controls.plan.param.watch(lambda _: self.show_hues(), "value")
-        controls.hops.param.watch(lambda *_: self._hops_changed(), "value_throttled")
+            look.watch(widget, self.draw, "value")
+        look.watch(controls.hue, self.show_hues, "value")
+        look.watch(controls.plan, self.show_hues, "value")
+        look.watch(controls.hops, self._hops_changed, "value_throttled")
         controls.find.param.watch(lambda e: self._find(e.new or ""), "value")
-        controls.regex.param.watch(lambda _: self._find(controls.find.value or ""), "value")
+        look.watch(controls.regex, lambda: self._find(controls.find.value or ""), "value")
         controls.focus.on_click(lambda _: self._refocus(tuple(self.session.selection.names)))
         controls.back.on_click(lambda _: self._refocus(()))
         controls.colours.on_click(self._colour_clicked)
@@ -93,10 +92,10 @@ class GraphPage(pn.viewable.Viewer):
         self.whole.on_click(lambda _: self._see("whole"))
         self.unfold.on_click(lambda _: self._unfold_selected())
         self.fold.on_click(lambda _: self._fold_selected())
-        session.loaded.param.watch(lambda *_: self.show_model(), "analysis")
-        session.selection.param.watch(lambda *_: self.show_selection(), ["names", "conflicts"])
-        session.loaded.param.watch(lambda *_: self.show_plans(), "problem")
-        session.plans.param.watch(lambda *_: self.show_plans(), "items")
+        look.watch(session.loaded, self.show_model, "analysis")
+        look.watch(session.selection, self.show_selection, "names", "conflicts")
+        look.watch(session.loaded, self.show_plans, "problem")
+        look.watch(session.plans, self.show_plans, "items")
 
     # -- drawing -----------------------------------------------------------------------------------
     def show_model(self) -> None:
@@ -387,9 +386,6 @@ class GraphPage(pn.viewable.Viewer):
             "p", f"{len(names):,} names{hidden}", cls="quiet", role="status"
         )
         self.session.selection.select(names)
-
-    def __panel__(self) -> Any:
-        return pn.Row(self.left, self.centre, self.right)
 
 
 def _small(name: str) -> Any:

@@ -33,15 +33,14 @@ MANY_OPS = 1500  #: from here on a listing is made in a thread, since it takes m
 LISTINGS = ThreadPoolExecutor(max_workers=1, thread_name_prefix="listing")
 
 
-class HandPage(pn.viewable.Viewer):
+class HandPage:
     """Lay the page out in three columns.
 
     Colours left; the board, the listing, collectives and devices in the centre; costs and actions
     right.
     """
 
-    def __init__(self, session: Session, **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session) -> None:
         self.session = session
         self._stale = True
         self._problem: Problem | None = None
@@ -67,11 +66,11 @@ class HandPage(pn.viewable.Viewer):
         )
         self.board = BoardPane(session)
         self.history = HistoryPane(session)
-        self.history.param.watch(lambda _: self._show_collectives(), "at")
+        look.watch(self.history, self._show_collectives, "at")
         self.right = look.side(self.history, width=320)
         self.beside = BesidePane(session)
         self.listing = listing_pane()
-        self.listing.param.watch(lambda e: self._line_picked(e.new), "picked")
+        look.watch_value(self.listing, self._line_picked, "picked")
         self._note = look.text()
         self.short = pn.widgets.Checkbox(
             name="collectives and changes only",
@@ -80,7 +79,7 @@ class HandPage(pn.viewable.Viewer):
             width=210,
             stylesheets=[look.INPUT],
         )
-        self.short.param.watch(lambda _: self._show_lines(), "value")
+        look.watch(self.short, self._show_lines, "value")
         head = look.row(self._note, self.short, margin=(3, 0, 0, 0), height=24)
         self.collectives = look.table(_no_collectives(), selectable=False, layout="fit_data_table")
         self.tiles = TilesPane(session)
@@ -111,11 +110,11 @@ class HandPage(pn.viewable.Viewer):
             self.upper,
             self.lower,
         )
-        session.param.watch(lambda *_: self._changed(), "step")
-        session.loaded.param.watch(lambda *_: self._changed(), "problem")
-        session.plans.param.watch(lambda *_: self._changed(), "items")
-        session.selection.param.watch(lambda *_: self._selected(), ["names", "conflicts"])
-        session.work.param.watch(lambda *_: self._job_changed(), "changes")
+        look.watch(session, self._changed, "step")
+        look.watch(session.loaded, self._changed, "problem")
+        look.watch(session.plans, self._changed, "items")
+        look.watch(session.selection, self._selected, "names", "conflicts")
+        look.watch(session.work, self._job_changed, "changes")
         self._changed()
 
     # -- showing -----------------------------------------------------------------------------------
@@ -275,9 +274,6 @@ class HandPage(pn.viewable.Viewer):
         self.session.selection.select(
             tuple(int(n) for c in group.colours for n in analysis.colours[c].names)
         )
-
-    def __panel__(self) -> Any:
-        return pn.Row(self.left, self.centre, self.right)
 
 
 def _colours(problem: Problem | None, actions: tuple[str, ...]) -> Any:

@@ -62,13 +62,10 @@ class TableReport:
         self._table.visible = bool(len(frame))
 
 
-class LoadPage(pn.viewable.Viewer):
+class LoadPage:
     """Gallery left, program in the centre, what to know about it right."""
 
-    def __init__(
-        self, session: Session, offered: str = "", refusal: str = "", **params: Any
-    ) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session, offered: str = "", refusal: str = "") -> None:
         self.session, self.offered = session, offered
         self._which = ""
         self._inputs: dict[str, Any] = {}
@@ -85,8 +82,12 @@ class LoadPage(pn.viewable.Viewer):
         self.upload = Upload(self._dropped, self._refused, words=UPLOAD_HELP)
         own.append(self.upload)
         self._sizes = look.column()
-        self._apply = look.button("Load with these sizes", button_type="primary", visible=False)
-        self._apply.on_click(lambda _: self.session.load(self._which, self.chosen_sizes()))
+        self._apply = look.button(
+            "Load with these sizes",
+            lambda: self.session.load(self._which, self.chosen_sizes()),
+            button_type="primary",
+            visible=False,
+        )
         gallery = [self._cards[name] for name in registry.MODELS]
         tour = start_button(
             session, "Guided tour: the paper's figures, step by step", button_type="primary"
@@ -114,6 +115,7 @@ class LoadPage(pn.viewable.Viewer):
         )
         self.full = look.button(
             "Reports in full",
+            lambda: self.show_full(self._graph_box.visible),
             sizing_mode="fixed",
             width=150,
             height=26,
@@ -121,7 +123,6 @@ class LoadPage(pn.viewable.Viewer):
             styles={"position": "absolute", "right": "0", "top": "2px"},
         )
         self.full.stylesheets = [look.SLIM_BUTTON]
-        self.full.on_click(lambda _: self.show_full(self._graph_box.visible))
         self._below = look.filled_column(
             self._tabs,
             self.full,
@@ -139,16 +140,19 @@ class LoadPage(pn.viewable.Viewer):
             self._below,
         )
         self._facts = look.text(margin=(10, 0, 0, 0))
-        go = look.button("Open the graph and its conflicts →", button_type="primary")
-        go.on_click(lambda _: setattr(self.session, "step", "graph"))
+        go = look.button(
+            "Open the graph and its conflicts →",
+            lambda: setattr(self.session, "step", "graph"),
+            button_type="primary",
+        )
         self._worth_knowing = look.text(margin=(10, 0, 0, 0))
         self.problem = ProblemPane(session)
         self.right = look.side(
             go, self.problem, self._sizes, self._apply, self._facts, self._worth_knowing, width=300
         )
         self._busy_shown, self._note, self._drawn = "", "", None
-        session.loaded.param.watch(lambda *_: self.refresh(), ["analysis", "problem"])
-        session.work.param.watch(lambda *_: self.tick(), ["changes", "job"])
+        look.watch(session.loaded, self.refresh, "analysis", "problem")
+        look.watch(session.work, self.tick, "changes", "job")
         self.refresh()
 
     def show_full(self, full: bool) -> None:
@@ -184,9 +188,12 @@ class LoadPage(pn.viewable.Viewer):
 
     def _solved_card(self, case: SolvedCase) -> pn.widgets.Button:
         card = look.button(
-            f"Solved: {case.words}", left=True, button_style="outline", button_type="default"
+            f"Solved: {case.words}",
+            lambda: self._open(case),
+            left=True,
+            button_style="outline",
+            button_type="default",
         )
-        card.on_click(lambda _: self._open(case))
         return card
 
     def _open(self, case: SolvedCase) -> None:
@@ -199,8 +206,13 @@ class LoadPage(pn.viewable.Viewer):
         self.session.load(case.model, then=show)
 
     def _card(self, name: str, text: str) -> pn.widgets.Button:
-        card = look.button(text, left=True, button_style="outline", button_type="default")
-        card.on_click(lambda _: self._choose(name))
+        card = look.button(
+            text,
+            lambda: self._choose(name),
+            left=True,
+            button_style="outline",
+            button_type="default",
+        )
         return card
 
     def _choose(self, name: str) -> None:
@@ -324,9 +336,6 @@ class LoadPage(pn.viewable.Viewer):
                 h("ul", *[h("li", n.text, cls=n.level) for n in remarks], cls="log"),
             ]
         )
-
-    def __panel__(self) -> Any:
-        return pn.Row(self.left, self.centre, self.right)
 
 
 class _Numbers(pn.widgets.TextInput):

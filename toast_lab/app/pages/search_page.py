@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import time
-from typing import Any
 
 import panel as pn
 
@@ -25,34 +24,37 @@ WORDS_EVERY_S = 0.5
 VIEWS = {"Curves": "curves", "Tree": "tree", "Race": "race"}
 
 
-class SearchPage(pn.viewable.Viewer):
+class SearchPage:
     """Lay the page out in three columns.
 
     Settings and controls left; curves, the tree or a race in the centre; what was found right.
     """
 
-    def __init__(self, session: Session, **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session) -> None:
         self.session = session
         self.settings = SearchSettings(session, self._checked)
-        self.run = look.button("Run the search", button_type="primary", description=keys.tip("run"))
-        self.pause = look.button("Pause", disabled=True)
-        self.step = look.button("Step", description=keys.tip("step"))
-        self.round = look.button("Round", description="one round of simulations, then stand still")
+        self.run = look.button(
+            "Run the search", self._run, button_type="primary", description=keys.tip("run")
+        )
+        self.pause = look.button("Pause", session.searches.pause, disabled=True)
+        self.step = look.button("Step", self._step, description=keys.tip("step"))
+        self.round = look.button(
+            "Round",
+            lambda: self._step(whole_round=True),
+            description="one round of simulations, then stand still",
+        )
         self.stop = look.button(
-            "Stop and keep the best", disabled=True, description=keys.tip("stop")
+            "Stop and keep the best",
+            session.searches.stop,
+            disabled=True,
+            description=keys.tip("stop"),
         )
         self.resume = look.button(
             "Resume",
+            self._resume,
             disabled=True,
             description="go on where the last search ended, for another budget",
         )
-        self.run.on_click(lambda _: self._run())
-        self.pause.on_click(lambda _: session.searches.pause())
-        self.step.on_click(lambda _: self._step())
-        self.round.on_click(lambda _: self._step(whole_round=True))
-        self.stop.on_click(lambda _: session.searches.stop())
-        self.resume.on_click(lambda _: self._resume())
         self.save = pn.widgets.FileDownload(
             callback=self._trace,
             filename="search.npz",
@@ -66,7 +68,7 @@ class SearchPage(pn.viewable.Viewer):
         self.file = pn.widgets.FileInput(
             accept=".npz", sizing_mode="stretch_width", margin=(2, 0), stylesheets=[look.INPUT]
         )
-        self.file.param.watch(lambda e: self._resume_saved(e.new), "value")
+        look.watch_value(self.file, self._resume_saved)
         gap = pn.Spacer(width=6)
         holds = look.row(
             self.pause,
@@ -118,12 +120,17 @@ class SearchPage(pn.viewable.Viewer):
             stylesheets=[look.INPUT],
         )
         self.live = look.button(
-            "Live", sizing_mode="fixed", width=64, height=30, margin=(2, 0), disabled=True
+            "Live",
+            lambda: self._scrub(None),
+            sizing_mode="fixed",
+            width=64,
+            height=30,
+            margin=(2, 0),
+            disabled=True,
         )
         self._scrubbing = False  #: the slider is being set by us
-        self.scrub.param.watch(lambda e: self._scrub(e.new), "value")
-        self.live.on_click(lambda _: self._scrub(None))
-        self.view.param.watch(lambda _: self._show_view(), "value")
+        look.watch_value(self.scrub, self._scrub)
+        look.watch(self.view, self._show_view, "value")
         self._scrubber = look.row(
             self.scrub,
             self.live,
@@ -154,8 +161,7 @@ class SearchPage(pn.viewable.Viewer):
             stylesheets=[look.CANVAS + ":host { min-height: 0 !important; }"],
         )
         self._facts = look.text()
-        go = look.button("Compare with other plans →")
-        go.on_click(lambda _: setattr(session, "step", "compare"))
+        go = look.button("Compare with other plans →", lambda: setattr(session, "step", "compare"))
         self._facts_box = look.column(
             self._facts,
             go,
@@ -166,10 +172,10 @@ class SearchPage(pn.viewable.Viewer):
         self._scrubbed = False
         self._scrub_shown: tuple[int, int | None] = (-1, None)
         self._scrub_shown_at = 0.0
-        session.loaded.param.watch(lambda *_: self._new_problem(), "problem")
+        look.watch(session.loaded, self._new_problem, "problem")
         self._stale, self._refreshed_at, self._state = False, 0.0, (False, None)
-        session.work.param.watch(lambda *_: self._changed(), "changes")
-        session.plans.param.watch(lambda *_: self._changed(), "items")
+        look.watch(session.work, self._changed, "changes")
+        look.watch(session.plans, self._changed, "items")
         self._new_problem()
         self._show_view()
         job = session.work.job
@@ -425,6 +431,3 @@ class SearchPage(pn.viewable.Viewer):
                 h("p", session.searches.note, cls="quiet"),
             ]
         )
-
-    def __panel__(self) -> Any:
-        return pn.Row(self.left, self.centre, self.right)

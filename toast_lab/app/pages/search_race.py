@@ -33,15 +33,14 @@ def raced() -> list[str]:
     return [name for name, cls in METHODS.items() if not cls.by_hand]
 
 
-class RacePane(pn.viewable.Viewer):
+class RacePane:
     """What a race needs and shows."""
 
-    def __init__(self, session: Session, **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session) -> None:
         self.session = session
 
         self.methods = pn.widgets.CheckBoxGroup(options=raced(), value=FIRST, **look.FIELD)
-        self.methods.param.watch(lambda _: self._checked(), "value")
+        look.watch(self.methods, self._checked, "value")
         self.seconds = CheckedField(
             "seconds each",
             "10",
@@ -53,14 +52,14 @@ class RacePane(pn.viewable.Viewer):
             "seed", "0", number(0, 2**63 - 1, whole=True), on_check=self._checked
         )
         self._why_not = look.text(visible=False)
-        self.run = look.button("Run the race", button_type="primary")
+        self.run = look.button("Run the race", self._run, button_type="primary")
         self.hold = look.button(
-            "Hold after this", disabled=True, description="stand still before the next method"
+            "Hold after this",
+            session.searches.pause,
+            disabled=True,
+            description="stand still before the next method",
         )
-        self.stop = look.button("Stop and keep", disabled=True)
-        self.run.on_click(lambda _: self._run())
-        self.hold.on_click(lambda _: session.searches.pause())
-        self.stop.on_click(lambda _: session.searches.stop())
+        self.stop = look.button("Stop and keep", session.searches.stop, disabled=True)
         gap = pn.Spacer(width=8)
         self._about = look.text(
             join([h("p", HELP, cls="quiet"), *[_sentence(method) for method in raced()]])
@@ -87,7 +86,7 @@ class RacePane(pn.viewable.Viewer):
             value="score",
             margin=(0, 0, 4, 0),
         )
-        self.kind.param.watch(lambda _: self._new_chart(), "value")
+        look.watch(self.kind, self._new_chart, "value")
         self._pane = look.figure(min_height=200, stylesheets=[look.FILL])
         self.table = look.table(race_frame([]), height=190, selectable=False)
         self.centre = look.filled_column(
@@ -98,8 +97,9 @@ class RacePane(pn.viewable.Viewer):
             stylesheets=[look.FILL],
         )
         self._facts = look.text()
-        self.compare = look.button("Compare the plans of the race →", disabled=True)
-        self.compare.on_click(lambda _: race_to_compare(session))
+        self.compare = look.button(
+            "Compare the plans of the race →", lambda: race_to_compare(session), disabled=True
+        )
         self.right = look.column(
             self._facts,
             self.compare,
@@ -215,9 +215,6 @@ class RacePane(pn.viewable.Viewer):
             if outcome.status in ("CRASHED", "FAILED"):
                 parts.append(h("p", f"{method}: {outcome.message}", cls="red"))
         return join(parts)
-
-    def __panel__(self) -> Any:
-        return pn.Row(self.left, self.centre, self.right)
 
 
 def _sentence(method: str) -> Safe:

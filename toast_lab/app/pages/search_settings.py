@@ -81,14 +81,13 @@ def options_help(method: str) -> Safe:
     return h("details", h("summary", "options of this method"), h("ul", *rows), cls="quiet")
 
 
-class SearchSettings(pn.viewable.Viewer):
+class SearchSettings:
     """The fields.
 
     ``apply`` writes them into the session; ``errors`` are what is wrong with them.
     """
 
-    def __init__(self, session: Session, on_check: Callable[[], None], **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session, on_check: Callable[[], None]) -> None:
         self.session = session
         watch: dict[str, Any] = {"on_check": on_check}
         self.mesh = CheckedField(
@@ -145,7 +144,7 @@ class SearchSettings(pn.viewable.Viewer):
             placeholder="name=value, ...",
             **watch,
         )
-        self.method.param.watch(lambda *_: self._describe(), "value")
+        look.watch(self.method, self._describe, "value")
         self._describe()
         gap = pn.Spacer(width=8)
         budget = look.row(
@@ -171,9 +170,7 @@ class SearchSettings(pn.viewable.Viewer):
             budget,
             self.options,
         )
-        session.loaded.param.watch(
-            lambda *_: self._follow(), ["mesh", "machine", "own_machines", "memory_gib"]
-        )
+        look.watch(session.loaded, self._follow, "mesh", "machine", "own_machines", "memory_gib")
 
     def _problem(self, **values: Any) -> None:
         self.session.set_problem(**values)
@@ -226,12 +223,6 @@ class SearchSettings(pn.viewable.Viewer):
         """Only the budget: what is resumed keeps its method, seed and options."""
         self.session.searches.param.update(
             seconds=self.seconds.value, evaluations=self.evaluations.value
-        )
-
-    def __panel__(self) -> Any:
-        return look.column(
-            self.problem_box,
-            self.search_box,
         )
 
 

@@ -24,13 +24,10 @@ EVERY_S = 1.0
 WIDTHS = {"number": 92, "after": 76, "C(s)": 66, "step": 74, "peak": 84, "fits": 64}
 
 
-class TrajectoryPane(pn.viewable.Viewer):
+class TrajectoryPane:
     """The table under the curves, and what is right of it for the row that is selected."""
 
-    def __init__(
-        self, session: Session, state: TreeState, on_pick: Callable[[], None], **params: Any
-    ) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session, state: TreeState, on_pick: Callable[[], None]) -> None:
         self.session, self.state, self._on_pick = session, state, on_pick
         self.picked: Simulation | None = None
         self._rows: list[Simulation] = []
@@ -45,7 +42,7 @@ class TrajectoryPane(pn.viewable.Viewer):
             width=420,
             sizing_mode="fixed",
         )
-        self.kind.param.watch(lambda _: self.refresh(now=True), "value")
+        look.watch(self.kind, lambda: self.refresh(now=True), "value")
         self.table = look.table(
             trajectory_frame([]),
             height=150,
@@ -60,10 +57,8 @@ class TrajectoryPane(pn.viewable.Viewer):
         )
         self._facts = look.text()
         self.tree = look.button("Show it in the tree →")
-        self.compare = look.button("Compare this plan →")
-        self.back = look.button("Back to the best plan")
-        self.compare.on_click(lambda _: self._compare())
-        self.back.on_click(lambda _: self._forget())
+        self.compare = look.button("Compare this plan →", self._compare)
+        self.back = look.button("Back to the best plan", self._forget)
         self.right = look.column(
             self._facts,
             self.tree,
@@ -121,9 +116,6 @@ class TrajectoryPane(pn.viewable.Viewer):
         self._waiting = known is None
         self.compare.disabled = known is None or isinstance(known.cost, str)
         self._facts.object = _words(picked, known)
-
-    def __panel__(self) -> Any:
-        return pn.Row(self.centre, self.right)
 
 
 def _words(picked: Simulation, known: Any) -> Safe:

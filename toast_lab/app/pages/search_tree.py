@@ -30,14 +30,13 @@ HELP = (
 )
 
 
-class TreePane(pn.viewable.Viewer):
+class TreePane:
     """The tree as of ``state.at``.  ``refresh`` is called at each tick of the page.
 
     Without a session nothing leads to the explorer's other pages.
     """
 
     def __init__(self, state: TreeState, session: Session | None = None) -> None:
-        super().__init__()
         self.state, self._session = state, session
         self.plot = IciclePlot(self._tapped)
         common: dict[str, Any] = {"margin": (0, 8, 0, 0), "stylesheets": [look.INPUT]}
@@ -64,14 +63,11 @@ class TreePane(pn.viewable.Viewer):
             "height": 30,
             "margin": (18, 6, 0, 0),
         }
-        self.zoom = look.button("Zoom in", **small)
-        self.up = look.button("Up one level", **small)
-        self.top = look.button("Whole tree", **small)
-        self.zoom.on_click(lambda _: self._move(state.zoom))
-        self.up.on_click(lambda _: self._move(state.up))
-        self.top.on_click(lambda _: self._move(state.top))
-        self.tint.param.watch(lambda _: self.draw(), "value")
-        self.widest.param.watch(lambda _: self.draw(), "value")
+        self.zoom = look.button("Zoom in", lambda: self._move(state.zoom), **small)
+        self.up = look.button("Up one level", lambda: self._move(state.up), **small)
+        self.top = look.button("Whole tree", lambda: self._move(state.top), **small)
+        look.watch(self.tint, self.draw, "value")
+        look.watch(self.widest, self.draw, "value")
         self._way = look.text(height=22)
         self.table = look.table(
             action_frame([]),
@@ -206,9 +202,6 @@ class TreePane(pn.viewable.Viewer):
         searched = self.state.source.problem
         problem = None if self._session is None else self._session.loaded.problem
         return searched is not None and problem is not None and searched.mesh == problem.mesh
-
-    def __panel__(self) -> Any:
-        return pn.Row(self.centre, self.right)
 
 
 def _place_words(place: TreePlace | None, known: Any) -> Safe:
