@@ -9,7 +9,7 @@ from panel.custom import JSComponent
 
 from toast_lab.app import assets, look
 from toast_lab.app.items import ActionPrice
-from toast_lab.app.markup import ESTIMATED, bytes_text, h, seconds_text
+from toast_lab.app.markup import ESTIMATED, bytes_text, h, quiet, seconds_text
 from toast_lab.app.session import Session
 
 MAX_PRICED = 8
@@ -47,11 +47,7 @@ class ActionButtons(look.Pane):
         self.list = ActionList(sizing_mode="stretch_width", margin=0, visible=False)
         self.list.param.watch(lambda e: self._clicked(*e.new[:3]), "clicked")
         self.notes = look.text(visible=False)
-        self.view = look.column(
-            self.head,
-            self.list,
-            self.notes,
-        )
+        self.view = look.column(self.head, self.list, self.notes)
         self._reasons = reasons
 
     def refresh(self) -> None:
@@ -70,7 +66,7 @@ class ActionButtons(look.Pane):
             group=-1 if group is None else group,
             rows=[[r.axis, r.bits, _label(r)] for r in rows] if shown else [],
         )
-        self.notes.object = h("div", *[h("p", note, cls="quiet") for note in notes if note])
+        self.notes.object = h("div", *[quiet(note) for note in notes if note])
         self.head.visible = shown
         self.list.visible, self.notes.visible = bool(shown and rows), bool(shown and notes)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from toast_lab.app import assets, look
-from toast_lab.app.markup import bytes_text, h, seconds_text
+from toast_lab.app.markup import bytes_text, h, quiet, seconds_text
 from toast_lab.app.session import Session
 
 
@@ -19,20 +19,12 @@ class BesidePane(look.Pane):
         super().__init__()
         self.session = session
         self._head = look.text()
-        self._list = look.text(
-            stylesheets=[look.TEXT + LIST],
-        )
+        self._list = look.text(stylesheets=[look.TEXT + LIST])
         fixed: dict[str, Any] = {"sizing_mode": "fixed", "height": 30, "margin": (4, 0, 0, 6)}
         self.ask = look.button("Ask the search", session.hand.ask_search, width=124, **fixed)
         self.next = look.button("Take its next step", self._take, width=140, **fixed)
         self.view = look.filled_column(
-            look.row(
-                self._head,
-                self.ask,
-                self.next,
-            ),
-            self._list,
-            scroll=True,
+            look.row(self._head, self.ask, self.next), self._list, scroll=True
         )
 
     def refresh(self) -> None:
@@ -52,8 +44,8 @@ class BesidePane(look.Pane):
         following = None if item is None else session.hand.next_of(item)
         self.next.disabled = following is None
         if item is None:
-            self._head.object = h(
-                "p", "What would a search do? Ask it: a few seconds, beside the page.", cls="quiet"
+            self._head.object = quiet(
+                "What would a search do? Ask it: a few seconds, beside the page."
             )
             self._list.object = ""
             return

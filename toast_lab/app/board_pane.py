@@ -9,7 +9,7 @@ import functools
 from typing import Any
 
 from toast_lab.app import assets, look
-from toast_lab.app.markup import ESTIMATED, bytes_text, h, join, seconds_text
+from toast_lab.app.markup import ESTIMATED, bytes_text, h, join, quiet, seconds_text
 from toast_lab.app.session import Session
 from toast_lab.cost.problem import Problem
 from toast_lab.explain.board import Board, conflicts
@@ -39,9 +39,7 @@ class BoardPane(look.Pane):
         self._of_name: dict[int, int] = {}
         self.row: int | None = None
         self.table = look.table(
-            board_frame(Board((), 0.0, 0.0)),
-            height=64,
-            layout="fit_data_table",
+            board_frame(Board((), 0.0, 0.0)), height=64, layout="fit_data_table"
         )
         self.table.on_click(self._clicked)
         self._detail = look.text()
@@ -142,13 +140,11 @@ class BoardPane(look.Pane):
                 "No tensor of this program has two dims that would be sharded alike: nothing to "
                 "settle."
             )
-            self._detail.object = h("p", words, cls="quiet")
+            self._detail.object = quiet(words)
             return
         if self.row is None:
-            self._detail.object = h(
-                "p",
-                "Select a row, or a name in conflict, to choose its side on each axis.",
-                cls="quiet",
+            self._detail.object = quiet(
+                "Select a row, or a name in conflict, to choose its side on each axis."
             )
             return
         dim = self.board.disputes[self.row]
@@ -163,9 +159,7 @@ class BoardPane(look.Pane):
         )
         sets = f"set {numbers}" if len(dim.sets) == 1 else f"sets {numbers}, settled alike"
         text = f"{sets}, side 0 | side 1 on: {'; '.join(tensors[:MAX_TENSORS])}{more}"
-        self._detail.object = h(
-            "p", text, cls="quiet", style="max-height: 38px; overflow: auto; margin: 4px 0"
-        )
+        self._detail.object = quiet(text, style="max-height: 38px; overflow: auto; margin: 4px 0")
 
     # -- choosing ----------------------------------------------------------------------------------
     def _show_choices(self) -> None:
@@ -230,9 +224,7 @@ class BoardPane(look.Pane):
         row: list[Any] = [label, switch]
         if why:
             row.append(look.text(h("p", join(why, "; "), cls="quiet one")))
-        return look.row(
-            *row,
-        )
+        return look.row(*row)
 
     def _chosen(self, axis: str, event: Any) -> None:
         if not self._quiet and self.row is not None:

@@ -34,11 +34,7 @@ class CheckedField(look.Pane):
         super().__init__()
         self._parse, self._on_value, self._on_check = parse, on_value, on_check
         self.input = pn.widgets.TextInput(
-            name=name,
-            value=text,
-            placeholder=placeholder,
-            description=description,
-            **look.FIELD,
+            name=name, value=text, placeholder=placeholder, description=description, **look.FIELD
         )
         self._words = look.text(visible=False)
         self.value: Any = None
@@ -46,10 +42,7 @@ class CheckedField(look.Pane):
         self._check(text)
         look.watch_value(self.input, self._check, "value_input")
         look.watch_value(self.input, self._entered)
-        self.view = look.column(
-            self.input,
-            self._words,
-        )
+        self.view = look.column(self.input, self._words)
 
     def _check(self, text: str) -> None:
         self._typed = text

@@ -11,7 +11,7 @@ import panel as pn
 from toast_lab.app import assets, keys, look, theme
 from toast_lab.app.address import Address
 from toast_lab.app.listing_pane import listing_pane, prepared
-from toast_lab.app.markup import h, join
+from toast_lab.app.markup import h, quiet
 from toast_lab.app.pace import IDLE_MS, TICK_MS
 from toast_lab.app.pages.compare_page import ComparePage
 from toast_lab.app.pages.graph_page import GraphPage
@@ -86,18 +86,9 @@ class Explorer(look.Pane):
             self.session, "Tour", sizing_mode="fixed", width=56, height=30, margin=(2, 0, 0, 8)
         )
         tour_button.stylesheets = [*tour_button.stylesheets, HEAD]  # the gallery has one, too
-        self._status = look.text(
-            stylesheets=[look.STATUS],
-            height=30,
-        )
+        self._status = look.text(stylesheets=[look.STATUS], height=30)
         header = look.row(
-            self._head,
-            self.nav,
-            self._job,
-            self.cancel,
-            self.shell,
-            tour_button,
-            height=36,
+            self._head, self.nav, self._job, self.cancel, self.shell, tour_button, height=36
         )
         self._body = look.filled_column(stylesheets=[look.FILL])
         self.drawer = self._drawer()
@@ -139,7 +130,7 @@ class Explorer(look.Pane):
     def _drawer(self) -> Any:
         self.listing = listing_pane()
         look.watch_value(self.listing, self._line_picked, "picked")
-        self.conflicts = look.table(_no_conflicts(), layout="fit_data_stretch")
+        self.conflicts = look.table(CONFLICT_COLUMNS, layout="fit_data_stretch")
         self.conflicts.on_click(
             lambda e: self.session.selection.select(
                 (), (int(self.conflicts.value["conflict"].iloc[e.row]),)
@@ -147,10 +138,7 @@ class Explorer(look.Pane):
         )
         self.source = SourcePane(self.session)
         self._log = look.text(sizing_mode="stretch_both")
-        log = look.filled_column(
-            self._log,
-            scroll=True,
-        )
+        log = look.filled_column(self._log, scroll=True)
         tabs = look.tabs(
             ("Listing", self.listing),
             ("Conflicts", self.conflicts),
@@ -205,10 +193,7 @@ class Explorer(look.Pane):
                 page.centre, sizing_mode="stretch_both", margin=(0, 8), stylesheets=[look.MIDDLE]
             )
             self._bodies[step] = look.filled_row(
-                page.left,
-                centre,
-                page.right,
-                stylesheets=[look.BODY],
+                page.left, centre, page.right, stylesheets=[look.BODY]
             )
             self._body.append(self._bodies[step])
         for name, body in self._bodies.items():
@@ -297,9 +282,7 @@ class Explorer(look.Pane):
             )
             for message in reversed(messages)
         ]
-        self._log.object = (
-            h("ul", *rows, cls="log") if rows else h("p", "Nothing yet.", cls="quiet")
-        )
+        self._log.object = h("ul", *rows, cls="log") if rows else quiet("Nothing yet.")
 
     def dismiss(self) -> bool:
         """Put the error under the header away; it stays in the log.  False: there is none."""
@@ -315,11 +298,8 @@ class Explorer(look.Pane):
         session, analysis = self.session, self.session.loaded.analysis
         if analysis is None:
             return
-        self.listing.chosen = (
-            sorted({int(o) for o in analysis.names.op[list(session.selection.names)]})
-            if session.selection.names
-            else []
-        )
+        self.listing.chosen = session.selection.ops
+
         met = session.selection.conflicts or _conflicts_of(analysis, session.selection.names)
         if list(self.conflicts.selection) != list(met):
             self.conflicts.selection = list(met)
@@ -378,6 +358,18 @@ class Explorer(look.Pane):
 
 DRAWER_HEIGHT = "clamp(170px, 27vh, 250px)"
 LOG_TAB = 3
+CONFLICT_COLUMNS = [
+    "conflict",
+    "colour",
+    "tensor",
+    "dims",
+    "side 0",
+    "side 1",
+    "set",
+    "bit",
+    "line",
+]
+
 MANY_SELECTED = 40
 DOING = {
     "load": "loading",
@@ -399,14 +391,3 @@ def _conflicts_of(analysis: Any, names: Any) -> list[int]:
     """
     few = set(names) if len(names) <= MANY_SELECTED else set()
     return [c.index for c in analysis.conflicts if not few.isdisjoint(c.sides)] if few else []
-
-
-def _no_conflicts() -> Any:
-    import pandas as pd
-
-    return pd.DataFrame(
-        columns=["conflict", "colour", "tensor", "dims", "side 0", "side 1", "set", "bit", "line"]
-    )
-
-
-__all__ = ["Explorer", "join"]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pandas as pd
 import panel as pn
 
 from toast_lab.app import look
@@ -52,7 +49,7 @@ class GraphControls:
         self.focus = look.button("Focus on the selection")
         self.back = look.button("Show everything", visible=False)
         self.colours = look.table(
-            colours_frame_empty(),
+            ["", "colour", "size", "names", "conflicts"],
             height=250,
             layout="fit_data_table",
             widths={"": 24, "colour": 72, "size": 58, "names": 58, "conflicts": 50},
@@ -100,10 +97,3 @@ class GraphControls:
         rows = [i for i, c in enumerate(self.colours.value["colour"]) if c == name][:1]
         if self.colours.selection != rows:
             self.colours.selection = rows
-
-
-def colours_frame_empty() -> Any:
-    """The colour table before a model is loaded."""
-    return pd.DataFrame(
-        {k: pd.Series(dtype="object") for k in ("", "colour", "size", "names", "conflicts")}
-    )

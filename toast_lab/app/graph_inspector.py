@@ -11,8 +11,19 @@ from typing import Any
 from toast_lab.app import look
 from toast_lab.app.action_buttons import ActionButtons
 from toast_lab.app.legend import LEGEND, legend
-from toast_lab.app.markup import ESTIMATED, Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.markup import (
+    ESTIMATED,
+    Safe,
+    bytes_text,
+    facts,
+    h,
+    join,
+    numbered,
+    quiet,
+    seconds_text,
+)
 from toast_lab.app.session import Session
+from toast_lab.conflicts.analysis import Analysis
 from toast_lab.views import inspect
 from toast_lab.views.graph_layout import lane_groups, op_label
 from toast_lab.views.overlay import Overlay
@@ -30,10 +41,7 @@ class GraphInspector:
         self._manual = look.text()
         self.undo = look.button("Undo the last change", self.session.hand.undo, visible=False)
         self._why = look.text()
-        self._legend = look.text(
-            stylesheets=[look.TEXT + LEGEND],
-            name="legend",
-        )
+        self._legend = look.text(stylesheets=[look.TEXT + LEGEND], name="legend")
         self.view = look.side(
             self._facts, self._why, self.actions, self._manual, self.undo, self._legend, width=330
         )
@@ -62,15 +70,13 @@ class GraphInspector:
         item, base = session.plans.named("manual"), session.plans.named("unsharded")
         lines: list[Any] = [h("h2", "manual plan")]
         if item is not None and base is not None and item.plan.actions:
-            lines.append(h("ol", *[h("li", a) for a in item.plan.actions], cls="chain mono"))
+            lines.append(numbered(item.plan.actions))
             ratio = base.cost.time_s / item.cost.time_s if item.cost.time_s else 0
             speed = f"{seconds_text(item.cost.time_s)} a step ({ratio:.2f}× unsharded speed)"
             cost = f"{speed}, {bytes_text(item.cost.peak_bytes)} a device"
             lines.append(h("p", cost, " ", ESTIMATED))
         else:
-            lines.append(
-                h("p", "Empty. Shard a selected colour on a mesh axis to begin one.", cls="quiet")
-            )
+            lines.append(quiet("Empty. Shard a selected colour on a mesh axis to begin one."))
         self._manual.object = join(lines)
         self.undo.visible = bool(session.hand.trail.past)
 
@@ -101,18 +107,20 @@ class GraphInspector:
             "Click a marker, a red conflict, a line of the listing or a row of the conflict table "
             "below."
         )
-        return join([h("h2", "nothing selected"), h("p", words, cls="quiet")])
+        return join(
+            [
+                h("h2", "nothing selected"),
+                quiet(words),
+            ]
+        )
 
     def _chain(self) -> Safe:
         analysis, names = self.session.loaded.analysis, self.chain()
         if not names:
             return Safe("")
-        steps = [
-            h("li", f"{analysis.name_text[n]}  {op_label(analysis, int(analysis.names.op[n]))}")
-            for n in names
-        ]
+        steps = chain_steps(analysis, names)
         more = len(steps) - STEPS_SHOWN
-        rest = h("p", f"… {more} more", cls="quiet") if more > 0 else ""
+        rest = quiet(f"… {more} more") if more > 0 else ""
         return join(
             [
                 h("h2", "why both dims have one colour"),
@@ -120,6 +128,14 @@ class GraphInspector:
                 rest,
             ]
         )
+
+
+def chain_steps(analysis: Analysis, names: list[int]) -> list[Safe]:
+    """The names of a chain, each with its op."""
+    return [
+        h("li", f"{analysis.name_text[name]}  {op_label(analysis, int(analysis.names.op[name]))}")
+        for name in names
+    ]
 
 
 def _names_facts(analysis: Any, names: Any) -> list[tuple[str, str]]:

@@ -78,11 +78,7 @@ class HandPlan:
 
         Those that fit come first.
         """
-        return min(
-            self._plans.searched(),
-            key=lambda item: (not item.cost.fits, item.cost.time_s),
-            default=None,
-        )
+        return _best(self._plans.searched())
 
     def next_of(self, item: PlanItem) -> str | None:
         """The next action of another plan that the plan by hand could take, if any.
@@ -106,7 +102,7 @@ class HandPlan:
                     f"{item.name} has no action left that would change the plan by hand"
                 )
             self.take([*self.actions, text])
-            self._notices.say(f"manual plan: {', '.join(self.actions)}", "good")
+            self._say_actions()
 
     def ask_search(self) -> None:
         """Search for a few seconds for the best sequence of actions on this problem, as a job."""
@@ -119,15 +115,10 @@ class HandPlan:
 
         Failing that, the best one.
         """
-        problem = self._problem
-        pure = [
-            item
-            for item in self._plans.searched()
-            if all("->" in text for text in item.plan.actions)
-        ]
-        if problem is None or not pure:
-            return self.best_found() if problem is not None else None
-        return min(pure, key=lambda item: (not item.cost.fits, item.cost.time_s))
+        if self._problem is None:
+            return None
+        searched = self._plans.searched()
+        return _best([item for item in searched if item.of_actions] or searched)
 
     def branches(self) -> list[PlanItem]:
         """Plans that one can go on from: of this mesh, and made of actions."""
@@ -137,7 +128,7 @@ class HandPlan:
             if item.name != MANUAL
             and item.problem.mesh == self._problem.mesh
             and item.plan.actions
-            and all("->" in text for text in item.plan.actions)
+            and item.of_actions
         ]
 
     def action_prices(self) -> list[ActionPrice]:
@@ -206,7 +197,7 @@ class HandPlan:
         with self._notices.guarded():
             action = Action(group, bits, problem.mesh.axes.index(axis))
             self.take([*self.actions, action])
-            self._notices.say(f"manual plan: {', '.join(self.actions)}", "good")
+            self._say_actions()
 
     def choose_side(self, resolution: int, axis: str, side: int | None) -> None:
         """Settle a conflict on an axis: shard side 0 or 1 of it, or neither.
@@ -275,7 +266,7 @@ class HandPlan:
                     "added to it"
                 )
             self.take(list(item.plan.actions))
-            self._notices.say(f"manual plan: {', '.join(self.actions)}", "good")
+            self._say_actions()
 
     def take(self, actions: list[Any]) -> None:
         """Make these the actions of the manual plan."""
@@ -293,6 +284,9 @@ class HandPlan:
             self._show_manual(plan)
             self._notices.say(f"manual plan: {', '.join(trail.now) or 'no action'}")
 
+    def _say_actions(self) -> None:
+        self._notices.say(f"manual plan: {', '.join(self.actions)}", "good")
+
     def _show_manual(self, plan: ShardingPlan) -> None:
         self._plans.add(MANUAL, "taken in the graph", plan)
 
@@ -309,3 +303,8 @@ class HandPlan:
     def follow(self, other: HandPlan) -> None:
         """Go on from the plans by hand of another page."""
         self._trails = dict(other._trails)
+
+
+def _best(items: list[PlanItem]) -> PlanItem | None:
+    """The fastest plan that fits, or else the fastest."""
+    return min(items, key=lambda item: (not item.cost.fits, item.cost.time_s), default=None)

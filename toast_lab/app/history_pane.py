@@ -11,7 +11,7 @@ import panel as pn
 import param
 
 from toast_lab.app import assets, keys, look
-from toast_lab.app.markup import ESTIMATED, Safe, h, join
+from toast_lab.app.markup import ESTIMATED, Safe, h, join, quiet
 from toast_lab.app.session import Session
 from toast_lab.explain.taken import Taken, change
 from toast_lab.views.by_hand_tables import costs_rows, sent_text, taken_frame
@@ -34,9 +34,7 @@ class HistoryPane(look.Pane):
             "margin": (2, 0),
             "stylesheets": [look.INPUT],
         }
-        self.costs = look.text(
-            stylesheets=[look.TEXT + COSTS],
-        )
+        self.costs = look.text(stylesheets=[look.TEXT + COSTS])
         self.table = look.table(
             taken_frame(()),
             height=138,
@@ -61,16 +59,8 @@ class HistoryPane(look.Pane):
             look.text(h("h2", "actions taken")),
             self.table,
             self._detail,
-            look.row(
-                self.undo,
-                pn.Spacer(width=6),
-                self.redo,
-            ),
-            look.row(
-                self.kept_name,
-                pn.Spacer(width=6),
-                self.branch,
-            ),
+            look.row(self.undo, pn.Spacer(width=6), self.redo),
+            look.row(self.kept_name, pn.Spacer(width=6), self.branch),
             self.other,
             compare,
         )
@@ -112,9 +102,7 @@ class HistoryPane(look.Pane):
         else:
             sent = change(steps[self.at - 1].sent, steps[self.at].sent)
             words = join([h("code", steps[self.at].action), ": ", sent_text(sent.items())])
-        self._detail.object = h(
-            "p", words, cls="quiet", style="max-height: 58px; overflow: auto; margin: 4px 0"
-        )
+        self._detail.object = quiet(words, style="max-height: 58px; overflow: auto; margin: 4px 0")
         go_on = f"go on from {self.at}"
         self.branch.name = "Keep a copy" if self.at == n else f"Keep, {go_on}"
 

@@ -134,6 +134,11 @@ def table(content: Any, **kwargs: Any) -> pn.widgets.Tabulator:
     )
 
 
+def on_row(table: pn.widgets.Tabulator, act: Callable[[int], Any]) -> None:
+    """Call ``act`` with the row that is clicked."""
+    table.on_click(lambda event: act(int(event.row)))
+
+
 def rows_height(n_rows: int, at_most: int) -> int:
     """Height of a table that shows all its rows, or scrolls them."""
     return min(38 + 25 * max(n_rows, 1), at_most)

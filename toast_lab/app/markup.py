@@ -11,7 +11,21 @@ from collections.abc import Iterable
 
 from toast_lab.views.compare_table import bytes_text, seconds_text
 
-__all__ = ["ESTIMATED", "Safe", "bytes_text", "facts", "h", "join", "seconds_text"]
+__all__ = [
+    "ESTIMATED",
+    "Facts",
+    "Safe",
+    "bytes_text",
+    "facts",
+    "h",
+    "join",
+    "numbered",
+    "one_line",
+    "quiet",
+    "seconds_text",
+]
+
+Facts = list[tuple[str, object]]
 
 
 class Safe(str):
@@ -47,6 +61,21 @@ def h(tag: str, *children: object, cls: str = "", **attributes: str) -> Safe:
 def facts(rows: Iterable[tuple[str, object]]) -> Safe:
     """Pairs as a definition list in two columns."""
     return h("dl", *[join([h("dt", k), h("dd", v)]) for k, v in rows], cls="facts")
+
+
+def quiet(*children: object, **attributes: str) -> Safe:
+    """A paragraph that does not ask for attention."""
+    return h("p", *children, cls="quiet", **attributes)
+
+
+def one_line(text: str) -> Safe:
+    """A quiet text that is cut off at the end of its line; the tip has all of it."""
+    return h("p", text, cls="quiet one", title=text)
+
+
+def numbered(texts: Iterable[object]) -> Safe:
+    """Texts as a numbered list, one below the other."""
+    return h("ol", *[h("li", text) for text in texts], cls="chain mono")
 
 
 #: what stands beside numbers of the cost model

@@ -20,6 +20,7 @@ from toast_lab.jobs import plan_job
 from toast_lab.jobs.job import Job
 from toast_lab.pipeline import replicated
 from toast_lab.sharding.plan import ShardingPlan, plan_of_actions
+from toast_lab.views.compare_table import PlanEntry
 
 ANSWERS = ThreadPoolExecutor(1, "about a plan")
 MAX_ACTIONS_TYPED = 64
@@ -52,6 +53,13 @@ class PlanStore(param.Parameterized):
     def in_pictures(self) -> list[PlanItem]:
         """The plans that are shown."""
         return [item for item in self.items if item.name not in self.hidden]
+
+    def entries(self) -> list[PlanEntry]:
+        """All plans as the comparison takes them."""
+        return [
+            item.entry(number, item.name not in self.hidden)
+            for number, item in enumerate(self.items)
+        ]
 
     def searched(self) -> list[PlanItem]:
         """Plans that searches found for this mesh and machine."""
@@ -141,9 +149,6 @@ class PlanStore(param.Parameterized):
         self.hidden = self.hidden ^ {name}
 
     # -- execute -----------------------------------------------------------------------------------
-    def start_run(self, name: str, how: plan_job.PlanExecution | None = None) -> None:
-        """Execute one plan on virtual or attached devices."""
-        self.start_runs([name], how)
 
     def start_runs(self, names: Sequence[str], how: plan_job.PlanExecution | None = None) -> None:
         """Execute plans in turns, beside the unsharded program; rows are kept in the store."""

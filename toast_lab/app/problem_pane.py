@@ -5,7 +5,7 @@ from __future__ import annotations
 import panel as pn
 
 from toast_lab.app import assets, look
-from toast_lab.app.markup import Safe, h, join
+from toast_lab.app.markup import Safe, h, join, quiet
 from toast_lab.app.session import Session
 from toast_lab.machines import machine_file
 from toast_lab.machines.catalogue import MACHINES
@@ -152,4 +152,9 @@ def words(checked: CheckOutcome) -> Safe:
         return Safe("")
     sign = "✓ " if checked.good else "✗ "
     first = h("p", sign, checked.lines[0], cls="good" if checked.good else "red", role="status")
-    return join([first, *(h("p", line, cls="quiet") for line in checked.lines[1:])])
+    return join(
+        [
+            first,
+            *(quiet(line) for line in checked.lines[1:]),
+        ]
+    )

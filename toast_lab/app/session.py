@@ -84,7 +84,7 @@ class Session(param.Parameterized):
                 return
             registry.built_in(which)
             if loads_at_once(which, sizes):
-                self._show_and(load_at_once(which, sizes), which, sizes, then)
+                self.show(load_at_once(which, sizes), which, sizes, then)
                 return
             context = which, sizes, then
             target = "toast_lab.jobs.load_job:load_model"
@@ -102,19 +102,19 @@ class Session(param.Parameterized):
             self.work.start("load", title, read_file, *arguments, context=("", {}, None))
 
     def _loaded(self, job: Job) -> None:
-        self._show_and(job.result, *self.work.context)
-
-    def _show_and(
-        self, loaded: LoadedModel, which: str, sizes: dict[str, Any], then: Then | None
-    ) -> None:
-        self.show(loaded, which, sizes)
-        if then is not None:
-            then(self)
+        self.show(job.result, *self.work.context)
 
     def show(
-        self, loaded: LoadedModel, which: str = "", sizes: dict[str, Any] | None = None
+        self,
+        loaded: LoadedModel,
+        which: str = "",
+        sizes: dict[str, Any] | None = None,
+        then: Then | None = None,
     ) -> None:
-        """Take a loaded model in; ``which`` and ``sizes`` if it is a built-in one."""
+        """Take a loaded model in; ``which`` and ``sizes`` if it is a built-in one.
+
+        ``then`` is called with the session afterwards.
+        """
         if self.loaded.analysis is not None:
             self._shelf[self.loaded.digest] = self.plans.items
         plans = self._shelf.get(loaded.analysis.program.digest(), [])
@@ -130,6 +130,8 @@ class Session(param.Parameterized):
         self.searches.forget()
         self.notices.say(f"Loaded {loaded.model}.", "good")
         self.set_problem()
+        if then is not None:
+            then(self)
 
     def take(self, analysis: Analysis, problem: Problem | None = None) -> None:
         """Take in an analysis of a notebook, and its problem with pins and machine, as it is."""

@@ -29,10 +29,7 @@ class SourcePane(look.Pane):
         self._file = ""
         self._analysis: Analysis | None = None
         self._ops: dict[str, dict[int, list[int]]] = {}
-        self.view = look.filled_column(
-            self._title,
-            self.lines,
-        )
+        self.view = look.filled_column(self._title, self.lines)
         look.watch(session.loaded, self.refresh, "analysis")
         look.watch(session.selection, self.refresh, "names", "conflicts")
         self.refresh()
@@ -50,12 +47,9 @@ class SourcePane(look.Pane):
         if analysis is not self._analysis:
             self._analysis, self._file = analysis, ""
             self._ops = source_lines.ops_of_lines(analysis.program)
-        ops = (
-            sorted({int(o) for o in analysis.names.op[list(session.selection.names)]})
-            if session.selection.names
-            else []
-        )
+        ops = session.selection.ops
         frames = [f for f in (source_lines.op_frame(analysis.program, op) for op in ops) if f.file]
+
         wanted = frames[0].file if frames else self._file or self._first()
         if wanted != self._file:
             self._show(wanted)

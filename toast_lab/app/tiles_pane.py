@@ -15,6 +15,7 @@ from toast_lab.app.items import MANUAL
 from toast_lab.app.markup import h
 from toast_lab.app.session import Session
 from toast_lab.conflicts.analysis import Analysis
+from toast_lab.ir.program import Program
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import Spec
 from toast_lab.views.tiles import MAX_DRAWN, MAX_ROWS, TilesPlot, dim_texts, parts, parts_frame
@@ -48,6 +49,11 @@ def tensors_of(
     return [*list(values)[:first], *sorted(list(values)[first:])][:MAX_TENSORS]
 
 
+def tensor_text(program: Program, value: int) -> str:
+    """``x [32, 8]``."""
+    return f"{program.value_name[value]} [{', '.join(map(str, program.dims(value)))}]"
+
+
 class TilesPane(look.Pane):
     """The picture left, its table twin right.
 
@@ -73,21 +79,11 @@ class TilesPane(look.Pane):
         )
         for widget in (self.tensor, self.down, self.across):
             look.watch(widget, lambda: None if self._quiet else self.draw(), "value")
-        menu = figure_menu("device tiles", "device tiles")
+        menu = figure_menu("device tiles")
         self.view = look.filled_column(
-            look.row(
-                self.tensor,
-                self.down,
-                self.across,
-                menu,
-                margin=(4, 0),
-                height=30,
-            ),
+            look.row(self.tensor, self.down, self.across, menu, margin=(4, 0), height=30),
             self._words,
-            look.filled_row(
-                self._pane,
-                self.table,
-            ),
+            look.filled_row(self._pane, self.table),
         )
 
     def refresh(self) -> None:
@@ -99,9 +95,7 @@ class TilesPane(look.Pane):
         tensors = tensors_of(
             analysis, tuple(self.session.selection.names), tuple(self.session.selection.conflicts)
         )
-        options = {
-            f"{program.value_name[v]} [{', '.join(map(str, program.dims(v)))}]": v for v in tensors
-        }
+        options = {tensor_text(program, value): value for value in tensors}
         if options != self.tensor.options:
             self._quiet = True
             value = (

@@ -5,7 +5,6 @@ A strip between the status line and the body, which covers nothing, and its outl
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +13,7 @@ import pandas as pd
 import panel as pn
 
 from toast_lab.app import assets, look
-from toast_lab.app.markup import Safe, h, join
+from toast_lab.app.markup import Safe, h, join, quiet
 from toast_lab.app.session import Session
 from toast_lab.app.tour.figures import FIGURES
 from toast_lab.app.tour.tour import BY_KEY, CHAPTERS, STEPS, Tour
@@ -57,10 +56,6 @@ def rich(text: str) -> Safe:
     return join(parts)
 
 
-def _press(act: Callable[[], None], _: Any) -> None:
-    act()
-
-
 def start_button(session: Session, name: str, **kwargs: Any) -> pn.widgets.Button:
     """A button that begins the tour."""
     button = look.button(
@@ -83,13 +78,8 @@ class TourStrip(look.Pane):
         self._seen: Any = None
         self._options: list[str] = []
         self._quiet = False
-        self._place = look.text(
-            stylesheets=[look.TEXT + PLACE],
-            width=212,
-        )
-        self._text = look.text(
-            stylesheets=[look.TEXT + WORDS],
-        )
+        self._place = look.text(stylesheets=[look.TEXT + PLACE], width=212)
+        self._text = look.text(stylesheets=[look.TEXT + WORDS])
         self.quiz = look.switch(
             options=["-"],
             value=None,
@@ -122,55 +112,27 @@ class TourStrip(look.Pane):
             "height": 28,
             "margin": (0, 2, 4, 2),
         }
-        self.back = look.button("← Back", **small)
-        self.forward = look.button("Next →", button_type="primary", **small)
-        self.do = look.button("Do it for me", **small)
-        self.index = look.button("Figures", **small)
-        self.again = look.button("Restart", **small)
-        self.leave = look.button("Leave", **small)
-        for button, act in (
-            (self.back, tour.back),
-            (self.forward, tour.next),
-            (self.do, self._do),
-            (self.again, tour.restart),
-            (self.leave, tour.leave),
-            (self.index, self._toggle_index),
-        ):
-            button.on_click(functools.partial(_press, act))
+        self.back = look.button("← Back", tour.back, **small)
+        self.forward = look.button("Next →", tour.next, button_type="primary", **small)
+        self.do = look.button("Do it for me", self._do, **small)
+        self.index = look.button("Figures", self._toggle_index, **small)
+        self.again = look.button("Restart", tour.restart, **small)
+        self.leave = look.button("Leave", tour.leave, **small)
+
         buttons = pn.Column(
-            look.row(
-                self.back,
-                self.forward,
-            ),
-            look.row(
-                self.index,
-                self.again,
-                self.leave,
-            ),
+            look.row(self.back, self.forward),
+            look.row(self.index, self.again, self.leave),
             self.do,
             width=216,
             margin=(0, 0, 0, 8),
         )
         words = look.column(self._text, self.quiz, margin=(0, 0, 0, 10))
-        upper = look.row(
-            self._place,
-            words,
-            self.code_box,
-            buttons,
-        )
+        upper = look.row(self._place, words, self.code_box, buttons)
         self.figures = look.table(
-            _index(),
-            height=INDEX_HEIGHT - 24,
-            visible=False,
-            layout="fit_data_stretch",
+            _index(), height=INDEX_HEIGHT - 24, visible=False, layout="fit_data_stretch"
         )
-        self.figures.on_click(lambda e: self._jump(int(e.row)))
-        self.view = look.column(
-            upper,
-            self.figures,
-            visible=False,
-            stylesheets=[_strip(LOW)],
-        )
+        look.on_row(self.figures, self._jump)
+        self.view = look.column(upper, self.figures, visible=False, stylesheets=[_strip(LOW)])
         look.watch(tour, self.refresh, "changes")
 
     # -- showing -----------------------------------------------------------------------------------
@@ -214,9 +176,7 @@ class TourStrip(look.Pane):
         assert step is not None
         parts: list[Any] = []
         if tour.preparing:
-            parts.append(
-                h("p", f"One moment: {step.scene.model} is traced and analysed.", cls="quiet")
-            )
+            parts.append(quiet(f"One moment: {step.scene.model} is traced and analysed."))
         elif tour.away:
             parts.append(h("p", tour.away, " ", "Press “Take me there”.", cls="away"))
         if tour.text:

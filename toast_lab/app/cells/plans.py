@@ -12,7 +12,8 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.cells.view import CellView, kind_text, refused, shown, table_html
-from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.markup import Safe, bytes_text, facts, h, join, quiet, seconds_text
+from toast_lab.app.tiles_pane import tensor_text
 from toast_lab.compare.result import Comparison, ComparisonRow
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.errors import InvalidInput, did_you_mean
@@ -147,10 +148,7 @@ def tiles(
         return sharding.spec(int(layouts[v]), len(program.dims(v)))
 
     def about() -> str:
-        return (
-            f"{program.value_name[value]} [{', '.join(map(str, program.dims(value)))}] as "
-            f"{spec_text(spec(value))}"
-        )
+        return f"{tensor_text(program, value)} as {spec_text(spec(value))}"
 
     def static() -> Safe:
         shape = program.dims(value)
@@ -410,24 +408,15 @@ class CompareCell(look.Pane):
         super().__init__()
         self.entries = list(entries)
         frame = texts_frame(entries)
-        self.table = look.table(
-            frame,
-            height=look.rows_height(len(frame), 240),
-        )
-        self.table.on_click(lambda event: self.pick(event.row))
+        self.table = look.table(frame, height=look.rows_height(len(frame), 240))
+        look.on_row(self.table, self.pick)
         self._words = look.text()
-        left = look.filled_column(
-            look.text(
-                _breakdown(entries),
-            ),
-            scroll=True,
-        )
+        left = look.filled_column(look.text(_breakdown(entries)), scroll=True)
         right = pn.Column(
             self._words, width=270, margin=(0, 0, 0, 6), scroll=True, sizing_mode="stretch_height"
         )
         self.view = look.canvas(
-            self.table,
-            pn.Row(left, right, sizing_mode="stretch_both", margin=(8, 0, 0, 0)),
+            self.table, pn.Row(left, right, sizing_mode="stretch_both", margin=(8, 0, 0, 0))
         )
         self.pick(0)
 
@@ -449,7 +438,7 @@ class CompareCell(look.Pane):
                 h("h2", entry.name, " ", h("span", "predicted", cls="tag estimated")),
                 facts(rows),
                 h("h2", "actions"),
-                h("ol", *actions, cls="chain mono") if actions else h("p", "none", cls="quiet"),
+                h("ol", *actions, cls="chain mono") if actions else quiet("none"),
             ]
         )
 
@@ -469,16 +458,10 @@ class MemoryCell(look.Pane):
             }
         )
         self.table = look.table(frame, sizing_mode="stretch_height", width=300)
-        self.table.on_click(lambda event: self.pick(event.row))
+        look.on_row(self.table, self.pick)
         self.held = look.table(held_frame(entries[0].cost), selectable=False)
         self.view = look.canvas(
-            look.text(
-                _timeline(entries),
-            ),
-            look.filled_row(
-                self.table,
-                self.held,
-            ),
+            look.text(_timeline(entries)), look.filled_row(self.table, self.held)
         )
         self.pick(0)
 
@@ -498,9 +481,7 @@ class TilesCell(look.Pane):
         offered = dict.fromkeys(
             [value, *(a for a in range(program.n_arguments) if program.dims(a))][:MAX_TENSORS]
         )
-        options = {
-            f"{program.value_name[v]} [{', '.join(map(str, program.dims(v)))}]": v for v in offered
-        }
+        options = {tensor_text(program, value): value for value in offered}
         self.tensor = pn.widgets.Select(
             options=options,
             value=value,
@@ -515,14 +496,7 @@ class TilesCell(look.Pane):
             parts_frame(plan.mesh, []), selectable=False, width=300, sizing_mode="stretch_height"
         )
         self.view = look.canvas(
-            self.tensor,
-            self._words,
-            look.filled_row(
-                look.figure(
-                    self.picture.figure,
-                ),
-                self.table,
-            ),
+            self.tensor, self._words, look.filled_row(look.figure(self.picture.figure), self.table)
         )
         self.pick(value)
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import panel as pn
-
 from toast_lab.app import look
-from toast_lab.app.cells.view import CellView, every_tick, refused, shown, table_html
+from toast_lab.app.cells.view import CellView, beside, every_tick, refused, shown, table_html
+from toast_lab.app.graph_inspector import chain_steps
 from toast_lab.app.listing_pane import listing_pane
-from toast_lab.app.markup import Safe, facts, h, join
+from toast_lab.app.markup import Safe, facts, h, join, quiet
 from toast_lab.app.pages.graph_page import GraphPage
 from toast_lab.app.pages.hand_page import HandPage
 from toast_lab.app.session import Session
@@ -19,7 +18,7 @@ from toast_lab.errors import InvalidInput, did_you_mean
 from toast_lab.explain.board import conflicts as conflict_board
 from toast_lab.views import inspect
 from toast_lab.views.by_hand_tables import board_frame
-from toast_lab.views.graph_layout import LEVELS, GraphFilter, graph_layout, op_label, start_level
+from toast_lab.views.graph_layout import LEVELS, GraphFilter, graph_layout, start_level
 from toast_lab.views.graph_plot import nodes_frame
 from toast_lab.views.program_table import Line, colours_frame, program_frame, program_lines
 from toast_lab.views.svg import MAX_NODES, graph_svg
@@ -230,8 +229,7 @@ class Listing:
             self.session.selection.select(line.names)
 
     def _mark(self) -> None:
-        names, analysis = self.session.selection.names, self.session.loaded.analysis
-        self.pane.chosen = sorted({int(o) for o in analysis.names.op[list(names)]}) if names else []
+        self.pane.chosen = self.session.selection.ops
 
 
 class SelectionWords:
@@ -247,10 +245,7 @@ class SelectionWords:
         session, analysis = self.session, self.session.loaded.analysis
         if session.selection.conflicts:
             k = session.selection.conflicts[0]
-            chain = [
-                h("li", f"{analysis.name_text[n]}  {op_label(analysis, int(analysis.names.op[n]))}")
-                for n in inspect.chain(analysis, k)[:14]
-            ]
+            chain = chain_steps(analysis, inspect.chain(analysis, k)[:14])
             why = h("h2", "why both dims have one colour")
             self.pane.object = join(
                 [
@@ -267,10 +262,13 @@ class SelectionWords:
             ]
             more = len(session.selection.names) - 6
             self.pane.object = join(
-                [*names, h("p", f"and {more:,} names more", cls="quiet") if more > 0 else ""]
+                [
+                    *names,
+                    quiet(f"and {more:,} names more") if more > 0 else "",
+                ]
             )
         else:
-            self.pane.object = h("p", self.hint, cls="quiet")
+            self.pane.object = quiet(self.hint)
 
 
 class GraphCell(look.Pane):
@@ -286,26 +284,15 @@ class GraphCell(look.Pane):
         self._said = look.text(height=18)
         look.watch(session.notices, self._say, "messages")
         self.session = session
-        beside = look.tabs(
+        aside = look.tabs(
             ("Selection", self.graph.right),
             ("Show", self.graph.left),
             width=340,
             sizing_mode="stretch_height",
         )
-        below = look.column(
-            self.listing.pane,
-            height=190,
-            stylesheets=[look.CANVAS],
-        )
+        below = look.column(self.listing.pane, height=190, stylesheets=[look.CANVAS])
         self.view = look.filled_column(
-            look.filled_row(
-                look.filled_column(
-                    self.graph.centre,
-                ),
-                beside,
-            ),
-            self._said,
-            below,
+            look.filled_row(look.filled_column(self.graph.centre), aside), self._said, below
         )
 
     def _say(self) -> None:
@@ -323,21 +310,7 @@ class ListingCell(look.Pane):
         self.session = session
         self.listing = Listing(session)
         self.words = SelectionWords(session, "Click a line.")
-        left = look.canvas(
-            self.listing.pane,
-        )
-        right = pn.Column(
-            self.words.pane,
-            width=300,
-            sizing_mode="stretch_height",
-            margin=(0, 0, 0, 6),
-            scroll=True,
-            stylesheets=[look.CARD],
-        )
-        self.view = look.filled_row(
-            left,
-            right,
-        )
+        self.view = beside(look.canvas(self.listing.pane), self.words.pane, width=300)
 
 
 class TableCell(look.Pane):
@@ -346,27 +319,11 @@ class TableCell(look.Pane):
     def __init__(self, session: Session, table: Any, hint: str) -> None:
         super().__init__()
         self.session, self.table = session, table
-        self.table.on_click(lambda e: self.clicked(e.row))
+        look.on_row(self.table, self.clicked)
         self.listing = Listing(session)
         self.words = SelectionWords(session, hint)
-        left = look.filled_column(
-            self.table,
-            look.canvas(
-                self.listing.pane,
-            ),
-        )
-        right = pn.Column(
-            self.words.pane,
-            width=310,
-            sizing_mode="stretch_height",
-            margin=(0, 0, 0, 6),
-            scroll=True,
-            stylesheets=[look.CARD],
-        )
-        self.view = look.filled_row(
-            left,
-            right,
-        )
+        left = look.filled_column(self.table, look.canvas(self.listing.pane))
+        self.view = beside(left, self.words.pane, width=310)
 
     def clicked(self, row: int) -> None:
         """A row was clicked."""
@@ -378,10 +335,7 @@ class ConflictsCell(TableCell):
 
     def __init__(self, session: Session) -> None:
         frame = inspect.conflicts_frame(session.loaded.analysis)
-        table = look.table(
-            frame,
-            height=look.rows_height(len(frame), 240),
-        )
+        table = look.table(frame, height=look.rows_height(len(frame), 240))
         super().__init__(
             session, table, "Click a conflict: where it is, and why both dims have one colour."
         )
@@ -396,20 +350,13 @@ class ColoursCell(TableCell):
 
     def __init__(self, session: Session) -> None:
         frame = colours_frame(session.loaded.analysis)
-        table = look.table(
-            frame.drop(columns=["group"]),
-            height=look.rows_height(len(frame), 240),
-        )
+        table = look.table(frame.drop(columns=["group"]), height=look.rows_height(len(frame), 240))
         self._groups = frame["group"].tolist()
         super().__init__(session, table, "Click a colour: its names are marked in the listing.")
 
     def clicked(self, row: int) -> None:
         """Select all names of the colour group."""
-        analysis = self.session.loaded.analysis
-        group = analysis.groups[self._groups[row]]
-        self.session.selection.select(
-            tuple(int(n) for c in group.colours for n in analysis.colours[c].names)
-        )
+        self.session.selection.select_group(self._groups[row])
 
 
 class BoardCell(look.Pane):
@@ -424,17 +371,14 @@ class BoardCell(look.Pane):
         self.session = session
         self.hand = HandPage(session)
         every_tick(self.hand.tick)
-        beside = look.tabs(
+        aside = look.tabs(
             ("Plan by hand", self.hand.right),
             ("Colours", self.hand.left),
             width=335,
             sizing_mode="stretch_height",
             margin=(0, 0, 0, 6),
         )
-        self.view = look.filled_row(
-            self.hand.centre,
-            beside,
-        )
+        self.view = look.filled_row(self.hand.centre, aside)
 
 
 # -- inside ----------------------------------------------------------------------------------------

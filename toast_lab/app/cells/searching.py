@@ -9,14 +9,33 @@ import pandas as pd
 import panel as pn
 
 from toast_lab.app import look
-from toast_lab.app.cells.view import FILL, CellView, every_tick, filling, refused, shown, table_html
-from toast_lab.app.markup import ESTIMATED, Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.cells.view import (
+    FILL,
+    CellView,
+    beside,
+    every_tick,
+    filling,
+    refused,
+    shown,
+    table_html,
+)
+from toast_lab.app.markup import (
+    ESTIMATED,
+    Facts,
+    Safe,
+    bytes_text,
+    facts,
+    h,
+    join,
+    quiet,
+    seconds_text,
+)
 from toast_lab.app.pages.search_tree import TreePane
 from toast_lab.app.plan_facts import PlanFacts, plan_facts
 from toast_lab.app.tree_state import TreeState
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidInput
-from toast_lab.jobs.background import Running, RunningRace, RunningSearch
+from toast_lab.jobs.background import Running, RunningRace, RunningSearch, improvement
 from toast_lab.jobs.mirror import Mirror
 from toast_lab.jobs.search_job import Batch
 from toast_lab.search.contract import SearchResult
@@ -27,6 +46,7 @@ from toast_lab.search.trace_places import Places
 from toast_lab.text import gap_text
 from toast_lab.views import svg
 from toast_lab.views.action_table import action_frame
+from toast_lab.views.compare_table import byte_unit, time_unit
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
 from toast_lab.views.race_curves import SHOWN, RaceCurves, race_frame
 from toast_lab.views.search_curves import CurvePoint as CurvePoint
@@ -207,43 +227,19 @@ def _trace(result: SearchResult) -> Trace:
 
 def _facts_of(result: SearchResult | RunningSearch) -> SearchSnapshot:
     if isinstance(result, RunningSearch):
-        points, improvements = Follower(result).read(), result.points
-        note = result.job.message if result.state in ("failed", "cancelled") else ""
-        return SearchSnapshot(
-            points=thinned(points),
-            improvements=improvements,
-            simulations=result.simulations,
-            unsharded=result.problem.baseline,
-            limit_bytes=result.problem.memory_limit_bytes,
-            actions=result.best.actions if result.best is not None else (),
-            method=result.method,
-            state=result.state,
-            elapsed_s=result.elapsed_s,
-            note=result.result().message if result.state == "done" else note,
-        )
+        return _facts_of_run(result, thinned(Follower(result).read()))
     trace, cost = _trace(result), result.cost
     n = trace.row.n
     points = [point(simulation) for simulation in trace.simulations.sample(max(1, n // MAX_POINTS))]
-    improvements = [
-        ImprovementPoint(
-            elapsed_s=simulation.elapsed_s,
-            score=simulation.score,
-            time_s=simulation.time_s,
-            peak_bytes=simulation.peak_bytes,
-            fits=simulation.fits,
-            simulation=simulation.index,
-            actions=simulation.actions,
-        )
-        for simulation in trace.improvements()
-    ]
+
     base = (
         cost.time_s / cost.relative_time if cost.relative_time else points[0].tried_s,
         points[0].tried_bytes,
     )
-    note = f"{result.message} {gap_text(result.gap)}".strip()
+
     return SearchSnapshot(
         points=points,
-        improvements=improvements,
+        improvements=[improvement(simulation) for simulation in trace.improvements()],
         simulations=n,
         unsharded=base,
         limit_bytes=cost.memory_limit_bytes,
@@ -251,7 +247,23 @@ def _facts_of(result: SearchResult | RunningSearch) -> SearchSnapshot:
         method=result.method,
         state="over",
         elapsed_s=result.elapsed_s,
-        note=note,
+        note=f"{result.message} {gap_text(result.gap)}".strip(),
+    )
+
+
+def _facts_of_run(run: RunningSearch, points: list[CurvePoint]) -> SearchSnapshot:
+    best = run.best
+    return SearchSnapshot(
+        points=points,
+        improvements=run.points,
+        simulations=run.simulations,
+        unsharded=run.problem.baseline,
+        limit_bytes=run.problem.memory_limit_bytes,
+        actions=best.actions if best is not None else (),
+        method=run.method,
+        state=run.state,
+        elapsed_s=run.elapsed_s,
+        note=run.result().message if run.state == "done" else run.job.message,
     )
 
 
@@ -306,18 +318,24 @@ def _hold(points: Sequence[ImprovementPoint], until_s: float | None) -> list[tup
 def _static_search(known: SearchSnapshot) -> Safe:
     if not known.points:
         return h("p", "No simulation yet.")
-    time_unit, byte_unit = svg_units(known.unsharded)
+
     tried = thinned(known.points, STATIC_POINTS)
     charts = []
     for words, (unit, scale), best, dot, level in (
         (
             "step time, estimated",
-            time_unit,
+            time_unit(known.unsharded[0]),
             "best_s",
             "tried_s",
             {"unsharded": (known.unsharded[0], NEUTRAL)},
         ),
-        ("peak memory a device, estimated", byte_unit, "best_bytes", "tried_bytes", {}),
+        (
+            "peak memory a device, estimated",
+            byte_unit(known.unsharded[1]),
+            "best_bytes",
+            "tried_bytes",
+            {},
+        ),
     ):
         improved = [points for points in known.points if points.improved] or known.points[:1]
         line = [
@@ -336,13 +354,6 @@ def _static_search(known: SearchSnapshot) -> Safe:
         charts.append(Safe(svg.curves_svg(curves, "simulations", f"{words} ({unit})", limits)))
     twin = table_html(shown_frame(known.points), 8)
     return join([*charts, h("p", f"{known.simulations:,} simulations. {known.note}"), twin])
-
-
-def svg_units(unsharded: tuple[float, float]) -> tuple[tuple[str, float], tuple[str, float]]:
-    """Units of the time and of the memory axis."""
-    from toast_lab.views.compare_table import byte_unit, time_unit
-
-    return time_unit(unsharded[0]), byte_unit(unsharded[1])
 
 
 # -- pages -----------------------------------------------------------------------------------------
@@ -404,34 +415,14 @@ class SearchCell(look.Pane):
         tabs = look.tabs(
             (
                 "time and memory",
-                look.figure(
-                    self.curves.root,
-                ),
+                look.figure(self.curves.root),
             ),
             (
                 "C(s)",
-                look.figure(
-                    self.score.figure,
-                ),
+                look.figure(self.score.figure),
             ),
         )
-        left = look.canvas(
-            tabs,
-            self._twin,
-        )
-        right = pn.Column(
-            self.controls,
-            self._words,
-            width=270,
-            sizing_mode="stretch_height",
-            margin=(0, 0, 0, 6),
-            scroll=True,
-            stylesheets=[look.CARD],
-        )
-        self.view = look.filled_row(
-            left,
-            right,
-        )
+        self.view = beside(look.canvas(tabs, self._twin), self.controls, self._words, width=270)
         self._over = self._run is None
         self._show(known)
         if self._run is not None:
@@ -452,28 +443,11 @@ class SearchCell(look.Pane):
             else:
                 look.later(self.curves.append, new)
         self._over = ended
-        self._show(self._known())
+        self._show(_facts_of_run(self._run, []))
 
     def _anew(self, points: list[CurvePoint]) -> None:
         self.curves.source.data = {name: [] for name in self.curves.source.data}
         self.curves.append(points)
-
-    def _known(self) -> SearchSnapshot:
-        run = self._run
-        assert run is not None
-        best = run.best
-        return SearchSnapshot(
-            points=[],
-            improvements=run.points,
-            simulations=run.simulations,
-            unsharded=run.problem.baseline,
-            limit_bytes=run.problem.memory_limit_bytes,
-            actions=best.actions if best is not None else (),
-            method=run.method,
-            state=run.state,
-            elapsed_s=run.elapsed_s,
-            note=run.result().message if run.state == "done" else run.job.message,
-        )
 
     def _show(self, known: SearchSnapshot) -> None:
         improvements, method = known.improvements, known.method
@@ -498,7 +472,7 @@ class SearchCell(look.Pane):
                 )
                 for points in improvements
             )
-        rows: list[tuple[str, object]] = [
+        rows: Facts = [
             ("state", f"{known.state}, {known.elapsed_s:.1f} s"),
             ("method", method),
             ("simulations", f"{known.simulations:,}"),
@@ -520,10 +494,8 @@ class SearchCell(look.Pane):
                 h("h2", "search ", ESTIMATED),
                 facts(rows),
                 h("h2", "actions of the best plan"),
-                h("ol", *actions, cls="chain mono")
-                if actions
-                else h("p", "none so far", cls="quiet"),
-                h("p", known.note, cls="quiet"),
+                h("ol", *actions, cls="chain mono") if actions else quiet("none so far"),
+                quiet(known.note),
             ]
         )
 
@@ -580,21 +552,8 @@ class TreeCell(look.Pane):
         state.count(now=True)
         self.pane = TreePane(state)
         self.controls = Controls(result if isinstance(result, RunningSearch) else None)
-        left = look.canvas(
-            filling(self.pane.centre),
-        )
-        right = pn.Column(
-            self.controls,
-            self.pane.right,
-            width=270,
-            sizing_mode="stretch_height",
-            margin=(0, 0, 0, 6),
-            scroll=True,
-            stylesheets=[look.CARD],
-        )
-        self.view = look.filled_row(
-            left,
-            right,
+        self.view = beside(
+            look.canvas(filling(self.pane.centre)), self.controls, self.pane.right, width=270
         )
         every_tick(self.tick)
 
@@ -613,24 +572,17 @@ class RaceCell(look.Pane):
         self._run = result if isinstance(result, RunningRace) else None
         self.controls = Controls(self._run)
         self.kind = look.switch(
-            options={v: name for name, v in SHOWN.items()},
-            value="score",
-            margin=(0, 0, 4, 0),
+            options={v: name for name, v in SHOWN.items()}, value="score", margin=(0, 0, 4, 0)
         )
         look.watch(self.kind, self._new_chart, "value")
         self._pane = look.figure(min_height=200, stylesheets=[FILL])
         rows = len(_race_points(result))
         self.table = look.table(
-            race_frame([]),
-            height=look.rows_height(rows, 240),
-            selectable=False,
+            race_frame([]), height=look.rows_height(rows, 240), selectable=False
         )
         self._words = look.text()
         self.view = look.canvas(
-            look.row(self.kind, self.controls, height=40),
-            self._words,
-            self._pane,
-            self.table,
+            look.row(self.kind, self.controls, height=40), self._words, self._pane, self.table
         )
         self._shown: Any = None
         self._new_chart()

@@ -78,11 +78,7 @@ class CellView:
 
     def page(self, height: str) -> Any:
         """A Panel object for one visitor, as high as ``height`` in CSS."""
-        return look.filled_column(
-            self._make(),
-            styles={"height": height},
-            stylesheets=[FRAME],
-        )
+        return look.filled_column(self._make(), styles={"height": height}, stylesheets=[FRAME])
 
     def to_html(self) -> str:
         """The static picture: HTML without scripts."""
@@ -123,6 +119,19 @@ def shown(view: CellView, inline: bool) -> Any:
         return view
     pn.extension("tabulator", inline=True)
     return view.page(f"{view.height}px")
+
+
+def beside(left: Any, *right: Any, width: int) -> pn.Row:
+    """What a cell shows, and right of it a card of facts of so many pixels."""
+    card = pn.Column(
+        *right,
+        width=width,
+        sizing_mode="stretch_height",
+        margin=(0, 0, 0, 6),
+        scroll=True,
+        stylesheets=[look.CARD],
+    )
+    return look.filled_row(left, card)
 
 
 def every_tick(call: Callable[[], Any]) -> None:

@@ -12,7 +12,18 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
-from toast_lab.app.markup import ESTIMATED, Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.markup import (
+    ESTIMATED,
+    Facts,
+    Safe,
+    bytes_text,
+    facts,
+    h,
+    join,
+    one_line,
+    quiet,
+    seconds_text,
+)
 from toast_lab.app.plan_store import ANSWERS
 from toast_lab.app.saver import Saver, csv_button, heading
 from toast_lab.app.session import Session
@@ -64,8 +75,8 @@ class Collectives:
                 "compiled": ["compiled", "its bytes", "status", "why they differ"],
             },
         )
-        self.table.on_click(lambda e: self.ask(int(e.row)))
-        self.answer = look.text(h("p", HINT, cls="quiet"), margin=(0, 6))
+        look.on_row(self.table, self.ask)
+        self.answer = look.text(quiet(HINT), margin=(0, 6))
         sums = csv_button(
             save, lambda: self._file("sums"), lambda: self._sums(), session.notices.say
         )
@@ -80,17 +91,12 @@ class Collectives:
             margin=0,
             stylesheets=[":host { border-left: 1px solid var(--tl-line, #dfe5ec); }"],
         )
-        left = look.filled_column(
-            self.table,
-        )
+        left = look.filled_column(self.table)
         self.view = look.filled_column(
             heading(self._words, sums),
             self.sums,
-            heading(look.text(h("p", "One by one", cls="quiet"), margin=(5, 0, 0, 2)), rows),
-            look.filled_row(
-                left,
-                why,
-            ),
+            heading(look.text(quiet("One by one"), margin=(5, 0, 0, 2)), rows),
+            look.filled_row(left, why),
         )
 
     def _file(self, table: str) -> str:
@@ -106,7 +112,7 @@ class Collectives:
             return
         if before is None or before.name != item.name or before.plan.key != item.plan.key:
             self._asked = None
-            self.answer.object = h("p", HINT, cls="quiet")
+            self.answer.object = quiet(HINT)
         self._matching = None
         if item.made is None:
             words = (
@@ -144,7 +150,7 @@ class Collectives:
         self._rows = rows
         if len(rows) > MAX_ROWS:
             words += f" The first {MAX_ROWS:,} of {len(rows):,} are shown."
-        self._words.object = h("p", words, cls="quiet one", title=words)
+        self._words.object = one_line(words)
         self.sums.value = shown_sums(self._sums())
         self.table.selection = []
         self.table.value = shown_collectives(rows.head(MAX_ROWS))
@@ -156,9 +162,8 @@ class Collectives:
         row_shown = self._rows.iloc[row]
         self.table.selection = [row]
         if int(row_shown["op"]) >= 0:
-            self.session.selection.select(
-                tuple(self._item.plan.program.factors(int(row_shown["op"])))
-            )
+            self.session.selection.select_op(int(row_shown["op"]))
+
         if int(row_shown["number"]) < 0:
             reason = row_shown["reason"] or "no reason is known"
             self.answer.object = join(
@@ -170,7 +175,7 @@ class Collectives:
             return
         future = self.session.plans.ask_why(self._item.name, int(row_shown["number"]))
         if future is not None:
-            self.answer.object = h("p", "Looking for the cause …", cls="quiet")
+            self.answer.object = quiet("Looking for the cause …")
             self._asked = (self._item.name, row, future)
 
 
@@ -195,7 +200,7 @@ def _change(collective: Change) -> Safe:
 
 def _reason(row: CollectiveReason) -> Safe:
     collective = row.collective
-    rows: list[tuple[str, object]] = [
+    rows: Facts = [
         ("at", f"{row.op_kind}, {row.place}"),
         ("because", row.because),
         ("from", ", ".join(row.causes) or "no action: the op cannot be split"),
@@ -222,6 +227,6 @@ def _reason(row: CollectiveReason) -> Safe:
     parts.append(
         h("ul", _change(row.cheapest), cls="log")
         if row.cheapest
-        else h("p", "Nothing that was tried removes it.", cls="quiet")
+        else quiet("Nothing that was tried removes it.")
     )
     return join(parts)

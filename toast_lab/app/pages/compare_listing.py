@@ -9,7 +9,7 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
-from toast_lab.app.markup import h, text
+from toast_lab.app.markup import h, one_line, text
 from toast_lab.app.pair_pane import pair_pane
 from toast_lab.app.plan_store import ANSWERS
 from toast_lab.app.saver import ONE_LINE, Saver, csv_button, heading
@@ -68,29 +68,11 @@ class SideBySide:
         csv = csv_button(
             save, lambda: f"from {self.a.value} to {self.b.value}", self._raw, session.notices.say
         )
-        self._listing = look.filled_column(
-            look.row(*self._heads, height=20),
-            self.pane,
-        )
-        self._table = look.filled_column(
-            heading(look.text(), csv),
-            self.changes,
-        )
+        self._listing = look.filled_column(look.row(*self._heads, height=20), self.pane)
+        self._table = look.filled_column(heading(look.text(), csv), self.changes)
         self._table.visible = False
-        bar = look.row(
-            self.a,
-            self.b,
-            self.what,
-            self.short,
-            margin=(4, 0, 2, 0),
-            height=32,
-        )
-        self.view = look.filled_column(
-            bar,
-            self._words,
-            self._listing,
-            self._table,
-        )
+        bar = look.row(self.a, self.b, self.what, self.short, margin=(4, 0, 2, 0), height=32)
+        self.view = look.filled_column(bar, self._words, self._listing, self._table)
         self._quiet = False
         self._shown: tuple[Any, ...] = ()
         self._making: tuple[tuple[Any, ...], Future[_Made]] | None = None
@@ -184,7 +166,7 @@ class SideBySide:
             )
         else:
             words += " · on different meshes or machines"
-        self._words.object = h("p", words, cls="quiet one", title=words)
+        self._words.object = one_line(words)
         self.pane.fill(rows[:MAX_SHOWN])
         self.changes.value = _changes(change)
 
@@ -198,19 +180,12 @@ class SideBySide:
 
     def _picked(self, picked: list[int]) -> None:
         """Select the names of the line's op everywhere."""
-        analysis = self.session.loaded.analysis
-        if analysis is not None and picked:
-            op = picked[0]
-            names = [n for v in analysis.program.results(op) for n in analysis.program.def_names(v)]
-            self.session.selection.select(tuple(analysis.program.factors(op)) or tuple(names))
+        if picked:
+            self.session.selection.select_op(picked[0])
 
     def mark(self) -> None:
         """Mark the lines of the selected names."""
-        analysis, names = self.session.loaded.analysis, self.session.selection.names
-        if analysis is not None:
-            self.pane.chosen = (
-                sorted({int(o) for o in analysis.names.op[list(names)]}) if names else []
-            )
+        self.pane.chosen = self.session.selection.ops
 
 
 def _make(a: PlanItem, b: PlanItem, where: list[str]) -> _Made:

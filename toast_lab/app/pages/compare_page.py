@@ -9,7 +9,7 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
-from toast_lab.app.markup import h
+from toast_lab.app.markup import h, quiet
 from toast_lab.app.pages.compare_collectives import Collectives
 from toast_lab.app.pages.compare_listing import SideBySide
 from toast_lab.app.pages.compare_pictures import Breakdown, Picture, Timelines, TimeMemory
@@ -67,11 +67,7 @@ class ComparePage:
             self.typed_name,
             add,
             look.text(
-                h(
-                    "p",
-                    "Plans also come from pages 3 and 4: by hand, searches and races.",
-                    cls="quiet",
-                ),
+                quiet("Plans also come from pages 3 and 4: by hand, searches and races."),
                 margin=(6, 0),
             ),
             width=216,
@@ -108,17 +104,16 @@ class ComparePage:
         )
         look.watch(self.tabs, self._draw, "active")
         csv = csv_button(
-            save, lambda: "plans", lambda: compare_frame(self._entries()), session.notices.say
+            save,
+            lambda: "plans",
+            lambda: compare_frame(session.plans.entries()),
+            session.notices.say,
         )
         words = look.text(
             h("p", h("b", "Plans"), h("span", f"  {HELP}", cls="quiet"), cls="one", title=HELP),
             margin=(5, 0, 0, 0),
         )
-        self.centre = look.canvas(
-            heading(words, csv),
-            self.table,
-            self.tabs,
-        )
+        self.centre = look.canvas(heading(words, csv), self.table, self.tabs)
         self.right = RunPane(session, save)
         session.param.watch(lambda event: self._changed(event.name), "step")
         session.plans.param.watch(lambda event: self._changed(event.name), ["items", "hidden"])
@@ -160,13 +155,6 @@ class ComparePage:
         else:
             self.select(plans[row].name)
 
-    def _entries(self) -> list[Any]:
-        hidden = self.session.plans.hidden
-        return [
-            item.entry(i, item.name not in hidden)
-            for i, item in enumerate(self.session.plans.items)
-        ]
-
     # -- showing -----------------------------------------------------------------------------------
     def _changed(self, changed: str) -> None:
         """Plans changed, or the step; nothing is drawn before the page is shown."""
@@ -182,7 +170,7 @@ class ComparePage:
         if self._name not in names or (new and self._known):
             self._name = new[-1] if new else names[-1] if names else ""
         self._known = names
-        frame = shown_frame(self._entries())
+        frame = shown_frame(self.session.plans.entries())
         if not frame.equals(self.table.value):
             self.table.value = frame
             self.table.height = min(84 + 25 * max(len(names), 1), 184)

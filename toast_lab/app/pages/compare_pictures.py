@@ -14,7 +14,7 @@ from bokeh.models import TapTool
 from toast_lab.app import look
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.items import PlanItem
-from toast_lab.app.markup import bytes_text, h
+from toast_lab.app.markup import bytes_text, one_line, quiet
 from toast_lab.app.saver import ONE_LINE, Saver, csv_button, heading
 from toast_lab.app.session import Session
 from toast_lab.text import line_text
@@ -53,22 +53,14 @@ class Picture:
     def __init__(self, session: Session, save: Saver, select: Callable[[str], None]) -> None:
         self.session, self.save, self.select = session, save, select
         self._pane = look.figure(min_height=110, stylesheets=[look.FILL])
-        self._words = look.text(
-            h("p", self.words, cls="quiet one", title=self.words), margin=(5, 0, 0, 2)
-        )
+        self._words = look.text(one_line(self.words), margin=(5, 0, 0, 2))
         self._frame = self.frame([])
-        self.twin = look.table(
-            self.twin_frame([]),
-            height=self.twin_height,
-            selectable=False,
-        )
-        self.view = look.filled_column(
-            *self.parts(),
-        )
+        self.twin = look.table(self.twin_frame([]), height=self.twin_height, selectable=False)
+        self.view = look.filled_column(*self.parts())
 
     def parts(self) -> list[Any]:
         """From top to bottom."""
-        menu = figure_menu(self.figure, f"{self.figure}")
+        menu = figure_menu(self.figure)
         csv = csv_button(self.save, lambda: self.figure, self.raw, self.session.notices.say)
         return [heading(self._words, *self.controls(), menu, csv), self._pane, self.twin]
 
@@ -76,16 +68,11 @@ class Picture:
         """What stands beside the words."""
         return ()
 
-    def entries(self) -> list[PlanEntry]:
-        """All plans as the views take them."""
-        hidden = self.session.plans.hidden
-        return [p.entry(i, p.name not in hidden) for i, p in enumerate(self.session.plans.items)]
-
     def refresh(self, _: PlanItem | None) -> None:
         """Draw everything anew."""
         if self.session.loaded.problem is None:
             return
-        entries = self.entries()
+        entries = self.session.plans.entries()
         self._frame = self.frame(entries)
         self._pane.object = self.draw(entries)
         self.twin.value = self.twin_frame(entries)
@@ -210,7 +197,7 @@ class Timelines(Picture):
         self._item: PlanItem | None = None
         self._head = look.text(margin=(5, 0, 0, 2))
         self.held = look.table(shown_held(_no_held()), height=128, selectable=1)
-        self.held.on_click(lambda e: self._pick(e.row))
+        look.on_row(self.held, self._pick)
         csv = csv_button(
             self.save,
             lambda: f"in memory at the peak of {self._item.name}" if self._item else "peak",
@@ -218,9 +205,7 @@ class Timelines(Picture):
             self.session.notices.say,
         )
         top, figure, twin = super().parts()
-        peaks = pn.Column(
-            heading(look.text(h("p", "Peaks", cls="quiet"), margin=(5, 2))), twin, margin=0
-        )
+        peaks = pn.Column(heading(look.text(quiet("Peaks"), margin=(5, 2))), twin, margin=0)
         peaks.sizing_mode = self.held.sizing_mode = "stretch_width"
         held = look.column(heading(self._head, csv), self.held, margin=(0, 0, 0, 10))
         return [top, figure, look.row(peaks, held, height=160)]
@@ -256,7 +241,7 @@ class Timelines(Picture):
             f"Held where {item.name} peaks: {bytes_text(item.cost.peak_bytes)} at op "
             f"{item.cost.peak_op}. A click selects the value."
         )
-        self._head.object = h("p", words, cls="quiet one", title=words)
+        self._head.object = one_line(words)
 
     def _pick(self, row: int) -> None:
         """Select the names of a value in the listing and the graph."""
@@ -273,7 +258,7 @@ class Timelines(Picture):
 
     def raw(self) -> Any:
         """The table in SI units, as it is saved."""
-        return timeline_frame(self.entries(), self._where())
+        return timeline_frame(self.session.plans.entries(), self._where())
 
 
 def _no_held() -> Any:

@@ -13,7 +13,18 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
-from toast_lab.app.markup import ESTIMATED, Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.markup import (
+    ESTIMATED,
+    Facts,
+    Safe,
+    bytes_text,
+    facts,
+    h,
+    join,
+    numbered,
+    quiet,
+    seconds_text,
+)
 from toast_lab.app.saver import Saver
 from toast_lab.app.session import Session
 from toast_lab.jobs import plan_job
@@ -70,11 +81,7 @@ class RunPane(look.Pane):
             "Remove it from the table", lambda: self._act(session.remove_plan)
         )
         self._facts = look.text()
-        numbers = look.row(
-            self.repeats,
-            pn.Spacer(width=8),
-            self.warmup,
-        )
+        numbers = look.row(self.repeats, pn.Spacer(width=8), self.warmup)
         self.view = look.side(
             self._head,
             self.execute,
@@ -116,7 +123,7 @@ class RunPane(look.Pane):
         self.item = item
         self.remove.disabled = item is None or item.name == "unsharded"
         if item is None:
-            self._head.object = h("p", "Select a plan.", cls="quiet")
+            self._head.object = quiet("Select a plan.")
             self._facts.object = ""
         else:
             self._head.object = _head(item)
@@ -141,19 +148,22 @@ class RunPane(look.Pane):
         self.every.disabled = session.work.busy or not shown
         self.every.name = f"Execute the {shown} checked plans in turns"
         if job is None or job.kind not in KINDS:
-            words: Safe = h(
-                "p",
-                "Runs in processes of its own; CPU times say nothing about accelerators.",
-                cls="quiet",
+            words: Safe = quiet(
+                "Runs in processes of its own; CPU times say nothing about accelerators."
             )
         elif job.running:
             stage, fraction = _stage([e.data for e in job.events[-1:]])
             bar = h(
                 "div", h("div", style=f"width: {fraction:.0%}; height: 4px; {BAR}"), style=TRACK
             )
-            words = join([h("p", f"{job.title}: {stage}, {job.elapsed_s:.0f} s", cls="quiet"), bar])
+            words = join(
+                [
+                    quiet(f"{job.title}: {stage}, {job.elapsed_s:.0f} s"),
+                    bar,
+                ]
+            )
         else:
-            words = h("p", _ended(session), cls="quiet")
+            words = quiet(_ended(session))
         if words != self._progress.object:
             self._progress.object = words
 
@@ -200,11 +210,7 @@ def _ended(session: Session) -> str:
 
 
 def _head(item: PlanItem) -> Safe:
-    actions = (
-        h("ol", *[h("li", a) for a in item.plan.actions[:40]], cls="chain mono")
-        if item.plan.actions
-        else h("p", "no action", cls="quiet")
-    )
+    actions = numbered(item.plan.actions[:40]) if item.plan.actions else quiet("no action")
     return join([h("h2", item.name), actions])
 
 
@@ -213,7 +219,7 @@ def _plan_words(item: PlanItem) -> Safe:
     parts: list[Any] = [h("p", item.note, cls="red")] if item.note else []
     if run is not None:
         spread = run.spread_s or 0.0
-        rows: list[tuple[str, object]] = [
+        rows: Facts = [
             (
                 "step",
                 f"{seconds_text(run.median_s)} ± {seconds_text(spread / 2)}, n = "
@@ -250,7 +256,7 @@ def _plan_words(item: PlanItem) -> Safe:
         if room >= 0
         else h("span", f"no, {bytes_text(-room)} over", cls="red")
     )
-    estimated: list[tuple[str, object]] = [
+    estimated: Facts = [
         ("step", f"{seconds_text(cost.time_s)} ({seconds_text(cost.overlapped_s)} with overlap)"),
         ("compute", seconds_text(cost.compute_s)),
         ("collectives", seconds_text(cost.comm_s)),
@@ -283,7 +289,7 @@ def _ratio(measured: float | None, estimated: float) -> str:
 def _certificate(run: Any) -> Safe:
     certificate = getattr(run, "certificate", None)
     if certificate is None:
-        return h("p", "not compared with the unsharded program", cls="quiet")
+        return quiet("not compared with the unsharded program")
     error = certificate.max_relative_error
     words = {True: "agrees with unsharded", False: "DIFFERS from unsharded", None: "not compared"}[
         certificate.passed
@@ -296,7 +302,7 @@ def _certificate(run: Any) -> Safe:
     return join(
         [
             h("p", h("b", words, cls="red" if certificate.passed is False else ""), size),
-            *[h("p", f"checked: {cost}", cls="quiet") for cost in certificate.checked],
-            *[h("p", f"not checked: {cost}", cls="quiet") for cost in certificate.not_checked],
+            *[quiet(f"checked: {cost}") for cost in certificate.checked],
+            *[quiet(f"not checked: {cost}") for cost in certificate.not_checked],
         ]
     )

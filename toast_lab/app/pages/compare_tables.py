@@ -6,7 +6,7 @@ from typing import Any
 
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
-from toast_lab.app.markup import h
+from toast_lab.app.markup import h, one_line
 from toast_lab.app.saver import Saver, csv_button, heading
 from toast_lab.app.session import Session
 from toast_lab.compare import comparison_store
@@ -32,17 +32,14 @@ class Ops:
             configuration={"columnDefaults": {"headerSort": True, "minWidth": 60}},
         )
         self.table.formatters = {k: {"type": "plaintext"} for k in ("op", "value", "line")}
-        self.table.on_click(lambda e: self._pick(e.row))
+        look.on_row(self.table, self._pick)
         csv = csv_button(
             save,
             lambda: f"ops of {self._item.name}" if self._item else "ops",
             self._raw,
             session.notices.say,
         )
-        self.view = look.filled_column(
-            heading(self._words, csv),
-            self.table,
-        )
+        self.view = look.filled_column(heading(self._words, csv), self.table)
 
     def _raw(self) -> Any:
         return ops_frame(self._item.cost if self._item is not None else _EmptyTables)
@@ -58,14 +55,12 @@ class Ops:
             f"{item.name}, estimated: {len(frame):,} ops and collectives that take time{more}. "
             "Headings sort."
         )
-        self._words.object = h("p", words, cls="quiet one", title=words)
+        self._words.object = one_line(words)
         self.table.value = shown_ops(frame)
 
     def _pick(self, row: int) -> None:
         if self._item is not None and row < len(self._frame):
-            self.session.selection.select(
-                tuple(self._item.plan.program.factors(int(self._frame["op"][row])))
-            )
+            self.session.selection.select_op(int(self._frame["op"][row]))
 
 
 class _EmptyTables:
@@ -83,10 +78,7 @@ class Runs:
         self._words = look.text(margin=(5, 0, 0, 2))
         self.table = look.table(_runs([]), selectable=False, min_height=120)
         csv = csv_button(save, lambda: "kept runs", self._raw, session.notices.say)
-        self.view = look.filled_column(
-            heading(self._words, csv),
-            self.table,
-        )
+        self.view = look.filled_column(heading(self._words, csv), self.table)
 
     def _raw(self) -> Any:
         import pandas as pd

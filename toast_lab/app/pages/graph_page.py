@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -12,7 +13,7 @@ from toast_lab.app import graph_search, look
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.graph_controls import GraphControls
 from toast_lab.app.graph_inspector import GraphInspector
-from toast_lab.app.markup import h
+from toast_lab.app.markup import h, quiet
 from toast_lab.app.session import Session
 from toast_lab.errors import ToastError
 from toast_lab.views.graph_layout import LEVELS, GraphFilter, GraphLayout, graph_layout
@@ -42,28 +43,16 @@ class GraphPage:
         self.left, self.right = self.controls.view, self.inspector.view
         self._note = look.text()
         self._pane = look.figure(min_height=300)
-        self.zoom, self.reset, self.whole = (
-            _small(t) for t in ("Zoom to selection", "Reset view", "All rows")
-        )
-        self.unfold, self.fold = _small("Unfold"), _small("Fold")
+        self.zoom = _small("Zoom to selection", self._zoom)
+        self.reset = _small("Reset view", lambda: self._see("reset"))
+        self.whole = _small("All rows", lambda: self._see("whole"))
+        self.unfold = _small("Unfold", self._unfold_selected)
+        self.fold = _small("Fold", self._fold_selected)
         bar = look.row(
-            self.zoom,
-            self.reset,
-            self.whole,
-            self.unfold,
-            self.fold,
-            margin=(2, 0),
-            height=26,
+            self.zoom, self.reset, self.whole, self.unfold, self.fold, margin=(2, 0), height=26
         )
-        head = look.row(
-            self._note,
-            figure_menu("dimension graph", "dimension graph"),
-        )
-        self.centre = look.canvas(
-            head,
-            bar,
-            self._pane,
-        )
+        head = look.row(self._note, figure_menu("dimension graph"))
+        self.centre = look.canvas(head, bar, self._pane)
         self._watch()
         self.show_model()
 
@@ -87,11 +76,7 @@ class GraphPage:
         controls.focus.on_click(lambda _: self._refocus(tuple(self.session.selection.names)))
         controls.back.on_click(lambda _: self._refocus(()))
         controls.colours.on_click(self._colour_clicked)
-        self.zoom.on_click(lambda _: self._zoom())
-        self.reset.on_click(lambda _: self._see("reset"))
-        self.whole.on_click(lambda _: self._see("whole"))
-        self.unfold.on_click(lambda _: self._unfold_selected())
-        self.fold.on_click(lambda _: self._fold_selected())
+
         look.watch(session.loaded, self.show_model, "analysis")
         look.watch(session.selection, self.show_selection, "names", "conflicts")
         look.watch(session.loaded, self.show_plans, "problem")
@@ -199,20 +184,21 @@ class GraphPage:
         if self._focus:
             self.draw()
 
-    def _selected_rows(self) -> list[Any]:
+    def _selected_rows(self) -> set[str]:
+        """Keys of the rows on which the selected names lie, of those that fold."""
         if self.plot is None:
-            return []
+            return set()
         layout = self.plot.layout
-        nodes = {int(layout.node_of[n]) for n in self.session.selection.names} - {-1}
-        return [layout.rows[y] for y in sorted({layout.nodes[i].y for i in nodes})]
+        nodes = {int(layout.node_of[name]) for name in self.session.selection.names} - {-1}
+        return {layout.rows[layout.nodes[node].y].key for node in nodes} - {""}
 
     def _unfold_selected(self) -> None:
-        keys = {row.key for row in self._selected_rows() if row.key} - self._unfolded
+        keys = self._selected_rows() - self._unfolded
         self._unfolded |= keys or {ALL}
         self.draw()
 
     def _fold_selected(self) -> None:
-        keys = {row.key for row in self._selected_rows() if row.key} & self._unfolded
+        keys = self._selected_rows() & self._unfolded
         self._unfolded = self._unfolded - keys if keys and ALL not in self._unfolded else set()
         self.draw()
 
@@ -233,15 +219,15 @@ class GraphPage:
                     "(level, filters, focus)."
                 )
 
-    def _see(self, text: str) -> None:
+    def _see(self, view: str) -> None:
         if self.plot is not None:
-            look.later(getattr(self.plot, text))
+            look.later(getattr(self.plot, view))
 
     def _enable(self) -> None:
         """Buttons do something, or cannot be pressed."""
         rows = self.plot.layout.rows if self.plot is not None else ()
         level = self.controls.level.value in FOLDED_LEVELS
-        chosen = {row.key for row in self._selected_rows() if row.key}
+        chosen = self._selected_rows()
         some = bool(chosen - self._unfolded) and ALL not in self._unfolded
         self.unfold.disabled = not level or not any(row.key and row.run < 0 for row in rows)
         self.unfold.name = "Unfold the selected rows" if some else "Unfold all rows"
@@ -341,14 +327,8 @@ class GraphPage:
         analysis = self.session.loaded.analysis
         if analysis is None:
             return
-        group = analysis.group_index(str(self.controls.colours.value.iloc[event.row]["colour"]))
-        self.session.selection.select(
-            tuple(
-                int(n)
-                for controls in analysis.groups[group].colours
-                for n in analysis.colours[controls].names
-            )
-        )
+        colour = self.controls.colours.value["colour"].iloc[event.row]
+        self.session.selection.select_group(analysis.group_index(colour))
 
     # -- search ------------------------------------------------------------------------------------
     def _find(self, text: str) -> None:
@@ -357,7 +337,7 @@ class GraphPage:
         if analysis is None or not wanted:
             controls.found.object = ""
             return
-        controls.found.object = h("p", "searching …", cls="quiet")
+        controls.found.object = quiet("searching …")
         self._finding = (wanted, graph_search.start(analysis, wanted, regex=controls.regex.value))
         if self._finding[1].done() or pn.state.curdoc is None:
             self._take_found()
@@ -376,23 +356,17 @@ class GraphPage:
                 f'Nothing is called "{wanted}". Try a value, an op such as dot_general, or a '
                 "colour."
             )
-            self.controls.found.object = h("p", words, cls="quiet", role="status")
+            self.controls.found.object = quiet(words, role="status")
             return
         shown = (
             0 if self.plot is None else sum(1 for n in names if self.plot.layout.node_of[n] >= 0)
         )
         hidden = "" if shown == len(names) else f", {len(names) - shown:,} of them not shown here"
-        self.controls.found.object = h(
-            "p", f"{len(names):,} names{hidden}", cls="quiet", role="status"
-        )
+        self.controls.found.object = quiet(f"{len(names):,} names{hidden}", role="status")
         self.session.selection.select(names)
 
 
-def _small(name: str) -> Any:
+def _small(name: str, act: Callable[[], None]) -> Any:
     return look.button(
-        name,
-        sizing_mode="fixed",
-        height=26,
-        margin=(0, 4, 0, 0),
-        width_policy="fit",
+        name, act, sizing_mode="fixed", height=26, margin=(0, 4, 0, 0), width_policy="fit"
     )

@@ -17,7 +17,7 @@ from toast_lab.app.board_pane import BoardPane
 from toast_lab.app.history_pane import HistoryPane
 from toast_lab.app.items import MANUAL
 from toast_lab.app.listing_pane import listing_pane
-from toast_lab.app.markup import h
+from toast_lab.app.markup import h, one_line, quiet
 from toast_lab.app.session import Session
 from toast_lab.app.tiles_pane import TilesPane
 from toast_lab.cost.problem import Problem
@@ -31,6 +31,8 @@ from toast_lab.views.program_table import colours_frame
 
 MANY_OPS = 1500  #: from here on a listing is made in a thread, since it takes more than 50 ms
 LISTINGS = ThreadPoolExecutor(max_workers=1, thread_name_prefix="listing")
+COLOUR_COLUMNS = ["", "colour", "size", "on"]
+COLLECTIVE_COLUMNS = ["collective", "axes", "line", "number", "bytes", "time", "action"]
 
 
 class HandPage:
@@ -51,16 +53,14 @@ class HandPage:
         self._making: tuple[ShardingPlan, Future[list[ListingLine]]] | None = None
         self._quiet = False
         self.colours = look.table(
-            _colours(None, ()),
+            COLOUR_COLUMNS,
             height=60,
             layout="fit_data_table",
             widths={"": 30, "colour": 80, "size": 56, "on": 92},
         )
         self.colours.on_click(self._colour_clicked)
         self.actions = ActionButtons(session, reasons=True)
-        self._hint = look.text(
-            h("p", "Select a colour, or a name in the listing or the graph.", cls="quiet")
-        )
+        self._hint = look.text(quiet("Select a colour, or a name in the listing or the graph."))
         self.left = look.side(
             look.text(h("h2", "colours")), self.colours, self._hint, self.actions, width=290
         )
@@ -81,24 +81,19 @@ class HandPage:
         )
         look.watch(self.short, self._show_lines, "value")
         head = look.row(self._note, self.short, margin=(3, 0, 0, 0), height=24)
-        self.collectives = look.table(_no_collectives(), selectable=False, layout="fit_data_table")
+        self.collectives = look.table(COLLECTIVE_COLUMNS, selectable=False, layout="fit_data_table")
         self.tiles = TilesPane(session)
         self.tabs = look.tabs(
             (
                 "One device's listing",
-                look.filled_column(
-                    head,
-                    self.listing,
-                ),
+                look.filled_column(head, self.listing),
             ),
             ("Collectives", self.collectives),
             ("Devices", self.tiles),
             ("Beside the search", self.beside),
         )
         self.upper = look.filled_column(
-            self.board,
-            scroll=True,
-            stylesheets=[look.CANVAS, UPPER % 62],
+            self.board, scroll=True, stylesheets=[look.CANVAS, UPPER % 62]
         )
         self.lower = pn.Column(
             self.tabs,
@@ -106,10 +101,7 @@ class HandPage:
             margin=(6, 0, 0, 0),
             stylesheets=[look.CANVAS, LOWER],
         )
-        self.centre = look.filled_column(
-            self.upper,
-            self.lower,
-        )
+        self.centre = look.filled_column(self.upper, self.lower)
         look.watch(session, self._changed, "step")
         look.watch(session.loaded, self._changed, "problem")
         look.watch(session.plans, self._changed, "items")
@@ -249,40 +241,28 @@ class HandPage:
         lines = local_lines(analysis, self._lines, self._before, short=self.short.value)
         self._shown = lines.lines
         self.listing.put((i, line.segments, line.where) for i, line in enumerate(lines.lines))
-        self._note.object = h("p", lines.note, cls="quiet one", title=lines.note)
+        self._note.object = one_line(lines.note)
         self._mark()
 
     def _mark(self) -> None:
-        names, analysis = self.session.selection.names, self.session.loaded.analysis
-        ops = {int(o) for o in analysis.names.op[list(names)]} if names else set()
+        ops = set(self.session.selection.ops)
+
         self.listing.chosen = [i for i, line in enumerate(self._shown) if line.op in ops]
 
     def _line_picked(self, picked: list[int]) -> None:
-        analysis = self.session.loaded.analysis
-        if analysis is not None and picked and picked[0] < len(self._shown):
-            op = self._shown[picked[0]].op
-            names = [n for v in analysis.program.results(op) for n in analysis.program.def_names(v)]
-            self.session.selection.select(tuple(analysis.program.factors(op)) or tuple(names))
+        if picked and picked[0] < len(self._shown):
+            self.session.selection.select_op(self._shown[picked[0]].op)
 
     def _colour_clicked(self, event: Any) -> None:
         analysis = self.session.loaded.analysis
         if analysis is None:
             return
-        group = analysis.groups[
-            analysis.group_index(str(self.colours.value.iloc[event.row]["colour"]))
-        ]
-        self.session.selection.select(
-            tuple(int(n) for c in group.colours for n in analysis.colours[c].names)
-        )
+        colour = self.colours.value["colour"].iloc[event.row]
+        self.session.selection.select_group(analysis.group_index(colour))
 
 
-def _colours(problem: Problem | None, actions: tuple[str, ...]) -> Any:
+def _colours(problem: Problem, actions: tuple[str, ...]) -> Any:
     """The colour table, with what the plan by hand puts each colour on."""
-    import pandas as pd
-
-    columns = ["", "colour", "size", "on"]
-    if problem is None:
-        return pd.DataFrame({k: pd.Series(dtype="object") for k in columns})
     frame = colours_frame(problem.analysis)
     on: dict[int, list[str]] = {}
     for text in actions:
@@ -294,13 +274,7 @@ def _colours(problem: Problem | None, actions: tuple[str, ...]) -> Any:
         ", ".join(on.get(g, ())) or ("–" if shardable else "never")
         for g, shardable in zip(frame["group"], frame["shardable"], strict=True)
     ]
-    return frame[columns]
-
-
-def _no_collectives() -> Any:
-    import pandas as pd
-
-    return pd.DataFrame(columns=["collective", "axes", "line", "number", "bytes", "time", "action"])
+    return frame[COLOUR_COLUMNS]
 
 
 UPPER = ":host { flex: 0 1 %dpx !important; min-height: 60px !important; overflow-y: auto; }"

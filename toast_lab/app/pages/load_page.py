@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -10,7 +12,7 @@ import panel as pn
 from toast_lab.app import assets, look
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.gallery import SOLVED, SolvedCase, card_text
-from toast_lab.app.markup import Safe, facts, h, join
+from toast_lab.app.markup import Safe, facts, h, join, quiet
 from toast_lab.app.model_loading import MAX_UPLOAD_BYTES, refuse_file
 from toast_lab.app.problem_pane import ProblemPane
 from toast_lab.app.session import Session
@@ -40,9 +42,11 @@ class TableReport:
     """
 
     def __init__(self, columns: list[str], widths: dict[str, int]) -> None:
-        empty = pd.DataFrame({column: pd.Series(dtype="object") for column in columns})
+
         self._head = look.text()
-        self._table = look.table(empty, selectable=False, layout="fit_data_stretch", widths=widths)
+        self._table = look.table(
+            columns, selectable=False, layout="fit_data_stretch", widths=widths
+        )
         self._table.stylesheets = [look.TABLE + WRAP]
 
     def view(self) -> pn.Column:
@@ -50,14 +54,11 @@ class TableReport:
 
         It is a new one each time, since Panel draws a tab's title anew only with its content.
         """
-        return look.filled_column(
-            self._head,
-            self._table,
-        )
+        return look.filled_column(self._head, self._table)
 
     def show(self, frame: pd.DataFrame, sentence: str, verdict: str) -> None:
         """Show ``frame``; an empty one is not drawn, ``said`` stands for it."""
-        self._head.object = h("p", h("b", verdict), " " if verdict else "", sentence, cls="quiet")
+        self._head.object = quiet(h("b", verdict), " " if verdict else "", sentence)
         self._table.value = frame
         self._table.visible = bool(len(frame))
 
@@ -69,16 +70,18 @@ class LoadPage:
         self.session, self.offered = session, offered
         self._which = ""
         self._inputs: dict[str, Any] = {}
-        self._cards = {name: self._card(name, card_text(name)) for name in registry.MODELS}
-        self._solved = [self._solved_card(case) for case in SOLVED]
+        self._cards = {name: self._model_card(name, card_text(name)) for name in registry.MODELS}
+        self._solved = [
+            _card(f"Solved: {case.words}", functools.partial(self._open, case)) for case in SOLVED
+        ]
         own: list[Any] = [look.text(h("h2", "your own model"))]
         if offered:
-            self._cards[offered] = self._card(
+            self._cards[offered] = self._model_card(
                 offered, f"{offered} — the model that this server was started with"
             )
             own.append(self._cards[offered])
         else:
-            own.append(look.text(h("p", refusal or OWN_HELP, cls="quiet")))
+            own.append(look.text(quiet(refusal or OWN_HELP)))
         self.upload = Upload(self._dropped, self._refused, words=UPLOAD_HELP)
         own.append(self.upload)
         self._sizes = look.column()
@@ -110,9 +113,7 @@ class LoadPage:
             name: TableReport(columns, REPORT_WIDTHS[name])
             for name, columns in REPORT_COLUMNS.items()
         }
-        self._tabs = look.tabs(
-            *[(name, report.view()) for name, report in self._reports.items()],
-        )
+        self._tabs = look.tabs(*[(name, report.view()) for name, report in self._reports.items()])
         self.full = look.button(
             "Reports in full",
             lambda: self.show_full(self._graph_box.visible),
@@ -124,21 +125,11 @@ class LoadPage:
         )
         self.full.stylesheets = [look.SLIM_BUTTON]
         self._below = look.filled_column(
-            self._tabs,
-            self.full,
-            styles={"position": "relative"},
-            stylesheets=[BELOW],
+            self._tabs, self.full, styles={"position": "relative"}, stylesheets=[BELOW]
         )
-        menu = figure_menu("dimension graph", "dimension graph")
-        head = look.row(
-            self._title,
-            menu,
-        )
-        self.centre = look.canvas(
-            head,
-            self._graph_box,
-            self._below,
-        )
+        menu = figure_menu("dimension graph")
+        head = look.row(self._title, menu)
+        self.centre = look.canvas(head, self._graph_box, self._below)
         self._facts = look.text(margin=(10, 0, 0, 0))
         go = look.button(
             "Open the graph and its conflicts →",
@@ -186,16 +177,6 @@ class LoadPage:
             else:
                 self._show_title()
 
-    def _solved_card(self, case: SolvedCase) -> pn.widgets.Button:
-        card = look.button(
-            f"Solved: {case.words}",
-            lambda: self._open(case),
-            left=True,
-            button_style="outline",
-            button_type="default",
-        )
-        return card
-
     def _open(self, case: SolvedCase) -> None:
         def show(session: Session) -> None:
             session.set_problem(mesh=case.mesh)
@@ -205,15 +186,8 @@ class LoadPage:
 
         self.session.load(case.model, then=show)
 
-    def _card(self, name: str, text: str) -> pn.widgets.Button:
-        card = look.button(
-            text,
-            lambda: self._choose(name),
-            left=True,
-            button_style="outline",
-            button_type="default",
-        )
-        return card
+    def _model_card(self, name: str, text: str) -> pn.widgets.Button:
+        return _card(text, lambda: self._choose(name))
 
     def _choose(self, name: str) -> None:
         self._which = name
@@ -248,12 +222,7 @@ class LoadPage:
             else:
                 self._inputs[key] = pn.widgets.TextInput(value=str(value), **common)
         widgets = list(self._inputs.values())
-        rows = [
-            look.row(
-                *widgets[i : i + 2],
-            )
-            for i in range(0, len(widgets), 2)
-        ]
+        rows = [look.row(*widgets[i : i + 2]) for i in range(0, len(widgets), 2)]
         self._sizes.objects = [look.text(h("h2", f"sizes of {name}")), *rows]
         self._apply.visible = True
 
@@ -269,7 +238,7 @@ class LoadPage:
         session = self.session
         analysis, model = session.loaded.analysis, session.loaded.model
         if analysis is None or model is None:
-            self._title.object = h("p", "Choose a model from the gallery.", cls="quiet")
+            self._title.object = quiet("Choose a model from the gallery.")
             return
         if session.loaded.which not in registry.MODELS:
             self._inputs, self._sizes.objects, self._apply.visible = {}, [], False
@@ -336,6 +305,10 @@ class LoadPage:
                 h("ul", *[h("li", n.text, cls=n.level) for n in remarks], cls="log"),
             ]
         )
+
+
+def _card(text: str, act: Callable[[], None]) -> pn.widgets.Button:
+    return look.button(text, act, left=True, button_style="outline", button_type="default")
 
 
 class _Numbers(pn.widgets.TextInput):

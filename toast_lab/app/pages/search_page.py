@@ -9,7 +9,18 @@ import panel as pn
 
 from toast_lab.app import keys, look
 from toast_lab.app.figure_export import figure_menu
-from toast_lab.app.markup import ESTIMATED, Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.markup import (
+    ESTIMATED,
+    Facts,
+    Safe,
+    bytes_text,
+    facts,
+    h,
+    join,
+    numbered,
+    quiet,
+    seconds_text,
+)
 from toast_lab.app.pages.search_race import RacePane
 from toast_lab.app.pages.search_settings import SearchSettings
 from toast_lab.app.pages.search_trajectories import TrajectoryPane
@@ -34,13 +45,13 @@ class SearchPage:
         self.session = session
         self.settings = SearchSettings(session, self._checked)
         self.run = look.button(
-            "Run the search", self._run, button_type="primary", description=keys.tip("run")
+            "Run the search", self.run_now, button_type="primary", description=keys.tip("run")
         )
         self.pause = look.button("Pause", session.searches.pause, disabled=True)
-        self.step = look.button("Step", self._step, description=keys.tip("step"))
+        self.step = look.button("Step", self.step_now, description=keys.tip("step"))
         self.round = look.button(
             "Round",
-            lambda: self._step(whole_round=True),
+            lambda: self.step_now(whole_round=True),
             description="one round of simulations, then stand still",
         )
         self.stop = look.button(
@@ -70,18 +81,8 @@ class SearchPage:
         )
         look.watch_value(self.file, self._resume_saved)
         gap = pn.Spacer(width=6)
-        holds = look.row(
-            self.pause,
-            gap,
-            self.step,
-            gap.clone(),
-            self.round,
-        )
-        ends = look.row(
-            self.resume,
-            gap.clone(),
-            self.save,
-        )
+        holds = look.row(self.pause, gap, self.step, gap.clone(), self.round)
+        ends = look.row(self.resume, gap.clone(), self.save)
         self.tree_state = TreeState(session.searches)
         self.tree = TreePane(self.tree_state, session)
         self.race = RacePane(session)
@@ -95,7 +96,7 @@ class SearchPage:
             self.stop,
             ends,
             self._why_not,
-            look.text(h("p", "or go on from a saved trace:", cls="quiet"), margin=(6, 0, 0, 0)),
+            look.text(quiet("or go on from a saved trace:"), margin=(6, 0, 0, 0)),
             self.file,
         )
         self.left = look.side(
@@ -131,29 +132,18 @@ class SearchPage:
         self._scrubbing = False  #: the slider is being set by us
         look.watch_value(self.scrub, self._scrub)
         look.watch(self.view, self._show_view, "value")
-        self._scrubber = look.row(
-            self.scrub,
-            self.live,
-        )
+        self._scrubber = look.row(self.scrub, self.live)
         self._curves_pane = look.figure(min_height=300, stylesheets=[look.FILL])
         self._title = look.text()
         self._curves_box = look.filled_column(
             self._curves_pane,
-            look.row(
-                pn.HSpacer(),
-                figure_menu("search curves", "search curves"),
-            ),
+            look.row(pn.HSpacer(), figure_menu("search curves")),
             self.trajectories.centre,
             stylesheets=[look.FILL],
         )
         self.centre = look.filled_column(
             self._title,
-            look.row(
-                self.view,
-                self._scrubber,
-                margin=(0, 0, 4, 0),
-                height=42,
-            ),
+            look.row(self.view, self._scrubber, margin=(0, 0, 4, 0), height=42),
             self._curves_box,
             self.tree.centre,
             self.race.centre,
@@ -162,10 +152,7 @@ class SearchPage:
         )
         self._facts = look.text()
         go = look.button("Compare with other plans →", lambda: setattr(session, "step", "compare"))
-        self._facts_box = look.column(
-            self._facts,
-            go,
-        )
+        self._facts_box = look.column(self._facts, go)
         self.right = look.side(
             self.trajectories.right, self._facts_box, self.tree.right, self.race.right, width=300
         )
@@ -288,14 +275,7 @@ class SearchPage:
             self.refresh()
 
     def run_now(self) -> None:
-        """What the button does: run the search with these settings."""
-        self._run()
-
-    def step_now(self) -> None:
-        """What the button does: one simulation."""
-        self._step()
-
-    def _run(self) -> None:
+        """Run the search with these settings."""
         self.settings.apply()
         self.session.searches.start()
         self._new_problem()
@@ -323,7 +303,8 @@ class SearchPage:
             self.view.value = "tree"
             self.tree.draw()
 
-    def _step(self, *, whole_round: bool = False) -> None:
+    def step_now(self, *, whole_round: bool = False) -> None:
+        """Do one simulation, or one round of them, and stand still."""
         if not self.session.work.busy:
             self.settings.apply()
             self._new_problem()
@@ -385,7 +366,12 @@ class SearchPage:
                     "plan so far; grey dots are what was tried."
                 )
             )
-            return join([h("h2", "search"), h("p", state, cls="quiet")])
+            return join(
+                [
+                    h("h2", "search"),
+                    quiet(state),
+                ]
+            )
         seen = self.tree_state.best() if self.tree_state.at is not None else None
         last = session.searches.points[-1]
         best_s = last.best_s
@@ -397,7 +383,7 @@ class SearchPage:
             actions = seen.actions
         base = problem.baseline
         state = "paused" if paused else "searching" if searching else "ended"
-        rows: list[tuple[str, object]] = [
+        rows: Facts = [
             ("state", f"{state}, {job.elapsed_s:.1f} s" if job is not None else state),
             ("simulations", f"{session.searches.simulations:,}"),
             ("best C(s)", f"{best_score:.4f}"),
@@ -425,9 +411,7 @@ class SearchPage:
                 h("h2", "search ", ESTIMATED),
                 facts(rows),
                 h("h2", "actions of the best plan"),
-                h("ol", *[h("li", a) for a in actions], cls="chain mono")
-                if actions
-                else h("p", "none: unsharded is the best so far", cls="quiet"),
-                h("p", session.searches.note, cls="quiet"),
+                numbered(actions) if actions else quiet("none: unsharded is the best so far"),
+                quiet(session.searches.note),
             ]
         )

@@ -13,9 +13,20 @@ from toast_lab.app import look
 from toast_lab.app.checked import CheckedField, number
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.from_search import race_to_compare
-from toast_lab.app.markup import ESTIMATED, Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.markup import (
+    ESTIMATED,
+    Facts,
+    Safe,
+    bytes_text,
+    facts,
+    h,
+    join,
+    quiet,
+    seconds_text,
+)
 from toast_lab.app.session import Session
 from toast_lab.jobs.job import JobState
+from toast_lab.jobs.race_job import best_row
 from toast_lab.search.methods import METHODS
 from toast_lab.views.race_curves import SHOWN, RaceCurves, race_frame
 
@@ -62,35 +73,30 @@ class RacePane:
         self.stop = look.button("Stop and keep", session.searches.stop, disabled=True)
         gap = pn.Spacer(width=8)
         self._about = look.text(
-            join([h("p", HELP, cls="quiet"), *[_sentence(method) for method in raced()]])
+            join(
+                [
+                    quiet(HELP),
+                    *[_sentence(method) for method in raced()],
+                ]
+            )
         )
         self.left = look.column(
             look.text(h("h2", "methods that race")),
             self.methods,
-            look.row(
-                self.seconds,
-                gap,
-                self.seed,
-            ),
+            look.row(self.seconds, gap, self.seed),
             self.run,
             self._why_not,
-            look.row(
-                self.hold,
-                gap.clone(),
-                self.stop,
-            ),
+            look.row(self.hold, gap.clone(), self.stop),
             self._about,
         )
         self.kind = look.switch(
-            options={v: k for k, v in SHOWN.items()},
-            value="score",
-            margin=(0, 0, 4, 0),
+            options={v: k for k, v in SHOWN.items()}, value="score", margin=(0, 0, 4, 0)
         )
         look.watch(self.kind, self._new_chart, "value")
         self._pane = look.figure(min_height=200, stylesheets=[look.FILL])
         self.table = look.table(race_frame([]), height=190, selectable=False)
         self.centre = look.filled_column(
-            pn.Row(self.kind, figure_menu("race curves", "race"), margin=0),
+            pn.Row(self.kind, figure_menu("race curves"), margin=0),
             self._pane,
             look.text(h("h2", "the race as a table")),
             self.table,
@@ -100,10 +106,7 @@ class RacePane:
         self.compare = look.button(
             "Compare the plans of the race →", lambda: race_to_compare(session), disabled=True
         )
-        self.right = look.column(
-            self._facts,
-            self.compare,
-        )
+        self.right = look.column(self._facts, self.compare)
         self._shown: tuple[Any, ...] = ()
         self._new_chart()
 
@@ -173,7 +176,10 @@ class RacePane:
         session, race = self.session, self.session.searches.race
         if race.problem is None:
             return join(
-                [h("h2", "race"), h("p", "Choose two methods or more and race them.", cls="quiet")]
+                [
+                    h("h2", "race"),
+                    quiet("Choose two methods or more and race them."),
+                ]
             )
         job = session.work.job
         held = racing and job is not None and job.state is JobState.PAUSED
@@ -186,19 +192,16 @@ class RacePane:
             else "over"
         )
         through = f"{len(race.outcomes)} of {len(race.methods)} through"
-        rows: list[tuple[str, object]] = [
+        rows: Facts = [
             ("state", f"{state}, {through}"),
             ("on", race.problem.describe()),
         ]
-        priced = [row for row in race.rows if row.score is not None]
+        best = best_row(race.rows)
         parts: list[Any] = [
             h("h2", "race ", ESTIMATED),
             facts(rows),
         ]
-        if priced:
-            best = min(
-                priced, key=lambda row: (not row.fits, row.score or 0.0, row.own_best_s or 0.0)
-            )
+        if best is not None:
             after = f"after {best.own_best_s or 0.0:.2f} s of {best.method}"
             parts += [
                 h("h2", "best so far" if racing else "best of all"),
@@ -218,4 +221,4 @@ class RacePane:
 
 
 def _sentence(method: str) -> Safe:
-    return h("p", h("b", method), " ", METHODS[method].sentence(), cls="quiet")
+    return quiet(h("b", method), " ", METHODS[method].sentence())

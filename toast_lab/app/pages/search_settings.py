@@ -13,7 +13,7 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.checked import CheckedField, number
-from toast_lab.app.markup import Safe, h, join
+from toast_lab.app.markup import Safe, h, join, quiet
 from toast_lab.app.session import Session
 from toast_lab.errors import ToastError
 from toast_lab.machines.catalogue import MACHINES
@@ -113,10 +113,7 @@ class SearchSettings:
             **watch,
         )
         self.method = pn.widgets.Select(
-            name="method",
-            options=list(METHODS),
-            value=session.searches.method,
-            **look.FIELD,
+            name="method", options=list(METHODS), value=session.searches.method, **look.FIELD
         )
         self._sentence = look.text()
         self.seconds = CheckedField(
@@ -147,28 +144,14 @@ class SearchSettings:
         look.watch(self.method, self._describe, "value")
         self._describe()
         gap = pn.Spacer(width=8)
-        budget = look.row(
-            self.seconds,
-            gap,
-            self.evaluations,
-            gap.clone(),
-            self.seed,
-        )
+        budget = look.row(self.seconds, gap, self.evaluations, gap.clone(), self.seed)
         self.problem_box = look.column(
             look.text(h("h2", "problem")),
             self.mesh,
-            look.row(
-                self.machine,
-                pn.Spacer(width=8),
-                self.memory,
-            ),
+            look.row(self.machine, pn.Spacer(width=8), self.memory),
         )
         self.search_box = look.column(
-            look.text(h("h2", "search")),
-            self.method,
-            self._sentence,
-            budget,
-            self.options,
+            look.text(h("h2", "search")), self.method, self._sentence, budget, self.options
         )
         look.watch(session.loaded, self._follow, "mesh", "machine", "own_machines", "memory_gib")
 
@@ -188,7 +171,7 @@ class SearchSettings:
 
     def _describe(self) -> None:
         method = str(self.method.value)
-        sentence = h("p", method_named(method).sentence(), cls="quiet")
+        sentence = quiet(method_named(method).sentence())
         self._sentence.object = join([sentence, options_help(method)])
         self.options.again()
 

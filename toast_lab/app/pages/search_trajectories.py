@@ -13,7 +13,17 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.from_search import path_to_compare
-from toast_lab.app.markup import ESTIMATED, Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.markup import (
+    ESTIMATED,
+    Facts,
+    Safe,
+    bytes_text,
+    facts,
+    h,
+    join,
+    quiet,
+    seconds_text,
+)
 from toast_lab.app.session import Session
 from toast_lab.app.tree_state import TreeState
 from toast_lab.search.trace import Simulation
@@ -49,23 +59,14 @@ class TrajectoryPane:
             widths=WIDTHS,
             configuration={"columnDefaults": {"headerSort": True, "minWidth": 50}},
         )
-        self.table.on_click(lambda e: self._pick(e.row))
+        look.on_row(self.table, self._pick)
         tag = look.text(ESTIMATED, margin=(8, 0, 0, 8))
-        self.centre = look.column(
-            pn.Row(self.kind, tag, margin=0, height=34),
-            self.table,
-        )
+        self.centre = look.column(pn.Row(self.kind, tag, margin=0, height=34), self.table)
         self._facts = look.text()
         self.tree = look.button("Show it in the tree →")
         self.compare = look.button("Compare this plan →", self._compare)
         self.back = look.button("Back to the best plan", self._forget)
-        self.right = look.column(
-            self._facts,
-            self.tree,
-            self.compare,
-            self.back,
-            visible=False,
-        )
+        self.right = look.column(self._facts, self.tree, self.compare, self.back, visible=False)
 
     def _pick(self, row: int) -> None:
         if row < len(self._rows):
@@ -119,7 +120,7 @@ class TrajectoryPane:
 
 
 def _words(picked: Simulation, known: Any) -> Safe:
-    rows: list[tuple[str, object]] = [
+    rows: Facts = [
         ("round", f"{picked.round:,}, after {seconds_text(picked.elapsed_s)}"),
         ("C(s)", f"{picked.score:.4f}; best by then {picked.best_score:.4f}"),
         ("step", seconds_text(picked.time_s)),
@@ -138,7 +139,7 @@ def _words(picked: Simulation, known: Any) -> Safe:
 def steps_list(actions: tuple[str, ...], known: Any) -> Safe:
     """Actions in order, with the price after each as far as it is known."""
     if not actions:
-        return h("p", "none: unsharded", cls="quiet")
+        return quiet("none: unsharded")
     steps = known.steps if known is not None and len(known.steps) == len(actions) else ()
     items = []
     for i, text in enumerate(actions):
@@ -152,7 +153,7 @@ def steps_list(actions: tuple[str, ...], known: Any) -> Safe:
         items.append(h("li", text, h("span", after, cls="quiet")))
     parts = [h("ol", *items, cls="chain mono")]
     if known is None:
-        parts.append(h("p", "being priced …", cls="quiet"))
+        parts.append(quiet("being priced …"))
     elif isinstance(known.cost, str):
-        parts.append(h("p", known.cost, cls="quiet"))
+        parts.append(quiet(known.cost))
     return join(parts)

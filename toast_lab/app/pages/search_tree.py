@@ -11,7 +11,17 @@ import panel as pn
 from toast_lab.app import look
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.from_search import path_to_compare, path_to_graph
-from toast_lab.app.markup import ESTIMATED, Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.markup import (
+    ESTIMATED,
+    Facts,
+    Safe,
+    bytes_text,
+    facts,
+    h,
+    join,
+    quiet,
+    seconds_text,
+)
 from toast_lab.app.pages.search_trajectories import steps_list
 from toast_lab.app.session import Session
 from toast_lab.app.tree_state import TreePlace, TreeState
@@ -77,15 +87,11 @@ class TreePane:
         self.table.on_click(self._row)
         self._heading = look.text()
         self._children: list[int] = []
-        menu = figure_menu("search tree", "search tree", margin=0)
+        menu = figure_menu("search tree", margin=0)
         self.centre = look.filled_column(
             pn.Row(self.tint, self.widest, self.zoom, self.up, self.top, margin=0, height=52),
             look.row(self._way, menu, height=28),
-            look.figure(
-                self.plot.figure,
-                min_height=160,
-                stylesheets=[look.FILL],
-            ),
+            look.figure(self.plot.figure, min_height=160, stylesheets=[look.FILL]),
             self._heading,
             self.table,
             stylesheets=[look.FILL],
@@ -99,11 +105,7 @@ class TreePane:
                 lambda _: path_to_compare(session, self._plan, f"{session.searches.method} step")
             )
             self.graph.on_click(lambda _: path_to_graph(session, self._plan))
-        self.right = look.column(
-            self._facts,
-            self.compare,
-            self.graph,
-        )
+        self.right = look.column(self._facts, self.compare, self.graph)
         self._plan: tuple[str, ...] = ()
         self._table_at, self._drawn, self._waiting, self._listed = 0.0, (0, 0), False, False
         self.draw()
@@ -206,8 +208,13 @@ class TreePane:
 
 def _place_words(place: TreePlace | None, known: Any) -> Safe:
     if place is None:
-        return join([h("h2", "no tree yet"), h("p", HELP, cls="quiet")])
-    rows: list[tuple[str, object]] = [
+        return join(
+            [
+                h("h2", "no tree yet"),
+                quiet(HELP),
+            ]
+        )
+    rows: Facts = [
         ("action", h("span", place.label, cls="mono")),
         ("depth", str(place.depth)),
         ("N, visits", f"{place.visits:,}, {place.ended:,} ended here"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from toast_lab.app.session import Session
 from toast_lab.app.tour.names_text import identified_lines
-from toast_lab.app.tour.step import Chapter, Quiz, Step, TourScene, TourTask
+from toast_lab.app.tour.step import Chapter, Quiz, Step, TourScene, TourTask, nothing
 from toast_lab.app.tour.words import (
     begin,
     carriers,
@@ -196,7 +196,7 @@ CHAPTER = Chapter(
             actions=(),
             level="names",
             drawer=True,
-            select=lambda s: ((), ()),
+            select=nothing,
             quiz=Quiz(
                 question="Which op ends the conflict for the result of the program?",
                 options=lambda s: ["a = matmul", "c = broadcast", "d = div", "z = matmul"],
@@ -230,7 +230,7 @@ CHAPTER = Chapter(
             text=_graph,
             actions=(),
             level="names",
-            select=lambda s: ((), ()),
+            select=nothing,
         ),
         Step(
             key="attention.box",
@@ -254,7 +254,7 @@ CHAPTER = Chapter(
             text=_one_path,
             actions=(),
             level="names",
-            select=lambda s: ((), ()),
+            select=nothing,
         ),
         Step(
             key="attention.two_paths",
@@ -266,7 +266,7 @@ CHAPTER = Chapter(
             text=_two_paths,
             actions=(),
             level="names",
-            select=lambda s: ((), ()),
+            select=nothing,
         ),
         Step(
             key="attention.set",
@@ -278,7 +278,7 @@ CHAPTER = Chapter(
             text=_set,
             actions=(),
             tab="listing",
-            select=lambda s: ((), ()),
+            select=nothing,
             task=TourTask(
                 ask=lambda s: "Select the set: click a row of the board.",
                 done=_whole_set,
@@ -319,7 +319,7 @@ CHAPTER = Chapter(
             text=_gathered,
             actions=SIDES[1:],
             tab="listing",
-            select=lambda s: ((), ()),
+            select=nothing,
             quiz=Quiz(
                 question="Which tensor must be gathered?",
                 options=lambda s: ["x", "k", "v", "q", "qt"],

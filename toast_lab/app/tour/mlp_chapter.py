@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from toast_lab.app.session import Session
 from toast_lab.app.tour.names_text import fresh_lines, identified_lines
-from toast_lab.app.tour.step import Chapter, Quiz, Step, TourScene, TourTask
+from toast_lab.app.tour.step import Chapter, Quiz, Step, TourScene, TourTask, nothing
 from toast_lab.app.tour.words import (
     carriers,
     colour_names,
@@ -238,7 +238,7 @@ CHAPTER = Chapter(
             text=_identified,
             actions=(),
             level="names",
-            select=lambda s: ((), ()),
+            select=nothing,
             code=lambda s: identified_lines(s.loaded.analysis),
         ),
         Step(
@@ -273,7 +273,7 @@ CHAPTER = Chapter(
             text=_batch,
             actions=(),
             tab="listing",
-            select=lambda s: ((), ()),
+            select=nothing,
             task=TourTask(
                 ask=lambda s: "Put colour `B` on axis `b`.",
                 done=lambda s: BATCH in s.hand.actions,
@@ -304,7 +304,7 @@ CHAPTER = Chapter(
             text=_megatron,
             actions=(BATCH,),
             tab="listing",
-            select=lambda s: ((), ()),
+            select=nothing,
             task=TourTask(
                 ask=lambda s: "Put colour `U` on axis `m`.",
                 done=lambda s: {BATCH, MODEL} <= set(s.hand.actions),
@@ -322,7 +322,7 @@ CHAPTER = Chapter(
             text=_back_and_forth,
             actions=(BATCH, MODEL),
             tab="collectives",
-            select=lambda s: ((), ()),
+            select=nothing,
             quiz=Quiz(
                 question="Which value is only a partial sum until the all_reduce?",
                 options=lambda s: ["y", "z", "w"],

@@ -43,7 +43,6 @@ class Tour(param.Parameterized):
         self.answer = ""  #: option that was chosen last for this step's question
         self._moving = False
         self.preparing = False  #: the step's program is about to be loaded
-        self._known: tuple[object, str] = (None, "")
         #: digest of the program of each scene
         self._loaded: dict[tuple[str, tuple[object, ...]], str] = {}
         session.param.watch(lambda e: self._moved(), "tour")
@@ -238,9 +237,7 @@ class Tour(param.Parameterized):
     def _load_ahead(self) -> None:
         """Trace the models of the steps to come while the first one is read."""
         if Tour._ahead is None:
-            scenes = list(
-                dict.fromkeys((session.scene.model, session.scene.sizes) for session in STEPS)
-            )
+            scenes = list(dict.fromkeys((step.scene.model, step.scene.sizes) for step in STEPS))
             Tour._ahead = threading.Thread(
                 target=lambda: [load_at_once(model, dict(sizes)) for model, sizes in scenes],
                 daemon=True,
@@ -257,13 +254,6 @@ class Tour(param.Parameterized):
             return False
         return True
 
-    def _digest(self) -> str:
-        program = self.session.loaded.analysis.program
-        # 15 ms for thousands of ops, and it is asked for at every turn
-        if self._known[0] is not program:
-            self._known = (program, program.digest())
-        return self._known[1]
-
     def _scene_is(self, scene: TourScene) -> bool:
         session = self.session
         if session.loaded.analysis is None or session.loaded.problem is None:
@@ -271,7 +261,7 @@ class Tour(param.Parameterized):
         wanted = self._loaded.get((scene.model, scene.sizes))
         return (
             wanted is not None
-            and self._digest() == wanted
+            and session.loaded.digest == wanted
             and str(session.loaded.problem.mesh).replace(" ", "") == scene.mesh
             and session.loaded.problem.machine.name == scene.machine
         )
@@ -279,11 +269,11 @@ class Tour(param.Parameterized):
     def _establish(self, step: Step) -> None:
         session, scene = self.session, step.scene
         known = (scene.model, scene.sizes)
-        if session.loaded.analysis is None or self._loaded.get(known) != self._digest():
+        if session.loaded.analysis is None or self._loaded.get(known) != session.loaded.digest:
             # Set before the model is loaded, or it is priced twice
             session.loaded.param.update(mesh=scene.mesh, machine=scene.machine, memory_gib=None)
             session.load(scene.model, dict(scene.sizes))
-            self._loaded[known] = self._digest()
+            self._loaded[known] = session.loaded.digest
         if not self._scene_is(scene):
             session.set_problem(mesh=scene.mesh, machine=scene.machine, memory_gib=None)
         if step.actions is not None and session.hand.actions != step.actions:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 
 from toast_lab.app.session import Session
-from toast_lab.app.tour.step import Chapter, Step, TourScene, TourTask
+from toast_lab.app.tour.step import Chapter, Selected, Step, TourScene, TourTask, nothing
 from toast_lab.app.tour.words import (
     begin,
     colour_names,
@@ -55,7 +55,7 @@ def hidden_value(session: Session) -> str:
     )
 
 
-def _hidden_names(session: Session) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _hidden_names(session: Session) -> Selected:
     analysis = session.loaded.analysis
     op = int(analysis.program.value_op[analysis.program.value_name.index(hidden_value(session))])
     return tuple(analysis.program.factors(op)), ()
@@ -169,8 +169,8 @@ def _sequence(session: Session) -> str:
 
 def _sequenced(session: Session) -> bool:
     return any(
-        analysis.startswith("sequence") and analysis.endswith("->model")
-        for analysis in session.hand.actions
+        action.startswith("sequence") and action.endswith("->model")
+        for action in session.hand.actions
     )
 
 
@@ -201,7 +201,7 @@ def _search_done(session: Session) -> str:
         if session.hand.actions
         else f"{seconds_text(mine.time_s)} unsharded"
     )
-    actions = listed(analysis for analysis in best.plan.actions if "->" in analysis)
+    actions = listed(action for action in best.plan.actions if "->" in action)
     return (
         f"{best.name}: {seconds_text(best.cost.time_s)} a step and "
         f"{bytes_text(best.cost.peak_bytes)} a device, against {hand}. Its actions: {actions}. No "
@@ -229,11 +229,8 @@ def _stepped(session: Session) -> bool:
     best = session.hand.adviser()
     if best is None:
         return False
-    return session.hand.next_of(best) is None or any(
-        analysis in best.plan.actions
-        for analysis in session.hand.actions
-        if analysis not in MEGATRON[:1]
-    )
+    mine = set(session.hand.actions) - set(DATA)
+    return session.hand.next_of(best) is None or not mine.isdisjoint(best.plan.actions)
 
 
 def _take_next(session: Session) -> None:
@@ -298,7 +295,7 @@ CHAPTER = Chapter(
             text=_program,
             actions=(),
             level="lines",
-            select=lambda s: ((), ()),
+            select=nothing,
         ),
         Step(
             key="transformer.sets",
@@ -435,7 +432,7 @@ CHAPTER = Chapter(
             text=_beside,
             actions=DATA,
             tab="beside",
-            select=lambda s: ((), ()),
+            select=nothing,
             task=TourTask(
                 ask=lambda s: "Take the search's next step.",
                 done=_stepped,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from toast_lab.app.loaded import group_names
 from toast_lab.app.session import Session
+from toast_lab.app.tour.step import Selected
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Cost
 from toast_lab.cost.problem import price as priced
@@ -124,19 +126,13 @@ def moved(session: Session, kind: str, actions: Sequence[str]) -> list[str]:
     return [row.value for row in cost(session, actions).collectives if row.kind == kind]
 
 
-def colour_names(session: Session, colour: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def colour_names(session: Session, colour: str) -> Selected:
     """Selection of a whole colour."""
     analysis = session.loaded.analysis
-    group = analysis.groups[analysis.group_index(colour)]
-    return tuple(int(n) for c in group.colours for n in analysis.colours[c].names), ()
+    return group_names(analysis, analysis.group_index(colour)), ()
 
 
 def take(session: Session, *actions: str) -> None:
     """Add what is missing to the plan by hand."""
     with session.notices.guarded():
-        session.hand.take(
-            [
-                *session.hand.actions,
-                *[analysis for analysis in actions if analysis not in session.hand.actions],
-            ]
-        )
+        session.hand.take(list(dict.fromkeys([*session.hand.actions, *actions])))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toast_lab.app.session import Session
 from toast_lab.app.tour.names_text import fresh_lines
-from toast_lab.app.tour.step import Chapter, Quiz, Step, TourScene, TourTask
+from toast_lab.app.tour.step import Chapter, Quiz, Step, TourScene, TourTask, nothing
 from toast_lab.app.tour.words import (
     carriers,
     count,
@@ -100,7 +100,7 @@ CHAPTER = Chapter(
             actions=(),
             level="names",
             drawer=True,
-            select=lambda s: ((), ()),
+            select=nothing,
         ),
         Step(
             key="xxt.conflict",
@@ -112,7 +112,7 @@ CHAPTER = Chapter(
             text=_chain,
             actions=(),
             level="names",
-            select=lambda s: ((), ()),
+            select=nothing,
             code=lambda s: fresh_lines(s.loaded.analysis),
             task=TourTask(
                 ask=lambda s: "Click the red line of the graph.",
