@@ -9,7 +9,7 @@ from panel.custom import JSComponent
 
 from toast_lab.app import assets, look
 from toast_lab.app.items import ActionPrice
-from toast_lab.app.markup import ESTIMATED, bytes_text, h, quiet, seconds_text
+from toast_lab.app.markup import ESTIMATED, cost_text, h, quiet
 from toast_lab.app.session import Session
 
 MAX_PRICED = 8
@@ -83,4 +83,4 @@ class ActionButtons(look.Pane):
 
 def _label(row: ActionPrice) -> str:
     fits = "" if row.fits else ", does not fit"
-    return f"{row.axis}{row.side}: {seconds_text(row.time_s)}, {bytes_text(row.peak_bytes)}{fits}"
+    return f"{row.axis}{row.side}: {cost_text(row)}{fits}"

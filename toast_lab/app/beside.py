@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from toast_lab.app import assets, look
-from toast_lab.app.markup import bytes_text, h, quiet, seconds_text
+from toast_lab.app.markup import cost_text, h, quiet
 from toast_lab.app.session import Session
 
 
@@ -32,13 +32,11 @@ class BesidePane(look.Pane):
         session = self.session
         if session.loaded.problem is None:
             return
-        job = session.work.job
-        searching = job is not None and job.kind == "search" and job.running
+
         self.ask.disabled = session.work.busy
+        searching = session.work.runs("search")
         self.ask.name = (
-            f"searching, {job.elapsed_s:.0f} s"
-            if searching and job is not None
-            else ("Ask the search")
+            f"searching, {session.work.job.elapsed_s:.0f} s" if searching else "Ask the search"
         )
         item = session.hand.adviser()
         following = None if item is None else session.hand.next_of(item)
@@ -49,32 +47,20 @@ class BesidePane(look.Pane):
             )
             self._list.object = ""
             return
-        have = session.hand.actions
-        mine = session.hand.taken()[-1]
-        rows: list[Any] = []
-        for text in item.plan.actions:
-            mark, note = (
-                ("✓", " by hand too")
-                if text in have
-                else ("→", " next")
-                if text == following
-                else ("+", "")
-            )
-            rows.append(_line(mark, text, note))
+        mine, by_hand = session.hand.taken()[-1], session.hand.actions
+        signs = {action: ("✓", " by hand too") for action in by_hand} | {following: ("→", " next")}
+        rows = [_line(action, *signs.get(action, ("+", ""))) for action in item.plan.actions]
         rows += [
-            _line("–", text, " by hand only") for text in have if text not in item.plan.actions
+            _line(action, "–", " by hand only")
+            for action in by_hand
+            if action not in item.plan.actions
         ]
         ratio = mine.time_s / item.cost.time_s if item.cost.time_s else 1.0
-        words = (
-            "as fast as"
-            if 0.995 < ratio < 1.005
-            else f"{ratio:.2f}× as fast as"
-            if ratio > 1
-            else ("slower than")
-        )
-        verdict = (
-            f"{seconds_text(item.cost.time_s)}, {bytes_text(item.cost.peak_bytes)}: {words} by hand"
-        )
+        if 0.995 < ratio < 1.005:
+            words = "as fast as"
+        else:
+            words = f"{ratio:.2f}× as fast as" if ratio > 1 else "slower than"
+        verdict = f"{cost_text(item.cost)}: {words} by hand"
         self._head.object = h(
             "p", h("b", item.name), f": {verdict}", title=f"{item.name}: {verdict}"
         )
@@ -86,9 +72,13 @@ class BesidePane(look.Pane):
             self.session.hand.take_next(item)
 
 
-def _line(mark: str, text: str, note: str) -> Any:
+def _line(action: str, mark: str, note: str) -> Any:
     return h(
-        "li", h("span", mark, cls="mark"), h("code", text), h("span", note, cls="quiet"), title=text
+        "li",
+        h("span", mark, cls="mark"),
+        h("code", action),
+        h("span", note, cls="quiet"),
+        title=action,
     )
 
 

@@ -9,7 +9,7 @@ import functools
 from typing import Any
 
 from toast_lab.app import assets, look
-from toast_lab.app.markup import ESTIMATED, bytes_text, h, join, quiet, seconds_text
+from toast_lab.app.markup import ESTIMATED, cost_text, h, join, quiet
 from toast_lab.app.session import Session
 from toast_lab.cost.problem import Problem
 from toast_lab.explain.board import Board, conflicts
@@ -245,9 +245,7 @@ class BoardPane(look.Pane):
 
 def _label(option: SideOption) -> str:
     fit = "" if option.fits else " ✗"
-    return (
-        f"side {option.side}: {seconds_text(option.time_s)}, {bytes_text(option.peak_bytes)}{fit}"
-    )
+    return f"side {option.side}: {cost_text(option)}{fit}"
 
 
 SWITCH = assets.sheet("switch")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future
 from typing import Any
 
 import panel as pn
@@ -18,6 +17,7 @@ from toast_lab.app.pages.graph_page import GraphPage
 from toast_lab.app.pages.hand_page import LISTINGS, MANY_OPS, HandPage
 from toast_lab.app.pages.load_page import LoadPage
 from toast_lab.app.pages.search_page import SearchPage
+from toast_lab.app.pending import Pending
 from toast_lab.app.session import STEPS, Session
 from toast_lab.app.shell import Shell
 from toast_lab.app.source_pane import SourcePane
@@ -52,7 +52,7 @@ class Explorer(look.Pane):
         self._pages: dict[str, Any] = {}
         self._bodies: dict[str, pn.Row] = {}
         self._lines: list[Line] = []
-        self._preparing: tuple[Any, Future[tuple[list[Line], str]]] | None = None
+        self._preparing = Pending()
         self._quiet = False
         self._ticker: Any = None
         self._read: Any = None  #: the error that was put away
@@ -213,9 +213,10 @@ class Explorer(look.Pane):
         if analysis is None:
             return
         if analysis.program.n_ops > MANY_OPS and pn.state.curdoc is not None:
-            self._preparing = (analysis, LISTINGS.submit(prepared, analysis))
+            self._preparing.start(analysis, LISTINGS.submit(prepared, analysis))
         else:
-            self._preparing, self._lines = None, self.listing.fill(analysis)
+            self._preparing.drop()
+            self._lines = self.listing.fill(analysis)
         self.conflicts.value = conflicts_frame(analysis)
         self.conflicts.selection = []
         self.show_head()
@@ -243,14 +244,12 @@ class Explorer(look.Pane):
             )
         self._head.object = h("div", *parts, cls="bar")
         job = session.work.job
-        running = job is not None and job.running
+        running = session.work.runs()
         self.cancel.disabled = not running
-        text = (
-            f"{DOING[job.kind] if job.state.value == 'running' else job.state.value}, "
-            f"{job.elapsed_s:.0f} s"
-            if running and job is not None
-            else "no job runs"
-        )
+        text = "no job runs"
+        if running:
+            doing = "paused" if session.work.paused else DOING[job.kind]
+            text = f"{doing}, {job.elapsed_s:.0f} s"
         self._job.object = h(
             "div",
             text,
@@ -319,11 +318,9 @@ class Explorer(look.Pane):
             page.feed(points)
         if page is not None and self.session.step == "search":
             page.tick()
-        if self._preparing is not None and self._preparing[1].done():
-            analysis, future = self._preparing
-            self._preparing = None
-            if analysis is self.session.loaded.analysis:
-                self._lines, self.listing.packed = future.result()
+        done = self._preparing.done()
+        if done is not None and done.subject is self.session.loaded.analysis:
+            self._lines, self.listing.packed = done.future.result()
         loading = self._pages.get("load")
         if loading is not None and self.session.step == "load":
             loading.tick()

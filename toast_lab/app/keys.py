@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from toast_lab.jobs.job import JobState
-
 
 class Command(NamedTuple):
     """Something that can be done from anywhere."""
@@ -48,6 +46,7 @@ COMMANDS = (
 _PAGES = {
     "load": "load",
     "graph": "graph",
+    "search": "graph",
     "hand": "hand",
     "search_page": "search",
     "compare": "compare",
@@ -95,18 +94,13 @@ def _turn(by: int) -> Callable[[Any], None]:
     return turn
 
 
-def _find(explorer: Any) -> None:
-    explorer.session.step = "graph"
-
-
 def _run(explorer: Any) -> None:
     """Space: run, pause, go on; never a second search beside another job."""
     session = explorer.session
-    job = session.work.job
-    if job is not None and job.running:
-        if job.kind in ("search", "race"):
+    if session.work.runs():
+        if session.work.runs("search", "race"):
             session.searches.pause()
-            session.notices.say("Paused." if job.state is JobState.PAUSED else "Going on.")
+            session.notices.say("Paused." if session.work.paused else "Going on.")
         return
     session.step = "search"
     explorer.page("search").run_now()
@@ -124,14 +118,13 @@ def _cancel(explorer: Any) -> None:
     session = explorer.session
     if explorer.dismiss():
         return
-    if session.work.job is not None and session.work.job.running:
+    if session.work.runs():
         session.work.cancel()
     elif session.selection.names or session.selection.conflicts:
         session.selection.select((), ())
 
 
 _DO: dict[str, Callable[[Any], None]] = {
-    "search": _find,
     "next_conflict": _turn(1),
     "previous_conflict": _turn(-1),
     "drawer": lambda explorer: explorer.toggle_drawer(),

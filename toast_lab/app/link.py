@@ -149,7 +149,7 @@ def read(text: str, steps: Iterable[str]) -> tuple[LinkedView, list[str]]:
         given.setdefault(key, []).append(value)
     refused: list[str] = []
     values: dict[str, Any] = {}
-    last = {k: v[-1] for k, v in given.items()}
+    last = {key: texts[-1] for key, texts in given.items()}
     model = last.get("model", "")
     if model and model not in registry.MODELS:
         refused.append(
@@ -157,25 +157,18 @@ def read(text: str, steps: Iterable[str]) -> tuple[LinkedView, list[str]]:
             f"({', '.join(registry.MODELS)})"
         )
         model = ""
-    values["model"] = model
-    known = registry.sizes(model) if model else {}
+    defaults = registry.sizes(model) if model else {}
     sizes: dict[str, Any] = {}
-    for key in last:
-        if key in known:
-            try:
-                sizes[key] = _size(model, key, known[key], last[key])
-            except ValueError as error:
-                refused.append(f"{key}={_short(last[key])}: {error}")
-        elif key not in KNOWN and key not in OURS:
-            refused.append(f"{_short(key)}: no such field" + ("" if model else " of a link"))
-    values["sizes"] = sizes
-    for key, take in _TAKE.items():
-        if last.get(key):
-            try:
-                name = "memory_gib" if key == "memory" else key
-                values[name] = take(last[key])
-            except (ValueError, OverflowError, ToastError) as error:
-                refused.append(f"{key}={_short(last[key])}: {error}")
+    for key, value in last.items():
+        try:
+            if key in defaults:
+                sizes[key] = _size(model, key, defaults[key], value)
+            elif key in _TAKE:
+                values["memory_gib" if key == "memory" else key] = _TAKE[key](value)
+            elif key not in KNOWN and key not in OURS:
+                refused.append(f"{_short(key)}: no such field" + ("" if model else " of a link"))
+        except (ValueError, OverflowError, ToastError) as error:
+            refused.append(f"{key}={_short(value)}: {error}")
     step = last.get("step", "")
     if step and step not in steps:
         refused.append(f"step={_short(step)}: there is no such page")
@@ -186,7 +179,7 @@ def read(text: str, steps: Iterable[str]) -> tuple[LinkedView, list[str]]:
         refused.append(f"act: at most {MAX_ACTIONS} actions of {MAX_TEXT} characters")
     else:
         values["actions"] = tuple(actions)
-    return LinkedView(**values), refused
+    return LinkedView(model=model, sizes=sizes, **values), refused
 
 
 def _short(text: str) -> str:

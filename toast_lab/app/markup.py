@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable
+from typing import Any
 
 from toast_lab.views.compare_table import bytes_text, seconds_text
 
@@ -16,6 +17,7 @@ __all__ = [
     "Facts",
     "Safe",
     "bytes_text",
+    "cost_text",
     "facts",
     "h",
     "join",
@@ -66,6 +68,11 @@ def facts(rows: Iterable[tuple[str, object]]) -> Safe:
 def quiet(*children: object, **attributes: str) -> Safe:
     """A paragraph that does not ask for attention."""
     return h("p", *children, cls="quiet", **attributes)
+
+
+def cost_text(priced: Any) -> str:
+    """Step time and peak memory of whatever has a ``time_s`` and ``peak_bytes``."""
+    return f"{seconds_text(priced.time_s)}, {bytes_text(priced.peak_bytes)}"
 
 
 def one_line(text: str) -> Safe:

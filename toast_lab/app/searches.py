@@ -17,7 +17,7 @@ from toast_lab.app.ready_plans import rescue
 from toast_lab.app.work import Handler, Work
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.errors import ToastError
-from toast_lab.jobs.job import Event, Job, JobState
+from toast_lab.jobs.job import Event, Job
 from toast_lab.jobs.mirror import Mirror
 from toast_lab.jobs.race_job import RaceState, race_methods
 from toast_lab.jobs.search_job import RUN_SEARCH, Batch, SearchEnd, SearchRequest
@@ -183,7 +183,7 @@ class Searches(param.Parameterized):
         """Stand still, or go on; a race stands still before the next method."""
         if self._work.runs("search", "race"):
             job = self._work.job
-            if job.state is JobState.PAUSED:
+            if self._work.paused:
                 job.resume()
             else:
                 job.pause()

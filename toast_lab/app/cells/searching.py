@@ -24,6 +24,7 @@ from toast_lab.app.markup import (
     Facts,
     Safe,
     bytes_text,
+    cost_text,
     facts,
     h,
     join,
@@ -36,7 +37,7 @@ from toast_lab.app.tree_state import TreeState
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidInput
 from toast_lab.jobs.background import Running, RunningRace, RunningSearch, improvement
-from toast_lab.jobs.mirror import Mirror
+from toast_lab.jobs.mirror import OWN, Mirror
 from toast_lab.jobs.search_job import Batch
 from toast_lab.search.contract import SearchResult
 from toast_lab.search.race import Race, RaceRow
@@ -298,8 +299,8 @@ class Follower:
 def _about(result: SearchResult | RunningSearch) -> str:
     if isinstance(result, RunningSearch):
         return repr(result)
-    summary = f"{seconds_text(result.cost.time_s)}, {bytes_text(result.cost.peak_bytes)}"
-    return f"{result.method} (seed {result.seed}) on {result.plan.program.name}, best {summary}"
+    best = cost_text(result.cost)
+    return f"{result.method} (seed {result.seed}) on {result.plan.program.name}, best {best}"
 
 
 def _race_points(result: Race | RunningRace) -> Mapping[str, Sequence[ImprovementPoint]]:
@@ -517,7 +518,7 @@ def _tree_state(result: SearchResult | RunningSearch, problem: Problem | None) -
         return CellTree(_Live(result))
     trace, mirror = _trace(result), Mirror()
     mirror.trace, mirror.places = trace, Places(trace)
-    mirror.own = {name: trace.node[name] for name in ("visits", "value", "score")}
+    mirror.own = {name: trace.node[name] for name in OWN}
     return CellTree(_Over(mirror, trace.row.n, problem, trace.about))
 
 
@@ -612,10 +613,7 @@ class RaceCell(look.Pane):
         through = sum(row.status != "runs" for row in rows)
         words = f"{state}, {through} of {len(points)} methods through"
         if best is not None:
-            words += (
-                f"; best so far: {best.method}, {seconds_text(best.time_s)}, "
-                f"{bytes_text(best.peak_bytes)}"
-            )
+            words += f"; best so far: {best.method}, {cost_text(best)}"
         troubles = [
             h("p", f"{row.method}: {row.message}", cls="red") for row in rows if _in_trouble(row)
         ]

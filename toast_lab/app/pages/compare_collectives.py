@@ -5,7 +5,6 @@ Priced beside compiled, by kind and axes and one by one, and why each is there.
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from typing import Any
 
 import panel as pn
@@ -24,6 +23,7 @@ from toast_lab.app.markup import (
     quiet,
     seconds_text,
 )
+from toast_lab.app.pending import Pending
 from toast_lab.app.plan_store import ANSWERS
 from toast_lab.app.saver import Saver, csv_button, heading
 from toast_lab.app.session import Session
@@ -55,8 +55,7 @@ class Collectives:
         self.session = session
         self._item: PlanItem | None = None
         self._rows = collective_rows(_EmptyCollectives, None)
-        self._matching: tuple[PlanItem, Future[Any]] | None = None
-        self._asked: tuple[str, int, Future[list[CollectiveReason]]] | None = None
+        self._matching, self._asked = Pending(), Pending()
         self._words = look.text(margin=(5, 0, 0, 2))
         self.sums = look.table(
             shown_sums(collective_sums(self._rows, False)),
@@ -111,9 +110,9 @@ class Collectives:
         if item is None:
             return
         if before is None or before.name != item.name or before.plan.key != item.plan.key:
-            self._asked = None
+            self._asked.drop()
             self.answer.object = quiet(HINT)
-        self._matching = None
+        self._matching.drop()
         if item.made is None:
             words = (
                 f"{item.name}: estimated only. Compile or execute the plan to see what a compiler "
@@ -122,29 +121,28 @@ class Collectives:
             self._show(collective_rows(item.cost, None), words)
             return
         self._words.object = h("p", "Matching priced and compiled collectives …", cls="quiet one")
-        self._matching = (item, ANSWERS.submit(diff_compiled, item.problem, item.plan, item.made))
+        self._matching.start(
+            item, ANSWERS.submit(diff_compiled, item.problem, item.plan, item.made)
+        )
 
     def tick(self) -> None:
         """Take in what threads have found; called at each tick of the page."""
-        if self._matching is not None and self._matching[1].done():
-            item, future = self._matching
-            self._matching = None
-            if item is self._item:
-                with self.session.notices.guarded():
-                    where = getattr(item.made, "topology", "") or item.made.devices
-                    found = future.result()
-                    n = len(found.different)
-                    words = (
-                        f"{item.name}, compiled for {where}: {n} of {len(found.rows)} differ from "
-                        "the estimate"
-                    )
-                    words += f", {len(found.unexplained)} for no known reason." if n else "."
-                    self._show(collective_rows(item.cost, found.tidy()), words)
-        if self._asked is not None and self._asked[2].done():
-            _, _, reasons = self._asked
-            self._asked = None
+        matched, item = self._matching.done(), self._item
+        if matched is not None and item is not None and matched.subject is item:
             with self.session.notices.guarded():
-                self.answer.object = join([_reason(row) for row in reasons.result()])
+                where = getattr(item.made, "topology", "") or item.made.devices
+                matching = matched.future.result()
+                count = len(matching.different)
+                words = (
+                    f"{item.name}, compiled for {where}: {count} of {len(matching.rows)} differ "
+                    "from the estimate"
+                )
+                words += f", {len(matching.unexplained)} for no known reason." if count else "."
+                self._show(collective_rows(item.cost, matching.tidy()), words)
+        answered = self._asked.done()
+        if answered is not None:
+            with self.session.notices.guarded():
+                self.answer.object = join(_reason(reason) for reason in answered.future.result())
 
     def _show(self, rows: Any, words: str) -> None:
         self._rows = rows
@@ -176,7 +174,7 @@ class Collectives:
         future = self.session.plans.ask_why(self._item.name, int(row_shown["number"]))
         if future is not None:
             self.answer.object = quiet("Looking for the cause …")
-            self._asked = (self._item.name, row, future)
+            self._asked.start(self._item, future)
 
 
 class _EmptyCollectives:

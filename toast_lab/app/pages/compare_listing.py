@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import panel as pn
@@ -11,6 +10,7 @@ from toast_lab.app import look
 from toast_lab.app.items import PlanItem
 from toast_lab.app.markup import h, one_line, text
 from toast_lab.app.pair_pane import pair_pane
+from toast_lab.app.pending import Pending
 from toast_lab.app.plan_store import ANSWERS
 from toast_lab.app.saver import ONE_LINE, Saver, csv_button, heading
 from toast_lab.app.session import Session
@@ -75,7 +75,7 @@ class SideBySide:
         self.view = look.filled_column(bar, self._words, self._listing, self._table)
         self._quiet = False
         self._shown: tuple[Any, ...] = ()
-        self._making: tuple[tuple[Any, ...], Future[_Made]] | None = None
+        self._making = Pending()
         self._made: _Made | None = None
         self._where: tuple[Any, list[str]] = (None, [])
         for widget in (self.a, self.b):
@@ -126,21 +126,19 @@ class SideBySide:
         if self._where[0] is not program:
             self._where = (program, [line_text(program.where(op)) for op in program.ops()])
         self._words.object = h("p", "Writing the listings …", cls="quiet one")
-        self._making = (shown, ANSWERS.submit(_make, a, b, self._where[1]))
+        future = ANSWERS.submit(_make, a, b, self._where[1])
+        self._making.start(shown, future)
         if program.n_ops < 500:
-            self._making[1].exception(timeout=5)
+            future.exception(timeout=5)
         self.tick()
 
     def tick(self) -> None:
         """Take in what a thread has made; called at each tick of the page."""
-        if self._making is None or not self._making[1].done():
-            return
-        shown, future = self._making
-        self._making = None
-        if shown != self._shown:
+        done = self._making.done()
+        if done is None or done.subject != self._shown:
             return
         with self.session.notices.guarded():
-            self._made = future.result()
+            self._made = done.future.result()
             self._quiet = True
             self.short.value = len(self._made.pairs) > MANY
             self._quiet = False

@@ -211,8 +211,7 @@ class ComparePage:
         for pane in self.panes.values():
             if hasattr(pane, "tick"):
                 pane.tick()
-        job = self.session.work.job
-        if job is not None and job.running:
+        if self.session.work.runs():
             self.right.show_job()
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import panel as pn
@@ -14,6 +15,7 @@ from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.graph_controls import GraphControls
 from toast_lab.app.graph_inspector import GraphInspector
 from toast_lab.app.markup import h, quiet
+from toast_lab.app.pending import Pending, PendingWork
 from toast_lab.app.session import Session
 from toast_lab.errors import ToastError
 from toast_lab.views.graph_layout import LEVELS, GraphFilter, GraphLayout, graph_layout
@@ -36,8 +38,7 @@ class GraphPage:
         self._focus: tuple[int, ...] = ()
         self._unfolded: set[str] = set()
         self._drawing = self._telling = False
-        self._making: tuple[Any, Future[GraphLayout]] | None = None
-        self._finding: tuple[str, Future[tuple[int, ...]]] | None = None
+        self._making, self._finding = Pending(), Pending()
         self.controls = GraphControls()
         self.inspector = GraphInspector(session)
         self.left, self.right = self.controls.view, self.inspector.view
@@ -130,9 +131,9 @@ class GraphPage:
             and pn.state.curdoc is not None
         ):
             self._note.object = h("p", h("b", "laying out …"), cls="one")
-            self._making = (analysis, LAYOUTS.submit(lay_out))
+            self._making.start(analysis, LAYOUTS.submit(lay_out))
         else:
-            self._making = None
+            self._making.drop()
             self._take(lay_out())
 
     def _take(self, layout: GraphLayout) -> None:
@@ -156,13 +157,12 @@ class GraphPage:
 
     def tick(self) -> None:
         """Take in what threads have made; called at each tick of the page."""
-        if self._making is not None and self._making[1].done():
-            analysis, future = self._making
-            self._making = None
-            if analysis is self.session.loaded.analysis:
-                self._take(future.result())
-        if self._finding is not None and self._finding[1].done():
-            self._take_found()
+        done = self._making.done()
+        if done is not None and done.subject is self.session.loaded.analysis:
+            self._take(done.future.result())
+        matches = self._finding.done()
+        if matches is not None:
+            self._take_matches(matches)
 
     # -- focus, folds, view ------------------------------------------------------------------------
     def _refocus(self, names: tuple[int, ...]) -> None:
@@ -338,23 +338,22 @@ class GraphPage:
             controls.found.object = ""
             return
         controls.found.object = quiet("searching …")
-        self._finding = (wanted, graph_search.start(analysis, wanted, regex=controls.regex.value))
-        if self._finding[1].done() or pn.state.curdoc is None:
-            self._take_found()
+        future = graph_search.start(analysis, wanted, regex=controls.regex.value)
+        self._finding.start(wanted, future)
+        if pn.state.curdoc is None:
+            concurrent.futures.wait([future])
+        self.tick()
 
-    def _take_found(self) -> None:
-        assert self._finding is not None
-        wanted, future = self._finding
-        self._finding = None
+    def _take_matches(self, matches: PendingWork) -> None:
         try:
-            names = future.result()
+            names = matches.future.result()
         except ToastError as error:
             self.controls.found.object = h("p", str(error), cls="red", role="alert")
             return
         if not names:
             words = (
-                f'Nothing is called "{wanted}". Try a value, an op such as dot_general, or a '
-                "colour."
+                f'Nothing is called "{matches.subject}". Try a value, an op such as dot_general, '
+                "or a colour."
             )
             self.controls.found.object = quiet(words, role="status")
             return

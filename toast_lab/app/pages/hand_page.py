@@ -5,7 +5,7 @@ The conflict board, colours to shard, and what every action does to the program.
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import panel as pn
@@ -18,6 +18,7 @@ from toast_lab.app.history_pane import HistoryPane
 from toast_lab.app.items import MANUAL
 from toast_lab.app.listing_pane import listing_pane
 from toast_lab.app.markup import h, one_line, quiet
+from toast_lab.app.pending import Pending
 from toast_lab.app.session import Session
 from toast_lab.app.tiles_pane import TilesPane
 from toast_lab.cost.problem import Problem
@@ -50,7 +51,7 @@ class HandPage:
         self._lines: list[ListingLine] = []
         self._shown: tuple[LocalLine, ...] = ()
         self._plan: ShardingPlan | None = None
-        self._making: tuple[ShardingPlan, Future[list[ListingLine]]] | None = None
+        self._making = Pending()
         self._quiet = False
         self.colours = look.table(
             COLOUR_COLUMNS,
@@ -218,17 +219,15 @@ class HandPage:
             return
         self._plan = plan
         if problem.analysis.program.n_ops > MANY_OPS:
-            self._making = (plan, LISTINGS.submit(listing_lines, problem, plan))
+            self._making.start(plan, LISTINGS.submit(listing_lines, problem, plan))
         else:
             self._take(listing_lines(problem, plan))
 
     def tick(self) -> None:
         """Take in a listing that a thread has made; called at each tick of the page."""
-        if self._making is not None and self._making[1].done():
-            plan, future = self._making
-            self._making = None
-            if plan is self._plan:
-                self._take(future.result())
+        done = self._making.done()
+        if done is not None and done.subject is self._plan:
+            self._take(done.future.result())
 
     def _take(self, lines: list[ListingLine]) -> None:
         self._before, self._lines = self._lines, lines

@@ -167,7 +167,7 @@ class LoadPage:
     def tick(self) -> None:
         """What a loading job is at, with seconds; the title comes back when it is over."""
         job = self.session.work.job
-        text = stages_text(job) if job is not None and job.kind == "load" and job.running else ""
+        text = stages_text(job) if self.session.work.runs("load") else ""
         if text != self._busy_shown:
             self._busy_shown = text
             if text:

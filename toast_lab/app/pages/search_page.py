@@ -232,8 +232,8 @@ class SearchPage:
         state = self.tree_state
         if self._stale:
             self._changed()
-        job = self.session.work.job
-        live = job is not None and job.running and job.state is JobState.RUNNING
+        work = self.session.work
+        live = work.runs() and not work.paused
         if (state.there, state.at) != self._scrub_shown and not (
             live
             and state.at == self._scrub_shown[1]
@@ -324,9 +324,9 @@ class SearchPage:
     def refresh(self) -> None:
         """Buttons and numbers."""
         self._refreshed_at = time.monotonic()
-        session, job = self.session, self.session.work.job
-        searching = job is not None and job.kind == "search" and job.running
-        paused = searching and job is not None and job.state is JobState.PAUSED
+        session = self.session
+        searching = session.work.runs("search")
+        paused = searching and session.work.paused
         errors = self.settings.errors
         self.run.disabled = session.work.busy or bool(errors)
         self.pause.disabled = self.stop.disabled = not searching

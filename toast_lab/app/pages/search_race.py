@@ -25,7 +25,6 @@ from toast_lab.app.markup import (
     seconds_text,
 )
 from toast_lab.app.session import Session
-from toast_lab.jobs.job import JobState
 from toast_lab.jobs.race_job import best_row
 from toast_lab.search.methods import METHODS
 from toast_lab.views.race_curves import SHOWN, RaceCurves, race_frame
@@ -138,27 +137,23 @@ class RacePane:
 
     def refresh(self) -> None:
         """Buttons, chart, table and words."""
-        session, race, job = self.session, self.session.searches.race, self.session.work.job
+        session, race = self.session, self.session.searches.race
         if race is not self._race:
             self._new_chart()
             return
-        racing = job is not None and job.kind == "race" and job.running
+        racing = session.work.runs("race")
         errors = self.errors
         self.run.disabled = session.work.busy or bool(errors)
         self._why_not.visible = bool(errors)
         self._why_not.object = h("p", f"Not yet: {errors[0]}.", cls="red") if errors else ""
         self.hold.disabled = self.stop.disabled = not racing
-        self.hold.name = (
-            "Go on"
-            if racing and job is not None and job.state is JobState.PAUSED
-            else ("Hold after this")
-        )
+        self.hold.name = "Go on" if racing and session.work.paused else "Hold after this"
         self.compare.disabled = race.raced is None or not race.raced.costs
         shown = (
             race.changes,
             race.raced is not None,
             racing,
-            job.state if racing and job is not None else None,
+            session.work.paused,
         )
         if shown == self._shown:
             return
@@ -181,16 +176,10 @@ class RacePane:
                     quiet("Choose two methods or more and race them."),
                 ]
             )
-        job = session.work.job
-        held = racing and job is not None and job.state is JobState.PAUSED
-        between = not race.running or race.running in race.outcomes
-        state = (
-            ("held" if between else f"held after {race.running}")
-            if held
-            else "racing"
-            if racing
-            else "over"
-        )
+        state = "racing" if racing else "over"
+        if racing and session.work.paused:
+            between = not race.running or race.running in race.outcomes
+            state = "held" if between else f"held after {race.running}"
         through = f"{len(race.outcomes)} of {len(race.methods)} through"
         rows: Facts = [
             ("state", f"{state}, {through}"),
