@@ -45,7 +45,7 @@ class ActionButtons(look.Pane):
         self.session = session
         self.head = look.text(visible=False)
         self.list = ActionList(sizing_mode="stretch_width", margin=0, visible=False)
-        self.list.param.watch(lambda e: self._clicked(*e.new[:3]), "clicked")
+        self.list.param.watch(lambda event: self._clicked(*event.new[:3]), "clicked")
         self.notes = look.text(visible=False)
         self.view = look.column(self.head, self.list, self.notes)
         self._reasons = reasons
@@ -64,7 +64,7 @@ class ActionButtons(look.Pane):
             self.head.object = h("h2", f"shard {name} on …  ", ESTIMATED)
         self.list.param.update(
             group=-1 if group is None else group,
-            rows=[[r.axis, r.bits, _label(r)] for r in rows] if shown else [],
+            rows=[[row.axis, row.bits, _label(row)] for row in rows] if shown else [],
         )
         self.notes.object = h("div", *[quiet(note) for note in notes if note])
         self.head.visible = shown

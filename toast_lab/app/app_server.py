@@ -180,7 +180,9 @@ def _query(location: Any) -> dict[str, str]:
     from toast_lab.app import link
 
     search = ((location.search if location is not None else "") or "")[: link.MAX_QUERY]
-    return {k: v[-1] for k, v in parse_qs(search.lstrip("?")).items() if k in link.OURS}
+    return {
+        key: value[-1] for key, value in parse_qs(search.lstrip("?")).items() if key in link.OURS
+    }
 
 
 def serve(

@@ -84,9 +84,9 @@ class BoardPane(look.Pane):
             self._resolutions = [sets[dim.sets[0]].resolution for dim in self.board.disputes]
             row_of = {r: i for i, r in enumerate(self._resolutions)}
             self._of_name = {
-                name: row_of[sets[c.set].resolution]
-                for c in session.loaded.problem.analysis.conflicts
-                for name in c.sides
+                name: row_of[sets[conflict.set].resolution]
+                for conflict in session.loaded.problem.analysis.conflicts
+                for name in conflict.sides
             }
             self.row = None
         problem = self._problem
@@ -131,7 +131,9 @@ class BoardPane(look.Pane):
             return self._resolutions.index(
                 analysis.compatibility_sets[analysis.conflicts[k].set].resolution
             )
-        return next((self._of_name[n] for n in session.selection.names if n in self._of_name), None)
+        return next(
+            (self._of_name[name] for name in session.selection.names if name in self._of_name), None
+        )
 
     def _show_detail(self) -> None:
         assert self.board is not None
@@ -149,9 +151,9 @@ class BoardPane(look.Pane):
             return
         dim = self.board.disputes[self.row]
         tensors = [
-            f"{t.value} [{', '.join(map(str, t.shape))}] dims {t.dims[0]} | {t.dims[1]}, "
-            f"{line_text(t.where)}"
-            for t in dim.tensors
+            f"{tensor.value} [{', '.join(map(str, tensor.shape))}] dims "
+            f"{' | '.join(map(str, tensor.dims))}, {line_text(tensor.where)}"
+            for tensor in dim.tensors
         ]
         more = f"; and {len(tensors) - MAX_TENSORS} more" if len(tensors) > MAX_TENSORS else ""
         numbers = ", ".join(map(str, dim.sets[:8])) + (
@@ -179,13 +181,13 @@ class BoardPane(look.Pane):
             id(problem),
             self.row,
             {
-                a: tuple(option.side for option in found if not option.why_not)
-                for a, found in options.items()
+                key: tuple(option.side for option in found if not option.why_not)
+                for key, found in options.items()
             },
         )
         if offered != self._offered:
             self._offered = offered
-            self._choices.objects = [self._switch_row(a, found) for a, found in options.items()]
+            self._choices.objects = [self._switch_row(key, found) for key, found in options.items()]
         self._quiet = True
         for axis, switch in self._switches.items():
             now = side_on(problem, actions, resolution, axis)
@@ -239,7 +241,8 @@ class BoardPane(look.Pane):
             return
         sets = self.board.disputes[event.row // 2].sets
         self.session.selection.select(
-            (), tuple(k for s in sets for k in analysis.compatibility_sets[s].conflicts)
+            (),
+            tuple(conflict for s in sets for conflict in analysis.compatibility_sets[s].conflicts),
         )
 
 

@@ -58,12 +58,12 @@ class Explorer(look.Pane):
         self._read: Any = None  #: the error that was put away
         self._shown: Any = None
         self.nav = look.switch(
-            options={TITLES[s]: s for s in STEPS},
+            options={TITLES[step]: step for step in STEPS},
             value=self.session.step,
             height=34,
             stylesheets=[look.BUTTON + NAV],
         )
-        self.nav.param.watch(lambda e: setattr(self.session, "step", e.new), "value")
+        self.nav.param.watch(lambda event: setattr(self.session, "step", event.new), "value")
         self._head = look.text(stylesheets=[look.HEADER + HEAD], margin=(6, 12, 0, 0))
         self._job = look.text(stylesheets=[look.HEADER], width=122, margin=(8, 0, 0, 8))
         self.cancel = look.button(
@@ -77,7 +77,7 @@ class Explorer(look.Pane):
         )
         self.shell = Shell(framed=height is not None, commands=keys.table())
         self.shell.param.watch(
-            lambda e: keys.perform(str(e.new[0]), self) if e.new else None, "command"
+            lambda event: keys.perform(str(event.new[0]), self) if event.new else None, "command"
         )
         self.address = Address(self.session, self.shell)
         self.tour = Tour(self.session)
@@ -132,8 +132,8 @@ class Explorer(look.Pane):
         look.watch_value(self.listing, self._line_picked, "picked")
         self.conflicts = look.table(CONFLICT_COLUMNS, layout="fit_data_stretch")
         self.conflicts.on_click(
-            lambda e: self.session.selection.select(
-                (), (int(self.conflicts.value["conflict"].iloc[e.row]),)
+            lambda event: self.session.selection.select(
+                (), (int(self.conflicts.value["conflict"].iloc[event.row]),)
             )
         )
         self.source = SourcePane(self.session)
@@ -387,4 +387,8 @@ def _conflicts_of(analysis: Any, names: Any) -> list[int]:
     Many names would select most of the table.
     """
     few = set(names) if len(names) <= MANY_SELECTED else set()
-    return [c.index for c in analysis.conflicts if not few.isdisjoint(c.sides)] if few else []
+    return (
+        [conflict.index for conflict in analysis.conflicts if not few.isdisjoint(conflict.sides)]
+        if few
+        else []
+    )

@@ -21,10 +21,10 @@ class GraphControls:
     def __init__(self) -> None:
 
         self.level = pn.widgets.Select(
-            name="level", options={v: k for k, v in LEVELS.items()}, **look.FIELD
+            name="level", options={value: key for key, value in LEVELS.items()}, **look.FIELD
         )
         self.hue = pn.widgets.Select(
-            name="hue shows", options={v: k for k, v in OVERLAYS.items()}, **look.FIELD
+            name="hue shows", options={value: key for key, value in OVERLAYS.items()}, **look.FIELD
         )
         self.plan = pn.widgets.Select(name="of the plan", options=[], visible=False, **look.FIELD)
         self.find = pn.widgets.TextInput(
@@ -85,7 +85,9 @@ class GraphControls:
         self.only.disabled = not analysis.conflicts
         self.found.object = ""
         groups = lane_groups(analysis)
-        self.lanes.param.update(options={analysis.groups[g].name: g for g in groups}, value=[])
+        self.lanes.param.update(
+            options={analysis.groups[group].name: group for group in groups}, value=[]
+        )
         self.scopes.param.update(options=scopes(analysis)[:MANY_SCOPES], value=[])
         self.colours.value = colours_frame(analysis).drop(
             columns=["shardable", "group", "resolutions", "mirrored"]

@@ -155,7 +155,7 @@ def _names_facts(analysis: Any, names: Any) -> list[tuple[str, str]]:
 
 
 def _group_facts(analysis: Any, group: Any) -> list[tuple[str, str]]:
-    n = sum(1 for c in analysis.conflicts if analysis.group[c.colour] == group.index)
+    n = sum(1 for conflict in analysis.conflicts if analysis.group[conflict.colour] == group.index)
     arguments = [analysis.program.value_name[a] for a in group.arguments]
     return [
         ("colour", group.name),

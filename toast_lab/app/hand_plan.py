@@ -259,7 +259,7 @@ class HandPlan:
     def go_on_from(self, name: str) -> None:
         """Take the actions of another plan as the plan by hand; undo brings back what was there."""
         with self._notices.guarded():
-            item = next((p for p in self.branches() if p.name == name), None)
+            item = next((item for item in self.branches() if item.name == name), None)
             if item is None:
                 raise InvalidPlan(
                     f"{name} is not made of actions on {self._problem.mesh}, so nothing can be "

@@ -84,7 +84,7 @@ class HistoryPane(look.Pane):
         trail = session.hand.trail
         self.undo.disabled, self.redo.disabled = not trail.past, not trail.future
         self.branch.disabled = not actions
-        names = [p.name for p in session.hand.branches()]
+        names = [item.name for item in session.hand.branches()]
         self._quiet = True
         self.other.param.update(options=[NOTHING, *names], value=NOTHING)
         self._quiet = False

@@ -56,7 +56,7 @@ HERE = ("theme", "link", "help")  #: the browser does these by itself
 
 def table() -> list[list[Any]]:
     """The commands as ``Shell.commands`` takes them."""
-    return [[c.id, list(c.keys), c.words, c.group] for c in COMMANDS]
+    return [[command.id, list(command.keys), command.words, command.group] for command in COMMANDS]
 
 
 def tip(command: str, words: str = "") -> str:

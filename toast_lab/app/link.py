@@ -104,7 +104,7 @@ def write(session: Any) -> list[tuple[str, str]]:
     elif session.selection.names:
         marked.append(("names", ranges_text(session.selection.names)))
     if session.loaded.problem is not None:
-        marked += [("act", a) for a in session.hand.actions]
+        marked += [("act", action) for action in session.hand.actions]
     marked = [
         (key, value)
         for key, value in marked
@@ -175,7 +175,7 @@ def read(text: str, steps: Iterable[str]) -> tuple[LinkedView, list[str]]:
     elif step:
         values["step"] = step
     actions = given.get("act", [])
-    if len(actions) > MAX_ACTIONS or any(len(a) > MAX_TEXT for a in actions):
+    if len(actions) > MAX_ACTIONS or any(len(action) > MAX_TEXT for action in actions):
         refused.append(f"act: at most {MAX_ACTIONS} actions of {MAX_TEXT} characters")
     else:
         values["actions"] = tuple(actions)
@@ -316,7 +316,7 @@ def _apply(session: Any, view: LinkedView) -> None:
             len(session.loaded.analysis.conflicts),
         )
         session.selection.select(
-            tuple(n for n in view.names if n < n_names),
+            tuple(name for name in view.names if name < n_names),
             tuple(key for key in view.conflicts if key < n_conflicts),
         )
         if (

@@ -43,7 +43,7 @@ def text(value: object) -> Safe:
 
 def join(parts: Iterable[object], between: str = "") -> Safe:
     """Concatenate."""
-    return Safe(html.escape(between).join(text(p) for p in parts))
+    return Safe(html.escape(between).join(text(part) for part in parts))
 
 
 def h(tag: str, *children: object, cls: str = "", **attributes: str) -> Safe:
@@ -55,7 +55,8 @@ def h(tag: str, *children: object, cls: str = "", **attributes: str) -> Safe:
     if cls:
         attributes = {"class": cls, **attributes}
     words = "".join(
-        f' {k.rstrip("_").replace("_", "-")}="{html.escape(str(v))}"' for k, v in attributes.items()
+        f' {key.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
+        for key, value in attributes.items()
     )
     return Safe(f"<{tag}{words}>{join(children)}</{tag}>")
 

@@ -45,7 +45,9 @@ def plan_facts(problem: Problem, actions: Sequence[str]) -> PlanFacts:
     for action in taken:
         state.apply(action)
         steps.append(pricer.quick(state))
-    legal = tuple(problem.space.text(a) for a in legal_actions(state, pruning_threshold(problem)))
+    legal = tuple(
+        problem.space.text(action) for action in legal_actions(state, pruning_threshold(problem))
+    )
     return PlanFacts(cost, tuple(steps), legal)
 
 

@@ -39,10 +39,10 @@ class ProblemPane(look.Pane):
         )
         self._mesh_said, self._machine_said = look.text(), look.text(visible=False)
         self.take = look.button("Use this mesh and machine", self._take, disabled=True)
-        self.mesh.param.watch(lambda e: self.check(mesh=e.new), "value_input")
-        self.toml.param.watch(lambda e: self.check(toml=e.new), "value_input")
+        self.mesh.param.watch(lambda event: self.check(mesh=event.new), "value_input")
+        self.toml.param.watch(lambda event: self.check(toml=event.new), "value_input")
         look.watch(self.machine, self._machine_chosen, "value")
-        self.mesh.param.watch(lambda e: self.check(mesh=e.new), "value")
+        self.mesh.param.watch(lambda event: self.check(mesh=event.new), "value")
         look.watch(self.mesh, self._take_if_typed, "enter_pressed")
         self.view = look.column(
             look.text(h("h2", "mesh and machine")),

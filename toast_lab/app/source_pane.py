@@ -53,7 +53,7 @@ class SourcePane(look.Pane):
         wanted = frames[0].file if frames else self._file or self._first()
         if wanted != self._file:
             self._show(wanted)
-        self.lines.chosen = sorted({f.line for f in frames if f.file == self._file})
+        self.lines.chosen = sorted({frame.line for frame in frames if frame.file == self._file})
 
     def _first(self) -> str:
         """The file with most ops."""
@@ -86,6 +86,6 @@ class SourcePane(look.Pane):
         if analysis is None or not picked:
             return
         ops = self._ops.get(self._file, {}).get(picked[0], [])
-        names = [n for op in ops for n in analysis.program.factors(op)]
+        names = [name for op in ops for name in analysis.program.factors(op)]
         if names:
             self.session.selection.select(tuple(dict.fromkeys(names)))

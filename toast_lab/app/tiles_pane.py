@@ -34,15 +34,19 @@ def tensors_of(
     """
     program = analysis.program
     if not names:
-        return [a for a in range(program.n_arguments) if program.dims(a)][:MAX_TENSORS]
+        return [value for value in range(program.n_arguments) if program.dims(value)][:MAX_TENSORS]
     values = dict.fromkeys(
         place.value for text in conflicts[:MAX_TENSORS] for place in analysis.conflicts[text].places
     )
     first = len(values)
     for name in names:
         op = int(analysis.names.op[name])
-        written = [v for v in program.results(op) if name in program.def_names(v)]
-        read = [int(program.use_value[u]) for u in program.uses(op) if name in program.use_names(u)]
+        written = [value for value in program.results(op) if name in program.def_names(value)]
+        read = [
+            int(program.use_value[use])
+            for use in program.uses(op)
+            if name in program.use_names(use)
+        ]
         values |= dict.fromkeys(written or read)
         if len(values) >= MAX_TENSORS:
             break

@@ -91,7 +91,8 @@ class TourStrip(look.Pane):
             stylesheets=[look.BUTTON + QUIZ],
         )
         self.quiz.param.watch(
-            lambda e: None if self._quiet or e.new is None else tour.choose(str(e.new)), "value"
+            lambda event: None if self._quiet or event.new is None else tour.choose(str(event.new)),
+            "value",
         )
         self._code = look.text(sizing_mode=None)
         self.code_box = pn.Column(
@@ -284,7 +285,7 @@ def show_parts(step: Any, session: Session, find: Callable[[str, str], Any]) -> 
 
 
 def _show_tensor(tiles: Any, name: str) -> None:
-    matches = [v for k, v in tiles.tensor.options.items() if k.startswith(f"{name} [")]
+    matches = [value for key, value in tiles.tensor.options.items() if key.startswith(f"{name} [")]
     if matches:
         tiles.tensor.value = matches[0]
 

@@ -168,7 +168,9 @@ class TreeState:
         """The weights of the tree search, as far as it was given other ones."""
         about = self.source.searched_with
         options = about.get("options", {}) if about.get("method") == "mcts" else {}
-        return Steering(**{k: float(v) for k, v in options.items() if k in Steering._fields})
+        return Steering(
+            **{key: float(value) for key, value in options.items() if key in Steering._fields}
+        )
 
     def action_rows(self, legal: tuple[str, ...] = ()) -> tuple[list[int], list[ActionRow]]:
         """The actions at the selected place, and the place that each leads to.
@@ -197,7 +199,7 @@ class TreeState:
             int(word) if 0 <= word < len(prior) else elsewhere.get(t, -1)
             for word, t in zip(words, labels, strict=True)
         ]
-        word_of += [elsewhere.get(t, -1) for t in untried]
+        word_of += [elsewhere.get(action, -1) for action in untried]
         mine = np.array([prior[word] if word >= 0 else 1.0 for word in word_of])
         none = np.zeros(len(untried))
         visits = np.concatenate([tally.visits[children], none])

@@ -241,8 +241,8 @@ def _measured(row: ComparisonRow, problem: Problem | None) -> PlanEntry:
         prediction = row.predicted
         sent = [
             SimpleNamespace(kind=key)
-            for key, n in prediction.collective_counts.items()
-            for _ in range(n)
+            for key, value in prediction.collective_counts.items()
+            for _ in range(value)
         ]
         cost = SimpleNamespace(
             time_s=prediction.time_s, peak_bytes=prediction.peak_bytes, fits=True, collectives=sent
@@ -271,7 +271,7 @@ def texts_frame(entries: Sequence[PlanEntry]) -> pd.DataFrame:
         "step, predicted": [seconds_text(value) for value in frame["time_s"]],
         "peak, predicted": [bytes_text(value) for value in frame["peak_bytes"]],
         "fits": ["yes" if value else "no" for value in frame["fits"]],
-        "collectives, predicted": [_short(c) for c in frame["collectives"]],
+        "collectives, predicted": [_short(collective) for collective in frame["collectives"]],
     }
     if any(entry.run is not None for entry in entries):
         columns |= {
@@ -289,7 +289,11 @@ def texts_frame(entries: Sequence[PlanEntry]) -> pd.DataFrame:
 def _compiled(entry: PlanEntry) -> str:
     counts = getattr(entry.run, "collective_counts", {}) if entry.run is not None else {}
     return (
-        _short(", ".join(f"{n} {key}" for key, n in sorted(counts.items(), key=lambda kv: -kv[1])))
+        _short(
+            ", ".join(
+                f"{value} {key}" for key, value in sorted(counts.items(), key=lambda kv: -kv[1])
+            )
+        )
         or "–"
     )
 
@@ -361,13 +365,13 @@ def held_frame(cost: Cost) -> pd.DataFrame:
     return pd.DataFrame(
         [
             (
-                bytes_text(x.bytes),
-                f"{x.bytes / cost.peak_bytes:.1%}",
-                x.what,
-                x.value,
-                line_text(x.where),
+                bytes_text(held.bytes),
+                f"{held.bytes / cost.peak_bytes:.1%}",
+                held.what,
+                held.value,
+                line_text(held.where),
             )
-            for x in cost.at_peak
+            for held in cost.at_peak
         ],
         columns=["bytes", "share", "what", "value", "line"],
     )
@@ -376,7 +380,7 @@ def held_frame(cost: Cost) -> pd.DataFrame:
 def _value(plan: ShardingPlan, tensor: str | int | None) -> int:
     program = plan.program
     if tensor is None:
-        return next((a for a in range(program.n_arguments) if program.dims(a)), 0)
+        return next((value for value in range(program.n_arguments) if program.dims(value)), 0)
     if isinstance(tensor, str):
         if tensor in program.value_name:
             return program.value_name.index(tensor)
@@ -424,7 +428,7 @@ class CompareCell(look.Pane):
         """Tell about one plan."""
         entry = self.entries[row]
         self.table.selection = [row]
-        actions = [h("li", a) for a in entry.actions]
+        actions = [h("li", action) for action in entry.actions]
         cost, rows = entry.cost, [("step", seconds_text(entry.cost.time_s))]
         if hasattr(cost, "compute_s"):
             rows += [
@@ -479,7 +483,9 @@ class TilesCell(look.Pane):
         self.plan, self._spec = plan, spec
         program = plan.program
         offered = dict.fromkeys(
-            [value, *(a for a in range(program.n_arguments) if program.dims(a))][:MAX_TENSORS]
+            [value, *(value for value in range(program.n_arguments) if program.dims(value))][
+                :MAX_TENSORS
+            ]
         )
         options = {tensor_text(program, value): value for value in offered}
         self.tensor = pn.widgets.Select(

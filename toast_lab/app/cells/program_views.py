@@ -116,10 +116,10 @@ def listing(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
         rows = [
             join(
                 [
-                    h("span", s.text, style=f"color: {s.hue}; font-weight: 650")
-                    if s.hue
-                    else s.text
-                    for s in line.segments
+                    h("span", segment.text, style=f"color: {segment.hue}; font-weight: 650")
+                    if segment.hue
+                    else segment.text
+                    for segment in line.segments
                 ]
             )
             for line in lines[:SHOWN_LINES]
@@ -257,8 +257,8 @@ class SelectionWords:
             )
         elif session.selection.names:
             names = [
-                join([h("h2", "name"), facts(inspect.name_facts(analysis, n))])
-                for n in session.selection.names[:6]
+                join([h("h2", "name"), facts(inspect.name_facts(analysis, name))])
+                for name in session.selection.names[:6]
             ]
             more = len(session.selection.names) - 6
             self.pane.object = join(

@@ -179,7 +179,10 @@ def race(result: Race | RunningRace, *, inline: bool = False) -> Any:
         curves = [
             svg.Curve(
                 m,
-                [*((p.elapsed_s, p.score) for p in own_points), *_hold(own_points, until.get(m))],
+                [
+                    *((point.elapsed_s, point.score) for point in own_points),
+                    *_hold(own_points, until.get(m)),
+                ],
                 svg.hue(i),
                 svg.dash(i),
             )
@@ -290,9 +293,9 @@ class Follower:
         self._seen += len(events)
         return [
             point(simulation)
-            for e in events
-            if isinstance(e.data, Batch)
-            for simulation in e.data.simulations
+            for event in events
+            if isinstance(event.data, Batch)
+            for simulation in event.data.simulations
         ]
 
 
@@ -307,7 +310,7 @@ def _race_points(result: Race | RunningRace) -> Mapping[str, Sequence[Improvemen
     return (
         result.points
         if isinstance(result, RunningRace)
-        else {o.method: o.points for o in result.outcomes}
+        else {outcome.method: outcome.points for outcome in result.outcomes}
     )
 
 
@@ -489,7 +492,7 @@ class SearchCell(look.Pane):
                 ("best C(s)", f"{best.score:.4f}"),
                 ("unsharded", f"{seconds_text(base[0])}, {bytes_text(base[1])}"),
             ]
-        actions = [h("li", a) for a in known.actions]
+        actions = [h("li", action) for action in known.actions]
         self._words.object = join(
             [
                 h("h2", "search ", ESTIMATED),
@@ -573,7 +576,9 @@ class RaceCell(look.Pane):
         self._run = result if isinstance(result, RunningRace) else None
         self.controls = Controls(self._run)
         self.kind = look.switch(
-            options={v: name for name, v in SHOWN.items()}, value="score", margin=(0, 0, 4, 0)
+            options={value: name for name, value in SHOWN.items()},
+            value="score",
+            margin=(0, 0, 4, 0),
         )
         look.watch(self.kind, self._new_chart, "value")
         self._pane = look.figure(min_height=200, stylesheets=[FILL])
@@ -603,7 +608,7 @@ class RaceCell(look.Pane):
         self.controls.refresh()
         points, rows = _race_points(self.what), list(self.what.rows)
         state = self._run.state if self._run is not None else "over"
-        shown_now = (state, [len(p) for p in points.values()], [row.status for row in rows])
+        shown_now = (state, [len(point) for point in points.values()], [row.status for row in rows])
         if shown_now == self._shown:
             return
         self._shown = shown_now

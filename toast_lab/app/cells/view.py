@@ -145,7 +145,7 @@ def every_tick(call: Callable[[], Any]) -> None:
 
 def table_html(frame: pd.DataFrame, at_most: int = MAX_ROWS) -> Safe:
     """A table without scripts; texts are escaped."""
-    head = h("tr", *[h("th", c, style="text-align: left") for c in frame.columns])
+    head = h("tr", *[h("th", column, style="text-align: left") for column in frame.columns])
     rows = [
         h("tr", *[h("td", _cell(v), style="text-align: left") for v in row])
         for row in frame.head(at_most).itertuples(index=False)

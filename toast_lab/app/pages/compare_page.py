@@ -84,7 +84,7 @@ class ComparePage:
             widths=WIDTHS,
             frozen_columns=["show", "plan"],
         )
-        self.table.on_click(lambda e: self._clicked(int(e.row), str(e.column)))
+        self.table.on_click(lambda event: self._clicked(int(event.row), str(event.column)))
         self._makers: list[tuple[str, Callable[[], Any]]] = [
             (TimeMemory.title, lambda: TimeMemory(session, save, self.select)),
             (Breakdown.title, lambda: Breakdown(session, save, self.select)),
@@ -166,7 +166,7 @@ class ComparePage:
         """The table, and whatever is open below it."""
         self._stale = False
         names = [item.name for item in self.session.plans.items]
-        new = [n for n in names if n not in self._known]
+        new = [name for name in names if name not in self._known]
         if self._name not in names or (new and self._known):
             self._name = new[-1] if new else names[-1] if names else ""
         self._known = names

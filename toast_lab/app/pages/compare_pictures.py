@@ -100,7 +100,9 @@ class Picture:
         """Select the plan whose marker is clicked."""
         tool = figure.select_one(TapTool)
         for renderer in (
-            [r for r in figure.renderers if r.name in renderers.split()] if tool is not None else ()
+            [renderer for renderer in figure.renderers if renderer.name in renderers.split()]
+            if tool is not None
+            else ()
         ):
             source = renderer.data_source
 
@@ -164,12 +166,12 @@ class Breakdown(Picture):
     def frame(self, entries: list[PlanEntry]) -> Any:
         """What is drawn, in SI units."""
         rates = {
-            p.name: BreakdownRates(
-                p.problem.machine.memory_bytes_per_s,
-                p.problem.machine.op_overhead_s,
-                p.plan.program.trips,
+            item.name: BreakdownRates(
+                item.problem.machine.memory_bytes_per_s,
+                item.problem.machine.op_overhead_s,
+                item.plan.program.trips,
             )
-            for p in self.session.plans.items
+            for item in self.session.plans.items
         }
         return breakdown_frame(
             entries, rates, str(self.by.value) if hasattr(self, "by") else "kind"
@@ -248,8 +250,12 @@ class Timelines(Picture):
         item = self._item
         if item is not None and row < len(item.cost.at_peak):
             held, program = item.cost.at_peak[row], item.plan.program
-            values = [v for v in program.results(held.op) if program.value_name[v] == held.value]
-            names = [n for v in values for n in program.def_names(v)]
+            values = [
+                value
+                for value in program.results(held.op)
+                if program.value_name[value] == held.value
+            ]
+            names = [name for v in values for name in program.def_names(v)]
             self.session.selection.select(tuple(names) or tuple(program.factors(held.op)))
 
     def twin_frame(self, entries: list[PlanEntry]) -> Any:

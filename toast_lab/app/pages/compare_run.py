@@ -102,7 +102,10 @@ class RunPane(look.Pane):
         )
         look.watch(session.work, self.show_job, "changes")
         session.plans.param.watch(
-            lambda e: self.save.hand_over(e.new.file, e.new.text) if e.new else None, "exported"
+            lambda event: (
+                self.save.hand_over(event.new.file, event.new.text) if event.new else None
+            ),
+            "exported",
         )
         self.show_plan(None)
 
@@ -111,7 +114,7 @@ class RunPane(look.Pane):
             act(self.item.name)
 
     def _run(self, items: list[PlanItem]) -> None:
-        names = [p.name for p in items]
+        names = [item.name for item in items]
         if names:
             how = plan_job.PlanExecution(
                 str(self.devices.value), self.repeats.value or 10, self.warmup.value or 2
@@ -152,7 +155,7 @@ class RunPane(look.Pane):
                 "Runs in processes of its own; CPU times say nothing about accelerators."
             )
         elif job.running:
-            stage, fraction = _stage([e.data for e in job.events[-1:]])
+            stage, fraction = _stage([event.data for event in job.events[-1:]])
             bar = h(
                 "div", h("div", style=f"width: {fraction:.0%}; height: 4px; {BAR}"), style=TRACK
             )
@@ -266,10 +269,13 @@ def _plan_words(item: PlanItem) -> Safe:
     ]
     parts += [h("h2", "cost model ", ESTIMATED), facts(estimated)]
     predicted = Counter(
-        "collective_permute" if c.kind == "permute" else c.kind for c in cost.collectives
+        "collective_permute" if collective.kind == "permute" else collective.kind
+        for collective in cost.collectives
     )
     compiled = (
-        Counter(c.kind for c in made.collectives if c.axes != ()) if made is not None else None
+        Counter(collective.kind for collective in made.collectives if collective.axes != ())
+        if made is not None
+        else None
     )
     kinds = sorted(set(predicted) | set(compiled or {}))
     if kinds:

@@ -72,7 +72,7 @@ class GraphPage:
         look.watch(controls.hue, self.show_hues, "value")
         look.watch(controls.plan, self.show_hues, "value")
         look.watch(controls.hops, self._hops_changed, "value_throttled")
-        controls.find.param.watch(lambda e: self._find(e.new or ""), "value")
+        controls.find.param.watch(lambda event: self._find(event.new or ""), "value")
         look.watch(controls.regex, lambda: self._find(controls.find.value or ""), "value")
         controls.focus.on_click(lambda _: self._refocus(tuple(self.session.selection.names)))
         controls.back.on_click(lambda _: self._refocus(()))
@@ -211,7 +211,7 @@ class GraphPage:
     def _zoom(self) -> None:
         if self.plot is not None:
             names = self.session.selection.names
-            if any(self.plot.layout.node_of[n] >= 0 for n in names):
+            if any(self.plot.layout.node_of[name] >= 0 for name in names):
                 look.later(self.plot.zoom_to, names)
             else:
                 self.session.notices.say(
@@ -257,9 +257,9 @@ class GraphPage:
         session, controls = self.session, self.controls
         self.inspector.show_actions()
         names = [
-            p.name
-            for p in session.plans.items
-            if session.loaded.problem is not None and p.plan.mesh == session.loaded.problem.mesh
+            item.name
+            for item in session.plans.items
+            if session.loaded.problem is not None and item.plan.mesh == session.loaded.problem.mesh
         ]
         first = "manual" if "manual" in names else names[-1] if names else None
         self._drawing = True
@@ -358,7 +358,9 @@ class GraphPage:
             self.controls.found.object = quiet(words, role="status")
             return
         shown = (
-            0 if self.plot is None else sum(1 for n in names if self.plot.layout.node_of[n] >= 0)
+            0
+            if self.plot is None
+            else sum(1 for name in names if self.plot.layout.node_of[name] >= 0)
         )
         hidden = "" if shown == len(names) else f", {len(names) - shown:,} of them not shown here"
         self.controls.found.object = quiet(f"{len(names):,} names{hidden}", role="status")

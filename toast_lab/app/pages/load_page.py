@@ -229,8 +229,8 @@ class LoadPage:
     def chosen_sizes(self) -> dict[str, Any]:
         """What the size fields say."""
         return {
-            key: w.numbers() if isinstance(w, _Numbers) else w.value
-            for key, w in self._inputs.items()
+            key: value.numbers() if isinstance(value, _Numbers) else value.value
+            for key, value in self._inputs.items()
         }
 
     def refresh(self) -> None:
@@ -319,7 +319,7 @@ class _Numbers(pn.widgets.TextInput):
         words = str(self.value).replace(",", " ").split()
         return (
             tuple(map(int, words))
-            if words and all(w.isdecimal() for w in words)
+            if words and all(word.isdecimal() for word in words)
             else str(self.value)
         )
 
@@ -329,8 +329,8 @@ def stages_text(job: Any) -> str:
 
     As in ``starting 1.2 s · tracing 0.8 s · lowering …``.
     """
-    told = [e for e in job.events if isinstance(e.data, str)]
-    begins = [("starting a process", 0.0), *((str(e.data), e.at_s) for e in told)]
+    told = [event for event in job.events if isinstance(event.data, str)]
+    begins = [("starting a process", 0.0), *((str(event.data), event.at_s) for event in told)]
     ends = [at for _, at in begins[1:]] + [job.elapsed_s]
     parts = [f"{name} {end - at:.1f} s" for (name, at), end in zip(begins, ends, strict=True)]
     return " · ".join(parts) + " …"

@@ -89,7 +89,7 @@ class RacePane:
             self._about,
         )
         self.kind = look.switch(
-            options={v: k for k, v in SHOWN.items()}, value="score", margin=(0, 0, 4, 0)
+            options={value: key for key, value in SHOWN.items()}, value="score", margin=(0, 0, 4, 0)
         )
         look.watch(self.kind, self._new_chart, "value")
         self._pane = look.figure(min_height=200, stylesheets=[look.FILL])
@@ -161,7 +161,7 @@ class RacePane:
         rows = race.rows
         look.later(
             self.curves.show,
-            {method: list(p) for method, p in race.points.items()},
+            {method: list(value) for method, value in race.points.items()},
             {row.method: row.elapsed_s for row in rows},
         )
         self.table.value = race_frame(rows)

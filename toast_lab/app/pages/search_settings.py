@@ -103,7 +103,7 @@ class SearchSettings:
             value=session.loaded.machine,
             **look.FIELD,
         )
-        self.machine.param.watch(lambda e: self._problem(machine=e.new), "value")
+        self.machine.param.watch(lambda event: self._problem(machine=event.new), "value")
         self.memory = CheckedField(
             "memory limit, GiB",
             f"{session.loaded.memory_gib:g}" if session.loaded.memory_gib else "",
@@ -136,7 +136,7 @@ class SearchSettings:
         )
         self.options = CheckedField(
             "options",
-            ", ".join(f"{k}={v}" for k, v in session.searches.options.items()),
+            ", ".join(f"{key}={value}" for key, value in session.searches.options.items()),
             lambda text: parse_options(str(self.method.value), text),
             placeholder="name=value, ...",
             **watch,

@@ -52,7 +52,7 @@ class TreePane:
         common: dict[str, Any] = {"margin": (0, 8, 0, 0), "stylesheets": [look.INPUT]}
         self.tint = pn.widgets.Select(
             name="tint",
-            options={v: k for k, v in TINTS.items()},
+            options={value: key for key, value in TINTS.items()},
             width=140,
             description=HELP,
             **common,
@@ -169,7 +169,7 @@ class TreePane:
         mirror, state = self.state.mirror, self.state
         assert mirror is not None
         with mirror.lock:
-            way = [mirror.places.label(p) for p in mirror.places.chain(state.root)]
+            way = [mirror.places.label(name) for name in mirror.places.chain(state.root)]
         n = f"{state.shown:,} simulations"
         if mirror.n < state.source.simulations and state.at is None and mirror.n == state.shown:
             n = f"the first {n}"

@@ -199,11 +199,11 @@ CHAPTER = Chapter(
             select=nothing,
             quiz=Quiz(
                 question="Which op ends the conflict for the result of the program?",
-                options=lambda s: ["a = matmul", "c = broadcast", "d = div", "z = matmul"],
-                right=lambda s: "z = matmul",
-                why=lambda s: (
-                    f"`z = matmul(d, v)` sums over one of the two dims: `{dims(s, 'd')}` becomes "
-                    f"`{dims(s, 'z')}`."
+                options=lambda session: ["a = matmul", "c = broadcast", "d = div", "z = matmul"],
+                right=lambda session: "z = matmul",
+                why=lambda session: (
+                    "`z = matmul(d, v)` sums over one of the two dims: "
+                    f"`{dims(session, 'd')}` becomes `{dims(session, 'z')}`."
                 ),
             ),
         ),
@@ -217,8 +217,8 @@ CHAPTER = Chapter(
             text=_names,
             actions=(),
             level="names",
-            select=lambda s: (factors(s, "a"), ()),
-            code=lambda s: identified_lines(s.loaded.analysis),
+            select=lambda session: (factors(session, "a"), ()),
+            code=lambda session: identified_lines(session.loaded.analysis),
         ),
         Step(
             key="attention.graph",
@@ -242,7 +242,7 @@ CHAPTER = Chapter(
             text=_box,
             actions=(),
             level="names",
-            select=lambda s: ((), (0, boxed_with(s.loaded.analysis, 0)[0])),
+            select=lambda session: ((), (0, boxed_with(session.loaded.analysis, 0)[0])),
         ),
         Step(
             key="attention.one_path",
@@ -280,13 +280,13 @@ CHAPTER = Chapter(
             tab="listing",
             select=nothing,
             task=TourTask(
-                ask=lambda s: "Select the set: click a row of the board.",
+                ask=lambda session: "Select the set: click a row of the board.",
                 done=_whole_set,
-                do=lambda s: s.selection.select(
-                    (), s.loaded.analysis.compatibility_sets[0].conflicts
+                do=lambda session: session.selection.select(
+                    (), session.loaded.analysis.compatibility_sets[0].conflicts
                 ),
-                after=lambda s: (
-                    f"Selected: {count(len(s.selection.conflicts), 'conflict')} that one bit "
+                after=lambda session: (
+                    f"Selected: {count(len(session.selection.conflicts), 'conflict')} that one bit "
                     "settles."
                 ),
             ),
@@ -301,11 +301,11 @@ CHAPTER = Chapter(
             text=_sequence,
             actions=(),
             tab="listing",
-            select=lambda s: ((), s.loaded.analysis.compatibility_sets[0].conflicts),
+            select=lambda session: ((), session.loaded.analysis.compatibility_sets[0].conflicts),
             task=TourTask(
-                ask=lambda s: f"Choose side {sequence_side(s)} on `s`.",
-                done=lambda s: SIDES[sequence_side(s)] in s.hand.actions,
-                do=lambda s: _choose(s, sequence_side(s)),
+                ask=lambda session: f"Choose side {sequence_side(session)} on `s`.",
+                done=lambda session: SIDES[sequence_side(session)] in session.hand.actions,
+                do=lambda session: _choose(session, sequence_side(session)),
                 after=_sequence_done,
             ),
         ),
@@ -322,10 +322,10 @@ CHAPTER = Chapter(
             select=nothing,
             quiz=Quiz(
                 question="Which tensor must be gathered?",
-                options=lambda s: ["x", "k", "v", "q", "qt"],
-                right=lambda s: moved(s, "all_gather", SIDES[1:])[0],
-                why=lambda s: (
-                    f"`{moved(s, 'all_gather', SIDES[1:])[0]}_` is the whole of it; `z_`, a "
+                options=lambda session: ["x", "k", "v", "q", "qt"],
+                right=lambda session: moved(session, "all_gather", SIDES[1:])[0],
+                why=lambda session: (
+                    f"`{moved(session, 'all_gather', SIDES[1:])[0]}_` is the whole of it; `z_`, a "
                     "partial sum, is then scattered."
                 ),
             ),
@@ -340,11 +340,11 @@ CHAPTER = Chapter(
             text=_other,
             actions=SIDES[1:],
             tab="listing",
-            select=lambda s: ((), s.loaded.analysis.compatibility_sets[0].conflicts),
+            select=lambda session: ((), session.loaded.analysis.compatibility_sets[0].conflicts),
             task=TourTask(
-                ask=lambda s: f"Choose side {1 - sequence_side(s)} on `s`.",
-                done=lambda s: SIDES[1 - sequence_side(s)] in s.hand.actions,
-                do=lambda s: _choose(s, 1 - sequence_side(s)),
+                ask=lambda session: f"Choose side {1 - sequence_side(session)} on `s`.",
+                done=lambda session: SIDES[1 - sequence_side(session)] in session.hand.actions,
+                do=lambda session: _choose(session, 1 - sequence_side(session)),
                 after=_other_done,
             ),
         ),

@@ -105,9 +105,9 @@ def _colours(session: Session) -> str:
 def _contracted(session: Session) -> str:
     analysis = session.loaded.analysis
     return next(
-        analysis.dim_text(n)
-        for n in factors(session, "w")
-        if analysis.program.factor_class[n] == REDUCTION
+        analysis.dim_text(name)
+        for name in factors(session, "w")
+        if analysis.program.factor_class[name] == REDUCTION
     )
 
 
@@ -131,7 +131,9 @@ def _batch_done(session: Session) -> str:
 def _whole(session: Session) -> list[str]:
     """Arguments that cutting the batch leaves whole."""
     specs, program = plan_of(session, [BATCH]).value_specs(), session.loaded.analysis.program
-    return [program.value_name[v] for v in range(program.n_arguments) if not any(specs[v])]
+    return [
+        program.value_name[value] for value in range(program.n_arguments) if not any(specs[value])
+    ]
 
 
 def _tiles(session: Session) -> str:
@@ -212,8 +214,8 @@ CHAPTER = Chapter(
             text=_rules,
             actions=(),
             level="names",
-            select=lambda s: (factors(s, "y"), ()),
-            code=lambda s: fresh_lines(s.loaded.analysis, "y"),
+            select=lambda session: (factors(session, "y"), ()),
+            code=lambda session: fresh_lines(session.loaded.analysis, "y"),
         ),
         Step(
             key="mlp.fresh",
@@ -225,8 +227,8 @@ CHAPTER = Chapter(
             text=_fresh,
             actions=(),
             level="names",
-            select=lambda s: (factors(s, "z"), ()),
-            code=lambda s: fresh_lines(s.loaded.analysis),
+            select=lambda session: (factors(session, "z"), ()),
+            code=lambda session: fresh_lines(session.loaded.analysis),
         ),
         Step(
             key="mlp.identified",
@@ -239,7 +241,7 @@ CHAPTER = Chapter(
             actions=(),
             level="names",
             select=nothing,
-            code=lambda s: identified_lines(s.loaded.analysis),
+            code=lambda session: identified_lines(session.loaded.analysis),
         ),
         Step(
             key="mlp.colours",
@@ -251,15 +253,17 @@ CHAPTER = Chapter(
             text=_colours,
             actions=(),
             level="names",
-            select=lambda s: colour_names(s, "U"),
+            select=lambda session: colour_names(session, "U"),
             drawer=True,
             quiz=Quiz(
                 question="Along which colour does the second matmul sum?",
-                options=lambda s: [g.name for g in s.loaded.analysis.groups if g.n_names > 1],
+                options=lambda session: [
+                    group.name for group in session.loaded.analysis.groups if group.n_names > 1
+                ],
                 right=_contracted,
-                why=lambda s: (
-                    f"`w` is `{dims(s, 'w')}`: {_contracted(s)} of `z` `{dims(s, 'z')}` and `w2` "
-                    f"`{dims(s, 'w2')}` is gone from it."
+                why=lambda session: (
+                    f"`w` is `{dims(session, 'w')}`: {_contracted(session)} of `z` "
+                    f"`{dims(session, 'z')}` and `w2` `{dims(session, 'w2')}` is gone from it."
                 ),
             ),
         ),
@@ -275,9 +279,9 @@ CHAPTER = Chapter(
             tab="listing",
             select=nothing,
             task=TourTask(
-                ask=lambda s: "Put colour `B` on axis `b`.",
-                done=lambda s: BATCH in s.hand.actions,
-                do=lambda s: take(s, BATCH),
+                ask=lambda session: "Put colour `B` on axis `b`.",
+                done=lambda session: BATCH in session.hand.actions,
+                do=lambda session: take(session, BATCH),
                 after=_batch_done,
             ),
         ),
@@ -291,8 +295,8 @@ CHAPTER = Chapter(
             text=_tiles,
             actions=(BATCH,),
             tab="devices",
-            tensor=lambda s: "x",
-            select=lambda s: (factors(s, "x"), ()),
+            tensor=lambda session: "x",
+            select=lambda session: (factors(session, "x"), ()),
         ),
         Step(
             key="mlp.megatron",
@@ -306,9 +310,9 @@ CHAPTER = Chapter(
             tab="listing",
             select=nothing,
             task=TourTask(
-                ask=lambda s: "Put colour `U` on axis `m`.",
-                done=lambda s: {BATCH, MODEL} <= set(s.hand.actions),
-                do=lambda s: take(s, BATCH, MODEL),
+                ask=lambda session: "Put colour `U` on axis `m`.",
+                done=lambda session: {BATCH, MODEL} <= set(session.hand.actions),
+                do=lambda session: take(session, BATCH, MODEL),
                 after=_megatron_done,
             ),
         ),
@@ -325,11 +329,12 @@ CHAPTER = Chapter(
             select=nothing,
             quiz=Quiz(
                 question="Which value is only a partial sum until the all_reduce?",
-                options=lambda s: ["y", "z", "w"],
-                right=lambda s: moved(s, "all_reduce", (BATCH, MODEL))[0],
-                why=lambda s: (
-                    f"The collective stands on {listed(moved(s, 'all_reduce', (BATCH, MODEL)))}; "
-                    "the table has its bytes and time."
+                options=lambda session: ["y", "z", "w"],
+                right=lambda session: moved(session, "all_reduce", (BATCH, MODEL))[0],
+                why=lambda session: (
+                    "The collective stands on "
+                    f"{listed(moved(session, 'all_reduce', (BATCH, MODEL)))}; the table has its "
+                    "bytes and time."
                 ),
             ),
         ),

@@ -41,7 +41,7 @@ def fresh_lines(analysis: Analysis, only: str = "") -> str:
             maps += [f"{a} → {b}" for a, b in zip(dims, mine, strict=True)]
             for text, name in zip(mine, program.use_names(use), strict=True):
                 alike[name].append(text)
-        if only and only not in [program.value_name[v] for v in program.results(op)]:
+        if only and only not in [program.value_name[value] for value in program.results(op)]:
             continue
         same = [f"{texts[0]} ≐ {other}" for texts in alike.values() for other in texts[1:]]
         lines.append(f"{', '.join(results)} = {op_text(program, op, operands)}")
@@ -60,14 +60,16 @@ def identified_lines(analysis: Analysis) -> str:
                 operands.append(value_text(program, v))
                 continue
             names = program.use_names(use)
-            operands.append(f"{program.value_name[v]} : [{', '.join(text[n] for n in names)}]")
+            operands.append(
+                f"{program.value_name[v]} : [{', '.join(text[name] for name in names)}]"
+            )
             maps += [
                 f"{text[a]} → {text[b]}" for a, b in zip(program.def_names(v), names, strict=True)
             ]
-        results = [
-            f"{program.value_name[v]} : [{', '.join(text[n] for n in program.def_names(v))}]"
-            for v in program.results(op)
-        ]
+        results = []
+        for value in program.results(op):
+            own_names = [text[name] for name in program.def_names(value)]
+            results.append(f"{program.value_name[value]} : [{', '.join(own_names)}]")
         lines.append(f"{', '.join(results)} = {op_text(program, op, operands)}")
         lines += [f"  M: {', '.join(maps)}"] if maps else []
     return "\n".join(lines)
@@ -75,4 +77,4 @@ def identified_lines(analysis: Analysis) -> str:
 
 def _uses(analysis: Analysis, op: int) -> list[tuple[int, int]]:
     program = analysis.program
-    return [(u, int(program.use_value[u])) for u in program.uses(op)]
+    return [(use, int(program.use_value[use])) for use in program.uses(op)]

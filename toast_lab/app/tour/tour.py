@@ -45,7 +45,7 @@ class Tour(param.Parameterized):
         self.preparing = False  #: the step's program is about to be loaded
         #: digest of the program of each scene
         self._loaded: dict[tuple[str, tuple[object, ...]], str] = {}
-        session.param.watch(lambda e: self._moved(), "tour")
+        session.param.watch(lambda event: self._moved(), "tour")
         if self.step is not None:  # a page that was loaded anew
             scene = self.step.scene
             self._loaded[scene.model, scene.sizes] = load_at_once(

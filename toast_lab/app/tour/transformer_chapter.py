@@ -48,8 +48,8 @@ def hidden_value(session: Session) -> str:
         analysis.program.value_name[v]
         for v in range(analysis.program.n_values)
         if [
-            analysis.group_name[analysis.group[analysis.colour[n]]]
-            for n in analysis.program.def_names(v)
+            analysis.group_name[analysis.group[analysis.colour[name]]]
+            for name in analysis.program.def_names(v)
         ]
         == wanted
     )
@@ -66,15 +66,17 @@ def _program(session: Session) -> str:
     return (
         f"A Gemma-style Transformer of {SIZES['layers']} layers with its Adam training step: "
         f"{program.n_ops - program.n_arguments:,} ops and {analysis.names.n:,} dimension names, "
-        f"yet only {sum(1 for g in analysis.groups if g.n_names > 1)} colours to shard. Each lane "
-        "is a colour, each row a source line; layers run through the same lines, so they lie on "
+        f"yet only {sum(group.n_names > 1 for group in analysis.groups)} colours to shard. Each "
+        "lane is a colour, each row a source line; layers run through the same lines, so they lie on "
         f"top of each other and ×{SIZES['layers']} stands beside them."
     )
 
 
 def _sets(session: Session) -> str:
     analysis = session.loaded.analysis
-    alike = Counter(x.resolution for x in analysis.compatibility_sets)
+    alike = Counter(
+        compatibility_set.resolution for compatibility_set in analysis.compatibility_sets
+    )
     each = len(analysis.conflicts) // max(1, len(analysis.compatibility_sets))
     return (
         f"{begin(count(len(analysis.conflicts), 'conflict'))}, but "
@@ -252,9 +254,9 @@ def _evaluation(session: Session) -> str:
 
 def _raced(session: Session) -> str:
     rows = [
-        f"{r.method} {seconds_text(r.time_s)} after {r.own_best_s or 0:.1f} s"
-        for r in session.searches.race.rows
-        if r.score
+        f"{row.method} {seconds_text(row.time_s)} after {row.own_best_s or 0:.1f} s"
+        for row in session.searches.race.rows
+        if row.score
     ]
     verdict = begin(session.searches.race.verdict())
     return f"{verdict} Step time and when it was found: {'; '.join(rows)}."
@@ -307,7 +309,7 @@ CHAPTER = Chapter(
             text=_sets,
             actions=(),
             tab="listing",
-            select=lambda s: ((), s.loaded.analysis.compatibility_sets[0].conflicts),
+            select=lambda session: ((), session.loaded.analysis.compatibility_sets[0].conflicts),
         ),
         Step(
             key="transformer.data",
@@ -319,11 +321,11 @@ CHAPTER = Chapter(
             text=_data,
             actions=(),
             tab="listing",
-            select=lambda s: colour_names(s, "batch"),
+            select=lambda session: colour_names(session, "batch"),
             task=TourTask(
-                ask=lambda s: "Put `batch` on `data`.",
-                done=lambda s: DATA[0] in s.hand.actions,
-                do=lambda s: take(s, *DATA),
+                ask=lambda session: "Put `batch` on `data`.",
+                done=lambda session: DATA[0] in session.hand.actions,
+                do=lambda session: take(session, *DATA),
                 after=_data_done,
             ),
         ),
@@ -350,11 +352,11 @@ CHAPTER = Chapter(
             text=_fsdp,
             actions=DATA,
             tab="collectives",
-            select=lambda s: colour_names(s, "d_model"),
+            select=lambda session: colour_names(session, "d_model"),
             task=TourTask(
-                ask=lambda s: "Put `d_model` on `data`.",
-                done=lambda s: set(FSDP) <= set(s.hand.actions),
-                do=lambda s: take(s, *FSDP),
+                ask=lambda session: "Put `d_model` on `data`.",
+                done=lambda session: set(FSDP) <= set(session.hand.actions),
+                do=lambda session: take(session, *FSDP),
                 after=_fsdp_done,
             ),
         ),
@@ -368,11 +370,11 @@ CHAPTER = Chapter(
             text=_model,
             actions=FSDP,
             tab="collectives",
-            select=lambda s: colour_names(s, "hidden"),
+            select=lambda session: colour_names(session, "hidden"),
             task=TourTask(
-                ask=lambda s: "Put `hidden`, `heads` and `vocab` on `model`.",
-                done=lambda s: set(MEGATRON) <= set(s.hand.actions),
-                do=lambda s: take(s, *MEGATRON),
+                ask=lambda session: "Put `hidden`, `heads` and `vocab` on `model`.",
+                done=lambda session: set(MEGATRON) <= set(session.hand.actions),
+                do=lambda session: take(session, *MEGATRON),
                 after=_model_done,
             ),
         ),
@@ -399,11 +401,11 @@ CHAPTER = Chapter(
             text=_sequence,
             actions=MEGATRON,
             tab="collectives",
-            select=lambda s: colour_names(s, "sequence"),
+            select=lambda session: colour_names(session, "sequence"),
             task=TourTask(
-                ask=lambda s: "Put `sequence` on `model`, side 1.",
+                ask=lambda session: "Put `sequence` on `model`, side 1.",
                 done=_sequenced,
-                do=lambda s: take(s, "sequence@1->model"),
+                do=lambda session: take(session, "sequence@1->model"),
                 after=_sequence_done,
             ),
         ),
@@ -416,9 +418,9 @@ CHAPTER = Chapter(
             target=("search", "curves"),
             text=_search,
             task=TourTask(
-                ask=lambda s: "Run the search.",
-                done=lambda s: s.hand.adviser() is not None and not s.work.busy,
-                do=lambda s: s.hand.ask_search(),
+                ask=lambda session: "Run the search.",
+                done=lambda session: session.hand.adviser() is not None and not session.work.busy,
+                do=lambda session: session.hand.ask_search(),
                 after=_search_done,
             ),
         ),
@@ -434,10 +436,12 @@ CHAPTER = Chapter(
             tab="beside",
             select=nothing,
             task=TourTask(
-                ask=lambda s: "Take the search's next step.",
+                ask=lambda session: "Take the search's next step.",
                 done=_stepped,
                 do=_take_next,
-                after=lambda s: f"The plan by hand: {listed(s.hand.actions)}, {price(taken(s))}.",
+                after=lambda session: (
+                    f"The plan by hand: {listed(session.hand.actions)}, {price(taken(session))}."
+                ),
             ),
         ),
         Step(
@@ -449,9 +453,11 @@ CHAPTER = Chapter(
             target=("curves",),
             text=_evaluation,
             task=TourTask(
-                ask=lambda s: "Race the methods.",
-                done=lambda s: s.searches.race.raced is not None and not s.work.busy,
-                do=lambda s: s.searches.start_race(RIVALS, RACE_S, 0),
+                ask=lambda session: "Race the methods.",
+                done=lambda session: (
+                    session.searches.race.raced is not None and not session.work.busy
+                ),
+                do=lambda session: session.searches.start_race(RIVALS, RACE_S, 0),
                 after=_raced,
             ),
             tab="race",

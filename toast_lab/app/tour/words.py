@@ -62,9 +62,9 @@ def carriers(analysis: Analysis, colour: str, times: int = 1) -> list[str]:
     """Values of which at least ``times`` dims have a colour."""
     program = analysis.program
     return [
-        program.value_name[v]
-        for v in range(program.n_values)
-        if sum(analysis.dim_text(n) == colour for n in program.def_names(v)) >= times
+        program.value_name[value]
+        for value in range(program.n_values)
+        if sum(analysis.dim_text(name) == colour for name in program.def_names(value)) >= times
     ]
 
 
@@ -73,7 +73,9 @@ def dims(session: Session, name: str, actions: Sequence[str] | None = None) -> s
     analysis = session.loaded.analysis
     v = value(analysis, name)
     if actions is None:
-        return "[" + ", ".join(analysis.dim_text(n) for n in analysis.program.def_names(v)) + "]"
+        return (
+            "[" + ", ".join(analysis.dim_text(name) for name in analysis.program.def_names(v)) + "]"
+        )
     sizes = analysis.program.dims(v)
     plan = plan_of(session, actions)
     cut = plan.spec(int(plan.kept_layouts()[v]), len(sizes))

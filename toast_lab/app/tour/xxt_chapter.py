@@ -36,8 +36,8 @@ def _program(session: Session) -> str:
 
 def _chain(session: Session) -> str:
     analysis = session.loaded.analysis
-    way = [analysis.name_text[n] for n in chain(analysis, 0)]
-    sides = [analysis.name_text[n] for n in analysis.conflicts[0].sides]
+    way = [analysis.name_text[name] for name in chain(analysis, 0)]
+    sides = [analysis.name_text[name] for name in analysis.conflicts[0].sides]
     return (
         "Names tell the two uses apart: before M is read as identities, `z` has the names "
         f"{listed(sides)}. They get one colour since a chain of M joins them: "
@@ -113,13 +113,14 @@ CHAPTER = Chapter(
             actions=(),
             level="names",
             select=nothing,
-            code=lambda s: fresh_lines(s.loaded.analysis),
+            code=lambda session: fresh_lines(session.loaded.analysis),
             task=TourTask(
-                ask=lambda s: "Click the red line of the graph.",
-                done=lambda s: 0 in s.selection.conflicts,
-                do=lambda s: s.selection.select((), (0,)),
-                after=lambda s: (
-                    f"Selected: the conflict on {listed(carriers(s.loaded.analysis, 'S', 2))}."
+                ask=lambda session: "Click the red line of the graph.",
+                done=lambda session: 0 in session.selection.conflicts,
+                do=lambda session: session.selection.select((), (0,)),
+                after=lambda session: (
+                    "Selected: the conflict on "
+                    f"{listed(carriers(session.loaded.analysis, 'S', 2))}."
                 ),
             ),
         ),
@@ -133,11 +134,11 @@ CHAPTER = Chapter(
             text=_board,
             actions=(),
             tab="listing",
-            select=lambda s: ((), (0,)),
+            select=lambda session: ((), (0,)),
             task=TourTask(
-                ask=lambda s: "Choose side 0 on `s`.",
-                done=lambda s: SIDES[0] in s.hand.actions,
-                do=lambda s: s.hand.choose_side(0, "s", 0),
+                ask=lambda session: "Choose side 0 on `s`.",
+                done=lambda session: SIDES[0] in session.hand.actions,
+                do=lambda session: session.hand.choose_side(0, "s", 0),
                 after=_chosen,
             ),
         ),
@@ -151,14 +152,14 @@ CHAPTER = Chapter(
             text=_gathered,
             actions=SIDES[:1],
             tab="listing",
-            select=lambda s: (factors(s, "z"), (0,)),
+            select=lambda session: (factors(session, "z"), (0,)),
             quiz=Quiz(
                 question="Which tensor must be gathered?",
-                options=lambda s: ["x", "y", "z"],
-                right=lambda s: moved(s, "all_gather", SIDES[:1])[0],
-                why=lambda s: (
-                    f"`{moved(s, 'all_gather', SIDES[:1])[0]}_` in the listing is the whole of it, "
-                    "on every device."
+                options=lambda session: ["x", "y", "z"],
+                right=lambda session: moved(session, "all_gather", SIDES[:1])[0],
+                why=lambda session: (
+                    f"`{moved(session, 'all_gather', SIDES[:1])[0]}_` in the listing is the whole "
+                    "of it, on every device."
                 ),
             ),
         ),
@@ -172,14 +173,14 @@ CHAPTER = Chapter(
             text=_flip,
             actions=SIDES[:1],
             tab="listing",
-            select=lambda s: ((), (0,)),
+            select=lambda session: ((), (0,)),
             task=TourTask(
-                ask=lambda s: "Choose side 1 on `s`.",
-                done=lambda s: SIDES[1] in s.hand.actions,
-                do=lambda s: (
-                    s.hand.choose_side(0, "s", 1)
-                    if SIDES[0] in s.hand.actions
-                    else take(s, SIDES[1])
+                ask=lambda session: "Choose side 1 on `s`.",
+                done=lambda session: SIDES[1] in session.hand.actions,
+                do=lambda session: (
+                    session.hand.choose_side(0, "s", 1)
+                    if SIDES[0] in session.hand.actions
+                    else take(session, SIDES[1])
                 ),
                 after=_flipped,
             ),
