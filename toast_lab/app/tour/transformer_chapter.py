@@ -67,8 +67,8 @@ def _program(session: Session) -> str:
         f"A Gemma-style Transformer of {SIZES['layers']} layers with its Adam training step: "
         f"{program.n_ops - program.n_arguments:,} ops and {analysis.names.n:,} dimension names, "
         f"yet only {sum(group.n_names > 1 for group in analysis.groups)} colours to shard. Each "
-        "lane is a colour, each row a source line; layers run through the same lines, so they lie on "
-        f"top of each other and ×{SIZES['layers']} stands beside them."
+        "lane is a colour, each row a source line; layers run through the same lines, so they lie "
+        f"on top of each other and ×{SIZES['layers']} stands beside them."
     )
 
 
