@@ -47,7 +47,7 @@ class BesidePane(look.Pane):
             )
             self._list.object = ""
             return
-        mine, by_hand = session.hand.taken()[-1], session.hand.actions
+        by_hand_step, by_hand = session.hand.taken()[-1], session.hand.actions
         signs = {action: ("✓", " by hand too") for action in by_hand} | {following: ("→", " next")}
         rows = [_line(action, *signs.get(action, ("+", ""))) for action in item.plan.actions]
         rows += [
@@ -55,12 +55,12 @@ class BesidePane(look.Pane):
             for action in by_hand
             if action not in item.plan.actions
         ]
-        ratio = mine.time_s / item.cost.time_s if item.cost.time_s else 1.0
+        ratio = by_hand_step.time_s / item.cost.time_s if item.cost.time_s else 1.0
         if 0.995 < ratio < 1.005:
-            words = "as fast as"
+            comparison = "as fast as"
         else:
-            words = f"{ratio:.2f}× as fast as" if ratio > 1 else "slower than"
-        verdict = f"{cost_text(item.cost)}: {words} by hand"
+            comparison = f"{ratio:.2f}× as fast as" if ratio > 1 else "slower than"
+        verdict = f"{cost_text(item.cost)}: {comparison} by hand"
         self._head.object = h(
             "p", h("b", item.name), f": {verdict}", title=f"{item.name}: {verdict}"
         )

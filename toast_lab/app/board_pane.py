@@ -82,7 +82,7 @@ class BoardPane(look.Pane):
             self.board = conflicts(session.loaded.problem)
             sets = session.loaded.problem.analysis.compatibility_sets
             self._resolutions = [sets[dim.sets[0]].resolution for dim in self.board.disputes]
-            row_of = {r: i for i, r in enumerate(self._resolutions)}
+            row_of = {resolution: i for i, resolution in enumerate(self._resolutions)}
             self._of_name = {
                 name: row_of[sets[conflict.set].resolution]
                 for conflict in session.loaded.problem.analysis.conflicts
@@ -93,8 +93,8 @@ class BoardPane(look.Pane):
         assert self.board is not None
         actions, axes = session.hand.actions, self._axes()
         chosen = {
-            (i, axis): side_on(problem, actions, r, axis)
-            for i, r in enumerate(self._resolutions)
+            (i, axis): side_on(problem, actions, resolution, axis)
+            for i, resolution in enumerate(self._resolutions)
             for axis in axes
         }
         frame = board_frame(self.board, chosen)
@@ -108,7 +108,9 @@ class BoardPane(look.Pane):
     def _axes(self) -> list[str]:
         problem = self.session.loaded.problem
         return [
-            axis for axis, n in zip(problem.mesh.axes, problem.mesh.sizes, strict=True) if n > 1
+            axis
+            for axis, size in zip(problem.mesh.axes, problem.mesh.sizes, strict=True)
+            if size > 1
         ]
 
     def show_selection(self) -> None:
@@ -127,9 +129,9 @@ class BoardPane(look.Pane):
         assert self.board is not None
         if not self.board.disputes or analysis is None:
             return None
-        for k in session.selection.conflicts:
+        for index in session.selection.conflicts:
             return self._resolutions.index(
-                analysis.compatibility_sets[analysis.conflicts[k].set].resolution
+                analysis.compatibility_sets[analysis.conflicts[index].set].resolution
             )
         return next(
             (self._of_name[name] for name in session.selection.names if name in self._of_name), None
@@ -160,8 +162,8 @@ class BoardPane(look.Pane):
             f" and {len(dim.sets) - 8} more" if len(dim.sets) > 8 else ""
         )
         sets = f"set {numbers}" if len(dim.sets) == 1 else f"sets {numbers}, settled alike"
-        text = f"{sets}, side 0 | side 1 on: {'; '.join(tensors[:MAX_TENSORS])}{more}"
-        self._detail.object = quiet(text, style="max-height: 38px; overflow: auto; margin: 4px 0")
+        detail = f"{sets}, side 0 | side 1 on: {'; '.join(tensors[:MAX_TENSORS])}{more}"
+        self._detail.object = quiet(detail, style="max-height: 38px; overflow: auto; margin: 4px 0")
 
     # -- choosing ----------------------------------------------------------------------------------
     def _show_choices(self) -> None:
@@ -181,13 +183,13 @@ class BoardPane(look.Pane):
             id(problem),
             self.row,
             {
-                key: tuple(option.side for option in found if not option.why_not)
-                for key, found in options.items()
+                key: tuple(option.side for option in sides if not option.why_not)
+                for key, sides in options.items()
             },
         )
         if offered != self._offered:
             self._offered = offered
-            self._choices.objects = [self._switch_row(key, found) for key, found in options.items()]
+            self._choices.objects = [self._switch_row(key, sides) for key, sides in options.items()]
         self._quiet = True
         for axis, switch in self._switches.items():
             now = side_on(problem, actions, resolution, axis)
@@ -242,7 +244,11 @@ class BoardPane(look.Pane):
         sets = self.board.disputes[event.row // 2].sets
         self.session.selection.select(
             (),
-            tuple(conflict for s in sets for conflict in analysis.compatibility_sets[s].conflicts),
+            tuple(
+                conflict
+                for compatibility_set in sets
+                for conflict in analysis.compatibility_sets[compatibility_set].conflicts
+            ),
         )
 
 

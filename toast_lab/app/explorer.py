@@ -103,13 +103,13 @@ class Explorer(look.Pane):
             styles=style,
             stylesheets=[look.ROOT if height is None else look.ROOT + theme.HOST],
         )
-        s = self.session
-        look.watch(s, self.show_step, "step")
-        look.watch(s.loaded, self.show_model, "analysis")
-        look.watch(s.loaded, self.show_head, "problem")
-        look.watch(s.work, self.show_head, "changes")
-        look.watch(s.notices, self.show_messages, "messages")
-        look.watch(s.selection, self.show_selection, "names", "conflicts")
+        state = self.session
+        look.watch(state, self.show_step, "step")
+        look.watch(state.loaded, self.show_model, "analysis")
+        look.watch(state.loaded, self.show_head, "problem")
+        look.watch(state.work, self.show_head, "changes")
+        look.watch(state.notices, self.show_messages, "messages")
+        look.watch(state.selection, self.show_selection, "names", "conflicts")
         self.show_model()
         self.show_head()
         self.show_messages()
@@ -121,10 +121,10 @@ class Explorer(look.Pane):
 
         None if there is none.
         """
-        part: Any = self._pages.get(page) if page else self
+        target: Any = self._pages.get(page) if page else self
         for word in way.split("."):
-            part = getattr(part, word, None)
-        return part
+            target = getattr(target, word, None)
+        return target
 
     # -- drawer ------------------------------------------------------------------------------------
     def _drawer(self) -> Any:
@@ -224,9 +224,9 @@ class Explorer(look.Pane):
     def show_head(self) -> None:
         """Model, mesh, machine and the running job."""
         session = self.session
-        parts: list[Any] = [h("span", "TOAST Lab", cls="brand")]
+        elements: list[Any] = [h("span", "TOAST Lab", cls="brand")]
         if session.loaded.model is not None:
-            parts.append(
+            elements.append(
                 h(
                     "span",
                     h("b", session.loaded.model.name),
@@ -235,14 +235,14 @@ class Explorer(look.Pane):
                 )
             )
         if session.loaded.problem is not None:
-            parts.append(
+            elements.append(
                 h(
                     "span",
                     f"mesh {session.loaded.problem.mesh} · {session.loaded.problem.machine.name}",
                     cls="quiet",
                 )
             )
-        self._head.object = h("div", *parts, cls="bar")
+        self._head.object = h("div", *elements, cls="bar")
         job = session.work.job
         running = session.work.runs()
         self.cancel.disabled = not running
@@ -261,14 +261,16 @@ class Explorer(look.Pane):
     def show_messages(self) -> None:
         """The last message under the header, all of them in the log."""
         messages = self.session.notices.messages
-        last = messages[-1] if messages else None
-        if last is not None and last is self._read:
-            last = None
-        words = last.text if last is not None else "" if messages else "Choose a model to begin."
+        newest = messages[-1] if messages else None
+        if newest is not None and newest is self._read:
+            newest = None
+        shown_text = (
+            newest.text if newest is not None else "" if messages else "Choose a model to begin."
+        )
         self._status.object = h(
             "div",
-            words,
-            cls=f"status {last.level if last else ''}",
+            shown_text,
+            cls=f"status {newest.level if newest else ''}",
             role="status",
             aria_live="polite",
         )
@@ -299,9 +301,11 @@ class Explorer(look.Pane):
             return
         self.listing.chosen = session.selection.ops
 
-        met = session.selection.conflicts or _conflicts_of(analysis, session.selection.names)
-        if list(self.conflicts.selection) != list(met):
-            self.conflicts.selection = list(met)
+        marked_conflicts = session.selection.conflicts or _conflicts_of(
+            analysis, session.selection.names
+        )
+        if list(self.conflicts.selection) != list(marked_conflicts):
+            self.conflicts.selection = list(marked_conflicts)
         if session.selection.conflicts and self.tabs.active == LOG_TAB:
             self.tabs.active = 1
 
@@ -332,9 +336,9 @@ class Explorer(look.Pane):
     def _pace(self) -> None:
         """Tick fast while a job runs or the slider of the search may be moved, slowly else."""
         session = self.session
-        wanted = TICK_MS if session.work.busy or session.step == "search" else IDLE_MS
-        if self._ticker is not None and self._ticker.period != wanted:
-            self._ticker.period = wanted
+        period_ms = TICK_MS if session.work.busy or session.step == "search" else IDLE_MS
+        if self._ticker is not None and self._ticker.period != period_ms:
+            self._ticker.period = period_ms
 
     def watch(self) -> None:
         """Begin to call ``tick``, once the browser has rendered the page.
@@ -386,9 +390,13 @@ def _conflicts_of(analysis: Any, names: Any) -> list[int]:
 
     Many names would select most of the table.
     """
-    few = set(names) if len(names) <= MANY_SELECTED else set()
+    few_names = set(names) if len(names) <= MANY_SELECTED else set()
     return (
-        [conflict.index for conflict in analysis.conflicts if not few.isdisjoint(conflict.sides)]
-        if few
+        [
+            conflict.index
+            for conflict in analysis.conflicts
+            if not few_names.isdisjoint(conflict.sides)
+        ]
+        if few_names
         else []
     )

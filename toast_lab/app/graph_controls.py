@@ -96,6 +96,6 @@ class GraphControls:
 
     def mark_colour(self, name: str | None) -> None:
         """Select a colour's row of the table."""
-        rows = [i for i, c in enumerate(self.colours.value["colour"]) if c == name][:1]
+        rows = [i for i, colour in enumerate(self.colours.value["colour"]) if colour == name][:1]
         if self.colours.selection != rows:
             self.colours.selection = rows

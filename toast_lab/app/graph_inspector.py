@@ -83,11 +83,11 @@ class GraphInspector:
     def _words(self) -> Safe:
         session, analysis = self.session, self.session.loaded.analysis
         if session.selection.conflicts:
-            k = session.selection.conflicts[0]
+            conflict = session.selection.conflicts[0]
             more = len(session.selection.conflicts) - 1
             more_text = f" (and {more} more)" if more else ""
             return join(
-                [h("h2", f"conflict{more_text}"), facts(inspect.conflict_facts(analysis, k))]
+                [h("h2", f"conflict{more_text}"), facts(inspect.conflict_facts(analysis, conflict))]
             )
         if len(session.selection.names) == 1:
             return join(
@@ -103,14 +103,14 @@ class GraphInspector:
                     facts(_names_facts(analysis, session.selection.names)),
                 ]
             )
-        words = (
+        hint = (
             "Click a marker, a red conflict, a line of the listing or a row of the conflict table "
             "below."
         )
         return join(
             [
                 h("h2", "nothing selected"),
-                quiet(words),
+                quiet(hint),
             ]
         )
 
@@ -147,22 +147,29 @@ def _names_facts(analysis: Any, names: Any) -> list[tuple[str, str]]:
         rows = inspect.op_facts(analysis, next(iter(ops)))
     if len(groups) == 1:
         return [*rows, *_group_facts(analysis, analysis.groups[next(iter(groups))])]
-    words = [f"{analysis.groups[g].name} ({n:,})" for g, n in groups.most_common(6)]
+    colour_texts = [
+        f"{analysis.groups[group].name} ({count:,})" for group, count in groups.most_common(6)
+    ]
     return [
         *rows,
-        ("colours", ", ".join(words) + (f" and {len(groups) - 6} more" if len(groups) > 6 else "")),
+        (
+            "colours",
+            ", ".join(colour_texts) + (f" and {len(groups) - 6} more" if len(groups) > 6 else ""),
+        ),
     ]
 
 
 def _group_facts(analysis: Any, group: Any) -> list[tuple[str, str]]:
-    n = sum(1 for conflict in analysis.conflicts if analysis.group[conflict.colour] == group.index)
-    arguments = [analysis.program.value_name[a] for a in group.arguments]
+    conflict_count = sum(
+        1 for conflict in analysis.conflicts if analysis.group[conflict.colour] == group.index
+    )
+    arguments = [analysis.program.value_name[argument] for argument in group.arguments]
     return [
         ("colour", group.name),
         ("size", str(group.size)),
         ("names", f"{group.n_names:,}"),
         ("mirrored colours", str(len(group.colours))),
-        ("conflicts", f"{n}, {len(group.resolutions)} independent bits"),
+        ("conflicts", f"{conflict_count}, {len(group.resolutions)} independent bits"),
         (
             "arguments",
             ", ".join(arguments[:3])

@@ -85,23 +85,23 @@ class HandPlan:
 
         That is the other plan's first action that the plan by hand lacks and that would change it.
         """
-        have = self.actions
-        for text in item.plan.actions:
-            if "->" in text and text not in have:  # what is refined op by op is no action
-                _, kept, _ = replay(self._problem, [*have, text])
-                if len(kept) > len(have):
-                    return text
+        by_hand = self.actions
+        for action in item.plan.actions:
+            if "->" in action and action not in by_hand:  # what is refined op by op is no action
+                _, replayed, _ = replay(self._problem, [*by_hand, action])
+                if len(replayed) > len(by_hand):
+                    return action
         return None
 
     def take_next(self, item: PlanItem) -> None:
         """Take over the next action of another plan."""
         with self._notices.guarded():
-            text = self.next_of(item)
-            if text is None:
+            action = self.next_of(item)
+            if action is None:
                 raise InvalidPlan(
                     f"{item.name} has no action left that would change the plan by hand"
                 )
-            self.take([*self.actions, text])
+            self.take([*self.actions, action])
             self._say_actions()
 
     def ask_search(self) -> None:
@@ -138,15 +138,17 @@ class HandPlan:
             return []
         space = problem.space
         state, _, _ = replay(problem, self.actions)
-        pricer, n = problem.pricer(), len(problem.analysis.groups[group].resolutions)
+        pricer, bit_count = problem.pricer(), len(problem.analysis.groups[group].resolutions)
         rows = []
         for move in np.flatnonzero(space.group == group)[:MAX_MOVES]:
             bits = int(space.bits[move])
-            for a, axis in enumerate(problem.mesh.axes):
+            for axis_index, axis in enumerate(problem.mesh.axes):
                 after = state.copy()
-                if problem.mesh.sizes[a] > 1 and after.apply(Action(group, bits, a)):
+                if problem.mesh.sizes[axis_index] > 1 and after.apply(
+                    Action(group, bits, axis_index)
+                ):
                     quick = pricer.quick(after)
-                    side = f", side {bits:0{n}b}" if n else ""
+                    side = f", side {bits:0{bit_count}b}" if bit_count else ""
                     rows.append(
                         ActionPrice(
                             axis=axis,
@@ -157,7 +159,7 @@ class HandPlan:
                             fits=quick.fits,
                         )
                     )
-        return sorted(rows, key=lambda r: (problem.mesh.axes.index(r.axis), r.bits))
+        return sorted(rows, key=lambda price: (problem.mesh.axes.index(price.axis), price.bits))
 
     def why_no_action(self) -> str:
         """Why the selected colour has nothing left to shard."""
@@ -178,8 +180,8 @@ class HandPlan:
         offered_axes = {row.axis for row in offered}
         bits = problem.space.bits[problem.space.group == group]
         return [
-            no_effect(problem.space, Action(group, int(bits[0]), a))
-            for a, (axis, size) in enumerate(
+            no_effect(problem.space, Action(group, int(bits[0]), axis_index))
+            for axis_index, (axis, size) in enumerate(
                 zip(problem.mesh.axes, problem.mesh.sizes, strict=True)
             )
             if size > 1 and axis not in offered_axes
@@ -208,18 +210,18 @@ class HandPlan:
         if self._problem is None:
             return
         with self._notices.guarded():
-            wanted = with_side(
+            wanted_actions = with_side(
                 problem=self._problem,
                 actions=self.actions,
                 resolution=resolution,
                 axis=axis,
                 side=side,
             )
-            _, kept, left_out = replay(self._problem, wanted)
-            self.take(kept)
-            words = f"manual plan: {', '.join(self.actions) or 'no action'}"
+            _, replayed, left_out = replay(self._problem, wanted_actions)
+            self.take(replayed)
+            summary = f"manual plan: {', '.join(self.actions) or 'no action'}"
             self._notices.say(
-                "; ".join([words, *(f"left out: {why}" for why in left_out)]),
+                "; ".join([summary, *(f"left out: {why}" for why in left_out)]),
                 "info" if left_out else "good",
             )
 

@@ -92,19 +92,21 @@ class HistoryPane(look.Pane):
 
     def show_selected(self) -> None:
         """What the selected action did, and what branching there means."""
-        steps, n = self.session.hand.taken(), len(self.session.hand.actions)
+        steps, action_count = self.session.hand.taken(), len(self.session.hand.actions)
         if self.at == 0:
-            words: Any = (
+            sentence: Any = (
                 "The unsharded program."
-                if n
+                if action_count
                 else "Nothing yet. Take an action left, or choose a side on the board."
             )
         else:
             sent = change(steps[self.at - 1].sent, steps[self.at].sent)
-            words = join([h("code", steps[self.at].action), ": ", sent_text(sent.items())])
-        self._detail.object = quiet(words, style="max-height: 58px; overflow: auto; margin: 4px 0")
+            sentence = join([h("code", steps[self.at].action), ": ", sent_text(sent.items())])
+        self._detail.object = quiet(
+            sentence, style="max-height: 58px; overflow: auto; margin: 4px 0"
+        )
         go_on = f"go on from {self.at}"
-        self.branch.name = "Keep a copy" if self.at == n else f"Keep, {go_on}"
+        self.branch.name = "Keep a copy" if self.at == action_count else f"Keep, {go_on}"
 
     def pair(self) -> tuple[Taken, Taken] | None:
         """The plan before and after the selected action."""
@@ -134,10 +136,10 @@ class HistoryPane(look.Pane):
             self.show_selected()
 
     def _branch(self) -> None:
-        n = len(self.session.hand.actions)
+        action_count = len(self.session.hand.actions)
         self.session.hand.branch(
             str(self.kept_name.value_input or self.kept_name.value or ""),
-            None if self.at == n else self.at,
+            None if self.at == action_count else self.at,
         )
         self.kept_name.value = ""
 

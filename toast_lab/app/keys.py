@@ -59,14 +59,14 @@ def table() -> list[list[Any]]:
     return [[command.id, list(command.keys), command.words, command.group] for command in COMMANDS]
 
 
-def tip(command: str, words: str = "") -> str:
+def tip(command: str) -> str:
     """A button's tip with the keys that do the same.
 
-    >>> tip("undo", "take the last change back")
-    'take the last change back (u or Ctrl+z)'
+    >>> tip("undo")
+    'undo the last change by hand (u or Ctrl+z)'
     """
-    chosen = next(c for c in COMMANDS if c.id == command)
-    return f"{words or chosen.words} ({' or '.join(chosen.keys[:2])})"
+    chosen = next(candidate for candidate in COMMANDS if candidate.id == command)
+    return f"{chosen.words} ({' or '.join(chosen.keys[:2])})"
 
 
 def perform(command: str, explorer: Any) -> None:
@@ -81,15 +81,19 @@ def perform(command: str, explorer: Any) -> None:
 def _turn(by: int) -> Callable[[Any], None]:
     def turn(explorer: Any) -> None:
         session = explorer.session
-        n = len(session.loaded.analysis.conflicts) if session.loaded.analysis is not None else 0
-        if not n:
+        conflict_count = (
+            len(session.loaded.analysis.conflicts) if session.loaded.analysis is not None else 0
+        )
+        if not conflict_count:
             session.notices.say("This program has no conflicts.")
             return
-        at = (
-            session.selection.conflicts[0] if session.selection.conflicts else (-1 if by > 0 else n)
+        current = (
+            session.selection.conflicts[0]
+            if session.selection.conflicts
+            else (-1 if by > 0 else conflict_count)
         )
-        session.selection.select((), ((at + by) % n,))
-        session.notices.say(f"Conflict {session.selection.conflicts[0] + 1} of {n}.")
+        session.selection.select((), ((current + by) % conflict_count,))
+        session.notices.say(f"Conflict {session.selection.conflicts[0] + 1} of {conflict_count}.")
 
     return turn
 

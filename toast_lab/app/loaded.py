@@ -74,8 +74,8 @@ class LoadedState(param.Parameterized):
         """
         if machine.name in MACHINES:
             machine = dataclasses.replace(machine, name=f"{machine.name} (own)")
-        kept = {**self.own_machines, machine.name: machine}
-        self.own_machines = dict(list(kept.items())[-MAX_MACHINES:])
+        machines = {**self.own_machines, machine.name: machine}
+        self.own_machines = dict(list(machines.items())[-MAX_MACHINES:])
         return machine
 
 

@@ -54,16 +54,16 @@ def h(tag: str, *children: object, cls: str = "", **attributes: str) -> Safe:
     """
     if cls:
         attributes = {"class": cls, **attributes}
-    words = "".join(
+    attribute_text = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
         for key, value in attributes.items()
     )
-    return Safe(f"<{tag}{words}>{join(children)}</{tag}>")
+    return Safe(f"<{tag}{attribute_text}>{join(children)}</{tag}>")
 
 
 def facts(rows: Iterable[tuple[str, object]]) -> Safe:
     """Pairs as a definition list in two columns."""
-    return h("dl", *[join([h("dt", k), h("dd", v)]) for k, v in rows], cls="facts")
+    return h("dl", *[join([h("dt", label), h("dd", value)]) for label, value in rows], cls="facts")
 
 
 def quiet(*children: object, **attributes: str) -> Safe:

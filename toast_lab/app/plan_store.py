@@ -117,8 +117,8 @@ class PlanStore(param.Parameterized):
         problem = self._loaded.problem
         if problem is None:
             return
-        parts = text.replace("\n", ",").replace(";", ",").split(",")
-        actions = [part.strip() for part in parts if part.strip()]
+        action_texts = text.replace("\n", ",").replace(";", ",").split(",")
+        actions = [action_text.strip() for action_text in action_texts if action_text.strip()]
         with self._notices.guarded():
             if not actions:
                 raise InvalidPlan(
@@ -186,9 +186,9 @@ class PlanStore(param.Parameterized):
         if measured:
             numbers = ", ".join(map(str, comparison.stored_as))
             noun = "rows" if len(comparison.stored_as) > 1 else "row"
-            kept = f" Kept as {noun} {numbers}." if numbers else ""
+            stored = f" Kept as {noun} {numbers}." if numbers else ""
             names = ", ".join(row.name for row in measured)
-            lines.append(f"{names}: executed on {measured[0].devices}.{kept}")
+            lines.append(f"{names}: executed on {measured[0].devices}.{stored}")
         lines += [
             f"{row.name}: {row.status}: {row.message} What was measured before stays."
             for row in failed

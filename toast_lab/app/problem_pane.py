@@ -70,27 +70,27 @@ class ProblemPane(look.Pane):
 
     def check(self, mesh: str | None = None, toml: str | None = None) -> None:
         """Say what is right and wrong; ``mesh`` and ``toml`` as they are being typed."""
-        own = self.machine.value == OWN
+        own_file = self.machine.value == OWN
         typed = str((self.toml.value_input or self.toml.value) if toml is None else toml)
         self._checked_machine = (
-            check_machine(typed) if own else CheckOutcome(True, (), machine=self._named())
+            check_machine(typed) if own_file else CheckOutcome(True, (), machine=self._named())
         )
-        text = str(self.mesh.value_input or self.mesh.value) if mesh is None else mesh
+        mesh_text = str(self.mesh.value_input or self.mesh.value) if mesh is None else mesh
         self._checked_mesh = check_mesh(
-            text, self.session.loaded.analysis, self._checked_machine.machine
+            mesh_text, self.session.loaded.analysis, self._checked_machine.machine
         )
         self._mesh_said.object = words(self._checked_mesh)
         self._machine_said.object = words(self._checked_machine)
-        self._machine_said.visible = self.toml.visible = own
+        self._machine_said.visible = self.toml.visible = own_file
         good = self._checked_mesh.good and self._checked_machine.good
-        found, session = self._checked_mesh.mesh, self.session
-        same = (
+        typed_mesh, session = self._checked_mesh.mesh, self.session
+        in_force = (
             good
-            and not own
-            and str(found) == session.loaded.mesh
+            and not own_file
+            and str(typed_mesh) == session.loaded.mesh
             and self.machine.value == session.loaded.machine
         )
-        self.take.disabled = not good or same
+        self.take.disabled = not good or in_force
         self.take.button_type = "default" if self.take.disabled else "primary"
 
     def drop(self, name: str, content: bytes) -> None:
@@ -99,13 +99,13 @@ class ProblemPane(look.Pane):
         It goes into the field, to be looked at first.
         """
         try:
-            text = content[: MAX_MACHINE_TEXT + 1].decode()
+            toml_text = content[: MAX_MACHINE_TEXT + 1].decode()
         except UnicodeDecodeError:
             self.session.notices.say(f"{name} is no text, so no machine file", "error")
             return
         self.machine.value = OWN
-        self.toml.param.update(value=text, value_input=text)
-        self.check(toml=text)
+        self.toml.param.update(value=toml_text, value_input=toml_text)
+        self.check(toml=toml_text)
         self.session.notices.say(
             f"{name} is in the field on the right; use it once nothing is wrong with it."
         )
@@ -115,12 +115,12 @@ class ProblemPane(look.Pane):
         return self.session.loaded.own_machines.get(name) or MACHINES.get(name)
 
     def _machine_chosen(self) -> None:
-        own = self.machine.value == OWN
-        if own and not self.toml.value:
+        own_file = self.machine.value == OWN
+        if own_file and not self.toml.value:
             base = MACHINES.get(self.session.loaded.machine) or MACHINES["tpu-v5e"]
-            text = machine_file.text(base).replace(f'"{base.name}"', '"my machine"', 1)
-            self.toml.param.update(value=text, value_input=text)
-            self.check(toml=text)
+            toml_text = machine_file.text(base).replace(f'"{base.name}"', '"my machine"', 1)
+            self.toml.param.update(value=toml_text, value_input=toml_text)
+            self.check(toml=toml_text)
         else:
             self.check()
 
@@ -151,10 +151,10 @@ def words(checked: CheckOutcome) -> Safe:
     if not checked.lines:
         return Safe("")
     sign = "✓ " if checked.good else "✗ "
-    first = h("p", sign, checked.lines[0], cls="good" if checked.good else "red", role="status")
+    verdict = h("p", sign, checked.lines[0], cls="good" if checked.good else "red", role="status")
     return join(
         [
-            first,
+            verdict,
             *(quiet(line) for line in checked.lines[1:]),
         ]
     )

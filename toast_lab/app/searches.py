@@ -148,7 +148,7 @@ class Searches(param.Parameterized):
         self, problem: Problem, settings: Mapping[str, Any], saved: Path | None = None
     ) -> None:
         about = {**self._about(problem), **settings}
-        kept = self._work.registry.keep_file(secrets.token_hex(8))
+        trace_file = self._work.registry.keep_file(secrets.token_hex(8))
         request = SearchRequest(
             problem,
             about["method"],
@@ -156,14 +156,14 @@ class Searches(param.Parameterized):
             budget=Budget(about["seconds"], about["evaluations"]),
             options=about["options"],
             saved=None if saved is None else str(saved),
-            keep=str(kept),
+            keep=str(trace_file),
         )
         job = self._work.start(
             "search",
             f"{about['method']} on {problem.describe()}{', resumed' if saved else ''}",
             RUN_SEARCH,
             request,
-            trace_path=kept,
+            trace_path=trace_file,
             time_limit_s=TIME_LIMIT_S,
             about=about,
         )
@@ -267,8 +267,16 @@ class Searches(param.Parameterized):
             self.race = about["race"].fresh()
         self._work.watch(job)
 
-    def follow(self, other: Searches) -> None:
+    def follow(self, session_searches: Searches) -> None:
         """Go on from the searches of another page."""
-        self.points = list(other.points)
-        self.best_actions, self.note, self.gap = other.best_actions, other.note, other.gap
-        self.problem, self.job, self.race = other.problem, other.job, other.race.copy()
+        self.points = list(session_searches.points)
+        self.best_actions, self.note, self.gap = (
+            session_searches.best_actions,
+            session_searches.note,
+            session_searches.gap,
+        )
+        self.problem, self.job, self.race = (
+            session_searches.problem,
+            session_searches.job,
+            session_searches.race.copy(),
+        )

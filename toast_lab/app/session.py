@@ -149,9 +149,9 @@ class Session(param.Parameterized):
             loaded.param.update(**settings)
             return
         names = ("mesh", "machine", "memory_gib")
-        wanted = {**{name: getattr(loaded, name) for name in names}, **settings}
+        combined = {**{name: getattr(loaded, name) for name in names}, **settings}
         with self.notices.guarded():
-            loaded.param.update(**wanted, problem=loaded.problem_with(wanted))
+            loaded.param.update(**combined, problem=loaded.problem_with(combined))
             self.plans.add_unsharded()
             self.hand.renew()
 
@@ -189,16 +189,16 @@ class Session(param.Parameterized):
 
     def fork(self) -> Session:
         """A session of its own that starts from this one's state and watches the same job."""
-        new = Session(self.work.registry)
-        for mine, its in zip(self._parts(), new._parts(), strict=True):
-            values = mine.param.values()
+        forked = Session(self.work.registry)
+        for source, target in zip(self._parts(), forked._parts(), strict=True):
+            values = source.param.values()
             del values["name"]
-            its.param.update(**values)
-        new._shelf = dict(self._shelf)
-        new.hand.follow(self.hand)
-        new.searches.follow(self.searches)
-        new.work.follow(self.work)
-        return new
+            target.param.update(**values)
+        forked._shelf = dict(self._shelf)
+        forked.hand.follow(self.hand)
+        forked.searches.follow(self.searches)
+        forked.work.follow(self.work)
+        return forked
 
     def _parts(self) -> tuple[param.Parameterized, ...]:
         return (

@@ -50,19 +50,19 @@ class SourcePane(look.Pane):
         ops = session.selection.ops
         frames = [f for f in (source_lines.op_frame(analysis.program, op) for op in ops) if f.file]
 
-        wanted = frames[0].file if frames else self._file or self._first()
-        if wanted != self._file:
-            self._show(wanted)
+        file = frames[0].file if frames else self._file or self._first()
+        if file != self._file:
+            self._show(file)
         self.lines.chosen = sorted({frame.line for frame in frames if frame.file == self._file})
 
     def _first(self) -> str:
         """The file with most ops."""
-        return max(self._ops, key=lambda f: sum(map(len, self._ops[f].values())), default="")
+        return max(self._ops, key=lambda file: sum(map(len, self._ops[file].values())), default="")
 
     def _show(self, file: str) -> None:
         self._file = file
-        text, ops = source_lines.file_lines(file), self._ops.get(file, {})
-        if not text:
+        source, ops = source_lines.file_lines(file), self._ops.get(file, {})
+        if not source:
             words = (
                 f"{file or 'The source'} cannot be read here; the listing says which line an op "
                 "comes from."
@@ -73,11 +73,15 @@ class SourcePane(look.Pane):
                 "p", h("b", file), f"  {sum(map(len, ops.values())):,} ops", cls="quiet one"
             )
         lines = []
-        for number, line in enumerate(text, 1):
-            mine = len(ops.get(number, ()))
-            where = f"{mine} op{'s' if mine > 1 else ''}" if mine else ""
+        for line_number, line in enumerate(source, 1):
+            op_count = len(ops.get(line_number, ()))
+            where = f"{op_count} op{'s' if op_count > 1 else ''}" if op_count else ""
             lines.append(
-                (number, (Segment(f"{number:>5}  ", OPS if mine else ""), Segment(line)), where)
+                (
+                    line_number,
+                    (Segment(f"{line_number:>5}  ", OPS if op_count else ""), Segment(line)),
+                    where,
+                )
             )
         self.lines.put(lines)
 

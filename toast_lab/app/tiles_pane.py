@@ -36,9 +36,11 @@ def tensors_of(
     if not names:
         return [value for value in range(program.n_arguments) if program.dims(value)][:MAX_TENSORS]
     values = dict.fromkeys(
-        place.value for text in conflicts[:MAX_TENSORS] for place in analysis.conflicts[text].places
+        place.value
+        for conflict in conflicts[:MAX_TENSORS]
+        for place in analysis.conflicts[conflict].places
     )
-    first = len(values)
+    conflicting = len(values)
     for name in names:
         op = int(analysis.names.op[name])
         written = [value for value in program.results(op) if name in program.def_names(value)]
@@ -50,7 +52,7 @@ def tensors_of(
         values |= dict.fromkeys(written or read)
         if len(values) >= MAX_TENSORS:
             break
-    return [*list(values)[:first], *sorted(list(values)[first:])][:MAX_TENSORS]
+    return [*list(values)[:conflicting], *sorted(list(values)[conflicting:])][:MAX_TENSORS]
 
 
 def tensor_text(program: Program, value: int) -> str:
@@ -133,12 +135,14 @@ class TilesPane(look.Pane):
 
     def draw(self) -> None:
         """Draw the chosen tensor."""
-        found, problem = self.spec(), self.session.loaded.problem
-        if found is None or problem is None:
+        layout, problem = self.spec(), self.session.loaded.problem
+        if layout is None or problem is None:
             return
-        shape, spec = found
+        shape, spec = layout
         self._offer_dims(len(shape))
-        dims = tuple(int(w.value) for w in (self.down, self.across) if w.value is not None)
+        dims = tuple(
+            int(widget.value) for widget in (self.down, self.across) if widget.value is not None
+        )
         shown = (str(problem.mesh), self.tensor.value, shape, spec, dims)
         if shown == self._shown:
             return
@@ -151,13 +155,15 @@ class TilesPane(look.Pane):
             look.later(self.plot.show, shape, spec, dims)
         rows = parts(problem.mesh, shape, spec)
         self.table.value = parts_frame(problem.mesh, rows[:MAX_ROWS])
-        words = "; ".join(dim_texts(problem.mesh, shape, spec)) or "a scalar, whole on every device"
+        dims_text = (
+            "; ".join(dim_texts(problem.mesh, shape, spec)) or "a scalar, whole on every device"
+        )
         more = (
             f"; the first {MAX_DRAWN} of {len(rows)} devices are drawn"
             if len(rows) > MAX_DRAWN
             else ""
         )
-        self._words.object = h("p", words + more, cls="quiet one", title=words)
+        self._words.object = h("p", dims_text + more, cls="quiet one", title=dims_text)
 
     def _offer_dims(self, rank: int) -> None:
         """Dims down and across.
@@ -166,9 +172,9 @@ class TilesPane(look.Pane):
         """
         self._quiet = True
         every = {str(dim): dim for dim in range(rank)}
-        for widget, word, first in ((self.down, "down", 0), (self.across, "across", 1)):
+        for widget, word, default_dim in ((self.down, "down", 0), (self.across, "across", 1)):
             options = (
-                {f"{word} {text}": dim for text, dim in every.items()}
+                {f"{word} {dim_text}": dim for dim_text, dim in every.items()}
                 if rank > 1 or (rank and word == "across")
                 else {}
             )
@@ -176,7 +182,7 @@ class TilesPane(look.Pane):
                 keep = widget.value if widget.value in options.values() else None
                 widget.param.update(
                     options=options,
-                    value=min(first, rank - 1) if keep is None and options else keep,
+                    value=min(default_dim, rank - 1) if keep is None and options else keep,
                 )
             widget.visible = bool(options)
         if rank > 1 and self.down.value == self.across.value:

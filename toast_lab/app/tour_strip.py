@@ -45,15 +45,15 @@ def rich(text: str) -> Safe:
     >>> rich("`a<b` is **so**")
     '<code>a&lt;b</code> is <b>so</b>'
     """
-    parts: list[Any] = []
+    elements: list[Any] = []
     for piece in re.split(r"(`[^`]+`|\*\*[^*]+\*\*)", text):
         if piece.startswith("`"):
-            parts.append(h("code", piece[1:-1]))
+            elements.append(h("code", piece[1:-1]))
         elif piece.startswith("**"):
-            parts.append(h("b", piece[2:-2]))
+            elements.append(h("b", piece[2:-2]))
         else:
-            parts.append(piece)
-    return join(parts)
+            elements.append(piece)
+    return join(elements)
 
 
 def start_button(session: Session, name: str, **kwargs: Any) -> pn.widgets.Button:
@@ -145,16 +145,24 @@ class TourStrip(look.Pane):
             self._outline([])
             self._seen = None
             return
-        chapter, chapters, n, of = tour.place
+        chapter, chapters, step_number, step_count = tour.place
         done = (step.task is not None or step.quiz is not None) and tour.done
         bar = h(
-            "div", h("div", "", style=f"width:{100 * n / of:.0f}%"), cls="bar", role="presentation"
+            "div",
+            h("div", "", style=f"width:{100 * step_number / step_count:.0f}%"),
+            cls="bar",
+            role="presentation",
         )
         self._place.object = join(
             [
                 h("div", f"Tour {chapter} of {chapters}: {tour.chapter.title}", cls="quiet one"),
                 h("div", step.title, cls="title"),
-                h("div", h("span", step.paper, cls="tag"), f" step {n} of {of}", cls="quiet one"),
+                h(
+                    "div",
+                    h("span", step.paper, cls="tag"),
+                    f" step {step_number} of {step_count}",
+                    cls="quiet one",
+                ),
                 bar,
             ]
         )
@@ -234,17 +242,18 @@ class TourStrip(look.Pane):
             show_parts(step, self.tour.session, self._find)
 
     def _outline(self, objects: list[Any]) -> None:
-        for thing in self._outlined:
+        for component in self._outlined:
             # A style that is left out stays on the page
-            thing.styles = {**thing.styles, "outline": "none"}
+            component.styles = {**component.styles, "outline": "none"}
         self._outlined = []
-        for thing in objects:
-            if thing is not None:
-                self._outlined.append(thing)
+        for component in objects:
+            if component is not None:
+                self._outlined.append(component)
                 inside = any(
-                    look.CANVAS in str(x) or look.SIDE in str(x) for x in thing.stylesheets
+                    look.CANVAS in str(sheet) or look.SIDE in str(sheet)
+                    for sheet in component.stylesheets
                 )
-                thing.styles = {**thing.styles, **(OUTLINE if inside else AROUND)}
+                component.styles = {**component.styles, **(OUTLINE if inside else AROUND)}
 
     # -- doing -------------------------------------------------------------------------------------
     def _do(self) -> None:
@@ -292,7 +301,9 @@ def _show_tensor(tiles: Any, name: str) -> None:
 
 def _index() -> pd.DataFrame:
     title = {
-        s.key: f"{i}. {c.title} · {s.title}" for i, c in enumerate(CHAPTERS, 1) for s in c.steps
+        step.key: f"{number}. {chapter.title} · {step.title}"
+        for number, chapter in enumerate(CHAPTERS, 1)
+        for step in chapter.steps
     }
     rows = [
         {

@@ -129,7 +129,7 @@ class Work(param.Parameterized):
             self.notices.say(job.message, level)
             handler.lost(job)
 
-    def follow(self, other: Work) -> None:
+    def follow(self, followed: Work) -> None:
         """Watch the same job as another page, from where that page is."""
-        self.job, self.context = other.job, other.context
-        self._seen, self._settled = other._seen, other._settled
+        self.job, self.context = followed.job, followed.context
+        self._seen, self._settled = followed._seen, followed._settled

@@ -231,14 +231,14 @@ class RunningSearch(Running):
             ]
 
     def __repr__(self) -> str:
-        text = (
+        summary = (
             f"{self.job.title}: {self.state}, {self.elapsed_s:.1f} s, {self.simulations:,} "
             "simulations"
         )
         best = self.best
         if best is not None:
-            text += f", best {best.time_s * 1e3:.3f} ms, {best.peak_bytes / 2**30:.2f} GiB"
-        return text
+            summary += f", best {best.time_s * 1e3:.3f} ms, {best.peak_bytes / 2**30:.2f} GiB"
+        return summary
 
 
 class RunningRace(Running):

@@ -53,7 +53,7 @@ class Sender:
 
     def trace(self, trace: Trace, *, last: bool = False) -> None:
         """Send what is new; the last time with what the method itself counted of its nodes."""
-        row, action, passed, node, words = self._sent
+        row, action, passed, node, word_count = self._sent
         until = min(trace.row.n, MOST)
         if until == row and not last:
             return
@@ -69,7 +69,7 @@ class Sender:
                 action=_cut(trace.action, ("word",), action, ends[0]),
                 passed=_cut(trace.passed, ("node",), passed, ends[1]),
                 node=_cut(trace.node, ("parent", "word", "depth"), node, n_nodes),
-                words=trace.vocabulary[words:],
+                words=trace.vocabulary[word_count:],
                 own=_cut(trace.node, OWN if last else (), 0, n_nodes),
             )
         )
@@ -100,10 +100,10 @@ class Mirror:
         with self.lock:
             for word in event.words:
                 self.trace.word(word)
-            for part in ("action", "passed", "node", "row"):
-                columns = getattr(event, part)
+            for table_name in ("action", "passed", "node", "row"):
+                columns = getattr(event, table_name)
                 if len(next(iter(columns.values()))):
-                    getattr(self.trace, part).extend(columns)
+                    getattr(self.trace, table_name).extend(columns)
             self.own = event.own or self.own
         return True
 
@@ -112,8 +112,8 @@ class Mirror:
         """Simulations that have arrived."""
         return self.trace.row.n
 
-    def best(self, n: int) -> Simulation | None:
+    def best(self, count: int) -> Simulation | None:
         """The best of the first ``n`` simulations, as the search judges."""
         with self.lock:
-            n = min(n, self.n)
-            return self.trace.simulation(int(self.trace.row["best"][n - 1])) if n else None
+            count = min(count, self.n)
+            return self.trace.simulation(int(self.trace.row["best"][count - 1])) if count else None

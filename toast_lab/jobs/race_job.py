@@ -120,11 +120,11 @@ class RaceState:
 
     def copy(self) -> RaceState:
         """An independent copy."""
-        new = self.fresh()
-        new.points = {method: list(points) for method, points in self.points.items()}
-        new.outcomes = dict(self.outcomes)
-        new.raced, new.changes, new.running = self.raced, self.changes, self.running
-        return new
+        twin = self.fresh()
+        twin.points = {method: list(points) for method, points in self.points.items()}
+        twin.outcomes = dict(self.outcomes)
+        twin.raced, twin.changes, twin.running = self.raced, self.changes, self.running
+        return twin
 
     @property
     def rows(self) -> list[RaceRow]:

@@ -84,27 +84,27 @@ def memory(plans: Any, problem: Problem | None = None, *, inline: bool = False) 
         InvalidInput: another type, or plans without a problem.
     """
     entries = _entries(plans, problem, "memory")
-    if any(not hasattr(entry.cost, "timeline_bytes") for entry in entries):
+    if any(not hasattr(plan.cost, "timeline_bytes") for plan in entries):
         raise InvalidInput(
             "views.memory: give the problem as well: tl.views.memory(comparison, problem)"
         )
 
     def table() -> pd.DataFrame:
         rows = [
-            (entry.name, float(entry.cost.peak_bytes), entry.cost.peak_op, *_held(entry.cost))
-            for entry in entries
+            (plan.name, float(plan.cost.peak_bytes), plan.cost.peak_op, *_held(plan.cost))
+            for plan in entries
         ]
         return pd.DataFrame(
             rows, columns=["plan", "peak_bytes", "peak_op", "largest", "largest_bytes"]
         )
 
     def static() -> Safe:
-        first = entries[0]
+        first_plan = entries[0]
         return join(
             [
                 _timeline(entries),
-                h("p", f"In memory where {first.name} peaks:"),
-                table_html(held_frame(first.cost), 8),
+                h("p", f"In memory where {first_plan.name} peaks:"),
+                table_html(held_frame(first_plan.cost), 8),
             ]
         )
 
@@ -144,19 +144,19 @@ def tiles(
     program = sharding.program
     layouts = sharding.kept_layouts()
 
-    def spec(v: int) -> Any:
-        return sharding.spec(int(layouts[v]), len(program.dims(v)))
+    def spec(tensor_value: int) -> Any:
+        return sharding.spec(int(layouts[tensor_value]), len(program.dims(tensor_value)))
 
     def about() -> str:
         return f"{tensor_text(program, value)} as {spec_text(spec(value))}"
 
     def static() -> Safe:
         shape = program.dims(value)
-        words = "; ".join(dim_texts(sharding.mesh, shape, spec(value))) or (
+        part_texts = "; ".join(dim_texts(sharding.mesh, shape, spec(value))) or (
             "a scalar, whole on every device"
         )
         columns = tile_columns(sharding.mesh, shape, spec(value), range(min(len(shape), 2)))
-        return join([Safe(svg.tiles_svg(columns)), h("p", words)])
+        return join([Safe(svg.tiles_svg(columns)), h("p", part_texts)])
 
     def table() -> pd.DataFrame:
         return parts_frame(sharding.mesh, parts(sharding.mesh, program.dims(value), spec(value)))
@@ -173,38 +173,38 @@ def tiles(
 
 
 # -- data ------------------------------------------------------------------------------------------
-def _entries(given: Any, problem: Problem | None, view: str) -> list[PlanEntry]:
+def _entries(plans: Any, problem: Problem | None, view: str) -> list[PlanEntry]:
     """Plans with their prices, by name."""
     example = EXAMPLE.format(view=view)
     if problem is not None and not isinstance(problem, Problem):
         raise refused(view, "a Problem as second argument", problem, example)
-    if isinstance(given, Comparison):
-        return [_measured(row, problem) for row in given.rows]
-    if isinstance(given, Race):
-        given, problem = given.plans, given.problem
-    elif isinstance(given, SearchResult):
-        given = {given.method: given}
-    elif isinstance(given, ShardingPlan):
-        given = {"plan": given}
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        given = {f"plan {i}": plan for i, plan in enumerate(given, 1)}
-    if not isinstance(given, Mapping) or not given:
-        raise refused(view, TAKES, given, example)
-    wrong = [
+    if isinstance(plans, Comparison):
+        return [_measured(row, problem) for row in plans.rows]
+    if isinstance(plans, Race):
+        plans, problem = plans.plans, plans.problem
+    elif isinstance(plans, SearchResult):
+        plans = {plans.method: plans}
+    elif isinstance(plans, ShardingPlan):
+        plans = {"plan": plans}
+    if isinstance(plans, Sequence) and not isinstance(plans, str):
+        plans = {f"plan {i}": plan for i, plan in enumerate(plans, 1)}
+    if not isinstance(plans, Mapping) or not plans:
+        raise refused(view, TAKES, plans, example)
+    offenders = [
         f"{key!r} is {kind_text(value)}"
-        for key, value in given.items()
+        for key, value in plans.items()
         if not isinstance(value, ShardingPlan | SearchResult)
     ]
-    if wrong:
-        raise InvalidInput(f"views.{view} takes {TAKES}, but {', '.join(wrong)}")
-    bare = [str(key) for key, value in given.items() if isinstance(value, ShardingPlan)]
+    if offenders:
+        raise InvalidInput(f"views.{view} takes {TAKES}, but {', '.join(offenders)}")
+    bare = [str(key) for key, value in plans.items() if isinstance(value, ShardingPlan)]
     if bare and problem is None:
         raise InvalidInput(
             f"views.{view}: the price of {', '.join(bare)} needs the problem. For instance: "
             f"{example}"
         )
     entries = []
-    for name, item in given.items():
+    for name, item in plans.items():
         plan = item.plan if isinstance(item, SearchResult) else item
         cost = (
             item.cost
@@ -313,8 +313,8 @@ def _breakdown(entries: Sequence[PlanEntry]) -> Safe:
     rows = []
     for entry in priced:
         seconds: dict[str, float] = {"compute": entry.cost.compute_s}
-        for c in entry.cost.collectives:
-            seconds[c.kind] = seconds.get(c.kind, 0.0) + c.time_s
+        for collective in entry.cost.collectives:
+            seconds[collective.kind] = seconds.get(collective.kind, 0.0) + collective.time_s
         rows.append((entry.name, [(key, value / scale) for key, value in seconds.items()]))
     return Safe(svg.bars_svg(rows, f"step time, predicted ({unit})"))
 
@@ -326,12 +326,12 @@ def _timeline(entries: Sequence[PlanEntry]) -> Safe:
     curves = []
     for i, entry in enumerate(entries):
         line = np.asarray(entry.cost.timeline_bytes, float) / scale
-        at = np.unique(np.linspace(0, len(line) - 1, min(len(line), MAX_POINTS)).astype(int))
-        at = np.unique([*at, int(entry.cost.peak_op)])
+        sampled = np.unique(np.linspace(0, len(line) - 1, min(len(line), MAX_POINTS)).astype(int))
+        sampled = np.unique([*sampled, int(entry.cost.peak_op)])
         curves.append(
             svg.Curve(
                 entry.name,
-                list(zip(at.tolist(), line[at].tolist(), strict=True)),
+                list(zip(sampled.tolist(), line[sampled].tolist(), strict=True)),
                 svg.hue(i),
                 svg.dash(i),
             )
@@ -340,12 +340,12 @@ def _timeline(entries: Sequence[PlanEntry]) -> Safe:
     limits = (
         {f"limit {bytes_text(limit)}": (limit / scale, CONFLICT)} if limit < 3 * highest else {}
     )
-    words = f"memory of a device, predicted ({unit})"
+    label = f"memory of a device, predicted ({unit})"
     return Safe(
         svg.curves_svg(
             curves=curves,
             x_label="program order (op)",
-            y_label=words,
+            y_label=label,
             limits=limits,
             size=(720.0, 260.0),
         )
@@ -386,13 +386,13 @@ def _value(plan: ShardingPlan, tensor: str | int | None) -> int:
             return program.value_name.index(tensor)
         if tensor in program.output_paths:
             return int(program.outputs[program.output_paths.index(tensor)])
-        known = [
+        tensor_names = [
             *program.value_name[: program.n_arguments],
             *program.output_paths,
             *program.value_name,
         ]
-        hint = did_you_mean(tensor, known)
-        arguments = ", ".join(known[: min(20, program.n_arguments)])
+        hint = did_you_mean(tensor, tensor_names)
+        arguments = ", ".join(tensor_names[: min(20, program.n_arguments)])
         raise InvalidInput(
             f"views.tiles: no tensor is called {tensor!r}{hint}; arguments: {arguments}"
         )

@@ -58,13 +58,13 @@ def graph(
             f"views.graph: no level is called {level!r}{did_you_mean(level, LEVELS)}; "
             f"{', '.join(LEVELS)}"
         )
-    first = level or start_level(analysis)
+    first_level = level or start_level(analysis)
 
     def make() -> Any:
-        return GraphCell(_session(analysis, problem), first, conflicts_only)
+        return GraphCell(_session(analysis, problem), first_level, conflicts_only)
 
     def layout() -> Any:
-        return graph_layout(analysis, first, GraphFilter(conflicts_only=conflicts_only))
+        return graph_layout(analysis, first_level, GraphFilter(conflicts_only=conflicts_only))
 
     def static() -> Safe:
         laid_out = layout()
@@ -244,13 +244,13 @@ class SelectionWords:
     def _show(self) -> None:
         session, analysis = self.session, self.session.loaded.analysis
         if session.selection.conflicts:
-            k = session.selection.conflicts[0]
-            chain = chain_steps(analysis, inspect.chain(analysis, k)[:14])
+            conflict = session.selection.conflicts[0]
+            chain = chain_steps(analysis, inspect.chain(analysis, conflict)[:14])
             why = h("h2", "why both dims have one colour")
             self.pane.object = join(
                 [
                     h("h2", "conflict"),
-                    facts(inspect.conflict_facts(analysis, k)),
+                    facts(inspect.conflict_facts(analysis, conflict)),
                     why,
                     h("ol", *chain, cls="chain mono"),
                 ]
@@ -296,9 +296,12 @@ class GraphCell(look.Pane):
         )
 
     def _say(self) -> None:
-        last = self.session.notices.messages[-1]
+        message = self.session.notices.messages[-1]
         self._said.object = h(
-            "p", last.text, cls="red one" if last.level == "error" else "quiet one", title=last.text
+            "p",
+            message.text,
+            cls="red one" if message.level == "error" else "quiet one",
+            title=message.text,
         )
 
 
@@ -398,8 +401,8 @@ def _session(analysis: Analysis, problem: Problem | None) -> Session:
 
 
 def _about(analysis: Analysis) -> str:
-    p, sets = analysis.program, len(analysis.compatibility_sets)
+    program, sets = analysis.program, len(analysis.compatibility_sets)
     return (
-        f"{p.name}, {analysis.names.n:,} names, {len(analysis.conflicts):,} conflicts in {sets:,} "
-        f"compatibility set{'' if sets == 1 else 's'}"
+        f"{program.name}, {analysis.names.n:,} names, {len(analysis.conflicts):,} conflicts in "
+        f"{sets:,} compatibility set{'' if sets == 1 else 's'}"
     )

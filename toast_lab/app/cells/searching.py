@@ -134,10 +134,10 @@ def tree(
         state = _tree_state(result, problem)
         state.count(now=True)
         place = state.place()
-        known = (
+        priced = (
             plan_facts(problem, place.plan) if place is not None and problem is not None else None
         )
-        return action_frame(state.action_rows(known.legal if known is not None else ())[1])
+        return action_frame(state.action_rows(priced.legal if priced is not None else ())[1])
 
     return shown(
         CellView(
@@ -178,15 +178,15 @@ def race(result: Race | RunningRace, *, inline: bool = False) -> Any:
         until = {row.method: row.elapsed_s for row in rows}
         curves = [
             svg.Curve(
-                m,
+                method,
                 [
                     *((point.elapsed_s, point.score) for point in own_points),
-                    *_hold(own_points, until.get(m)),
+                    *_hold(own_points, until.get(method)),
                 ],
                 svg.hue(i),
                 svg.dash(i),
             )
-            for i, (m, own_points) in enumerate(points.items())
+            for i, (method, own_points) in enumerate(points.items())
             if own_points
         ]
         chart = svg.curves_svg(
@@ -233,8 +233,10 @@ def _facts_of(result: SearchResult | RunningSearch) -> SearchSnapshot:
     if isinstance(result, RunningSearch):
         return _facts_of_run(result, thinned(Follower(result).read()))
     trace, cost = _trace(result), result.cost
-    n = trace.row.n
-    points = [point(simulation) for simulation in trace.simulations.sample(max(1, n // MAX_POINTS))]
+    count = trace.row.n
+    points = [
+        point(simulation) for simulation in trace.simulations.sample(max(1, count // MAX_POINTS))
+    ]
 
     base = (
         cost.time_s / cost.relative_time if cost.relative_time else points[0].tried_s,
@@ -244,7 +246,7 @@ def _facts_of(result: SearchResult | RunningSearch) -> SearchSnapshot:
     return SearchSnapshot(
         points=points,
         improvements=[improvement(simulation) for simulation in trace.improvements()],
-        simulations=n,
+        simulations=count,
         unsharded=base,
         limit_bytes=cost.memory_limit_bytes,
         actions=result.plan.actions,
@@ -278,7 +280,11 @@ def thinned(points: Sequence[CurvePoint], at_most: int = MAX_POINTS) -> list[Cur
     """
     every = max(1, len(points) // at_most)
     last = len(points) - 1
-    return [p for i, p in enumerate(points) if p.improved or i % every == 0 or i == last]
+    return [
+        curve_point
+        for i, curve_point in enumerate(points)
+        if curve_point.improved or i % every == 0 or i == last
+    ]
 
 
 class Follower:
@@ -319,45 +325,45 @@ def _hold(points: Sequence[ImprovementPoint], until_s: float | None) -> list[tup
     return [(max(points[-1].elapsed_s, until_s or 0.0), points[-1].score)] if points else []
 
 
-def _static_search(known: SearchSnapshot) -> Safe:
-    if not known.points:
+def _static_search(snapshot: SearchSnapshot) -> Safe:
+    if not snapshot.points:
         return h("p", "No simulation yet.")
 
-    tried = thinned(known.points, STATIC_POINTS)
+    tried = thinned(snapshot.points, STATIC_POINTS)
     charts = []
-    for words, (unit, scale), best, dot, level in (
+    for quantity, (unit, scale), best, dot, level in (
         (
             "step time, estimated",
-            time_unit(known.unsharded[0]),
+            time_unit(snapshot.unsharded[0]),
             "best_s",
             "tried_s",
-            {"unsharded": (known.unsharded[0], NEUTRAL)},
+            {"unsharded": (snapshot.unsharded[0], NEUTRAL)},
         ),
         (
             "peak memory a device, estimated",
-            byte_unit(known.unsharded[1]),
+            byte_unit(snapshot.unsharded[1]),
             "best_bytes",
             "tried_bytes",
             {},
         ),
     ):
-        improved = [points for points in known.points if points.improved] or known.points[:1]
+        improved = [points for points in snapshot.points if points.improved] or snapshot.points[:1]
         line = [
             (float(points.simulation), getattr(points, best) / scale)
-            for points in [*improved, known.points[-1]]
+            for points in [*improved, snapshot.points[-1]]
         ]
         dots = [(float(points.simulation), getattr(points, dot) / scale) for points in tried]
-        limits = {name: (v / scale, hue) for name, (v, hue) in level.items()}
-        highest = max(y for _, y in [*line, *dots])
-        if "memory" in words and known.limit_bytes / scale < 3 * highest:
-            limits["memory limit"] = (known.limit_bytes / scale, CONFLICT)
+        limits = {name: (level_value / scale, hue) for name, (level_value, hue) in level.items()}
+        highest = max(height for _, height in [*line, *dots])
+        if "memory" in quantity and snapshot.limit_bytes / scale < 3 * highest:
+            limits["memory limit"] = (snapshot.limit_bytes / scale, CONFLICT)
         curves = [
             svg.Curve("tried", dots, NEUTRAL, dots=True),
             svg.Curve("best so far", line, ACCENT),
         ]
-        charts.append(Safe(svg.curves_svg(curves, "simulations", f"{words} ({unit})", limits)))
-    twin = table_html(shown_frame(known.points), 8)
-    return join([*charts, h("p", f"{known.simulations:,} simulations. {known.note}"), twin])
+        charts.append(Safe(svg.curves_svg(curves, "simulations", f"{quantity} ({unit})", limits)))
+    twin = table_html(shown_frame(snapshot.points), 8)
+    return join([*charts, h("p", f"{snapshot.simulations:,} simulations. {snapshot.note}"), twin])
 
 
 # -- pages -----------------------------------------------------------------------------------------
@@ -407,11 +413,13 @@ class SearchCell(look.Pane):
         self.what = result
         self._run = result if isinstance(result, RunningSearch) else None
         self._follower = Follower(self._run) if self._run is not None else None
-        known = _facts_of(result)
-        self.curves = SearchCurves(known.limit_bytes, *known.unsharded)
-        self._drawn = thinned(self._follower.read()) if self._follower is not None else known.points
+        snapshot = _facts_of(result)
+        self.curves = SearchCurves(snapshot.limit_bytes, *snapshot.unsharded)
+        self._drawn = (
+            thinned(self._follower.read()) if self._follower is not None else snapshot.points
+        )
         self.curves.append(self._drawn)
-        self.score = RaceCurves([known.method], "score")
+        self.score = RaceCurves([snapshot.method], "score")
         self.controls = Controls(self._run)
         self._twin_at = -1
         self._twin = look.table(shown_frame([]), height=140, selectable=False)
@@ -428,7 +436,7 @@ class SearchCell(look.Pane):
         )
         self.view = beside(look.canvas(tabs, self._twin), self.controls, self._words, width=270)
         self._over = self._run is None
-        self._show(known)
+        self._show(snapshot)
         if self._run is not None:
             every_tick(self.tick)
 
@@ -453,13 +461,13 @@ class SearchCell(look.Pane):
         self.curves.source.data = {name: [] for name in self.curves.source.data}
         self.curves.append(points)
 
-    def _show(self, known: SearchSnapshot) -> None:
-        improvements, method = known.improvements, known.method
+    def _show(self, snapshot: SearchSnapshot) -> None:
+        improvements, method = snapshot.improvements, snapshot.method
         self.controls.refresh()
         look.later(
             self.score.show,
             {method: improvements},
-            {method: known.elapsed_s if improvements else 0.0},
+            {method: snapshot.elapsed_s if improvements else 0.0},
         )
         if len(improvements) != self._twin_at:
             self._twin_at = len(improvements)
@@ -477,29 +485,32 @@ class SearchCell(look.Pane):
                 for points in improvements
             )
         rows: Facts = [
-            ("state", f"{known.state}, {known.elapsed_s:.1f} s"),
+            ("state", f"{snapshot.state}, {snapshot.elapsed_s:.1f} s"),
             ("method", method),
-            ("simulations", f"{known.simulations:,}"),
+            ("simulations", f"{snapshot.simulations:,}"),
         ]
         if improvements:
-            best, base = improvements[-1], known.unsharded
+            best, base = improvements[-1], snapshot.unsharded
             rows += [
                 (
                     "best step",
                     f"{seconds_text(best.time_s)}, {base[0] / best.time_s:.2f}× unsharded speed",
                 ),
-                ("best peak", f"{bytes_text(best.peak_bytes)} of {bytes_text(known.limit_bytes)}"),
+                (
+                    "best peak",
+                    f"{bytes_text(best.peak_bytes)} of {bytes_text(snapshot.limit_bytes)}",
+                ),
                 ("best C(s)", f"{best.score:.4f}"),
                 ("unsharded", f"{seconds_text(base[0])}, {bytes_text(base[1])}"),
             ]
-        actions = [h("li", action) for action in known.actions]
+        actions = [h("li", action) for action in snapshot.actions]
         self._words.object = join(
             [
                 h("h2", "search ", ESTIMATED),
                 facts(rows),
                 h("h2", "actions of the best plan"),
                 h("ol", *actions, cls="chain mono") if actions else quiet("none so far"),
-                quiet(known.note),
+                quiet(snapshot.note),
             ]
         )
 

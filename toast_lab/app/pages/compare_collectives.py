@@ -114,11 +114,11 @@ class Collectives:
             self.answer.object = quiet(HINT)
         self._matching.drop()
         if item.made is None:
-            words = (
+            summary = (
                 f"{item.name}: estimated only. Compile or execute the plan to see what a compiler "
                 "makes of it."
             )
-            self._show(collective_rows(item.cost, None), words)
+            self._show(collective_rows(item.cost, None), summary)
             return
         self._words.object = h("p", "Matching priced and compiled collectives …", cls="quiet one")
         self._matching.start(
@@ -133,12 +133,12 @@ class Collectives:
                 where = getattr(item.made, "topology", "") or item.made.devices
                 matching = matched.future.result()
                 count = len(matching.different)
-                words = (
+                summary = (
                     f"{item.name}, compiled for {where}: {count} of {len(matching.rows)} differ "
                     "from the estimate"
                 )
-                words += f", {len(matching.unexplained)} for no known reason." if count else "."
-                self._show(collective_rows(item.cost, matching.tidy()), words)
+                summary += f", {len(matching.unexplained)} for no known reason." if count else "."
+                self._show(collective_rows(item.cost, matching.tidy()), summary)
         answered = self._asked.done()
         if answered is not None:
             with self.session.notices.guarded():
@@ -184,15 +184,15 @@ class _EmptyCollectives:
 def _change(collective: Change) -> Safe:
     sign = "+" if collective.more_time_s >= 0 else "−"
     memory = "+" if collective.more_peak_bytes >= 0 else "−"
-    words = (
+    prices = (
         f"{sign}{seconds_text(abs(collective.more_time_s))} a step, "
         f"{memory}{bytes_text(abs(collective.more_peak_bytes))}"
     )
-    left = "" if collective.removes else ", but the collective stays"
+    remains = "" if collective.removes else ", but the collective stays"
     return h(
         "li",
         h("b", collective.text),
-        f": {words}{'' if collective.fits else ', does not fit'}{left}",
+        f": {prices}{'' if collective.fits else ', does not fit'}{remains}",
     )
 
 
@@ -205,7 +205,7 @@ def _reason(row: CollectiveReason) -> Safe:
     ]
     if row.conflict:
         rows.append(("conflict", row.conflict))
-    parts: list[Any] = [
+    elements: list[Any] = [
         h("h2", "why"),
         h(
             "p",
@@ -217,14 +217,14 @@ def _reason(row: CollectiveReason) -> Safe:
         facts(rows),
     ]
     if row.undoing:
-        parts += [
+        elements += [
             h("h2", "undoing the cause"),
-            h("ul", *[_change(u) for u in row.undoing], cls="log"),
+            h("ul", *[_change(undoing) for undoing in row.undoing], cls="log"),
         ]
-    parts.append(h("h2", "cheapest change that removes it"))
-    parts.append(
+    elements.append(h("h2", "cheapest change that removes it"))
+    elements.append(
         h("ul", _change(row.cheapest), cls="log")
         if row.cheapest
         else quiet("Nothing that was tried removes it.")
     )
-    return join(parts)
+    return join(elements)

@@ -87,9 +87,9 @@ class SideBySide:
         """Bring the choices up to date; B follows the selected row."""
         names = [item.name for item in self.session.plans.items]
         self._quiet = True
-        kept = self.a.value if self.a.value in names else (names[0] if names else None)
-        self.a.param.update(options=names, value=kept)
-        self.b.param.update(options=names, value=selected.name if selected is not None else kept)
+        chosen = self.a.value if self.a.value in names else (names[0] if names else None)
+        self.a.param.update(options=names, value=chosen)
+        self.b.param.update(options=names, value=selected.name if selected is not None else chosen)
         self._quiet = False
 
     def refresh(self, selected: PlanItem | None) -> None:
@@ -98,7 +98,7 @@ class SideBySide:
         self._make()
 
     def _make(self) -> None:
-        a, b = (self.session.plans.named(str(w.value)) for w in (self.a, self.b))
+        a, b = (self.session.plans.named(str(widget.value)) for widget in (self.a, self.b))
         if a is None or b is None:
             return
         shown = (
@@ -149,13 +149,13 @@ class SideBySide:
         if texts is None:
             return
         rows: list[Pair | int] = differing(texts.pairs) if self.short.value else list(texts.pairs)
-        n = sum(item.differs for item in texts.pairs)
-        words = f"{n:,} of {len(texts.pairs):,} lines differ"
+        differing_count = sum(item.differs for item in texts.pairs)
+        summary = f"{differing_count:,} of {len(texts.pairs):,} lines differ"
         if len(rows) > MAX_SHOWN:
-            words += f"; the first {MAX_SHOWN:,} rows are shown"
+            summary += f"; the first {MAX_SHOWN:,} rows are shown"
         change = texts.change
         if change is not None:
-            words += (
+            summary += (
                 f" · step {seconds_text(change.before.time_s)} → "
                 f"{seconds_text(change.after.time_s)} · peak "
                 f"{bytes_text(change.before.peak_bytes)} → {bytes_text(change.after.peak_bytes)}, "
@@ -163,8 +163,8 @@ class SideBySide:
                 f"{len(change.tensors)} tensors change"
             )
         else:
-            words += " · on different meshes or machines"
-        self._words.object = one_line(words)
+            summary += " · on different meshes or machines"
+        self._words.object = one_line(summary)
         self.pane.fill(rows[:MAX_SHOWN])
         self.changes.value = _changes(change)
 
@@ -198,27 +198,27 @@ def _changes(difference: Difference | None) -> Any:
 
     rows = []
     if difference is not None:
-        for c in difference.collectives:
+        for collective in difference.collectives:
             rows.append(
                 (
-                    f"{c.kind} {{{','.join(c.axes)}}}",
-                    line_text(c.where),
-                    str(c.before),
-                    str(c.after),
-                    seconds_text(c.before_time_s),
-                    seconds_text(c.after_time_s),
+                    f"{collective.kind} {{{','.join(collective.axes)}}}",
+                    line_text(collective.where),
+                    str(collective.before),
+                    str(collective.after),
+                    seconds_text(collective.before_time_s),
+                    seconds_text(collective.after_time_s),
                 )
             )
-        for t in difference.tensors:
-            name = t.value + (f" ×{t.places}" if t.places > 1 else "")
+        for tensor in difference.tensors:
+            name = tensor.value + (f" ×{tensor.places}" if tensor.places > 1 else "")
             rows.append(
                 (
                     name,
-                    line_text(t.where),
-                    spec_text(t.before),
-                    spec_text(t.after),
-                    bytes_text(t.before_bytes),
-                    bytes_text(t.after_bytes),
+                    line_text(tensor.where),
+                    spec_text(tensor.before),
+                    spec_text(tensor.after),
+                    bytes_text(tensor.before_bytes),
+                    bytes_text(tensor.after_bytes),
                 )
             )
     return pd.DataFrame(

@@ -109,11 +109,11 @@ class ComparePage:
             lambda: compare_frame(session.plans.entries()),
             session.notices.say,
         )
-        words = look.text(
+        help_line = look.text(
             h("p", h("b", "Plans"), h("span", f"  {HELP}", cls="quiet"), cls="one", title=HELP),
             margin=(5, 0, 0, 0),
         )
-        self.centre = look.canvas(heading(words, csv), self.table, self.tabs)
+        self.centre = look.canvas(heading(help_line, csv), self.table, self.tabs)
         self.right = RunPane(session, save)
         session.param.watch(lambda event: self._changed(event.name), "step")
         session.plans.param.watch(lambda event: self._changed(event.name), ["items", "hidden"])
@@ -166,9 +166,9 @@ class ComparePage:
         """The table, and whatever is open below it."""
         self._stale = False
         names = [item.name for item in self.session.plans.items]
-        new = [name for name in names if name not in self._known]
-        if self._name not in names or (new and self._known):
-            self._name = new[-1] if new else names[-1] if names else ""
+        added = [name for name in names if name not in self._known]
+        if self._name not in names or (added and self._known):
+            self._name = added[-1] if added else names[-1] if names else ""
         self._known = names
         frame = shown_frame(self.session.plans.entries())
         if not frame.equals(self.table.value):
@@ -193,12 +193,14 @@ class ComparePage:
         if i in self._fresh or self.session.loaded.problem is None:
             return
         self._fresh.add(i)
-        new = i not in self.panes
-        if new:
+        is_new = i not in self.panes
+        if is_new:
             self.panes[i] = self._makers[i][1]()
         self.panes[i].refresh(self.selected)
         self._selected()
-        if new:  # it comes to the page as it is now: changes that cross a first rendering are lost
+        if (
+            is_new
+        ):  # it comes to the page as it is now: changes that cross a first rendering are lost
             self._bodies[i].append(self.panes[i].view)
 
     def _selected(self) -> None:

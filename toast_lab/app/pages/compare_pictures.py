@@ -106,9 +106,9 @@ class Picture:
         ):
             source = renderer.data_source
 
-            def chosen(_: str, __: Any, new: list[int], source: Any = source) -> None:
-                if new:
-                    self.select(str(source.data["plan"][new[0]]))
+            def chosen(_: str, __: Any, indices: list[int], source: Any = source) -> None:
+                if indices:
+                    self.select(str(source.data["plan"][indices[0]]))
 
             source.selected.on_change("indices", chosen)
 
@@ -239,11 +239,11 @@ class Timelines(Picture):
         if item is None:
             return
         self.held.value = shown_held(held_frame(item.cost))
-        words = (
+        summary = (
             f"Held where {item.name} peaks: {bytes_text(item.cost.peak_bytes)} at op "
             f"{item.cost.peak_op}. A click selects the value."
         )
-        self._head.object = one_line(words)
+        self._head.object = one_line(summary)
 
     def _pick(self, row: int) -> None:
         """Select the names of a value in the listing and the graph."""

@@ -134,12 +134,12 @@ class RunPane(look.Pane):
             count = item.problem.mesh.n_devices
             options = topologies(count)
             if options != self.topology.options:
-                kept = (
+                chosen = (
                     self.topology.value
                     if self.topology.value in options.values()
                     else f"cpu:{count}"
                 )
-                self.topology.param.update(options=options, value=kept)
+                self.topology.param.update(options=options, value=chosen)
         self.show_job()
 
     def show_job(self) -> None:
@@ -151,7 +151,7 @@ class RunPane(look.Pane):
         self.every.disabled = session.work.busy or not shown
         self.every.name = f"Execute the {shown} checked plans in turns"
         if job is None or job.kind not in KINDS:
-            words: Safe = quiet(
+            progress: Safe = quiet(
                 "Runs in processes of its own; CPU times say nothing about accelerators."
             )
         elif job.running:
@@ -159,16 +159,16 @@ class RunPane(look.Pane):
             bar = h(
                 "div", h("div", style=f"width: {fraction:.0%}; height: 4px; {BAR}"), style=TRACK
             )
-            words = join(
+            progress = join(
                 [
                     quiet(f"{job.title}: {stage}, {job.elapsed_s:.0f} s"),
                     bar,
                 ]
             )
         else:
-            words = quiet(_ended(session))
-        if words != self._progress.object:
-            self._progress.object = words
+            progress = quiet(_ended(session))
+        if progress != self._progress.object:
+            self._progress.object = progress
 
 
 BAR = "background: var(--tl-accent, #1f6feb); border-radius: 2px; min-width: 4px"
@@ -188,16 +188,16 @@ def topologies(n_devices: int) -> dict[str, str]:
     return topologies
 
 
-def _stage(last: list[Any]) -> tuple[str, float]:
-    if not last:
+def _stage(latest: list[Any]) -> tuple[str, float]:
+    if not latest:
         return "starting", 0.0
-    stage, fraction = getattr(last[0], "stage", None), getattr(last[0], "fraction", 0.0)
+    stage, fraction = getattr(latest[0], "stage", None), getattr(latest[0], "fraction", 0.0)
     if stage is None:
-        return str(last[0])[:120], 0.0
-    tried = getattr(last[0], "tried", None)
-    words = f"{stage} {fraction:.0%}" if fraction else str(stage)
-    return words + (
-        f", {last[0].units} left of {tried} sets tried" if tried is not None else ""
+        return str(latest[0])[:120], 0.0
+    tried = getattr(latest[0], "tried", None)
+    progress = f"{stage} {fraction:.0%}" if fraction else str(stage)
+    return progress + (
+        f", {latest[0].units} left of {tried} sets tried" if tried is not None else ""
     ), float(fraction or 0)
 
 
@@ -219,7 +219,7 @@ def _head(item: PlanItem) -> Safe:
 
 def _plan_words(item: PlanItem) -> Safe:
     cost, run, made = item.cost, item.run, item.made
-    parts: list[Any] = [h("p", item.note, cls="red")] if item.note else []
+    elements: list[Any] = [h("p", item.note, cls="red")] if item.note else []
     if run is not None:
         spread = run.spread_s or 0.0
         rows: Facts = [
@@ -234,7 +234,7 @@ def _plan_words(item: PlanItem) -> Safe:
         ]
         if run.allocator_peak_bytes:
             rows.insert(2, ("peak, allocator", bytes_text(run.allocator_peak_bytes)))
-        parts += [
+        elements += [
             h("h2", "execution ", h("span", "measured", cls="tag measured")),
             facts(rows),
             _certificate(run),
@@ -252,7 +252,7 @@ def _plan_words(item: PlanItem) -> Safe:
                     f"{seconds_text(made.compute_s)}, {_ratio(made.compute_s, cost.compute_s)}",
                 )
             )
-        parts += [h("h2", "compiled ", h("span", "XLA", cls="tag")), facts(rows)]
+        elements += [h("h2", "compiled ", h("span", "XLA", cls="tag")), facts(rows)]
     room = cost.memory_limit_bytes - cost.peak_bytes
     fits: object = (
         f"yes, {bytes_text(room)} free"
@@ -267,7 +267,7 @@ def _plan_words(item: PlanItem) -> Safe:
         ("fits", fits),
         ("on", f"{item.problem.mesh} of {item.problem.machine.name}"),
     ]
-    parts += [h("h2", "cost model ", ESTIMATED), facts(estimated)]
+    elements += [h("h2", "cost model ", ESTIMATED), facts(estimated)]
     predicted = Counter(
         "collective_permute" if collective.kind == "permute" else collective.kind
         for collective in cost.collectives
@@ -281,11 +281,11 @@ def _plan_words(item: PlanItem) -> Safe:
     if kinds:
         heading = "collectives: estimated" + (" / compiled" if compiled is not None else "")
         counts = [
-            (k, f"{predicted[k]}" + (f" / {compiled[k]}" if compiled is not None else ""))
-            for k in kinds
+            (kind, f"{predicted[kind]}" + (f" / {compiled[kind]}" if compiled is not None else ""))
+            for kind in kinds
         ]
-        parts += [h("h2", heading), facts(counts)]
-    return join(parts)
+        elements += [h("h2", heading), facts(counts)]
+    return join(elements)
 
 
 def _ratio(measured: float | None, estimated: float) -> str:
@@ -297,9 +297,11 @@ def _certificate(run: Any) -> Safe:
     if certificate is None:
         return quiet("not compared with the unsharded program")
     error = certificate.max_relative_error
-    words = {True: "agrees with unsharded", False: "DIFFERS from unsharded", None: "not compared"}[
-        certificate.passed
-    ]
+    verdict = {
+        True: "agrees with unsharded",
+        False: "DIFFERS from unsharded",
+        None: "not compared",
+    }[certificate.passed]
     size = (
         ""
         if error is None
@@ -307,7 +309,7 @@ def _certificate(run: Any) -> Safe:
     )
     return join(
         [
-            h("p", h("b", words, cls="red" if certificate.passed is False else ""), size),
+            h("p", h("b", verdict, cls="red" if certificate.passed is False else ""), size),
             *[quiet(f"checked: {cost}") for cost in certificate.checked],
             *[quiet(f"not checked: {cost}") for cost in certificate.not_checked],
         ]

@@ -31,7 +31,9 @@ class Ops:
             min_height=120,
             configuration={"columnDefaults": {"headerSort": True, "minWidth": 60}},
         )
-        self.table.formatters = {k: {"type": "plaintext"} for k in ("op", "value", "line")}
+        self.table.formatters = {
+            column: {"type": "plaintext"} for column in ("op", "value", "line")
+        }
         look.on_row(self.table, self._pick)
         csv = csv_button(
             save,
@@ -51,11 +53,11 @@ class Ops:
             return
         frame = self._frame = ops_frame(item.cost)
         more = f", the {MAX_OPS:,} longest are shown" if len(frame) > MAX_OPS else ""
-        words = (
+        summary = (
             f"{item.name}, estimated: {len(frame):,} ops and collectives that take time{more}. "
             "Headings sort."
         )
-        self._words.object = one_line(words)
+        self._words.object = one_line(summary)
         self.table.value = shown_ops(frame)
 
     def _pick(self, row: int) -> None:
@@ -87,21 +89,21 @@ class Runs:
 
     def refresh(self, _: PlanItem | None) -> None:
         """Read the store."""
-        words = "Nothing was executed yet; what is, is kept for good."
+        summary = "Nothing was executed yet; what is, is kept for good."
         self._found = []
         try:
             if comparison_store.default_path().exists() and self.session.loaded.model is not None:
-                with comparison_store.ComparisonStore(read_only=True) as kept:
-                    self._found = kept.rows(self.session.loaded.model.name, MAX_RUNS)
+                with comparison_store.ComparisonStore(read_only=True) as store:
+                    self._found = store.rows(self.session.loaded.model.name, MAX_RUNS)
         except ToastError as error:
-            words = str(error)
+            summary = str(error)
         if self._found:
-            words = (
+            summary = (
                 f"The last {len(self._found)} kept rows of {self.session.loaded.model.name}, the "
                 "newest first."
             )
         self._words.object = h(
-            "p", words, cls="quiet one", title=f"{words} {comparison_store.default_path()}"
+            "p", summary, cls="quiet one", title=f"{summary} {comparison_store.default_path()}"
         )
         self.table.value = _runs(self._found)
 

@@ -228,9 +228,9 @@ class GraphPage:
         rows = self.plot.layout.rows if self.plot is not None else ()
         level = self.controls.level.value in FOLDED_LEVELS
         chosen = self._selected_rows()
-        some = bool(chosen - self._unfolded) and ALL not in self._unfolded
+        some_folded = bool(chosen - self._unfolded) and ALL not in self._unfolded
         self.unfold.disabled = not level or not any(row.key and row.run < 0 for row in rows)
-        self.unfold.name = "Unfold the selected rows" if some else "Unfold all rows"
+        self.unfold.name = "Unfold the selected rows" if some_folded else "Unfold all rows"
         self.fold.disabled = not level or not self._unfolded
         self.fold.name = "Fold the selected rows" if chosen & self._unfolded else "Fold all rows"
         self.zoom.disabled = self.controls.focus.disabled = not self.session.selection.names
@@ -261,15 +261,15 @@ class GraphPage:
             for item in session.plans.items
             if session.loaded.problem is not None and item.plan.mesh == session.loaded.problem.mesh
         ]
-        first = "manual" if "manual" in names else names[-1] if names else None
+        preferred = "manual" if "manual" in names else names[-1] if names else None
         self._drawing = True
         if names != controls.plan.options:
-            kept = (
+            chosen = (
                 controls.plan.value
                 if controls.plan.value in names and controls.plan.value != "unsharded"
-                else first
+                else preferred
             )
-            controls.plan.param.update(options=names, value=kept)
+            controls.plan.param.update(options=names, value=chosen)
         self._drawing = False
         if controls.hue.value in OF_A_PLAN:
             self.show_hues()
@@ -331,15 +331,15 @@ class GraphPage:
         self.session.selection.select_group(analysis.group_index(colour))
 
     # -- search ------------------------------------------------------------------------------------
-    def _find(self, text: str) -> None:
+    def _find(self, typed: str) -> None:
         analysis, controls = self.session.loaded.analysis, self.controls
-        wanted = text if controls.regex.value else text.strip()
-        if analysis is None or not wanted:
+        pattern = typed if controls.regex.value else typed.strip()
+        if analysis is None or not pattern:
             controls.found.object = ""
             return
         controls.found.object = quiet("searching …")
-        future = graph_search.start(analysis, wanted, regex=controls.regex.value)
-        self._finding.start(wanted, future)
+        future = graph_search.start(analysis, pattern, regex=controls.regex.value)
+        self._finding.start(pattern, future)
         if pn.state.curdoc is None:
             concurrent.futures.wait([future])
         self.tick()
@@ -351,11 +351,11 @@ class GraphPage:
             self.controls.found.object = h("p", str(error), cls="red", role="alert")
             return
         if not names:
-            words = (
+            advice = (
                 f'Nothing is called "{matches.subject}". Try a value, an op such as dot_general, '
                 "or a colour."
             )
-            self.controls.found.object = quiet(words, role="status")
+            self.controls.found.object = quiet(advice, role="status")
             return
         shown = (
             0

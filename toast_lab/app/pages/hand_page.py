@@ -187,7 +187,9 @@ class HandPage:
             self.colours.height = look.rows_height(len(frame), 236)
         group = session.selection.group
         name = session.loaded.analysis.groups[group].name if group is not None else None
-        self.colours.selection = [i for i, c in enumerate(frame["colour"]) if c == name][:1]
+        self.colours.selection = [i for i, colour in enumerate(frame["colour"]) if colour == name][
+            :1
+        ]
 
     def _show_collectives(self) -> None:
         session, pair = self.session, self.history.pair()
@@ -199,10 +201,10 @@ class HandPage:
         if item is None or pair is None or session.loaded.problem is None:
             return
         frame = collectives_frame(session.loaded.problem, item.cost, pair[0].sent, pair[1].sent)
-        at = self.history.at
+        position = self.history.at
         self.collectives.titles = {
             "number": "in the plan",
-            "action": f"by action {at}" if at else "by action",
+            "action": f"by action {position}" if position else "by action",
         }
         self.collectives.value = frame
 
@@ -264,14 +266,14 @@ def _colours(problem: Problem, actions: tuple[str, ...]) -> Any:
     """The colour table, with what the plan by hand puts each colour on."""
     frame = colours_frame(problem.analysis)
     on: dict[int, list[str]] = {}
-    for text in actions:
-        action = parse_action(problem.analysis, problem.mesh, text)
-        n = len(problem.analysis.groups[action.group].resolutions)
-        side = f"@{action.bits:0{n}b}" if n else ""
+    for action_text in actions:
+        action = parse_action(problem.analysis, problem.mesh, action_text)
+        bit_count = len(problem.analysis.groups[action.group].resolutions)
+        side = f"@{action.bits:0{bit_count}b}" if bit_count else ""
         on.setdefault(action.group, []).append(f"{problem.mesh.axes[action.axis]}{side}")
     frame["on"] = [
-        ", ".join(on.get(g, ())) or ("–" if shardable else "never")
-        for g, shardable in zip(frame["group"], frame["shardable"], strict=True)
+        ", ".join(on.get(group, ())) or ("–" if shardable else "never")
+        for group, shardable in zip(frame["group"], frame["shardable"], strict=True)
     ]
     return frame[COLOUR_COLUMNS]
 

@@ -74,16 +74,16 @@ class LoadPage:
         self._solved = [
             _card(f"Solved: {case.words}", functools.partial(self._open, case)) for case in SOLVED
         ]
-        own: list[Any] = [look.text(h("h2", "your own model"))]
+        own_model: list[Any] = [look.text(h("h2", "your own model"))]
         if offered:
             self._cards[offered] = self._model_card(
                 offered, f"{offered} — the model that this server was started with"
             )
-            own.append(self._cards[offered])
+            own_model.append(self._cards[offered])
         else:
-            own.append(look.text(quiet(refusal or OWN_HELP)))
+            own_model.append(look.text(quiet(refusal or OWN_HELP)))
         self.upload = Upload(self._dropped, self._refused, words=UPLOAD_HELP)
-        own.append(self.upload)
+        own_model.append(self.upload)
         self._sizes = look.column()
         self._apply = look.button(
             "Load with these sizes",
@@ -102,7 +102,7 @@ class LoadPage:
             *self._solved,
             look.text(h("h2", "gallery")),
             *gallery,
-            *own,
+            *own_model,
             width=290,
         )
         self._graph = look.figure(min_height=160)
@@ -167,12 +167,12 @@ class LoadPage:
     def tick(self) -> None:
         """What a loading job is at, with seconds; the title comes back when it is over."""
         job = self.session.work.job
-        text = stages_text(job) if self.session.work.runs("load") else ""
-        if text != self._busy_shown:
-            self._busy_shown = text
-            if text:
+        progress = stages_text(job) if self.session.work.runs("load") else ""
+        if progress != self._busy_shown:
+            self._busy_shown = progress
+            if progress:
                 self._title.object = h(
-                    "p", h("b", job.title), h("span", f"  {text}"), cls="one", role="status"
+                    "p", h("b", job.title), h("span", f"  {progress}"), cls="one", role="status"
                 )
             else:
                 self._show_title()
@@ -200,7 +200,7 @@ class LoadPage:
     def _show_sizes(self, name: str, current: dict[str, Any] | None = None) -> None:
         self._which = name
         self._inputs = {}
-        known = registry.choices(name)
+        choices = registry.choices(name)
         for key, value in list(registry.sizes(name).items())[:SHOWN_SIZES]:
             value = (current or {}).get(key, value)
             common: dict[str, Any] = {
@@ -209,9 +209,9 @@ class LoadPage:
                 "margin": (1, 3),
                 "stylesheets": [look.INPUT],
             }
-            if key in known:
+            if key in choices:
                 self._inputs[key] = pn.widgets.Select(
-                    value=value, options=list(known[key]), **common
+                    value=value, options=list(choices[key]), **common
                 )
             elif isinstance(value, bool):  # before whole numbers, since Python counts it among them
                 self._inputs[key] = pn.widgets.Checkbox(value=value, **common)
@@ -297,12 +297,12 @@ class LoadPage:
         if analysis is None:
             return h("p")
         divisible = problem.divisibility() if problem is not None else None
-        remarks = [Note(text) for text in getattr(self.session.loaded.model, "notes", ())]
+        remarks = [Note(note) for note in getattr(self.session.loaded.model, "notes", ())]
         remarks += notes(coverage(analysis), divisible)
         return join(
             [
                 h("h2", "worth knowing"),
-                h("ul", *[h("li", n.text, cls=n.level) for n in remarks], cls="log"),
+                h("ul", *[h("li", remark.text, cls=remark.level) for remark in remarks], cls="log"),
             ]
         )
 
@@ -316,10 +316,10 @@ class _Numbers(pn.widgets.TextInput):
 
     def numbers(self) -> tuple[int, ...] | str:
         """The numbers, or the text as it is if it is something else, for the model to refuse."""
-        words = str(self.value).replace(",", " ").split()
+        number_texts = str(self.value).replace(",", " ").split()
         return (
-            tuple(map(int, words))
-            if words and all(word.isdecimal() for word in words)
+            tuple(map(int, number_texts))
+            if number_texts and all(word.isdecimal() for word in number_texts)
             else str(self.value)
         )
 
@@ -329,16 +329,18 @@ def stages_text(job: Any) -> str:
 
     As in ``starting 1.2 s · tracing 0.8 s · lowering …``.
     """
-    told = [event for event in job.events if isinstance(event.data, str)]
-    begins = [("starting a process", 0.0), *((str(event.data), event.at_s) for event in told)]
-    ends = [at for _, at in begins[1:]] + [job.elapsed_s]
-    parts = [f"{name} {end - at:.1f} s" for (name, at), end in zip(begins, ends, strict=True)]
-    return " · ".join(parts) + " …"
+    reported = [event for event in job.events if isinstance(event.data, str)]
+    begins = [("starting a process", 0.0), *((str(event.data), event.at_s) for event in reported)]
+    ends = [begin_s for _, begin_s in begins[1:]] + [job.elapsed_s]
+    stages = [
+        f"{name} {end - begin_s:.1f} s" for (name, begin_s), end in zip(begins, ends, strict=True)
+    ]
+    return " · ".join(stages) + " …"
 
 
 def _verdict(report: Any) -> str:
-    text = report.headline()
-    return f"{text[:1].upper()}{text[1:]}."
+    headline = report.headline()
+    return f"{headline[:1].upper()}{headline[1:]}."
 
 
 WRAP = assets.sheet("wrap")

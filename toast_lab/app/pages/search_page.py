@@ -195,17 +195,19 @@ class SearchPage:
 
     def _set_scrubber(self) -> None:
         state = self.tree_state
-        n = state.there
+        simulation_count = state.there
         self._scrubbing = True
         try:
-            self.scrub.disabled = n < 2
+            self.scrub.disabled = simulation_count < 2
             self.scrub.param.update(
-                start=min(1, n), end=max(n, 1), value=max(state.shown, min(1, n))
+                start=min(1, simulation_count),
+                end=max(simulation_count, 1),
+                value=max(state.shown, min(1, simulation_count)),
             )
         finally:
             self._scrubbing = False
         self.live.disabled = state.at is None
-        self.live.button_type = "success" if state.at is None and n else "default"
+        self.live.button_type = "success" if state.at is None and simulation_count else "default"
 
     def _changed(self) -> None:
         """Show a change of the job.
@@ -333,13 +335,13 @@ class SearchPage:
         self.step.disabled = self.round.disabled = (session.work.busy and not searching) or (
             not searching and bool(errors)
         )
-        last = session.searches.job
-        left = last is not None and last.left_trace
-        self.resume.disabled = session.work.busy or not left
-        self.save.disabled = not left
+        last_job = session.searches.job
+        left_trace = last_job is not None and last_job.left_trace
+        self.resume.disabled = session.work.busy or not left_trace
+        self.save.disabled = not left_trace
         self.file.disabled = session.work.busy
-        if left and last is not None and last.about:
-            self.save.filename = f"search-{last.about['method']}-{last.about['seed']}.npz"
+        if left_trace and last_job is not None and last_job.about:
+            self.save.filename = f"search-{last_job.about['method']}-{last_job.about['seed']}.npz"
         refusal = f"Not yet: {errors[0]}." if errors and not session.work.busy else ""
         if self._why_not.visible != bool(refusal) or refusal:
             self._why_not.object, self._why_not.visible = h("p", refusal, cls="red"), bool(refusal)
@@ -373,10 +375,10 @@ class SearchPage:
                 ]
             )
         seen = self.tree_state.best() if self.tree_state.at is not None else None
-        last = session.searches.points[-1]
-        best_s = last.best_s
-        best_bytes = last.best_bytes
-        best_score = last.best_score
+        last_point = session.searches.points[-1]
+        best_s = last_point.best_s
+        best_bytes = last_point.best_bytes
+        best_score = last_point.best_score
         actions = session.searches.best_actions
         if seen is not None:
             best_s, best_bytes, best_score = seen.best_time_s, seen.best_peak_bytes, seen.best_score

@@ -118,7 +118,7 @@ class RacePane:
     @property
     def errors(self) -> list[str]:
         """What keeps a race from being started."""
-        errors = [f.error for f in (self.seconds, self.seed) if f.error]
+        errors = [field.error for field in (self.seconds, self.seed) if field.error]
         return (
             errors if self.methods.value else [*errors, "tick the methods that race, two or more"]
         )
@@ -186,13 +186,13 @@ class RacePane:
             ("on", race.problem.describe()),
         ]
         best = best_row(race.rows)
-        parts: list[Any] = [
+        elements: list[Any] = [
             h("h2", "race ", ESTIMATED),
             facts(rows),
         ]
         if best is not None:
             after = f"after {best.own_best_s or 0.0:.2f} s of {best.method}"
-            parts += [
+            elements += [
                 h("h2", "best so far" if racing else "best of all"),
                 facts(
                     [
@@ -205,8 +205,8 @@ class RacePane:
             ]
         for method, outcome in race.outcomes.items():
             if outcome.status in ("CRASHED", "FAILED"):
-                parts.append(h("p", f"{method}: {outcome.message}", cls="red"))
-        return join(parts)
+                elements.append(h("p", f"{method}: {outcome.message}", cls="red"))
+        return join(elements)
 
 
 def _sentence(method: str) -> Safe:

@@ -50,11 +50,12 @@ def parse_options(method: str, text: str) -> dict[str, Any]:
     if not text:
         return {}
     cls, options = method_named(method), dict[str, Any]()
-    for part in text.split(","):
-        name, sep, value = (word.strip() for word in part.partition("="))
+    for setting in text.split(","):
+        name, sep, value = (word.strip() for word in setting.partition("="))
         if not sep or not value:
             raise ValueError(
-                f"cannot read {part.strip()!r}; write name=value, for instance depth=20, patience=2"
+                f"cannot read {setting.strip()!r}; write name=value, for instance depth=20, "
+                "patience=2"
             )
         if unknown := cls.unknown([name]):
             raise ValueError(unknown)
@@ -94,7 +95,7 @@ class SearchSettings:
             "mesh (axis=size, ...)",
             session.loaded.mesh,
             parse_mesh,
-            lambda m: self._problem(mesh=str(m)),
+            lambda mesh: self._problem(mesh=str(mesh)),
             **watch,
         )
         self.machine = pn.widgets.Select(
@@ -108,7 +109,7 @@ class SearchSettings:
             "memory limit, GiB",
             f"{session.loaded.memory_gib:g}" if session.loaded.memory_gib else "",
             number(1e-6, 1e6, unit=" GiB", empty="the machine's"),
-            lambda v: self._problem(memory_gib=v),
+            lambda memory_gib: self._problem(memory_gib=memory_gib),
             placeholder="the machine's",
             **watch,
         )

@@ -113,13 +113,13 @@ class TrajectoryPane:
         if picked is None:
             self._waiting = False
             return
-        known = self.state.facts(picked.actions)
-        self._waiting = known is None
-        self.compare.disabled = known is None or isinstance(known.cost, str)
-        self._facts.object = _words(picked, known)
+        priced = self.state.facts(picked.actions)
+        self._waiting = priced is None
+        self.compare.disabled = priced is None or isinstance(priced.cost, str)
+        self._facts.object = _words(picked, priced)
 
 
-def _words(picked: Simulation, known: Any) -> Safe:
+def _words(picked: Simulation, priced: Any) -> Safe:
     rows: Facts = [
         ("round", f"{picked.round:,}, after {seconds_text(picked.elapsed_s)}"),
         ("C(s)", f"{picked.score:.4f}; best by then {picked.best_score:.4f}"),
@@ -131,18 +131,18 @@ def _words(picked: Simulation, known: Any) -> Safe:
             h("h2", f"trajectory {picked.index:,} ", ESTIMATED),
             facts(rows),
             h("h2", "its actions"),
-            steps_list(picked.actions, known),
+            steps_list(picked.actions, priced),
         ]
     )
 
 
-def steps_list(actions: tuple[str, ...], known: Any) -> Safe:
+def steps_list(actions: tuple[str, ...], priced: Any) -> Safe:
     """Actions in order, with the price after each as far as it is known."""
     if not actions:
         return quiet("none: unsharded")
-    steps = known.steps if known is not None and len(known.steps) == len(actions) else ()
+    steps = priced.steps if priced is not None and len(priced.steps) == len(actions) else ()
     items = []
-    for i, text in enumerate(actions):
+    for i, action in enumerate(actions):
         after = ""
         if steps:
             over = "" if steps[i].fits else " over"
@@ -150,10 +150,10 @@ def steps_list(actions: tuple[str, ...], known: Any) -> Safe:
                 f"  C {steps[i].score:.3f}, {seconds_text(steps[i].time_s)}, "
                 f"{bytes_text(steps[i].peak_bytes)}{over}"
             )
-        items.append(h("li", text, h("span", after, cls="quiet")))
-    parts = [h("ol", *items, cls="chain mono")]
-    if known is None:
-        parts.append(quiet("being priced …"))
-    elif isinstance(known.cost, str):
-        parts.append(quiet(known.cost))
-    return join(parts)
+        items.append(h("li", action, h("span", after, cls="quiet")))
+    elements = [h("ol", *items, cls="chain mono")]
+    if priced is None:
+        elements.append(quiet("being priced …"))
+    elif isinstance(priced.cost, str):
+        elements.append(quiet(priced.cost))
+    return join(elements)

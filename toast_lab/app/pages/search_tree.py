@@ -156,9 +156,9 @@ class TreePane:
         Actions that nobody tried come once they are worked out.
         """
         place = self.state.place()
-        known = None if place is None else self.state.facts(place.plan)
-        self._listed = known is not None
-        self._children, rows = self.state.action_rows(known.legal if known is not None else ())
+        priced = None if place is None else self.state.facts(place.plan)
+        self._listed = priced is not None
+        self._children, rows = self.state.action_rows(priced.legal if priced is not None else ())
         self.table.value = action_frame(rows)
 
     def _words_of_way(self, scene: IcicleScene | None) -> Safe:
@@ -170,13 +170,13 @@ class TreePane:
         assert mirror is not None
         with mirror.lock:
             way = [mirror.places.label(name) for name in mirror.places.chain(state.root)]
-        n = f"{state.shown:,} simulations"
+        simulations_text = f"{state.shown:,} simulations"
         if mirror.n < state.source.simulations and state.at is None and mirror.n == state.shown:
-            n = f"the first {n}"
+            simulations_text = f"the first {simulations_text}"
         return h(
             "p",
             h("b", " › ".join(way)),
-            h("span", f"  {n}", cls="quiet"),
+            h("span", f"  {simulations_text}", cls="quiet"),
             cls="one",
             title=" › ".join(way),
         )
@@ -184,16 +184,16 @@ class TreePane:
     def _show_place(self) -> None:
         place = self.state.place()
         self._plan = () if place is None else place.plan
-        known = None if place is None else self.state.facts(place.plan)
-        self._waiting = place is not None and known is None
-        price = None if known is None else known.cost
-        if known is not None and not self._listed:
+        priced = None if place is None else self.state.facts(place.plan)
+        self._waiting = place is not None and priced is None
+        price = None if priced is None else priced.cost
+        if priced is not None and not self._listed:
             self._fill()
         self.compare.disabled = (
             place is None or not place.plan or isinstance(price, str) or price is None
         )
         self.graph.disabled = self.compare.disabled or not self._is_of_the_problem()
-        self._facts.object = _place_words(place, known)
+        self._facts.object = _place_words(place, priced)
         label = "unsharded" if place is None else place.label
         self._heading.object = h(
             "h2", f"actions at {label} (click a head to sort)", title=TABLE_HELP
@@ -206,7 +206,7 @@ class TreePane:
         return searched is not None and problem is not None and searched.mesh == problem.mesh
 
 
-def _place_words(place: TreePlace | None, known: Any) -> Safe:
+def _place_words(place: TreePlace | None, priced: Any) -> Safe:
     if place is None:
         return join(
             [
@@ -231,15 +231,15 @@ def _place_words(place: TreePlace | None, known: Any) -> Safe:
         )
     if place.own is not None and math.isfinite(place.own[1]):
         rows.append(("its own count", f"N {place.own[0]:,}, mean reward {place.own[1]:.4f}"))
-    parts: list[Any] = [
+    elements: list[Any] = [
         h("h2", "selected step"),
         facts(rows),
         h("h2", "plan so far ", ESTIMATED),
-        steps_list(place.plan, known),
+        steps_list(place.plan, priced),
     ]
-    if known is not None and not isinstance(known.cost, str):
-        price = known.cost
+    if priced is not None and not isinstance(priced.cost, str):
+        price = priced.cost
         fits = "" if price.fits else ", does not fit"
         memory = f"{bytes_text(price.peak_bytes)} of {bytes_text(price.memory_limit_bytes)}{fits}"
-        parts.append(facts([("step", seconds_text(price.time_s)), ("peak memory", memory)]))
-    return join(parts)
+        elements.append(facts([("step", seconds_text(price.time_s)), ("peak memory", memory)]))
+    return join(elements)

@@ -35,7 +35,7 @@ def sequence_side(session: Session) -> int:
     return next(
         i
         for i, side in enumerate(SIDES)
-        if any(k == "reduce_scatter" for k, *_ in taken(session, (side,)).sent)
+        if any(kind == "reduce_scatter" for kind, *_ in taken(session, (side,)).sent)
     )
 
 
@@ -70,24 +70,27 @@ def _names(session: Session) -> str:
 
 
 def _graph(session: Session) -> str:
-    analysis, n = session.loaded.analysis, len(session.loaded.analysis.conflicts)
+    analysis, conflict_count = session.loaded.analysis, len(session.loaded.analysis.conflicts)
+    tensors = listed(place_text(analysis, conflict) for conflict in range(conflict_count))
     return (
         "The lane of `S` is the paper's dimension graph: thin lines are M, red dashes the "
-        f"{count(n, 'conflict')}, on {listed(place_text(analysis, k) for k in range(n))}. Each "
-        f"could be settled in two ways, which makes {2**n} resolutions of this small program "
-        "alone. Most of them move data for nothing."
+        f"{count(conflict_count, 'conflict')}, on {tensors}. Each could be settled in two ways, "
+        f"which makes {2**conflict_count} resolutions of this small program alone. Most of them "
+        "move data for nothing."
     )
 
 
 def _box(session: Session) -> str:
-    analysis, text = session.loaded.analysis, session.loaded.analysis.name_text
-    (n, o), other = analysis.conflicts[0].sides, boxed_with(analysis, 0)[0]
-    left, right = analysis.conflicts[other].sides
+    analysis = session.loaded.analysis
+    of_definition, of_use = (
+        listed(analysis.name_text[name] for name in analysis.conflicts[conflict].sides)
+        for conflict in (0, boxed_with(analysis, 0)[0])
+    )
     return (
-        f"Two conflicts are selected: on the definition of `a`, `{text[n]}` and `{text[o]}`, and "
-        f"on a use of it, `{text[left]}` and `{text[right]}`. M leads straight down both sides, "
-        "and no path goes across: the paper's box. Settled alike they cost nothing; settled "
-        "differently, `a` would have to be moved by an all_to_all."
+        f"Two conflicts are selected: on the definition of `a`, {of_definition}, and on a use of "
+        f"it, {of_use}. M leads straight down both sides, and no path goes across: the paper's "
+        "box. Settled alike they cost nothing; settled differently, `a` would have to be moved by "
+        "an all_to_all."
     )
 
 
@@ -116,12 +119,12 @@ def _two_paths(session: Session) -> str:
 
 
 def _set(session: Session) -> str:
-    analysis, n = session.loaded.analysis, len(session.loaded.analysis.conflicts)
+    analysis, conflict_count = session.loaded.analysis, len(session.loaded.analysis.conflicts)
     return (
         "Boxes chain the conflicts together. What they join is a compatibility set; here "
-        f"{count(len(analysis.compatibility_sets), 'set')} holds all {n}. One bit settles it, so "
-        f"that of {2**n} resolutions {session.loaded.analysis.n_resolutions} are left: all side 0 "
-        "or all side 1, the two rows of the board."
+        f"{count(len(analysis.compatibility_sets), 'set')} holds all {conflict_count}. One bit "
+        f"settles it, so that of {2**conflict_count} resolutions {analysis.n_resolutions} are "
+        "left: all side 0 or all side 1, the two rows of the board."
     )
 
 
@@ -133,9 +136,9 @@ def _whole_set(session: Session) -> bool:
 
 def _sequence(session: Session) -> str:
     side = sequence_side(session)
-    d = 1 if side else 0
+    dim = 1 if side else 0
     return (
-        f"Side {side} cuts dim {d} of {listed(carriers(session.loaded.analysis, 'S', 2))}: "
+        f"Side {side} cuts dim {dim} of {listed(carriers(session.loaded.analysis, 'S', 2))}: "
         "sequence sharding, which lets a Transformer read texts that no single device could hold. "
         "Choose it on axis `s` and compare the listing with the figure."
     )
@@ -173,12 +176,12 @@ def _other(session: Session) -> str:
 
 def _other_done(session: Session) -> str:
     plan = (SIDES[1 - sequence_side(session)],)
-    mine, other = taken(session, (SIDES[sequence_side(session)],)), taken(session, plan)
+    sequence_row, other_row = taken(session, (SIDES[sequence_side(session)],)), taken(session, plan)
     return (
         f"Gathered are {listed(moved(session, 'all_gather', plan))}, the two all_gathers of the "
         "paper's text. The sum over the rows of `a` is partial as well, hence the all_reduce of "
         f"{listed(moved(session, 'all_reduce', plan))}, which the text does not mention. "
-        f"{price(other)} against {price(mine)}."
+        f"{price(other_row)} against {price(sequence_row)}."
     )
 
 

@@ -59,13 +59,15 @@ def _program(session: Session) -> str:
 
 
 def _rules(session: Session) -> str:
-    y = factors(session, "y")
+    op_names = factors(session, "y")
     classes = session.loaded.analysis.program.factor_class
-    summed = [session.loaded.analysis.name_text[n] for n in y if classes[n] == REDUCTION]
+    summed = [
+        session.loaded.analysis.name_text[name] for name in op_names if classes[name] == REDUCTION
+    ]
     return (
         "Every op has a rule, the figure's, that says which dims of its operands and results are "
         "cut together. The selected markers are all there is to `y = matmul(x, w1)`: "
-        f"{count(len(y), 'name')}, {count(len(y), 'way')} to cut it. Cutting along "
+        f"{count(len(op_names), 'name')}, {count(len(op_names), 'way')} to cut it. Cutting along "
         f"{listed(summed)} leaves partial sums, which an `all_reduce` has to add up. Beside the "
         "text every dim is fresh, with the identities I of the rule below."
     )
@@ -93,12 +95,12 @@ def _identified(session: Session) -> str:
 
 def _colours(session: Session) -> str:
     analysis = session.loaded.analysis
-    u = analysis.groups[analysis.group_index("U")]
+    hidden = analysis.groups[analysis.group_index("U")]
     return (
         "Now read M as identities too. What hangs together becomes one colour, a lane of the "
-        f"graph: `U` joins {count(u.n_names, 'name')}, on {listed(carriers(analysis, 'U'))}. A "
-        "plan no longer cuts tensors one by one: it puts a colour on a mesh axis, and every tensor "
-        "with that colour follows."
+        f"graph: `U` joins {count(hidden.n_names, 'name')}, on {listed(carriers(analysis, 'U'))}. "
+        "A plan no longer cuts tensors one by one: it puts a colour on a mesh axis, and every "
+        "tensor with that colour follows."
     )
 
 
@@ -169,11 +171,11 @@ def _megatron_done(session: Session) -> str:
 
 
 def _back_and_forth(session: Session) -> str:
-    first, both = taken(session, (BATCH,)), taken(session, (BATCH, MODEL))
-    better = "slower" if both.time_s > first.time_s else "faster"
+    batch_alone, both = taken(session, (BATCH,)), taken(session, (BATCH, MODEL))
+    better = "slower" if both.time_s > batch_alone.time_s else "faster"
     return (
         f"The model is tiny, so that the all_reduce costs more than it gains: {price(both)} are "
-        f"{better} than {price(first)} before. The cost model adds up compute, "
+        f"{better} than {price(batch_alone)} before. The cost model adds up compute, "
         f"{seconds_text(both.compute_s)}, and collectives, {seconds_text(both.comm_s)}, along the "
         "critical path, and the memory that is alive at the peak."
     )

@@ -51,14 +51,14 @@ class Tour(param.Parameterized):
             self._loaded[scene.model, scene.sizes] = load_at_once(
                 scene.model, dict(scene.sizes)
             ).analysis.program.digest()
-        for part, names in (
+        for source, names in (
             (session, ["step"]),
             (session.loaded, ["analysis", "problem"]),
             (session.plans, ["items"]),
             (session.selection, ["names", "conflicts"]),
             (session.work, ["changes"]),
         ):
-            part.param.watch(lambda *_: None if self._moving else self._changed(), names)
+            source.param.watch(lambda *_: None if self._moving else self._changed(), names)
 
     # -- reading -----------------------------------------------------------------------------------
     @property
@@ -69,7 +69,7 @@ class Tour(param.Parameterized):
     @property
     def chapter(self) -> Chapter:
         """The chapter of the step."""
-        return next(c for c in CHAPTERS if self.step in c.steps)
+        return next(chapter for chapter in CHAPTERS if self.step in chapter.steps)
 
     @property
     def place(self) -> tuple[int, int, int, int]:
@@ -201,14 +201,14 @@ class Tour(param.Parameterized):
             self._changed()
             self._load_ahead()
 
-    def _by(self, n: int) -> None:
+    def _by(self, offset: int) -> None:
         if self.step is None:
             return
-        at = STEPS.index(self.step) + n
-        if at >= len(STEPS):
+        target = STEPS.index(self.step) + offset
+        if target >= len(STEPS):
             self.leave()
-        elif at >= 0:
-            self.go(STEPS[at].key)
+        elif target >= 0:
+            self.go(STEPS[target].key)
 
     def _moved(self) -> None:
         if self.session.tour and self.session.tour not in BY_KEY:
@@ -258,22 +258,25 @@ class Tour(param.Parameterized):
         session = self.session
         if session.loaded.analysis is None or session.loaded.problem is None:
             return False
-        wanted = self._loaded.get((scene.model, scene.sizes))
+        digest = self._loaded.get((scene.model, scene.sizes))
         return (
-            wanted is not None
-            and session.loaded.digest == wanted
+            digest is not None
+            and session.loaded.digest == digest
             and str(session.loaded.problem.mesh).replace(" ", "") == scene.mesh
             and session.loaded.problem.machine.name == scene.machine
         )
 
     def _establish(self, step: Step) -> None:
         session, scene = self.session, step.scene
-        known = (scene.model, scene.sizes)
-        if session.loaded.analysis is None or self._loaded.get(known) != session.loaded.digest:
+        program_key = (scene.model, scene.sizes)
+        if (
+            session.loaded.analysis is None
+            or self._loaded.get(program_key) != session.loaded.digest
+        ):
             # Set before the model is loaded, or it is priced twice
             session.loaded.param.update(mesh=scene.mesh, machine=scene.machine, memory_gib=None)
             session.load(scene.model, dict(scene.sizes))
-            self._loaded[known] = session.loaded.digest
+            self._loaded[program_key] = session.loaded.digest
         if not self._scene_is(scene):
             session.set_problem(mesh=scene.mesh, machine=scene.machine, memory_gib=None)
         if step.actions is not None and session.hand.actions != step.actions:

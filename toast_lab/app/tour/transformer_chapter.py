@@ -43,15 +43,15 @@ RIVALS = ("mcts", "automap", "alpa")
 def hidden_value(session: Session) -> str:
     """The first activation with the dims batch, sequence and hidden."""
     analysis = session.loaded.analysis
-    wanted = ["batch", "sequence", "hidden"]
+    colours = ["batch", "sequence", "hidden"]
     return next(
-        analysis.program.value_name[v]
-        for v in range(analysis.program.n_values)
+        analysis.program.value_name[value]
+        for value in range(analysis.program.n_values)
         if [
             analysis.group_name[analysis.group[analysis.colour[name]]]
-            for name in analysis.program.def_names(v)
+            for name in analysis.program.def_names(value)
         ]
-        == wanted
+        == colours
     )
 
 
@@ -74,17 +74,17 @@ def _program(session: Session) -> str:
 
 def _sets(session: Session) -> str:
     analysis = session.loaded.analysis
-    alike = Counter(
+    sets_of_resolution = Counter(
         compatibility_set.resolution for compatibility_set in analysis.compatibility_sets
     )
     each = len(analysis.conflicts) // max(1, len(analysis.compatibility_sets))
     return (
         f"{begin(count(len(analysis.conflicts), 'conflict'))}, but "
         f"{count(len(analysis.compatibility_sets), 'compatibility set')}: one a layer, of {each} "
-        f"conflicts. Their graphs are isomorphic, so one bit settles {max(alike.values())} of them "
-        f"alike and {analysis.n_resolutions} resolutions are left, however many layers there are. "
-        "The paper counts 4, a forward and a backward set each; here the saved softmax ties the "
-        "two."
+        "conflicts. Their graphs are isomorphic, so one bit settles "
+        f"{max(sets_of_resolution.values())} of them alike and {analysis.n_resolutions} "
+        "resolutions are left, however many layers there are. The paper counts 4, a forward and a "
+        "backward set each; here the saved softmax ties the two."
     )
 
 
@@ -157,15 +157,16 @@ def _right(session: Session) -> str:
 
 
 def _sequence(session: Session) -> str:
-    n = sum(
-        k
-        for (kind, axes, _), k in taken(session, MEGATRON).sent.items()
+    all_reduce_count = sum(
+        times
+        for (kind, axes, _), times in taken(session, MEGATRON).sent.items()
         if kind == "all_reduce" and axes == ("model",)
     )
     return (
-        f"The {n} all_reduces over `model` sum activations that every device then keeps whole. Put "
-        "`sequence` on `model` as well: what has neither heads nor hidden is cut along the text. "
-        "This colour has the conflict, so the action says which side: `sequence` side 1."
+        f"The {all_reduce_count} all_reduces over `model` sum activations that every device then "
+        "keeps whole. Put `sequence` on `model` as well: what has neither heads nor hidden is cut "
+        "along the text. This colour has the conflict, so the action says which side: `sequence` "
+        "side 1."
     )
 
 
@@ -197,11 +198,11 @@ def _search(session: Session) -> str:
 def _search_done(session: Session) -> str:
     best = session.hand.adviser()
     assert best is not None
-    mine = taken(session)
+    by_hand = taken(session)
     hand = (
-        f"{seconds_text(mine.time_s)} by hand"
+        f"{seconds_text(by_hand.time_s)} by hand"
         if session.hand.actions
-        else f"{seconds_text(mine.time_s)} unsharded"
+        else f"{seconds_text(by_hand.time_s)} unsharded"
     )
     actions = listed(action for action in best.plan.actions if "->" in action)
     return (

@@ -76,11 +76,11 @@ def _flip(session: Session) -> str:
 
 
 def _flipped(session: Session) -> str:
-    zero, one = (taken(session, (side,)) for side in SIDES)
+    side_0, side_1 = (taken(session, (side,)) for side in SIDES)
     return (
         f"`z` is `{dims(session, 'z', SIDES[1:])}` and "
         f"{listed(moved(session, 'all_gather', SIDES[1:]))} is gathered. Time and memory: "
-        f"{price(zero)} against {price(one)}. Both ways are right; which is better depends on "
+        f"{price(side_0)} against {price(side_1)}. Both ways are right; which is better depends on "
         "sizes and on what comes after. So the search has to choose, and the analysis tells it "
         "where."
     )
