@@ -33,14 +33,12 @@ class BoardPane(look.Pane):
     def __init__(self, session: Session) -> None:
         super().__init__()
         self.session = session
-        self.board: Board | None = None
+        self.board = Board((), 0.0, 0.0)
         self._problem: Problem | None = None
         self._resolutions: list[int] = []
         self._of_name: dict[int, int] = {}
         self.row: int | None = None
-        self.table = look.table(
-            board_frame(Board((), 0.0, 0.0)), height=64, layout="fit_data_table"
-        )
+        self.table = look.table(board_frame(self.board), height=64, layout="fit_data_table")
         self.table.on_click(self._clicked)
         self._detail = look.text()
         self._choices = look.column()
@@ -65,7 +63,6 @@ class BoardPane(look.Pane):
     @property
     def height(self) -> int:
         """Of all that is shown, in pixels, or of what is enough to scroll in."""
-        assert self.board is not None
         if not self.board.disputes:
             return 62
         below = 24 if self.row is None else 46 + 34 * max(1, len(self._axes()))
@@ -90,7 +87,6 @@ class BoardPane(look.Pane):
             }
             self.row = None
         problem = self._problem
-        assert self.board is not None
         actions, axes = session.hand.actions, self._axes()
         chosen = {
             (i, axis): side_on(problem, actions, resolution, axis)
@@ -115,7 +111,7 @@ class BoardPane(look.Pane):
 
     def show_selection(self) -> None:
         """Bring the resolution of the selected names to the front, if they are in conflict."""
-        if self.board is None:
+        if self._problem is None:
             return
         self.row = self._wanted_row()
         rows = [] if self.row is None else [2 * self.row, 2 * self.row + 1]
@@ -126,7 +122,6 @@ class BoardPane(look.Pane):
 
     def _wanted_row(self) -> int | None:
         analysis, session = self.session.loaded.analysis, self.session
-        assert self.board is not None
         if not self.board.disputes or analysis is None:
             return None
         for index in session.selection.conflicts:
@@ -138,7 +133,6 @@ class BoardPane(look.Pane):
         )
 
     def _show_detail(self) -> None:
-        assert self.board is not None
         if not self.board.disputes:
             words: Any = (
                 "No tensor of this program has two dims that would be sharded alike: nothing to "
@@ -239,7 +233,7 @@ class BoardPane(look.Pane):
 
     def _clicked(self, event: Any) -> None:
         analysis = self.session.loaded.analysis
-        if self.board is None or analysis is None or event.row // 2 >= len(self.board.disputes):
+        if analysis is None or event.row // 2 >= len(self.board.disputes):
             return
         sets = self.board.disputes[event.row // 2].sets
         self.session.selection.select(

@@ -53,7 +53,6 @@ class Explorer(look.Pane):
         self._bodies: dict[str, pn.Row] = {}
         self._lines: list[Line] = []
         self._preparing = Pending()
-        self._quiet = False
         self._ticker: Any = None
         self._read: Any = None  #: the error that was put away
         self._shown: Any = None
@@ -154,8 +153,8 @@ class Explorer(look.Pane):
             height=26,
             margin=0,
             styles={"position": "absolute", "right": "8px", "top": "6px"},
+            stylesheets=[look.SLIM_BUTTON],
         )
-        self.fold.stylesheets = [look.SLIM_BUTTON]
         return look.filled_column(
             tabs,
             self.fold,

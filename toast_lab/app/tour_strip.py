@@ -76,7 +76,6 @@ class TourStrip(look.Pane):
         self.tour, self._find = tour, find
         self._outlined: list[Any] = []
         self._seen: Any = None
-        self._options: list[str] = []
         self._quiet = False
         self._place = look.text(stylesheets=[look.TEXT + PLACE], width=212)
         self._text = look.text(stylesheets=[look.TEXT + WORDS])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -120,10 +121,9 @@ class RaceState:
 
     def copy(self) -> RaceState:
         """An independent copy."""
-        twin = self.fresh()
+        twin = copy.copy(self)
         twin.points = {method: list(points) for method, points in self.points.items()}
         twin.outcomes = dict(self.outcomes)
-        twin.raced, twin.changes, twin.running = self.raced, self.changes, self.running
         return twin
 
     @property

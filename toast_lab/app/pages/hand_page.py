@@ -52,7 +52,6 @@ class HandPage:
         self._shown: tuple[LocalLine, ...] = ()
         self._plan: ShardingPlan | None = None
         self._making = Pending()
-        self._quiet = False
         self.colours = look.table(
             COLOUR_COLUMNS,
             height=60,

@@ -122,8 +122,8 @@ class LoadPage:
             height=26,
             margin=0,
             styles={"position": "absolute", "right": "0", "top": "2px"},
+            stylesheets=[look.SLIM_BUTTON],
         )
-        self.full.stylesheets = [look.SLIM_BUTTON]
         self._below = look.filled_column(
             self._tabs, self.full, styles={"position": "relative"}, stylesheets=[BELOW]
         )
