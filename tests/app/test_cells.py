@@ -255,7 +255,7 @@ def test_search_live(problem: tl.Problem) -> None:
     cell.tick()
     tree.tick()
     assert f"{len(found.trace.simulations):,}" in cell._words.object
-    assert not cell.controls._row.visible
+    assert not cell.controls.view.visible
     assert "random" in view.to_html()
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import panel as pn
 import param
 from panel.custom import JSComponent
 
 from toast_lab.app import assets, look
 from toast_lab.app.items import ActionPrice
-from toast_lab.app.markup import bytes_text, h, seconds_text
+from toast_lab.app.markup import ESTIMATED, cost_text, h, quiet
 from toast_lab.app.session import Session
 
 MAX_PRICED = 8
@@ -35,22 +34,20 @@ class ActionList(JSComponent):
         self.clicked = list(data)
 
 
-class ActionButtons(pn.viewable.Viewer):
+class ActionButtons(look.Pane):
     """Offer only what changes something.
 
     For an axis with nothing to offer, give the reason.
     """
 
-    def __init__(self, session: Session, *, reasons: bool = False, **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session, *, reasons: bool = False) -> None:
+        super().__init__()
         self.session = session
         self.head = look.text(visible=False)
         self.list = ActionList(sizing_mode="stretch_width", margin=0, visible=False)
-        self.list.param.watch(lambda e: self._clicked(*e.new[:3]), "clicked")
+        self.list.param.watch(lambda event: self._clicked(*event.new[:3]), "clicked")
         self.notes = look.text(visible=False)
-        self.column = pn.Column(
-            self.head, self.list, self.notes, sizing_mode="stretch_width", margin=0
-        )
+        self.view = look.column(self.head, self.list, self.notes)
         self._reasons = reasons
 
     def refresh(self) -> None:
@@ -64,14 +61,12 @@ class ActionButtons(pn.viewable.Viewer):
         shown = session.loaded.analysis is not None and group is not None
         if shown and group is not None:
             name = session.loaded.analysis.groups[group].name
-            self.head.object = h(
-                "h2", f"shard {name} on …  ", h("span", "estimated", cls="tag estimated")
-            )
+            self.head.object = h("h2", f"shard {name} on …  ", ESTIMATED)
         self.list.param.update(
             group=-1 if group is None else group,
-            rows=[[r.axis, r.bits, _label(r)] for r in rows] if shown else [],
+            rows=[[row.axis, row.bits, _label(row)] for row in rows] if shown else [],
         )
-        self.notes.object = h("div", *[h("p", note, cls="quiet") for note in notes if note])
+        self.notes.object = h("div", *[quiet(note) for note in notes if note])
         self.head.visible = shown
         self.list.visible, self.notes.visible = bool(shown and rows), bool(shown and notes)
 
@@ -85,10 +80,7 @@ class ActionButtons(pn.viewable.Viewer):
             return
         session.hand.add_action(axis, bits)
 
-    def __panel__(self) -> Any:
-        return self.column
-
 
 def _label(row: ActionPrice) -> str:
     fits = "" if row.fits else ", does not fit"
-    return f"{row.axis}{row.side}: {seconds_text(row.time_s)}, {bytes_text(row.peak_bytes)}{fits}"
+    return f"{row.axis}{row.side}: {cost_text(row)}{fits}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from toast_lab.app import link
+from toast_lab.app import link, look
 from toast_lab.app.session import STEPS
 from toast_lab.app.shell import Shell
 
@@ -25,15 +25,15 @@ class Address:
         self.extra: dict[str, str] = {}
         self._dirty = True
         self._at: tuple[str, str] | None = None  #: model and step of the last address
-        for part, names in (
+        for source, names in (
             (session, ["step"]),
             (session.loaded, ["which", "sizes", "problem"]),
             (session.selection, ["names", "conflicts", "level"]),
             (session.plans, ["items"]),
             (session.work, ["job"]),
         ):
-            part.param.watch(lambda *_: self._changed(), names)
-        shell.param.watch(lambda e: self._arrived(e.new), "arrived")
+            source.param.watch(lambda *_: self._changed(), names)
+        look.watch_value(shell, self._arrived, "arrived")
 
     def _changed(self) -> None:
         self._dirty = True
@@ -48,12 +48,12 @@ class Address:
         job = session.work.job
         if job is not None and job.about is not None:
             pairs.append(("job", job.id))
-        text = link.query([*pairs, *self.extra.items()])
-        at = (session.loaded.which, session.step)
-        push = self._at is not None and at != self._at
-        self._at = at
-        if self.shell.query[:1] != [text]:
-            self.shell.query = [text, push]
+        query = link.query([*pairs, *self.extra.items()])
+        view = (session.loaded.which, session.step)
+        push = self._at is not None and view != self._at
+        self._at = view
+        if self.shell.query[:1] != [query]:
+            self.shell.query = [query, push]
 
     def _arrived(self, arrived: list[Any]) -> None:
         """Back or forward: the same page goes to that view."""

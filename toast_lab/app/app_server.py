@@ -61,7 +61,7 @@ def _host(origin: str) -> str:
     return origin.rpartition(":")[0].strip("[]")
 
 
-def read_origin(text: str) -> str:
+def read_origin(origin: str) -> str:
     """``host:port`` in the one spelling that browsers send.
 
     Raises:
@@ -71,13 +71,13 @@ def read_origin(text: str) -> str:
     'lab.example.org:5006'
     """
     match = re.fullmatch(
-        r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\]):([0-9]{1,5})", text.strip().lower()
+        r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\]):([0-9]{1,5})", origin.strip().lower()
     )
     if not match or not 1 <= int(match.group(3)) <= 65535:
         raise InvalidInput(
-            f"--allow-origin {text!r:.80} is not HOST:PORT, the name and port in the address that "
-            "browsers open, such "
-            'as "lab.example.org:5006" (443 for https without a port, 80 for http)'
+            f"--allow-origin {origin!r:.80} is not HOST:PORT, the name and port in the address "
+            'that browsers open, such as "lab.example.org:5006" (443 for https without a port, 80 '
+            "for http)"
         )
     return f"{match.group(1)}:{int(match.group(3))}"
 
@@ -87,12 +87,12 @@ def bound_address(argv: list[str] | None = None) -> str:
 
     It is empty (all interfaces) if none was given.
     """
-    words = sys.orig_argv if argv is None else argv
-    for i, word in enumerate(words):
+    arguments = sys.orig_argv if argv is None else argv
+    for i, word in enumerate(arguments):
         if word.startswith("--address="):
             return word.partition("=")[2]
-        if word == "--address" and i + 1 < len(words):
-            return words[i + 1]
+        if word == "--address" and i + 1 < len(arguments):
+            return arguments[i + 1]
     return ""
 
 
@@ -135,23 +135,23 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
 
         theme.dress(pn.state.curdoc)
         host = str((pn.state.headers or {}).get("Host", ""))
-        known = is_loopback(_host(host)) or _is_among(host, origins)
-        if is_loopback(address) and host and not known:
+        host_is_ours = is_loopback(_host(host)) or _is_among(host, origins)
+        if is_loopback(address) and host and not host_is_ours:
             # A foreign name was made to point here
             return pn.pane.Str("Not served under this name.")
         location = pn.state.location
-        asked = _query(location)
-        kept = _KEPT.get(asked.get("state", ""))
-        session = kept.fork() if kept is not None else Session()
+        fields = _query(location)
+        predecessor = _KEPT.get(fields.get("state", ""))
+        session = predecessor.fork() if predecessor is not None else Session()
         key = secrets.token_urlsafe(16)
         _KEPT[key] = session
         while len(_KEPT) > KEPT_SESSIONS:
             _KEPT.popitem(last=False)
-        job = JOBS.find(asked.get("job", "")) if kept is None else None
+        job = JOBS.find(fields.get("job", "")) if predecessor is None else None
         if job is not None:
             session.adopt(job)  # its id cannot be guessed; it watches, and starts nothing
         view, refused = link.read(location.search if location is not None else "", STEPS)
-        if kept is not None:
+        if predecessor is not None:
             session.step = view.step or session.step
         else:
             if session.loaded.analysis is None and not view.model:
@@ -180,7 +180,9 @@ def _query(location: Any) -> dict[str, str]:
     from toast_lab.app import link
 
     search = ((location.search if location is not None else "") or "")[: link.MAX_QUERY]
-    return {k: v[-1] for k, v in parse_qs(search.lstrip("?")).items() if k in link.OURS}
+    return {
+        key: value[-1] for key, value in parse_qs(search.lstrip("?")).items() if key in link.OURS
+    }
 
 
 def serve(
@@ -248,17 +250,17 @@ def greeting(address: str, port: int, origins: tuple[str, ...] = ()) -> str:
 
     The addresses that work in a browser, and what is missing for others.
     """
-    first = hosts(address, port)[0]
-    text = f"TOAST Lab on http://{first} (stop with Ctrl-C)"
+    own_host = hosts(address, port)[0]
+    lines = f"TOAST Lab on http://{own_host} (stop with Ctrl-C)"
     if origins:
-        text += "".join(f"\nalso as {origin}" for origin in origins)
+        lines += "".join(f"\nalso as {origin}" for origin in origins)
     elif is_wildcard(address):
-        text += (
+        lines += (
             "\n"
             "It listens on all interfaces, but pages open on this machine only: say under which "
             f"name others reach it, for instance --allow-origin {socket.gethostname()}:{port}"
         )
-    return text
+    return lines
 
 
 def _is_among(host: str, allowed: Iterable[str], scheme: str = "") -> bool:
@@ -269,7 +271,7 @@ def _is_among(host: str, allowed: Iterable[str], scheme: str = "") -> bool:
     host = host.lower()
     ports = {"http": (80,), "https": (443,)}.get(scheme, (80, 443))
     whole = [host] if re.search(r":[0-9]+$", host) else [f"{host}:{port}" for port in ports]
-    return any(one in allowed for one in whole)
+    return any(name in allowed for name in whole)
 
 
 def prepare(

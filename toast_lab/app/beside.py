@@ -7,34 +7,24 @@ from __future__ import annotations
 
 from typing import Any
 
-import panel as pn
-
 from toast_lab.app import assets, look
-from toast_lab.app.markup import bytes_text, h, seconds_text
+from toast_lab.app.markup import cost_text, h, quiet
 from toast_lab.app.session import Session
 
 
-class BesidePane(pn.viewable.Viewer):
+class BesidePane(look.Pane):
     """Two buttons and the search's actions, each marked as taken by hand or not."""
 
-    def __init__(self, session: Session, **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session) -> None:
+        super().__init__()
         self.session = session
         self._head = look.text()
-        self._list = pn.pane.HTML(
-            "", stylesheets=[look.TEXT + LIST], sizing_mode="stretch_width", margin=0
-        )
+        self._list = look.text(stylesheets=[look.TEXT + LIST])
         fixed: dict[str, Any] = {"sizing_mode": "fixed", "height": 30, "margin": (4, 0, 0, 6)}
-        self.ask = look.button("Ask the search", width=124, **fixed)
-        self.ask.on_click(lambda _: session.hand.ask_search())
-        self.next = look.button("Take its next step", width=140, **fixed)
-        self.next.on_click(lambda _: self._take())
-        self.view = pn.Column(
-            pn.Row(self._head, self.ask, self.next, sizing_mode="stretch_width", margin=0),
-            self._list,
-            sizing_mode="stretch_both",
-            scroll=True,
-            margin=0,
+        self.ask = look.button("Ask the search", session.hand.ask_search, width=124, **fixed)
+        self.next = look.button("Take its next step", self._take, width=140, **fixed)
+        self.view = look.filled_column(
+            look.row(self._head, self.ask, self.next), self._list, scroll=True
         )
 
     def refresh(self) -> None:
@@ -42,49 +32,35 @@ class BesidePane(pn.viewable.Viewer):
         session = self.session
         if session.loaded.problem is None:
             return
-        job = session.work.job
-        searching = job is not None and job.kind == "search" and job.running
+
         self.ask.disabled = session.work.busy
+        searching = session.work.runs("search")
         self.ask.name = (
-            f"searching, {job.elapsed_s:.0f} s"
-            if searching and job is not None
-            else ("Ask the search")
+            f"searching, {session.work.job.elapsed_s:.0f} s" if searching else "Ask the search"
         )
         item = session.hand.adviser()
         following = None if item is None else session.hand.next_of(item)
         self.next.disabled = following is None
         if item is None:
-            self._head.object = h(
-                "p", "What would a search do? Ask it: a few seconds, beside the page.", cls="quiet"
+            self._head.object = quiet(
+                "What would a search do? Ask it: a few seconds, beside the page."
             )
             self._list.object = ""
             return
-        have = session.hand.actions
-        mine = session.hand.taken()[-1]
-        rows: list[Any] = []
-        for text in item.plan.actions:
-            mark, note = (
-                ("✓", " by hand too")
-                if text in have
-                else ("→", " next")
-                if text == following
-                else ("+", "")
-            )
-            rows.append(_line(mark, text, note))
+        by_hand_step, by_hand = session.hand.taken()[-1], session.hand.actions
+        signs = {action: ("✓", " by hand too") for action in by_hand} | {following: ("→", " next")}
+        rows = [_line(action, *signs.get(action, ("+", ""))) for action in item.plan.actions]
         rows += [
-            _line("–", text, " by hand only") for text in have if text not in item.plan.actions
+            _line(action, "–", " by hand only")
+            for action in by_hand
+            if action not in item.plan.actions
         ]
-        ratio = mine.time_s / item.cost.time_s if item.cost.time_s else 1.0
-        words = (
-            "as fast as"
-            if 0.995 < ratio < 1.005
-            else f"{ratio:.2f}× as fast as"
-            if ratio > 1
-            else ("slower than")
-        )
-        verdict = (
-            f"{seconds_text(item.cost.time_s)}, {bytes_text(item.cost.peak_bytes)}: {words} by hand"
-        )
+        ratio = by_hand_step.time_s / item.cost.time_s if item.cost.time_s else 1.0
+        if 0.995 < ratio < 1.005:
+            comparison = "as fast as"
+        else:
+            comparison = f"{ratio:.2f}× as fast as" if ratio > 1 else "slower than"
+        verdict = f"{cost_text(item.cost)}: {comparison} by hand"
         self._head.object = h(
             "p", h("b", item.name), f": {verdict}", title=f"{item.name}: {verdict}"
         )
@@ -95,13 +71,14 @@ class BesidePane(pn.viewable.Viewer):
         if item is not None:
             self.session.hand.take_next(item)
 
-    def __panel__(self) -> Any:
-        return self.view
 
-
-def _line(mark: str, text: str, note: str) -> Any:
+def _line(action: str, mark: str, note: str) -> Any:
     return h(
-        "li", h("span", mark, cls="mark"), h("code", text), h("span", note, cls="quiet"), title=text
+        "li",
+        h("span", mark, cls="mark"),
+        h("code", action),
+        h("span", note, cls="quiet"),
+        title=action,
     )
 
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import panel as pn
-
 from toast_lab.app import assets, look
-from toast_lab.app.markup import bytes_text, h, join, seconds_text
+from toast_lab.app.markup import ESTIMATED, cost_text, h, join, quiet
 from toast_lab.app.session import Session
 from toast_lab.cost.problem import Problem
 from toast_lab.explain.board import Board, conflicts
@@ -26,38 +24,33 @@ MAX_HEIGHT = 300
 AXIS_WIDTH = 134
 
 
-class BoardPane(pn.viewable.Viewer):
+class BoardPane(look.Pane):
     """Rows are sides of resolutions, columns mesh axes.
 
     Below, one switch an axis for the selected resolution.
     """
 
-    def __init__(self, session: Session, **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session) -> None:
+        super().__init__()
         self.session = session
-        self.board: Board | None = None
+        self.board = Board((), 0.0, 0.0)
         self._problem: Problem | None = None
         self._resolutions: list[int] = []
         self._of_name: dict[int, int] = {}
         self.row: int | None = None
-        self.table = look.table(
-            board_frame(Board((), 0.0, 0.0)),
-            height=64,
-            sizing_mode="stretch_width",
-            layout="fit_data_table",
-        )
+        self.table = look.table(board_frame(self.board), height=64, layout="fit_data_table")
         self.table.on_click(self._clicked)
         self._detail = look.text()
-        self._choices = pn.Column(sizing_mode="stretch_width", margin=0)
+        self._choices = look.column()
         self._switches: dict[str, Any] = {}
         self._offered: Any = None
         self._quiet = False
-        self._view = pn.Column(
+        self.view = look.column(
             look.text(
                 h(
                     "p",
                     h("b", "Conflict board "),
-                    h("span", "estimated", cls="tag estimated"),
+                    ESTIMATED,
                     h("span", "  each side alone; ✗ does not fit, ● is chosen", cls="quiet"),
                     cls="one",
                 )
@@ -65,14 +58,11 @@ class BoardPane(pn.viewable.Viewer):
             self.table,
             self._choices,
             self._detail,
-            sizing_mode="stretch_width",
-            margin=0,
         )
 
     @property
     def height(self) -> int:
         """Of all that is shown, in pixels, or of what is enough to scroll in."""
-        assert self.board is not None
         if not self.board.disputes:
             return 62
         below = 24 if self.row is None else 46 + 34 * max(1, len(self._axes()))
@@ -89,19 +79,18 @@ class BoardPane(pn.viewable.Viewer):
             self.board = conflicts(session.loaded.problem)
             sets = session.loaded.problem.analysis.compatibility_sets
             self._resolutions = [sets[dim.sets[0]].resolution for dim in self.board.disputes]
-            row_of = {r: i for i, r in enumerate(self._resolutions)}
+            row_of = {resolution: i for i, resolution in enumerate(self._resolutions)}
             self._of_name = {
-                name: row_of[sets[c.set].resolution]
-                for c in session.loaded.problem.analysis.conflicts
-                for name in c.sides
+                name: row_of[sets[conflict.set].resolution]
+                for conflict in session.loaded.problem.analysis.conflicts
+                for name in conflict.sides
             }
             self.row = None
         problem = self._problem
-        assert self.board is not None
         actions, axes = session.hand.actions, self._axes()
         chosen = {
-            (i, axis): side_on(problem, actions, r, axis)
-            for i, r in enumerate(self._resolutions)
+            (i, axis): side_on(problem, actions, resolution, axis)
+            for i, resolution in enumerate(self._resolutions)
             for axis in axes
         }
         frame = board_frame(self.board, chosen)
@@ -115,12 +104,14 @@ class BoardPane(pn.viewable.Viewer):
     def _axes(self) -> list[str]:
         problem = self.session.loaded.problem
         return [
-            axis for axis, n in zip(problem.mesh.axes, problem.mesh.sizes, strict=True) if n > 1
+            axis
+            for axis, size in zip(problem.mesh.axes, problem.mesh.sizes, strict=True)
+            if size > 1
         ]
 
     def show_selection(self) -> None:
         """Bring the resolution of the selected names to the front, if they are in conflict."""
-        if self.board is None:
+        if self._problem is None:
             return
         self.row = self._wanted_row()
         rows = [] if self.row is None else [2 * self.row, 2 * self.row + 1]
@@ -131,46 +122,42 @@ class BoardPane(pn.viewable.Viewer):
 
     def _wanted_row(self) -> int | None:
         analysis, session = self.session.loaded.analysis, self.session
-        assert self.board is not None
         if not self.board.disputes or analysis is None:
             return None
-        for k in session.selection.conflicts:
+        for index in session.selection.conflicts:
             return self._resolutions.index(
-                analysis.compatibility_sets[analysis.conflicts[k].set].resolution
+                analysis.compatibility_sets[analysis.conflicts[index].set].resolution
             )
-        return next((self._of_name[n] for n in session.selection.names if n in self._of_name), None)
+        return next(
+            (self._of_name[name] for name in session.selection.names if name in self._of_name), None
+        )
 
     def _show_detail(self) -> None:
-        assert self.board is not None
         if not self.board.disputes:
             words: Any = (
                 "No tensor of this program has two dims that would be sharded alike: nothing to "
                 "settle."
             )
-            self._detail.object = h("p", words, cls="quiet")
+            self._detail.object = quiet(words)
             return
         if self.row is None:
-            self._detail.object = h(
-                "p",
-                "Select a row, or a name in conflict, to choose its side on each axis.",
-                cls="quiet",
+            self._detail.object = quiet(
+                "Select a row, or a name in conflict, to choose its side on each axis."
             )
             return
         dim = self.board.disputes[self.row]
         tensors = [
-            f"{t.value} [{', '.join(map(str, t.shape))}] dims {t.dims[0]} | {t.dims[1]}, "
-            f"{line_text(t.where)}"
-            for t in dim.tensors
+            f"{tensor.value} [{', '.join(map(str, tensor.shape))}] dims "
+            f"{' | '.join(map(str, tensor.dims))}, {line_text(tensor.where)}"
+            for tensor in dim.tensors
         ]
         more = f"; and {len(tensors) - MAX_TENSORS} more" if len(tensors) > MAX_TENSORS else ""
         numbers = ", ".join(map(str, dim.sets[:8])) + (
             f" and {len(dim.sets) - 8} more" if len(dim.sets) > 8 else ""
         )
         sets = f"set {numbers}" if len(dim.sets) == 1 else f"sets {numbers}, settled alike"
-        text = f"{sets}, side 0 | side 1 on: {'; '.join(tensors[:MAX_TENSORS])}{more}"
-        self._detail.object = h(
-            "p", text, cls="quiet", style="max-height: 38px; overflow: auto; margin: 4px 0"
-        )
+        detail = f"{sets}, side 0 | side 1 on: {'; '.join(tensors[:MAX_TENSORS])}{more}"
+        self._detail.object = quiet(detail, style="max-height: 38px; overflow: auto; margin: 4px 0")
 
     # -- choosing ----------------------------------------------------------------------------------
     def _show_choices(self) -> None:
@@ -190,15 +177,13 @@ class BoardPane(pn.viewable.Viewer):
             id(problem),
             self.row,
             {
-                axis: tuple(side.side for side in sides if not side.why_not)
-                for axis, sides in options.items()
+                key: tuple(option.side for option in sides if not option.why_not)
+                for key, sides in options.items()
             },
         )
         if offered != self._offered:
             self._offered = offered
-            self._choices.objects = [
-                self._switch_row(axis, sides) for axis, sides in options.items()
-            ]
+            self._choices.objects = [self._switch_row(key, sides) for key, sides in options.items()]
         self._quiet = True
         for axis, switch in self._switches.items():
             now = side_on(problem, actions, resolution, axis)
@@ -223,9 +208,8 @@ class BoardPane(pn.viewable.Viewer):
                     title=sides[0].why_not,
                 )
             )
-        switch = pn.widgets.RadioButtonGroup(
+        switch = look.switch(
             options={NOWHERE: "", **{_label(option): str(option.side) for option in possible}},
-            button_type="default",
             margin=(1, 0),
             height=30,
             sizing_mode="stretch_width",
@@ -238,7 +222,7 @@ class BoardPane(pn.viewable.Viewer):
         row: list[Any] = [label, switch]
         if why:
             row.append(look.text(h("p", join(why, "; "), cls="quiet one")))
-        return pn.Row(*row, sizing_mode="stretch_width", margin=0)
+        return look.row(*row)
 
     def _chosen(self, axis: str, event: Any) -> None:
         if not self._quiet and self.row is not None:
@@ -249,22 +233,22 @@ class BoardPane(pn.viewable.Viewer):
 
     def _clicked(self, event: Any) -> None:
         analysis = self.session.loaded.analysis
-        if self.board is None or analysis is None or event.row // 2 >= len(self.board.disputes):
+        if analysis is None or event.row // 2 >= len(self.board.disputes):
             return
         sets = self.board.disputes[event.row // 2].sets
         self.session.selection.select(
-            (), tuple(k for s in sets for k in analysis.compatibility_sets[s].conflicts)
+            (),
+            tuple(
+                conflict
+                for compatibility_set in sets
+                for conflict in analysis.compatibility_sets[compatibility_set].conflicts
+            ),
         )
-
-    def __panel__(self) -> Any:
-        return self._view
 
 
 def _label(option: SideOption) -> str:
     fit = "" if option.fits else " ✗"
-    return (
-        f"side {option.side}: {seconds_text(option.time_s)}, {bytes_text(option.peak_bytes)}{fit}"
-    )
+    return f"side {option.side}: {cost_text(option)}{fit}"
 
 
 SWITCH = assets.sheet("switch")

@@ -12,7 +12,7 @@ from toast_lab.app.markup import h
 from toast_lab.errors import ToastError
 
 
-class CheckedField(pn.viewable.Viewer):
+class CheckedField(look.Pane):
     """A field whose text is parsed at every key.
 
     Attributes:
@@ -30,26 +30,19 @@ class CheckedField(pn.viewable.Viewer):
         on_check: Callable[[], None] | None = None,
         placeholder: str = "",
         description: str | None = None,
-        **params: Any,
     ) -> None:
-        super().__init__(**params)
+        super().__init__()
         self._parse, self._on_value, self._on_check = parse, on_value, on_check
         self.input = pn.widgets.TextInput(
-            name=name,
-            value=text,
-            placeholder=placeholder,
-            description=description,
-            sizing_mode="stretch_width",
-            margin=(3, 0),
-            stylesheets=[look.INPUT],
+            name=name, value=text, placeholder=placeholder, description=description, **look.FIELD
         )
         self._words = look.text(visible=False)
         self.value: Any = None
         self.error = ""
         self._check(text)
-        self.input.param.watch(lambda e: self._check(e.new), "value_input")
-        self.input.param.watch(lambda e: self._entered(e.new), "value")
-        self._box = pn.Column(self.input, self._words, sizing_mode="stretch_width", margin=0)
+        look.watch_value(self.input, self._check, "value_input")
+        look.watch_value(self.input, self._entered)
+        self.view = look.column(self.input, self._words)
 
     def _check(self, text: str) -> None:
         self._typed = text
@@ -77,9 +70,6 @@ class CheckedField(pn.viewable.Viewer):
     def again(self) -> None:
         """Check what is there once more, since what it is checked against has changed."""
         self._check(self._typed)
-
-    def __panel__(self) -> Any:
-        return self._box
 
 
 def number(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future
 from typing import Any
 
 import panel as pn
@@ -11,13 +10,14 @@ import panel as pn
 from toast_lab.app import assets, keys, look, theme
 from toast_lab.app.address import Address
 from toast_lab.app.listing_pane import listing_pane, prepared
-from toast_lab.app.markup import h, join
+from toast_lab.app.markup import h, quiet
 from toast_lab.app.pace import IDLE_MS, TICK_MS
 from toast_lab.app.pages.compare_page import ComparePage
 from toast_lab.app.pages.graph_page import GraphPage
 from toast_lab.app.pages.hand_page import LISTINGS, MANY_OPS, HandPage
 from toast_lab.app.pages.load_page import LoadPage
 from toast_lab.app.pages.search_page import SearchPage
+from toast_lab.app.pending import Pending
 from toast_lab.app.session import STEPS, Session
 from toast_lab.app.shell import Shell
 from toast_lab.app.source_pane import SourcePane
@@ -35,7 +35,7 @@ TITLES = {
 }
 
 
-class Explorer(pn.viewable.Viewer):
+class Explorer(look.Pane):
     """Everything, for a server page or a notebook cell."""
 
     def __init__(
@@ -52,31 +52,31 @@ class Explorer(pn.viewable.Viewer):
         self._pages: dict[str, Any] = {}
         self._bodies: dict[str, pn.Row] = {}
         self._lines: list[Line] = []
-        self._preparing: tuple[Any, Future[tuple[list[Line], str]]] | None = None
-        self._quiet = False
+        self._preparing = Pending()
         self._ticker: Any = None
         self._read: Any = None  #: the error that was put away
         self._shown: Any = None
-        self.nav = pn.widgets.RadioButtonGroup(
-            options={TITLES[s]: s for s in STEPS},
+        self.nav = look.switch(
+            options={TITLES[step]: step for step in STEPS},
             value=self.session.step,
-            button_type="default",
-            margin=0,
             height=34,
             stylesheets=[look.BUTTON + NAV],
         )
-        self.nav.param.watch(lambda e: setattr(self.session, "step", e.new), "value")
-        self._head = pn.pane.HTML(
-            "", stylesheets=[look.HEADER + HEAD], sizing_mode="stretch_width", margin=(6, 12, 0, 0)
-        )
-        self._job = pn.pane.HTML("", stylesheets=[look.HEADER], width=122, margin=(8, 0, 0, 8))
+        self.nav.param.watch(lambda event: setattr(self.session, "step", event.new), "value")
+        self._head = look.text(stylesheets=[look.HEADER + HEAD], margin=(6, 12, 0, 0))
+        self._job = look.text(stylesheets=[look.HEADER], width=122, margin=(8, 0, 0, 8))
         self.cancel = look.button(
-            "Cancel", sizing_mode="fixed", width=70, height=30, disabled=True, margin=(2, 0, 0, 8)
+            "Cancel",
+            self.session.work.cancel,
+            sizing_mode="fixed",
+            width=70,
+            height=30,
+            disabled=True,
+            margin=(2, 0, 0, 8),
         )
-        self.cancel.on_click(lambda _: self.session.work.cancel())
         self.shell = Shell(framed=height is not None, commands=keys.table())
         self.shell.param.watch(
-            lambda e: keys.perform(str(e.new[0]), self) if e.new else None, "command"
+            lambda event: keys.perform(str(event.new[0]), self) if event.new else None, "command"
         )
         self.address = Address(self.session, self.shell)
         self.tour = Tour(self.session)
@@ -85,42 +85,30 @@ class Explorer(pn.viewable.Viewer):
             self.session, "Tour", sizing_mode="fixed", width=56, height=30, margin=(2, 0, 0, 8)
         )
         tour_button.stylesheets = [*tour_button.stylesheets, HEAD]  # the gallery has one, too
-        self._status = pn.pane.HTML(
-            "", stylesheets=[look.STATUS], sizing_mode="stretch_width", height=30, margin=0
+        self._status = look.text(stylesheets=[look.STATUS], height=30)
+        header = look.row(
+            self._head, self.nav, self._job, self.cancel, self.shell, tour_button, height=36
         )
-        header = pn.Row(
-            self._head,
-            self.nav,
-            self._job,
-            self.cancel,
-            self.shell,
-            tour_button,
-            sizing_mode="stretch_width",
-            margin=0,
-            height=36,
-        )
-        self._body = pn.Column(sizing_mode="stretch_both", margin=0, stylesheets=[look.FILL])
+        self._body = look.filled_column(stylesheets=[look.FILL])
         self.drawer = self._drawer()
         # Panel makes the page as tall as all parts of all pages together, the hidden ones included.
         style = {"height": "100vh" if height is None else f"{height}px", "min-height": "0"}
-        self._root = pn.Column(
+        self.view = look.filled_column(
             header,
             self._status,
             self.strip,
             self._body,
             self.drawer,
-            sizing_mode="stretch_both",
             styles=style,
             stylesheets=[look.ROOT if height is None else look.ROOT + theme.HOST],
-            margin=0,
         )
-        s = self.session
-        s.param.watch(lambda *_: self.show_step(), "step")
-        s.loaded.param.watch(lambda *_: self.show_model(), "analysis")
-        s.loaded.param.watch(lambda *_: self.show_head(), "problem")
-        s.work.param.watch(lambda *_: self.show_head(), "changes")
-        s.notices.param.watch(lambda *_: self.show_messages(), "messages")
-        s.selection.param.watch(lambda *_: self.show_selection(), ["names", "conflicts"])
+        state = self.session
+        look.watch(state, self.show_step, "step")
+        look.watch(state.loaded, self.show_model, "analysis")
+        look.watch(state.loaded, self.show_head, "problem")
+        look.watch(state.work, self.show_head, "changes")
+        look.watch(state.notices, self.show_messages, "messages")
+        look.watch(state.selection, self.show_selection, "names", "conflicts")
         self.show_model()
         self.show_head()
         self.show_messages()
@@ -132,50 +120,45 @@ class Explorer(pn.viewable.Viewer):
 
         None if there is none.
         """
-        part: Any = self._pages.get(page) if page else self
+        target: Any = self._pages.get(page) if page else self
         for word in way.split("."):
-            part = getattr(part, word, None)
-        return part
+            target = getattr(target, word, None)
+        return target
 
     # -- drawer ------------------------------------------------------------------------------------
     def _drawer(self) -> Any:
         self.listing = listing_pane()
-        self.listing.param.watch(lambda e: self._line_picked(e.new), "picked")
-        self.conflicts = look.table(_no_conflicts(), layout="fit_data_stretch")
+        look.watch_value(self.listing, self._line_picked, "picked")
+        self.conflicts = look.table(CONFLICT_COLUMNS, layout="fit_data_stretch")
         self.conflicts.on_click(
-            lambda e: self.session.selection.select(
-                (), (int(self.conflicts.value["conflict"].iloc[e.row]),)
+            lambda event: self.session.selection.select(
+                (), (int(self.conflicts.value["conflict"].iloc[event.row]),)
             )
         )
         self.source = SourcePane(self.session)
         self._log = look.text(sizing_mode="stretch_both")
-        log = pn.Column(self._log, sizing_mode="stretch_both", scroll=True, margin=0)
-        tabs = pn.Tabs(
+        log = look.filled_column(self._log, scroll=True)
+        tabs = look.tabs(
             ("Listing", self.listing),
             ("Conflicts", self.conflicts),
             ("Source", self.source),
             ("Log", log),
-            sizing_mode="stretch_both",
-            margin=0,
-            stylesheets=[look.TABS],
         )
         self.tabs = tabs
         self.fold = look.button(
             "Hide",
+            self.toggle_drawer,
             sizing_mode="fixed",
             width=64,
             height=26,
             margin=0,
             styles={"position": "absolute", "right": "8px", "top": "6px"},
+            stylesheets=[look.SLIM_BUTTON],
         )
-        self.fold.stylesheets = [look.SLIM_BUTTON]
-        self.fold.on_click(lambda _: self.toggle_drawer())
-        return pn.Column(
+        return look.filled_column(
             tabs,
             self.fold,
             styles={"height": DRAWER_HEIGHT},
-            sizing_mode="stretch_both",
-            margin=0,
             stylesheets=[look.CANVAS + ":host { position: relative; flex: 0 0 auto !important; }"],
         )
 
@@ -208,13 +191,8 @@ class Explorer(pn.viewable.Viewer):
             centre = pn.Column(
                 page.centre, sizing_mode="stretch_both", margin=(0, 8), stylesheets=[look.MIDDLE]
             )
-            self._bodies[step] = pn.Row(
-                page.left,
-                centre,
-                page.right,
-                sizing_mode="stretch_both",
-                margin=0,
-                stylesheets=[look.BODY],
+            self._bodies[step] = look.filled_row(
+                page.left, centre, page.right, stylesheets=[look.BODY]
             )
             self._body.append(self._bodies[step])
         for name, body in self._bodies.items():
@@ -234,9 +212,10 @@ class Explorer(pn.viewable.Viewer):
         if analysis is None:
             return
         if analysis.program.n_ops > MANY_OPS and pn.state.curdoc is not None:
-            self._preparing = (analysis, LISTINGS.submit(prepared, analysis))
+            self._preparing.start(analysis, LISTINGS.submit(prepared, analysis))
         else:
-            self._preparing, self._lines = None, self.listing.fill(analysis)
+            self._preparing.drop()
+            self._lines = self.listing.fill(analysis)
         self.conflicts.value = conflicts_frame(analysis)
         self.conflicts.selection = []
         self.show_head()
@@ -244,9 +223,9 @@ class Explorer(pn.viewable.Viewer):
     def show_head(self) -> None:
         """Model, mesh, machine and the running job."""
         session = self.session
-        parts: list[Any] = [h("span", "TOAST Lab", cls="brand")]
+        elements: list[Any] = [h("span", "TOAST Lab", cls="brand")]
         if session.loaded.model is not None:
-            parts.append(
+            elements.append(
                 h(
                     "span",
                     h("b", session.loaded.model.name),
@@ -255,23 +234,21 @@ class Explorer(pn.viewable.Viewer):
                 )
             )
         if session.loaded.problem is not None:
-            parts.append(
+            elements.append(
                 h(
                     "span",
                     f"mesh {session.loaded.problem.mesh} · {session.loaded.problem.machine.name}",
                     cls="quiet",
                 )
             )
-        self._head.object = h("div", *parts, cls="bar")
+        self._head.object = h("div", *elements, cls="bar")
         job = session.work.job
-        running = job is not None and job.running
+        running = session.work.runs()
         self.cancel.disabled = not running
-        text = (
-            f"{DOING[job.kind] if job.state.value == 'running' else job.state.value}, "
-            f"{job.elapsed_s:.0f} s"
-            if running and job is not None
-            else "no job runs"
-        )
+        text = "no job runs"
+        if running:
+            doing = "paused" if session.work.paused else DOING[job.kind]
+            text = f"{doing}, {job.elapsed_s:.0f} s"
         self._job.object = h(
             "div",
             text,
@@ -283,14 +260,16 @@ class Explorer(pn.viewable.Viewer):
     def show_messages(self) -> None:
         """The last message under the header, all of them in the log."""
         messages = self.session.notices.messages
-        last = messages[-1] if messages else None
-        if last is not None and last is self._read:
-            last = None
-        words = last.text if last is not None else "" if messages else "Choose a model to begin."
+        newest = messages[-1] if messages else None
+        if newest is not None and newest is self._read:
+            newest = None
+        shown_text = (
+            newest.text if newest is not None else "" if messages else "Choose a model to begin."
+        )
         self._status.object = h(
             "div",
-            words,
-            cls=f"status {last.level if last else ''}",
+            shown_text,
+            cls=f"status {newest.level if newest else ''}",
             role="status",
             aria_live="polite",
         )
@@ -303,9 +282,7 @@ class Explorer(pn.viewable.Viewer):
             )
             for message in reversed(messages)
         ]
-        self._log.object = (
-            h("ul", *rows, cls="log") if rows else h("p", "Nothing yet.", cls="quiet")
-        )
+        self._log.object = h("ul", *rows, cls="log") if rows else quiet("Nothing yet.")
 
     def dismiss(self) -> bool:
         """Put the error under the header away; it stays in the log.  False: there is none."""
@@ -321,14 +298,13 @@ class Explorer(pn.viewable.Viewer):
         session, analysis = self.session, self.session.loaded.analysis
         if analysis is None:
             return
-        self.listing.chosen = (
-            sorted({int(o) for o in analysis.names.op[list(session.selection.names)]})
-            if session.selection.names
-            else []
+        self.listing.chosen = session.selection.ops
+
+        marked_conflicts = session.selection.conflicts or _conflicts_of(
+            analysis, session.selection.names
         )
-        met = session.selection.conflicts or _conflicts_of(analysis, session.selection.names)
-        if list(self.conflicts.selection) != list(met):
-            self.conflicts.selection = list(met)
+        if list(self.conflicts.selection) != list(marked_conflicts):
+            self.conflicts.selection = list(marked_conflicts)
         if session.selection.conflicts and self.tabs.active == LOG_TAB:
             self.tabs.active = 1
 
@@ -345,11 +321,9 @@ class Explorer(pn.viewable.Viewer):
             page.feed(points)
         if page is not None and self.session.step == "search":
             page.tick()
-        if self._preparing is not None and self._preparing[1].done():
-            analysis, future = self._preparing
-            self._preparing = None
-            if analysis is self.session.loaded.analysis:
-                self._lines, self.listing.packed = future.result()
+        done = self._preparing.done()
+        if done is not None and done.subject is self.session.loaded.analysis:
+            self._lines, self.listing.packed = done.future.result()
         loading = self._pages.get("load")
         if loading is not None and self.session.step == "load":
             loading.tick()
@@ -361,9 +335,9 @@ class Explorer(pn.viewable.Viewer):
     def _pace(self) -> None:
         """Tick fast while a job runs or the slider of the search may be moved, slowly else."""
         session = self.session
-        wanted = TICK_MS if session.work.busy or session.step == "search" else IDLE_MS
-        if self._ticker is not None and self._ticker.period != wanted:
-            self._ticker.period = wanted
+        period_ms = TICK_MS if session.work.busy or session.step == "search" else IDLE_MS
+        if self._ticker is not None and self._ticker.period != period_ms:
+            self._ticker.period = period_ms
 
     def watch(self) -> None:
         """Begin to call ``tick``, once the browser has rendered the page.
@@ -376,17 +350,26 @@ class Explorer(pn.viewable.Viewer):
 
         def begin() -> None:
             self._ticker = pn.state.add_periodic_callback(self.tick, period=TICK_MS)
-            self.session.param.watch(lambda *_: self._pace(), "step")
-            self.session.work.param.watch(lambda *_: self._pace(), ["job", "changes"])
+            look.watch(self.session, self._pace, "step")
+            look.watch(self.session.work, self._pace, "job", "changes")
 
         pn.state.onload(begin)
-
-    def __panel__(self) -> Any:
-        return self._root
 
 
 DRAWER_HEIGHT = "clamp(170px, 27vh, 250px)"
 LOG_TAB = 3
+CONFLICT_COLUMNS = [
+    "conflict",
+    "colour",
+    "tensor",
+    "dims",
+    "side 0",
+    "side 1",
+    "set",
+    "bit",
+    "line",
+]
+
 MANY_SELECTED = 40
 DOING = {
     "load": "loading",
@@ -406,16 +389,13 @@ def _conflicts_of(analysis: Any, names: Any) -> list[int]:
 
     Many names would select most of the table.
     """
-    few = set(names) if len(names) <= MANY_SELECTED else set()
-    return [c.index for c in analysis.conflicts if not few.isdisjoint(c.sides)] if few else []
-
-
-def _no_conflicts() -> Any:
-    import pandas as pd
-
-    return pd.DataFrame(
-        columns=["conflict", "colour", "tensor", "dims", "side 0", "side 1", "set", "bit", "line"]
+    few_names = set(names) if len(names) <= MANY_SELECTED else set()
+    return (
+        [
+            conflict.index
+            for conflict in analysis.conflicts
+            if not few_names.isdisjoint(conflict.sides)
+        ]
+        if few_names
+        else []
     )
-
-
-__all__ = ["Explorer", "join"]

@@ -32,21 +32,13 @@ class FigureMenu(JSComponent):
     _stylesheets = [assets.sheet("figure_export")]  # noqa: RUF012
 
 
-def figure_menu(figure_or_getter: Any, name: str, **kwargs: Any) -> FigureMenu:
+def figure_menu(figure: str, **kwargs: Any) -> FigureMenu:
     """Buttons that save a figure of the page.
 
     Args:
-        figure_or_getter: a Bokeh figure or layout with a name, a function that gives one, or the
-            name itself; figures that are drawn anew keep their name.
-        name: of the file, without its ending.
+        figure: name of a Bokeh figure or layout, and of the file; figures that are drawn anew
+            keep their name.
         kwargs: for the component.
-
-    Raises:
-        ValueError: the figure has no name.
     """
-    given = figure_or_getter() if callable(figure_or_getter) else figure_or_getter
-    figure = given if isinstance(given, str) else given.name
-    if not figure:
-        raise ValueError(f"the figure that {name!r} saves has no name; give it one")
     kwargs = {"margin": (2, 4), "width": 92, "height": 26, "sizing_mode": "fixed", **kwargs}
-    return FigureMenu(figure=figure, file=file_name(name), **kwargs)
+    return FigureMenu(figure=figure, file=file_name(figure), **kwargs)

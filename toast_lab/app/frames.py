@@ -91,12 +91,12 @@ def _page() -> Any:
     """What a visitor gets: the page whose key the query has."""
     import panel as pn
 
-    asked = (
+    fields = (
         parse_qs((pn.state.location.search or "").lstrip("?"))
         if pn.state.location is not None
         else {}
     )
-    make = _PAGES.get(asked.get("frame", [""])[-1])
+    make = _PAGES.get(fields.get("frame", [""])[-1])
     if make is None:
         return pn.pane.Str("This view has ended.")
     return make()
@@ -135,7 +135,7 @@ def html(url: str, height: int, title: str, static: Safe) -> str:
     The static picture, and the script that replaces it by the frame if the server answers.
     """
     name = "toast-lab-" + secrets.token_hex(6)
-    place = h("div", static, id=name, cls="toast-lab-view")
+    static_box = h("div", static, id=name, cls="toast-lab-view")
     frame = {
         "id": name,
         "alive": url.replace("/?", f"{ALIVE}?"),
@@ -144,5 +144,7 @@ def html(url: str, height: int, title: str, static: Safe) -> str:
         "height": str(height),
     }
     # A title that holds the end of a script must not end ours
-    words = json.dumps(frame).replace("<", "\\u003c")
-    return join([place, Safe(f"<script>({assets.script('frame')})({words})</script>")])
+    script_argument = json.dumps(frame).replace("<", "\\u003c")
+    return join(
+        [static_box, Safe(f"<script>({assets.script('frame')})({script_argument})</script>")]
+    )

@@ -32,7 +32,10 @@ def race_to_compare(session: Session) -> None:
     """Take the best plan of each method that raced into the comparison."""
     items = race_items(session.searches.race)
     names = {item.name for item in items}
-    session.plans.items = [*[p for p in session.plans.items if p.name not in names], *items]
+    session.plans.items = [
+        *[item for item in session.plans.items if item.name not in names],
+        *items,
+    ]
     session.notices.say(f"{len(items)} plans of the race are in the comparison now.", "good")
     session.step = "compare"
 

@@ -70,18 +70,22 @@ def card_text(name: str) -> str:
     >>> card_text("xxt").splitlines()[1]
     '2 ops · 7 names · 1 conflict'
     """
-    text = registry.MODELS[name].about
+    about = registry.MODELS[name].about
     card = CARDS.get(name)
     if card is None:
-        return f"{name} — {text}"
-    parts = [_parameters(card.parameters)] if card.parameters else []
-    parts += [f"{card.ops:,} ops"]
-    parts += [
+        return f"{name} — {about}"
+    counts = [_parameters(card.parameters)] if card.parameters else []
+    counts += [f"{card.ops:,} ops"]
+    counts += [
         f"{card.names:,} names",
         f"{card.conflicts or 'no'} conflict{'' if card.conflicts == 1 else 's'}",
     ]
-    return f"{name} — {text}\n" + " · ".join(parts)
+    return f"{name} — {about}\n" + " · ".join(counts)
 
 
-def _parameters(n: int) -> str:
-    return f"{n / 1e9:.2f} billion parameters" if n >= 1e9 else f"{n / 1e6:.0f} million parameters"
+def _parameters(count: int) -> str:
+    return (
+        f"{count / 1e9:.2f} billion parameters"
+        if count >= 1e9
+        else f"{count / 1e6:.0f} million parameters"
+    )

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pandas as pd
 import panel as pn
 
 from toast_lab.app import look
@@ -18,46 +15,42 @@ from toast_lab.views.program_table import colours_frame
 MANY_SCOPES = 60  #: to choose from
 
 
-class GraphControls(pn.viewable.Viewer):
+class GraphControls:
     """Widgets only; the page watches them."""
 
-    def __init__(self, **params: Any) -> None:
-        super().__init__(**params)
-        common: dict[str, Any] = {
-            "sizing_mode": "stretch_width",
-            "margin": (3, 0),
-            "stylesheets": [look.INPUT],
-        }
+    def __init__(self) -> None:
+
         self.level = pn.widgets.Select(
-            name="level", options={v: k for k, v in LEVELS.items()}, **common
+            name="level", options={value: key for key, value in LEVELS.items()}, **look.FIELD
         )
         self.hue = pn.widgets.Select(
-            name="hue shows", options={v: k for k, v in OVERLAYS.items()}, **common
+            name="hue shows", options={value: key for key, value in OVERLAYS.items()}, **look.FIELD
         )
-        self.plan = pn.widgets.Select(name="of the plan", options=[], visible=False, **common)
+        self.plan = pn.widgets.Select(name="of the plan", options=[], visible=False, **look.FIELD)
         self.find = pn.widgets.TextInput(
             name="find a value, op, function or colour",
             placeholder="for instance dot_general",
-            **common,
+            **look.FIELD,
         )
-        self.regex = pn.widgets.Checkbox(name="as a regular expression", **common)
+        self.regex = pn.widgets.Checkbox(name="as a regular expression", **look.FIELD)
         self.found = look.text()
-        self.only = pn.widgets.Checkbox(name="conflicts and their neighbours only", **common)
-        self.singles = pn.widgets.Checkbox(name="colours of a single name too", **common)
+        self.only = pn.widgets.Checkbox(name="conflicts and their neighbours only", **look.FIELD)
+        self.singles = pn.widgets.Checkbox(name="colours of a single name too", **look.FIELD)
         # MultiChoice would run HTML in a name.
-        self.lanes = pn.widgets.MultiSelect(name="only these colours", options={}, size=4, **common)
+        self.lanes = pn.widgets.MultiSelect(
+            name="only these colours", options={}, size=4, **look.FIELD
+        )
         self.scopes = pn.widgets.MultiSelect(
-            name="only these functions", options=[], size=4, **common
+            name="only these functions", options=[], size=4, **look.FIELD
         )
         self.hops = pn.widgets.IntSlider(
-            name="hops around the selection", value=2, start=1, end=8, **common
+            name="hops around the selection", value=2, start=1, end=8, **look.FIELD
         )
         self.focus = look.button("Focus on the selection")
         self.back = look.button("Show everything", visible=False)
         self.colours = look.table(
-            colours_frame_empty(),
+            ["", "colour", "size", "names", "conflicts"],
             height=250,
-            sizing_mode="stretch_width",
             layout="fit_data_table",
             widths={"": 24, "colour": 72, "size": 58, "names": 58, "conflicts": 50},
             titles={"names": "names", "conflicts": "red"},
@@ -92,7 +85,9 @@ class GraphControls(pn.viewable.Viewer):
         self.only.disabled = not analysis.conflicts
         self.found.object = ""
         groups = lane_groups(analysis)
-        self.lanes.param.update(options={analysis.groups[g].name: g for g in groups}, value=[])
+        self.lanes.param.update(
+            options={analysis.groups[group].name: group for group in groups}, value=[]
+        )
         self.scopes.param.update(options=scopes(analysis)[:MANY_SCOPES], value=[])
         self.colours.value = colours_frame(analysis).drop(
             columns=["shardable", "group", "resolutions", "mirrored"]
@@ -101,16 +96,6 @@ class GraphControls(pn.viewable.Viewer):
 
     def mark_colour(self, name: str | None) -> None:
         """Select a colour's row of the table."""
-        rows = [i for i, c in enumerate(self.colours.value["colour"]) if c == name][:1]
+        rows = [i for i, colour in enumerate(self.colours.value["colour"]) if colour == name][:1]
         if self.colours.selection != rows:
             self.colours.selection = rows
-
-    def __panel__(self) -> Any:
-        return self.view
-
-
-def colours_frame_empty() -> Any:
-    """The colour table before a model is loaded."""
-    return pd.DataFrame(
-        {k: pd.Series(dtype="object") for k in ("", "colour", "size", "names", "conflicts")}
-    )

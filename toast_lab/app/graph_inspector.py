@@ -8,13 +8,22 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import panel as pn
-
 from toast_lab.app import look
 from toast_lab.app.action_buttons import ActionButtons
 from toast_lab.app.legend import LEGEND, legend
-from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.markup import (
+    ESTIMATED,
+    Safe,
+    bytes_text,
+    facts,
+    h,
+    join,
+    numbered,
+    quiet,
+    seconds_text,
+)
 from toast_lab.app.session import Session
+from toast_lab.conflicts.analysis import Analysis
 from toast_lab.views import inspect
 from toast_lab.views.graph_layout import lane_groups, op_label
 from toast_lab.views.overlay import Overlay
@@ -22,25 +31,17 @@ from toast_lab.views.overlay import Overlay
 STEPS_SHOWN = 14  #: of a chain
 
 
-class GraphInspector(pn.viewable.Viewer):
+class GraphInspector:
     """The right side of the graph page."""
 
-    def __init__(self, session: Session, **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session) -> None:
         self.session = session
         self._facts = look.text()
         self.actions = ActionButtons(session)
         self._manual = look.text()
-        self.undo = look.button("Undo the last change", visible=False)
-        self.undo.on_click(lambda _: self.session.hand.undo())
+        self.undo = look.button("Undo the last change", self.session.hand.undo, visible=False)
         self._why = look.text()
-        self._legend = pn.pane.HTML(
-            "",
-            stylesheets=[look.TEXT + LEGEND],
-            sizing_mode="stretch_width",
-            margin=0,
-            name="legend",
-        )
+        self._legend = look.text(stylesheets=[look.TEXT + LEGEND], name="legend")
         self.view = look.side(
             self._facts, self._why, self.actions, self._manual, self.undo, self._legend, width=330
         )
@@ -69,26 +70,24 @@ class GraphInspector(pn.viewable.Viewer):
         item, base = session.plans.named("manual"), session.plans.named("unsharded")
         lines: list[Any] = [h("h2", "manual plan")]
         if item is not None and base is not None and item.plan.actions:
-            lines.append(h("ol", *[h("li", a) for a in item.plan.actions], cls="chain mono"))
+            lines.append(numbered(item.plan.actions))
             ratio = base.cost.time_s / item.cost.time_s if item.cost.time_s else 0
             speed = f"{seconds_text(item.cost.time_s)} a step ({ratio:.2f}× unsharded speed)"
             cost = f"{speed}, {bytes_text(item.cost.peak_bytes)} a device"
-            lines.append(h("p", cost, " ", h("span", "estimated", cls="tag estimated")))
+            lines.append(h("p", cost, " ", ESTIMATED))
         else:
-            lines.append(
-                h("p", "Empty. Shard a selected colour on a mesh axis to begin one.", cls="quiet")
-            )
+            lines.append(quiet("Empty. Shard a selected colour on a mesh axis to begin one."))
         self._manual.object = join(lines)
         self.undo.visible = bool(session.hand.trail.past)
 
     def _words(self) -> Safe:
         session, analysis = self.session, self.session.loaded.analysis
         if session.selection.conflicts:
-            k = session.selection.conflicts[0]
+            conflict = session.selection.conflicts[0]
             more = len(session.selection.conflicts) - 1
             more_text = f" (and {more} more)" if more else ""
             return join(
-                [h("h2", f"conflict{more_text}"), facts(inspect.conflict_facts(analysis, k))]
+                [h("h2", f"conflict{more_text}"), facts(inspect.conflict_facts(analysis, conflict))]
             )
         if len(session.selection.names) == 1:
             return join(
@@ -104,22 +103,24 @@ class GraphInspector(pn.viewable.Viewer):
                     facts(_names_facts(analysis, session.selection.names)),
                 ]
             )
-        words = (
+        hint = (
             "Click a marker, a red conflict, a line of the listing or a row of the conflict table "
             "below."
         )
-        return join([h("h2", "nothing selected"), h("p", words, cls="quiet")])
+        return join(
+            [
+                h("h2", "nothing selected"),
+                quiet(hint),
+            ]
+        )
 
     def _chain(self) -> Safe:
         analysis, names = self.session.loaded.analysis, self.chain()
         if not names:
             return Safe("")
-        steps = [
-            h("li", f"{analysis.name_text[n]}  {op_label(analysis, int(analysis.names.op[n]))}")
-            for n in names
-        ]
+        steps = chain_steps(analysis, names)
         more = len(steps) - STEPS_SHOWN
-        rest = h("p", f"… {more} more", cls="quiet") if more > 0 else ""
+        rest = quiet(f"… {more} more") if more > 0 else ""
         return join(
             [
                 h("h2", "why both dims have one colour"),
@@ -128,8 +129,13 @@ class GraphInspector(pn.viewable.Viewer):
             ]
         )
 
-    def __panel__(self) -> Any:
-        return self.view
+
+def chain_steps(analysis: Analysis, names: list[int]) -> list[Safe]:
+    """The names of a chain, each with its op."""
+    return [
+        h("li", f"{analysis.name_text[name]}  {op_label(analysis, int(analysis.names.op[name]))}")
+        for name in names
+    ]
 
 
 def _names_facts(analysis: Any, names: Any) -> list[tuple[str, str]]:
@@ -141,22 +147,29 @@ def _names_facts(analysis: Any, names: Any) -> list[tuple[str, str]]:
         rows = inspect.op_facts(analysis, next(iter(ops)))
     if len(groups) == 1:
         return [*rows, *_group_facts(analysis, analysis.groups[next(iter(groups))])]
-    words = [f"{analysis.groups[g].name} ({n:,})" for g, n in groups.most_common(6)]
+    colour_texts = [
+        f"{analysis.groups[group].name} ({count:,})" for group, count in groups.most_common(6)
+    ]
     return [
         *rows,
-        ("colours", ", ".join(words) + (f" and {len(groups) - 6} more" if len(groups) > 6 else "")),
+        (
+            "colours",
+            ", ".join(colour_texts) + (f" and {len(groups) - 6} more" if len(groups) > 6 else ""),
+        ),
     ]
 
 
 def _group_facts(analysis: Any, group: Any) -> list[tuple[str, str]]:
-    n = sum(1 for c in analysis.conflicts if analysis.group[c.colour] == group.index)
-    arguments = [analysis.program.value_name[a] for a in group.arguments]
+    conflict_count = sum(
+        1 for conflict in analysis.conflicts if analysis.group[conflict.colour] == group.index
+    )
+    arguments = [analysis.program.value_name[argument] for argument in group.arguments]
     return [
         ("colour", group.name),
         ("size", str(group.size)),
         ("names", f"{group.n_names:,}"),
         ("mirrored colours", str(len(group.colours))),
-        ("conflicts", f"{n}, {len(group.resolutions)} independent bits"),
+        ("conflicts", f"{conflict_count}, {len(group.resolutions)} independent bits"),
         (
             "arguments",
             ", ".join(arguments[:3])

@@ -28,42 +28,45 @@ def texts(analysis: Analysis) -> tuple[list[str], list[str]]:
     )
 
 
-def find(analysis: Analysis, wanted: str, *, regex: bool) -> tuple[int, ...]:
+def find(analysis: Analysis, pattern: str, *, regex: bool) -> tuple[int, ...]:
     """Names that match, or whose op does, in program order.
 
     Raises ToastError: a wrong pattern, or one that takes too long.
     """
     ops, names = texts(analysis)
     if regex:
-        matching(wanted, [])  # a wrong pattern is told at once
+        matching(pattern, [])  # a wrong pattern is told at once
         try:
             hits = run_in_child(
                 "toast_lab.views.patterns:matching",
-                wanted,
+                pattern,
                 ops + names,
                 time_limit_s=PATTERN_LIMIT_S,
                 activity="searching",
             )
         except RunFailed:
             raise ToastError(
-                f"{wanted!r} was not through after {PATTERN_LIMIT_S:g} s. Repeats inside of "
+                f"{pattern!r} was not through after {PATTERN_LIMIT_S:g} s. Repeats inside of "
                 "repeats take that long; write it without them, or search for plain text."
             ) from None
     else:
-        hits = containing(wanted, ops + names)
-    program, hit_names = (
+        hits = containing(pattern, ops + names)
+    program, matched_names = (
         analysis.program,
-        dict.fromkeys(h - len(ops) for h in hits if h >= len(ops)),
+        dict.fromkeys(hit - len(ops) for hit in hits if hit >= len(ops)),
     )
-    for op in (h for h in hits if h < len(ops)):
-        hit_names.update(dict.fromkeys(program.factors(op)))
-    return tuple(sorted(n for n in hit_names if analysis.names.size[n] > 1) or sorted(hit_names))
+    for op in (hit for hit in hits if hit < len(ops)):
+        matched_names.update(dict.fromkeys(program.factors(op)))
+    return tuple(
+        sorted(name for name in matched_names if analysis.names.size[name] > 1)
+        or sorted(matched_names)
+    )
 
 
-def start(analysis: Analysis, wanted: str, *, regex: bool) -> Future[tuple[int, ...]]:
+def start(analysis: Analysis, pattern: str, *, regex: bool) -> Future[tuple[int, ...]]:
     """``find`` in a thread; plain text in a small program is looked for at once."""
     if not regex and analysis.program.n_ops <= FEW:
         done: Future[tuple[int, ...]] = Future()
-        done.set_result(find(analysis, wanted, regex=False))
+        done.set_result(find(analysis, pattern, regex=False))
         return done
-    return SEARCHES.submit(find, analysis, wanted, regex=regex)
+    return SEARCHES.submit(find, analysis, pattern, regex=regex)

@@ -78,35 +78,31 @@ class HandPlan:
 
         Those that fit come first.
         """
-        return min(
-            self._plans.searched(),
-            key=lambda item: (not item.cost.fits, item.cost.time_s),
-            default=None,
-        )
+        return _best(self._plans.searched())
 
     def next_of(self, item: PlanItem) -> str | None:
         """The next action of another plan that the plan by hand could take, if any.
 
         That is the other plan's first action that the plan by hand lacks and that would change it.
         """
-        have = self.actions
-        for text in item.plan.actions:
-            if "->" in text and text not in have:  # what is refined op by op is no action
-                _, kept, _ = replay(self._problem, [*have, text])
-                if len(kept) > len(have):
-                    return text
+        by_hand = self.actions
+        for action in item.plan.actions:
+            if "->" in action and action not in by_hand:  # what is refined op by op is no action
+                _, replayed, _ = replay(self._problem, [*by_hand, action])
+                if len(replayed) > len(by_hand):
+                    return action
         return None
 
     def take_next(self, item: PlanItem) -> None:
         """Take over the next action of another plan."""
         with self._notices.guarded():
-            text = self.next_of(item)
-            if text is None:
+            action = self.next_of(item)
+            if action is None:
                 raise InvalidPlan(
                     f"{item.name} has no action left that would change the plan by hand"
                 )
-            self.take([*self.actions, text])
-            self._notices.say(f"manual plan: {', '.join(self.actions)}", "good")
+            self.take([*self.actions, action])
+            self._say_actions()
 
     def ask_search(self) -> None:
         """Search for a few seconds for the best sequence of actions on this problem, as a job."""
@@ -119,15 +115,10 @@ class HandPlan:
 
         Failing that, the best one.
         """
-        problem = self._problem
-        pure = [
-            item
-            for item in self._plans.searched()
-            if all("->" in text for text in item.plan.actions)
-        ]
-        if problem is None or not pure:
-            return self.best_searched() if problem is not None else None
-        return min(pure, key=lambda item: (not item.cost.fits, item.cost.time_s))
+        if self._problem is None:
+            return None
+        searched = self._plans.searched()
+        return _best([item for item in searched if item.of_actions] or searched)
 
     def branches(self) -> list[PlanItem]:
         """Plans that one can go on from: of this mesh, and made of actions."""
@@ -137,7 +128,7 @@ class HandPlan:
             if item.name != MANUAL
             and item.problem.mesh == self._problem.mesh
             and item.plan.actions
-            and all("->" in text for text in item.plan.actions)
+            and item.of_actions
         ]
 
     def action_prices(self) -> list[ActionPrice]:
@@ -147,15 +138,17 @@ class HandPlan:
             return []
         space = problem.space
         state, _, _ = replay(problem, self.actions)
-        pricer, n = problem.pricer(), len(problem.analysis.groups[group].resolutions)
+        pricer, bit_count = problem.pricer(), len(problem.analysis.groups[group].resolutions)
         rows = []
         for move in np.flatnonzero(space.group == group)[:MAX_MOVES]:
             bits = int(space.bits[move])
-            for a, axis in enumerate(problem.mesh.axes):
+            for axis_index, axis in enumerate(problem.mesh.axes):
                 after = state.copy()
-                if problem.mesh.sizes[a] > 1 and after.apply(Action(group, bits, a)):
+                if problem.mesh.sizes[axis_index] > 1 and after.apply(
+                    Action(group, bits, axis_index)
+                ):
                     quick = pricer.quick(after)
-                    side = f", side {bits:0{n}b}" if n else ""
+                    side = f", side {bits:0{bit_count}b}" if bit_count else ""
                     rows.append(
                         ActionPrice(
                             axis=axis,
@@ -166,7 +159,7 @@ class HandPlan:
                             fits=quick.fits,
                         )
                     )
-        return sorted(rows, key=lambda r: (problem.mesh.axes.index(r.axis), r.bits))
+        return sorted(rows, key=lambda price: (problem.mesh.axes.index(price.axis), price.bits))
 
     def why_no_action(self) -> str:
         """Why the selected colour has nothing left to shard."""
@@ -187,8 +180,8 @@ class HandPlan:
         offered_axes = {row.axis for row in offered}
         bits = problem.space.bits[problem.space.group == group]
         return [
-            no_effect(problem.space, Action(group, int(bits[0]), a))
-            for a, (axis, size) in enumerate(
+            no_effect(problem.space, Action(group, int(bits[0]), axis_index))
+            for axis_index, (axis, size) in enumerate(
                 zip(problem.mesh.axes, problem.mesh.sizes, strict=True)
             )
             if size > 1 and axis not in offered_axes
@@ -206,7 +199,7 @@ class HandPlan:
         with self._notices.guarded():
             action = Action(group, bits, problem.mesh.axes.index(axis))
             self.take([*self.actions, action])
-            self._notices.say(f"manual plan: {', '.join(self.actions)}", "good")
+            self._say_actions()
 
     def choose_side(self, resolution: int, axis: str, side: int | None) -> None:
         """Settle a conflict on an axis: shard side 0 or 1 of it, or neither.
@@ -217,18 +210,18 @@ class HandPlan:
         if self._problem is None:
             return
         with self._notices.guarded():
-            wanted = with_side(
+            wanted_actions = with_side(
                 problem=self._problem,
                 actions=self.actions,
                 resolution=resolution,
                 axis=axis,
                 side=side,
             )
-            _, kept, left_out = replay(self._problem, wanted)
-            self.take(kept)
-            words = f"manual plan: {', '.join(self.actions) or 'no action'}"
+            _, replayed, left_out = replay(self._problem, wanted_actions)
+            self.take(replayed)
+            summary = f"manual plan: {', '.join(self.actions) or 'no action'}"
             self._notices.say(
-                "; ".join([words, *(f"left out: {why}" for why in left_out)]),
+                "; ".join([summary, *(f"left out: {why}" for why in left_out)]),
                 "info" if left_out else "good",
             )
 
@@ -268,14 +261,14 @@ class HandPlan:
     def go_on_from(self, name: str) -> None:
         """Take the actions of another plan as the plan by hand; undo brings back what was there."""
         with self._notices.guarded():
-            item = next((p for p in self.branches() if p.name == name), None)
+            item = next((item for item in self.branches() if item.name == name), None)
             if item is None:
                 raise InvalidPlan(
                     f"{name} is not made of actions on {self._problem.mesh}, so nothing can be "
                     "added to it"
                 )
             self.take(list(item.plan.actions))
-            self._notices.say(f"manual plan: {', '.join(self.actions)}", "good")
+            self._say_actions()
 
     def take(self, actions: list[Any]) -> None:
         """Make these the actions of the manual plan."""
@@ -293,6 +286,9 @@ class HandPlan:
             self._show_manual(plan)
             self._notices.say(f"manual plan: {', '.join(trail.now) or 'no action'}")
 
+    def _say_actions(self) -> None:
+        self._notices.say(f"manual plan: {', '.join(self.actions)}", "good")
+
     def _show_manual(self, plan: ShardingPlan) -> None:
         self._plans.add(MANUAL, "taken in the graph", plan)
 
@@ -309,3 +305,8 @@ class HandPlan:
     def follow(self, other: HandPlan) -> None:
         """Go on from the plans by hand of another page."""
         self._trails = dict(other._trails)
+
+
+def _best(items: list[PlanItem]) -> PlanItem | None:
+    """The fastest plan that fits, or else the fastest."""
+    return min(items, key=lambda item: (not item.cost.fits, item.cost.time_s), default=None)

@@ -11,7 +11,7 @@ import panel as pn
 import param
 
 from toast_lab.app import assets, keys, look
-from toast_lab.app.markup import Safe, h, join
+from toast_lab.app.markup import ESTIMATED, Safe, h, join, quiet
 from toast_lab.app.session import Session
 from toast_lab.explain.taken import Taken, change
 from toast_lab.views.by_hand_tables import costs_rows, sent_text, taken_frame
@@ -19,13 +19,13 @@ from toast_lab.views.by_hand_tables import costs_rows, sent_text, taken_frame
 NOTHING = "(choose a kept plan)"
 
 
-class HistoryPane(pn.viewable.Viewer):
+class HistoryPane(look.Pane):
     """Costs above, the actions as a table, the buttons below."""
 
     at = param.Integer(default=0, doc="number of the action that is selected, 0 for the start")
 
-    def __init__(self, session: Session, **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session) -> None:
+        super().__init__()
         self.session = session
         self._quiet = False
         self._followed: tuple[str, ...] | None = None
@@ -34,48 +34,35 @@ class HistoryPane(pn.viewable.Viewer):
             "margin": (2, 0),
             "stylesheets": [look.INPUT],
         }
-        self.costs = pn.pane.HTML(
-            "", stylesheets=[look.TEXT + COSTS], sizing_mode="stretch_width", margin=0
-        )
+        self.costs = look.text(stylesheets=[look.TEXT + COSTS])
         self.table = look.table(
             taken_frame(()),
             height=138,
-            sizing_mode="stretch_width",
             layout="fit_data_table",
             widths={"#": 26, "action": 116, "step": 70, "sent": 78},
         )
-        self.table.param.watch(lambda e: self._picked(e.new), "selection")
+        look.watch_value(self.table, self._picked, "selection")
         self._detail = look.text()
-        self.undo = look.button("Undo", description=keys.tip("undo"))
-        self.redo = look.button("Redo", description=keys.tip("redo"))
-        self.undo.on_click(lambda _: session.hand.undo())
-        self.redo.on_click(lambda _: session.hand.redo())
+        self.undo = look.button("Undo", session.hand.undo, description=keys.tip("undo"))
+        self.redo = look.button("Redo", session.hand.redo, description=keys.tip("redo"))
         self.kept_name = pn.widgets.TextInput(
             placeholder="name of the kept plan", max_length=60, **common
         )
-        self.branch = look.button("Keep a copy")
-        self.branch.on_click(lambda _: self._branch())
+        self.branch = look.button("Keep a copy", self._branch)
         self.other = pn.widgets.Select(options=[NOTHING], **common)
-        self.other.param.watch(lambda e: self._go_on(e.new), "value")
-        compare = look.button("Compare with other plans →")
-        compare.on_click(lambda _: setattr(session, "step", "compare"))
-        self._view = pn.Column(
+        look.watch_value(self.other, self._go_on)
+        compare = look.button(
+            "Compare with other plans →", lambda: setattr(session, "step", "compare")
+        )
+        self.view = look.column(
             self.costs,
             look.text(h("h2", "actions taken")),
             self.table,
             self._detail,
-            pn.Row(self.undo, pn.Spacer(width=6), self.redo, sizing_mode="stretch_width", margin=0),
-            pn.Row(
-                self.kept_name,
-                pn.Spacer(width=6),
-                self.branch,
-                sizing_mode="stretch_width",
-                margin=0,
-            ),
+            look.row(self.undo, pn.Spacer(width=6), self.redo),
+            look.row(self.kept_name, pn.Spacer(width=6), self.branch),
             self.other,
             compare,
-            sizing_mode="stretch_width",
-            margin=0,
         )
 
     def refresh(self) -> None:
@@ -97,7 +84,7 @@ class HistoryPane(pn.viewable.Viewer):
         trail = session.hand.trail
         self.undo.disabled, self.redo.disabled = not trail.past, not trail.future
         self.branch.disabled = not actions
-        names = [p.name for p in session.hand.branches()]
+        names = [item.name for item in session.hand.branches()]
         self._quiet = True
         self.other.param.update(options=[NOTHING, *names], value=NOTHING)
         self._quiet = False
@@ -105,21 +92,21 @@ class HistoryPane(pn.viewable.Viewer):
 
     def show_selected(self) -> None:
         """What the selected action did, and what branching there means."""
-        steps, n = self.session.hand.taken(), len(self.session.hand.actions)
+        steps, action_count = self.session.hand.taken(), len(self.session.hand.actions)
         if self.at == 0:
-            words: Any = (
+            sentence: Any = (
                 "The unsharded program."
-                if n
+                if action_count
                 else "Nothing yet. Take an action left, or choose a side on the board."
             )
         else:
             sent = change(steps[self.at - 1].sent, steps[self.at].sent)
-            words = join([h("code", steps[self.at].action), ": ", sent_text(sent.items())])
-        self._detail.object = h(
-            "p", words, cls="quiet", style="max-height: 58px; overflow: auto; margin: 4px 0"
+            sentence = join([h("code", steps[self.at].action), ": ", sent_text(sent.items())])
+        self._detail.object = quiet(
+            sentence, style="max-height: 58px; overflow: auto; margin: 4px 0"
         )
         go_on = f"go on from {self.at}"
-        self.branch.name = "Keep a copy" if self.at == n else f"Keep, {go_on}"
+        self.branch.name = "Keep a copy" if self.at == action_count else f"Keep, {go_on}"
 
     def pair(self) -> tuple[Taken, Taken] | None:
         """The plan before and after the selected action."""
@@ -139,7 +126,7 @@ class HistoryPane(pn.viewable.Viewer):
             if best is not None
             else h("p", "No search has been run on this mesh yet.", cls="quiet one")
         )
-        title = h("h2", "plan by hand ", h("span", "estimated", cls="tag estimated"))
+        title = h("h2", "plan by hand ", ESTIMATED)
         table = h("table", h("tr", *[h("th", w) for w in head]), *body, cls="costs")
         return join([title, table, note])
 
@@ -149,19 +136,16 @@ class HistoryPane(pn.viewable.Viewer):
             self.show_selected()
 
     def _branch(self) -> None:
-        n = len(self.session.hand.actions)
+        action_count = len(self.session.hand.actions)
         self.session.hand.branch(
             str(self.kept_name.value_input or self.kept_name.value or ""),
-            None if self.at == n else self.at,
+            None if self.at == action_count else self.at,
         )
         self.kept_name.value = ""
 
     def _go_on(self, name: str) -> None:
         if not self._quiet and name and name != NOTHING:
             self.session.hand.go_on_from(name)
-
-    def __panel__(self) -> Any:
-        return self._view
 
 
 COSTS = assets.sheet("costs")

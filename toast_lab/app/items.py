@@ -55,6 +55,11 @@ class PlanItem(NamedTuple):
         )
 
     @property
+    def of_actions(self) -> bool:
+        """Is it made of actions alone?  What was refined op by op is no action."""
+        return all("->" in action for action in self.plan.actions)
+
+    @property
     def compiler_result(self) -> Any:
         """What a compiler made of the plan, or None.
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from toast_lab.jobs.job import JobState
-
 
 class Command(NamedTuple):
     """Something that can be done from anywhere."""
@@ -48,6 +46,7 @@ COMMANDS = (
 _PAGES = {
     "load": "load",
     "graph": "graph",
+    "search": "graph",
     "hand": "hand",
     "search_page": "search",
     "compare": "compare",
@@ -57,17 +56,17 @@ IN_BROWSER = ("theme", "link", "help")  #: the browser does these by itself
 
 def table() -> list[list[Any]]:
     """The commands as ``Shell.commands`` takes them."""
-    return [[c.id, list(c.keys), c.words, c.group] for c in COMMANDS]
+    return [[command.id, list(command.keys), command.words, command.group] for command in COMMANDS]
 
 
-def tip(command: str, words: str = "") -> str:
+def tip(command: str) -> str:
     """A button's tip with the keys that do the same.
 
-    >>> tip("undo", "take the last change back")
-    'take the last change back (u or Ctrl+z)'
+    >>> tip("undo")
+    'undo the last change by hand (u or Ctrl+z)'
     """
-    chosen = next(c for c in COMMANDS if c.id == command)
-    return f"{words or chosen.words} ({' or '.join(chosen.keys[:2])})"
+    chosen = next(candidate for candidate in COMMANDS if candidate.id == command)
+    return f"{chosen.words} ({' or '.join(chosen.keys[:2])})"
 
 
 def perform(command: str, explorer: Any) -> None:
@@ -82,31 +81,30 @@ def perform(command: str, explorer: Any) -> None:
 def _turn(by: int) -> Callable[[Any], None]:
     def turn(explorer: Any) -> None:
         session = explorer.session
-        n = len(session.loaded.analysis.conflicts) if session.loaded.analysis is not None else 0
-        if not n:
+        conflict_count = (
+            len(session.loaded.analysis.conflicts) if session.loaded.analysis is not None else 0
+        )
+        if not conflict_count:
             session.notices.say("This program has no conflicts.")
             return
-        at = (
-            session.selection.conflicts[0] if session.selection.conflicts else (-1 if by > 0 else n)
+        current = (
+            session.selection.conflicts[0]
+            if session.selection.conflicts
+            else (-1 if by > 0 else conflict_count)
         )
-        session.selection.select((), ((at + by) % n,))
-        session.notices.say(f"Conflict {session.selection.conflicts[0] + 1} of {n}.")
+        session.selection.select((), ((current + by) % conflict_count,))
+        session.notices.say(f"Conflict {session.selection.conflicts[0] + 1} of {conflict_count}.")
 
     return turn
-
-
-def _find(explorer: Any) -> None:
-    explorer.session.step = "graph"
 
 
 def _run(explorer: Any) -> None:
     """Space: run, pause, go on; never a second search beside another job."""
     session = explorer.session
-    job = session.work.job
-    if job is not None and job.running:
-        if job.kind in ("search", "race"):
+    if session.work.runs():
+        if session.work.runs("search", "race"):
             session.searches.pause()
-            session.notices.say("Paused." if job.state is JobState.PAUSED else "Going on.")
+            session.notices.say("Paused." if session.work.paused else "Going on.")
         return
     session.step = "search"
     explorer.page("search").run_now()
@@ -124,14 +122,13 @@ def _cancel(explorer: Any) -> None:
     session = explorer.session
     if explorer.dismiss():
         return
-    if session.work.job is not None and session.work.job.running:
+    if session.work.runs():
         session.work.cancel()
     elif session.selection.names or session.selection.conflicts:
         session.selection.select((), ())
 
 
 _DO: dict[str, Callable[[Any], None]] = {
-    "search": _find,
     "next_conflict": _turn(1),
     "previous_conflict": _turn(-1),
     "drawer": lambda explorer: explorer.toggle_drawer(),

@@ -6,29 +6,33 @@ Every mark drawn as it is in the picture, and what it means.
 from __future__ import annotations
 
 from toast_lab.app import assets
-from toast_lab.app.markup import Safe, h, join
+from toast_lab.app.markup import Safe, h, join, quiet
 from toast_lab.views.overlay import Overlay
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL, style
 
 
-def legend(folded: bool, overlay: Overlay | None = None, *, opened: bool = True) -> Safe:
+def legend(folded: bool, overlay: Overlay | None = None) -> Safe:
     """What a node, an edge, a red edge, an outline, a fold and a marker are.
 
     Args:
         folded: does a marker stand for several names?
         overlay: what the hues mean, if not colours.
-        opened: is it shown, or folded behind its heading?
+
     """
-    one, two = style(0), style(1)
+    first_style, second_style = style(0), style(1)
+    if overlay is None:
+        marker = _dots(first_style.hue, second_style.hue)
+    else:
+        marker = _dots(overlay.key[0][0] if overlay.key else NEUTRAL, NEUTRAL)
     rows = [
-        (_dots(one.hue, two.hue), _node_words(folded)),
+        (marker, _node_words(folded)),
         (
-            _lane(one.hue),
+            _lane(first_style.hue),
             "a lane is a colour: dims that are cut alike. Its marker's shape stands before its "
             "name",
         ),
         (
-            _line(one.hue),
+            _line(first_style.hue),
             "a thin line is M: the dim goes on from one op to the next. Program order runs down",
         ),
         (
@@ -43,30 +47,28 @@ def legend(folded: bool, overlay: Overlay | None = None, *, opened: bool = True)
             "×18 after a row or a colour: code that ran 18 times, or as many mirrored colours, "
             "shown as one",
         ),
-        (_ring(one.hue), "a blue ring marks what is selected"),
+        (_ring(first_style.hue), "a blue ring marks what is selected"),
         (
             _line(ACCENT, "", 7, 0.4),
             "a broad blue line is the shortest chain that gives both dims of a conflict one colour",
         ),
     ]
-    if overlay is not None:
-        rows[0] = (
-            _dots(overlay.key[0][0] if overlay.key else NEUTRAL, NEUTRAL),
-            _node_words(folded),
-        )
-    table = h("dl", *[join([h("dt", mark), h("dd", words)]) for mark, words in rows], cls="legend")
-    tip = h(
-        "p",
+
+    table = h(
+        "dl", *[join([h("dt", mark), h("dd", meaning)]) for mark, meaning in rows], cls="legend"
+    )
+    tip = quiet(
         "Click a marker or a red line to select it; click a row's marker twice to unfold the row, "
-        "or fold it back.",
-        cls="quiet",
+        "or fold it back."
     )
     scale: list[object] = []
     if overlay is not None:
-        steps = [join([h("dt", _dots(hue)), h("dd", words)]) for hue, words in overlay.key]
-        scale = [h("p", "Hue: ", overlay.about, ".", cls="quiet"), h("dl", *steps, cls="legend")]
-    attributes = {"open": "open"} if opened else {}
-    return h("details", h("summary", "legend"), *scale, table, tip, **attributes)
+        steps = [join([h("dt", _dots(hue)), h("dd", meaning)]) for hue, meaning in overlay.key]
+        scale = [
+            quiet("Hue: ", overlay.about, "."),
+            h("dl", *steps, cls="legend"),
+        ]
+    return h("details", h("summary", "legend"), *scale, table, tip, open="open")
 
 
 def _node_words(folded: bool) -> str:
@@ -81,10 +83,13 @@ def _svg(*children: Safe) -> Safe:
     return h("svg", *children, width="34", height="16", viewBox="0 0 34 16", aria_hidden="true")
 
 
-def _dots(hue: str, other: str = "") -> Safe:
-    first = h("circle", cx="10", cy="8", r="5", fill=hue)
+def _dots(hue: str, square_hue: str = "") -> Safe:
+    circle = h("circle", cx="10", cy="8", r="5", fill=hue)
     return _svg(
-        first, h("rect", x="19", y="3", width="10", height="10", fill=other) if other else Safe("")
+        circle,
+        h("rect", x="19", y="3", width="10", height="10", fill=square_hue)
+        if square_hue
+        else Safe(""),
     )
 
 

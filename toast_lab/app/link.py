@@ -70,50 +70,50 @@ def ranges_text(numbers: Iterable[int]) -> str:
     >>> ranges_text([9, 3, 4, 5])
     '3-5.9'
     """
-    parts: list[list[int]] = []
-    for n in sorted(set(numbers)):
-        if parts and parts[-1][1] == n - 1:
-            parts[-1][1] = n
+    ranges: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
         else:
-            parts.append([n, n])
-    return ".".join(f"{a}-{b}" if b > a else f"{a}" for a, b in parts)
+            ranges.append([number, number])
+    return ".".join(f"{start}-{end}" if end > start else f"{start}" for start, end in ranges)
 
 
 def write(session: Any) -> list[tuple[str, str]]:
     """The view of a session as pairs of a query."""
-    out: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     if session.loaded.which:
-        out.append(("model", session.loaded.which))
-        known = registry.sizes(session.loaded.which)
-        out += [
+        pairs.append(("model", session.loaded.which))
+        defaults = registry.sizes(session.loaded.which)
+        pairs += [
             (key, _size_text(value))
             for key, value in session.loaded.sizes.items()
-            if key in known and value != known[key]
+            if key in defaults and value != defaults[key]
         ]
     if session.loaded.problem is not None:
-        out.append(("mesh", str(session.loaded.problem.mesh)))
+        pairs.append(("mesh", str(session.loaded.problem.mesh)))
         if session.loaded.machine in MACHINES:
-            out.append(("machine", session.loaded.machine))
+            pairs.append(("machine", session.loaded.machine))
         if session.loaded.memory_gib:
-            out.append(("memory", f"{session.loaded.memory_gib:g}"))
-    out.append(("step", session.step))
+            pairs.append(("memory", f"{session.loaded.memory_gib:g}"))
+    pairs.append(("step", session.step))
     if session.selection.level:
-        out.append(("level", session.selection.level))
-    marked: list[tuple[str, str]] = []
+        pairs.append(("level", session.selection.level))
+    marks: list[tuple[str, str]] = []
     if session.selection.conflicts:
-        marked.append(("conflicts", ranges_text(session.selection.conflicts)))
+        marks.append(("conflicts", ranges_text(session.selection.conflicts)))
     elif session.selection.names:
-        marked.append(("names", ranges_text(session.selection.names)))
+        marks.append(("names", ranges_text(session.selection.names)))
     if session.loaded.problem is not None:
-        marked += [("act", a) for a in session.hand.actions]
-    marked = [
+        marks += [("act", action) for action in session.hand.actions]
+    marks = [
         (key, value)
-        for key, value in marked
+        for key, value in marks
         if len(value) <= (MAX_TEXT if key == "act" else MAX_NAMES_TEXT)
     ]
-    if marked:
-        out += [("program", session.loaded.digest[:12]), *marked]
-    return out
+    if marks:
+        pairs += [("program", session.loaded.digest[:12]), *marks]
+    return pairs
 
 
 def query(pairs: list[tuple[str, str]]) -> str:
@@ -128,66 +128,59 @@ def _size_text(value: Any) -> str:
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def read(text: str, steps: Iterable[str]) -> tuple[LinkedView, list[str]]:
+def read(query_text: str, steps: Iterable[str]) -> tuple[LinkedView, list[str]]:
     """(the view that a query asks for, what was refused and why).
 
     Args:
-        text: what stands behind the question mark.
+        query_text: what stands behind the question mark.
         steps: names of the pages.
     """
-    text = text.lstrip("?")
-    if len(text) > MAX_QUERY:
+    query_text = query_text.lstrip("?")
+    if len(query_text) > MAX_QUERY:
         return LinkedView(), [
-            f"the address has {len(text):,} characters, more than {MAX_QUERY:,}: nothing of it is "
-            "read"
+            f"the address has {len(query_text):,} characters, more than {MAX_QUERY:,}: nothing of "
+            "it is read"
         ]
     try:
-        pairs = parse_qsl(text, max_num_fields=200, errors="replace")
+        pairs = parse_qsl(query_text, max_num_fields=200, errors="replace")
     except ValueError:
         return LinkedView(), ["the address has more than 200 fields: nothing of it is read"]
-    given: dict[str, list[str]] = {}
+    texts_by_key: dict[str, list[str]] = {}
     for key, value in pairs:
-        given.setdefault(key, []).append(value)
+        texts_by_key.setdefault(key, []).append(value)
     refused: list[str] = []
     values: dict[str, Any] = {}
-    last = {k: v[-1] for k, v in given.items()}
-    model = last.get("model", "")
+    fields = {key: texts[-1] for key, texts in texts_by_key.items()}
+    model = fields.get("model", "")
     if model and model not in registry.MODELS:
         refused.append(
             f"model={_short(model)}: a link opens built-in models only "
             f"({', '.join(registry.MODELS)})"
         )
         model = ""
-    values["model"] = model
-    known = registry.sizes(model) if model else {}
+    defaults = registry.sizes(model) if model else {}
     sizes: dict[str, Any] = {}
-    for key in last:
-        if key in known:
-            try:
-                sizes[key] = _size(model, key, known[key], last[key])
-            except ValueError as error:
-                refused.append(f"{key}={_short(last[key])}: {error}")
-        elif key not in KNOWN and key not in OURS:
-            refused.append(f"{_short(key)}: no such field" + ("" if model else " of a link"))
-    values["sizes"] = sizes
-    for key, take in _TAKE.items():
-        if last.get(key):
-            try:
-                name = "memory_gib" if key == "memory" else key
-                values[name] = take(last[key])
-            except (ValueError, OverflowError, ToastError) as error:
-                refused.append(f"{key}={_short(last[key])}: {error}")
-    step = last.get("step", "")
+    for key, value in fields.items():
+        try:
+            if key in defaults:
+                sizes[key] = _size(model, key, defaults[key], value)
+            elif key in _TAKE:
+                values["memory_gib" if key == "memory" else key] = _TAKE[key](value)
+            elif key not in KNOWN and key not in OURS:
+                refused.append(f"{_short(key)}: no such field" + ("" if model else " of a link"))
+        except (ValueError, OverflowError, ToastError) as error:
+            refused.append(f"{key}={_short(value)}: {error}")
+    step = fields.get("step", "")
     if step and step not in steps:
         refused.append(f"step={_short(step)}: there is no such page")
     elif step:
         values["step"] = step
-    actions = given.get("act", [])
-    if len(actions) > MAX_ACTIONS or any(len(a) > MAX_TEXT for a in actions):
+    actions = texts_by_key.get("act", [])
+    if len(actions) > MAX_ACTIONS or any(len(action) > MAX_TEXT for action in actions):
         refused.append(f"act: at most {MAX_ACTIONS} actions of {MAX_TEXT} characters")
     else:
         values["actions"] = tuple(actions)
-    return LinkedView(**values), refused
+    return LinkedView(model=model, sizes=sizes, **values), refused
 
 
 def _short(text: str) -> str:
@@ -290,17 +283,17 @@ def open_view(session: Any, view: LinkedView) -> None:
 
 def _own(session: Any) -> dict[str, Any]:
     """Sizes that differ from the defaults, which is what a link has."""
-    known = registry.sizes(session.loaded.which) if session.loaded.which else {}
-    return {key: value for key, value in session.loaded.sizes.items() if value != known.get(key)}
+    defaults = registry.sizes(session.loaded.which) if session.loaded.which else {}
+    return {key: value for key, value in session.loaded.sizes.items() if value != defaults.get(key)}
 
 
 def _apply(session: Any, view: LinkedView) -> None:
     if session.loaded.analysis is None:
         return
-    wanted = {"mesh": view.mesh, "machine": view.machine, "memory_gib": view.memory_gib}
+    linked = {"mesh": view.mesh, "machine": view.machine, "memory_gib": view.memory_gib}
     settings = {
         key: value
-        for key, value in wanted.items()
+        for key, value in linked.items()
         if value and value != getattr(session.loaded, key)
     }
     if settings:
@@ -324,7 +317,7 @@ def _apply(session: Any, view: LinkedView) -> None:
             len(session.loaded.analysis.conflicts),
         )
         session.selection.select(
-            tuple(n for n in view.names if n < n_names),
+            tuple(name for name in view.names if name < n_names),
             tuple(key for key in view.conflicts if key < n_conflicts),
         )
         if (

@@ -7,6 +7,7 @@ from typing import Any
 
 import param
 
+from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidPlan
 from toast_lab.ir.program import Program
@@ -73,8 +74,8 @@ class LoadedState(param.Parameterized):
         """
         if machine.name in MACHINES:
             machine = dataclasses.replace(machine, name=f"{machine.name} (own)")
-        kept = {**self.own_machines, machine.name: machine}
-        self.own_machines = dict(list(kept.items())[-MAX_MACHINES:])
+        machines = {**self.own_machines, machine.name: machine}
+        self.own_machines = dict(list(machines.items())[-MAX_MACHINES:])
         return machine
 
 
@@ -100,6 +101,21 @@ class Selection(param.Parameterized):
             names = (name for index in conflicts for name in analysis.conflicts[index].sides)
         self.param.update(names=tuple(names), conflicts=tuple(conflicts))
 
+    def select_group(self, group: int) -> None:
+        """Select all names of a colour group."""
+        self.select(group_names(self._loaded.analysis, group))
+
+    def select_op(self, op: int) -> None:
+        """Select the names of an op; of its results, if it has none of its own."""
+        program = self._loaded.analysis.program
+        made = (name for value in program.results(op) for name in program.def_names(value))
+        self.select(tuple(program.factors(op)) or tuple(made))
+
+    @property
+    def ops(self) -> list[int]:
+        """Ops of the selected names, in program order."""
+        return sorted({int(self._loaded.analysis.names.op[name]) for name in self.names})
+
     @property
     def group(self) -> int | None:
         """Colour group of what is selected."""
@@ -107,3 +123,9 @@ class Selection(param.Parameterized):
         if analysis is None or not self.names:
             return None
         return int(analysis.group[analysis.colour[self.names[0]]])
+
+
+def group_names(analysis: Analysis, group: int) -> tuple[int, ...]:
+    """All dimension names of a colour group."""
+    colours = analysis.groups[group].colours
+    return tuple(int(name) for colour in colours for name in analysis.colours[colour].names)

@@ -9,6 +9,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import pandas as pd
 import panel as pn
 import panel.models.tabulator
 
@@ -33,6 +34,35 @@ LEFT_BUTTON = BUTTON + ".bk-btn { text-align: left; padding: 6px 10px; white-spa
 INPUT = assets.sheet("input")
 TABS = assets.sheet("tabs")
 TABLE = assets.sheet("table")
+#: of a widget that is as wide as its column
+FIELD: dict[str, Any] = {
+    "sizing_mode": "stretch_width",
+    "margin": (3, 0),
+    "stylesheets": [INPUT],
+}
+
+
+class Pane(pn.viewable.Viewer):
+    """A component of a page.
+
+    Attributes:
+        view: its layout, which stands for it on the page.
+    """
+
+    view: Any
+
+    def __panel__(self) -> Any:
+        return self.view
+
+
+def watch(source: Any, act: Callable[[], Any], *names: str) -> None:
+    """Call ``act`` whenever one of the named parameters of ``source`` changes."""
+    source.param.watch(lambda *_: act(), list(names))
+
+
+def watch_value(source: Any, act: Callable[[Any], Any], name: str = "value") -> None:
+    """Call ``act`` with each new value of a parameter of ``source``."""
+    source.param.watch(lambda event: act(event.new), name)
 
 
 def later(change: Callable[..., Any], *args: Any) -> None:
@@ -45,41 +75,98 @@ def later(change: Callable[..., Any], *args: Any) -> None:
 
 
 def text(content: Any = "", **kwargs: Any) -> pn.pane.HTML:
-    """An HTML pane for content made by ``markup``."""
-    kwargs.setdefault("sizing_mode", "stretch_width")
-    kwargs.setdefault("margin", 0)
-    return pn.pane.HTML(content, stylesheets=[TEXT], **kwargs)
+    """An HTML pane for content made by ``markup``, as wide as its column unless it has a width."""
+    sizing = {} if "width" in kwargs else {"sizing_mode": "stretch_width"}
+    return pn.pane.HTML(content, **{"stylesheets": [TEXT], "margin": 0, **sizing, **kwargs})
 
 
-def button(name: str, *, left: bool = False, **kwargs: Any) -> pn.widgets.Button:
-    """A button; its label is plain text."""
-    kwargs.setdefault("sizing_mode", "stretch_width")
-    kwargs.setdefault("margin", (2, 0))
-    return pn.widgets.Button(name=name, stylesheets=[LEFT_BUTTON if left else BUTTON], **kwargs)
+def button(
+    name: str, act: Callable[[], Any] | None = None, *, left: bool = False, **kwargs: Any
+) -> pn.widgets.Button:
+    """A button that calls ``act``; its label is plain text."""
+    sheet = LEFT_BUTTON if left else BUTTON
+    common = {"sizing_mode": "stretch_width", "margin": (2, 0), "stylesheets": [sheet]}
+    made = pn.widgets.Button(name=name, **{**common, **kwargs})
+    if act is not None:
+        made.on_click(lambda _: act())
+    return made
 
 
-def table(frame: Any, **kwargs: Any) -> pn.widgets.Tabulator:
-    """A read-only table; cells show names as plain text."""
-    kwargs.setdefault("sizing_mode", "stretch_both")
-    kwargs.setdefault("selectable", 1)
-    kwargs.setdefault("layout", "fit_data_stretch")
-    kwargs.setdefault("configuration", {"columnDefaults": {"headerSort": False, "minWidth": 20}})
+def switch(**kwargs: Any) -> pn.widgets.RadioButtonGroup:
+    """Buttons of which one is pressed."""
+    common = {"button_type": "default", "margin": 0, "stylesheets": [BUTTON]}
+    return pn.widgets.RadioButtonGroup(**{**common, **kwargs})
+
+
+def tabs(*titled: tuple[str, Any], **kwargs: Any) -> pn.Tabs:
+    """Tabs that fill what holds them."""
+    common = {"sizing_mode": "stretch_both", "margin": 0, "stylesheets": [TABS]}
+    return pn.Tabs(*titled, **{**common, **kwargs})
+
+
+def figure(shown: Any = None, **kwargs: Any) -> pn.pane.Bokeh:
+    """A Bokeh figure that fills what holds it."""
+    return pn.pane.Bokeh(shown, **{"sizing_mode": "stretch_both", "margin": 0, **kwargs})
+
+
+def table(content: Any, **kwargs: Any) -> pn.widgets.Tabulator:
+    """A read-only table of a frame, or of column names alone; cells show names as plain text.
+
+    It fills what holds it; with a height, it is as wide as that.
+    """
+    frame = pd.DataFrame(columns=content) if isinstance(content, list) else content
+    common = {
+        "sizing_mode": "stretch_width" if "height" in kwargs else "stretch_both",
+        "selectable": 1,
+        "layout": "fit_data_stretch",
+        "configuration": {"columnDefaults": {"headerSort": False, "minWidth": 20}},
+        "stylesheets": [TABLE],
+    }
     return pn.widgets.Tabulator(
         frame,
         show_index=False,
         disabled=True,
         theme="simple",
         text_align="left",
-        stylesheets=[TABLE],
         margin=0,
-        formatters={c: {"type": "plaintext"} for c in frame.columns},
-        **kwargs,
+        formatters={column: {"type": "plaintext"} for column in frame.columns},
+        **{**common, **kwargs},
     )
+
+
+def on_row(table: pn.widgets.Tabulator, act: Callable[[int], Any]) -> None:
+    """Call ``act`` with the row that is clicked."""
+    table.on_click(lambda event: act(int(event.row)))
 
 
 def rows_height(n_rows: int, at_most: int) -> int:
     """Height of a table that shows all its rows, or scrolls them."""
     return min(38 + 25 * max(n_rows, 1), at_most)
+
+
+def row(*objects: Any, **kwargs: Any) -> pn.Row:
+    """Objects beside each other, as wide as what holds them."""
+    return pn.Row(*objects, **{"sizing_mode": "stretch_width", "margin": 0, **kwargs})
+
+
+def column(*objects: Any, **kwargs: Any) -> pn.Column:
+    """Objects below each other, as wide as what holds them."""
+    return pn.Column(*objects, **{"sizing_mode": "stretch_width", "margin": 0, **kwargs})
+
+
+def filled_row(*objects: Any, **kwargs: Any) -> pn.Row:
+    """Objects beside each other that fill what holds them."""
+    return row(*objects, sizing_mode="stretch_both", **kwargs)
+
+
+def filled_column(*objects: Any, **kwargs: Any) -> pn.Column:
+    """Objects below each other that fill what holds them."""
+    return column(*objects, sizing_mode="stretch_both", **kwargs)
+
+
+def canvas(*objects: Any, **kwargs: Any) -> pn.Column:
+    """The middle of a page: objects below each other on a canvas."""
+    return filled_column(*objects, stylesheets=[CANVAS], **kwargs)
 
 
 def side(*objects: Any, width: int) -> pn.Column:

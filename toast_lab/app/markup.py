@@ -8,10 +8,26 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable
+from typing import Any
 
 from toast_lab.views.compare_table import bytes_text, seconds_text
 
-__all__ = ["Safe", "bytes_text", "facts", "h", "join", "seconds_text"]
+__all__ = [
+    "ESTIMATED",
+    "Facts",
+    "Safe",
+    "bytes_text",
+    "cost_text",
+    "facts",
+    "h",
+    "join",
+    "numbered",
+    "one_line",
+    "quiet",
+    "seconds_text",
+]
+
+Facts = list[tuple[str, object]]
 
 
 class Safe(str):
@@ -27,7 +43,7 @@ def text(value: object) -> Safe:
 
 def join(parts: Iterable[object], between: str = "") -> Safe:
     """Concatenate."""
-    return Safe(html.escape(between).join(text(p) for p in parts))
+    return Safe(html.escape(between).join(text(part) for part in parts))
 
 
 def h(tag: str, *children: object, cls: str = "", **attributes: str) -> Safe:
@@ -38,12 +54,37 @@ def h(tag: str, *children: object, cls: str = "", **attributes: str) -> Safe:
     """
     if cls:
         attributes = {"class": cls, **attributes}
-    words = "".join(
-        f' {k.rstrip("_").replace("_", "-")}="{html.escape(str(v))}"' for k, v in attributes.items()
+    attribute_text = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
+        for key, value in attributes.items()
     )
-    return Safe(f"<{tag}{words}>{join(children)}</{tag}>")
+    return Safe(f"<{tag}{attribute_text}>{join(children)}</{tag}>")
 
 
 def facts(rows: Iterable[tuple[str, object]]) -> Safe:
     """Pairs as a definition list in two columns."""
-    return h("dl", *[join([h("dt", k), h("dd", v)]) for k, v in rows], cls="facts")
+    return h("dl", *[join([h("dt", label), h("dd", value)]) for label, value in rows], cls="facts")
+
+
+def quiet(*children: object, **attributes: str) -> Safe:
+    """A paragraph that does not ask for attention."""
+    return h("p", *children, cls="quiet", **attributes)
+
+
+def cost_text(priced: Any) -> str:
+    """Step time and peak memory of whatever has a ``time_s`` and ``peak_bytes``."""
+    return f"{seconds_text(priced.time_s)}, {bytes_text(priced.peak_bytes)}"
+
+
+def one_line(text: str) -> Safe:
+    """A quiet text that is cut off at the end of its line; the tip has all of it."""
+    return h("p", text, cls="quiet one", title=text)
+
+
+def numbered(texts: Iterable[object]) -> Safe:
+    """Texts as a numbered list, one below the other."""
+    return h("ol", *[h("li", text) for text in texts], cls="chain mono")
+
+
+#: what stands beside numbers of the cost model
+ESTIMATED = h("span", "estimated", cls="tag estimated")

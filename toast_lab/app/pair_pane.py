@@ -29,8 +29,10 @@ class PairPane(JSComponent):
     def fill(self, pairs: list[Pair | int]) -> None:
         """Show rows; a number stands for lines left out."""
         self.rows = [
-            [p] if isinstance(p, int) else [p.op, p.left, p.right, p.differs, p.where]
-            for p in pairs
+            [pair]
+            if isinstance(pair, int)
+            else [pair.op, pair.left, pair.right, pair.differs, pair.where]
+            for pair in pairs
         ]
 
 

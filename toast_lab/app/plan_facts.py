@@ -33,11 +33,13 @@ def plan_facts(problem: Problem, actions: Sequence[str]) -> PlanFacts:
     ``legal`` are the actions that the tree search takes up there.
     """
     try:
-        taken = [parse_action(problem.analysis, problem.mesh, text) for text in actions]
+        taken = [
+            parse_action(problem.analysis, problem.mesh, action_text) for action_text in actions
+        ]
         cost = price(problem, plan_of_actions(problem.space, taken))
     except ToastError as error:
-        odd = next((text for text in actions if "->" not in text), None)
-        why = f"it has {odd!r}" if odd is not None else str(error)
+        refined = next((action_text for action_text in actions if "->" not in action_text), None)
+        why = f"it has {refined!r}" if refined is not None else str(error)
         return PlanFacts(
             f"Not made of actions alone, so its steps cannot be priced one by one: {why}.", (), ()
         )
@@ -45,7 +47,9 @@ def plan_facts(problem: Problem, actions: Sequence[str]) -> PlanFacts:
     for action in taken:
         state.apply(action)
         steps.append(pricer.quick(state))
-    legal = tuple(problem.space.text(a) for a in legal_actions(state, pruning_threshold(problem)))
+    legal = tuple(
+        problem.space.text(action) for action in legal_actions(state, pruning_threshold(problem))
+    )
     return PlanFacts(cost, tuple(steps), legal)
 
 
@@ -59,9 +63,9 @@ class Lookup:
         """The facts; None while a thread works them out, or if there is no problem."""
         if problem is None:
             return None
-        asked = self._asked
-        if asked is None or asked[0] is not problem or asked[1] != actions:
-            if asked is not None:
-                asked[2].cancel()
-            asked = self._asked = problem, actions, _THREAD.submit(plan_facts, problem, actions)
-        return asked[2].result() if asked[2].done() else None
+        lookup = self._asked
+        if lookup is None or lookup[0] is not problem or lookup[1] != actions:
+            if lookup is not None:
+                lookup[2].cancel()
+            lookup = self._asked = problem, actions, _THREAD.submit(plan_facts, problem, actions)
+        return lookup[2].result() if lookup[2].done() else None

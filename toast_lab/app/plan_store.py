@@ -20,6 +20,7 @@ from toast_lab.jobs import plan_job
 from toast_lab.jobs.job import Job
 from toast_lab.pipeline import replicated
 from toast_lab.sharding.plan import ShardingPlan, plan_of_actions
+from toast_lab.views.compare_table import PlanEntry
 
 ANSWERS = ThreadPoolExecutor(1, "about a plan")
 MAX_ACTIONS_TYPED = 64
@@ -52,6 +53,13 @@ class PlanStore(param.Parameterized):
     def in_pictures(self) -> list[PlanItem]:
         """The plans that are shown."""
         return [item for item in self.items if item.name not in self.hidden]
+
+    def entries(self) -> list[PlanEntry]:
+        """All plans as the comparison takes them."""
+        return [
+            item.entry(number, item.name not in self.hidden)
+            for number, item in enumerate(self.items)
+        ]
 
     def searched(self) -> list[PlanItem]:
         """Plans that searches found for this mesh and machine."""
@@ -109,8 +117,8 @@ class PlanStore(param.Parameterized):
         problem = self._loaded.problem
         if problem is None:
             return
-        parts = text.replace("\n", ",").replace(";", ",").split(",")
-        actions = [part.strip() for part in parts if part.strip()]
+        action_texts = text.replace("\n", ",").replace(";", ",").split(",")
+        actions = [action_text.strip() for action_text in action_texts if action_text.strip()]
         with self._notices.guarded():
             if not actions:
                 raise InvalidPlan(
@@ -141,9 +149,6 @@ class PlanStore(param.Parameterized):
         self.hidden = self.hidden ^ {name}
 
     # -- execute -----------------------------------------------------------------------------------
-    def start_run(self, name: str, how: plan_job.PlanExecution | None = None) -> None:
-        """Execute one plan on virtual or attached devices."""
-        self.start_runs([name], how)
 
     def start_runs(self, names: Sequence[str], how: plan_job.PlanExecution | None = None) -> None:
         """Execute plans in turns, beside the unsharded program; rows are kept in the store."""
@@ -181,9 +186,9 @@ class PlanStore(param.Parameterized):
         if measured:
             numbers = ", ".join(map(str, comparison.stored_as))
             noun = "rows" if len(comparison.stored_as) > 1 else "row"
-            kept = f" Kept as {noun} {numbers}." if numbers else ""
+            stored = f" Kept as {noun} {numbers}." if numbers else ""
             names = ", ".join(row.name for row in measured)
-            lines.append(f"{names}: executed on {measured[0].devices}.{kept}")
+            lines.append(f"{names}: executed on {measured[0].devices}.{stored}")
         lines += [
             f"{row.name}: {row.status}: {row.message} What was measured before stays."
             for row in failed

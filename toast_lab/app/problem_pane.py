@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import panel as pn
 
 from toast_lab.app import assets, look
-from toast_lab.app.markup import Safe, h, join
+from toast_lab.app.markup import Safe, h, join, quiet
 from toast_lab.app.session import Session
 from toast_lab.machines import machine_file
 from toast_lab.machines.catalogue import MACHINES
@@ -17,22 +15,18 @@ from toast_lab.views.editor_checks import MAX_MACHINE_TEXT, CheckOutcome, check_
 OWN = "a machine file (TOML) …"
 
 
-class ProblemPane(pn.viewable.Viewer):
+class ProblemPane(look.Pane):
     """The fields, what is right or wrong with them, and the button that takes them."""
 
-    def __init__(self, session: Session, **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session) -> None:
+        super().__init__()
         self.session = session
-        common: dict[str, Any] = {
-            "sizing_mode": "stretch_width",
-            "margin": (3, 0),
-            "stylesheets": [look.INPUT],
-        }
+
         self.mesh = pn.widgets.TextInput(
-            name="axes and sizes", value=session.loaded.mesh, max_length=200, **common
+            name="axes and sizes", value=session.loaded.mesh, max_length=200, **look.FIELD
         )
         self.machine = pn.widgets.Select(
-            name="hardware", options=[*MACHINES, OWN], value=session.loaded.machine, **common
+            name="hardware", options=[*MACHINES, OWN], value=session.loaded.machine, **look.FIELD
         )
         self.toml = pn.widgets.TextAreaInput(
             name="TOML of the hardware",
@@ -44,14 +38,13 @@ class ProblemPane(pn.viewable.Viewer):
             stylesheets=[look.INPUT + assets.sheet("monospaced")],
         )
         self._mesh_said, self._machine_said = look.text(), look.text(visible=False)
-        self.take = look.button("Use this mesh and machine", disabled=True)
-        self.take.on_click(lambda _: self._take())
-        self.mesh.param.watch(lambda e: self.check(mesh=e.new), "value_input")
-        self.toml.param.watch(lambda e: self.check(toml=e.new), "value_input")
-        self.machine.param.watch(lambda _: self._machine_chosen(), "value")
-        self.mesh.param.watch(lambda e: self.check(mesh=e.new), "value")
-        self.mesh.param.watch(lambda _: self._take_if_typed(), "enter_pressed")
-        self._view = pn.Column(
+        self.take = look.button("Use this mesh and machine", self._take, disabled=True)
+        self.mesh.param.watch(lambda event: self.check(mesh=event.new), "value_input")
+        self.toml.param.watch(lambda event: self.check(toml=event.new), "value_input")
+        look.watch(self.machine, self._machine_chosen, "value")
+        self.mesh.param.watch(lambda event: self.check(mesh=event.new), "value")
+        look.watch(self.mesh, self._take_if_typed, "enter_pressed")
+        self.view = look.column(
             look.text(h("h2", "mesh and machine")),
             self.mesh,
             self._mesh_said,
@@ -59,10 +52,8 @@ class ProblemPane(pn.viewable.Viewer):
             self.toml,
             self._machine_said,
             self.take,
-            sizing_mode="stretch_width",
-            margin=0,
         )
-        session.loaded.param.watch(lambda *_: self.follow(), ["problem", "own_machines"])
+        look.watch(session.loaded, self.follow, "problem", "own_machines")
         self.follow()
 
     def follow(self) -> None:
@@ -79,27 +70,27 @@ class ProblemPane(pn.viewable.Viewer):
 
     def check(self, mesh: str | None = None, toml: str | None = None) -> None:
         """Say what is right and wrong; ``mesh`` and ``toml`` as they are being typed."""
-        own = self.machine.value == OWN
+        own_file = self.machine.value == OWN
         typed = str((self.toml.value_input or self.toml.value) if toml is None else toml)
         self._checked_machine = (
-            check_machine(typed) if own else CheckOutcome(True, (), machine=self._named())
+            check_machine(typed) if own_file else CheckOutcome(True, (), machine=self._named())
         )
-        text = str(self.mesh.value_input or self.mesh.value) if mesh is None else mesh
+        mesh_text = str(self.mesh.value_input or self.mesh.value) if mesh is None else mesh
         self._checked_mesh = check_mesh(
-            text, self.session.loaded.analysis, self._checked_machine.machine
+            mesh_text, self.session.loaded.analysis, self._checked_machine.machine
         )
         self._mesh_said.object = words(self._checked_mesh)
         self._machine_said.object = words(self._checked_machine)
-        self._machine_said.visible = self.toml.visible = own
+        self._machine_said.visible = self.toml.visible = own_file
         good = self._checked_mesh.good and self._checked_machine.good
-        checked, session = self._checked_mesh.mesh, self.session
-        same = (
+        typed_mesh, session = self._checked_mesh.mesh, self.session
+        in_force = (
             good
-            and not own
-            and str(checked) == session.loaded.mesh
+            and not own_file
+            and str(typed_mesh) == session.loaded.mesh
             and self.machine.value == session.loaded.machine
         )
-        self.take.disabled = not good or same
+        self.take.disabled = not good or in_force
         self.take.button_type = "default" if self.take.disabled else "primary"
 
     def drop(self, name: str, content: bytes) -> None:
@@ -108,13 +99,13 @@ class ProblemPane(pn.viewable.Viewer):
         It goes into the field, to be looked at first.
         """
         try:
-            text = content[: MAX_MACHINE_TEXT + 1].decode()
+            toml_text = content[: MAX_MACHINE_TEXT + 1].decode()
         except UnicodeDecodeError:
             self.session.notices.say(f"{name} is no text, so no machine file", "error")
             return
         self.machine.value = OWN
-        self.toml.param.update(value=text, value_input=text)
-        self.check(toml=text)
+        self.toml.param.update(value=toml_text, value_input=toml_text)
+        self.check(toml=toml_text)
         self.session.notices.say(
             f"{name} is in the field on the right; use it once nothing is wrong with it."
         )
@@ -124,12 +115,12 @@ class ProblemPane(pn.viewable.Viewer):
         return self.session.loaded.own_machines.get(name) or MACHINES.get(name)
 
     def _machine_chosen(self) -> None:
-        own = self.machine.value == OWN
-        if own and not self.toml.value:
+        own_file = self.machine.value == OWN
+        if own_file and not self.toml.value:
             base = MACHINES.get(self.session.loaded.machine) or MACHINES["tpu-v5e"]
-            text = machine_file.text(base).replace(f'"{base.name}"', '"my machine"', 1)
-            self.toml.param.update(value=text, value_input=text)
-            self.check(toml=text)
+            toml_text = machine_file.text(base).replace(f'"{base.name}"', '"my machine"', 1)
+            self.toml.param.update(value=toml_text, value_input=toml_text)
+            self.check(toml=toml_text)
         else:
             self.check()
 
@@ -154,14 +145,16 @@ class ProblemPane(pn.viewable.Viewer):
         ):
             self.session.notices.say(f"Mesh {mesh}, {machine.name}.", "good")
 
-    def __panel__(self) -> Any:
-        return self._view
-
 
 def words(checked: CheckOutcome) -> Safe:
     """A verdict with a sign, then what to know."""
     if not checked.lines:
         return Safe("")
     sign = "✓ " if checked.good else "✗ "
-    first = h("p", sign, checked.lines[0], cls="good" if checked.good else "red", role="status")
-    return join([first, *(h("p", line, cls="quiet") for line in checked.lines[1:])])
+    verdict = h("p", sign, checked.lines[0], cls="good" if checked.good else "red", role="status")
+    return join(
+        [
+            verdict,
+            *(quiet(line) for line in checked.lines[1:]),
+        ]
+    )

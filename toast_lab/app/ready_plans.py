@@ -43,7 +43,7 @@ def rescue(problem: Problem, method: str, reported: Sequence[str]) -> tuple[Shar
     What was refined has been lost with the process; the actions that it began with have not.
     Raises ToastError if no actions are left.
     """
-    actions = [text for text in reported if "->" in text]
+    actions = [action for action in reported if "->" in action]
     try:
         if reported and not actions:
             raise InvalidPlan("a plan of no actions")
@@ -70,9 +70,9 @@ def batch_group(analysis: Analysis) -> int:
     for argument in range(program.n_arguments):
         names = program.def_names(argument)
         if len(names) > 1:
-            first = analysis.groups[int(analysis.group[analysis.colour[names[0]]])]
-            if first.shardable and first.n_names > 1:
-                return first.index
+            candidate = analysis.groups[int(analysis.group[analysis.colour[names[0]]])]
+            if candidate.shardable and candidate.n_names > 1:
+                return candidate.index
     raise InvalidPlan(
         "no dimension looks like a batch; type an action list instead, for instance batch->data"
     )

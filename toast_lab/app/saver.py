@@ -45,28 +45,27 @@ def csv_button(
         say: takes messages.
     """
 
-    def press(_: Any) -> None:
+    def press() -> None:
         try:
             save.hand_over(f"{file_name(name())}.csv", frame().to_csv(index=False))
         except ToastError as error:
             say(str(error), "error")
 
-    button = look.button(
+    return look.button(
         "CSV",
+        press,
         sizing_mode="fixed",
         width=46,
         height=26,
         margin=(2, 4),
         description="save this table as CSV, all rows, in SI units",
+        stylesheets=[look.BUTTON + SMALL],
     )
-    button.stylesheets = [look.BUTTON + SMALL]
-    button.on_click(press)
-    return button
 
 
 def heading(words: Any, *buttons: Any) -> pn.Row:
     """What a figure or a table shows, with its buttons right."""
-    return pn.Row(words, *buttons, sizing_mode="stretch_width", margin=0, height=30)
+    return look.row(words, *buttons, height=30)
 
 
 SMALL = assets.sheet("small_button")

@@ -17,7 +17,7 @@ from toast_lab.app.ready_plans import rescue
 from toast_lab.app.work import Handler, Work
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.errors import ToastError
-from toast_lab.jobs.job import Event, Job, JobState
+from toast_lab.jobs.job import Event, Job
 from toast_lab.jobs.mirror import Mirror
 from toast_lab.jobs.race_job import RaceState, race_methods
 from toast_lab.jobs.search_job import RUN_SEARCH, Batch, SearchEnd, SearchRequest
@@ -148,7 +148,7 @@ class Searches(param.Parameterized):
         self, problem: Problem, settings: Mapping[str, Any], saved: Path | None = None
     ) -> None:
         about = {**self._about(problem), **settings}
-        kept = self._work.registry.keep_file(secrets.token_hex(8))
+        trace_file = self._work.registry.keep_file(secrets.token_hex(8))
         request = SearchRequest(
             problem,
             about["method"],
@@ -156,14 +156,14 @@ class Searches(param.Parameterized):
             budget=Budget(about["seconds"], about["evaluations"]),
             options=about["options"],
             saved=None if saved is None else str(saved),
-            keep=str(kept),
+            keep=str(trace_file),
         )
         job = self._work.start(
             "search",
             f"{about['method']} on {problem.describe()}{', resumed' if saved else ''}",
             RUN_SEARCH,
             request,
-            trace_path=kept,
+            trace_path=trace_file,
             time_limit_s=TIME_LIMIT_S,
             about=about,
         )
@@ -183,7 +183,7 @@ class Searches(param.Parameterized):
         """Stand still, or go on; a race stands still before the next method."""
         if self._work.runs("search", "race"):
             job = self._work.job
-            if job.state is JobState.PAUSED:
+            if self._work.paused:
                 job.resume()
             else:
                 job.pause()
@@ -267,8 +267,16 @@ class Searches(param.Parameterized):
             self.race = about["race"].fresh()
         self._work.watch(job)
 
-    def follow(self, other: Searches) -> None:
+    def follow(self, session_searches: Searches) -> None:
         """Go on from the searches of another page."""
-        self.points = list(other.points)
-        self.best_actions, self.note, self.gap = other.best_actions, other.note, other.gap
-        self.problem, self.job, self.race = other.problem, other.job, other.race.copy()
+        self.points = list(session_searches.points)
+        self.best_actions, self.note, self.gap = (
+            session_searches.best_actions,
+            session_searches.note,
+            session_searches.gap,
+        )
+        self.problem, self.job, self.race = (
+            session_searches.problem,
+            session_searches.job,
+            session_searches.race.copy(),
+        )

@@ -84,7 +84,7 @@ class Session(param.Parameterized):
                 return
             registry.built_in(which)
             if loads_at_once(which, sizes):
-                self._show_and(load_at_once(which, sizes), which, sizes, then)
+                self.show(load_at_once(which, sizes), which, sizes, then)
                 return
             context = which, sizes, then
             target = "toast_lab.jobs.load_job:load_model"
@@ -102,19 +102,19 @@ class Session(param.Parameterized):
             self.work.start("load", title, read_file, *arguments, context=("", {}, None))
 
     def _loaded(self, job: Job) -> None:
-        self._show_and(job.result, *self.work.context)
-
-    def _show_and(
-        self, loaded: LoadedModel, which: str, sizes: dict[str, Any], then: Then | None
-    ) -> None:
-        self.show(loaded, which, sizes)
-        if then is not None:
-            then(self)
+        self.show(job.result, *self.work.context)
 
     def show(
-        self, loaded: LoadedModel, which: str = "", sizes: dict[str, Any] | None = None
+        self,
+        loaded: LoadedModel,
+        which: str = "",
+        sizes: dict[str, Any] | None = None,
+        then: Then | None = None,
     ) -> None:
-        """Take a loaded model in; ``which`` and ``sizes`` if it is a built-in one."""
+        """Take a loaded model in; ``which`` and ``sizes`` if it is a built-in one.
+
+        ``then`` is called with the session afterwards.
+        """
         if self.loaded.analysis is not None:
             self._shelf[self.loaded.digest] = self.plans.items
         plans = self._shelf.get(loaded.analysis.program.digest(), [])
@@ -130,6 +130,8 @@ class Session(param.Parameterized):
         self.searches.forget()
         self.notices.say(f"Loaded {loaded.model}.", "good")
         self.set_problem()
+        if then is not None:
+            then(self)
 
     def take(self, analysis: Analysis, problem: Problem | None = None) -> None:
         """Take in an analysis of a notebook, and its problem with pins and machine, as it is."""
@@ -147,9 +149,9 @@ class Session(param.Parameterized):
             loaded.param.update(**settings)
             return
         names = ("mesh", "machine", "memory_gib")
-        wanted = {**{name: getattr(loaded, name) for name in names}, **settings}
+        combined = {**{name: getattr(loaded, name) for name in names}, **settings}
         with self.notices.guarded():
-            loaded.param.update(**wanted, problem=loaded.problem_with(wanted))
+            loaded.param.update(**combined, problem=loaded.problem_with(combined))
             self.plans.add_unsharded()
             self.hand.renew()
 
@@ -187,16 +189,16 @@ class Session(param.Parameterized):
 
     def fork(self) -> Session:
         """A session of its own that starts from this one's state and watches the same job."""
-        new = Session(self.work.registry)
-        for mine, its in zip(self._parts(), new._parts(), strict=True):
-            values = mine.param.values()
+        forked = Session(self.work.registry)
+        for source, target in zip(self._parts(), forked._parts(), strict=True):
+            values = source.param.values()
             del values["name"]
-            its.param.update(**values)
-        new._shelf = dict(self._shelf)
-        new.hand.follow(self.hand)
-        new.searches.follow(self.searches)
-        new.work.follow(self.work)
-        return new
+            target.param.update(**values)
+        forked._shelf = dict(self._shelf)
+        forked.hand.follow(self.hand)
+        forked.searches.follow(self.searches)
+        forked.work.follow(self.work)
+        return forked
 
     def _parts(self) -> tuple[param.Parameterized, ...]:
         return (

@@ -5,10 +5,6 @@ A click on a line selects what it computes.
 
 from __future__ import annotations
 
-from typing import Any
-
-import panel as pn
-
 from toast_lab.app import look
 from toast_lab.app.listing_pane import listing_pane
 from toast_lab.app.markup import h
@@ -21,21 +17,21 @@ from toast_lab.views.program_table import Segment
 OPS = "#1a7f8c"
 
 
-class SourcePane(pn.viewable.Viewer):
+class SourcePane(look.Pane):
     """One file at a time: the one that the selection comes from."""
 
-    def __init__(self, session: Session, **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session) -> None:
+        super().__init__()
         self.session = session
         self.lines = listing_pane(kind="source")
-        self.lines.param.watch(lambda e: self._picked(e.new), "picked")
+        look.watch_value(self.lines, self._picked, "picked")
         self._title = look.text()
         self._file = ""
         self._analysis: Analysis | None = None
         self._ops: dict[str, dict[int, list[int]]] = {}
-        self._view = pn.Column(self._title, self.lines, sizing_mode="stretch_both", margin=0)
-        session.loaded.param.watch(lambda *_: self.refresh(), "analysis")
-        session.selection.param.watch(lambda *_: self.refresh(), ["names", "conflicts"])
+        self.view = look.filled_column(self._title, self.lines)
+        look.watch(session.loaded, self.refresh, "analysis")
+        look.watch(session.selection, self.refresh, "names", "conflicts")
         self.refresh()
 
     @property
@@ -51,25 +47,22 @@ class SourcePane(pn.viewable.Viewer):
         if analysis is not self._analysis:
             self._analysis, self._file = analysis, ""
             self._ops = source_lines.ops_of_lines(analysis.program)
-        ops = (
-            sorted({int(o) for o in analysis.names.op[list(session.selection.names)]})
-            if session.selection.names
-            else []
-        )
+        ops = session.selection.ops
         frames = [f for f in (source_lines.op_frame(analysis.program, op) for op in ops) if f.file]
-        wanted = frames[0].file if frames else self._file or self._first()
-        if wanted != self._file:
-            self._show(wanted)
-        self.lines.chosen = sorted({f.line for f in frames if f.file == self._file})
+
+        file = frames[0].file if frames else self._file or self._first()
+        if file != self._file:
+            self._show(file)
+        self.lines.chosen = sorted({frame.line for frame in frames if frame.file == self._file})
 
     def _first(self) -> str:
         """The file with most ops."""
-        return max(self._ops, key=lambda f: sum(map(len, self._ops[f].values())), default="")
+        return max(self._ops, key=lambda file: sum(map(len, self._ops[file].values())), default="")
 
     def _show(self, file: str) -> None:
         self._file = file
-        text, ops = source_lines.file_lines(file), self._ops.get(file, {})
-        if not text:
+        source, ops = source_lines.file_lines(file), self._ops.get(file, {})
+        if not source:
             words = (
                 f"{file or 'The source'} cannot be read here; the listing says which line an op "
                 "comes from."
@@ -80,11 +73,15 @@ class SourcePane(pn.viewable.Viewer):
                 "p", h("b", file), f"  {sum(map(len, ops.values())):,} ops", cls="quiet one"
             )
         lines = []
-        for number, line in enumerate(text, 1):
-            mine = len(ops.get(number, ()))
-            where = f"{mine} op{'s' if mine > 1 else ''}" if mine else ""
+        for line_number, line in enumerate(source, 1):
+            op_count = len(ops.get(line_number, ()))
+            where = f"{op_count} op{'s' if op_count > 1 else ''}" if op_count else ""
             lines.append(
-                (number, (Segment(f"{number:>5}  ", OPS if mine else ""), Segment(line)), where)
+                (
+                    line_number,
+                    (Segment(f"{line_number:>5}  ", OPS if op_count else ""), Segment(line)),
+                    where,
+                )
             )
         self.lines.put(lines)
 
@@ -93,9 +90,6 @@ class SourcePane(pn.viewable.Viewer):
         if analysis is None or not picked:
             return
         ops = self._ops.get(self._file, {}).get(picked[0], [])
-        names = [n for op in ops for n in analysis.program.factors(op)]
+        names = [name for op in ops for name in analysis.program.factors(op)]
         if names:
             self.session.selection.select(tuple(dict.fromkeys(names)))
-
-    def __panel__(self) -> Any:
-        return self._view

@@ -15,6 +15,7 @@ from toast_lab.app.items import MANUAL
 from toast_lab.app.markup import h
 from toast_lab.app.session import Session
 from toast_lab.conflicts.analysis import Analysis
+from toast_lab.ir.program import Program
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import Spec
 from toast_lab.views.tiles import MAX_DRAWN, MAX_ROWS, TilesPlot, dim_texts, parts, parts_frame
@@ -33,29 +34,40 @@ def tensors_of(
     """
     program = analysis.program
     if not names:
-        return [a for a in range(program.n_arguments) if program.dims(a)][:MAX_TENSORS]
+        return [value for value in range(program.n_arguments) if program.dims(value)][:MAX_TENSORS]
     values = dict.fromkeys(
-        place.value for text in conflicts[:MAX_TENSORS] for place in analysis.conflicts[text].places
+        place.value
+        for conflict in conflicts[:MAX_TENSORS]
+        for place in analysis.conflicts[conflict].places
     )
-    first = len(values)
+    conflicting = len(values)
     for name in names:
         op = int(analysis.names.op[name])
-        written = [v for v in program.results(op) if name in program.def_names(v)]
-        read = [int(program.use_value[u]) for u in program.uses(op) if name in program.use_names(u)]
+        written = [value for value in program.results(op) if name in program.def_names(value)]
+        read = [
+            int(program.use_value[use])
+            for use in program.uses(op)
+            if name in program.use_names(use)
+        ]
         values |= dict.fromkeys(written or read)
         if len(values) >= MAX_TENSORS:
             break
-    return [*list(values)[:first], *sorted(list(values)[first:])][:MAX_TENSORS]
+    return [*list(values)[:conflicting], *sorted(list(values)[conflicting:])][:MAX_TENSORS]
 
 
-class TilesPane(pn.viewable.Viewer):
+def tensor_text(program: Program, value: int) -> str:
+    """``x [32, 8]``."""
+    return f"{program.value_name[value]} [{', '.join(map(str, program.dims(value)))}]"
+
+
+class TilesPane(look.Pane):
     """The picture left, its table twin right.
 
     Above them stand the tensor and the two dims that are drawn.
     """
 
-    def __init__(self, session: Session, **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session) -> None:
+        super().__init__()
         self.session = session
         self._quiet = False
         self._mesh: Mesh | None = None
@@ -67,27 +79,17 @@ class TilesPane(pn.viewable.Viewer):
         self.down = pn.widgets.Select(options={}, width=86, **common)
         self.across = pn.widgets.Select(options={}, width=100, **common)
         self._words = look.text()
-        self._pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=150)
+        self._pane = look.figure(min_height=150)
         self.table = look.table(
             parts_frame(Mesh(("d",), (1,)), []), min_height=100, selectable=False
         )
         for widget in (self.tensor, self.down, self.across):
-            widget.param.watch(lambda _: None if self._quiet else self.draw(), "value")
-        menu = figure_menu("device tiles", "device tiles")
-        self._view = pn.Column(
-            pn.Row(
-                self.tensor,
-                self.down,
-                self.across,
-                menu,
-                sizing_mode="stretch_width",
-                margin=(4, 0),
-                height=30,
-            ),
+            look.watch(widget, lambda: None if self._quiet else self.draw(), "value")
+        menu = figure_menu("device tiles")
+        self.view = look.filled_column(
+            look.row(self.tensor, self.down, self.across, menu, margin=(4, 0), height=30),
             self._words,
-            pn.Row(self._pane, self.table, sizing_mode="stretch_both", margin=0),
-            sizing_mode="stretch_both",
-            margin=0,
+            look.filled_row(self._pane, self.table),
         )
 
     def refresh(self) -> None:
@@ -99,9 +101,7 @@ class TilesPane(pn.viewable.Viewer):
         tensors = tensors_of(
             analysis, tuple(self.session.selection.names), tuple(self.session.selection.conflicts)
         )
-        options = {
-            f"{program.value_name[v]} [{', '.join(map(str, program.dims(v)))}]": v for v in tensors
-        }
+        options = {tensor_text(program, value): value for value in tensors}
         if options != self.tensor.options:
             self._quiet = True
             value = (
@@ -135,12 +135,14 @@ class TilesPane(pn.viewable.Viewer):
 
     def draw(self) -> None:
         """Draw the chosen tensor."""
-        shape_and_spec, problem = self.spec(), self.session.loaded.problem
-        if shape_and_spec is None or problem is None:
+        layout, problem = self.spec(), self.session.loaded.problem
+        if layout is None or problem is None:
             return
-        shape, spec = shape_and_spec
+        shape, spec = layout
         self._offer_dims(len(shape))
-        dims = tuple(int(w.value) for w in (self.down, self.across) if w.value is not None)
+        dims = tuple(
+            int(widget.value) for widget in (self.down, self.across) if widget.value is not None
+        )
         shown = (str(problem.mesh), self.tensor.value, shape, spec, dims)
         if shown == self._shown:
             return
@@ -153,13 +155,15 @@ class TilesPane(pn.viewable.Viewer):
             look.later(self.plot.show, shape, spec, dims)
         rows = parts(problem.mesh, shape, spec)
         self.table.value = parts_frame(problem.mesh, rows[:MAX_ROWS])
-        words = "; ".join(dim_texts(problem.mesh, shape, spec)) or "a scalar, whole on every device"
+        dims_text = (
+            "; ".join(dim_texts(problem.mesh, shape, spec)) or "a scalar, whole on every device"
+        )
         more = (
             f"; the first {MAX_DRAWN} of {len(rows)} devices are drawn"
             if len(rows) > MAX_DRAWN
             else ""
         )
-        self._words.object = h("p", words + more, cls="quiet one", title=words)
+        self._words.object = h("p", dims_text + more, cls="quiet one", title=dims_text)
 
     def _offer_dims(self, rank: int) -> None:
         """Dims down and across.
@@ -168,9 +172,9 @@ class TilesPane(pn.viewable.Viewer):
         """
         self._quiet = True
         every = {str(dim): dim for dim in range(rank)}
-        for widget, word, first in ((self.down, "down", 0), (self.across, "across", 1)):
+        for widget, word, default_dim in ((self.down, "down", 0), (self.across, "across", 1)):
             options = (
-                {f"{word} {text}": dim for text, dim in every.items()}
+                {f"{word} {dim_text}": dim for dim_text, dim in every.items()}
                 if rank > 1 or (rank and word == "across")
                 else {}
             )
@@ -178,12 +182,9 @@ class TilesPane(pn.viewable.Viewer):
                 keep = widget.value if widget.value in options.values() else None
                 widget.param.update(
                     options=options,
-                    value=min(first, rank - 1) if keep is None and options else keep,
+                    value=min(default_dim, rank - 1) if keep is None and options else keep,
                 )
             widget.visible = bool(options)
         if rank > 1 and self.down.value == self.across.value:
             self.across.value = (int(self.down.value or 0) + 1) % rank
         self._quiet = False
-
-    def __panel__(self) -> Any:
-        return self._view

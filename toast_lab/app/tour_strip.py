@@ -5,7 +5,6 @@ A strip between the status line and the body, which covers nothing, and its outl
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +13,7 @@ import pandas as pd
 import panel as pn
 
 from toast_lab.app import assets, look
-from toast_lab.app.markup import Safe, h, join
+from toast_lab.app.markup import Safe, h, join, quiet
 from toast_lab.app.session import Session
 from toast_lab.app.tour.figures import FIGURES
 from toast_lab.app.tour.tour import BY_KEY, CHAPTERS, STEPS, Tour
@@ -30,7 +29,7 @@ TARGETS: dict[str, tuple[str, str]] = {
     "graph": ("graph", "centre"),
     "inspector": ("graph", "right"),
     "colours": ("hand", "left"),
-    "actions": ("hand", "actions.column"),
+    "actions": ("hand", "actions.view"),
     "board": ("hand", "upper"),
     "lower": ("hand", "lower"),
     "history": ("hand", "history.costs"),
@@ -46,50 +45,43 @@ def rich(text: str) -> Safe:
     >>> rich("`a<b` is **so**")
     '<code>a&lt;b</code> is <b>so</b>'
     """
-    parts: list[Any] = []
+    elements: list[Any] = []
     for piece in re.split(r"(`[^`]+`|\*\*[^*]+\*\*)", text):
         if piece.startswith("`"):
-            parts.append(h("code", piece[1:-1]))
+            elements.append(h("code", piece[1:-1]))
         elif piece.startswith("**"):
-            parts.append(h("b", piece[2:-2]))
+            elements.append(h("b", piece[2:-2]))
         else:
-            parts.append(piece)
-    return join(parts)
-
-
-def _press(act: Callable[[], None], _: Any) -> None:
-    act()
+            elements.append(piece)
+    return join(elements)
 
 
 def start_button(session: Session, name: str, **kwargs: Any) -> pn.widgets.Button:
     """A button that begins the tour."""
-    button = look.button(name, **kwargs)
-    button.on_click(lambda _: setattr(session, "tour", session.tour or STEPS[0].key))
+    button = look.button(
+        name, lambda: setattr(session, "tour", session.tour or STEPS[0].key), **kwargs
+    )
     return button
 
 
-class TourStrip(pn.viewable.Viewer):
+class TourStrip(look.Pane):
     """Place and title left, text and question in the middle, buttons right.
 
     The index opens below them.
     """
 
-    def __init__(self, tour: Tour, find: Callable[[str, str], Any], **params: Any) -> None:
+    def __init__(self, tour: Tour, find: Callable[[str, str], Any]) -> None:
         """``find(page, way)`` gives an object of the page that is shown, or None."""
-        super().__init__(**params)
+        super().__init__()
         self.tour, self._find = tour, find
         self._outlined: list[Any] = []
         self._seen: Any = None
-        self._options: list[str] = []
         self._quiet = False
-        self._place = pn.pane.HTML("", stylesheets=[look.TEXT + PLACE], width=212, margin=0)
-        self._text = pn.pane.HTML(
-            "", stylesheets=[look.TEXT + WORDS], sizing_mode="stretch_width", margin=0
-        )
-        self.quiz = pn.widgets.RadioButtonGroup(
+        self._place = look.text(stylesheets=[look.TEXT + PLACE], width=212)
+        self._text = look.text(stylesheets=[look.TEXT + WORDS])
+        self.quiz = look.switch(
             options=["-"],
             value=None,
-            button_type="default",
             height=28,
             margin=(2, 0, 0, 0),
             visible=False,
@@ -98,9 +90,10 @@ class TourStrip(pn.viewable.Viewer):
             stylesheets=[look.BUTTON + QUIZ],
         )
         self.quiz.param.watch(
-            lambda e: None if self._quiet or e.new is None else tour.choose(str(e.new)), "value"
+            lambda event: None if self._quiet or event.new is None else tour.choose(str(event.new)),
+            "value",
         )
-        self._code = pn.pane.HTML("", stylesheets=[look.TEXT], margin=0)
+        self._code = look.text(sizing_mode=None)
         self.code_box = pn.Column(
             self._code,
             width=430,
@@ -119,69 +112,56 @@ class TourStrip(pn.viewable.Viewer):
             "height": 28,
             "margin": (0, 2, 4, 2),
         }
-        self.back = look.button("← Back", **small)
-        self.forward = look.button("Next →", button_type="primary", **small)
-        self.do = look.button("Do it for me", **small)
-        self.index = look.button("Figures", **small)
-        self.again = look.button("Restart", **small)
-        self.leave = look.button("Leave", **small)
-        for button, act in (
-            (self.back, tour.back),
-            (self.forward, tour.next),
-            (self.do, self._do),
-            (self.again, tour.restart),
-            (self.leave, tour.leave),
-            (self.index, self._toggle_index),
-        ):
-            button.on_click(functools.partial(_press, act))
+        self.back = look.button("← Back", tour.back, **small)
+        self.forward = look.button("Next →", tour.next, button_type="primary", **small)
+        self.do = look.button("Do it for me", self._do, **small)
+        self.index = look.button("Figures", self._toggle_index, **small)
+        self.again = look.button("Restart", tour.restart, **small)
+        self.leave = look.button("Leave", tour.leave, **small)
+
         buttons = pn.Column(
-            pn.Row(self.back, self.forward, margin=0, sizing_mode="stretch_width"),
-            pn.Row(self.index, self.again, self.leave, margin=0, sizing_mode="stretch_width"),
+            look.row(self.back, self.forward),
+            look.row(self.index, self.again, self.leave),
             self.do,
             width=216,
             margin=(0, 0, 0, 8),
         )
-        words = pn.Column(self._text, self.quiz, sizing_mode="stretch_width", margin=(0, 0, 0, 10))
-        upper = pn.Row(
-            self._place, words, self.code_box, buttons, sizing_mode="stretch_width", margin=0
-        )
+        words = look.column(self._text, self.quiz, margin=(0, 0, 0, 10))
+        upper = look.row(self._place, words, self.code_box, buttons)
         self.figures = look.table(
-            _index(),
-            sizing_mode="stretch_width",
-            height=INDEX_HEIGHT - 24,
-            visible=False,
-            layout="fit_data_stretch",
+            _index(), height=INDEX_HEIGHT - 24, visible=False, layout="fit_data_stretch"
         )
-        self.figures.on_click(lambda e: self._jump(int(e.row)))
-        self._root = pn.Column(
-            upper,
-            self.figures,
-            sizing_mode="stretch_width",
-            margin=0,
-            visible=False,
-            stylesheets=[_strip(LOW)],
-        )
-        tour.param.watch(lambda *_: self.refresh(), "changes")
+        look.on_row(self.figures, self._jump)
+        self.view = look.column(upper, self.figures, visible=False, stylesheets=[_strip(LOW)])
+        look.watch(tour, self.refresh, "changes")
 
     # -- showing -----------------------------------------------------------------------------------
     def refresh(self) -> None:
         """Show the step as it stands."""
         tour, step = self.tour, self.tour.step
-        self._root.visible = step is not None
+        self.view.visible = step is not None
         if step is None:
             self._outline([])
             self._seen = None
             return
-        chapter, chapters, n, of = tour.place
+        chapter, chapters, step_number, step_count = tour.place
         done = (step.task is not None or step.quiz is not None) and tour.done
         bar = h(
-            "div", h("div", "", style=f"width:{100 * n / of:.0f}%"), cls="bar", role="presentation"
+            "div",
+            h("div", "", style=f"width:{100 * step_number / step_count:.0f}%"),
+            cls="bar",
+            role="presentation",
         )
         self._place.object = join(
             [
                 h("div", f"Tour {chapter} of {chapters}: {tour.chapter.title}", cls="quiet one"),
                 h("div", step.title, cls="title"),
-                h("div", h("span", step.paper, cls="tag"), f" step {n} of {of}", cls="quiet one"),
+                h(
+                    "div",
+                    h("span", step.paper, cls="tag"),
+                    f" step {step_number} of {step_count}",
+                    cls="quiet one",
+                ),
                 bar,
             ]
         )
@@ -204,9 +184,7 @@ class TourStrip(pn.viewable.Viewer):
         assert step is not None
         parts: list[Any] = []
         if tour.preparing:
-            parts.append(
-                h("p", f"One moment: {step.scene.model} is traced and analysed.", cls="quiet")
-            )
+            parts.append(quiet(f"One moment: {step.scene.model} is traced and analysed."))
         elif tour.away:
             parts.append(h("p", tour.away, " ", "Press “Take me there”.", cls="away"))
         if tour.text:
@@ -246,8 +224,8 @@ class TourStrip(pn.viewable.Viewer):
             step.code is not None or step.quiz is not None or step.task is not None
         )
         sheets = [_strip(ROOMY if tall else LOW)]
-        if self._root.stylesheets != sheets:
-            self._root.stylesheets = sheets
+        if self.view.stylesheets != sheets:
+            self.view.stylesheets = sheets
 
     def _point(self, step: Any) -> None:
         """Outline what the step speaks of; bring the page to what it shows, once for each visit."""
@@ -263,17 +241,18 @@ class TourStrip(pn.viewable.Viewer):
             show_parts(step, self.tour.session, self._find)
 
     def _outline(self, objects: list[Any]) -> None:
-        for outlined in self._outlined:
+        for component in self._outlined:
             # A style that is left out stays on the page
-            outlined.styles = {**outlined.styles, "outline": "none"}
+            component.styles = {**component.styles, "outline": "none"}
         self._outlined = []
-        for viewable in objects:
-            if viewable is not None:
-                self._outlined.append(viewable)
+        for component in objects:
+            if component is not None:
+                self._outlined.append(component)
                 inside = any(
-                    look.CANVAS in str(x) or look.SIDE in str(x) for x in viewable.stylesheets
+                    look.CANVAS in str(sheet) or look.SIDE in str(sheet)
+                    for sheet in component.stylesheets
                 )
-                viewable.styles = {**viewable.styles, **(OUTLINE if inside else AROUND)}
+                component.styles = {**component.styles, **(OUTLINE if inside else AROUND)}
 
     # -- doing -------------------------------------------------------------------------------------
     def _do(self) -> None:
@@ -290,9 +269,6 @@ class TourStrip(pn.viewable.Viewer):
     def _jump(self, row: int) -> None:
         self._toggle_index()
         self.tour.go(FIGURES[row].step)
-
-    def __panel__(self) -> Any:
-        return self._root
 
 
 def show_parts(step: Any, session: Session, find: Callable[[str, str], Any]) -> None:
@@ -317,14 +293,16 @@ def show_parts(step: Any, session: Session, find: Callable[[str, str], Any]) -> 
 
 
 def _show_tensor(tiles: Any, name: str) -> None:
-    matches = [v for k, v in tiles.tensor.options.items() if k.startswith(f"{name} [")]
+    matches = [value for key, value in tiles.tensor.options.items() if key.startswith(f"{name} [")]
     if matches:
         tiles.tensor.value = matches[0]
 
 
 def _index() -> pd.DataFrame:
     title = {
-        s.key: f"{i}. {c.title} · {s.title}" for i, c in enumerate(CHAPTERS, 1) for s in c.steps
+        step.key: f"{number}. {chapter.title} · {step.title}"
+        for number, chapter in enumerate(CHAPTERS, 1)
+        for step in chapter.steps
     }
     rows = [
         {

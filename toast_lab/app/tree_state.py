@@ -168,7 +168,9 @@ class TreeState:
         """The weights of the tree search, as far as it was given other ones."""
         about = self.source.searched_with
         options = about.get("options", {}) if about.get("method") == "mcts" else {}
-        return Steering(**{k: float(v) for k, v in options.items() if k in Steering._fields})
+        return Steering(
+            **{key: float(value) for key, value in options.items() if key in Steering._fields}
+        )
 
     def action_rows(self, legal: tuple[str, ...] = ()) -> tuple[list[int], list[ActionRow]]:
         """The actions at the selected place, and the place that each leads to.
@@ -184,21 +186,21 @@ class TreeState:
             return [], []
         with mirror.lock:
             children = mirror.places.children(self.selected, tally)[:MAX_CHILDREN]
-            words = mirror.places.place["word"][children]
+            word_ids = mirror.places.place["word"][children]
             labels = [mirror.places.label(int(place)) for place in children]
-            known = set(labels)
-            untried = [a for a in legal if a not in known][: MAX_CHILDREN - len(children)]
+            tried = set(labels)
+            untried = [a for a in legal if a not in tried][: MAX_CHILDREN - len(children)]
             elsewhere = {
-                text: word
-                for word, text in enumerate(mirror.trace.vocabulary[: len(actions.visits)])
+                action_text: word
+                for word, action_text in enumerate(mirror.trace.vocabulary[: len(actions.visits)])
             }
         prior = priors(actions.mean_reward)
         word_of = [
-            int(word) if 0 <= word < len(prior) else elsewhere.get(t, -1)
-            for word, t in zip(words, labels, strict=True)
+            int(word) if 0 <= word < len(prior) else elsewhere.get(label, -1)
+            for word, label in zip(word_ids, labels, strict=True)
         ]
-        word_of += [elsewhere.get(t, -1) for t in untried]
-        mine = np.array([prior[word] if word >= 0 else 1.0 for word in word_of])
+        word_of += [elsewhere.get(action, -1) for action in untried]
+        word_priors = np.array([prior[word] if word >= 0 else 1.0 for word in word_of])
         none = np.zeros(len(untried))
         visits = np.concatenate([tally.visits[children], none])
         mean, top = (
@@ -209,7 +211,7 @@ class TreeState:
             visits=visits,
             mean_reward=mean,
             best_reward=top,
-            prior=mine,
+            prior=word_priors,
             top=float(tally.best_reward[0]),
             steering=self.steering,
         )
@@ -221,16 +223,22 @@ class TreeState:
         above = max(int(tally.visits[self.selected]), 1)
         rows = [
             ActionRow(
-                action=text,
+                action=action_text,
                 visits=int(count),
                 share=count / above,
-                mean_score=float(q),
+                mean_score=float(mean_cost),
                 best_score=float(low),
                 prior=float(place),
                 upper_bound=float(score),
             )
-            for text, count, q, low, place, score in zip(
-                [*labels, *untried], visits.tolist(), scores_mean, best, mine, scores, strict=True
+            for action_text, count, mean_cost, low, place, score in zip(
+                [*labels, *untried],
+                visits.tolist(),
+                scores_mean,
+                best,
+                word_priors,
+                scores,
+                strict=True,
             )
         ]
         return [*children.tolist(), *[-1] * len(untried)], rows
@@ -244,8 +252,10 @@ class TreeState:
             places = mirror.places
             word, node = int(places.place["word"][place]), int(places.place["node"][place])
             plan, label = places.plan(place), places.label(place)
-            own = mirror.own
-        known = place and 0 <= word < len(self.actions.visits) and self.actions.visits[word] > 0
+            own_counts = mirror.own
+        taken_elsewhere = (
+            place and 0 <= word < len(self.actions.visits) and self.actions.visits[word] > 0
+        )
         return TreePlace(
             label=label,
             depth=int(places.place["depth"][place]),
@@ -255,10 +265,13 @@ class TreeState:
             best_score=float(tally.best_score[place]),
             plan=plan,
             prior=(int(self.actions.visits[word]), float(self.actions.mean_score[word]))
-            if known
+            if taken_elsewhere
             else None,
-            own=(int(own["visits"][node]), float(own["value"][node]))
-            if self.at is None and own and node < len(own["visits"]) and own["visits"][node] > 0
+            own=(int(own_counts["visits"][node]), float(own_counts["value"][node]))
+            if self.at is None
+            and own_counts
+            and node < len(own_counts["visits"])
+            and own_counts["visits"][node] > 0
             else None,
         )
 

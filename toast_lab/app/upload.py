@@ -51,24 +51,29 @@ class Upload(JSComponent):
         """A piece of a file, from a browser that may say anything."""
         if not isinstance(data, dict):
             return
-        file_id, size, at, text = (data.get(k) for k in ("id", "size", "at", "data"))
+        file_id, size, offset, encoded = (data.get(key) for key in ("id", "size", "at", "data"))
         name = PurePath(str(data.get("name", ""))[:MAX_NAME]).name or "file"
-        if not isinstance(file_id, int) or not isinstance(size, int) or not isinstance(at, int):
+        if not isinstance(file_id, int) or not isinstance(size, int) or not isinstance(offset, int):
             return
-        if not isinstance(text, str) or len(text) > 2 * self.piece:
+        if not isinstance(encoded, str) or len(encoded) > 2 * self.piece:
             return
         if size <= 0 or size > self.limit:
             self._parts, self._id = bytearray(), None
             if size >= 0:
                 self._on_refused(name, size)
             return
-        if at == 0:
+        if offset == 0:
             self._parts, self._id = bytearray(), file_id
         try:
-            piece = base64.b64decode(text, validate=True)
+            piece = base64.b64decode(encoded, validate=True)
         except (binascii.Error, ValueError):
             piece = b""
-        if file_id != self._id or at != len(self._parts) or not piece or at + len(piece) > size:
+        if (
+            file_id != self._id
+            or offset != len(self._parts)
+            or not piece
+            or offset + len(piece) > size
+        ):
             self._parts, self._id = bytearray(), None
             self.taken = [file_id, -1]
             return

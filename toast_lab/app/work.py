@@ -51,8 +51,14 @@ class Work(param.Parameterized):
         return self.job is not None and (self.job.running or not self._settled)
 
     def runs(self, *kinds: str) -> bool:
-        """Does a job of one of these kinds run?"""
-        return self.job is not None and self.job.kind in kinds and self.job.running
+        """Does a job of one of these kinds run?  Without kinds: does any?"""
+        job = self.job
+        return job is not None and job.running and (not kinds or job.kind in kinds)
+
+    @property
+    def paused(self) -> bool:
+        """Does the job stand still?"""
+        return self.job is not None and self.job.state is JobState.PAUSED
 
     def check_idle(self) -> None:
         """Raises ToastError if a job of this page runs."""
@@ -92,7 +98,7 @@ class Work(param.Parameterized):
 
     def cancel(self) -> None:
         """Kill whatever runs."""
-        if self.job is not None and self.job.running:
+        if self.runs():
             self.job.cancel()
             self.changed()
 
@@ -123,7 +129,7 @@ class Work(param.Parameterized):
             self.notices.say(job.message, level)
             handler.lost(job)
 
-    def follow(self, other: Work) -> None:
+    def follow(self, followed: Work) -> None:
         """Watch the same job as another page, from where that page is."""
-        self.job, self.context = other.job, other.context
-        self._seen, self._settled = other._seen, other._settled
+        self.job, self.context = followed.job, followed.context
+        self._seen, self._settled = followed._seen, followed._settled

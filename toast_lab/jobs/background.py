@@ -19,7 +19,7 @@ from typing import Any
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidInput, RunFailed, ToastError
 from toast_lab.jobs.job import JOBS, Job, JobState
-from toast_lab.jobs.race_job import Raced, RaceEnd, RacePoint, RaceState, race_methods
+from toast_lab.jobs.race_job import Raced, RaceEnd, RacePoint, RaceState, best_row, race_methods
 from toast_lab.jobs.search_job import RUN_SEARCH, Batch, SearchEnd, SearchRequest
 from toast_lab.pipeline import race_with_verbs, search_with_verbs
 from toast_lab.plan_verbs import Plan
@@ -27,16 +27,10 @@ from toast_lab.search.contract import Budget, SearchResult, Status
 from toast_lab.search.methods import method_named
 from toast_lab.search.race import Race, RaceRow, check
 from toast_lab.search.search_child import ImprovementPoint, last_plan
-from toast_lab.search.trace import Trace
+from toast_lab.search.trace import Simulation, Trace
 from toast_lab.sharding.space import parse_action
 
 TIME_LIMIT_S = 24 * 3600.0
-WORDS = {
-    JobState.PAUSED: "paused",
-    JobState.DONE: "done",
-    JobState.FAILED: "failed",
-    JobState.CANCELLED: "cancelled",
-}
 
 
 class Running:
@@ -60,7 +54,10 @@ class Running:
     @property
     def state(self) -> str:
         """``preparing``, ``searching``, ``paused``, ``done``, ``failed`` or ``cancelled``."""
-        return WORDS.get(self.job.state) or ("searching" if self._began() else "preparing")
+        state = self.job.state
+        if state is JobState.RUNNING:
+            return "searching" if self._began() else "preparing"
+        return state.value
 
     @property
     def elapsed_s(self) -> float:
@@ -229,28 +226,18 @@ class RunningSearch(Running):
         if isinstance(data, Batch):
             self._done = data.done
             self._points += [
-                ImprovementPoint(
-                    elapsed_s=simulation.elapsed_s,
-                    score=simulation.score,
-                    time_s=simulation.time_s,
-                    peak_bytes=simulation.peak_bytes,
-                    fits=simulation.fits,
-                    simulation=simulation.index,
-                    actions=simulation.actions,
-                )
-                for simulation in data.simulations
-                if simulation.improved
+                improvement(simulation) for simulation in data.simulations if simulation.improved
             ]
 
     def __repr__(self) -> str:
-        text = (
+        summary = (
             f"{self.job.title}: {self.state}, {self.elapsed_s:.1f} s, {self.simulations:,} "
             "simulations"
         )
         best = self.best
         if best is not None:
-            text += f", best {best.time_s * 1e3:.3f} ms, {best.peak_bytes / 2**30:.2f} GiB"
-        return text
+            summary += f", best {best.time_s * 1e3:.3f} ms, {best.peak_bytes / 2**30:.2f} GiB"
+        return summary
 
 
 class RunningRace(Running):
@@ -280,11 +267,7 @@ class RunningRace(Running):
     @property
     def best(self) -> RaceRow | None:
         """The row of the best plan so far; None before the first."""
-        return min(
-            (row for row in self.rows if row.score is not None),
-            key=lambda row: (not row.fits, row.score or 0.0, row.own_best_s or 0.0),
-            default=None,
-        )
+        return best_row(self.rows)
 
     def result(self, timeout_s: float | None = None) -> Race[Plan]:
         """Wait for the end and give what ``race`` would have given.
@@ -311,6 +294,19 @@ class RunningRace(Running):
             f"{self.job.title}: {self.state}, {self.elapsed_s:.1f} s, {through} of "
             f"{len(self.methods)} through"
         )
+
+
+def improvement(simulation: Simulation) -> ImprovementPoint:
+    """A simulation that improved on the best plan, as a point of the anytime curve."""
+    return ImprovementPoint(
+        elapsed_s=simulation.elapsed_s,
+        score=simulation.score,
+        time_s=simulation.time_s,
+        peak_bytes=simulation.peak_bytes,
+        fits=simulation.fits,
+        simulation=simulation.index,
+        actions=simulation.actions,
+    )
 
 
 def start_search(

@@ -52,14 +52,7 @@ def load_own(which: str, sizes: dict[str, Any], *, watch: Watch) -> LoadedModel:
     from toast_lab import frontends
 
     model = frontends.load(which, on_event=watch.on_event, cancel=watch.cancel, **sizes)
-    analysis = isolate.run_in_child(
-        "toast_lab.conflicts.analysis:analyse",
-        model,
-        on_event=watch.on_event,
-        cancel=watch.cancel,
-        activity=f"analysing {which}",
-    )
-    return _loaded(model, analysis)
+    return _analysed(model, which, watch)
 
 
 def read_file(name: str, content: bytes, time_limit_s: float, *, watch: Watch) -> LoadedModel:
@@ -75,12 +68,17 @@ def read_file(name: str, content: bytes, time_limit_s: float, *, watch: Watch) -
         cancel=watch.cancel,
     )
     watch.on_event("analysing")
+    return _analysed(model, name, watch, time_limit_s=time_limit_s)
+
+
+def _analysed(model: Model, name: str, watch: Watch, **limits: Any) -> LoadedModel:
+    """Analyse a model in a child."""
     analysis = isolate.run_in_child(
         "toast_lab.conflicts.analysis:analyse",
         model,
-        time_limit_s=time_limit_s,
         on_event=watch.on_event,
         cancel=watch.cancel,
         activity=f"analysing {name}",
+        **limits,
     )
     return _loaded(model, analysis)

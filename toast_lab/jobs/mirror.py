@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from toast_lab.search.trace import Simulation, Simulations, Trace
 from toast_lab.search.trace_places import Places
 
 EVERY_S = 0.25
+OWN = ("visits", "value", "score")  #: columns that the method itself counts of its nodes
 #: simulations that are mirrored, some 150 MB; what comes after shows in the curves alone
 MOST = 1_000_000
 
@@ -52,7 +53,7 @@ class Sender:
 
     def trace(self, trace: Trace, *, last: bool = False) -> None:
         """Send what is new; the last time with what the method itself counted of its nodes."""
-        row, action, passed, node, words = self._sent
+        row, action, passed, node, word_count = self._sent
         until = min(trace.row.n, MOST)
         if until == row and not last:
             return
@@ -62,24 +63,21 @@ class Sender:
         ]
         n_nodes = trace.node.n if until == trace.row.n or until > row else node
         self._sent = (until, ends[0], ends[1], n_nodes, len(trace.vocabulary))
-        own = (
-            {column: trace.node[column][:n_nodes].copy() for column in ("visits", "value", "score")}
-            if last
-            else {}
-        )
         self.send(
             Chunk(
-                row={column: trace.row[column][row:until].copy() for column in trace.row.array},
-                action={"word": trace.action["word"][action : ends[0]].copy()},
-                passed={"node": trace.passed["node"][passed : ends[1]].copy()},
-                node={
-                    column: trace.node[column][node:n_nodes].copy()
-                    for column in ("parent", "word", "depth")
-                },
-                words=trace.vocabulary[words:],
-                own=own,
+                row=_cut(trace.row, trace.row.array, row, until),
+                action=_cut(trace.action, ("word",), action, ends[0]),
+                passed=_cut(trace.passed, ("node",), passed, ends[1]),
+                node=_cut(trace.node, ("parent", "word", "depth"), node, n_nodes),
+                words=trace.vocabulary[word_count:],
+                own=_cut(trace.node, OWN if last else (), 0, n_nodes),
             )
         )
+
+
+def _cut(table: Any, columns: Iterable[str], begin: int, end: int) -> dict[str, np.ndarray]:
+    """Copies of some columns of a table of a trace, from row ``begin`` to row ``end``."""
+    return {column: table[column][begin:end].copy() for column in columns}
 
 
 class Mirror:
@@ -102,10 +100,10 @@ class Mirror:
         with self.lock:
             for word in event.words:
                 self.trace.word(word)
-            for part in ("action", "passed", "node", "row"):
-                columns = getattr(event, part)
+            for table_name in ("action", "passed", "node", "row"):
+                columns = getattr(event, table_name)
                 if len(next(iter(columns.values()))):
-                    getattr(self.trace, part).extend(columns)
+                    getattr(self.trace, table_name).extend(columns)
             self.own = event.own or self.own
         return True
 
@@ -114,8 +112,8 @@ class Mirror:
         """Simulations that have arrived."""
         return self.trace.row.n
 
-    def best(self, n: int) -> Simulation | None:
+    def best(self, count: int) -> Simulation | None:
         """The best of the first ``n`` simulations, as the search judges."""
         with self.lock:
-            n = min(n, self.n)
-            return self.trace.simulation(int(self.trace.row["best"][n - 1])) if n else None
+            count = min(count, self.n)
+            return self.trace.simulation(int(self.trace.row["best"][count - 1])) if count else None

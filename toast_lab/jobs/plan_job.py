@@ -96,20 +96,20 @@ def compile_one(model: Model, plan: ShardingPlan, topology: str, *, watch: Watch
 
 def export(model: Model, plan: ShardingPlan, name: str, kind: str, *, watch: Watch) -> Exported:
     """Write a plan in one of ``EXPORTS``."""
-    words: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     if kind == "json":
-        text = portable.file_text(plan_file.to_json(plan))
+        content = portable.file_text(plan_file.to_json(plan))
     elif kind == "specs":
-        text = specs_text(plan)
+        content = specs_text(plan)
     elif kind == "stablehlo":
         from toast_lab.lowering.annotate import annotate
 
-        text = annotate(model, plan)
+        content = annotate(model, plan)
     elif kind == "rules":
-        text = f"{Plan.of(plan).to_axis_rules(model=model)}\n"
+        content = f"{Plan.of(plan).to_axis_rules(model=model)}\n"
     elif kind == "test":
-        text = _test(model, plan, name, watch)
-        words = (f"It reads {file_name(name)}.json beside it: export the plan as JSON, too.",)
+        content = _test(model, plan, name, watch)
+        remarks = (f"It reads {file_name(name)}.json beside it: export the plan as JSON, too.",)
     else:
         from toast_lab.export.minimal import minimal_constraints
 
@@ -120,19 +120,19 @@ def export(model: Model, plan: ShardingPlan, name: str, kind: str, *, watch: Wat
             on_event=watch.on_event,
             cancel=watch.cancel,
         )
-        words = (str(constraints).splitlines()[0], *constraints.remaining[:5])
+        remarks = (str(constraints).splitlines()[0], *constraints.remaining[:5])
         if kind == "python":
-            text = Plan.of(plan).to_python(constraints)
+            content = Plan.of(plan).to_python(constraints)
         else:
             patch = Plan.of(plan).to_patch(constraints)
-            text = str(patch.text)
-            words = (*words, *(f"not in the patch: {left}" for left in patch.left_out))
-            if not text.strip():
-                words = (
-                    *words,
+            content = str(patch.text)
+            remarks = (*remarks, *(f"not in the patch: {skipped}" for skipped in patch.left_out))
+            if not content.strip():
+                remarks = (
+                    *remarks,
                     "The patch is empty: the shardings of arguments and results are enough.",
                 )
-    return Exported(f"{file_name(name)}{_ENDING[kind]}", text, words)
+    return Exported(f"{file_name(name)}{_ENDING[kind]}", content, remarks)
 
 
 def specs_text(plan: ShardingPlan) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from toast_lab.cost.problem import Cost, Problem, price
@@ -60,20 +61,27 @@ def race_methods(
             outcomes.append(not_started(method))
         else:
             watch.on_event(f"{method} starts")
-            own = {name: given for name, given in (options or {}).items() if name == method}
-            one = race(
+            outcomes += race(
                 problem,
                 [method],
                 budget,
                 seed,
-                options=own,
+                options={method: (options or {}).get(method, {})},
                 on_progress=lambda method, point: watch.on_event(RacePoint(method, point)),
                 cancel=stopped,
-            )
-            outcomes += one.outcomes
+            ).outcomes
         watch.on_event(RaceEnd(outcomes[-1]))
     whole: Race[Any] = Race(problem, seed, tuple(outcomes))
     return Raced(whole, {method: price(problem, plan) for method, plan in whole.plans.items()})
+
+
+def best_row(rows: Iterable[RaceRow]) -> RaceRow | None:
+    """The best plan so far: one that fits, then the lower score, then the earlier one."""
+    return min(
+        (row for row in rows if row.score is not None),
+        key=lambda row: (not row.fits, row.score or 0.0, row.own_best_s or 0.0),
+        default=None,
+    )
 
 
 class RaceState:
@@ -113,11 +121,10 @@ class RaceState:
 
     def copy(self) -> RaceState:
         """An independent copy."""
-        new = self.fresh()
-        new.points = {method: list(points) for method, points in self.points.items()}
-        new.outcomes = dict(self.outcomes)
-        new.raced, new.changes, new.running = self.raced, self.changes, self.running
-        return new
+        twin = copy.copy(self)
+        twin.points = {method: list(points) for method, points in self.points.items()}
+        twin.outcomes = dict(self.outcomes)
+        return twin
 
     @property
     def rows(self) -> list[RaceRow]:

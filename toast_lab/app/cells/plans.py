@@ -12,7 +12,8 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.cells.view import CellView, kind_text, refused, shown, table_html
-from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.markup import Safe, bytes_text, facts, h, join, quiet, seconds_text
+from toast_lab.app.tiles_pane import tensor_text
 from toast_lab.compare.result import Comparison, ComparisonRow
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.errors import InvalidInput, did_you_mean
@@ -83,27 +84,27 @@ def memory(plans: Any, problem: Problem | None = None, *, inline: bool = False) 
         InvalidInput: another type, or plans without a problem.
     """
     entries = _entries(plans, problem, "memory")
-    if any(not hasattr(entry.cost, "timeline_bytes") for entry in entries):
+    if any(not hasattr(plan.cost, "timeline_bytes") for plan in entries):
         raise InvalidInput(
             "views.memory: give the problem as well: tl.views.memory(comparison, problem)"
         )
 
     def table() -> pd.DataFrame:
         rows = [
-            (entry.name, float(entry.cost.peak_bytes), entry.cost.peak_op, *_held(entry.cost))
-            for entry in entries
+            (plan.name, float(plan.cost.peak_bytes), plan.cost.peak_op, *_held(plan.cost))
+            for plan in entries
         ]
         return pd.DataFrame(
             rows, columns=["plan", "peak_bytes", "peak_op", "largest", "largest_bytes"]
         )
 
     def static() -> Safe:
-        first = entries[0]
+        first_plan = entries[0]
         return join(
             [
                 _timeline(entries),
-                h("p", f"In memory where {first.name} peaks:"),
-                table_html(held_frame(first.cost), 8),
+                h("p", f"In memory where {first_plan.name} peaks:"),
+                table_html(held_frame(first_plan.cost), 8),
             ]
         )
 
@@ -143,22 +144,19 @@ def tiles(
     program = sharding.program
     layouts = sharding.kept_layouts()
 
-    def spec(v: int) -> Any:
-        return sharding.spec(int(layouts[v]), len(program.dims(v)))
+    def spec(tensor_value: int) -> Any:
+        return sharding.spec(int(layouts[tensor_value]), len(program.dims(tensor_value)))
 
     def about() -> str:
-        return (
-            f"{program.value_name[value]} [{', '.join(map(str, program.dims(value)))}] as "
-            f"{spec_text(spec(value))}"
-        )
+        return f"{tensor_text(program, value)} as {spec_text(spec(value))}"
 
     def static() -> Safe:
         shape = program.dims(value)
-        words = "; ".join(dim_texts(sharding.mesh, shape, spec(value))) or (
+        part_texts = "; ".join(dim_texts(sharding.mesh, shape, spec(value))) or (
             "a scalar, whole on every device"
         )
         columns = tile_columns(sharding.mesh, shape, spec(value), range(min(len(shape), 2)))
-        return join([Safe(svg.tiles_svg(columns)), h("p", words)])
+        return join([Safe(svg.tiles_svg(columns)), h("p", part_texts)])
 
     def table() -> pd.DataFrame:
         return parts_frame(sharding.mesh, parts(sharding.mesh, program.dims(value), spec(value)))
@@ -175,38 +173,38 @@ def tiles(
 
 
 # -- data ------------------------------------------------------------------------------------------
-def _entries(given: Any, problem: Problem | None, view: str) -> list[PlanEntry]:
+def _entries(plans: Any, problem: Problem | None, view: str) -> list[PlanEntry]:
     """Plans with their prices, by name."""
     example = EXAMPLE.format(view=view)
     if problem is not None and not isinstance(problem, Problem):
         raise refused(view, "a Problem as second argument", problem, example)
-    if isinstance(given, Comparison):
-        return [_measured(row, problem) for row in given.rows]
-    if isinstance(given, Race):
-        given, problem = given.plans, given.problem
-    elif isinstance(given, SearchResult):
-        given = {given.method: given}
-    elif isinstance(given, ShardingPlan):
-        given = {"plan": given}
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        given = {f"plan {i}": plan for i, plan in enumerate(given, 1)}
-    if not isinstance(given, Mapping) or not given:
-        raise refused(view, TAKES, given, example)
-    wrong = [
+    if isinstance(plans, Comparison):
+        return [_measured(row, problem) for row in plans.rows]
+    if isinstance(plans, Race):
+        plans, problem = plans.plans, plans.problem
+    elif isinstance(plans, SearchResult):
+        plans = {plans.method: plans}
+    elif isinstance(plans, ShardingPlan):
+        plans = {"plan": plans}
+    if isinstance(plans, Sequence) and not isinstance(plans, str):
+        plans = {f"plan {i}": plan for i, plan in enumerate(plans, 1)}
+    if not isinstance(plans, Mapping) or not plans:
+        raise refused(view, TAKES, plans, example)
+    offenders = [
         f"{key!r} is {kind_text(value)}"
-        for key, value in given.items()
+        for key, value in plans.items()
         if not isinstance(value, ShardingPlan | SearchResult)
     ]
-    if wrong:
-        raise InvalidInput(f"views.{view} takes {TAKES}, but {', '.join(wrong)}")
-    bare = [str(key) for key, value in given.items() if isinstance(value, ShardingPlan)]
+    if offenders:
+        raise InvalidInput(f"views.{view} takes {TAKES}, but {', '.join(offenders)}")
+    bare = [str(key) for key, value in plans.items() if isinstance(value, ShardingPlan)]
     if bare and problem is None:
         raise InvalidInput(
             f"views.{view}: the price of {', '.join(bare)} needs the problem. For instance: "
             f"{example}"
         )
     entries = []
-    for name, item in given.items():
+    for name, item in plans.items():
         plan = item.plan if isinstance(item, SearchResult) else item
         cost = (
             item.cost
@@ -243,8 +241,8 @@ def _measured(row: ComparisonRow, problem: Problem | None) -> PlanEntry:
         prediction = row.predicted
         sent = [
             SimpleNamespace(kind=key)
-            for key, n in prediction.collective_counts.items()
-            for _ in range(n)
+            for key, value in prediction.collective_counts.items()
+            for _ in range(value)
         ]
         cost = SimpleNamespace(
             time_s=prediction.time_s, peak_bytes=prediction.peak_bytes, fits=True, collectives=sent
@@ -273,7 +271,7 @@ def texts_frame(entries: Sequence[PlanEntry]) -> pd.DataFrame:
         "step, predicted": [seconds_text(value) for value in frame["time_s"]],
         "peak, predicted": [bytes_text(value) for value in frame["peak_bytes"]],
         "fits": ["yes" if value else "no" for value in frame["fits"]],
-        "collectives, predicted": [_short(c) for c in frame["collectives"]],
+        "collectives, predicted": [_short(collective) for collective in frame["collectives"]],
     }
     if any(entry.run is not None for entry in entries):
         columns |= {
@@ -291,7 +289,11 @@ def texts_frame(entries: Sequence[PlanEntry]) -> pd.DataFrame:
 def _compiled(entry: PlanEntry) -> str:
     counts = getattr(entry.run, "collective_counts", {}) if entry.run is not None else {}
     return (
-        _short(", ".join(f"{n} {key}" for key, n in sorted(counts.items(), key=lambda kv: -kv[1])))
+        _short(
+            ", ".join(
+                f"{value} {key}" for key, value in sorted(counts.items(), key=lambda kv: -kv[1])
+            )
+        )
         or "–"
     )
 
@@ -311,8 +313,8 @@ def _breakdown(entries: Sequence[PlanEntry]) -> Safe:
     rows = []
     for entry in priced:
         seconds: dict[str, float] = {"compute": entry.cost.compute_s}
-        for c in entry.cost.collectives:
-            seconds[c.kind] = seconds.get(c.kind, 0.0) + c.time_s
+        for collective in entry.cost.collectives:
+            seconds[collective.kind] = seconds.get(collective.kind, 0.0) + collective.time_s
         rows.append((entry.name, [(key, value / scale) for key, value in seconds.items()]))
     return Safe(svg.bars_svg(rows, f"step time, predicted ({unit})"))
 
@@ -324,12 +326,12 @@ def _timeline(entries: Sequence[PlanEntry]) -> Safe:
     curves = []
     for i, entry in enumerate(entries):
         line = np.asarray(entry.cost.timeline_bytes, float) / scale
-        at = np.unique(np.linspace(0, len(line) - 1, min(len(line), MAX_POINTS)).astype(int))
-        at = np.unique([*at, int(entry.cost.peak_op)])
+        sampled = np.unique(np.linspace(0, len(line) - 1, min(len(line), MAX_POINTS)).astype(int))
+        sampled = np.unique([*sampled, int(entry.cost.peak_op)])
         curves.append(
             svg.Curve(
                 entry.name,
-                list(zip(at.tolist(), line[at].tolist(), strict=True)),
+                list(zip(sampled.tolist(), line[sampled].tolist(), strict=True)),
                 svg.hue(i),
                 svg.dash(i),
             )
@@ -338,12 +340,12 @@ def _timeline(entries: Sequence[PlanEntry]) -> Safe:
     limits = (
         {f"limit {bytes_text(limit)}": (limit / scale, CONFLICT)} if limit < 3 * highest else {}
     )
-    words = f"memory of a device, predicted ({unit})"
+    label = f"memory of a device, predicted ({unit})"
     return Safe(
         svg.curves_svg(
             curves=curves,
             x_label="program order (op)",
-            y_label=words,
+            y_label=label,
             limits=limits,
             size=(720.0, 260.0),
         )
@@ -363,13 +365,13 @@ def held_frame(cost: Cost) -> pd.DataFrame:
     return pd.DataFrame(
         [
             (
-                bytes_text(x.bytes),
-                f"{x.bytes / cost.peak_bytes:.1%}",
-                x.kind,
-                x.value,
-                line_text(x.where),
+                bytes_text(held.bytes),
+                f"{held.bytes / cost.peak_bytes:.1%}",
+                held.kind,
+                held.value,
+                line_text(held.where),
             )
-            for x in cost.at_peak
+            for held in cost.at_peak
         ],
         columns=["bytes", "share", "what", "value", "line"],
     )
@@ -378,19 +380,19 @@ def held_frame(cost: Cost) -> pd.DataFrame:
 def _value(plan: ShardingPlan, tensor: str | int | None) -> int:
     program = plan.program
     if tensor is None:
-        return next((a for a in range(program.n_arguments) if program.dims(a)), 0)
+        return next((value for value in range(program.n_arguments) if program.dims(value)), 0)
     if isinstance(tensor, str):
         if tensor in program.value_name:
             return program.value_name.index(tensor)
         if tensor in program.output_paths:
             return int(program.outputs[program.output_paths.index(tensor)])
-        known = [
+        tensor_names = [
             *program.value_name[: program.n_arguments],
             *program.output_paths,
             *program.value_name,
         ]
-        hint = did_you_mean(tensor, known)
-        arguments = ", ".join(known[: min(20, program.n_arguments)])
+        hint = did_you_mean(tensor, tensor_names)
+        arguments = ", ".join(tensor_names[: min(20, program.n_arguments)])
         raise InvalidInput(
             f"views.tiles: no tensor is called {tensor!r}{hint}; arguments: {arguments}"
         )
@@ -403,35 +405,22 @@ def _value(plan: ShardingPlan, tensor: str | int | None) -> int:
 
 
 # -- pages -----------------------------------------------------------------------------------------
-class CompareCell(pn.viewable.Viewer):
+class CompareCell(look.Pane):
     """The table; below it the breakdown, and the plan of the selected row in words."""
 
     def __init__(self, entries: Sequence[PlanEntry]) -> None:
         super().__init__()
         self.entries = list(entries)
         frame = texts_frame(entries)
-        self.table = look.table(
-            frame, height=look.rows_height(len(frame), 240), sizing_mode="stretch_width"
-        )
-        self.table.on_click(lambda event: self.pick(event.row))
+        self.table = look.table(frame, height=look.rows_height(len(frame), 240))
+        look.on_row(self.table, self.pick)
         self._words = look.text()
-        left = pn.Column(
-            pn.pane.HTML(
-                _breakdown(entries), sizing_mode="stretch_width", margin=0, stylesheets=[look.TEXT]
-            ),
-            sizing_mode="stretch_both",
-            margin=0,
-            scroll=True,
-        )
+        left = look.filled_column(look.text(_breakdown(entries)), scroll=True)
         right = pn.Column(
             self._words, width=270, margin=(0, 0, 0, 6), scroll=True, sizing_mode="stretch_height"
         )
-        self._root = pn.Column(
-            self.table,
-            pn.Row(left, right, sizing_mode="stretch_both", margin=(8, 0, 0, 0)),
-            sizing_mode="stretch_both",
-            margin=0,
-            stylesheets=[look.CANVAS],
+        self.view = look.canvas(
+            self.table, pn.Row(left, right, sizing_mode="stretch_both", margin=(8, 0, 0, 0))
         )
         self.pick(0)
 
@@ -439,7 +428,7 @@ class CompareCell(pn.viewable.Viewer):
         """Tell about one plan."""
         entry = self.entries[row]
         self.table.selection = [row]
-        actions = [h("li", a) for a in entry.actions]
+        actions = [h("li", action) for action in entry.actions]
         cost, rows = entry.cost, [("step", seconds_text(entry.cost.time_s))]
         if hasattr(cost, "compute_s"):
             rows += [
@@ -453,15 +442,12 @@ class CompareCell(pn.viewable.Viewer):
                 h("h2", entry.name, " ", h("span", "predicted", cls="tag estimated")),
                 facts(rows),
                 h("h2", "actions"),
-                h("ol", *actions, cls="chain mono") if actions else h("p", "none", cls="quiet"),
+                h("ol", *actions, cls="chain mono") if actions else quiet("none"),
             ]
         )
 
-    def __panel__(self) -> Any:
-        return self._root
 
-
-class MemoryCell(pn.viewable.Viewer):
+class MemoryCell(look.Pane):
     """The lines; below them the plans, and what the selected one has in memory at its peak."""
 
     def __init__(self, entries: Sequence[PlanEntry]) -> None:
@@ -476,16 +462,10 @@ class MemoryCell(pn.viewable.Viewer):
             }
         )
         self.table = look.table(frame, sizing_mode="stretch_height", width=300)
-        self.table.on_click(lambda event: self.pick(event.row))
+        look.on_row(self.table, self.pick)
         self.held = look.table(held_frame(entries[0].cost), selectable=False)
-        self._root = pn.Column(
-            pn.pane.HTML(
-                _timeline(entries), sizing_mode="stretch_width", margin=0, stylesheets=[look.TEXT]
-            ),
-            pn.Row(self.table, self.held, sizing_mode="stretch_both", margin=0),
-            sizing_mode="stretch_both",
-            margin=0,
-            stylesheets=[look.CANVAS],
+        self.view = look.canvas(
+            look.text(_timeline(entries)), look.filled_row(self.table, self.held)
         )
         self.pick(0)
 
@@ -494,11 +474,8 @@ class MemoryCell(pn.viewable.Viewer):
         self.table.selection = [row]
         self.held.value = held_frame(self.entries[row].cost)
 
-    def __panel__(self) -> Any:
-        return self._root
 
-
-class TilesCell(pn.viewable.Viewer):
+class TilesCell(look.Pane):
     """A tensor to choose, the picture and the table of all devices."""
 
     def __init__(self, plan: ShardingPlan, value: int, spec: Any) -> None:
@@ -506,11 +483,11 @@ class TilesCell(pn.viewable.Viewer):
         self.plan, self._spec = plan, spec
         program = plan.program
         offered = dict.fromkeys(
-            [value, *(a for a in range(program.n_arguments) if program.dims(a))][:MAX_TENSORS]
+            [value, *(value for value in range(program.n_arguments) if program.dims(value))][
+                :MAX_TENSORS
+            ]
         )
-        options = {
-            f"{program.value_name[v]} [{', '.join(map(str, program.dims(v)))}]": v for v in offered
-        }
+        options = {tensor_text(program, value): value for value in offered}
         self.tensor = pn.widgets.Select(
             options=options,
             value=value,
@@ -518,24 +495,14 @@ class TilesCell(pn.viewable.Viewer):
             sizing_mode="stretch_width",
             stylesheets=[look.INPUT],
         )
-        self.tensor.param.watch(lambda event: self.pick(event.new), "value")
+        look.watch_value(self.tensor, self.pick)
         self.picture = TilesPlot(plan.mesh)
         self._words = look.text()
         self.table = look.table(
             parts_frame(plan.mesh, []), selectable=False, width=300, sizing_mode="stretch_height"
         )
-        self._root = pn.Column(
-            self.tensor,
-            self._words,
-            pn.Row(
-                pn.pane.Bokeh(self.picture.figure, sizing_mode="stretch_both", margin=0),
-                self.table,
-                sizing_mode="stretch_both",
-                margin=0,
-            ),
-            sizing_mode="stretch_both",
-            margin=0,
-            stylesheets=[look.CANVAS],
+        self.view = look.canvas(
+            self.tensor, self._words, look.filled_row(look.figure(self.picture.figure), self.table)
         )
         self.pick(value)
 
@@ -547,6 +514,3 @@ class TilesCell(pn.viewable.Viewer):
         self._words.object = h(
             "p", "; ".join(dim_texts(self.plan.mesh, shape, spec)) or "a scalar", cls="quiet one"
         )
-
-    def __panel__(self) -> Any:
-        return self._root

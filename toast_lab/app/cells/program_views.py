@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import panel as pn
-
 from toast_lab.app import look
-from toast_lab.app.cells.view import CellView, every_tick, refused, shown, table_html
+from toast_lab.app.cells.view import CellView, beside, every_tick, refused, shown, table_html
+from toast_lab.app.graph_inspector import chain_steps
 from toast_lab.app.listing_pane import listing_pane
-from toast_lab.app.markup import Safe, facts, h, join
+from toast_lab.app.markup import Safe, facts, h, join, quiet
 from toast_lab.app.pages.graph_page import GraphPage
 from toast_lab.app.pages.hand_page import HandPage
 from toast_lab.app.session import Session
@@ -19,7 +18,7 @@ from toast_lab.errors import InvalidInput, did_you_mean
 from toast_lab.explain.board import conflicts as conflict_board
 from toast_lab.views import inspect
 from toast_lab.views.by_hand_tables import board_frame
-from toast_lab.views.graph_layout import LEVELS, GraphFilter, graph_layout, op_label, start_level
+from toast_lab.views.graph_layout import LEVELS, GraphFilter, graph_layout, start_level
 from toast_lab.views.graph_plot import nodes_frame
 from toast_lab.views.program_table import Line, colours_frame, program_frame, program_lines
 from toast_lab.views.svg import MAX_NODES, graph_svg
@@ -59,13 +58,13 @@ def graph(
             f"views.graph: no level is called {level!r}{did_you_mean(level, LEVELS)}; "
             f"{', '.join(LEVELS)}"
         )
-    first = level or start_level(analysis)
+    first_level = level or start_level(analysis)
 
     def make() -> Any:
-        return GraphCell(_session(analysis, problem), first, conflicts_only)
+        return GraphCell(_session(analysis, problem), first_level, conflicts_only)
 
     def layout() -> Any:
-        return graph_layout(analysis, first, GraphFilter(conflicts_only=conflicts_only))
+        return graph_layout(analysis, first_level, GraphFilter(conflicts_only=conflicts_only))
 
     def static() -> Safe:
         laid_out = layout()
@@ -117,10 +116,10 @@ def listing(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
         rows = [
             join(
                 [
-                    h("span", s.text, style=f"color: {s.hue}; font-weight: 650")
-                    if s.hue
-                    else s.text
-                    for s in line.segments
+                    h("span", segment.text, style=f"color: {segment.hue}; font-weight: 650")
+                    if segment.hue
+                    else segment.text
+                    for segment in line.segments
                 ]
             )
             for line in lines[:SHOWN_LINES]
@@ -219,8 +218,8 @@ class Listing:
         self.session = session
         self.pane = listing_pane()
         self._lines: list[Line] = self.pane.fill(session.loaded.analysis)
-        self.pane.param.watch(lambda e: self._picked(e.new), "picked")
-        session.selection.param.watch(lambda *_: self._mark(), "names")
+        look.watch_value(self.pane, self._picked, "picked")
+        look.watch(session.selection, self._mark, "names")
 
     def _picked(self, picked: list[int]) -> None:
         line = next(
@@ -230,8 +229,7 @@ class Listing:
             self.session.selection.select(line.names)
 
     def _mark(self) -> None:
-        names, analysis = self.session.selection.names, self.session.loaded.analysis
-        self.pane.chosen = sorted({int(o) for o in analysis.names.op[list(names)]}) if names else []
+        self.pane.chosen = self.session.selection.ops
 
 
 class SelectionWords:
@@ -240,40 +238,40 @@ class SelectionWords:
     def __init__(self, session: Session, hint: str) -> None:
         self.session, self.hint = session, hint
         self.pane = look.text()
-        session.selection.param.watch(lambda *_: self._show(), ["names", "conflicts"])
+        look.watch(session.selection, self._show, "names", "conflicts")
         self._show()
 
     def _show(self) -> None:
         session, analysis = self.session, self.session.loaded.analysis
         if session.selection.conflicts:
-            k = session.selection.conflicts[0]
-            chain = [
-                h("li", f"{analysis.name_text[n]}  {op_label(analysis, int(analysis.names.op[n]))}")
-                for n in inspect.chain(analysis, k)[:14]
-            ]
+            conflict = session.selection.conflicts[0]
+            chain = chain_steps(analysis, inspect.chain(analysis, conflict)[:14])
             why = h("h2", "why both dims have one colour")
             self.pane.object = join(
                 [
                     h("h2", "conflict"),
-                    facts(inspect.conflict_facts(analysis, k)),
+                    facts(inspect.conflict_facts(analysis, conflict)),
                     why,
                     h("ol", *chain, cls="chain mono"),
                 ]
             )
         elif session.selection.names:
             names = [
-                join([h("h2", "name"), facts(inspect.name_facts(analysis, n))])
-                for n in session.selection.names[:6]
+                join([h("h2", "name"), facts(inspect.name_facts(analysis, name))])
+                for name in session.selection.names[:6]
             ]
             more = len(session.selection.names) - 6
             self.pane.object = join(
-                [*names, h("p", f"and {more:,} names more", cls="quiet") if more > 0 else ""]
+                [
+                    *names,
+                    quiet(f"and {more:,} names more") if more > 0 else "",
+                ]
             )
         else:
-            self.pane.object = h("p", self.hint, cls="quiet")
+            self.pane.object = quiet(self.hint)
 
 
-class GraphCell(pn.viewable.Viewer):
+class GraphCell(look.Pane):
     """The explorer's graph page, narrower: the listing below, selection and settings in tabs."""
 
     def __init__(self, session: Session, level: str, conflicts_only: bool) -> None:
@@ -284,47 +282,30 @@ class GraphCell(pn.viewable.Viewer):
         every_tick(self.graph.tick)  # large layouts are made in a thread
         self.listing = Listing(session)
         self._said = look.text(height=18)
-        session.notices.param.watch(lambda *_: self._say(), "messages")
+        look.watch(session.notices, self._say, "messages")
         self.session = session
-        beside = pn.Tabs(
+        aside = look.tabs(
             ("Selection", self.graph.right),
             ("Show", self.graph.left),
             width=340,
             sizing_mode="stretch_height",
-            margin=0,
-            stylesheets=[look.TABS],
         )
-        below = pn.Column(
-            self.listing.pane,
-            sizing_mode="stretch_width",
-            height=190,
-            margin=0,
-            stylesheets=[look.CANVAS],
-        )
-        self._root = pn.Column(
-            pn.Row(
-                pn.Column(self.graph.centre, sizing_mode="stretch_both", margin=0),
-                beside,
-                sizing_mode="stretch_both",
-                margin=0,
-            ),
-            self._said,
-            below,
-            sizing_mode="stretch_both",
-            margin=0,
+        below = look.column(self.listing.pane, height=190, stylesheets=[look.CANVAS])
+        self.view = look.filled_column(
+            look.filled_row(look.filled_column(self.graph.centre), aside), self._said, below
         )
 
     def _say(self) -> None:
-        last = self.session.notices.messages[-1]
+        message = self.session.notices.messages[-1]
         self._said.object = h(
-            "p", last.text, cls="red one" if last.level == "error" else "quiet one", title=last.text
+            "p",
+            message.text,
+            cls="red one" if message.level == "error" else "quiet one",
+            title=message.text,
         )
 
-    def __panel__(self) -> Any:
-        return self._root
 
-
-class ListingCell(pn.viewable.Viewer):
+class ListingCell(look.Pane):
     """The listing, and what is known of the line that was clicked."""
 
     def __init__(self, session: Session) -> None:
@@ -332,56 +313,24 @@ class ListingCell(pn.viewable.Viewer):
         self.session = session
         self.listing = Listing(session)
         self.words = SelectionWords(session, "Click a line.")
-        left = pn.Column(
-            self.listing.pane, sizing_mode="stretch_both", margin=0, stylesheets=[look.CANVAS]
-        )
-        right = pn.Column(
-            self.words.pane,
-            width=300,
-            sizing_mode="stretch_height",
-            margin=(0, 0, 0, 6),
-            scroll=True,
-            stylesheets=[look.CARD],
-        )
-        self._root = pn.Row(left, right, sizing_mode="stretch_both", margin=0)
-
-    def __panel__(self) -> Any:
-        return self._root
+        self.view = beside(look.canvas(self.listing.pane), self.words.pane, width=300)
 
 
-class TableCell(pn.viewable.Viewer):
+class TableCell(look.Pane):
     """A table whose rows select names, above the listing; words beside."""
 
     def __init__(self, session: Session, table: Any, hint: str) -> None:
         super().__init__()
         self.session, self.table = session, table
-        self.table.on_click(lambda e: self.clicked(e.row))
+        look.on_row(self.table, self.clicked)
         self.listing = Listing(session)
         self.words = SelectionWords(session, hint)
-        left = pn.Column(
-            self.table,
-            pn.Column(
-                self.listing.pane, sizing_mode="stretch_both", margin=0, stylesheets=[look.CANVAS]
-            ),
-            sizing_mode="stretch_both",
-            margin=0,
-        )
-        right = pn.Column(
-            self.words.pane,
-            width=310,
-            sizing_mode="stretch_height",
-            margin=(0, 0, 0, 6),
-            scroll=True,
-            stylesheets=[look.CARD],
-        )
-        self._root = pn.Row(left, right, sizing_mode="stretch_both", margin=0)
+        left = look.filled_column(self.table, look.canvas(self.listing.pane))
+        self.view = beside(left, self.words.pane, width=310)
 
     def clicked(self, row: int) -> None:
         """A row was clicked."""
         raise NotImplementedError
-
-    def __panel__(self) -> Any:
-        return self._root
 
 
 class ConflictsCell(TableCell):
@@ -389,9 +338,7 @@ class ConflictsCell(TableCell):
 
     def __init__(self, session: Session) -> None:
         frame = inspect.conflicts_frame(session.loaded.analysis)
-        table = look.table(
-            frame, height=look.rows_height(len(frame), 240), sizing_mode="stretch_width"
-        )
+        table = look.table(frame, height=look.rows_height(len(frame), 240))
         super().__init__(
             session, table, "Click a conflict: where it is, and why both dims have one colour."
         )
@@ -406,24 +353,16 @@ class ColoursCell(TableCell):
 
     def __init__(self, session: Session) -> None:
         frame = colours_frame(session.loaded.analysis)
-        table = look.table(
-            frame.drop(columns=["group"]),
-            height=look.rows_height(len(frame), 240),
-            sizing_mode="stretch_width",
-        )
+        table = look.table(frame.drop(columns=["group"]), height=look.rows_height(len(frame), 240))
         self._groups = frame["group"].tolist()
         super().__init__(session, table, "Click a colour: its names are marked in the listing.")
 
     def clicked(self, row: int) -> None:
         """Select all names of the colour group."""
-        analysis = self.session.loaded.analysis
-        group = analysis.groups[self._groups[row]]
-        self.session.selection.select(
-            tuple(int(n) for c in group.colours for n in analysis.colours[c].names)
-        )
+        self.session.selection.select_group(self._groups[row])
 
 
-class BoardCell(pn.viewable.Viewer):
+class BoardCell(look.Pane):
     """The explorer's page for sharding by hand.
 
     Board, one device's listing, collectives, devices, costs, undo.
@@ -435,18 +374,14 @@ class BoardCell(pn.viewable.Viewer):
         self.session = session
         self.hand = HandPage(session)
         every_tick(self.hand.tick)
-        beside = pn.Tabs(
+        aside = look.tabs(
             ("Plan by hand", self.hand.right),
             ("Colours", self.hand.left),
             width=335,
             sizing_mode="stretch_height",
             margin=(0, 0, 0, 6),
-            stylesheets=[look.TABS],
         )
-        self._root = pn.Row(self.hand.centre, beside, sizing_mode="stretch_both", margin=0)
-
-    def __panel__(self) -> Any:
-        return self._root
+        self.view = look.filled_row(self.hand.centre, aside)
 
 
 # -- inside ----------------------------------------------------------------------------------------
@@ -466,8 +401,8 @@ def _session(analysis: Analysis, problem: Problem | None) -> Session:
 
 
 def _about(analysis: Analysis) -> str:
-    p, sets = analysis.program, len(analysis.compatibility_sets)
+    program, sets = analysis.program, len(analysis.compatibility_sets)
     return (
-        f"{p.name}, {analysis.names.n:,} names, {len(analysis.conflicts):,} conflicts in {sets:,} "
-        f"compatibility set{'' if sets == 1 else 's'}"
+        f"{program.name}, {analysis.names.n:,} names, {len(analysis.conflicts):,} conflicts in "
+        f"{sets:,} compatibility set{'' if sets == 1 else 's'}"
     )

@@ -9,15 +9,35 @@ import pandas as pd
 import panel as pn
 
 from toast_lab.app import look
-from toast_lab.app.cells.view import FILL, CellView, every_tick, filling, refused, shown, table_html
-from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.cells.view import (
+    FILL,
+    CellView,
+    beside,
+    every_tick,
+    filling,
+    refused,
+    shown,
+    table_html,
+)
+from toast_lab.app.markup import (
+    ESTIMATED,
+    Facts,
+    Safe,
+    bytes_text,
+    cost_text,
+    facts,
+    h,
+    join,
+    quiet,
+    seconds_text,
+)
 from toast_lab.app.pages.search_tree import TreePane
 from toast_lab.app.plan_facts import PlanFacts, plan_facts
 from toast_lab.app.tree_state import TreeState
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidInput
-from toast_lab.jobs.background import Running, RunningRace, RunningSearch
-from toast_lab.jobs.mirror import Mirror
+from toast_lab.jobs.background import Running, RunningRace, RunningSearch, improvement
+from toast_lab.jobs.mirror import OWN, Mirror
 from toast_lab.jobs.search_job import Batch
 from toast_lab.search.contract import SearchResult
 from toast_lab.search.race import Race, RaceRow
@@ -27,6 +47,7 @@ from toast_lab.search.trace_places import Places
 from toast_lab.text import gap_text
 from toast_lab.views import svg
 from toast_lab.views.action_table import action_frame
+from toast_lab.views.compare_table import byte_unit, time_unit
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
 from toast_lab.views.race_curves import SHOWN, RaceCurves, race_frame
 from toast_lab.views.search_curves import CurvePoint as CurvePoint
@@ -113,10 +134,10 @@ def tree(
         state = _tree_state(result, problem)
         state.count(now=True)
         place = state.place()
-        known = (
+        priced = (
             plan_facts(problem, place.plan) if place is not None and problem is not None else None
         )
-        return action_frame(state.action_rows(known.legal if known is not None else ())[1])
+        return action_frame(state.action_rows(priced.legal if priced is not None else ())[1])
 
     return shown(
         CellView(
@@ -157,12 +178,15 @@ def race(result: Race | RunningRace, *, inline: bool = False) -> Any:
         until = {row.method: row.elapsed_s for row in rows}
         curves = [
             svg.Curve(
-                m,
-                [*((p.elapsed_s, p.score) for p in own_points), *_hold(own_points, until.get(m))],
+                method,
+                [
+                    *((point.elapsed_s, point.score) for point in own_points),
+                    *_hold(own_points, until.get(method)),
+                ],
                 svg.hue(i),
                 svg.dash(i),
             )
-            for i, (m, own_points) in enumerate(points.items())
+            for i, (method, own_points) in enumerate(points.items())
             if own_points
         ]
         chart = svg.curves_svg(
@@ -207,51 +231,45 @@ def _trace(result: SearchResult) -> Trace:
 
 def _facts_of(result: SearchResult | RunningSearch) -> SearchSnapshot:
     if isinstance(result, RunningSearch):
-        points, improvements = Follower(result).read(), result.points
-        note = result.job.message if result.state in ("failed", "cancelled") else ""
-        return SearchSnapshot(
-            points=thinned(points),
-            improvements=improvements,
-            simulations=result.simulations,
-            unsharded=result.problem.baseline,
-            limit_bytes=result.problem.memory_limit_bytes,
-            actions=result.best.actions if result.best is not None else (),
-            method=result.method,
-            state=result.state,
-            elapsed_s=result.elapsed_s,
-            note=result.result().message if result.state == "done" else note,
-        )
+        return _facts_of_run(result, thinned(Follower(result).read()))
     trace, cost = _trace(result), result.cost
-    n = trace.row.n
-    points = [point(simulation) for simulation in trace.simulations.sample(max(1, n // MAX_POINTS))]
-    improvements = [
-        ImprovementPoint(
-            elapsed_s=simulation.elapsed_s,
-            score=simulation.score,
-            time_s=simulation.time_s,
-            peak_bytes=simulation.peak_bytes,
-            fits=simulation.fits,
-            simulation=simulation.index,
-            actions=simulation.actions,
-        )
-        for simulation in trace.improvements()
+    count = trace.row.n
+    points = [
+        point(simulation) for simulation in trace.simulations.sample(max(1, count // MAX_POINTS))
     ]
+
     base = (
         cost.time_s / cost.relative_time if cost.relative_time else points[0].tried_s,
         points[0].tried_bytes,
     )
-    note = f"{result.message} {gap_text(result.gap)}".strip()
+
     return SearchSnapshot(
         points=points,
-        improvements=improvements,
-        simulations=n,
+        improvements=[improvement(simulation) for simulation in trace.improvements()],
+        simulations=count,
         unsharded=base,
         limit_bytes=cost.memory_limit_bytes,
         actions=result.plan.actions,
         method=result.method,
         state="over",
         elapsed_s=result.elapsed_s,
-        note=note,
+        note=f"{result.message} {gap_text(result.gap)}".strip(),
+    )
+
+
+def _facts_of_run(run: RunningSearch, points: list[CurvePoint]) -> SearchSnapshot:
+    best = run.best
+    return SearchSnapshot(
+        points=points,
+        improvements=run.points,
+        simulations=run.simulations,
+        unsharded=run.problem.baseline,
+        limit_bytes=run.problem.memory_limit_bytes,
+        actions=best.actions if best is not None else (),
+        method=run.method,
+        state=run.state,
+        elapsed_s=run.elapsed_s,
+        note=run.result().message if run.state == "done" else run.job.message,
     )
 
 
@@ -262,7 +280,11 @@ def thinned(points: Sequence[CurvePoint], at_most: int = MAX_POINTS) -> list[Cur
     """
     every = max(1, len(points) // at_most)
     last = len(points) - 1
-    return [p for i, p in enumerate(points) if p.improved or i % every == 0 or i == last]
+    return [
+        curve_point
+        for i, curve_point in enumerate(points)
+        if curve_point.improved or i % every == 0 or i == last
+    ]
 
 
 class Follower:
@@ -277,24 +299,24 @@ class Follower:
         self._seen += len(events)
         return [
             point(simulation)
-            for e in events
-            if isinstance(e.data, Batch)
-            for simulation in e.data.simulations
+            for event in events
+            if isinstance(event.data, Batch)
+            for simulation in event.data.simulations
         ]
 
 
 def _about(result: SearchResult | RunningSearch) -> str:
     if isinstance(result, RunningSearch):
         return repr(result)
-    summary = f"{seconds_text(result.cost.time_s)}, {bytes_text(result.cost.peak_bytes)}"
-    return f"{result.method} (seed {result.seed}) on {result.plan.program.name}, best {summary}"
+    best = cost_text(result.cost)
+    return f"{result.method} (seed {result.seed}) on {result.plan.program.name}, best {best}"
 
 
 def _race_points(result: Race | RunningRace) -> Mapping[str, Sequence[ImprovementPoint]]:
     return (
         result.points
         if isinstance(result, RunningRace)
-        else {o.method: o.points for o in result.outcomes}
+        else {outcome.method: outcome.points for outcome in result.outcomes}
     )
 
 
@@ -303,50 +325,49 @@ def _hold(points: Sequence[ImprovementPoint], until_s: float | None) -> list[tup
     return [(max(points[-1].elapsed_s, until_s or 0.0), points[-1].score)] if points else []
 
 
-def _static_search(known: SearchSnapshot) -> Safe:
-    if not known.points:
+def _static_search(snapshot: SearchSnapshot) -> Safe:
+    if not snapshot.points:
         return h("p", "No simulation yet.")
-    time_unit, byte_unit = svg_units(known.unsharded)
-    tried = thinned(known.points, STATIC_POINTS)
+
+    tried = thinned(snapshot.points, STATIC_POINTS)
     charts = []
-    for words, (unit, scale), best, dot, level in (
+    for quantity, (unit, scale), best, dot, level in (
         (
             "step time, estimated",
-            time_unit,
+            time_unit(snapshot.unsharded[0]),
             "best_s",
             "tried_s",
-            {"unsharded": (known.unsharded[0], NEUTRAL)},
+            {"unsharded": (snapshot.unsharded[0], NEUTRAL)},
         ),
-        ("peak memory a device, estimated", byte_unit, "best_bytes", "tried_bytes", {}),
+        (
+            "peak memory a device, estimated",
+            byte_unit(snapshot.unsharded[1]),
+            "best_bytes",
+            "tried_bytes",
+            {},
+        ),
     ):
-        improved = [points for points in known.points if points.improved] or known.points[:1]
+        improved = [points for points in snapshot.points if points.improved] or snapshot.points[:1]
         line = [
             (float(points.simulation), getattr(points, best) / scale)
-            for points in [*improved, known.points[-1]]
+            for points in [*improved, snapshot.points[-1]]
         ]
         dots = [(float(points.simulation), getattr(points, dot) / scale) for points in tried]
-        limits = {name: (v / scale, hue) for name, (v, hue) in level.items()}
-        highest = max(y for _, y in [*line, *dots])
-        if "memory" in words and known.limit_bytes / scale < 3 * highest:
-            limits["memory limit"] = (known.limit_bytes / scale, CONFLICT)
+        limits = {name: (level_value / scale, hue) for name, (level_value, hue) in level.items()}
+        highest = max(height for _, height in [*line, *dots])
+        if "memory" in quantity and snapshot.limit_bytes / scale < 3 * highest:
+            limits["memory limit"] = (snapshot.limit_bytes / scale, CONFLICT)
         curves = [
             svg.Curve("tried", dots, NEUTRAL, dots=True),
             svg.Curve("best so far", line, ACCENT),
         ]
-        charts.append(Safe(svg.curves_svg(curves, "simulations", f"{words} ({unit})", limits)))
-    twin = table_html(shown_frame(known.points), 8)
-    return join([*charts, h("p", f"{known.simulations:,} simulations. {known.note}"), twin])
-
-
-def svg_units(unsharded: tuple[float, float]) -> tuple[tuple[str, float], tuple[str, float]]:
-    """Units of the time and of the memory axis."""
-    from toast_lab.views.compare_table import byte_unit, time_unit
-
-    return time_unit(unsharded[0]), byte_unit(unsharded[1])
+        charts.append(Safe(svg.curves_svg(curves, "simulations", f"{quantity} ({unit})", limits)))
+    twin = table_html(shown_frame(snapshot.points), 8)
+    return join([*charts, h("p", f"{snapshot.simulations:,} simulations. {snapshot.note}"), twin])
 
 
 # -- pages -----------------------------------------------------------------------------------------
-class Controls(pn.viewable.Viewer):
+class Controls(look.Pane):
     """Buttons for what runs in the background; nothing for what is over."""
 
     def __init__(self, run: Running | None) -> None:
@@ -367,7 +388,7 @@ class Controls(pn.viewable.Viewer):
             if isinstance(run, RunningSearch):
                 self.step.on_click(lambda _: run.step())
                 buttons.insert(1, self.step)
-        self._row = pn.Row(*buttons, margin=0, visible=run is not None and run.running)
+        self.view = pn.Row(*buttons, margin=0, visible=run is not None and run.running)
         self.refresh()
 
     def _pause(self) -> None:
@@ -381,13 +402,10 @@ class Controls(pn.viewable.Viewer):
             return
         self.pause.name = "Go on" if self.run.state == "paused" else "Pause"
         if not self.run.running:
-            self._row.visible = False
-
-    def __panel__(self) -> Any:
-        return self._row
+            self.view.visible = False
 
 
-class SearchCell(pn.viewable.Viewer):
+class SearchCell(look.Pane):
     """Curves left, numbers and buttons right, the improvements as a table below."""
 
     def __init__(self, result: SearchResult | RunningSearch) -> None:
@@ -395,42 +413,30 @@ class SearchCell(pn.viewable.Viewer):
         self.what = result
         self._run = result if isinstance(result, RunningSearch) else None
         self._follower = Follower(self._run) if self._run is not None else None
-        known = _facts_of(result)
-        self.curves = SearchCurves(known.limit_bytes, *known.unsharded)
-        self._drawn = thinned(self._follower.read()) if self._follower is not None else known.points
+        snapshot = _facts_of(result)
+        self.curves = SearchCurves(snapshot.limit_bytes, *snapshot.unsharded)
+        self._drawn = (
+            thinned(self._follower.read()) if self._follower is not None else snapshot.points
+        )
         self.curves.append(self._drawn)
-        self.score = RaceCurves([known.method], "score")
+        self.score = RaceCurves([snapshot.method], "score")
         self.controls = Controls(self._run)
         self._twin_at = -1
-        self._twin = look.table(
-            shown_frame([]), height=140, sizing_mode="stretch_width", selectable=False
-        )
+        self._twin = look.table(shown_frame([]), height=140, selectable=False)
         self._words = look.text()
-        tabs = pn.Tabs(
+        tabs = look.tabs(
             (
                 "time and memory",
-                pn.pane.Bokeh(self.curves.root, sizing_mode="stretch_both", margin=0),
+                look.figure(self.curves.root),
             ),
-            ("C(s)", pn.pane.Bokeh(self.score.figure, sizing_mode="stretch_both", margin=0)),
-            sizing_mode="stretch_both",
-            margin=0,
-            stylesheets=[look.TABS],
+            (
+                "C(s)",
+                look.figure(self.score.figure),
+            ),
         )
-        left = pn.Column(
-            tabs, self._twin, sizing_mode="stretch_both", margin=0, stylesheets=[look.CANVAS]
-        )
-        right = pn.Column(
-            self.controls,
-            self._words,
-            width=270,
-            sizing_mode="stretch_height",
-            margin=(0, 0, 0, 6),
-            scroll=True,
-            stylesheets=[look.CARD],
-        )
-        self._root = pn.Row(left, right, sizing_mode="stretch_both", margin=0)
+        self.view = beside(look.canvas(tabs, self._twin), self.controls, self._words, width=270)
         self._over = self._run is None
-        self._show(known)
+        self._show(snapshot)
         if self._run is not None:
             every_tick(self.tick)
 
@@ -449,36 +455,19 @@ class SearchCell(pn.viewable.Viewer):
             else:
                 look.later(self.curves.append, new)
         self._over = ended
-        self._show(self._known())
+        self._show(_facts_of_run(self._run, []))
 
     def _anew(self, points: list[CurvePoint]) -> None:
         self.curves.source.data = {name: [] for name in self.curves.source.data}
         self.curves.append(points)
 
-    def _known(self) -> SearchSnapshot:
-        run = self._run
-        assert run is not None
-        best = run.best
-        return SearchSnapshot(
-            points=[],
-            improvements=run.points,
-            simulations=run.simulations,
-            unsharded=run.problem.baseline,
-            limit_bytes=run.problem.memory_limit_bytes,
-            actions=best.actions if best is not None else (),
-            method=run.method,
-            state=run.state,
-            elapsed_s=run.elapsed_s,
-            note=run.result().message if run.state == "done" else run.job.message,
-        )
-
-    def _show(self, known: SearchSnapshot) -> None:
-        improvements, method = known.improvements, known.method
+    def _show(self, snapshot: SearchSnapshot) -> None:
+        improvements, method = snapshot.improvements, snapshot.method
         self.controls.refresh()
         look.later(
             self.score.show,
             {method: improvements},
-            {method: known.elapsed_s if improvements else 0.0},
+            {method: snapshot.elapsed_s if improvements else 0.0},
         )
         if len(improvements) != self._twin_at:
             self._twin_at = len(improvements)
@@ -495,37 +484,35 @@ class SearchCell(pn.viewable.Viewer):
                 )
                 for points in improvements
             )
-        rows: list[tuple[str, object]] = [
-            ("state", f"{known.state}, {known.elapsed_s:.1f} s"),
+        rows: Facts = [
+            ("state", f"{snapshot.state}, {snapshot.elapsed_s:.1f} s"),
             ("method", method),
-            ("simulations", f"{known.simulations:,}"),
+            ("simulations", f"{snapshot.simulations:,}"),
         ]
         if improvements:
-            best, base = improvements[-1], known.unsharded
+            best, base = improvements[-1], snapshot.unsharded
             rows += [
                 (
                     "best step",
                     f"{seconds_text(best.time_s)}, {base[0] / best.time_s:.2f}× unsharded speed",
                 ),
-                ("best peak", f"{bytes_text(best.peak_bytes)} of {bytes_text(known.limit_bytes)}"),
+                (
+                    "best peak",
+                    f"{bytes_text(best.peak_bytes)} of {bytes_text(snapshot.limit_bytes)}",
+                ),
                 ("best C(s)", f"{best.score:.4f}"),
                 ("unsharded", f"{seconds_text(base[0])}, {bytes_text(base[1])}"),
             ]
-        actions = [h("li", a) for a in known.actions]
+        actions = [h("li", action) for action in snapshot.actions]
         self._words.object = join(
             [
-                h("h2", "search ", h("span", "estimated", cls="tag estimated")),
+                h("h2", "search ", ESTIMATED),
                 facts(rows),
                 h("h2", "actions of the best plan"),
-                h("ol", *actions, cls="chain mono")
-                if actions
-                else h("p", "none so far", cls="quiet"),
-                h("p", known.note, cls="quiet"),
+                h("ol", *actions, cls="chain mono") if actions else quiet("none so far"),
+                quiet(snapshot.note),
             ]
         )
-
-    def __panel__(self) -> Any:
-        return self._root
 
 
 class CellTree(TreeState):
@@ -545,7 +532,7 @@ def _tree_state(result: SearchResult | RunningSearch, problem: Problem | None) -
         return CellTree(_Live(result))
     trace, mirror = _trace(result), Mirror()
     mirror.trace, mirror.places = trace, Places(trace)
-    mirror.own = {name: trace.node[name] for name in ("visits", "value", "score")}
+    mirror.own = {name: trace.node[name] for name in OWN}
     return CellTree(_Over(mirror, trace.row.n, problem, trace.about))
 
 
@@ -571,7 +558,7 @@ class _Live:
         return self._run.simulations
 
 
-class TreeCell(pn.viewable.Viewer):
+class TreeCell(look.Pane):
     """The explorer's tree, without the buttons that lead to its other pages."""
 
     def __init__(self, result: SearchResult | RunningSearch, problem: Problem | None) -> None:
@@ -580,22 +567,9 @@ class TreeCell(pn.viewable.Viewer):
         state.count(now=True)
         self.pane = TreePane(state)
         self.controls = Controls(result if isinstance(result, RunningSearch) else None)
-        left = pn.Column(
-            filling(self.pane.centre),
-            sizing_mode="stretch_both",
-            margin=0,
-            stylesheets=[look.CANVAS],
+        self.view = beside(
+            look.canvas(filling(self.pane.centre)), self.controls, self.pane.right, width=270
         )
-        right = pn.Column(
-            self.controls,
-            self.pane.right,
-            width=270,
-            sizing_mode="stretch_height",
-            margin=(0, 0, 0, 6),
-            scroll=True,
-            stylesheets=[look.CARD],
-        )
-        self._root = pn.Row(left, right, sizing_mode="stretch_both", margin=0)
         every_tick(self.tick)
 
     def tick(self) -> None:
@@ -603,11 +577,8 @@ class TreeCell(pn.viewable.Viewer):
         self.controls.refresh()
         self.pane.refresh()
 
-    def __panel__(self) -> Any:
-        return self._root
 
-
-class RaceCell(pn.viewable.Viewer):
+class RaceCell(look.Pane):
     """The chart of C(s), time or memory, and the table."""
 
     def __init__(self, result: Race | RunningRace) -> None:
@@ -615,32 +586,20 @@ class RaceCell(pn.viewable.Viewer):
         self.what = result
         self._run = result if isinstance(result, RunningRace) else None
         self.controls = Controls(self._run)
-        self.kind = pn.widgets.RadioButtonGroup(
-            options={v: name for name, v in SHOWN.items()},
+        self.kind = look.switch(
+            options={value: name for name, value in SHOWN.items()},
             value="score",
             margin=(0, 0, 4, 0),
-            stylesheets=[look.BUTTON],
         )
-        self.kind.param.watch(lambda _: self._new_chart(), "value")
-        self._pane = pn.pane.Bokeh(
-            sizing_mode="stretch_both", margin=0, min_height=200, stylesheets=[FILL]
-        )
+        look.watch(self.kind, self._new_chart, "value")
+        self._pane = look.figure(min_height=200, stylesheets=[FILL])
         rows = len(_race_points(result))
         self.table = look.table(
-            race_frame([]),
-            height=look.rows_height(rows, 240),
-            sizing_mode="stretch_width",
-            selectable=False,
+            race_frame([]), height=look.rows_height(rows, 240), selectable=False
         )
         self._words = look.text()
-        self._root = pn.Column(
-            pn.Row(self.kind, self.controls, margin=0, sizing_mode="stretch_width", height=40),
-            self._words,
-            self._pane,
-            self.table,
-            sizing_mode="stretch_both",
-            margin=0,
-            stylesheets=[look.CANVAS],
+        self.view = look.canvas(
+            look.row(self.kind, self.controls, height=40), self._words, self._pane, self.table
         )
         self._shown: Any = None
         self._new_chart()
@@ -660,7 +619,7 @@ class RaceCell(pn.viewable.Viewer):
         self.controls.refresh()
         points, rows = _race_points(self.what), list(self.what.rows)
         state = self._run.state if self._run is not None else "over"
-        shown_now = (state, [len(p) for p in points.values()], [row.status for row in rows])
+        shown_now = (state, [len(point) for point in points.values()], [row.status for row in rows])
         if shown_now == self._shown:
             return
         self._shown = shown_now
@@ -670,17 +629,11 @@ class RaceCell(pn.viewable.Viewer):
         through = sum(row.status != "runs" for row in rows)
         words = f"{state}, {through} of {len(points)} methods through"
         if best is not None:
-            words += (
-                f"; best so far: {best.method}, {seconds_text(best.time_s)}, "
-                f"{bytes_text(best.peak_bytes)}"
-            )
+            words += f"; best so far: {best.method}, {cost_text(best)}"
         troubles = [
             h("p", f"{row.method}: {row.message}", cls="red") for row in rows if _in_trouble(row)
         ]
         self._words.object = join([h("p", words, cls="one"), *troubles])
-
-    def __panel__(self) -> Any:
-        return self._root
 
 
 def _in_trouble(row: RaceRow) -> bool:

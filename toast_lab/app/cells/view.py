@@ -27,16 +27,16 @@ FRAME = assets.sheet("cell")
 FILL = ":host { flex: 1 1 0 !important; min-height: 0 !important; overflow: hidden; }"
 
 
-def filling(part: Any) -> Any:
+def filling(component_tree: Any) -> Any:
     """Make a component of the explorer fill its frame even on a narrow page.
 
     There it would otherwise be stacked and scrolled.
     """
-    for component in part.select():
+    for component in component_tree.select():
         sheets = list(getattr(component, "stylesheets", ()))
         if look.FILL in sheets:
             component.stylesheets = [FILL if sheet == look.FILL else sheet for sheet in sheets]
-    return part
+    return component_tree
 
 
 class CellView:
@@ -78,13 +78,7 @@ class CellView:
 
     def page(self, height: str) -> Any:
         """A Panel object for one visitor, as high as ``height`` in CSS."""
-        return pn.Column(
-            self._make(),
-            sizing_mode="stretch_both",
-            styles={"height": height},
-            stylesheets=[FRAME],
-            margin=0,
-        )
+        return look.filled_column(self._make(), styles={"height": height}, stylesheets=[FRAME])
 
     def to_html(self) -> str:
         """The static picture: HTML without scripts."""
@@ -127,6 +121,19 @@ def shown(view: CellView, inline: bool) -> Any:
     return view.page(f"{view.height}px")
 
 
+def beside(left: Any, *right: Any, width: int) -> pn.Row:
+    """What a cell shows, and right of it a card of facts of so many pixels."""
+    card = pn.Column(
+        *right,
+        width=width,
+        sizing_mode="stretch_height",
+        margin=(0, 0, 0, 6),
+        scroll=True,
+        stylesheets=[look.CARD],
+    )
+    return look.filled_row(left, card)
+
+
 def every_tick(call: Callable[[], Any]) -> None:
     """Call every ``TICK_MS`` once the page is loaded."""
 
@@ -138,9 +145,9 @@ def every_tick(call: Callable[[], Any]) -> None:
 
 def table_html(frame: pd.DataFrame, at_most: int = MAX_ROWS) -> Safe:
     """A table without scripts; texts are escaped."""
-    head = h("tr", *[h("th", c, style="text-align: left") for c in frame.columns])
+    head = h("tr", *[h("th", column, style="text-align: left") for column in frame.columns])
     rows = [
-        h("tr", *[h("td", _cell(v), style="text-align: left") for v in row])
+        h("tr", *[h("td", _cell(value), style="text-align: left") for value in row])
         for row in frame.head(at_most).itertuples(index=False)
     ]
     more = len(frame) - at_most
@@ -152,14 +159,14 @@ def _cell(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def refused(view: str, takes: str, given: object, example: str) -> InvalidInput:
+def refused(view: str, takes: str, argument: object, example: str) -> InvalidInput:
     """The error for an argument of a kind that a view does not take."""
     return InvalidInput(
-        f"views.{view} takes {takes}, not {kind_text(given)}. For instance: {example}"
+        f"views.{view} takes {takes}, not {kind_text(argument)}. For instance: {example}"
     )
 
 
-def kind_text(given: object) -> str:
+def kind_text(argument: object) -> str:
     """``an Analysis``, ``a dict``."""
-    name = type(given).__name__
+    name = type(argument).__name__
     return f"{'an' if name[:1] in 'AEIOaeio' else 'a'} {name}"

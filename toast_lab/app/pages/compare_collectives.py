@@ -5,14 +5,25 @@ Priced beside compiled, by kind and axes and one by one, and why each is there.
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from typing import Any
 
 import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
-from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.markup import (
+    ESTIMATED,
+    Facts,
+    Safe,
+    bytes_text,
+    facts,
+    h,
+    join,
+    one_line,
+    quiet,
+    seconds_text,
+)
+from toast_lab.app.pending import Pending
 from toast_lab.app.plan_store import ANSWERS
 from toast_lab.app.saver import Saver, csv_button, heading
 from toast_lab.app.session import Session
@@ -44,20 +55,17 @@ class Collectives:
         self.session = session
         self._item: PlanItem | None = None
         self._rows = collective_rows(_EmptyCollectives, None)
-        self._matching: tuple[PlanItem, Future[Any]] | None = None
-        self._asked: tuple[str, int, Future[list[CollectiveReason]]] | None = None
+        self._matching, self._asked = Pending(), Pending()
         self._words = look.text(margin=(5, 0, 0, 2))
         self.sums = look.table(
             shown_sums(collective_sums(self._rows, False)),
             height=112,
-            sizing_mode="stretch_width",
             selectable=False,
             groups=SUM_GROUPS,
             titles=SUM_TITLES,
         )
         self.table = look.table(
             shown_collectives(self._rows),
-            sizing_mode="stretch_both",
             min_height=90,
             configuration=ALL_ROWS,
             titles={"its bytes": "bytes"},
@@ -66,8 +74,8 @@ class Collectives:
                 "compiled": ["compiled", "its bytes", "status", "why they differ"],
             },
         )
-        self.table.on_click(lambda e: self.ask(int(e.row)))
-        self.answer = look.text(h("p", HINT, cls="quiet"), margin=(0, 6))
+        look.on_row(self.table, self.ask)
+        self.answer = look.text(quiet(HINT), margin=(0, 6))
         sums = csv_button(
             save, lambda: self._file("sums"), lambda: self._sums(), session.notices.say
         )
@@ -82,14 +90,12 @@ class Collectives:
             margin=0,
             stylesheets=[":host { border-left: 1px solid var(--tl-line, #dfe5ec); }"],
         )
-        left = pn.Column(self.table, sizing_mode="stretch_both", margin=0)
-        self.view = pn.Column(
+        left = look.filled_column(self.table)
+        self.view = look.filled_column(
             heading(self._words, sums),
             self.sums,
-            heading(look.text(h("p", "One by one", cls="quiet"), margin=(5, 0, 0, 2)), rows),
-            pn.Row(left, why, sizing_mode="stretch_both", margin=0),
-            sizing_mode="stretch_both",
-            margin=0,
+            heading(look.text(quiet("One by one"), margin=(5, 0, 0, 2)), rows),
+            look.filled_row(left, why),
         )
 
     def _file(self, table: str) -> str:
@@ -105,48 +111,47 @@ class Collectives:
         if item is None:
             return
         if before is None or before.name != item.name or before.plan.key != item.plan.key:
-            self._asked = None
-            self.answer.object = h("p", HINT, cls="quiet")
-        self._matching = None
+            self._asked.drop()
+            self.answer.object = quiet(HINT)
+        self._matching.drop()
         if item.compiler_result is None:
-            words = (
+            summary = (
                 f"{item.name}: estimated only. Compile or execute the plan to see what a compiler "
                 "makes of it."
             )
-            self._show(collective_rows(item.cost, None), words)
+            self._show(collective_rows(item.cost, None), summary)
             return
         self._words.object = h("p", "Matching priced and compiled collectives …", cls="quiet one")
-        answer = ANSWERS.submit(diff_compiled, item.problem, item.plan, item.compiler_result)
-        self._matching = (item, answer)
+        self._matching.start(
+            item, ANSWERS.submit(diff_compiled, item.problem, item.plan, item.compiler_result)
+        )
 
     def tick(self) -> None:
         """Take in what threads have found; called at each tick of the page."""
-        if self._matching is not None and self._matching[1].done():
-            item, future = self._matching
-            self._matching = None
-            if item is self._item:
-                with self.session.notices.guarded():
-                    result = item.compiler_result
-                    where = getattr(result, "topology", "") or result.devices
-                    difference = future.result()
-                    n = len(difference.different)
-                    words = (
-                        f"{item.name}, compiled for {where}: {n} of {len(difference.rows)} differ "
-                        "from the estimate"
-                    )
-                    words += f", {len(difference.unexplained)} for no known reason." if n else "."
-                    self._show(collective_rows(item.cost, difference.tidy()), words)
-        if self._asked is not None and self._asked[2].done():
-            _, _, reasons = self._asked
-            self._asked = None
+        matched, item = self._matching.done(), self._item
+        if matched is not None and item is not None and matched.subject is item:
             with self.session.notices.guarded():
-                self.answer.object = join([_reason(row) for row in reasons.result()])
+                where = (
+                    getattr(item.compiler_result, "topology", "") or item.compiler_result.devices
+                )
+                matching = matched.future.result()
+                count = len(matching.different)
+                summary = (
+                    f"{item.name}, compiled for {where}: {count} of {len(matching.rows)} differ "
+                    "from the estimate"
+                )
+                summary += f", {len(matching.unexplained)} for no known reason." if count else "."
+                self._show(collective_rows(item.cost, matching.tidy()), summary)
+        answered = self._asked.done()
+        if answered is not None:
+            with self.session.notices.guarded():
+                self.answer.object = join(_reason(reason) for reason in answered.future.result())
 
     def _show(self, rows: Any, words: str) -> None:
         self._rows = rows
         if len(rows) > MAX_ROWS:
             words += f" The first {MAX_ROWS:,} of {len(rows):,} are shown."
-        self._words.object = h("p", words, cls="quiet one", title=words)
+        self._words.object = one_line(words)
         self.sums.value = shown_sums(self._sums())
         self.table.selection = []
         self.table.value = shown_collectives(rows.head(MAX_ROWS))
@@ -158,9 +163,8 @@ class Collectives:
         row_shown = self._rows.iloc[row]
         self.table.selection = [row]
         if int(row_shown["op"]) >= 0:
-            self.session.selection.select(
-                tuple(self._item.plan.program.factors(int(row_shown["op"])))
-            )
+            self.session.selection.select_op(int(row_shown["op"]))
+
         if int(row_shown["number"]) < 0:
             reason = row_shown["reason"] or "no reason is known"
             self.answer.object = join(
@@ -172,8 +176,8 @@ class Collectives:
             return
         future = self.session.plans.ask_why(self._item.name, int(row_shown["number"]))
         if future is not None:
-            self.answer.object = h("p", "Looking for the cause …", cls="quiet")
-            self._asked = (self._item.name, row, future)
+            self.answer.object = quiet("Looking for the cause …")
+            self._asked.start(self._item, future)
 
 
 class _EmptyCollectives:
@@ -183,47 +187,47 @@ class _EmptyCollectives:
 def _change(collective: Change) -> Safe:
     sign = "+" if collective.more_time_s >= 0 else "−"
     memory = "+" if collective.more_peak_bytes >= 0 else "−"
-    words = (
+    prices = (
         f"{sign}{seconds_text(abs(collective.more_time_s))} a step, "
         f"{memory}{bytes_text(abs(collective.more_peak_bytes))}"
     )
-    left = "" if collective.removes else ", but the collective stays"
+    remains = "" if collective.removes else ", but the collective stays"
     return h(
         "li",
         h("b", collective.text),
-        f": {words}{'' if collective.fits else ', does not fit'}{left}",
+        f": {prices}{'' if collective.fits else ', does not fit'}{remains}",
     )
 
 
 def _reason(row: CollectiveReason) -> Safe:
     collective = row.collective
-    rows: list[tuple[str, object]] = [
+    rows: Facts = [
         ("at", f"{row.op_kind}, {row.place}"),
         ("because", row.because),
         ("from", ", ".join(row.causes) or "no action: the op cannot be split"),
     ]
     if row.conflict:
         rows.append(("conflict", row.conflict))
-    parts: list[Any] = [
+    elements: list[Any] = [
         h("h2", "why"),
         h(
             "p",
             h("b", f"{collective.kind} {{{','.join(collective.axes)}}}"),
             f" of {collective.value}, {bytes_text(collective.local_bytes)}, "
             f"{seconds_text(collective.time_s)} ",
-            h("span", "estimated", cls="tag estimated"),
+            ESTIMATED,
         ),
         facts(rows),
     ]
     if row.undoing:
-        parts += [
+        elements += [
             h("h2", "undoing the cause"),
-            h("ul", *[_change(u) for u in row.undoing], cls="log"),
+            h("ul", *[_change(undoing) for undoing in row.undoing], cls="log"),
         ]
-    parts.append(h("h2", "cheapest change that removes it"))
-    parts.append(
+    elements.append(h("h2", "cheapest change that removes it"))
+    elements.append(
         h("ul", _change(row.cheapest), cls="log")
         if row.cheapest
-        else h("p", "Nothing that was tried removes it.", cls="quiet")
+        else quiet("Nothing that was tried removes it.")
     )
-    return join(parts)
+    return join(elements)

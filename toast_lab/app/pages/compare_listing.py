@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
-from toast_lab.app.markup import h, text
+from toast_lab.app.markup import h, one_line, text
 from toast_lab.app.pair_pane import pair_pane
+from toast_lab.app.pending import Pending
 from toast_lab.app.plan_store import ANSWERS
 from toast_lab.app.saver import ONE_LINE, Saver, csv_button, heading
 from toast_lab.app.session import Session
@@ -48,7 +48,7 @@ class SideBySide:
         }
         self.a = pn.widgets.Select(**common, description="plan A, left")
         self.b = pn.widgets.Select(**common, description="plan B, right")
-        self.what = pn.widgets.RadioButtonGroup(
+        self.what = look.switch(
             options=["Listings", "What changes"],
             value="Listings",
             height=28,
@@ -63,52 +63,33 @@ class SideBySide:
         self._words = look.text(margin=(2, 2))
         self._heads = [look.text(margin=(0, 6)), look.text(margin=(0, 6))]
         self.pane = pair_pane()
-        self.pane.param.watch(lambda e: self._picked(e.new), "picked")
-        self.changes = look.table(
-            _changes(None), selectable=False, sizing_mode="stretch_both", min_height=80
-        )
+        look.watch_value(self.pane, self._picked, "picked")
+        self.changes = look.table(_changes(None), selectable=False, min_height=80)
         csv = csv_button(
             save, lambda: f"from {self.a.value} to {self.b.value}", self._raw, session.notices.say
         )
-        self._listing = pn.Column(
-            pn.Row(*self._heads, sizing_mode="stretch_width", margin=0, height=20),
-            self.pane,
-            sizing_mode="stretch_both",
-            margin=0,
-        )
-        self._table = pn.Column(
-            heading(look.text(), csv), self.changes, sizing_mode="stretch_both", margin=0
-        )
+        self._listing = look.filled_column(look.row(*self._heads, height=20), self.pane)
+        self._table = look.filled_column(heading(look.text(), csv), self.changes)
         self._table.visible = False
-        bar = pn.Row(
-            self.a,
-            self.b,
-            self.what,
-            self.short,
-            sizing_mode="stretch_width",
-            margin=(4, 0, 2, 0),
-            height=32,
-        )
-        self.view = pn.Column(
-            bar, self._words, self._listing, self._table, sizing_mode="stretch_both", margin=0
-        )
+        bar = look.row(self.a, self.b, self.what, self.short, margin=(4, 0, 2, 0), height=32)
+        self.view = look.filled_column(bar, self._words, self._listing, self._table)
         self._quiet = False
         self._shown: tuple[Any, ...] = ()
-        self._making: tuple[tuple[Any, ...], Future[_ListingPairs]] | None = None
+        self._making = Pending()
         self._made: _ListingPairs | None = None
         self._where: tuple[Any, list[str]] = (None, [])
         for widget in (self.a, self.b):
-            widget.param.watch(lambda _: None if self._quiet else self._make(), "value")
-        self.what.param.watch(lambda _: self._which(), "value")
-        self.short.param.watch(lambda _: None if self._quiet else self._show(), "value")
+            look.watch(widget, lambda: None if self._quiet else self._make(), "value")
+        look.watch(self.what, self._which, "value")
+        look.watch(self.short, lambda: None if self._quiet else self._show(), "value")
 
     def offer(self, selected: PlanItem | None) -> None:
         """Bring the choices up to date; B follows the selected row."""
         names = [item.name for item in self.session.plans.items]
         self._quiet = True
-        kept = self.a.value if self.a.value in names else (names[0] if names else None)
-        self.a.param.update(options=names, value=kept)
-        self.b.param.update(options=names, value=selected.name if selected is not None else kept)
+        chosen = self.a.value if self.a.value in names else (names[0] if names else None)
+        self.a.param.update(options=names, value=chosen)
+        self.b.param.update(options=names, value=selected.name if selected is not None else chosen)
         self._quiet = False
 
     def refresh(self, selected: PlanItem | None) -> None:
@@ -117,7 +98,7 @@ class SideBySide:
         self._make()
 
     def _make(self) -> None:
-        a, b = (self.session.plans.named(str(w.value)) for w in (self.a, self.b))
+        a, b = (self.session.plans.named(str(widget.value)) for widget in (self.a, self.b))
         if a is None or b is None:
             return
         shown = (
@@ -145,21 +126,19 @@ class SideBySide:
         if self._where[0] is not program:
             self._where = (program, [line_text(program.where(op)) for op in program.ops()])
         self._words.object = h("p", "Writing the listings …", cls="quiet one")
-        self._making = (shown, ANSWERS.submit(_make, a, b, self._where[1]))
+        future = ANSWERS.submit(_make, a, b, self._where[1])
+        self._making.start(shown, future)
         if program.n_ops < 500:
-            self._making[1].exception(timeout=5)
+            future.exception(timeout=5)
         self.tick()
 
     def tick(self) -> None:
         """Take in what a thread has made; called at each tick of the page."""
-        if self._making is None or not self._making[1].done():
-            return
-        shown, future = self._making
-        self._making = None
-        if shown != self._shown:
+        done = self._making.done()
+        if done is None or done.subject != self._shown:
             return
         with self.session.notices.guarded():
-            self._made = future.result()
+            self._made = done.future.result()
             self._quiet = True
             self.short.value = len(self._made.pairs) > MANY
             self._quiet = False
@@ -170,13 +149,13 @@ class SideBySide:
         if texts is None:
             return
         rows: list[Pair | int] = differing(texts.pairs) if self.short.value else list(texts.pairs)
-        n = sum(item.differs for item in texts.pairs)
-        words = f"{n:,} of {len(texts.pairs):,} lines differ"
+        differing_count = sum(item.differs for item in texts.pairs)
+        summary = f"{differing_count:,} of {len(texts.pairs):,} lines differ"
         if len(rows) > MAX_SHOWN:
-            words += f"; the first {MAX_SHOWN:,} rows are shown"
+            summary += f"; the first {MAX_SHOWN:,} rows are shown"
         change = texts.change
         if change is not None:
-            words += (
+            summary += (
                 f" · step {seconds_text(change.before.time_s)} → "
                 f"{seconds_text(change.after.time_s)} · peak "
                 f"{bytes_text(change.before.peak_bytes)} → {bytes_text(change.after.peak_bytes)}, "
@@ -184,8 +163,8 @@ class SideBySide:
                 f"{len(change.tensors)} tensors change"
             )
         else:
-            words += " · on different meshes or machines"
-        self._words.object = h("p", words, cls="quiet one", title=words)
+            summary += " · on different meshes or machines"
+        self._words.object = one_line(summary)
         self.pane.fill(rows[:MAX_SHOWN])
         self.changes.value = _changes(change)
 
@@ -199,19 +178,12 @@ class SideBySide:
 
     def _picked(self, picked: list[int]) -> None:
         """Select the names of the line's op everywhere."""
-        analysis = self.session.loaded.analysis
-        if analysis is not None and picked:
-            op = picked[0]
-            names = [n for v in analysis.program.results(op) for n in analysis.program.def_names(v)]
-            self.session.selection.select(tuple(analysis.program.factors(op)) or tuple(names))
+        if picked:
+            self.session.selection.select_op(picked[0])
 
     def mark(self) -> None:
         """Mark the lines of the selected names."""
-        analysis, names = self.session.loaded.analysis, self.session.selection.names
-        if analysis is not None:
-            self.pane.chosen = (
-                sorted({int(o) for o in analysis.names.op[list(names)]}) if names else []
-            )
+        self.pane.chosen = self.session.selection.ops
 
 
 def _make(a: PlanItem, b: PlanItem, where: list[str]) -> _ListingPairs:
@@ -226,27 +198,27 @@ def _changes(difference: Difference | None) -> Any:
 
     rows = []
     if difference is not None:
-        for c in difference.collectives:
+        for collective in difference.collectives:
             rows.append(
                 (
-                    f"{c.kind} {{{','.join(c.axes)}}}",
-                    line_text(c.where),
-                    str(c.before),
-                    str(c.after),
-                    seconds_text(c.before_time_s),
-                    seconds_text(c.after_time_s),
+                    f"{collective.kind} {{{','.join(collective.axes)}}}",
+                    line_text(collective.where),
+                    str(collective.before),
+                    str(collective.after),
+                    seconds_text(collective.before_time_s),
+                    seconds_text(collective.after_time_s),
                 )
             )
-        for t in difference.tensors:
-            name = t.value + (f" ×{t.places}" if t.places > 1 else "")
+        for tensor in difference.tensors:
+            name = tensor.value + (f" ×{tensor.places}" if tensor.places > 1 else "")
             rows.append(
                 (
                     name,
-                    line_text(t.where),
-                    spec_text(t.before),
-                    spec_text(t.after),
-                    bytes_text(t.before_bytes),
-                    bytes_text(t.after_bytes),
+                    line_text(tensor.where),
+                    spec_text(tensor.before),
+                    spec_text(tensor.after),
+                    bytes_text(tensor.before_bytes),
+                    bytes_text(tensor.after_bytes),
                 )
             )
     return pd.DataFrame(

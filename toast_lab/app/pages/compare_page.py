@@ -9,7 +9,7 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
-from toast_lab.app.markup import h
+from toast_lab.app.markup import h, quiet
 from toast_lab.app.pages.compare_collectives import Collectives
 from toast_lab.app.pages.compare_listing import SideBySide
 from toast_lab.app.pages.compare_pictures import Breakdown, Picture, Timelines, TimeMemory
@@ -42,31 +42,24 @@ HELP = (
 )
 
 
-class ComparePage(pn.viewable.Viewer):
+class ComparePage:
     """Ways to make plans left, the table and the pictures in the centre, execution right."""
 
-    def __init__(self, session: Session, **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session) -> None:
         self.session = session
-        common: dict[str, Any] = {
-            "sizing_mode": "stretch_width",
-            "margin": (3, 0),
-            "stylesheets": [look.INPUT],
-        }
-        parallel = look.button("Add data parallel")
-        parallel.on_click(lambda _: session.plans.add_data_parallel())
+
+        parallel = look.button("Add data parallel", session.plans.add_data_parallel)
         self.typed = pn.widgets.TextAreaInput(
             name="actions (colour->axis, ...)",
             placeholder="batch->data, hidden->model",
             rows=3,
             max_length=4000,
-            **common,
+            **look.FIELD,
         )
         self.typed_name = pn.widgets.TextInput(
-            name="name of that plan", placeholder="typed", max_length=60, **common
+            name="name of that plan", placeholder="typed", max_length=60, **look.FIELD
         )
-        add = look.button("Add typed plan")
-        add.on_click(lambda _: self._add_typed())
+        add = look.button("Add typed plan", self._add_typed)
         self.left = look.side(
             look.text(h("h2", "more plans")),
             parallel,
@@ -74,11 +67,7 @@ class ComparePage(pn.viewable.Viewer):
             self.typed_name,
             add,
             look.text(
-                h(
-                    "p",
-                    "Plans also come from pages 3 and 4: by hand, searches and races.",
-                    cls="quiet",
-                ),
+                quiet("Plans also come from pages 3 and 4: by hand, searches and races."),
                 margin=(6, 0),
             ),
             width=216,
@@ -90,13 +79,12 @@ class ComparePage(pn.viewable.Viewer):
         self.table = look.table(
             shown_frame([]),
             height=150,
-            sizing_mode="stretch_width",
             groups=GROUPS,
             titles=TITLES,
             widths=WIDTHS,
             frozen_columns=["show", "plan"],
         )
-        self.table.on_click(lambda e: self._clicked(int(e.row), str(e.column)))
+        self.table.on_click(lambda event: self._clicked(int(event.row), str(event.column)))
         self._makers: list[tuple[str, Callable[[], Any]]] = [
             (TimeMemory.title, lambda: TimeMemory(session, save, self.select)),
             (Breakdown.title, lambda: Breakdown(session, save, self.select)),
@@ -108,34 +96,29 @@ class ComparePage(pn.viewable.Viewer):
         ]
         self.panes: dict[int, Any] = {}  #: made when they are opened first
         self._fresh: set[int] = set()  #: those that are up to date
-        self._bodies = [pn.Column(sizing_mode="stretch_both", margin=0) for _ in self._makers]
-        self.tabs = pn.Tabs(
+        self._bodies = [look.filled_column() for _ in self._makers]
+        self.tabs = look.tabs(
             *[(title, body) for (title, _), body in zip(self._makers, self._bodies, strict=True)],
-            sizing_mode="stretch_both",
             margin=(4, 0, 0, 0),
             stylesheets=[look.TABS + WIDE],
         )
-        self.tabs.param.watch(lambda _: self._draw(), "active")
+        look.watch(self.tabs, self._draw, "active")
         csv = csv_button(
-            save, lambda: "plans", lambda: compare_frame(self._entries()), session.notices.say
+            save,
+            lambda: "plans",
+            lambda: compare_frame(session.plans.entries()),
+            session.notices.say,
         )
-        words = look.text(
+        help_line = look.text(
             h("p", h("b", "Plans"), h("span", f"  {HELP}", cls="quiet"), cls="one", title=HELP),
             margin=(5, 0, 0, 0),
         )
-        self.centre = pn.Column(
-            heading(words, csv),
-            self.table,
-            self.tabs,
-            sizing_mode="stretch_both",
-            stylesheets=[look.CANVAS],
-            margin=0,
-        )
+        self.centre = look.canvas(heading(help_line, csv), self.table, self.tabs)
         self.right = RunPane(session, save)
         session.param.watch(lambda event: self._changed(event.name), "step")
         session.plans.param.watch(lambda event: self._changed(event.name), ["items", "hidden"])
         session.loaded.param.watch(lambda event: self._changed(event.name), "problem")
-        session.selection.param.watch(lambda *_: self._selected(), "names")
+        look.watch(session.selection, self._selected, "names")
         self.show_plans()
 
     # -- state -------------------------------------------------------------------------------------
@@ -172,13 +155,6 @@ class ComparePage(pn.viewable.Viewer):
         else:
             self.select(plans[row].name)
 
-    def _entries(self) -> list[Any]:
-        hidden = self.session.plans.hidden
-        return [
-            item.entry(i, item.name not in hidden)
-            for i, item in enumerate(self.session.plans.items)
-        ]
-
     # -- showing -----------------------------------------------------------------------------------
     def _changed(self, changed: str) -> None:
         """Plans changed, or the step; nothing is drawn before the page is shown."""
@@ -190,11 +166,11 @@ class ComparePage(pn.viewable.Viewer):
         """The table, and whatever is open below it."""
         self._stale = False
         names = [item.name for item in self.session.plans.items]
-        new = [n for n in names if n not in self._known]
-        if self._name not in names or (new and self._known):
-            self._name = new[-1] if new else names[-1] if names else ""
+        added = [name for name in names if name not in self._known]
+        if self._name not in names or (added and self._known):
+            self._name = added[-1] if added else names[-1] if names else ""
         self._known = names
-        frame = shown_frame(self._entries())
+        frame = shown_frame(self.session.plans.entries())
         if not frame.equals(self.table.value):
             self.table.value = frame
             self.table.height = min(84 + 25 * max(len(names), 1), 184)
@@ -217,12 +193,14 @@ class ComparePage(pn.viewable.Viewer):
         if i in self._fresh or self.session.loaded.problem is None:
             return
         self._fresh.add(i)
-        new = i not in self.panes
-        if new:
+        is_new = i not in self.panes
+        if is_new:
             self.panes[i] = self._makers[i][1]()
         self.panes[i].refresh(self.selected)
         self._selected()
-        if new:  # it comes to the page as it is now: changes that cross a first rendering are lost
+        if (
+            is_new
+        ):  # it comes to the page as it is now: changes that cross a first rendering are lost
             self._bodies[i].append(self.panes[i].view)
 
     def _selected(self) -> None:
@@ -235,12 +213,8 @@ class ComparePage(pn.viewable.Viewer):
         for pane in self.panes.values():
             if hasattr(pane, "tick"):
                 pane.tick()
-        job = self.session.work.job
-        if job is not None and job.running:
+        if self.session.work.runs():
             self.right.show_job()
-
-    def __panel__(self) -> Any:
-        return pn.Row(self.left, self.centre, self.right)
 
 
 WIDE = ":host { flex: 1 1 0 !important; min-height: 0 !important; }"

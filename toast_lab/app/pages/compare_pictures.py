@@ -14,7 +14,7 @@ from bokeh.models import TapTool
 from toast_lab.app import look
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.items import PlanItem
-from toast_lab.app.markup import bytes_text, h
+from toast_lab.app.markup import bytes_text, one_line, quiet
 from toast_lab.app.saver import ONE_LINE, Saver, csv_button, heading
 from toast_lab.app.session import Session
 from toast_lab.text import line_text
@@ -52,24 +52,15 @@ class Picture:
 
     def __init__(self, session: Session, save: Saver, select: Callable[[str], None]) -> None:
         self.session, self.save, self.select = session, save, select
-        self._pane = pn.pane.Bokeh(
-            sizing_mode="stretch_both", margin=0, min_height=110, stylesheets=[look.FILL]
-        )
-        self._words = look.text(
-            h("p", self.words, cls="quiet one", title=self.words), margin=(5, 0, 0, 2)
-        )
+        self._pane = look.figure(min_height=110, stylesheets=[look.FILL])
+        self._words = look.text(one_line(self.words), margin=(5, 0, 0, 2))
         self._frame = self.frame([])
-        self.twin = look.table(
-            self.twin_frame([]),
-            height=self.twin_height,
-            sizing_mode="stretch_width",
-            selectable=False,
-        )
-        self.view = pn.Column(*self.parts(), sizing_mode="stretch_both", margin=0)
+        self.twin = look.table(self.twin_frame([]), height=self.twin_height, selectable=False)
+        self.view = look.filled_column(*self.parts())
 
     def parts(self) -> list[Any]:
         """From top to bottom."""
-        menu = figure_menu(self.figure, f"{self.figure}")
+        menu = figure_menu(self.figure)
         csv = csv_button(self.save, lambda: self.figure, self.raw, self.session.notices.say)
         return [heading(self._words, *self.controls(), menu, csv), self._pane, self.twin]
 
@@ -77,16 +68,11 @@ class Picture:
         """What stands beside the words."""
         return ()
 
-    def entries(self) -> list[PlanEntry]:
-        """All plans as the views take them."""
-        hidden = self.session.plans.hidden
-        return [p.entry(i, p.name not in hidden) for i, p in enumerate(self.session.plans.items)]
-
     def refresh(self, _: PlanItem | None) -> None:
         """Draw everything anew."""
         if self.session.loaded.problem is None:
             return
-        entries = self.entries()
+        entries = self.session.plans.entries()
         self._frame = self.frame(entries)
         self._pane.object = self.draw(entries)
         self.twin.value = self.twin_frame(entries)
@@ -114,13 +100,15 @@ class Picture:
         """Select the plan whose marker is clicked."""
         tool = figure.select_one(TapTool)
         for renderer in (
-            [r for r in figure.renderers if r.name in renderers.split()] if tool is not None else ()
+            [renderer for renderer in figure.renderers if renderer.name in renderers.split()]
+            if tool is not None
+            else ()
         ):
             source = renderer.data_source
 
-            def chosen(_: str, __: Any, new: list[int], source: Any = source) -> None:
-                if new:
-                    self.select(str(source.data["plan"][new[0]]))
+            def chosen(_: str, __: Any, indices: list[int], source: Any = source) -> None:
+                if indices:
+                    self.select(str(source.data["plan"][indices[0]]))
 
             source.selected.on_change("indices", chosen)
 
@@ -163,7 +151,7 @@ class Breakdown(Picture):
 
     def controls(self) -> Sequence[Any]:
         """Collectives by kind or by axis."""
-        self.by = pn.widgets.RadioButtonGroup(
+        self.by = look.switch(
             options=BY,
             value="kind",
             margin=(0, 6),
@@ -172,18 +160,18 @@ class Breakdown(Picture):
             sizing_mode="fixed",
             stylesheets=[look.BUTTON + ONE_LINE],
         )
-        self.by.param.watch(lambda _: self.refresh(None), "value")
+        look.watch(self.by, lambda: self.refresh(None), "value")
         return (self.by,)
 
     def frame(self, entries: list[PlanEntry]) -> Any:
         """What is drawn, in SI units."""
         rates = {
-            p.name: BreakdownRates(
-                p.problem.machine.memory_bytes_per_s,
-                p.problem.machine.op_overhead_s,
-                p.plan.program.trips,
+            item.name: BreakdownRates(
+                item.problem.machine.memory_bytes_per_s,
+                item.problem.machine.op_overhead_s,
+                item.plan.program.trips,
             )
-            for p in self.session.plans.items
+            for item in self.session.plans.items
         }
         return breakdown_frame(
             entries, rates, str(self.by.value) if hasattr(self, "by") else "kind"
@@ -210,10 +198,8 @@ class Timelines(Picture):
         """From top to bottom."""
         self._item: PlanItem | None = None
         self._head = look.text(margin=(5, 0, 0, 2))
-        self.held = look.table(
-            shown_held(_no_held()), height=128, sizing_mode="stretch_width", selectable=1
-        )
-        self.held.on_click(lambda e: self._pick(e.row))
+        self.held = look.table(shown_held(_no_held()), height=128, selectable=1)
+        look.on_row(self.held, self._pick)
         csv = csv_button(
             self.save,
             lambda: f"in memory at the peak of {self._item.name}" if self._item else "peak",
@@ -221,14 +207,10 @@ class Timelines(Picture):
             self.session.notices.say,
         )
         top, figure, twin = super().parts()
-        peaks = pn.Column(
-            heading(look.text(h("p", "Peaks", cls="quiet"), margin=(5, 2))), twin, margin=0
-        )
+        peaks = pn.Column(heading(look.text(quiet("Peaks"), margin=(5, 2))), twin, margin=0)
         peaks.sizing_mode = self.held.sizing_mode = "stretch_width"
-        held = pn.Column(
-            heading(self._head, csv), self.held, sizing_mode="stretch_width", margin=(0, 0, 0, 10)
-        )
-        return [top, figure, pn.Row(peaks, held, sizing_mode="stretch_width", margin=0, height=160)]
+        held = look.column(heading(self._head, csv), self.held, margin=(0, 0, 0, 10))
+        return [top, figure, look.row(peaks, held, height=160)]
 
     def _where(self) -> list[str]:
         program = self.session.loaded.analysis.program
@@ -257,19 +239,23 @@ class Timelines(Picture):
         if item is None:
             return
         self.held.value = shown_held(held_frame(item.cost))
-        words = (
+        summary = (
             f"Held where {item.name} peaks: {bytes_text(item.cost.peak_bytes)} at op "
             f"{item.cost.peak_op}. A click selects the value."
         )
-        self._head.object = h("p", words, cls="quiet one", title=words)
+        self._head.object = one_line(summary)
 
     def _pick(self, row: int) -> None:
         """Select the names of a value in the listing and the graph."""
         item = self._item
         if item is not None and row < len(item.cost.at_peak):
             held, program = item.cost.at_peak[row], item.plan.program
-            values = [v for v in program.results(held.op) if program.value_name[v] == held.value]
-            names = [n for v in values for n in program.def_names(v)]
+            values = [
+                value
+                for value in program.results(held.op)
+                if program.value_name[value] == held.value
+            ]
+            names = [name for v in values for name in program.def_names(v)]
             self.session.selection.select(tuple(names) or tuple(program.factors(held.op)))
 
     def twin_frame(self, entries: list[PlanEntry]) -> Any:
@@ -278,7 +264,7 @@ class Timelines(Picture):
 
     def raw(self) -> Any:
         """The table in SI units, as it is saved."""
-        return timeline_frame(self.entries(), self._where())
+        return timeline_frame(self.session.plans.entries(), self._where())
 
 
 def _no_held() -> Any:

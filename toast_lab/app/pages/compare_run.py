@@ -13,7 +13,18 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
-from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.markup import (
+    ESTIMATED,
+    Facts,
+    Safe,
+    bytes_text,
+    facts,
+    h,
+    join,
+    numbered,
+    quiet,
+    seconds_text,
+)
 from toast_lab.app.saver import Saver
 from toast_lab.app.session import Session
 from toast_lab.jobs import plan_job
@@ -29,11 +40,11 @@ DEVICES = {
 ATTACHED = "attached GPUs"
 
 
-class RunPane(pn.viewable.Viewer):
+class RunPane(look.Pane):
     """Acts on the selected plan.  ``show_plan`` brings it up to date."""
 
-    def __init__(self, session: Session, save: Saver, **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session, save: Saver) -> None:
+        super().__init__()
         self.session, self.save = session, save
         self.item: PlanItem | None = None
         common: dict[str, Any] = {
@@ -42,33 +53,36 @@ class RunPane(pn.viewable.Viewer):
             "stylesheets": [look.INPUT],
         }
         self._head = look.text()
-        self.execute = look.button("Execute the selected plan", button_type="primary")
-        self.every = look.button("Execute the checked plans in turns")
+        self.execute = look.button(
+            "Execute the selected plan",
+            lambda: self._run([self.item] if self.item else []),
+            button_type="primary",
+        )
+        self.every = look.button(
+            "Execute the checked plans in turns", lambda: self._run(session.plans.in_pictures())
+        )
         self.devices = pn.widgets.Select(name="devices", options=DEVICES, **common)
         self.repeats = pn.widgets.IntInput(name="repeats", value=10, start=1, end=1000, **common)
         self.warmup = pn.widgets.IntInput(name="warm-up steps", value=2, start=1, end=100, **common)
         self._progress = look.text()
-        self.compile = look.button("Compile the selected plan")
+        self.compile = look.button(
+            "Compile the selected plan",
+            lambda: self._act(
+                lambda name: session.plans.start_compile(name, str(self.topology.value))
+            ),
+        )
         self.topology = pn.widgets.Select(name="compile for", options=[], **common)
         self.kind = pn.widgets.Select(name="export as", options=plan_job.EXPORTS, **common)
-        self.export = look.button("Export the selected plan")
-        self.remove = look.button("Remove it from the table")
+        self.export = look.button(
+            "Export the selected plan",
+            lambda: self._act(lambda name: session.plans.start_export(name, str(self.kind.value))),
+        )
+        self.remove = look.button(
+            "Remove it from the table", lambda: self._act(session.remove_plan)
+        )
         self._facts = look.text()
-        self.execute.on_click(lambda _: self._run([self.item] if self.item else []))
-        self.every.on_click(lambda _: self._run(session.plans.in_pictures()))
-        self.compile.on_click(
-            lambda _: self._act(
-                lambda name: session.plans.start_compile(name, str(self.topology.value))
-            )
-        )
-        self.export.on_click(
-            lambda _: self._act(lambda name: session.plans.start_export(name, str(self.kind.value)))
-        )
-        self.remove.on_click(lambda _: self._act(session.remove_plan))
-        numbers = pn.Row(
-            self.repeats, pn.Spacer(width=8), self.warmup, margin=0, sizing_mode="stretch_width"
-        )
-        self._view = look.side(
+        numbers = look.row(self.repeats, pn.Spacer(width=8), self.warmup)
+        self.view = look.side(
             self._head,
             self.execute,
             self.every,
@@ -86,9 +100,12 @@ class RunPane(pn.viewable.Viewer):
             save,
             width=300,
         )
-        session.work.param.watch(lambda *_: self.show_job(), "changes")
+        look.watch(session.work, self.show_job, "changes")
         session.plans.param.watch(
-            lambda e: self.save.hand_over(e.new.file, e.new.text) if e.new else None, "exported"
+            lambda event: (
+                self.save.hand_over(event.new.file, event.new.text) if event.new else None
+            ),
+            "exported",
         )
         self.show_plan(None)
 
@@ -97,7 +114,7 @@ class RunPane(pn.viewable.Viewer):
             act(self.item.name)
 
     def _run(self, items: list[PlanItem]) -> None:
-        names = [p.name for p in items]
+        names = [item.name for item in items]
         if names:
             how = plan_job.PlanExecution(
                 str(self.devices.value), self.repeats.value or 10, self.warmup.value or 2
@@ -109,7 +126,7 @@ class RunPane(pn.viewable.Viewer):
         self.item = item
         self.remove.disabled = item is None or item.name == "unsharded"
         if item is None:
-            self._head.object = h("p", "Select a plan.", cls="quiet")
+            self._head.object = quiet("Select a plan.")
             self._facts.object = ""
         else:
             self._head.object = _head(item)
@@ -117,12 +134,12 @@ class RunPane(pn.viewable.Viewer):
             count = item.problem.mesh.n_devices
             options = topologies(count)
             if options != self.topology.options:
-                kept = (
+                chosen = (
                     self.topology.value
                     if self.topology.value in options.values()
                     else f"cpu:{count}"
                 )
-                self.topology.param.update(options=options, value=kept)
+                self.topology.param.update(options=options, value=chosen)
         self.show_job()
 
     def show_job(self) -> None:
@@ -134,24 +151,24 @@ class RunPane(pn.viewable.Viewer):
         self.every.disabled = session.work.busy or not shown
         self.every.name = f"Execute the {shown} checked plans in turns"
         if job is None or job.kind not in KINDS:
-            words: Safe = h(
-                "p",
-                "Runs in processes of its own; CPU times say nothing about accelerators.",
-                cls="quiet",
+            progress: Safe = quiet(
+                "Runs in processes of its own; CPU times say nothing about accelerators."
             )
         elif job.running:
-            stage, fraction = _stage([e.data for e in job.events[-1:]])
+            stage, fraction = _stage([event.data for event in job.events[-1:]])
             bar = h(
                 "div", h("div", style=f"width: {fraction:.0%}; height: 4px; {BAR}"), style=TRACK
             )
-            words = join([h("p", f"{job.title}: {stage}, {job.elapsed_s:.0f} s", cls="quiet"), bar])
+            progress = join(
+                [
+                    quiet(f"{job.title}: {stage}, {job.elapsed_s:.0f} s"),
+                    bar,
+                ]
+            )
         else:
-            words = h("p", _ended(session), cls="quiet")
-        if words != self._progress.object:
-            self._progress.object = words
-
-    def __panel__(self) -> Any:
-        return self._view
+            progress = quiet(_ended(session))
+        if progress != self._progress.object:
+            self._progress.object = progress
 
 
 BAR = "background: var(--tl-accent, #1f6feb); border-radius: 2px; min-width: 4px"
@@ -171,16 +188,16 @@ def topologies(n_devices: int) -> dict[str, str]:
     return topologies
 
 
-def _stage(last: list[Any]) -> tuple[str, float]:
-    if not last:
+def _stage(latest: list[Any]) -> tuple[str, float]:
+    if not latest:
         return "starting", 0.0
-    stage, fraction = getattr(last[0], "stage", None), getattr(last[0], "fraction", 0.0)
+    stage, fraction = getattr(latest[0], "stage", None), getattr(latest[0], "fraction", 0.0)
     if stage is None:
-        return str(last[0])[:120], 0.0
-    tried = getattr(last[0], "tried", None)
-    words = f"{stage} {fraction:.0%}" if fraction else str(stage)
-    return words + (
-        f", {last[0].units} left of {tried} sets tried" if tried is not None else ""
+        return str(latest[0])[:120], 0.0
+    tried = getattr(latest[0], "tried", None)
+    progress = f"{stage} {fraction:.0%}" if fraction else str(stage)
+    return progress + (
+        f", {latest[0].units} left of {tried} sets tried" if tried is not None else ""
     ), float(fraction or 0)
 
 
@@ -196,20 +213,16 @@ def _ended(session: Session) -> str:
 
 
 def _head(item: PlanItem) -> Safe:
-    actions = (
-        h("ol", *[h("li", a) for a in item.plan.actions[:40]], cls="chain mono")
-        if item.plan.actions
-        else h("p", "no action", cls="quiet")
-    )
+    actions = numbered(item.plan.actions[:40]) if item.plan.actions else quiet("no action")
     return join([h("h2", item.name), actions])
 
 
 def _plan_words(item: PlanItem) -> Safe:
     cost, run, result = item.cost, item.run, item.compiler_result
-    parts: list[Any] = [h("p", item.note, cls="red")] if item.note else []
+    elements: list[Any] = [h("p", item.note, cls="red")] if item.note else []
     if run is not None:
         spread = run.spread_s or 0.0
-        rows: list[tuple[str, object]] = [
+        rows: Facts = [
             (
                 "step",
                 f"{seconds_text(run.median_s)} ± {seconds_text(spread / 2)}, n = "
@@ -221,7 +234,7 @@ def _plan_words(item: PlanItem) -> Safe:
         ]
         if run.allocator_peak_bytes:
             rows.insert(2, ("peak, allocator", bytes_text(run.allocator_peak_bytes)))
-        parts += [
+        elements += [
             h("h2", "execution ", h("span", "measured", cls="tag measured")),
             facts(rows),
             _certificate(run),
@@ -242,14 +255,14 @@ def _plan_words(item: PlanItem) -> Safe:
                     f"{seconds_text(result.compute_s)}, {_ratio(result.compute_s, cost.compute_s)}",
                 )
             )
-        parts += [h("h2", "compiled ", h("span", "XLA", cls="tag")), facts(rows)]
+        elements += [h("h2", "compiled ", h("span", "XLA", cls="tag")), facts(rows)]
     room = cost.memory_limit_bytes - cost.peak_bytes
     fits: object = (
         f"yes, {bytes_text(room)} free"
         if room >= 0
         else h("span", f"no, {bytes_text(-room)} over", cls="red")
     )
-    estimated: list[tuple[str, object]] = [
+    estimated: Facts = [
         ("step", f"{seconds_text(cost.time_s)} ({seconds_text(cost.overlapped_s)} with overlap)"),
         ("compute", seconds_text(cost.compute_s)),
         ("collectives", seconds_text(cost.comm_s)),
@@ -257,22 +270,25 @@ def _plan_words(item: PlanItem) -> Safe:
         ("fits", fits),
         ("on", f"{item.problem.mesh} of {item.problem.machine.name}"),
     ]
-    parts += [h("h2", "cost model ", h("span", "estimated", cls="tag estimated")), facts(estimated)]
+    elements += [h("h2", "cost model ", ESTIMATED), facts(estimated)]
     predicted = Counter(
-        "collective_permute" if c.kind == "permute" else c.kind for c in cost.collectives
+        "collective_permute" if collective.kind == "permute" else collective.kind
+        for collective in cost.collectives
     )
     compiled = (
-        Counter(c.kind for c in result.collectives if c.axes != ()) if result is not None else None
+        Counter(collective.kind for collective in result.collectives if collective.axes != ())
+        if result is not None
+        else None
     )
     kinds = sorted(set(predicted) | set(compiled or {}))
     if kinds:
         heading = "collectives: estimated" + (" / compiled" if compiled is not None else "")
         counts = [
-            (k, f"{predicted[k]}" + (f" / {compiled[k]}" if compiled is not None else ""))
-            for k in kinds
+            (kind, f"{predicted[kind]}" + (f" / {compiled[kind]}" if compiled is not None else ""))
+            for kind in kinds
         ]
-        parts += [h("h2", heading), facts(counts)]
-    return join(parts)
+        elements += [h("h2", heading), facts(counts)]
+    return join(elements)
 
 
 def _ratio(measured: float | None, estimated: float) -> str:
@@ -282,11 +298,13 @@ def _ratio(measured: float | None, estimated: float) -> str:
 def _certificate(run: Any) -> Safe:
     certificate = getattr(run, "certificate", None)
     if certificate is None:
-        return h("p", "not compared with the unsharded program", cls="quiet")
+        return quiet("not compared with the unsharded program")
     error = certificate.max_relative_error
-    words = {True: "agrees with unsharded", False: "DIFFERS from unsharded", None: "not compared"}[
-        certificate.passed
-    ]
+    verdict = {
+        True: "agrees with unsharded",
+        False: "DIFFERS from unsharded",
+        None: "not compared",
+    }[certificate.passed]
     size = (
         ""
         if error is None
@@ -294,8 +312,8 @@ def _certificate(run: Any) -> Safe:
     )
     return join(
         [
-            h("p", h("b", words, cls="red" if certificate.passed is False else ""), size),
-            *[h("p", f"checked: {cost}", cls="quiet") for cost in certificate.checked],
-            *[h("p", f"not checked: {cost}", cls="quiet") for cost in certificate.not_checked],
+            h("p", h("b", verdict, cls="red" if certificate.passed is False else ""), size),
+            *[quiet(f"checked: {cost}") for cost in certificate.checked],
+            *[quiet(f"not checked: {cost}") for cost in certificate.not_checked],
         ]
     )

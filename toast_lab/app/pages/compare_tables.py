@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import panel as pn
-
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
-from toast_lab.app.markup import h
+from toast_lab.app.markup import h, one_line
 from toast_lab.app.saver import Saver, csv_button, heading
 from toast_lab.app.session import Session
 from toast_lab.compare import comparison_store
@@ -30,21 +28,20 @@ class Ops:
         self._words = look.text(margin=(5, 0, 0, 2))
         self.table = look.table(
             shown_ops(ops_frame(_EmptyTables)),
-            sizing_mode="stretch_both",
             min_height=120,
             configuration={"columnDefaults": {"headerSort": True, "minWidth": 60}},
         )
-        self.table.formatters = {k: {"type": "plaintext"} for k in ("op", "value", "line")}
-        self.table.on_click(lambda e: self._pick(e.row))
+        self.table.formatters = {
+            column: {"type": "plaintext"} for column in ("op", "value", "line")
+        }
+        look.on_row(self.table, self._pick)
         csv = csv_button(
             save,
             lambda: f"ops of {self._item.name}" if self._item else "ops",
             self._raw,
             session.notices.say,
         )
-        self.view = pn.Column(
-            heading(self._words, csv), self.table, sizing_mode="stretch_both", margin=0
-        )
+        self.view = look.filled_column(heading(self._words, csv), self.table)
 
     def _raw(self) -> Any:
         return ops_frame(self._item.cost if self._item is not None else _EmptyTables)
@@ -56,18 +53,16 @@ class Ops:
             return
         frame = self._frame = ops_frame(item.cost)
         more = f", the {MAX_OPS:,} longest are shown" if len(frame) > MAX_OPS else ""
-        words = (
+        summary = (
             f"{item.name}, estimated: {len(frame):,} ops and collectives that take time{more}. "
             "Headings sort."
         )
-        self._words.object = h("p", words, cls="quiet one", title=words)
+        self._words.object = one_line(summary)
         self.table.value = shown_ops(frame)
 
     def _pick(self, row: int) -> None:
         if self._item is not None and row < len(self._frame):
-            self.session.selection.select(
-                tuple(self._item.plan.program.factors(int(self._frame["op"][row])))
-            )
+            self.session.selection.select_op(int(self._frame["op"][row]))
 
 
 class _EmptyTables:
@@ -83,13 +78,9 @@ class Runs:
         self.session = session
         self._found: list[dict[str, Any]] = []
         self._words = look.text(margin=(5, 0, 0, 2))
-        self.table = look.table(
-            _runs([]), selectable=False, sizing_mode="stretch_both", min_height=120
-        )
+        self.table = look.table(_runs([]), selectable=False, min_height=120)
         csv = csv_button(save, lambda: "kept runs", self._raw, session.notices.say)
-        self.view = pn.Column(
-            heading(self._words, csv), self.table, sizing_mode="stretch_both", margin=0
-        )
+        self.view = look.filled_column(heading(self._words, csv), self.table)
 
     def _raw(self) -> Any:
         import pandas as pd
@@ -98,21 +89,21 @@ class Runs:
 
     def refresh(self, _: PlanItem | None) -> None:
         """Read the store."""
-        words = "Nothing was executed yet; what is, is kept for good."
+        summary = "Nothing was executed yet; what is, is kept for good."
         self._found = []
         try:
             if comparison_store.default_path().exists() and self.session.loaded.model is not None:
-                with comparison_store.ComparisonStore(read_only=True) as kept:
-                    self._found = kept.rows(self.session.loaded.model.name, MAX_RUNS)
+                with comparison_store.ComparisonStore(read_only=True) as store:
+                    self._found = store.rows(self.session.loaded.model.name, MAX_RUNS)
         except ToastError as error:
-            words = str(error)
+            summary = str(error)
         if self._found:
-            words = (
+            summary = (
                 f"The last {len(self._found)} kept rows of {self.session.loaded.model.name}, the "
                 "newest first."
             )
         self._words.object = h(
-            "p", words, cls="quiet one", title=f"{words} {comparison_store.default_path()}"
+            "p", summary, cls="quiet one", title=f"{summary} {comparison_store.default_path()}"
         )
         self.table.value = _runs(self._found)
 

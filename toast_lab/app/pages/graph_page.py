@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import panel as pn
@@ -12,7 +14,8 @@ from toast_lab.app import graph_search, look
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.graph_controls import GraphControls
 from toast_lab.app.graph_inspector import GraphInspector
-from toast_lab.app.markup import h
+from toast_lab.app.markup import h, quiet
+from toast_lab.app.pending import Pending, PendingWork
 from toast_lab.app.session import Session
 from toast_lab.errors import ToastError
 from toast_lab.views.graph_layout import LEVELS, GraphFilter, GraphLayout, graph_layout
@@ -26,53 +29,38 @@ ALL = "*"
 TELL_AFTER_MS = 50
 
 
-class GraphPage(pn.viewable.Viewer):
+class GraphPage:
     """Levels and filters left, lanes in the centre, the selection right."""
 
-    def __init__(self, session: Session, **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session) -> None:
         self.session = session
         self.plot: GraphPlot | None = None
         self._focus: tuple[int, ...] = ()
         self._unfolded: set[str] = set()
         self._drawing = self._telling = False
-        self._making: tuple[Any, Future[GraphLayout]] | None = None
-        self._finding: tuple[str, Future[tuple[int, ...]]] | None = None
+        self._making, self._finding = Pending(), Pending()
         self.controls = GraphControls()
         self.inspector = GraphInspector(session)
         self.left, self.right = self.controls.view, self.inspector.view
         self._note = look.text()
-        self._pane = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=300)
-        self.zoom, self.reset, self.whole = (
-            _small(t) for t in ("Zoom to selection", "Reset view", "All rows")
+        self._pane = look.figure(min_height=300)
+        self.zoom = _small("Zoom to selection", self._zoom)
+        self.reset = _small("Reset view", lambda: self._see("reset"))
+        self.whole = _small("All rows", lambda: self._see("whole"))
+        self.unfold = _small("Unfold", self._unfold_selected)
+        self.fold = _small("Fold", self._fold_selected)
+        bar = look.row(
+            self.zoom, self.reset, self.whole, self.unfold, self.fold, margin=(2, 0), height=26
         )
-        self.unfold, self.fold = _small("Unfold"), _small("Fold")
-        bar = pn.Row(
-            self.zoom,
-            self.reset,
-            self.whole,
-            self.unfold,
-            self.fold,
-            sizing_mode="stretch_width",
-            margin=(2, 0),
-            height=26,
-        )
-        head = pn.Row(
-            self._note,
-            figure_menu("dimension graph", "dimension graph"),
-            sizing_mode="stretch_width",
-            margin=0,
-        )
-        self.centre = pn.Column(
-            head, bar, self._pane, sizing_mode="stretch_both", stylesheets=[look.CANVAS], margin=0
-        )
+        head = look.row(self._note, figure_menu("dimension graph"))
+        self.centre = look.canvas(head, bar, self._pane)
         self._watch()
         self.show_model()
 
     def _watch(self) -> None:
         controls, session = self.controls, self.session
-        controls.level.param.watch(lambda e: self._level_chosen(e.new), "value")
-        session.selection.param.watch(lambda event: self._show_level(event.new), "level")
+        look.watch_value(controls.level, self._level_chosen)
+        look.watch_value(session.selection, self._show_level, "level")
         for widget in (
             controls.level,
             controls.only,
@@ -80,24 +68,20 @@ class GraphPage(pn.viewable.Viewer):
             controls.lanes,
             controls.scopes,
         ):
-            widget.param.watch(lambda _: self.draw(), "value")
-        controls.hue.param.watch(lambda _: self.show_hues(), "value")
-        controls.plan.param.watch(lambda _: self.show_hues(), "value")
-        controls.hops.param.watch(lambda *_: self._hops_changed(), "value_throttled")
-        controls.find.param.watch(lambda e: self._find(e.new or ""), "value")
-        controls.regex.param.watch(lambda _: self._find(controls.find.value or ""), "value")
+            look.watch(widget, self.draw, "value")
+        look.watch(controls.hue, self.show_hues, "value")
+        look.watch(controls.plan, self.show_hues, "value")
+        look.watch(controls.hops, self._hops_changed, "value_throttled")
+        controls.find.param.watch(lambda event: self._find(event.new or ""), "value")
+        look.watch(controls.regex, lambda: self._find(controls.find.value or ""), "value")
         controls.focus.on_click(lambda _: self._refocus(tuple(self.session.selection.names)))
         controls.back.on_click(lambda _: self._refocus(()))
         controls.colours.on_click(self._colour_clicked)
-        self.zoom.on_click(lambda _: self._zoom())
-        self.reset.on_click(lambda _: self._see("reset"))
-        self.whole.on_click(lambda _: self._see("whole"))
-        self.unfold.on_click(lambda _: self._unfold_selected())
-        self.fold.on_click(lambda _: self._fold_selected())
-        session.loaded.param.watch(lambda *_: self.show_model(), "analysis")
-        session.selection.param.watch(lambda *_: self.show_selection(), ["names", "conflicts"])
-        session.loaded.param.watch(lambda *_: self.show_plans(), "problem")
-        session.plans.param.watch(lambda *_: self.show_plans(), "items")
+
+        look.watch(session.loaded, self.show_model, "analysis")
+        look.watch(session.selection, self.show_selection, "names", "conflicts")
+        look.watch(session.loaded, self.show_plans, "problem")
+        look.watch(session.plans, self.show_plans, "items")
 
     # -- drawing -----------------------------------------------------------------------------------
     def show_model(self) -> None:
@@ -147,9 +131,9 @@ class GraphPage(pn.viewable.Viewer):
             and pn.state.curdoc is not None
         ):
             self._note.object = h("p", h("b", "laying out …"), cls="one")
-            self._making = (analysis, LAYOUTS.submit(lay_out))
+            self._making.start(analysis, LAYOUTS.submit(lay_out))
         else:
-            self._making = None
+            self._making.drop()
             self._take(lay_out())
 
     def _take(self, layout: GraphLayout) -> None:
@@ -173,13 +157,12 @@ class GraphPage(pn.viewable.Viewer):
 
     def tick(self) -> None:
         """Take in what threads have made; called at each tick of the page."""
-        if self._making is not None and self._making[1].done():
-            analysis, future = self._making
-            self._making = None
-            if analysis is self.session.loaded.analysis:
-                self._take(future.result())
-        if self._finding is not None and self._finding[1].done():
-            self._take_hits()
+        done = self._making.done()
+        if done is not None and done.subject is self.session.loaded.analysis:
+            self._take(done.future.result())
+        matches = self._finding.done()
+        if matches is not None:
+            self._take_matches(matches)
 
     # -- focus, folds, view ------------------------------------------------------------------------
     def _refocus(self, names: tuple[int, ...]) -> None:
@@ -201,20 +184,21 @@ class GraphPage(pn.viewable.Viewer):
         if self._focus:
             self.draw()
 
-    def _selected_rows(self) -> list[Any]:
+    def _selected_rows(self) -> set[str]:
+        """Keys of the rows on which the selected names lie, of those that fold."""
         if self.plot is None:
-            return []
+            return set()
         layout = self.plot.layout
-        nodes = {int(layout.node_of[n]) for n in self.session.selection.names} - {-1}
-        return [layout.rows[y] for y in sorted({layout.nodes[i].y for i in nodes})]
+        nodes = {int(layout.node_of[name]) for name in self.session.selection.names} - {-1}
+        return {layout.rows[layout.nodes[node].y].key for node in nodes} - {""}
 
     def _unfold_selected(self) -> None:
-        keys = {row.key for row in self._selected_rows() if row.key} - self._unfolded
+        keys = self._selected_rows() - self._unfolded
         self._unfolded |= keys or {ALL}
         self.draw()
 
     def _fold_selected(self) -> None:
-        keys = {row.key for row in self._selected_rows() if row.key} & self._unfolded
+        keys = self._selected_rows() & self._unfolded
         self._unfolded = self._unfolded - keys if keys and ALL not in self._unfolded else set()
         self.draw()
 
@@ -227,7 +211,7 @@ class GraphPage(pn.viewable.Viewer):
     def _zoom(self) -> None:
         if self.plot is not None:
             names = self.session.selection.names
-            if any(self.plot.layout.node_of[n] >= 0 for n in names):
+            if any(self.plot.layout.node_of[name] >= 0 for name in names):
                 look.later(self.plot.zoom_to, names)
             else:
                 self.session.notices.say(
@@ -235,18 +219,18 @@ class GraphPage(pn.viewable.Viewer):
                     "(level, filters, focus)."
                 )
 
-    def _see(self, text: str) -> None:
+    def _see(self, view: str) -> None:
         if self.plot is not None:
-            look.later(getattr(self.plot, text))
+            look.later(getattr(self.plot, view))
 
     def _enable(self) -> None:
         """Buttons do something, or cannot be pressed."""
         rows = self.plot.layout.rows if self.plot is not None else ()
         level = self.controls.level.value in FOLDED_LEVELS
-        chosen = {row.key for row in self._selected_rows() if row.key}
-        some = bool(chosen - self._unfolded) and ALL not in self._unfolded
+        chosen = self._selected_rows()
+        some_folded = bool(chosen - self._unfolded) and ALL not in self._unfolded
         self.unfold.disabled = not level or not any(row.key and row.run < 0 for row in rows)
-        self.unfold.name = "Unfold the selected rows" if some else "Unfold all rows"
+        self.unfold.name = "Unfold the selected rows" if some_folded else "Unfold all rows"
         self.fold.disabled = not level or not self._unfolded
         self.fold.name = "Fold the selected rows" if chosen & self._unfolded else "Fold all rows"
         self.zoom.disabled = self.controls.focus.disabled = not self.session.selection.names
@@ -273,19 +257,19 @@ class GraphPage(pn.viewable.Viewer):
         session, controls = self.session, self.controls
         self.inspector.show_actions()
         names = [
-            p.name
-            for p in session.plans.items
-            if session.loaded.problem is not None and p.plan.mesh == session.loaded.problem.mesh
+            item.name
+            for item in session.plans.items
+            if session.loaded.problem is not None and item.plan.mesh == session.loaded.problem.mesh
         ]
-        first = "manual" if "manual" in names else names[-1] if names else None
+        preferred = "manual" if "manual" in names else names[-1] if names else None
         self._drawing = True
         if names != controls.plan.options:
-            kept = (
+            chosen = (
                 controls.plan.value
                 if controls.plan.value in names and controls.plan.value != "unsharded"
-                else first
+                else preferred
             )
-            controls.plan.param.update(options=names, value=kept)
+            controls.plan.param.update(options=names, value=chosen)
         self._drawing = False
         if controls.hue.value in OF_A_PLAN:
             self.show_hues()
@@ -343,61 +327,47 @@ class GraphPage(pn.viewable.Viewer):
         analysis = self.session.loaded.analysis
         if analysis is None:
             return
-        group = analysis.group_index(str(self.controls.colours.value.iloc[event.row]["colour"]))
-        self.session.selection.select(
-            tuple(
-                int(n)
-                for controls in analysis.groups[group].colours
-                for n in analysis.colours[controls].names
-            )
-        )
+        colour = self.controls.colours.value["colour"].iloc[event.row]
+        self.session.selection.select_group(analysis.group_index(colour))
 
     # -- search ------------------------------------------------------------------------------------
-    def _find(self, text: str) -> None:
+    def _find(self, typed: str) -> None:
         analysis, controls = self.session.loaded.analysis, self.controls
-        wanted = text if controls.regex.value else text.strip()
-        if analysis is None or not wanted:
+        pattern = typed if controls.regex.value else typed.strip()
+        if analysis is None or not pattern:
             controls.found.object = ""
             return
-        controls.found.object = h("p", "searching …", cls="quiet")
-        self._finding = (wanted, graph_search.start(analysis, wanted, regex=controls.regex.value))
-        if self._finding[1].done() or pn.state.curdoc is None:
-            self._take_hits()
+        controls.found.object = quiet("searching …")
+        future = graph_search.start(analysis, pattern, regex=controls.regex.value)
+        self._finding.start(pattern, future)
+        if pn.state.curdoc is None:
+            concurrent.futures.wait([future])
+        self.tick()
 
-    def _take_hits(self) -> None:
-        assert self._finding is not None
-        wanted, future = self._finding
-        self._finding = None
+    def _take_matches(self, matches: PendingWork) -> None:
         try:
-            names = future.result()
+            names = matches.future.result()
         except ToastError as error:
             self.controls.found.object = h("p", str(error), cls="red", role="alert")
             return
         if not names:
-            words = (
-                f'Nothing is called "{wanted}". Try a value, an op such as dot_general, or a '
-                "colour."
+            advice = (
+                f'Nothing is called "{matches.subject}". Try a value, an op such as dot_general, '
+                "or a colour."
             )
-            self.controls.found.object = h("p", words, cls="quiet", role="status")
+            self.controls.found.object = quiet(advice, role="status")
             return
         shown = (
-            0 if self.plot is None else sum(1 for n in names if self.plot.layout.node_of[n] >= 0)
+            0
+            if self.plot is None
+            else sum(1 for name in names if self.plot.layout.node_of[name] >= 0)
         )
         hidden = "" if shown == len(names) else f", {len(names) - shown:,} of them not shown here"
-        self.controls.found.object = h(
-            "p", f"{len(names):,} names{hidden}", cls="quiet", role="status"
-        )
+        self.controls.found.object = quiet(f"{len(names):,} names{hidden}", role="status")
         self.session.selection.select(names)
 
-    def __panel__(self) -> Any:
-        return pn.Row(self.left, self.centre, self.right)
 
-
-def _small(name: str) -> Any:
+def _small(name: str, act: Callable[[], None]) -> Any:
     return look.button(
-        name,
-        sizing_mode="fixed",
-        height=26,
-        margin=(0, 4, 0, 0),
-        width_policy="fit",
+        name, act, sizing_mode="fixed", height=26, margin=(0, 4, 0, 0), width_policy="fit"
     )

@@ -5,7 +5,7 @@ The conflict board, colours to shard, and what every action does to the program.
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import panel as pn
@@ -17,7 +17,8 @@ from toast_lab.app.board_pane import BoardPane
 from toast_lab.app.history_pane import HistoryPane
 from toast_lab.app.items import MANUAL
 from toast_lab.app.listing_pane import listing_pane
-from toast_lab.app.markup import h
+from toast_lab.app.markup import h, one_line, quiet
+from toast_lab.app.pending import Pending
 from toast_lab.app.session import Session
 from toast_lab.app.tiles_pane import TilesPane
 from toast_lab.cost.problem import Problem
@@ -31,17 +32,18 @@ from toast_lab.views.program_table import colours_frame
 
 MANY_OPS = 1500  #: from here on a listing is made in a thread, since it takes more than 50 ms
 LISTINGS = ThreadPoolExecutor(max_workers=1, thread_name_prefix="listing")
+COLOUR_COLUMNS = ["", "colour", "size", "on"]
+COLLECTIVE_COLUMNS = ["collective", "axes", "line", "number", "bytes", "time", "action"]
 
 
-class HandPage(pn.viewable.Viewer):
+class HandPage:
     """Lay the page out in three columns.
 
     Colours left; the board, the listing, collectives and devices in the centre; costs and actions
     right.
     """
 
-    def __init__(self, session: Session, **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session) -> None:
         self.session = session
         self._stale = True
         self._problem: Problem | None = None
@@ -49,30 +51,26 @@ class HandPage(pn.viewable.Viewer):
         self._lines: list[ListingLine] = []
         self._shown: tuple[LocalLine, ...] = ()
         self._plan: ShardingPlan | None = None
-        self._making: tuple[ShardingPlan, Future[list[ListingLine]]] | None = None
-        self._quiet = False
+        self._making = Pending()
         self.colours = look.table(
-            _colours(None, ()),
+            COLOUR_COLUMNS,
             height=60,
-            sizing_mode="stretch_width",
             layout="fit_data_table",
             widths={"": 30, "colour": 80, "size": 56, "on": 92},
         )
         self.colours.on_click(self._colour_clicked)
         self.actions = ActionButtons(session, reasons=True)
-        self._hint = look.text(
-            h("p", "Select a colour, or a name in the listing or the graph.", cls="quiet")
-        )
+        self._hint = look.text(quiet("Select a colour, or a name in the listing or the graph."))
         self.left = look.side(
             look.text(h("h2", "colours")), self.colours, self._hint, self.actions, width=290
         )
         self.board = BoardPane(session)
         self.history = HistoryPane(session)
-        self.history.param.watch(lambda _: self._show_collectives(), "at")
+        look.watch(self.history, self._show_collectives, "at")
         self.right = look.side(self.history, width=320)
         self.beside = BesidePane(session)
         self.listing = listing_pane()
-        self.listing.param.watch(lambda e: self._line_picked(e.new), "picked")
+        look.watch_value(self.listing, self._line_picked, "picked")
         self._note = look.text()
         self.short = pn.widgets.Checkbox(
             name="collectives and changes only",
@@ -81,30 +79,21 @@ class HandPage(pn.viewable.Viewer):
             width=210,
             stylesheets=[look.INPUT],
         )
-        self.short.param.watch(lambda _: self._show_lines(), "value")
-        head = pn.Row(
-            self._note, self.short, sizing_mode="stretch_width", margin=(3, 0, 0, 0), height=24
-        )
-        self.collectives = look.table(_no_collectives(), selectable=False, layout="fit_data_table")
+        look.watch(self.short, self._show_lines, "value")
+        head = look.row(self._note, self.short, margin=(3, 0, 0, 0), height=24)
+        self.collectives = look.table(COLLECTIVE_COLUMNS, selectable=False, layout="fit_data_table")
         self.tiles = TilesPane(session)
-        self.tabs = pn.Tabs(
+        self.tabs = look.tabs(
             (
                 "One device's listing",
-                pn.Column(head, self.listing, sizing_mode="stretch_both", margin=0),
+                look.filled_column(head, self.listing),
             ),
             ("Collectives", self.collectives),
             ("Devices", self.tiles),
             ("Beside the search", self.beside),
-            sizing_mode="stretch_both",
-            margin=0,
-            stylesheets=[look.TABS],
         )
-        self.upper = pn.Column(
-            self.board,
-            sizing_mode="stretch_both",
-            scroll=True,
-            margin=0,
-            stylesheets=[look.CANVAS, UPPER % 62],
+        self.upper = look.filled_column(
+            self.board, scroll=True, stylesheets=[look.CANVAS, UPPER % 62]
         )
         self.lower = pn.Column(
             self.tabs,
@@ -112,12 +101,12 @@ class HandPage(pn.viewable.Viewer):
             margin=(6, 0, 0, 0),
             stylesheets=[look.CANVAS, LOWER],
         )
-        self.centre = pn.Column(self.upper, self.lower, sizing_mode="stretch_both", margin=0)
-        session.param.watch(lambda *_: self._changed(), "step")
-        session.loaded.param.watch(lambda *_: self._changed(), "problem")
-        session.plans.param.watch(lambda *_: self._changed(), "items")
-        session.selection.param.watch(lambda *_: self._selected(), ["names", "conflicts"])
-        session.work.param.watch(lambda *_: self._job_changed(), "changes")
+        self.centre = look.filled_column(self.upper, self.lower)
+        look.watch(session, self._changed, "step")
+        look.watch(session.loaded, self._changed, "problem")
+        look.watch(session.plans, self._changed, "items")
+        look.watch(session.selection, self._selected, "names", "conflicts")
+        look.watch(session.work, self._job_changed, "changes")
         self._changed()
 
     # -- showing -----------------------------------------------------------------------------------
@@ -197,7 +186,9 @@ class HandPage(pn.viewable.Viewer):
             self.colours.height = look.rows_height(len(frame), 236)
         group = session.selection.group
         name = session.loaded.analysis.groups[group].name if group is not None else None
-        self.colours.selection = [i for i, c in enumerate(frame["colour"]) if c == name][:1]
+        self.colours.selection = [i for i, colour in enumerate(frame["colour"]) if colour == name][
+            :1
+        ]
 
     def _show_collectives(self) -> None:
         session, pair = self.session, self.history.pair()
@@ -209,10 +200,10 @@ class HandPage(pn.viewable.Viewer):
         if item is None or pair is None or session.loaded.problem is None:
             return
         frame = collectives_frame(session.loaded.problem, item.cost, pair[0].sent, pair[1].sent)
-        at = self.history.at
+        position = self.history.at
         self.collectives.titles = {
             "number": "in the plan",
-            "action": f"by action {at}" if at else "by action",
+            "action": f"by action {position}" if position else "by action",
         }
         self.collectives.value = frame
 
@@ -229,17 +220,15 @@ class HandPage(pn.viewable.Viewer):
             return
         self._plan = plan
         if problem.analysis.program.n_ops > MANY_OPS:
-            self._making = (plan, LISTINGS.submit(listing_lines, problem, plan))
+            self._making.start(plan, LISTINGS.submit(listing_lines, problem, plan))
         else:
             self._take(listing_lines(problem, plan))
 
     def tick(self) -> None:
         """Take in a listing that a thread has made; called at each tick of the page."""
-        if self._making is not None and self._making[1].done():
-            plan, future = self._making
-            self._making = None
-            if plan is self._plan:
-                self._take(future.result())
+        done = self._making.done()
+        if done is not None and done.subject is self._plan:
+            self._take(done.future.result())
 
     def _take(self, lines: list[ListingLine]) -> None:
         self._before, self._lines = self._lines, lines
@@ -252,61 +241,40 @@ class HandPage(pn.viewable.Viewer):
         lines = local_lines(analysis, self._lines, self._before, short=self.short.value)
         self._shown = lines.lines
         self.listing.put((i, line.segments, line.where) for i, line in enumerate(lines.lines))
-        self._note.object = h("p", lines.note, cls="quiet one", title=lines.note)
+        self._note.object = one_line(lines.note)
         self._mark()
 
     def _mark(self) -> None:
-        names, analysis = self.session.selection.names, self.session.loaded.analysis
-        ops = {int(o) for o in analysis.names.op[list(names)]} if names else set()
+        ops = set(self.session.selection.ops)
+
         self.listing.chosen = [i for i, line in enumerate(self._shown) if line.op in ops]
 
     def _line_picked(self, picked: list[int]) -> None:
-        analysis = self.session.loaded.analysis
-        if analysis is not None and picked and picked[0] < len(self._shown):
-            op = self._shown[picked[0]].op
-            names = [n for v in analysis.program.results(op) for n in analysis.program.def_names(v)]
-            self.session.selection.select(tuple(analysis.program.factors(op)) or tuple(names))
+        if picked and picked[0] < len(self._shown):
+            self.session.selection.select_op(self._shown[picked[0]].op)
 
     def _colour_clicked(self, event: Any) -> None:
         analysis = self.session.loaded.analysis
         if analysis is None:
             return
-        group = analysis.groups[
-            analysis.group_index(str(self.colours.value.iloc[event.row]["colour"]))
-        ]
-        self.session.selection.select(
-            tuple(int(n) for c in group.colours for n in analysis.colours[c].names)
-        )
-
-    def __panel__(self) -> Any:
-        return pn.Row(self.left, self.centre, self.right)
+        colour = self.colours.value["colour"].iloc[event.row]
+        self.session.selection.select_group(analysis.group_index(colour))
 
 
-def _colours(problem: Problem | None, actions: tuple[str, ...]) -> Any:
+def _colours(problem: Problem, actions: tuple[str, ...]) -> Any:
     """The colour table, with what the plan by hand puts each colour on."""
-    import pandas as pd
-
-    columns = ["", "colour", "size", "on"]
-    if problem is None:
-        return pd.DataFrame({k: pd.Series(dtype="object") for k in columns})
     frame = colours_frame(problem.analysis)
     on: dict[int, list[str]] = {}
-    for text in actions:
-        action = parse_action(problem.analysis, problem.mesh, text)
-        n = len(problem.analysis.groups[action.group].resolutions)
-        side = f"@{action.bits:0{n}b}" if n else ""
+    for action_text in actions:
+        action = parse_action(problem.analysis, problem.mesh, action_text)
+        bit_count = len(problem.analysis.groups[action.group].resolutions)
+        side = f"@{action.bits:0{bit_count}b}" if bit_count else ""
         on.setdefault(action.group, []).append(f"{problem.mesh.axes[action.axis]}{side}")
     frame["on"] = [
-        ", ".join(on.get(g, ())) or ("–" if shardable else "never")
-        for g, shardable in zip(frame["group"], frame["shardable"], strict=True)
+        ", ".join(on.get(group, ())) or ("–" if shardable else "never")
+        for group, shardable in zip(frame["group"], frame["shardable"], strict=True)
     ]
-    return frame[columns]
-
-
-def _no_collectives() -> Any:
-    import pandas as pd
-
-    return pd.DataFrame(columns=["collective", "axes", "line", "number", "bytes", "time", "action"])
+    return frame[COLOUR_COLUMNS]
 
 
 UPPER = ":host { flex: 0 1 %dpx !important; min-height: 60px !important; overflow-y: auto; }"

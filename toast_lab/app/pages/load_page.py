@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -10,7 +12,7 @@ import panel as pn
 from toast_lab.app import assets, look
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.gallery import SOLVED, SolvedCase, card_text
-from toast_lab.app.markup import Safe, facts, h, join
+from toast_lab.app.markup import Safe, facts, h, join, quiet
 from toast_lab.app.model_loading import MAX_UPLOAD_BYTES, refuse_file
 from toast_lab.app.problem_pane import ProblemPane
 from toast_lab.app.session import Session
@@ -40,9 +42,11 @@ class TableReport:
     """
 
     def __init__(self, columns: list[str], widths: dict[str, int]) -> None:
-        empty = pd.DataFrame({column: pd.Series(dtype="object") for column in columns})
+
         self._head = look.text()
-        self._table = look.table(empty, selectable=False, layout="fit_data_stretch", widths=widths)
+        self._table = look.table(
+            columns, selectable=False, layout="fit_data_stretch", widths=widths
+        )
         self._table.stylesheets = [look.TABLE + WRAP]
 
     def view(self) -> pn.Column:
@@ -50,40 +54,43 @@ class TableReport:
 
         It is a new one each time, since Panel draws a tab's title anew only with its content.
         """
-        return pn.Column(self._head, self._table, margin=0, sizing_mode="stretch_both")
+        return look.filled_column(self._head, self._table)
 
     def show(self, frame: pd.DataFrame, sentence: str, verdict: str) -> None:
         """Show ``frame``; an empty one is not drawn, ``said`` stands for it."""
-        self._head.object = h("p", h("b", verdict), " " if verdict else "", sentence, cls="quiet")
+        self._head.object = quiet(h("b", verdict), " " if verdict else "", sentence)
         self._table.value = frame
         self._table.visible = bool(len(frame))
 
 
-class LoadPage(pn.viewable.Viewer):
+class LoadPage:
     """Gallery left, program in the centre, what to know about it right."""
 
-    def __init__(
-        self, session: Session, offered: str = "", refusal: str = "", **params: Any
-    ) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session, offered: str = "", refusal: str = "") -> None:
         self.session, self.offered = session, offered
         self._which = ""
         self._inputs: dict[str, Any] = {}
-        self._cards = {name: self._card(name, card_text(name)) for name in registry.MODELS}
-        self._solved = [self._solved_card(case) for case in SOLVED]
-        own: list[Any] = [look.text(h("h2", "your own model"))]
+        self._cards = {name: self._model_card(name, card_text(name)) for name in registry.MODELS}
+        self._solved = [
+            _card(f"Solved: {case.words}", functools.partial(self._open, case)) for case in SOLVED
+        ]
+        own_model: list[Any] = [look.text(h("h2", "your own model"))]
         if offered:
-            self._cards[offered] = self._card(
+            self._cards[offered] = self._model_card(
                 offered, f"{offered} — the model that this server was started with"
             )
-            own.append(self._cards[offered])
+            own_model.append(self._cards[offered])
         else:
-            own.append(look.text(h("p", refusal or OWN_HELP, cls="quiet")))
+            own_model.append(look.text(quiet(refusal or OWN_HELP)))
         self.upload = Upload(self._dropped, self._refused, words=UPLOAD_HELP)
-        own.append(self.upload)
-        self._sizes = pn.Column(sizing_mode="stretch_width", margin=0)
-        self._apply = look.button("Load with these sizes", button_type="primary", visible=False)
-        self._apply.on_click(lambda _: self.session.load(self._which, self.chosen_sizes()))
+        own_model.append(self.upload)
+        self._sizes = look.column()
+        self._apply = look.button(
+            "Load with these sizes",
+            lambda: self.session.load(self._which, self.chosen_sizes()),
+            button_type="primary",
+            visible=False,
+        )
         gallery = [self._cards[name] for name in registry.MODELS]
         tour = start_button(
             session, "Guided tour: the paper's figures, step by step", button_type="primary"
@@ -95,64 +102,48 @@ class LoadPage(pn.viewable.Viewer):
             *self._solved,
             look.text(h("h2", "gallery")),
             *gallery,
-            *own,
+            *own_model,
             width=290,
         )
-        self._graph = pn.pane.Bokeh(sizing_mode="stretch_both", margin=0, min_height=160)
+        self._graph = look.figure(min_height=160)
         # Hidden by its box: a figure that comes into a hidden pane would be seen.
-        self._graph_box = pn.Column(
-            self._graph, sizing_mode="stretch_both", margin=0, stylesheets=[look.FILL]
-        )
+        self._graph_box = look.filled_column(self._graph, stylesheets=[look.FILL])
         self._title = look.text(height=24)
         self._reports = {
             name: TableReport(columns, REPORT_WIDTHS[name])
             for name, columns in REPORT_COLUMNS.items()
         }
-        self._tabs = pn.Tabs(
-            *[(name, report.view()) for name, report in self._reports.items()],
-            sizing_mode="stretch_both",
-            margin=0,
-            stylesheets=[look.TABS],
-        )
+        self._tabs = look.tabs(*[(name, report.view()) for name, report in self._reports.items()])
         self.full = look.button(
             "Reports in full",
+            lambda: self.show_full(self._graph_box.visible),
             sizing_mode="fixed",
             width=150,
             height=26,
             margin=0,
             styles={"position": "absolute", "right": "0", "top": "2px"},
+            stylesheets=[look.SLIM_BUTTON],
         )
-        self.full.stylesheets = [look.SLIM_BUTTON]
-        self.full.on_click(lambda _: self.show_full(self._graph_box.visible))
-        self._below = pn.Column(
-            self._tabs,
-            self.full,
-            sizing_mode="stretch_both",
-            margin=0,
-            styles={"position": "relative"},
-            stylesheets=[BELOW],
+        self._below = look.filled_column(
+            self._tabs, self.full, styles={"position": "relative"}, stylesheets=[BELOW]
         )
-        menu = figure_menu("dimension graph", "dimension graph")
-        head = pn.Row(self._title, menu, sizing_mode="stretch_width", margin=0)
-        self.centre = pn.Column(
-            head,
-            self._graph_box,
-            self._below,
-            sizing_mode="stretch_both",
-            stylesheets=[look.CANVAS],
-            margin=0,
-        )
+        menu = figure_menu("dimension graph")
+        head = look.row(self._title, menu)
+        self.centre = look.canvas(head, self._graph_box, self._below)
         self._facts = look.text(margin=(10, 0, 0, 0))
-        go = look.button("Open the graph and its conflicts →", button_type="primary")
-        go.on_click(lambda _: setattr(self.session, "step", "graph"))
+        go = look.button(
+            "Open the graph and its conflicts →",
+            lambda: setattr(self.session, "step", "graph"),
+            button_type="primary",
+        )
         self._worth_knowing = look.text(margin=(10, 0, 0, 0))
         self.problem = ProblemPane(session)
         self.right = look.side(
             go, self.problem, self._sizes, self._apply, self._facts, self._worth_knowing, width=300
         )
         self._busy_shown, self._note, self._drawn = "", "", None
-        session.loaded.param.watch(lambda *_: self.refresh(), ["analysis", "problem"])
-        session.work.param.watch(lambda *_: self.tick(), ["changes", "job"])
+        look.watch(session.loaded, self.refresh, "analysis", "problem")
+        look.watch(session.work, self.tick, "changes", "job")
         self.refresh()
 
     def show_full(self, full: bool) -> None:
@@ -176,22 +167,15 @@ class LoadPage(pn.viewable.Viewer):
     def tick(self) -> None:
         """What a loading job is at, with seconds; the title comes back when it is over."""
         job = self.session.work.job
-        text = stages_text(job) if job is not None and job.kind == "load" and job.running else ""
-        if text != self._busy_shown:
-            self._busy_shown = text
-            if text:
+        progress = stages_text(job) if self.session.work.runs("load") else ""
+        if progress != self._busy_shown:
+            self._busy_shown = progress
+            if progress:
                 self._title.object = h(
-                    "p", h("b", job.title), h("span", f"  {text}"), cls="one", role="status"
+                    "p", h("b", job.title), h("span", f"  {progress}"), cls="one", role="status"
                 )
             else:
                 self._show_title()
-
-    def _solved_card(self, case: SolvedCase) -> pn.widgets.Button:
-        card = look.button(
-            f"Solved: {case.words}", left=True, button_style="outline", button_type="default"
-        )
-        card.on_click(lambda _: self._open(case))
-        return card
 
     def _open(self, case: SolvedCase) -> None:
         def show(session: Session) -> None:
@@ -202,10 +186,8 @@ class LoadPage(pn.viewable.Viewer):
 
         self.session.load(case.model, then=show)
 
-    def _card(self, name: str, text: str) -> pn.widgets.Button:
-        card = look.button(text, left=True, button_style="outline", button_type="default")
-        card.on_click(lambda _: self._choose(name))
-        return card
+    def _model_card(self, name: str, text: str) -> pn.widgets.Button:
+        return _card(text, lambda: self._choose(name))
 
     def _choose(self, name: str) -> None:
         self._which = name
@@ -218,7 +200,7 @@ class LoadPage(pn.viewable.Viewer):
     def _show_sizes(self, name: str, current: dict[str, Any] | None = None) -> None:
         self._which = name
         self._inputs = {}
-        known = registry.choices(name)
+        choices = registry.choices(name)
         for key, value in list(registry.sizes(name).items())[:SHOWN_SIZES]:
             value = (current or {}).get(key, value)
             common: dict[str, Any] = {
@@ -227,9 +209,9 @@ class LoadPage(pn.viewable.Viewer):
                 "margin": (1, 3),
                 "stylesheets": [look.INPUT],
             }
-            if key in known:
+            if key in choices:
                 self._inputs[key] = pn.widgets.Select(
-                    value=value, options=list(known[key]), **common
+                    value=value, options=list(choices[key]), **common
                 )
             elif isinstance(value, bool):  # before whole numbers, since Python counts it among them
                 self._inputs[key] = pn.widgets.Checkbox(value=value, **common)
@@ -240,18 +222,15 @@ class LoadPage(pn.viewable.Viewer):
             else:
                 self._inputs[key] = pn.widgets.TextInput(value=str(value), **common)
         widgets = list(self._inputs.values())
-        rows = [
-            pn.Row(*widgets[i : i + 2], margin=0, sizing_mode="stretch_width")
-            for i in range(0, len(widgets), 2)
-        ]
+        rows = [look.row(*widgets[i : i + 2]) for i in range(0, len(widgets), 2)]
         self._sizes.objects = [look.text(h("h2", f"sizes of {name}")), *rows]
         self._apply.visible = True
 
     def chosen_sizes(self) -> dict[str, Any]:
         """What the size fields say."""
         return {
-            key: w.numbers() if isinstance(w, _Numbers) else w.value
-            for key, w in self._inputs.items()
+            key: value.numbers() if isinstance(value, _Numbers) else value.value
+            for key, value in self._inputs.items()
         }
 
     def refresh(self) -> None:
@@ -259,7 +238,7 @@ class LoadPage(pn.viewable.Viewer):
         session = self.session
         analysis, model = session.loaded.analysis, session.loaded.model
         if analysis is None or model is None:
-            self._title.object = h("p", "Choose a model from the gallery.", cls="quiet")
+            self._title.object = quiet("Choose a model from the gallery.")
             return
         if session.loaded.which not in registry.MODELS:
             self._inputs, self._sizes.objects, self._apply.visible = {}, [], False
@@ -318,17 +297,18 @@ class LoadPage(pn.viewable.Viewer):
         if analysis is None:
             return h("p")
         divisible = problem.divisibility() if problem is not None else None
-        remarks = [Note(text) for text in getattr(self.session.loaded.model, "notes", ())]
+        remarks = [Note(note) for note in getattr(self.session.loaded.model, "notes", ())]
         remarks += notes(coverage(analysis), divisible)
         return join(
             [
                 h("h2", "worth knowing"),
-                h("ul", *[h("li", n.text, cls=n.level) for n in remarks], cls="log"),
+                h("ul", *[h("li", remark.text, cls=remark.level) for remark in remarks], cls="log"),
             ]
         )
 
-    def __panel__(self) -> Any:
-        return pn.Row(self.left, self.centre, self.right)
+
+def _card(text: str, act: Callable[[], None]) -> pn.widgets.Button:
+    return look.button(text, act, left=True, button_style="outline", button_type="default")
 
 
 class _Numbers(pn.widgets.TextInput):
@@ -336,10 +316,10 @@ class _Numbers(pn.widgets.TextInput):
 
     def numbers(self) -> tuple[int, ...] | str:
         """The numbers, or the text as it is if it is something else, for the model to refuse."""
-        words = str(self.value).replace(",", " ").split()
+        number_texts = str(self.value).replace(",", " ").split()
         return (
-            tuple(map(int, words))
-            if words and all(w.isdecimal() for w in words)
+            tuple(map(int, number_texts))
+            if number_texts and all(word.isdecimal() for word in number_texts)
             else str(self.value)
         )
 
@@ -349,16 +329,18 @@ def stages_text(job: Any) -> str:
 
     As in ``starting 1.2 s · tracing 0.8 s · lowering …``.
     """
-    told = [e for e in job.events if isinstance(e.data, str)]
-    begins = [("starting a process", 0.0), *((str(e.data), e.at_s) for e in told)]
-    ends = [at for _, at in begins[1:]] + [job.elapsed_s]
-    parts = [f"{name} {end - at:.1f} s" for (name, at), end in zip(begins, ends, strict=True)]
-    return " · ".join(parts) + " …"
+    reported = [event for event in job.events if isinstance(event.data, str)]
+    begins = [("starting a process", 0.0), *((str(event.data), event.at_s) for event in reported)]
+    ends = [begin_s for _, begin_s in begins[1:]] + [job.elapsed_s]
+    stages = [
+        f"{name} {end - begin_s:.1f} s" for (name, begin_s), end in zip(begins, ends, strict=True)
+    ]
+    return " · ".join(stages) + " …"
 
 
 def _verdict(report: Any) -> str:
-    text = report.headline()
-    return f"{text[:1].upper()}{text[1:]}."
+    headline = report.headline()
+    return f"{headline[:1].upper()}{headline[1:]}."
 
 
 WRAP = assets.sheet("wrap")

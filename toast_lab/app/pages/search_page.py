@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import io
 import time
-from typing import Any
 
 import panel as pn
 
 from toast_lab.app import keys, look
 from toast_lab.app.figure_export import figure_menu
-from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.markup import (
+    ESTIMATED,
+    Facts,
+    Safe,
+    bytes_text,
+    facts,
+    h,
+    join,
+    numbered,
+    quiet,
+    seconds_text,
+)
 from toast_lab.app.pages.search_race import RacePane
 from toast_lab.app.pages.search_settings import SearchSettings
 from toast_lab.app.pages.search_trajectories import TrajectoryPane
@@ -25,34 +35,37 @@ WORDS_EVERY_S = 0.5
 VIEWS = {"Curves": "curves", "Tree": "tree", "Race": "race"}
 
 
-class SearchPage(pn.viewable.Viewer):
+class SearchPage:
     """Lay the page out in three columns.
 
     Settings and controls left; curves, the tree or a race in the centre; what was found right.
     """
 
-    def __init__(self, session: Session, **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session) -> None:
         self.session = session
         self.settings = SearchSettings(session, self._checked)
-        self.run = look.button("Run the search", button_type="primary", description=keys.tip("run"))
-        self.pause = look.button("Pause", disabled=True)
-        self.step = look.button("Step", description=keys.tip("step"))
-        self.round = look.button("Round", description="one round of simulations, then stand still")
+        self.run = look.button(
+            "Run the search", self.run_now, button_type="primary", description=keys.tip("run")
+        )
+        self.pause = look.button("Pause", session.searches.pause, disabled=True)
+        self.step = look.button("Step", self.step_now, description=keys.tip("step"))
+        self.round = look.button(
+            "Round",
+            lambda: self.step_now(whole_round=True),
+            description="one round of simulations, then stand still",
+        )
         self.stop = look.button(
-            "Stop and keep the best", disabled=True, description=keys.tip("stop")
+            "Stop and keep the best",
+            session.searches.stop,
+            disabled=True,
+            description=keys.tip("stop"),
         )
         self.resume = look.button(
             "Resume",
+            self._resume,
             disabled=True,
             description="go on where the last search ended, for another budget",
         )
-        self.run.on_click(lambda _: self._run())
-        self.pause.on_click(lambda _: session.searches.pause())
-        self.step.on_click(lambda _: self._step())
-        self.round.on_click(lambda _: self._step(whole_round=True))
-        self.stop.on_click(lambda _: session.searches.stop())
-        self.resume.on_click(lambda _: self._resume())
         self.save = pn.widgets.FileDownload(
             callback=self._trace,
             filename="search.npz",
@@ -66,48 +79,36 @@ class SearchPage(pn.viewable.Viewer):
         self.file = pn.widgets.FileInput(
             accept=".npz", sizing_mode="stretch_width", margin=(2, 0), stylesheets=[look.INPUT]
         )
-        self.file.param.watch(lambda e: self._resume_saved(e.new), "value")
+        look.watch_value(self.file, self._resume_saved)
         gap = pn.Spacer(width=6)
-        holds = pn.Row(
-            self.pause,
-            gap,
-            self.step,
-            gap.clone(),
-            self.round,
-            margin=0,
-            sizing_mode="stretch_width",
-        )
-        ends = pn.Row(self.resume, gap.clone(), self.save, margin=0, sizing_mode="stretch_width")
+        holds = look.row(self.pause, gap, self.step, gap.clone(), self.round)
+        ends = look.row(self.resume, gap.clone(), self.save)
         self.tree_state = TreeState(session.searches)
         self.tree = TreePane(self.tree_state, session)
         self.race = RacePane(session)
         self.trajectories = TrajectoryPane(session, self.tree_state, lambda: self._show_view())
         self.trajectories.tree.on_click(lambda _: self._to_tree())
         self._why_not = look.text(visible=False)
-        self._settings_box = pn.Column(
+        self._settings_box = look.column(
             self.settings.search_box,
             self.run,
             holds,
             self.stop,
             ends,
             self._why_not,
-            look.text(h("p", "or go on from a saved trace:", cls="quiet"), margin=(6, 0, 0, 0)),
+            look.text(quiet("or go on from a saved trace:"), margin=(6, 0, 0, 0)),
             self.file,
-            sizing_mode="stretch_width",
-            margin=0,
         )
         self.left = look.side(
             self.settings.problem_box, self._settings_box, self.race.left, width=290
         )
-        self.view = pn.widgets.RadioButtonGroup(
+        self.view = look.switch(
             options=VIEWS,
             value="curves",
-            button_type="default",
             margin=(0, 10, 0, 0),
             width=210,
             height=30,
             sizing_mode="fixed",
-            stylesheets=[look.BUTTON],
         )
         self.scrub = pn.widgets.IntSlider(
             name="as of simulation",
@@ -120,61 +121,48 @@ class SearchPage(pn.viewable.Viewer):
             stylesheets=[look.INPUT],
         )
         self.live = look.button(
-            "Live", sizing_mode="fixed", width=64, height=30, margin=(2, 0), disabled=True
+            "Live",
+            lambda: self._scrub(None),
+            sizing_mode="fixed",
+            width=64,
+            height=30,
+            margin=(2, 0),
+            disabled=True,
         )
         self._scrubbing = False  #: the slider is being set by us
-        self.scrub.param.watch(lambda e: self._scrub(e.new), "value")
-        self.live.on_click(lambda _: self._scrub(None))
-        self.view.param.watch(lambda _: self._show_view(), "value")
-        self._scrubber = pn.Row(self.scrub, self.live, sizing_mode="stretch_width", margin=0)
-        self._curves_pane = pn.pane.Bokeh(
-            sizing_mode="stretch_both", margin=0, min_height=300, stylesheets=[look.FILL]
-        )
+        look.watch_value(self.scrub, self._scrub)
+        look.watch(self.view, self._show_view, "value")
+        self._scrubber = look.row(self.scrub, self.live)
+        self._curves_pane = look.figure(min_height=300, stylesheets=[look.FILL])
         self._title = look.text()
-        self._curves_box = pn.Column(
+        self._curves_box = look.filled_column(
             self._curves_pane,
-            pn.Row(
-                pn.HSpacer(),
-                figure_menu("search curves", "search curves"),
-                sizing_mode="stretch_width",
-                margin=0,
-            ),
+            look.row(pn.HSpacer(), figure_menu("search curves")),
             self.trajectories.centre,
-            sizing_mode="stretch_both",
             stylesheets=[look.FILL],
-            margin=0,
         )
-        self.centre = pn.Column(
+        self.centre = look.filled_column(
             self._title,
-            pn.Row(
-                self.view,
-                self._scrubber,
-                sizing_mode="stretch_width",
-                margin=(0, 0, 4, 0),
-                height=42,
-            ),
+            look.row(self.view, self._scrubber, margin=(0, 0, 4, 0), height=42),
             self._curves_box,
             self.tree.centre,
             self.race.centre,
-            sizing_mode="stretch_both",
             # Panel adds up hidden ones
             stylesheets=[look.CANVAS + ":host { min-height: 0 !important; }"],
-            margin=0,
         )
         self._facts = look.text()
-        go = look.button("Compare with other plans →")
-        go.on_click(lambda _: setattr(session, "step", "compare"))
-        self._facts_box = pn.Column(self._facts, go, sizing_mode="stretch_width", margin=0)
+        go = look.button("Compare with other plans →", lambda: setattr(session, "step", "compare"))
+        self._facts_box = look.column(self._facts, go)
         self.right = look.side(
             self.trajectories.right, self._facts_box, self.tree.right, self.race.right, width=300
         )
         self._scrubbed = False
         self._scrub_shown: tuple[int, int | None] = (-1, None)
         self._scrub_shown_at = 0.0
-        session.loaded.param.watch(lambda *_: self._new_problem(), "problem")
+        look.watch(session.loaded, self._new_problem, "problem")
         self._stale, self._refreshed_at, self._state = False, 0.0, (False, None)
-        session.work.param.watch(lambda *_: self._changed(), "changes")
-        session.plans.param.watch(lambda *_: self._changed(), "items")
+        look.watch(session.work, self._changed, "changes")
+        look.watch(session.plans, self._changed, "items")
         self._new_problem()
         self._show_view()
         job = session.work.job
@@ -207,17 +195,19 @@ class SearchPage(pn.viewable.Viewer):
 
     def _set_scrubber(self) -> None:
         state = self.tree_state
-        n = state.shown_count
+        simulation_count = state.shown_count
         self._scrubbing = True
         try:
-            self.scrub.disabled = n < 2
+            self.scrub.disabled = simulation_count < 2
             self.scrub.param.update(
-                start=min(1, n), end=max(n, 1), value=max(state.shown, min(1, n))
+                start=min(1, simulation_count),
+                end=max(simulation_count, 1),
+                value=max(state.shown, min(1, simulation_count)),
             )
         finally:
             self._scrubbing = False
         self.live.disabled = state.at is None
-        self.live.button_type = "success" if state.at is None and n else "default"
+        self.live.button_type = "success" if state.at is None and simulation_count else "default"
 
     def _changed(self) -> None:
         """Show a change of the job.
@@ -244,8 +234,8 @@ class SearchPage(pn.viewable.Viewer):
         state = self.tree_state
         if self._stale:
             self._changed()
-        job = self.session.work.job
-        live = job is not None and job.running and job.state is JobState.RUNNING
+        work = self.session.work
+        live = work.runs() and not work.paused
         if (state.shown_count, state.at) != self._scrub_shown and not (
             live
             and state.at == self._scrub_shown[1]
@@ -287,14 +277,7 @@ class SearchPage(pn.viewable.Viewer):
             self.refresh()
 
     def run_now(self) -> None:
-        """What the button does: run the search with these settings."""
-        self._run()
-
-    def step_now(self) -> None:
-        """What the button does: one simulation."""
-        self._step()
-
-    def _run(self) -> None:
+        """Run the search with these settings."""
         self.settings.apply()
         self.session.searches.start()
         self._new_problem()
@@ -322,7 +305,8 @@ class SearchPage(pn.viewable.Viewer):
             self.view.value = "tree"
             self.tree.draw()
 
-    def _step(self, *, whole_round: bool = False) -> None:
+    def step_now(self, *, whole_round: bool = False) -> None:
+        """Do one simulation, or one round of them, and stand still."""
         if not self.session.work.busy:
             self.settings.apply()
             self._new_problem()
@@ -342,22 +326,22 @@ class SearchPage(pn.viewable.Viewer):
     def refresh(self) -> None:
         """Buttons and numbers."""
         self._refreshed_at = time.monotonic()
-        session, job = self.session, self.session.work.job
-        searching = job is not None and job.kind == "search" and job.running
-        paused = searching and job is not None and job.state is JobState.PAUSED
+        session = self.session
+        searching = session.work.runs("search")
+        paused = searching and session.work.paused
         errors = self.settings.errors
         self.run.disabled = session.work.busy or bool(errors)
         self.pause.disabled = self.stop.disabled = not searching
         self.step.disabled = self.round.disabled = (session.work.busy and not searching) or (
             not searching and bool(errors)
         )
-        last = session.searches.job
-        left = last is not None and last.left_trace
-        self.resume.disabled = session.work.busy or not left
-        self.save.disabled = not left
+        last_job = session.searches.job
+        left_trace = last_job is not None and last_job.left_trace
+        self.resume.disabled = session.work.busy or not left_trace
+        self.save.disabled = not left_trace
         self.file.disabled = session.work.busy
-        if left and last is not None and last.about:
-            self.save.filename = f"search-{last.about['method']}-{last.about['seed']}.npz"
+        if left_trace and last_job is not None and last_job.about:
+            self.save.filename = f"search-{last_job.about['method']}-{last_job.about['seed']}.npz"
         refusal = f"Not yet: {errors[0]}." if errors and not session.work.busy else ""
         if self._why_not.visible != bool(refusal) or refusal:
             self._why_not.object, self._why_not.visible = h("p", refusal, cls="red"), bool(refusal)
@@ -367,7 +351,7 @@ class SearchPage(pn.viewable.Viewer):
             "p",
             h("b", problem.describe() if problem is not None else "no model"),
             " ",
-            h("span", "estimated", cls="tag estimated"),
+            ESTIMATED,
             h("span", f"  {session.searches.simulations:,} simulations", cls="quiet"),
         )
         self.race.refresh()
@@ -384,19 +368,24 @@ class SearchPage(pn.viewable.Viewer):
                     "plan so far; grey dots are what was tried."
                 )
             )
-            return join([h("h2", "search"), h("p", state, cls="quiet")])
+            return join(
+                [
+                    h("h2", "search"),
+                    quiet(state),
+                ]
+            )
         seen = self.tree_state.best() if self.tree_state.at is not None else None
-        last = session.searches.points[-1]
-        best_s = last.best_s
-        best_bytes = last.best_bytes
-        best_score = last.best_score
+        last_point = session.searches.points[-1]
+        best_s = last_point.best_s
+        best_bytes = last_point.best_bytes
+        best_score = last_point.best_score
         actions = session.searches.best_actions
         if seen is not None:
             best_s, best_bytes, best_score = seen.best_time_s, seen.best_peak_bytes, seen.best_score
             actions = seen.actions
         base = problem.baseline
         state = "paused" if paused else "searching" if searching else "ended"
-        rows: list[tuple[str, object]] = [
+        rows: Facts = [
             ("state", f"{state}, {job.elapsed_s:.1f} s" if job is not None else state),
             ("simulations", f"{session.searches.simulations:,}"),
             ("best C(s)", f"{best_score:.4f}"),
@@ -421,15 +410,10 @@ class SearchPage(pn.viewable.Viewer):
             rows.insert(1, ("proof", gap_text(session.searches.gap)))
         return join(
             [
-                h("h2", "search ", h("span", "estimated", cls="tag estimated")),
+                h("h2", "search ", ESTIMATED),
                 facts(rows),
                 h("h2", "actions of the best plan"),
-                h("ol", *[h("li", a) for a in actions], cls="chain mono")
-                if actions
-                else h("p", "none: unsharded is the best so far", cls="quiet"),
-                h("p", session.searches.note, cls="quiet"),
+                numbered(actions) if actions else quiet("none: unsharded is the best so far"),
+                quiet(session.searches.note),
             ]
         )
-
-    def __panel__(self) -> Any:
-        return pn.Row(self.left, self.centre, self.right)

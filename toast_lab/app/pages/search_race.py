@@ -13,9 +13,19 @@ from toast_lab.app import look
 from toast_lab.app.checked import CheckedField, number
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.from_search import race_to_compare
-from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.markup import (
+    ESTIMATED,
+    Facts,
+    Safe,
+    bytes_text,
+    facts,
+    h,
+    join,
+    quiet,
+    seconds_text,
+)
 from toast_lab.app.session import Session
-from toast_lab.jobs.job import JobState
+from toast_lab.jobs.race_job import best_row
 from toast_lab.search.methods import METHODS
 from toast_lab.views.race_curves import SHOWN, RaceCurves, race_frame
 
@@ -33,19 +43,14 @@ def raced() -> list[str]:
     return [name for name, cls in METHODS.items() if not cls.by_hand]
 
 
-class RacePane(pn.viewable.Viewer):
+class RacePane:
     """What a race needs and shows."""
 
-    def __init__(self, session: Session, **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session) -> None:
         self.session = session
-        common: dict[str, Any] = {
-            "sizing_mode": "stretch_width",
-            "margin": (3, 0),
-            "stylesheets": [look.INPUT],
-        }
-        self.methods = pn.widgets.CheckBoxGroup(options=raced(), value=FIRST, **common)
-        self.methods.param.watch(lambda _: self._checked(), "value")
+
+        self.methods = pn.widgets.CheckBoxGroup(options=raced(), value=FIRST, **look.FIELD)
+        look.watch(self.methods, self._checked, "value")
         self.seconds = CheckedField(
             "seconds each",
             "10",
@@ -57,55 +62,50 @@ class RacePane(pn.viewable.Viewer):
             "seed", "0", number(0, 2**63 - 1, whole=True), on_check=self._checked
         )
         self._why_not = look.text(visible=False)
-        self.run = look.button("Run the race", button_type="primary")
+        self.run = look.button("Run the race", self._run, button_type="primary")
         self.hold = look.button(
-            "Hold after this", disabled=True, description="stand still before the next method"
+            "Hold after this",
+            session.searches.pause,
+            disabled=True,
+            description="stand still before the next method",
         )
-        self.stop = look.button("Stop and keep", disabled=True)
-        self.run.on_click(lambda _: self._run())
-        self.hold.on_click(lambda _: session.searches.pause())
-        self.stop.on_click(lambda _: session.searches.stop())
+        self.stop = look.button("Stop and keep", session.searches.stop, disabled=True)
         gap = pn.Spacer(width=8)
         self._about = look.text(
-            join([h("p", HELP, cls="quiet"), *[_sentence(method) for method in raced()]])
+            join(
+                [
+                    quiet(HELP),
+                    *[_sentence(method) for method in raced()],
+                ]
+            )
         )
-        self.left = pn.Column(
+        self.left = look.column(
             look.text(h("h2", "methods that race")),
             self.methods,
-            pn.Row(self.seconds, gap, self.seed, margin=0, sizing_mode="stretch_width"),
+            look.row(self.seconds, gap, self.seed),
             self.run,
             self._why_not,
-            pn.Row(self.hold, gap.clone(), self.stop, margin=0, sizing_mode="stretch_width"),
+            look.row(self.hold, gap.clone(), self.stop),
             self._about,
-            sizing_mode="stretch_width",
-            margin=0,
         )
-        self.kind = pn.widgets.RadioButtonGroup(
-            options={v: k for k, v in SHOWN.items()},
-            value="score",
-            margin=(0, 0, 4, 0),
-            stylesheets=[look.BUTTON],
+        self.kind = look.switch(
+            options={value: key for key, value in SHOWN.items()}, value="score", margin=(0, 0, 4, 0)
         )
-        self.kind.param.watch(lambda _: self._new_chart(), "value")
-        self._pane = pn.pane.Bokeh(
-            sizing_mode="stretch_both", margin=0, min_height=200, stylesheets=[look.FILL]
-        )
-        self.table = look.table(
-            race_frame([]), height=190, sizing_mode="stretch_width", selectable=False
-        )
-        self.centre = pn.Column(
-            pn.Row(self.kind, figure_menu("race curves", "race"), margin=0),
+        look.watch(self.kind, self._new_chart, "value")
+        self._pane = look.figure(min_height=200, stylesheets=[look.FILL])
+        self.table = look.table(race_frame([]), height=190, selectable=False)
+        self.centre = look.filled_column(
+            pn.Row(self.kind, figure_menu("race curves"), margin=0),
             self._pane,
             look.text(h("h2", "the race as a table")),
             self.table,
-            sizing_mode="stretch_both",
-            margin=0,
             stylesheets=[look.FILL],
         )
         self._facts = look.text()
-        self.compare = look.button("Compare the plans of the race →", disabled=True)
-        self.compare.on_click(lambda _: race_to_compare(session))
-        self.right = pn.Column(self._facts, self.compare, sizing_mode="stretch_width", margin=0)
+        self.compare = look.button(
+            "Compare the plans of the race →", lambda: race_to_compare(session), disabled=True
+        )
+        self.right = look.column(self._facts, self.compare)
         self._shown: tuple[Any, ...] = ()
         self._new_chart()
 
@@ -118,7 +118,7 @@ class RacePane(pn.viewable.Viewer):
     @property
     def errors(self) -> list[str]:
         """What keeps a race from being started."""
-        errors = [f.error for f in (self.seconds, self.seed) if f.error]
+        errors = [field.error for field in (self.seconds, self.seed) if field.error]
         return (
             errors if self.methods.value else [*errors, "tick the methods that race, two or more"]
         )
@@ -137,27 +137,23 @@ class RacePane(pn.viewable.Viewer):
 
     def refresh(self) -> None:
         """Buttons, chart, table and words."""
-        session, race, job = self.session, self.session.searches.race, self.session.work.job
+        session, race = self.session, self.session.searches.race
         if race is not self._race:
             self._new_chart()
             return
-        racing = job is not None and job.kind == "race" and job.running
+        racing = session.work.runs("race")
         errors = self.errors
         self.run.disabled = session.work.busy or bool(errors)
         self._why_not.visible = bool(errors)
         self._why_not.object = h("p", f"Not yet: {errors[0]}.", cls="red") if errors else ""
         self.hold.disabled = self.stop.disabled = not racing
-        self.hold.name = (
-            "Go on"
-            if racing and job is not None and job.state is JobState.PAUSED
-            else ("Hold after this")
-        )
+        self.hold.name = "Go on" if racing and session.work.paused else "Hold after this"
         self.compare.disabled = race.raced is None or not race.raced.costs
         shown = (
             race.changes,
             race.raced is not None,
             racing,
-            job.state if racing and job is not None else None,
+            session.work.paused,
         )
         if shown == self._shown:
             return
@@ -165,7 +161,7 @@ class RacePane(pn.viewable.Viewer):
         rows = race.rows
         look.later(
             self.curves.show,
-            {method: list(p) for method, p in race.points.items()},
+            {method: list(value) for method, value in race.points.items()},
             {row.method: row.elapsed_s for row in rows},
         )
         self.table.value = race_frame(rows)
@@ -175,34 +171,28 @@ class RacePane(pn.viewable.Viewer):
         session, race = self.session, self.session.searches.race
         if race.problem is None:
             return join(
-                [h("h2", "race"), h("p", "Choose two methods or more and race them.", cls="quiet")]
+                [
+                    h("h2", "race"),
+                    quiet("Choose two methods or more and race them."),
+                ]
             )
-        job = session.work.job
-        held = racing and job is not None and job.state is JobState.PAUSED
-        between = not race.running or race.running in race.outcomes
-        state = (
-            ("held" if between else f"held after {race.running}")
-            if held
-            else "racing"
-            if racing
-            else "over"
-        )
+        state = "racing" if racing else "over"
+        if racing and session.work.paused:
+            between = not race.running or race.running in race.outcomes
+            state = "held" if between else f"held after {race.running}"
         through = f"{len(race.outcomes)} of {len(race.methods)} through"
-        rows: list[tuple[str, object]] = [
+        rows: Facts = [
             ("state", f"{state}, {through}"),
             ("on", race.problem.describe()),
         ]
-        priced = [row for row in race.rows if row.score is not None]
-        parts: list[Any] = [
-            h("h2", "race ", h("span", "estimated", cls="tag estimated")),
+        best = best_row(race.rows)
+        elements: list[Any] = [
+            h("h2", "race ", ESTIMATED),
             facts(rows),
         ]
-        if priced:
-            best = min(
-                priced, key=lambda row: (not row.fits, row.score or 0.0, row.own_best_s or 0.0)
-            )
+        if best is not None:
             after = f"after {best.own_best_s or 0.0:.2f} s of {best.method}"
-            parts += [
+            elements += [
                 h("h2", "best so far" if racing else "best of all"),
                 facts(
                     [
@@ -215,12 +205,9 @@ class RacePane(pn.viewable.Viewer):
             ]
         for method, outcome in race.outcomes.items():
             if outcome.status in ("CRASHED", "FAILED"):
-                parts.append(h("p", f"{method}: {outcome.message}", cls="red"))
-        return join(parts)
-
-    def __panel__(self) -> Any:
-        return pn.Row(self.left, self.centre, self.right)
+                elements.append(h("p", f"{method}: {outcome.message}", cls="red"))
+        return join(elements)
 
 
 def _sentence(method: str) -> Safe:
-    return h("p", h("b", method), " ", METHODS[method].sentence(), cls="quiet")
+    return quiet(h("b", method), " ", METHODS[method].sentence())

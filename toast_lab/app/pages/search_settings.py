@@ -13,7 +13,7 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.checked import CheckedField, number
-from toast_lab.app.markup import Safe, h, join
+from toast_lab.app.markup import Safe, h, join, quiet
 from toast_lab.app.session import Session
 from toast_lab.errors import ToastError
 from toast_lab.machines.catalogue import MACHINES
@@ -50,11 +50,12 @@ def parse_options(method: str, text: str) -> dict[str, Any]:
     if not text:
         return {}
     cls, options = method_named(method), dict[str, Any]()
-    for part in text.split(","):
-        name, sep, value = (word.strip() for word in part.partition("="))
+    for setting in text.split(","):
+        name, sep, value = (word.strip() for word in setting.partition("="))
         if not sep or not value:
             raise ValueError(
-                f"cannot read {part.strip()!r}; write name=value, for instance depth=20, patience=2"
+                f"cannot read {setting.strip()!r}; write name=value, for instance depth=20, "
+                "patience=2"
             )
         if unknown := cls.unknown([name]):
             raise ValueError(unknown)
@@ -81,47 +82,39 @@ def options_help(method: str) -> Safe:
     return h("details", h("summary", "options of this method"), h("ul", *rows), cls="quiet")
 
 
-class SearchSettings(pn.viewable.Viewer):
+class SearchSettings:
     """The fields.
 
     ``apply`` writes them into the session; ``errors`` are what is wrong with them.
     """
 
-    def __init__(self, session: Session, on_check: Callable[[], None], **params: Any) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session, on_check: Callable[[], None]) -> None:
         self.session = session
         watch: dict[str, Any] = {"on_check": on_check}
         self.mesh = CheckedField(
             "mesh (axis=size, ...)",
             session.loaded.mesh,
             parse_mesh,
-            lambda m: self._problem(mesh=str(m)),
+            lambda mesh: self._problem(mesh=str(mesh)),
             **watch,
         )
         self.machine = pn.widgets.Select(
             name="machine",
             options=[*MACHINES, *session.loaded.own_machines],
             value=session.loaded.machine,
-            sizing_mode="stretch_width",
-            margin=(3, 0),
-            stylesheets=[look.INPUT],
+            **look.FIELD,
         )
-        self.machine.param.watch(lambda e: self._problem(machine=e.new), "value")
+        self.machine.param.watch(lambda event: self._problem(machine=event.new), "value")
         self.memory = CheckedField(
             "memory limit, GiB",
             f"{session.loaded.memory_gib:g}" if session.loaded.memory_gib else "",
             number(1e-6, 1e6, unit=" GiB", empty="the machine's"),
-            lambda v: self._problem(memory_gib=v),
+            lambda memory_gib: self._problem(memory_gib=memory_gib),
             placeholder="the machine's",
             **watch,
         )
         self.method = pn.widgets.Select(
-            name="method",
-            options=list(METHODS),
-            value=session.searches.method,
-            sizing_mode="stretch_width",
-            margin=(3, 0),
-            stylesheets=[look.INPUT],
+            name="method", options=list(METHODS), value=session.searches.method, **look.FIELD
         )
         self._sentence = look.text()
         self.seconds = CheckedField(
@@ -144,44 +137,24 @@ class SearchSettings(pn.viewable.Viewer):
         )
         self.options = CheckedField(
             "options",
-            ", ".join(f"{k}={v}" for k, v in session.searches.options.items()),
+            ", ".join(f"{key}={value}" for key, value in session.searches.options.items()),
             lambda text: parse_options(str(self.method.value), text),
             placeholder="name=value, ...",
             **watch,
         )
-        self.method.param.watch(lambda *_: self._describe(), "value")
+        look.watch(self.method, self._describe, "value")
         self._describe()
         gap = pn.Spacer(width=8)
-        budget = pn.Row(
-            self.seconds,
-            gap,
-            self.evaluations,
-            gap.clone(),
-            self.seed,
-            margin=0,
-            sizing_mode="stretch_width",
-        )
-        self.problem_box = pn.Column(
+        budget = look.row(self.seconds, gap, self.evaluations, gap.clone(), self.seed)
+        self.problem_box = look.column(
             look.text(h("h2", "problem")),
             self.mesh,
-            pn.Row(
-                self.machine, pn.Spacer(width=8), self.memory, margin=0, sizing_mode="stretch_width"
-            ),
-            sizing_mode="stretch_width",
-            margin=0,
+            look.row(self.machine, pn.Spacer(width=8), self.memory),
         )
-        self.search_box = pn.Column(
-            look.text(h("h2", "search")),
-            self.method,
-            self._sentence,
-            budget,
-            self.options,
-            sizing_mode="stretch_width",
-            margin=0,
+        self.search_box = look.column(
+            look.text(h("h2", "search")), self.method, self._sentence, budget, self.options
         )
-        session.loaded.param.watch(
-            lambda *_: self._follow(), ["mesh", "machine", "own_machines", "memory_gib"]
-        )
+        look.watch(session.loaded, self._follow, "mesh", "machine", "own_machines", "memory_gib")
 
     def _problem(self, **values: Any) -> None:
         self.session.set_problem(**values)
@@ -199,7 +172,7 @@ class SearchSettings(pn.viewable.Viewer):
 
     def _describe(self) -> None:
         method = str(self.method.value)
-        sentence = h("p", method_named(method).sentence(), cls="quiet")
+        sentence = quiet(method_named(method).sentence())
         self._sentence.object = join([sentence, options_help(method)])
         self.options.again()
 
@@ -235,9 +208,6 @@ class SearchSettings(pn.viewable.Viewer):
         self.session.searches.param.update(
             seconds=self.seconds.value, evaluations=self.evaluations.value
         )
-
-    def __panel__(self) -> Any:
-        return pn.Column(self.problem_box, self.search_box, sizing_mode="stretch_width", margin=0)
 
 
 def _text(value: float | int | None) -> str:

@@ -13,7 +13,17 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.from_search import path_to_compare
-from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.markup import (
+    ESTIMATED,
+    Facts,
+    Safe,
+    bytes_text,
+    facts,
+    h,
+    join,
+    quiet,
+    seconds_text,
+)
 from toast_lab.app.session import Session
 from toast_lab.app.tree_state import TreeState
 from toast_lab.search.trace import Simulation
@@ -24,60 +34,39 @@ EVERY_S = 1.0
 WIDTHS = {"number": 92, "after": 76, "C(s)": 66, "step": 74, "peak": 84, "fits": 64}
 
 
-class TrajectoryPane(pn.viewable.Viewer):
+class TrajectoryPane:
     """The table under the curves, and what is right of it for the row that is selected."""
 
-    def __init__(
-        self, session: Session, state: TreeState, on_pick: Callable[[], None], **params: Any
-    ) -> None:
-        super().__init__(**params)
+    def __init__(self, session: Session, state: TreeState, on_pick: Callable[[], None]) -> None:
         self.session, self.state, self._on_pick = session, state, on_pick
         self.picked: Simulation | None = None
         self._rows: list[Simulation] = []
         self._shown: tuple[Any, ...] = ()
         self._at = 0.0
         self._waiting = False
-        self.kind = pn.widgets.RadioButtonGroup(
+        self.kind = look.switch(
             options=KINDS,
             value="improvements",
-            button_type="default",
             margin=(4, 0, 2, 0),
             height=28,
             width=420,
             sizing_mode="fixed",
-            stylesheets=[look.BUTTON],
         )
-        self.kind.param.watch(lambda _: self.refresh(now=True), "value")
+        look.watch(self.kind, lambda: self.refresh(now=True), "value")
         self.table = look.table(
             trajectory_frame([]),
             height=150,
-            sizing_mode="stretch_width",
             widths=WIDTHS,
             configuration={"columnDefaults": {"headerSort": True, "minWidth": 50}},
         )
-        self.table.on_click(lambda e: self._pick(e.row))
-        tag = look.text(h("span", "estimated", cls="tag estimated"), margin=(8, 0, 0, 8))
-        self.centre = pn.Column(
-            pn.Row(self.kind, tag, margin=0, height=34),
-            self.table,
-            sizing_mode="stretch_width",
-            margin=0,
-        )
+        look.on_row(self.table, self._pick)
+        tag = look.text(ESTIMATED, margin=(8, 0, 0, 8))
+        self.centre = look.column(pn.Row(self.kind, tag, margin=0, height=34), self.table)
         self._facts = look.text()
         self.tree = look.button("Show it in the tree →")
-        self.compare = look.button("Compare this plan →")
-        self.back = look.button("Back to the best plan")
-        self.compare.on_click(lambda _: self._compare())
-        self.back.on_click(lambda _: self._forget())
-        self.right = pn.Column(
-            self._facts,
-            self.tree,
-            self.compare,
-            self.back,
-            sizing_mode="stretch_width",
-            margin=0,
-            visible=False,
-        )
+        self.compare = look.button("Compare this plan →", self._compare)
+        self.back = look.button("Back to the best plan", self._forget)
+        self.right = look.column(self._facts, self.tree, self.compare, self.back, visible=False)
 
     def _pick(self, row: int) -> None:
         if row < len(self._rows):
@@ -124,17 +113,14 @@ class TrajectoryPane(pn.viewable.Viewer):
         if picked is None:
             self._waiting = False
             return
-        known = self.state.facts(picked.actions)
-        self._waiting = known is None
-        self.compare.disabled = known is None or isinstance(known.cost, str)
-        self._facts.object = _words(picked, known)
-
-    def __panel__(self) -> Any:
-        return pn.Row(self.centre, self.right)
+        priced = self.state.facts(picked.actions)
+        self._waiting = priced is None
+        self.compare.disabled = priced is None or isinstance(priced.cost, str)
+        self._facts.object = _words(picked, priced)
 
 
-def _words(picked: Simulation, known: Any) -> Safe:
-    rows: list[tuple[str, object]] = [
+def _words(picked: Simulation, priced: Any) -> Safe:
+    rows: Facts = [
         ("round", f"{picked.round:,}, after {seconds_text(picked.elapsed_s)}"),
         ("C(s)", f"{picked.score:.4f}; best by then {picked.best_score:.4f}"),
         ("step", seconds_text(picked.time_s)),
@@ -142,21 +128,21 @@ def _words(picked: Simulation, known: Any) -> Safe:
     ]
     return join(
         [
-            h("h2", f"trajectory {picked.index:,} ", h("span", "estimated", cls="tag estimated")),
+            h("h2", f"trajectory {picked.index:,} ", ESTIMATED),
             facts(rows),
             h("h2", "its actions"),
-            steps_list(picked.actions, known),
+            steps_list(picked.actions, priced),
         ]
     )
 
 
-def steps_list(actions: tuple[str, ...], known: Any) -> Safe:
+def steps_list(actions: tuple[str, ...], priced: Any) -> Safe:
     """Actions in order, with the price after each as far as it is known."""
     if not actions:
-        return h("p", "none: unsharded", cls="quiet")
-    steps = known.steps if known is not None and len(known.steps) == len(actions) else ()
+        return quiet("none: unsharded")
+    steps = priced.steps if priced is not None and len(priced.steps) == len(actions) else ()
     items = []
-    for i, text in enumerate(actions):
+    for i, action in enumerate(actions):
         after = ""
         if steps:
             over = "" if steps[i].fits else " over"
@@ -164,10 +150,10 @@ def steps_list(actions: tuple[str, ...], known: Any) -> Safe:
                 f"  C {steps[i].score:.3f}, {seconds_text(steps[i].time_s)}, "
                 f"{bytes_text(steps[i].peak_bytes)}{over}"
             )
-        items.append(h("li", text, h("span", after, cls="quiet")))
-    parts = [h("ol", *items, cls="chain mono")]
-    if known is None:
-        parts.append(h("p", "being priced …", cls="quiet"))
-    elif isinstance(known.cost, str):
-        parts.append(h("p", known.cost, cls="quiet"))
-    return join(parts)
+        items.append(h("li", action, h("span", after, cls="quiet")))
+    elements = [h("ol", *items, cls="chain mono")]
+    if priced is None:
+        elements.append(quiet("being priced …"))
+    elif isinstance(priced.cost, str):
+        elements.append(quiet(priced.cost))
+    return join(elements)

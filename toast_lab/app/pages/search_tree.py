@@ -11,7 +11,17 @@ import panel as pn
 from toast_lab.app import look
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.from_search import path_to_compare, path_to_graph
-from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
+from toast_lab.app.markup import (
+    ESTIMATED,
+    Facts,
+    Safe,
+    bytes_text,
+    facts,
+    h,
+    join,
+    quiet,
+    seconds_text,
+)
 from toast_lab.app.pages.search_trajectories import steps_list
 from toast_lab.app.session import Session
 from toast_lab.app.tree_state import TreePlace, TreeState
@@ -30,20 +40,19 @@ HELP = (
 )
 
 
-class TreePane(pn.viewable.Viewer):
+class TreePane:
     """The tree as of ``state.at``.  ``refresh`` is called at each tick of the page.
 
     Without a session nothing leads to the explorer's other pages.
     """
 
     def __init__(self, state: TreeState, session: Session | None = None) -> None:
-        super().__init__()
         self.state, self._session = state, session
         self.plot = IciclePlot(self._tapped)
         common: dict[str, Any] = {"margin": (0, 8, 0, 0), "stylesheets": [look.INPUT]}
         self.tint = pn.widgets.Select(
             name="tint",
-            options={v: k for k, v in TINTS.items()},
+            options={value: key for key, value in TINTS.items()},
             width=140,
             description=HELP,
             **common,
@@ -64,40 +73,28 @@ class TreePane(pn.viewable.Viewer):
             "height": 30,
             "margin": (18, 6, 0, 0),
         }
-        self.zoom = look.button("Zoom in", **small)
-        self.up = look.button("Up one level", **small)
-        self.top = look.button("Whole tree", **small)
-        self.zoom.on_click(lambda _: self._move(state.zoom))
-        self.up.on_click(lambda _: self._move(state.up))
-        self.top.on_click(lambda _: self._move(state.top))
-        self.tint.param.watch(lambda _: self.draw(), "value")
-        self.widest.param.watch(lambda _: self.draw(), "value")
+        self.zoom = look.button("Zoom in", lambda: self._move(state.zoom), **small)
+        self.up = look.button("Up one level", lambda: self._move(state.up), **small)
+        self.top = look.button("Whole tree", lambda: self._move(state.top), **small)
+        look.watch(self.tint, self.draw, "value")
+        look.watch(self.widest, self.draw, "value")
         self._way = look.text(height=22)
         self.table = look.table(
             action_frame([]),
             height=180,
-            sizing_mode="stretch_width",
             configuration={"columnDefaults": {"headerSort": True, "minWidth": 70}},
         )
         self.table.on_click(self._row)
         self._heading = look.text()
         self._children: list[int] = []
-        menu = figure_menu("search tree", "search tree", margin=0)
-        self.centre = pn.Column(
+        menu = figure_menu("search tree", margin=0)
+        self.centre = look.filled_column(
             pn.Row(self.tint, self.widest, self.zoom, self.up, self.top, margin=0, height=52),
-            pn.Row(self._way, menu, sizing_mode="stretch_width", margin=0, height=28),
-            pn.pane.Bokeh(
-                self.plot.figure,
-                sizing_mode="stretch_both",
-                margin=0,
-                min_height=160,
-                stylesheets=[look.FILL],
-            ),
+            look.row(self._way, menu, height=28),
+            look.figure(self.plot.figure, min_height=160, stylesheets=[look.FILL]),
             self._heading,
             self.table,
-            sizing_mode="stretch_both",
             stylesheets=[look.FILL],
-            margin=0,
         )
         self._facts = look.text()
         self.compare = look.button("Compare this plan →")
@@ -108,9 +105,7 @@ class TreePane(pn.viewable.Viewer):
                 lambda _: path_to_compare(session, self._plan, f"{session.searches.method} step")
             )
             self.graph.on_click(lambda _: path_to_graph(session, self._plan))
-        self.right = pn.Column(
-            self._facts, self.compare, self.graph, sizing_mode="stretch_width", margin=0
-        )
+        self.right = look.column(self._facts, self.compare, self.graph)
         self._plan: tuple[str, ...] = ()
         self._table_at, self._drawn, self._waiting, self._listed = 0.0, (0, 0), False, False
         self.draw()
@@ -161,9 +156,9 @@ class TreePane(pn.viewable.Viewer):
         Actions that nobody tried come once they are worked out.
         """
         place = self.state.place()
-        known = None if place is None else self.state.facts(place.plan)
-        self._listed = known is not None
-        self._children, rows = self.state.action_rows(known.legal if known is not None else ())
+        priced = None if place is None else self.state.facts(place.plan)
+        self._listed = priced is not None
+        self._children, rows = self.state.action_rows(priced.legal if priced is not None else ())
         self.table.value = action_frame(rows)
 
     def _words_of_way(self, scene: IcicleScene | None) -> Safe:
@@ -174,14 +169,14 @@ class TreePane(pn.viewable.Viewer):
         mirror, state = self.state.mirror, self.state
         assert mirror is not None
         with mirror.lock:
-            way = [mirror.places.label(p) for p in mirror.places.chain(state.root)]
-        n = f"{state.shown:,} simulations"
+            way = [mirror.places.label(name) for name in mirror.places.chain(state.root)]
+        simulations_text = f"{state.shown:,} simulations"
         if mirror.n < state.source.simulations and state.at is None and mirror.n == state.shown:
-            n = f"the first {n}"
+            simulations_text = f"the first {simulations_text}"
         return h(
             "p",
             h("b", " › ".join(way)),
-            h("span", f"  {n}", cls="quiet"),
+            h("span", f"  {simulations_text}", cls="quiet"),
             cls="one",
             title=" › ".join(way),
         )
@@ -189,16 +184,16 @@ class TreePane(pn.viewable.Viewer):
     def _show_place(self) -> None:
         place = self.state.place()
         self._plan = () if place is None else place.plan
-        known = None if place is None else self.state.facts(place.plan)
-        self._waiting = place is not None and known is None
-        price = None if known is None else known.cost
-        if known is not None and not self._listed:
+        priced = None if place is None else self.state.facts(place.plan)
+        self._waiting = place is not None and priced is None
+        price = None if priced is None else priced.cost
+        if priced is not None and not self._listed:
             self._fill()
         self.compare.disabled = (
             place is None or not place.plan or isinstance(price, str) or price is None
         )
         self.graph.disabled = self.compare.disabled or not self._is_of_the_problem()
-        self._facts.object = _place_words(place, known)
+        self._facts.object = _place_words(place, priced)
         label = "unsharded" if place is None else place.label
         self._heading.object = h(
             "h2", f"actions at {label} (click a head to sort)", title=TABLE_HELP
@@ -210,14 +205,16 @@ class TreePane(pn.viewable.Viewer):
         problem = None if self._session is None else self._session.loaded.problem
         return searched is not None and problem is not None and searched.mesh == problem.mesh
 
-    def __panel__(self) -> Any:
-        return pn.Row(self.centre, self.right)
 
-
-def _place_words(place: TreePlace | None, known: Any) -> Safe:
+def _place_words(place: TreePlace | None, priced: Any) -> Safe:
     if place is None:
-        return join([h("h2", "no tree yet"), h("p", HELP, cls="quiet")])
-    rows: list[tuple[str, object]] = [
+        return join(
+            [
+                h("h2", "no tree yet"),
+                quiet(HELP),
+            ]
+        )
+    rows: Facts = [
         ("action", h("span", place.label, cls="mono")),
         ("depth", str(place.depth)),
         ("N, visits", f"{place.visits:,}, {place.ended:,} ended here"),
@@ -234,15 +231,15 @@ def _place_words(place: TreePlace | None, known: Any) -> Safe:
         )
     if place.own is not None and math.isfinite(place.own[1]):
         rows.append(("its own count", f"N {place.own[0]:,}, mean reward {place.own[1]:.4f}"))
-    parts: list[Any] = [
+    elements: list[Any] = [
         h("h2", "selected step"),
         facts(rows),
-        h("h2", "plan so far ", h("span", "estimated", cls="tag estimated")),
-        steps_list(place.plan, known),
+        h("h2", "plan so far ", ESTIMATED),
+        steps_list(place.plan, priced),
     ]
-    if known is not None and not isinstance(known.cost, str):
-        price = known.cost
+    if priced is not None and not isinstance(priced.cost, str):
+        price = priced.cost
         fits = "" if price.fits else ", does not fit"
         memory = f"{bytes_text(price.peak_bytes)} of {bytes_text(price.memory_limit_bytes)}{fits}"
-        parts.append(facts([("step", seconds_text(price.time_s)), ("peak memory", memory)]))
-    return join(parts)
+        elements.append(facts([("step", seconds_text(price.time_s)), ("peak memory", memory)]))
+    return join(elements)

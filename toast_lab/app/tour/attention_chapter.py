@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from toast_lab.app.session import Session
 from toast_lab.app.tour.names_text import identified_lines
-from toast_lab.app.tour.step import Chapter, Quiz, Step, TourScene, TourTask
+from toast_lab.app.tour.step import Chapter, Quiz, Step, TourScene, TourTask, nothing
 from toast_lab.app.tour.words import (
     begin,
     carriers,
@@ -35,7 +35,7 @@ def sequence_side(session: Session) -> int:
     return next(
         i
         for i, side in enumerate(SIDES)
-        if any(k == "reduce_scatter" for k, *_ in taken(session, (side,)).sent)
+        if any(kind == "reduce_scatter" for kind, *_ in taken(session, (side,)).sent)
     )
 
 
@@ -70,24 +70,27 @@ def _names(session: Session) -> str:
 
 
 def _graph(session: Session) -> str:
-    analysis, n = session.loaded.analysis, len(session.loaded.analysis.conflicts)
+    analysis, conflict_count = session.loaded.analysis, len(session.loaded.analysis.conflicts)
+    tensors = listed(place_text(analysis, conflict) for conflict in range(conflict_count))
     return (
         "The lane of `S` is the paper's dimension graph: thin lines are M, red dashes the "
-        f"{count(n, 'conflict')}, on {listed(place_text(analysis, k) for k in range(n))}. Each "
-        f"could be settled in two ways, which makes {2**n} resolutions of this small program "
-        "alone. Most of them move data for nothing."
+        f"{count(conflict_count, 'conflict')}, on {tensors}. Each could be settled in two ways, "
+        f"which makes {2**conflict_count} resolutions of this small program alone. Most of them "
+        "move data for nothing."
     )
 
 
 def _box(session: Session) -> str:
-    analysis, text = session.loaded.analysis, session.loaded.analysis.name_text
-    (n, o), other = analysis.conflicts[0].sides, boxed_with(analysis, 0)[0]
-    left, right = analysis.conflicts[other].sides
+    analysis = session.loaded.analysis
+    of_definition, of_use = (
+        listed(analysis.name_text[name] for name in analysis.conflicts[conflict].sides)
+        for conflict in (0, boxed_with(analysis, 0)[0])
+    )
     return (
-        f"Two conflicts are selected: on the definition of `a`, `{text[n]}` and `{text[o]}`, and "
-        f"on a use of it, `{text[left]}` and `{text[right]}`. M leads straight down both sides, "
-        "and no path goes across: the paper's box. Settled alike they cost nothing; settled "
-        "differently, `a` would have to be moved by an all_to_all."
+        f"Two conflicts are selected: on the definition of `a`, {of_definition}, and on a use of "
+        f"it, {of_use}. M leads straight down both sides, and no path goes across: the paper's "
+        "box. Settled alike they cost nothing; settled differently, `a` would have to be moved by "
+        "an all_to_all."
     )
 
 
@@ -116,12 +119,12 @@ def _two_paths(session: Session) -> str:
 
 
 def _set(session: Session) -> str:
-    analysis, n = session.loaded.analysis, len(session.loaded.analysis.conflicts)
+    analysis, conflict_count = session.loaded.analysis, len(session.loaded.analysis.conflicts)
     return (
         "Boxes chain the conflicts together. What they join is a compatibility set; here "
-        f"{count(len(analysis.compatibility_sets), 'set')} holds all {n}. One bit settles it, so "
-        f"that of {2**n} resolutions {session.loaded.analysis.n_resolutions} are left: all side 0 "
-        "or all side 1, the two rows of the board."
+        f"{count(len(analysis.compatibility_sets), 'set')} holds all {conflict_count}. One bit "
+        f"settles it, so that of {2**conflict_count} resolutions {analysis.n_resolutions} are "
+        "left: all side 0 or all side 1, the two rows of the board."
     )
 
 
@@ -133,9 +136,9 @@ def _whole_set(session: Session) -> bool:
 
 def _sequence(session: Session) -> str:
     side = sequence_side(session)
-    d = 1 if side else 0
+    dim = 1 if side else 0
     return (
-        f"Side {side} cuts dim {d} of {listed(carriers(session.loaded.analysis, 'S', 2))}: "
+        f"Side {side} cuts dim {dim} of {listed(carriers(session.loaded.analysis, 'S', 2))}: "
         "sequence sharding, which lets a Transformer read texts that no single device could hold. "
         "Choose it on axis `s` and compare the listing with the figure."
     )
@@ -173,12 +176,12 @@ def _other(session: Session) -> str:
 
 def _other_done(session: Session) -> str:
     plan = (SIDES[1 - sequence_side(session)],)
-    mine, other = taken(session, (SIDES[sequence_side(session)],)), taken(session, plan)
+    sequence_row, other_row = taken(session, (SIDES[sequence_side(session)],)), taken(session, plan)
     return (
         f"Gathered are {listed(moved(session, 'all_gather', plan))}, the two all_gathers of the "
         "paper's text. The sum over the rows of `a` is partial as well, hence the all_reduce of "
         f"{listed(moved(session, 'all_reduce', plan))}, which the text does not mention. "
-        f"{price(other)} against {price(mine)}."
+        f"{price(other_row)} against {price(sequence_row)}."
     )
 
 
@@ -196,14 +199,14 @@ CHAPTER = Chapter(
             actions=(),
             level="names",
             drawer=True,
-            select=lambda s: ((), ()),
+            select=nothing,
             quiz=Quiz(
                 question="Which op ends the conflict for the result of the program?",
-                options=lambda s: ["a = matmul", "c = broadcast", "d = div", "z = matmul"],
-                right=lambda s: "z = matmul",
-                why=lambda s: (
-                    f"`z = matmul(d, v)` sums over one of the two dims: `{dims(s, 'd')}` becomes "
-                    f"`{dims(s, 'z')}`."
+                options=lambda session: ["a = matmul", "c = broadcast", "d = div", "z = matmul"],
+                right=lambda session: "z = matmul",
+                why=lambda session: (
+                    "`z = matmul(d, v)` sums over one of the two dims: "
+                    f"`{dims(session, 'd')}` becomes `{dims(session, 'z')}`."
                 ),
             ),
         ),
@@ -217,8 +220,8 @@ CHAPTER = Chapter(
             text=_names,
             actions=(),
             level="names",
-            select=lambda s: (factors(s, "a"), ()),
-            code=lambda s: identified_lines(s.loaded.analysis),
+            select=lambda session: (factors(session, "a"), ()),
+            code=lambda session: identified_lines(session.loaded.analysis),
         ),
         Step(
             key="attention.graph",
@@ -230,7 +233,7 @@ CHAPTER = Chapter(
             text=_graph,
             actions=(),
             level="names",
-            select=lambda s: ((), ()),
+            select=nothing,
         ),
         Step(
             key="attention.box",
@@ -242,7 +245,7 @@ CHAPTER = Chapter(
             text=_box,
             actions=(),
             level="names",
-            select=lambda s: ((), (0, boxed_with(s.loaded.analysis, 0)[0])),
+            select=lambda session: ((), (0, boxed_with(session.loaded.analysis, 0)[0])),
         ),
         Step(
             key="attention.one_path",
@@ -254,7 +257,7 @@ CHAPTER = Chapter(
             text=_one_path,
             actions=(),
             level="names",
-            select=lambda s: ((), ()),
+            select=nothing,
         ),
         Step(
             key="attention.two_paths",
@@ -266,7 +269,7 @@ CHAPTER = Chapter(
             text=_two_paths,
             actions=(),
             level="names",
-            select=lambda s: ((), ()),
+            select=nothing,
         ),
         Step(
             key="attention.set",
@@ -278,15 +281,15 @@ CHAPTER = Chapter(
             text=_set,
             actions=(),
             tab="listing",
-            select=lambda s: ((), ()),
+            select=nothing,
             task=TourTask(
-                ask=lambda s: "Select the set: click a row of the board.",
+                ask=lambda session: "Select the set: click a row of the board.",
                 done=_whole_set,
-                do=lambda s: s.selection.select(
-                    (), s.loaded.analysis.compatibility_sets[0].conflicts
+                do=lambda session: session.selection.select(
+                    (), session.loaded.analysis.compatibility_sets[0].conflicts
                 ),
-                after=lambda s: (
-                    f"Selected: {count(len(s.selection.conflicts), 'conflict')} that one bit "
+                after=lambda session: (
+                    f"Selected: {count(len(session.selection.conflicts), 'conflict')} that one bit "
                     "settles."
                 ),
             ),
@@ -301,11 +304,11 @@ CHAPTER = Chapter(
             text=_sequence,
             actions=(),
             tab="listing",
-            select=lambda s: ((), s.loaded.analysis.compatibility_sets[0].conflicts),
+            select=lambda session: ((), session.loaded.analysis.compatibility_sets[0].conflicts),
             task=TourTask(
-                ask=lambda s: f"Choose side {sequence_side(s)} on `s`.",
-                done=lambda s: SIDES[sequence_side(s)] in s.hand.actions,
-                do=lambda s: _choose(s, sequence_side(s)),
+                ask=lambda session: f"Choose side {sequence_side(session)} on `s`.",
+                done=lambda session: SIDES[sequence_side(session)] in session.hand.actions,
+                do=lambda session: _choose(session, sequence_side(session)),
                 after=_sequence_done,
             ),
         ),
@@ -319,13 +322,13 @@ CHAPTER = Chapter(
             text=_gathered,
             actions=SIDES[1:],
             tab="listing",
-            select=lambda s: ((), ()),
+            select=nothing,
             quiz=Quiz(
                 question="Which tensor must be gathered?",
-                options=lambda s: ["x", "k", "v", "q", "qt"],
-                right=lambda s: moved(s, "all_gather", SIDES[1:])[0],
-                why=lambda s: (
-                    f"`{moved(s, 'all_gather', SIDES[1:])[0]}_` is the whole of it; `z_`, a "
+                options=lambda session: ["x", "k", "v", "q", "qt"],
+                right=lambda session: moved(session, "all_gather", SIDES[1:])[0],
+                why=lambda session: (
+                    f"`{moved(session, 'all_gather', SIDES[1:])[0]}_` is the whole of it; `z_`, a "
                     "partial sum, is then scattered."
                 ),
             ),
@@ -340,11 +343,11 @@ CHAPTER = Chapter(
             text=_other,
             actions=SIDES[1:],
             tab="listing",
-            select=lambda s: ((), s.loaded.analysis.compatibility_sets[0].conflicts),
+            select=lambda session: ((), session.loaded.analysis.compatibility_sets[0].conflicts),
             task=TourTask(
-                ask=lambda s: f"Choose side {1 - sequence_side(s)} on `s`.",
-                done=lambda s: SIDES[1 - sequence_side(s)] in s.hand.actions,
-                do=lambda s: _choose(s, 1 - sequence_side(s)),
+                ask=lambda session: f"Choose side {1 - sequence_side(session)} on `s`.",
+                done=lambda session: SIDES[1 - sequence_side(session)] in session.hand.actions,
+                do=lambda session: _choose(session, 1 - sequence_side(session)),
                 after=_other_done,
             ),
         ),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from toast_lab.app.session import Session
 from toast_lab.app.tour.names_text import fresh_lines, identified_lines
-from toast_lab.app.tour.step import Chapter, Quiz, Step, TourScene, TourTask
+from toast_lab.app.tour.step import Chapter, Quiz, Step, TourScene, TourTask, nothing
 from toast_lab.app.tour.words import (
     carriers,
     colour_names,
@@ -59,13 +59,15 @@ def _program(session: Session) -> str:
 
 
 def _rules(session: Session) -> str:
-    y = factors(session, "y")
+    op_names = factors(session, "y")
     classes = session.loaded.analysis.program.factor_class
-    summed = [session.loaded.analysis.name_text[n] for n in y if classes[n] == REDUCTION]
+    summed = [
+        session.loaded.analysis.name_text[name] for name in op_names if classes[name] == REDUCTION
+    ]
     return (
         "Every op has a rule, the figure's, that says which dims of its operands and results are "
         "cut together. The selected markers are all there is to `y = matmul(x, w1)`: "
-        f"{count(len(y), 'name')}, {count(len(y), 'way')} to cut it. Cutting along "
+        f"{count(len(op_names), 'name')}, {count(len(op_names), 'way')} to cut it. Cutting along "
         f"{listed(summed)} leaves partial sums, which an `all_reduce` has to add up. Beside the "
         "text every dim is fresh, with the identities I of the rule below."
     )
@@ -93,21 +95,21 @@ def _identified(session: Session) -> str:
 
 def _colours(session: Session) -> str:
     analysis = session.loaded.analysis
-    u = analysis.groups[analysis.group_index("U")]
+    hidden = analysis.groups[analysis.group_index("U")]
     return (
         "Now read M as identities too. What hangs together becomes one colour, a lane of the "
-        f"graph: `U` joins {count(u.n_names, 'name')}, on {listed(carriers(analysis, 'U'))}. A "
-        "plan no longer cuts tensors one by one: it puts a colour on a mesh axis, and every tensor "
-        "with that colour follows."
+        f"graph: `U` joins {count(hidden.n_names, 'name')}, on {listed(carriers(analysis, 'U'))}. "
+        "A plan no longer cuts tensors one by one: it puts a colour on a mesh axis, and every "
+        "tensor with that colour follows."
     )
 
 
 def _contracted(session: Session) -> str:
     analysis = session.loaded.analysis
     return next(
-        analysis.dim_text(n)
-        for n in factors(session, "w")
-        if analysis.program.factor_class[n] == REDUCTION
+        analysis.dim_text(name)
+        for name in factors(session, "w")
+        if analysis.program.factor_class[name] == REDUCTION
     )
 
 
@@ -131,7 +133,9 @@ def _batch_done(session: Session) -> str:
 def _whole(session: Session) -> list[str]:
     """Arguments that cutting the batch leaves whole."""
     specs, program = plan_of(session, [BATCH]).value_specs(), session.loaded.analysis.program
-    return [program.value_name[v] for v in range(program.n_arguments) if not any(specs[v])]
+    return [
+        program.value_name[value] for value in range(program.n_arguments) if not any(specs[value])
+    ]
 
 
 def _tiles(session: Session) -> str:
@@ -167,11 +171,11 @@ def _megatron_done(session: Session) -> str:
 
 
 def _back_and_forth(session: Session) -> str:
-    first, both = taken(session, (BATCH,)), taken(session, (BATCH, MODEL))
-    better = "slower" if both.time_s > first.time_s else "faster"
+    batch_alone, both = taken(session, (BATCH,)), taken(session, (BATCH, MODEL))
+    better = "slower" if both.time_s > batch_alone.time_s else "faster"
     return (
         f"The model is tiny, so that the all_reduce costs more than it gains: {price(both)} are "
-        f"{better} than {price(first)} before. The cost model adds up compute, "
+        f"{better} than {price(batch_alone)} before. The cost model adds up compute, "
         f"{seconds_text(both.compute_s)}, and collectives, {seconds_text(both.comm_s)}, along the "
         "critical path, and the memory that is alive at the peak."
     )
@@ -212,8 +216,8 @@ CHAPTER = Chapter(
             text=_rules,
             actions=(),
             level="names",
-            select=lambda s: (factors(s, "y"), ()),
-            code=lambda s: fresh_lines(s.loaded.analysis, "y"),
+            select=lambda session: (factors(session, "y"), ()),
+            code=lambda session: fresh_lines(session.loaded.analysis, "y"),
         ),
         Step(
             key="mlp.fresh",
@@ -225,8 +229,8 @@ CHAPTER = Chapter(
             text=_fresh,
             actions=(),
             level="names",
-            select=lambda s: (factors(s, "z"), ()),
-            code=lambda s: fresh_lines(s.loaded.analysis),
+            select=lambda session: (factors(session, "z"), ()),
+            code=lambda session: fresh_lines(session.loaded.analysis),
         ),
         Step(
             key="mlp.identified",
@@ -238,8 +242,8 @@ CHAPTER = Chapter(
             text=_identified,
             actions=(),
             level="names",
-            select=lambda s: ((), ()),
-            code=lambda s: identified_lines(s.loaded.analysis),
+            select=nothing,
+            code=lambda session: identified_lines(session.loaded.analysis),
         ),
         Step(
             key="mlp.colours",
@@ -251,15 +255,17 @@ CHAPTER = Chapter(
             text=_colours,
             actions=(),
             level="names",
-            select=lambda s: colour_names(s, "U"),
+            select=lambda session: colour_names(session, "U"),
             drawer=True,
             quiz=Quiz(
                 question="Along which colour does the second matmul sum?",
-                options=lambda s: [g.name for g in s.loaded.analysis.groups if g.n_names > 1],
+                options=lambda session: [
+                    group.name for group in session.loaded.analysis.groups if group.n_names > 1
+                ],
                 right=_contracted,
-                why=lambda s: (
-                    f"`w` is `{dims(s, 'w')}`: {_contracted(s)} of `z` `{dims(s, 'z')}` and `w2` "
-                    f"`{dims(s, 'w2')}` is gone from it."
+                why=lambda session: (
+                    f"`w` is `{dims(session, 'w')}`: {_contracted(session)} of `z` "
+                    f"`{dims(session, 'z')}` and `w2` `{dims(session, 'w2')}` is gone from it."
                 ),
             ),
         ),
@@ -273,11 +279,11 @@ CHAPTER = Chapter(
             text=_batch,
             actions=(),
             tab="listing",
-            select=lambda s: ((), ()),
+            select=nothing,
             task=TourTask(
-                ask=lambda s: "Put colour `B` on axis `b`.",
-                done=lambda s: BATCH in s.hand.actions,
-                do=lambda s: take(s, BATCH),
+                ask=lambda session: "Put colour `B` on axis `b`.",
+                done=lambda session: BATCH in session.hand.actions,
+                do=lambda session: take(session, BATCH),
                 after=_batch_done,
             ),
         ),
@@ -291,8 +297,8 @@ CHAPTER = Chapter(
             text=_tiles,
             actions=(BATCH,),
             tab="devices",
-            tensor=lambda s: "x",
-            select=lambda s: (factors(s, "x"), ()),
+            tensor=lambda session: "x",
+            select=lambda session: (factors(session, "x"), ()),
         ),
         Step(
             key="mlp.megatron",
@@ -304,11 +310,11 @@ CHAPTER = Chapter(
             text=_megatron,
             actions=(BATCH,),
             tab="listing",
-            select=lambda s: ((), ()),
+            select=nothing,
             task=TourTask(
-                ask=lambda s: "Put colour `U` on axis `m`.",
-                done=lambda s: {BATCH, MODEL} <= set(s.hand.actions),
-                do=lambda s: take(s, BATCH, MODEL),
+                ask=lambda session: "Put colour `U` on axis `m`.",
+                done=lambda session: {BATCH, MODEL} <= set(session.hand.actions),
+                do=lambda session: take(session, BATCH, MODEL),
                 after=_megatron_done,
             ),
         ),
@@ -322,14 +328,15 @@ CHAPTER = Chapter(
             text=_back_and_forth,
             actions=(BATCH, MODEL),
             tab="collectives",
-            select=lambda s: ((), ()),
+            select=nothing,
             quiz=Quiz(
                 question="Which value is only a partial sum until the all_reduce?",
-                options=lambda s: ["y", "z", "w"],
-                right=lambda s: moved(s, "all_reduce", (BATCH, MODEL))[0],
-                why=lambda s: (
-                    f"The collective stands on {listed(moved(s, 'all_reduce', (BATCH, MODEL)))}; "
-                    "the table has its bytes and time."
+                options=lambda session: ["y", "z", "w"],
+                right=lambda session: moved(session, "all_reduce", (BATCH, MODEL))[0],
+                why=lambda session: (
+                    "The collective stands on "
+                    f"{listed(moved(session, 'all_reduce', (BATCH, MODEL)))}; the table has its "
+                    "bytes and time."
                 ),
             ),
         ),

@@ -23,27 +23,30 @@ def fresh_lines(analysis: Analysis, only: str = "") -> str:
     uses: Counter[int] = Counter()
     for op in shown_ops(program):
         operands, maps = [], []
-        alike: dict[int, list[str]] = defaultdict(list)
+        identified: dict[int, list[str]] = defaultdict(list)
         results = []
         for v in program.results(op):
-            mine = [f"{program.value_name[v]}.{d}" for d in range(len(program.dims(v)))]
-            results.append(f"{program.value_name[v]} : [{', '.join(mine)}]")
-            for text, name in zip(mine, program.def_names(v), strict=True):
-                alike[name].append(text)
+            dim_texts = [f"{program.value_name[v]}.{dim}" for dim in range(len(program.dims(v)))]
+            results.append(f"{program.value_name[v]} : [{', '.join(dim_texts)}]")
+            for text, name in zip(dim_texts, program.def_names(v), strict=True):
+                identified[name].append(text)
         for use, v in _uses(analysis, op):
             if program.value_is_constant[v]:
                 operands.append(value_text(program, v))
                 continue
             uses[v] += 1
-            dims = [f"{program.value_name[v]}.{d}" for d in range(len(program.dims(v)))]
-            mine = [f"{text}{chr(39) * uses[v]}" for text in dims]
-            operands.append(f"{program.value_name[v]} : [{', '.join(mine)}]")
-            maps += [f"{a} → {b}" for a, b in zip(dims, mine, strict=True)]
-            for text, name in zip(mine, program.use_names(use), strict=True):
-                alike[name].append(text)
-        if only and only not in [program.value_name[v] for v in program.results(op)]:
+            dims = [f"{program.value_name[v]}.{dim}" for dim in range(len(program.dims(v)))]
+            dim_texts = [f"{text}{chr(39) * uses[v]}" for text in dims]
+            operands.append(f"{program.value_name[v]} : [{', '.join(dim_texts)}]")
+            maps += [
+                f"{definition_dim} → {use_dim}"
+                for definition_dim, use_dim in zip(dims, dim_texts, strict=True)
+            ]
+            for text, name in zip(dim_texts, program.use_names(use), strict=True):
+                identified[name].append(text)
+        if only and only not in [program.value_name[value] for value in program.results(op)]:
             continue
-        same = [f"{texts[0]} ≐ {other}" for texts in alike.values() for other in texts[1:]]
+        same = [f"{texts[0]} ≐ {other}" for texts in identified.values() for other in texts[1:]]
         lines.append(f"{', '.join(results)} = {op_text(program, op, operands)}")
         lines += [f"  M: {', '.join(maps)}"] if maps else []
         lines += [f"  I: {', '.join(same)}"] if same else []
@@ -60,14 +63,17 @@ def identified_lines(analysis: Analysis) -> str:
                 operands.append(value_text(program, v))
                 continue
             names = program.use_names(use)
-            operands.append(f"{program.value_name[v]} : [{', '.join(text[n] for n in names)}]")
+            operands.append(
+                f"{program.value_name[v]} : [{', '.join(text[name] for name in names)}]"
+            )
             maps += [
-                f"{text[a]} → {text[b]}" for a, b in zip(program.def_names(v), names, strict=True)
+                f"{text[definition_name]} → {text[use_name]}"
+                for definition_name, use_name in zip(program.def_names(v), names, strict=True)
             ]
-        results = [
-            f"{program.value_name[v]} : [{', '.join(text[n] for n in program.def_names(v))}]"
-            for v in program.results(op)
-        ]
+        results = []
+        for value in program.results(op):
+            own_names = [text[name] for name in program.def_names(value)]
+            results.append(f"{program.value_name[value]} : [{', '.join(own_names)}]")
         lines.append(f"{', '.join(results)} = {op_text(program, op, operands)}")
         lines += [f"  M: {', '.join(maps)}"] if maps else []
     return "\n".join(lines)
@@ -75,4 +81,4 @@ def identified_lines(analysis: Analysis) -> str:
 
 def _uses(analysis: Analysis, op: int) -> list[tuple[int, int]]:
     program = analysis.program
-    return [(u, int(program.use_value[u])) for u in program.uses(op)]
+    return [(use, int(program.use_value[use])) for use in program.uses(op)]

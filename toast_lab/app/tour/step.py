@@ -10,6 +10,8 @@ from toast_lab.app.session import Session
 
 #: computed from the session's state; `code` stands between backticks
 Words = Callable[[Session], str]
+#: selected names and conflicts
+Selected = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class TourScene(NamedTuple):
@@ -58,12 +60,16 @@ class Step:
     code: Words | None = None  #: lines shown beside the text
     #: the plan by hand that it begins with; None leaves it as it is
     actions: tuple[str, ...] | None = None
-    #: names, conflicts
-    select: Callable[[Session], tuple[tuple[int, ...], tuple[int, ...]]] | None = None
+    select: Callable[[Session], Selected] | None = None
     level: str = ""  #: of the graph
     tab: str = ""  #: of the lower pane by hand: listing, collectives, devices
     tensor: Words | None = None  #: value whose devices are shown
     drawer: bool = False  #: the listing below is open
+
+
+def nothing(_: Session) -> Selected:
+    """The empty selection."""
+    return (), ()
 
 
 class Chapter(NamedTuple):

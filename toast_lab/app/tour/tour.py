@@ -43,23 +43,22 @@ class Tour(param.Parameterized):
         self.answer = ""  #: option that was chosen last for this step's question
         self._moving = False
         self.preparing = False  #: the step's program is about to be loaded
-        self._known: tuple[object, str] = (None, "")
         #: digest of the program of each scene
         self._loaded: dict[tuple[str, tuple[object, ...]], str] = {}
-        session.param.watch(lambda e: self._moved(), "tour")
+        session.param.watch(lambda event: self._moved(), "tour")
         if self.step is not None:  # a page that was loaded anew
             scene = self.step.scene
             self._loaded[scene.model, scene.sizes] = load_at_once(
                 scene.model, dict(scene.sizes)
             ).analysis.program.digest()
-        for part, names in (
+        for source, names in (
             (session, ["step"]),
             (session.loaded, ["analysis", "problem"]),
             (session.plans, ["items"]),
             (session.selection, ["names", "conflicts"]),
             (session.work, ["changes"]),
         ):
-            part.param.watch(lambda *_: None if self._moving else self._changed(), names)
+            source.param.watch(lambda *_: None if self._moving else self._changed(), names)
 
     # -- reading -----------------------------------------------------------------------------------
     @property
@@ -70,7 +69,7 @@ class Tour(param.Parameterized):
     @property
     def chapter(self) -> Chapter:
         """The chapter of the step."""
-        return next(c for c in CHAPTERS if self.step in c.steps)
+        return next(chapter for chapter in CHAPTERS if self.step in chapter.steps)
 
     @property
     def place(self) -> tuple[int, int, int, int]:
@@ -202,14 +201,14 @@ class Tour(param.Parameterized):
             self._changed()
             self._load_ahead()
 
-    def _by(self, n: int) -> None:
+    def _by(self, offset: int) -> None:
         if self.step is None:
             return
-        at = STEPS.index(self.step) + n
-        if at >= len(STEPS):
+        target = STEPS.index(self.step) + offset
+        if target >= len(STEPS):
             self.leave()
-        elif at >= 0:
-            self.go(STEPS[at].key)
+        elif target >= 0:
+            self.go(STEPS[target].key)
 
     def _moved(self) -> None:
         if self.session.tour and self.session.tour not in BY_KEY:
@@ -238,9 +237,7 @@ class Tour(param.Parameterized):
     def _load_ahead(self) -> None:
         """Trace the models of the steps to come while the first one is read."""
         if Tour._ahead is None:
-            scenes = list(
-                dict.fromkeys((session.scene.model, session.scene.sizes) for session in STEPS)
-            )
+            scenes = list(dict.fromkeys((step.scene.model, step.scene.sizes) for step in STEPS))
             Tour._ahead = threading.Thread(
                 target=lambda: [load_at_once(model, dict(sizes)) for model, sizes in scenes],
                 daemon=True,
@@ -257,33 +254,29 @@ class Tour(param.Parameterized):
             return False
         return True
 
-    def _digest(self) -> str:
-        program = self.session.loaded.analysis.program
-        # 15 ms for thousands of ops, and it is asked for at every turn
-        if self._known[0] is not program:
-            self._known = (program, program.digest())
-        return self._known[1]
-
     def _scene_is(self, scene: TourScene) -> bool:
         session = self.session
         if session.loaded.analysis is None or session.loaded.problem is None:
             return False
-        wanted = self._loaded.get((scene.model, scene.sizes))
+        digest = self._loaded.get((scene.model, scene.sizes))
         return (
-            wanted is not None
-            and self._digest() == wanted
+            digest is not None
+            and session.loaded.digest == digest
             and str(session.loaded.problem.mesh).replace(" ", "") == scene.mesh
             and session.loaded.problem.machine.name == scene.machine
         )
 
     def _establish(self, step: Step) -> None:
         session, scene = self.session, step.scene
-        known = (scene.model, scene.sizes)
-        if session.loaded.analysis is None or self._loaded.get(known) != self._digest():
+        program_key = (scene.model, scene.sizes)
+        if (
+            session.loaded.analysis is None
+            or self._loaded.get(program_key) != session.loaded.digest
+        ):
             # Set before the model is loaded, or it is priced twice
             session.loaded.param.update(mesh=scene.mesh, machine=scene.machine, memory_gib=None)
             session.load(scene.model, dict(scene.sizes))
-            self._loaded[known] = self._digest()
+            self._loaded[program_key] = session.loaded.digest
         if not self._scene_is(scene):
             session.set_problem(mesh=scene.mesh, machine=scene.machine, memory_gib=None)
         if step.actions is not None and session.hand.actions != step.actions:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 
 from toast_lab.app.session import Session
-from toast_lab.app.tour.step import Chapter, Step, TourScene, TourTask
+from toast_lab.app.tour.step import Chapter, Selected, Step, TourScene, TourTask, nothing
 from toast_lab.app.tour.words import (
     begin,
     colour_names,
@@ -43,19 +43,19 @@ RIVALS = ("mcts", "automap", "alpa")
 def hidden_value(session: Session) -> str:
     """The first activation with the dims batch, sequence and hidden."""
     analysis = session.loaded.analysis
-    wanted = ["batch", "sequence", "hidden"]
+    colours = ["batch", "sequence", "hidden"]
     return next(
-        analysis.program.value_name[v]
-        for v in range(analysis.program.n_values)
+        analysis.program.value_name[value]
+        for value in range(analysis.program.n_values)
         if [
-            analysis.group_name[analysis.group[analysis.colour[n]]]
-            for n in analysis.program.def_names(v)
+            analysis.group_name[analysis.group[analysis.colour[name]]]
+            for name in analysis.program.def_names(value)
         ]
-        == wanted
+        == colours
     )
 
 
-def _hidden_names(session: Session) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _hidden_names(session: Session) -> Selected:
     analysis = session.loaded.analysis
     op = int(analysis.program.value_op[analysis.program.value_name.index(hidden_value(session))])
     return tuple(analysis.program.factors(op)), ()
@@ -66,23 +66,25 @@ def _program(session: Session) -> str:
     return (
         f"A Gemma-style Transformer of {SIZES['layers']} layers with its Adam training step: "
         f"{program.n_ops - program.n_arguments:,} ops and {analysis.names.n:,} dimension names, "
-        f"yet only {sum(1 for g in analysis.groups if g.n_names > 1)} colours to shard. Each lane "
-        "is a colour, each row a source line; layers run through the same lines, so they lie on "
-        f"top of each other and ×{SIZES['layers']} stands beside them."
+        f"yet only {sum(group.n_names > 1 for group in analysis.groups)} colours to shard. Each "
+        "lane is a colour, each row a source line; layers run through the same lines, so they lie "
+        f"on top of each other and ×{SIZES['layers']} stands beside them."
     )
 
 
 def _sets(session: Session) -> str:
     analysis = session.loaded.analysis
-    alike = Counter(x.resolution for x in analysis.compatibility_sets)
+    sets_of_resolution = Counter(
+        compatibility_set.resolution for compatibility_set in analysis.compatibility_sets
+    )
     each = len(analysis.conflicts) // max(1, len(analysis.compatibility_sets))
     return (
         f"{begin(count(len(analysis.conflicts), 'conflict'))}, but "
         f"{count(len(analysis.compatibility_sets), 'compatibility set')}: one a layer, of {each} "
-        f"conflicts. Their graphs are isomorphic, so one bit settles {max(alike.values())} of them "
-        f"alike and {analysis.n_resolutions} resolutions are left, however many layers there are. "
-        "The paper counts 4, a forward and a backward set each; here the saved softmax ties the "
-        "two."
+        "conflicts. Their graphs are isomorphic, so one bit settles "
+        f"{max(sets_of_resolution.values())} of them alike and {analysis.n_resolutions} "
+        "resolutions are left, however many layers there are. The paper counts 4, a forward and a "
+        "backward set each; here the saved softmax ties the two."
     )
 
 
@@ -155,22 +157,23 @@ def _right(session: Session) -> str:
 
 
 def _sequence(session: Session) -> str:
-    n = sum(
-        k
-        for (kind, axes, _), k in taken(session, MEGATRON).sent.items()
+    all_reduce_count = sum(
+        times
+        for (kind, axes, _), times in taken(session, MEGATRON).sent.items()
         if kind == "all_reduce" and axes == ("model",)
     )
     return (
-        f"The {n} all_reduces over `model` sum activations that every device then keeps whole. Put "
-        "`sequence` on `model` as well: what has neither heads nor hidden is cut along the text. "
-        "This colour has the conflict, so the action says which side: `sequence` side 1."
+        f"The {all_reduce_count} all_reduces over `model` sum activations that every device then "
+        "keeps whole. Put `sequence` on `model` as well: what has neither heads nor hidden is cut "
+        "along the text. This colour has the conflict, so the action says which side: `sequence` "
+        "side 1."
     )
 
 
 def _sequenced(session: Session) -> bool:
     return any(
-        analysis.startswith("sequence") and analysis.endswith("->model")
-        for analysis in session.hand.actions
+        action.startswith("sequence") and action.endswith("->model")
+        for action in session.hand.actions
     )
 
 
@@ -195,13 +198,13 @@ def _search(session: Session) -> str:
 def _search_done(session: Session) -> str:
     best = session.hand.adviser()
     assert best is not None
-    mine = taken(session)
+    by_hand = taken(session)
     hand = (
-        f"{seconds_text(mine.time_s)} by hand"
+        f"{seconds_text(by_hand.time_s)} by hand"
         if session.hand.actions
-        else f"{seconds_text(mine.time_s)} unsharded"
+        else f"{seconds_text(by_hand.time_s)} unsharded"
     )
-    actions = listed(analysis for analysis in best.plan.actions if "->" in analysis)
+    actions = listed(action for action in best.plan.actions if "->" in action)
     return (
         f"{best.name}: {seconds_text(best.cost.time_s)} a step and "
         f"{bytes_text(best.cost.peak_bytes)} a device, against {hand}. Its actions: {actions}. No "
@@ -229,11 +232,8 @@ def _stepped(session: Session) -> bool:
     best = session.hand.adviser()
     if best is None:
         return False
-    return session.hand.next_of(best) is None or any(
-        analysis in best.plan.actions
-        for analysis in session.hand.actions
-        if analysis not in MEGATRON[:1]
-    )
+    mine = set(session.hand.actions) - set(DATA)
+    return session.hand.next_of(best) is None or not mine.isdisjoint(best.plan.actions)
 
 
 def _take_next(session: Session) -> None:
@@ -255,9 +255,9 @@ def _evaluation(session: Session) -> str:
 
 def _raced(session: Session) -> str:
     rows = [
-        f"{r.method} {seconds_text(r.time_s)} after {r.own_best_s or 0:.1f} s"
-        for r in session.searches.race.rows
-        if r.score
+        f"{row.method} {seconds_text(row.time_s)} after {row.own_best_s or 0:.1f} s"
+        for row in session.searches.race.rows
+        if row.score
     ]
     verdict = begin(session.searches.race.verdict())
     return f"{verdict} Step time and when it was found: {'; '.join(rows)}."
@@ -298,7 +298,7 @@ CHAPTER = Chapter(
             text=_program,
             actions=(),
             level="lines",
-            select=lambda s: ((), ()),
+            select=nothing,
         ),
         Step(
             key="transformer.sets",
@@ -310,7 +310,7 @@ CHAPTER = Chapter(
             text=_sets,
             actions=(),
             tab="listing",
-            select=lambda s: ((), s.loaded.analysis.compatibility_sets[0].conflicts),
+            select=lambda session: ((), session.loaded.analysis.compatibility_sets[0].conflicts),
         ),
         Step(
             key="transformer.data",
@@ -322,11 +322,11 @@ CHAPTER = Chapter(
             text=_data,
             actions=(),
             tab="listing",
-            select=lambda s: colour_names(s, "batch"),
+            select=lambda session: colour_names(session, "batch"),
             task=TourTask(
-                ask=lambda s: "Put `batch` on `data`.",
-                done=lambda s: DATA[0] in s.hand.actions,
-                do=lambda s: take(s, *DATA),
+                ask=lambda session: "Put `batch` on `data`.",
+                done=lambda session: DATA[0] in session.hand.actions,
+                do=lambda session: take(session, *DATA),
                 after=_data_done,
             ),
         ),
@@ -353,11 +353,11 @@ CHAPTER = Chapter(
             text=_fsdp,
             actions=DATA,
             tab="collectives",
-            select=lambda s: colour_names(s, "d_model"),
+            select=lambda session: colour_names(session, "d_model"),
             task=TourTask(
-                ask=lambda s: "Put `d_model` on `data`.",
-                done=lambda s: set(FSDP) <= set(s.hand.actions),
-                do=lambda s: take(s, *FSDP),
+                ask=lambda session: "Put `d_model` on `data`.",
+                done=lambda session: set(FSDP) <= set(session.hand.actions),
+                do=lambda session: take(session, *FSDP),
                 after=_fsdp_done,
             ),
         ),
@@ -371,11 +371,11 @@ CHAPTER = Chapter(
             text=_model,
             actions=FSDP,
             tab="collectives",
-            select=lambda s: colour_names(s, "hidden"),
+            select=lambda session: colour_names(session, "hidden"),
             task=TourTask(
-                ask=lambda s: "Put `hidden`, `heads` and `vocab` on `model`.",
-                done=lambda s: set(MEGATRON) <= set(s.hand.actions),
-                do=lambda s: take(s, *MEGATRON),
+                ask=lambda session: "Put `hidden`, `heads` and `vocab` on `model`.",
+                done=lambda session: set(MEGATRON) <= set(session.hand.actions),
+                do=lambda session: take(session, *MEGATRON),
                 after=_model_done,
             ),
         ),
@@ -402,11 +402,11 @@ CHAPTER = Chapter(
             text=_sequence,
             actions=MEGATRON,
             tab="collectives",
-            select=lambda s: colour_names(s, "sequence"),
+            select=lambda session: colour_names(session, "sequence"),
             task=TourTask(
-                ask=lambda s: "Put `sequence` on `model`, side 1.",
+                ask=lambda session: "Put `sequence` on `model`, side 1.",
                 done=_sequenced,
-                do=lambda s: take(s, "sequence@1->model"),
+                do=lambda session: take(session, "sequence@1->model"),
                 after=_sequence_done,
             ),
         ),
@@ -419,9 +419,9 @@ CHAPTER = Chapter(
             target=("search", "curves"),
             text=_search,
             task=TourTask(
-                ask=lambda s: "Run the search.",
-                done=lambda s: s.hand.adviser() is not None and not s.work.busy,
-                do=lambda s: s.hand.ask_search(),
+                ask=lambda session: "Run the search.",
+                done=lambda session: session.hand.adviser() is not None and not session.work.busy,
+                do=lambda session: session.hand.ask_search(),
                 after=_search_done,
             ),
         ),
@@ -435,12 +435,14 @@ CHAPTER = Chapter(
             text=_beside,
             actions=DATA,
             tab="beside",
-            select=lambda s: ((), ()),
+            select=nothing,
             task=TourTask(
-                ask=lambda s: "Take the search's next step.",
+                ask=lambda session: "Take the search's next step.",
                 done=_stepped,
                 do=_take_next,
-                after=lambda s: f"The plan by hand: {listed(s.hand.actions)}, {price(taken(s))}.",
+                after=lambda session: (
+                    f"The plan by hand: {listed(session.hand.actions)}, {price(taken(session))}."
+                ),
             ),
         ),
         Step(
@@ -452,9 +454,11 @@ CHAPTER = Chapter(
             target=("curves",),
             text=_evaluation,
             task=TourTask(
-                ask=lambda s: "Race the methods.",
-                done=lambda s: s.searches.race.raced is not None and not s.work.busy,
-                do=lambda s: s.searches.start_race(RIVALS, RACE_S, 0),
+                ask=lambda session: "Race the methods.",
+                done=lambda session: (
+                    session.searches.race.raced is not None and not session.work.busy
+                ),
+                do=lambda session: session.searches.start_race(RIVALS, RACE_S, 0),
                 after=_raced,
             ),
             tab="race",

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from toast_lab.app.loaded import group_names
 from toast_lab.app.session import Session
+from toast_lab.app.tour.step import Selected
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Cost
 from toast_lab.cost.problem import price as priced
@@ -17,15 +19,14 @@ from toast_lab.views.compare_table import seconds_text
 NUMBERS = "no one two three four five six seven eight nine ten eleven twelve".split()
 
 
-def count(n: int, noun: str, plural: str = "") -> str:
+def count(number: int, noun: str, plural: str = "") -> str:
     """A number with its noun.
 
     >>> count(1, "conflict"), count(5, "conflict"), count(40, "box", "boxes")
     ('one conflict', 'five conflicts', '40 boxes')
     """
-    return (
-        f"{NUMBERS[n] if n < len(NUMBERS) else f'{n:,}'} {noun if n == 1 else plural or noun + 's'}"
-    )
+    in_words = NUMBERS[number] if number < len(NUMBERS) else f"{number:,}"
+    return f"{in_words} {noun if number == 1 else plural or noun + 's'}"
 
 
 def listed(items: Iterable[str]) -> str:
@@ -60,25 +61,30 @@ def carriers(analysis: Analysis, colour: str, times: int = 1) -> list[str]:
     """Values of which at least ``times`` dims have a colour."""
     program = analysis.program
     return [
-        program.value_name[v]
-        for v in range(program.n_values)
-        if sum(analysis.dim_text(n) == colour for n in program.def_names(v)) >= times
+        program.value_name[value]
+        for value in range(program.n_values)
+        if sum(analysis.dim_text(name) == colour for name in program.def_names(value)) >= times
     ]
 
 
 def dims(session: Session, name: str, actions: Sequence[str] | None = None) -> str:
     """A value as the listing writes it: ``[256{b}, 32]`` under a plan, else its colours."""
     analysis = session.loaded.analysis
-    v = value(analysis, name)
+    value_index = value(analysis, name)
     if actions is None:
-        return "[" + ", ".join(analysis.dim_text(n) for n in analysis.program.def_names(v)) + "]"
-    sizes = analysis.program.dims(v)
+        return (
+            "["
+            + ", ".join(analysis.dim_text(name) for name in analysis.program.def_names(value_index))
+            + "]"
+        )
+    sizes = analysis.program.dims(value_index)
     plan = plan_of(session, actions)
-    cut = plan.spec(int(plan.kept_layouts()[v]), len(sizes))
+    spec = plan.spec(int(plan.kept_layouts()[value_index]), len(sizes))
     return (
         "["
         + ", ".join(
-            f"{n}{{{','.join(a)}}}" if a else str(n) for n, a in zip(sizes, cut, strict=True)
+            f"{size}{{{','.join(axes)}}}" if axes else str(size)
+            for size, axes in zip(sizes, spec, strict=True)
         )
         + "]"
     )
@@ -112,10 +118,10 @@ def sent(row: Taken) -> str:
     'one all_reduce over m'
     """
     counts: Counter[tuple[str, str]] = Counter()
-    for (kind, axes, _), n in row.sent.items():
-        counts[kind, ",".join(axes)] += n
+    for (kind, axes, _), number in row.sent.items():
+        counts[kind, ",".join(axes)] += number
     return ", ".join(
-        f"{count(n, kind)} over {axes}" for (kind, axes), n in sorted(counts.items())
+        f"{count(number, kind)} over {axes}" for (kind, axes), number in sorted(counts.items())
     ) or ("nothing is sent")
 
 
@@ -124,19 +130,13 @@ def moved(session: Session, kind: str, actions: Sequence[str]) -> list[str]:
     return [row.value for row in cost(session, actions).collectives if row.kind == kind]
 
 
-def colour_names(session: Session, colour: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def colour_names(session: Session, colour: str) -> Selected:
     """Selection of a whole colour."""
     analysis = session.loaded.analysis
-    group = analysis.groups[analysis.group_index(colour)]
-    return tuple(int(n) for c in group.colours for n in analysis.colours[c].names), ()
+    return group_names(analysis, analysis.group_index(colour)), ()
 
 
 def take(session: Session, *actions: str) -> None:
     """Add what is missing to the plan by hand."""
     with session.notices.guarded():
-        session.hand.take(
-            [
-                *session.hand.actions,
-                *[analysis for analysis in actions if analysis not in session.hand.actions],
-            ]
-        )
+        session.hand.take(list(dict.fromkeys([*session.hand.actions, *actions])))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toast_lab.app.session import Session
 from toast_lab.app.tour.names_text import fresh_lines
-from toast_lab.app.tour.step import Chapter, Quiz, Step, TourScene, TourTask
+from toast_lab.app.tour.step import Chapter, Quiz, Step, TourScene, TourTask, nothing
 from toast_lab.app.tour.words import (
     carriers,
     count,
@@ -36,8 +36,8 @@ def _program(session: Session) -> str:
 
 def _chain(session: Session) -> str:
     analysis = session.loaded.analysis
-    way = [analysis.name_text[n] for n in chain(analysis, 0)]
-    sides = [analysis.name_text[n] for n in analysis.conflicts[0].sides]
+    way = [analysis.name_text[name] for name in chain(analysis, 0)]
+    sides = [analysis.name_text[name] for name in analysis.conflicts[0].sides]
     return (
         "Names tell the two uses apart: before M is read as identities, `z` has the names "
         f"{listed(sides)}. They get one colour since a chain of M joins them: "
@@ -76,11 +76,11 @@ def _flip(session: Session) -> str:
 
 
 def _flipped(session: Session) -> str:
-    zero, one = (taken(session, (side,)) for side in SIDES)
+    side_0, side_1 = (taken(session, (side,)) for side in SIDES)
     return (
         f"`z` is `{dims(session, 'z', SIDES[1:])}` and "
         f"{listed(moved(session, 'all_gather', SIDES[1:]))} is gathered. Time and memory: "
-        f"{price(zero)} against {price(one)}. Both ways are right; which is better depends on "
+        f"{price(side_0)} against {price(side_1)}. Both ways are right; which is better depends on "
         "sizes and on what comes after. So the search has to choose, and the analysis tells it "
         "where."
     )
@@ -100,7 +100,7 @@ CHAPTER = Chapter(
             actions=(),
             level="names",
             drawer=True,
-            select=lambda s: ((), ()),
+            select=nothing,
         ),
         Step(
             key="xxt.conflict",
@@ -112,14 +112,15 @@ CHAPTER = Chapter(
             text=_chain,
             actions=(),
             level="names",
-            select=lambda s: ((), ()),
-            code=lambda s: fresh_lines(s.loaded.analysis),
+            select=nothing,
+            code=lambda session: fresh_lines(session.loaded.analysis),
             task=TourTask(
-                ask=lambda s: "Click the red line of the graph.",
-                done=lambda s: 0 in s.selection.conflicts,
-                do=lambda s: s.selection.select((), (0,)),
-                after=lambda s: (
-                    f"Selected: the conflict on {listed(carriers(s.loaded.analysis, 'S', 2))}."
+                ask=lambda session: "Click the red line of the graph.",
+                done=lambda session: 0 in session.selection.conflicts,
+                do=lambda session: session.selection.select((), (0,)),
+                after=lambda session: (
+                    "Selected: the conflict on "
+                    f"{listed(carriers(session.loaded.analysis, 'S', 2))}."
                 ),
             ),
         ),
@@ -133,11 +134,11 @@ CHAPTER = Chapter(
             text=_board,
             actions=(),
             tab="listing",
-            select=lambda s: ((), (0,)),
+            select=lambda session: ((), (0,)),
             task=TourTask(
-                ask=lambda s: "Choose side 0 on `s`.",
-                done=lambda s: SIDES[0] in s.hand.actions,
-                do=lambda s: s.hand.choose_side(0, "s", 0),
+                ask=lambda session: "Choose side 0 on `s`.",
+                done=lambda session: SIDES[0] in session.hand.actions,
+                do=lambda session: session.hand.choose_side(0, "s", 0),
                 after=_chosen,
             ),
         ),
@@ -151,14 +152,14 @@ CHAPTER = Chapter(
             text=_gathered,
             actions=SIDES[:1],
             tab="listing",
-            select=lambda s: (factors(s, "z"), (0,)),
+            select=lambda session: (factors(session, "z"), (0,)),
             quiz=Quiz(
                 question="Which tensor must be gathered?",
-                options=lambda s: ["x", "y", "z"],
-                right=lambda s: moved(s, "all_gather", SIDES[:1])[0],
-                why=lambda s: (
-                    f"`{moved(s, 'all_gather', SIDES[:1])[0]}_` in the listing is the whole of it, "
-                    "on every device."
+                options=lambda session: ["x", "y", "z"],
+                right=lambda session: moved(session, "all_gather", SIDES[:1])[0],
+                why=lambda session: (
+                    f"`{moved(session, 'all_gather', SIDES[:1])[0]}_` in the listing is the whole "
+                    "of it, on every device."
                 ),
             ),
         ),
@@ -172,14 +173,14 @@ CHAPTER = Chapter(
             text=_flip,
             actions=SIDES[:1],
             tab="listing",
-            select=lambda s: ((), (0,)),
+            select=lambda session: ((), (0,)),
             task=TourTask(
-                ask=lambda s: "Choose side 1 on `s`.",
-                done=lambda s: SIDES[1] in s.hand.actions,
-                do=lambda s: (
-                    s.hand.choose_side(0, "s", 1)
-                    if SIDES[0] in s.hand.actions
-                    else take(s, SIDES[1])
+                ask=lambda session: "Choose side 1 on `s`.",
+                done=lambda session: SIDES[1] in session.hand.actions,
+                do=lambda session: (
+                    session.hand.choose_side(0, "s", 1)
+                    if SIDES[0] in session.hand.actions
+                    else take(session, SIDES[1])
                 ),
                 after=_flipped,
             ),
