@@ -1,6 +1,7 @@
 """Compile a plan without running it: the compiler as the judge of prices.
 
     compile_plan(model, plan, "tpu:v5e:4x4")   the real TPU compiler, with no TPU attached
+    compile_plan(model, plan, "gpu:h100:8")    XLA's compiler for GPUs, with no GPU and no CUDA
     compile_plan(model, plan, "cpu:8")         virtual devices of this machine's processor
     compile_plan(model, plan, "gpu")           attached GPUs
 

@@ -115,16 +115,9 @@ def cycles(
             if text and int(text) > 0:
                 op = hlo.op_of(instruction)
                 if op < 0 and instruction.opcode == "fusion":
-                    op = _op_inside(module, instruction)
+                    op = hlo.op_inside(module, instruction)
                 found[op] = found.get(op, 0.0) + int(text) * here.times
     return found
-
-
-def _op_inside(module: hlo_text.Module, fusion: hlo_text.Instruction) -> int:
-    """The op that most instructions of a fusion belong to; -1 if none says."""
-    inside = module.computations.get(fusion.called("calls"))
-    ops = [op for i in (inside.instructions if inside else ()) if (op := hlo.op_of(i)) >= 0]
-    return max(ops, key=lambda op: (ops.count(op), op)) if ops else -1
 
 
 def loops(

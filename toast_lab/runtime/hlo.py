@@ -3,7 +3,9 @@
 What the compiler really put there, to be laid beside what the plan asks for.  Each collective
 counts once, with the number of times that the loops around it run it, however it is written:
 
-* the two halves of an asynchronous one (``-start`` and ``-done``) are one;
+* the two halves of an asynchronous one (``-start`` and ``-done``) are one; the first has the operand
+  beside the result in its type, and on GPUs it may have lost its name, which is then found at what
+  makes its operand;
 * TPU programs spread a gather over the matrix products that it runs beside; its pieces, in as many
   fusions, have one channel;
 * TPU programs write a reduce_scatter as a fusion of an all-reduce and a slice;
@@ -99,8 +101,7 @@ def collectives_of(
     seen: set[tuple[str, tuple[str, ...]]] = set()
     for here in hlo_text.executed(module, rounds):
         for row, instruction in enumerate(here.computation.instructions):
-            match = _OPCODE.fullmatch(instruction.opcode)
-            if not match:
+            if not kind_of(instruction):
                 continue
             channel = _CHANNEL.search(instruction.attributes)
             # A piece of a gather that is spread over several fusions of one body
@@ -111,7 +112,7 @@ def collectives_of(
                     continue
                 seen.add(key)
             place = position[here.computation.name], row
-            found.append((place, _collective(module, here, instruction, match, mesh, frames)))
+            found.append((place, _collective(module, here, instruction, mesh, frames)))
     return [collective for _, collective in sorted(found, key=lambda pair: pair[0])]
 
 
@@ -121,44 +122,97 @@ def op_of(instruction: Instruction | None) -> int:
     return split_name(name.group(1))[0] if name else -1
 
 
+def op_inside(module: hlo_text.Module, fusion: Instruction) -> int:
+    """The op that most instructions of a fusion belong to; -1 if none says."""
+    inside = module.computations.get(fusion.called("calls"))
+    ops = [op for i in (inside.instructions if inside else ()) if (op := op_of(i)) >= 0]
+    return max(ops, key=lambda op: (ops.count(op), op)) if ops else -1
+
+
+def kind_of(instruction: Instruction) -> str:
+    """Which of ``KINDS`` an instruction is, "" if none; the second half of one is none."""
+    match = _OPCODE.fullmatch(instruction.opcode)
+    return match["kind"].replace("-", "_").removeprefix("ragged_") if match else ""
+
+
+def device_groups(instruction: Instruction, n_devices: int) -> list[list[int]]:
+    """Groups of devices that a collective joins; the pairs of a permute."""
+    if kind_of(instruction) == "collective_permute":
+        return _rows(_PAIRS.search(instruction.line))
+    return replica_groups(instruction.line, n_devices)
+
+
+def local_bytes(instruction: Instruction, group_size: int) -> int:
+    """The larger of what one device holds before and after a collective."""
+    before, after = _before_and_after(instruction)
+    sizes = [sum(_array_bytes(*array) for array in side) for side in (before, after)]
+    if kind_of(instruction) == "reduce_scatter" and not before:
+        return sizes[1] * group_size
+    return max(sizes)
+
+
+def served(
+    module: hlo_text.Module, here: Executed, instruction: Instruction
+) -> tuple[int, str, Instruction]:
+    """Whom a collective serves: the number of our op, its name, and the instruction that says so.
+
+    The number is -1 if nothing says.
+    """
+    text = _own_or_outer(here, instruction, _OP_NAME)
+    op, name = split_name(text.group(1)) if text else (-1, "")
+    near = _neighbour(module, here.computation, instruction) if op < 0 else None
+    if near is None:
+        return op, name, instruction
+    op, speaks = near
+    text = _OP_NAME.search(speaks.attributes)
+    return op, split_name(text.group(1))[1] if text else "", speaks
+
+
+def _neighbour(
+    module: hlo_text.Module, computation: Computation, instruction: Instruction
+) -> tuple[int, Instruction] | None:
+    """The op of ours beside a collective that does not say whom it serves, and who says so."""
+    if kind_of(instruction) in ("all_reduce", "reduce_scatter") and instruction.operands:
+        # A sum that lost its name serves the op that makes what is summed.
+        made = hlo_text.chain_up(computation, instruction.operands[0])
+        op = op_of(made)
+        if made is not None and op < 0 and made.opcode == "fusion":
+            op = op_inside(module, made)
+        if made is not None and op >= 0:
+            return op, made
+    # Named after the argument that it moves, as newer compilers do: it serves the op that reads the
+    # copy.
+    near = _reader(computation, instruction, 0)
+    return (op_of(near), near) if near is not None else None
+
+
 def _collective(
     module: hlo_text.Module,
     here: Executed,
     instruction: Instruction,
-    match: re.Match[str],
     mesh: Mapping[str, int],
     frames: Mapping[int, str],
 ) -> Collective:
-    kind = match["kind"].replace("-", "_").removeprefix("ragged_")
-    line, n = instruction.line, math.prod(mesh.values())
+    kind = kind_of(instruction)
+    groups = device_groups(instruction, math.prod(mesh.values()))
     if kind == "collective_permute":
-        pairs = _rows(_PAIRS.search(line))
-        axes, group_size = permute_axes(pairs, mesh), 2
+        axes, group_size = permute_axes(groups, mesh), 2
     else:
-        groups = replica_groups(line, n)
         axes, group_size = group_axes(groups, mesh), max((len(g) for g in groups), default=1)
-    local_bytes = _local_bytes(instruction.type, kind, bool(match["start"]), group_size)
+    size = local_bytes(instruction, group_size)
+    op, name, speaks = served(module, here, instruction)
     if kind == "all_reduce" and here.fused and _only_sliced(here.computation, instruction):
         kind = "reduce_scatter"  # the sum is as large as what a device held before
-    text = _own_or_outer(here, instruction, _OP_NAME)
-    (op, name), speaks = split_name(text.group(1)) if text else (-1, ""), instruction
-    if op < 0 and kind in ("all_gather", "all_to_all", "collective_permute"):
-        # Named after the argument that it moves, as newer compilers do: it serves the op that reads
-        # the copy.
-        near = _reader(here.computation, instruction, 0)
-        again = _OP_NAME.search(near.attributes) if near is not None else None
-        if near is not None and again is not None:
-            (op, name), speaks = split_name(again.group(1)), near
     return Collective(
         kind,
-        local_bytes,
+        size,
         group_size,
         axes,
         name,
         _source(here, speaks, frames),
         op,
         here.times,
-        _parts(module, here, instruction, kind, bool(match["start"]), local_bytes, op),
+        _parts(module, here, instruction, kind, size, op),
     )
 
 
@@ -184,8 +238,7 @@ def _parts(
     here: Executed,
     instruction: Instruction,
     kind: str,
-    start: bool,
-    local_bytes: int,
+    size: int,
     op: int,
 ) -> tuple[Part, ...]:
     """What a collective was merged from.
@@ -193,14 +246,10 @@ def _parts(
     The merged one carries the name of one of them only.  Gathers belong to the op that reads the
     copy, all others to the op that makes the value.
     """
-    arrays = _ARRAY.findall(instruction.type)
+    _, arrays = _before_and_after(instruction)
     n = len(instruction.operands)
-    if n <= 1 or kind == "collective_permute":
-        return (Part(op, local_bytes, arrays[0][0] if arrays else ""),)
-    if start and kind == "all_gather":
-        arrays = arrays[n:]
-    if len(arrays) != n:
-        return (Part(op, local_bytes, arrays[0][0] if arrays else ""),)
+    if n <= 1 or len(arrays) != n:
+        return (Part(op, size, arrays[0][0] if arrays else ""),)
     whole = sum(_array_bytes(*a) for a in arrays) or 1
     found = []
     for i, (array, operand) in enumerate(zip(arrays, instruction.operands, strict=True)):
@@ -209,7 +258,7 @@ def _parts(
         if own < 0:
             own = op_of(hlo_text.element_of(module, here.computation, operand))
         found.append(
-            Part(own if own >= 0 else op, local_bytes * _array_bytes(*array) // whole, array[0])
+            Part(own if own >= 0 else op, size * _array_bytes(*array) // whole, array[0])
         )
     return tuple(found)
 
@@ -232,18 +281,45 @@ def _reader(computation: Computation, instruction: Instruction, index: int) -> I
 # -- sizes -----------------------------------------------------------------------------------------
 
 
-def _local_bytes(result_type: str, kind: str, start: bool, group_size: int) -> int:
-    arrays = _ARRAY.findall(result_type)
-    if start and kind == "collective_permute":  # (source, target, context words)
-        arrays = [a for a in arrays if a[0] not in ("u32", "s32") or a[1]]
-        return sum(_array_bytes(*a) for a in arrays) // 2
-    total = sum(_array_bytes(*a) for a in arrays)
-    # (shards, gathered): the shards are 1/group_size of the gathered
-    if start and kind == "all_gather":
-        return total * group_size // (group_size + 1)
-    if kind == "reduce_scatter":
-        return total * group_size
-    return total
+def first_dtype(result_type: str) -> str:
+    """Element type of the first array of a type, "" if it has none."""
+    match = _ARRAY.search(result_type)
+    return match.group(1) if match else ""
+
+
+def _before_and_after(
+    instruction: Instruction,
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Arrays that a collective's type says it takes, and those that it gives.
+
+    The first half of an asynchronous one has both in its type, ``(operand, result)``, behind them
+    perhaps words of its own; with several operands they stand in brackets, and those of some kinds
+    do in any case, ``((operand), result)``.  An all_reduce takes what it gives, and so has the
+    results alone, as have those that are not asynchronous.
+    """
+    elements = _elements(instruction.type)
+    if instruction.opcode.endswith("-start") and len(elements) > 1:
+        if kind_of(instruction) != "all_reduce":
+            return _ARRAY.findall(elements[0]), _ARRAY.findall(elements[1])
+    return [], _ARRAY.findall(instruction.type)
+
+
+def _elements(result_type: str) -> list[str]:
+    """The elements of a tuple's type; a type that is no tuple is its only one."""
+    if not result_type.startswith("("):
+        return [result_type]
+    found, depth, start = [], 0, 1
+    for i, c in enumerate(result_type):
+        if c in "([{":
+            depth += 1
+        elif c in ")]}":
+            depth -= 1
+        if (c == "," and depth == 1) or depth == 0:
+            found.append(result_type[start:i].strip())
+            start = i + 1
+            if depth == 0:
+                break
+    return found
 
 
 def _array_bytes(element: str, dims: str) -> int:

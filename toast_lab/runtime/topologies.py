@@ -1,10 +1,13 @@
 """What a plan is compiled for.
 
-That is a TPU slice that need not be there, virtual CPU devices, or attached GPUs.
+That is a TPU slice or GPUs that need not be there, virtual CPU devices, or attached GPUs.
 
-    parse("tpu:v5e:4x4")   16 chips of TPU v5e, their links a torus or mesh of 4 by 4
-    parse("cpu:8")         8 virtual devices of this machine's processor
-    parse("gpu")           attached GPUs, as many as the mesh has
+    parse("tpu:v5e:4x4")    16 chips of TPU v5e, their links a torus or mesh of 4 by 4
+    parse("gpu:h100:8")     8 H100 in one host, none of them attached
+    parse("gpu:a100:2x8")   2 hosts of 8 A100 each
+    parse("gpu:my.toml:8")  8 of the GPU that a file describes, see ``gpu_target``
+    parse("cpu:8")          8 virtual devices of this machine's processor
+    parse("gpu")            attached GPUs, as many as the mesh has
 
 Numbers of the chips (``CHIPS``): clock of the cores, and which slices exist.  A device of JAX is a
 core on v2 and v3 (two a chip) and v4 (whose two cores are one device only where a real chip says
@@ -27,6 +30,7 @@ from typing import Any
 
 from toast_lab.errors import InvalidProblem, did_you_mean
 from toast_lab.runtime import devices as dev
+from toast_lab.runtime import gpu_compiler, gpu_target
 from toast_lab.sharding.mesh import Mesh
 
 _PLANE = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
@@ -63,6 +67,8 @@ class Topology:
     count: int
     chip: str = ""  #: "v5e"
     slice: str = ""  #: "4x4"
+    gpu: gpu_target.GpuTarget | None = None  #: GPUs that need not be there
+    hosts: int = 1  #: of those
 
     @property
     def clock_hz(self) -> float | None:
@@ -70,11 +76,14 @@ class Topology:
         return CHIPS[self.chip].clock_hz if self.chip else None
 
     def __str__(self) -> str:
+        if self.gpu is not None:
+            each = f"{self.hosts}x{self.count // self.hosts}" if self.hosts > 1 else self.count
+            return f"gpu:{self.gpu.name}:{each}"
         return f"tpu:{self.chip}:{self.slice}" if self.chip else f"{self.platform}:{self.count}"
 
 
 def known() -> list[str]:
-    """Every TPU slice by name."""
+    """Every TPU slice by name; of GPUs there are as many as one likes."""
     return [f"tpu:{name}:{dims}" for name, chip in CHIPS.items() for dims in chip.slices]
 
 
@@ -92,13 +101,17 @@ def parse(text: str, mesh: Mesh) -> Topology:
     )
     if match and match.group(1) in CHIPS:
         found = _tpu(match.group(1), match.group(2))
+    elif isinstance(text, str) and re.match(r"\s*gpu:(?!\s*\d+\s*$)", text.lower()):
+        found = _described(text, mesh)
     elif isinstance(text, str) and re.match(r"\s*(cpu|gpu)\b", text.lower()):
         found = _attached(text, mesh)
     else:
         slices = "; ".join(f"tpu:{name}: {', '.join(chip.slices)}" for name, chip in CHIPS.items())
         raise InvalidProblem(
-            f"no topology is called {text!r}{did_you_mean(str(text), [*known(), 'cpu:8', 'gpu'])}. "
-            f'Known are "cpu:{mesh.n_devices}", "gpu", and of TPUs, in chips: {slices}'
+            f"no topology is called {text!r}"
+            f"{did_you_mean(str(text), [*known(), *described(mesh.n_devices), 'cpu:8', 'gpu'])}. "
+            f'Known are "cpu:{mesh.n_devices}", "gpu" (attached), of GPUs that need not be there '
+            f"{', '.join(described(mesh.n_devices))}, and of TPUs, in chips: {slices}"
         )
     if found.count != mesh.n_devices:
         more = "more" if mesh.n_devices > found.count else "fewer"
@@ -130,12 +143,40 @@ def _attached(text: str, mesh: Mesh) -> Topology:
     return Topology(match.group(1), count)
 
 
+def described(count: int) -> list[str]:
+    """Topologies of so many GPUs of each known kind, in one host."""
+    return [f"gpu:{name}:{count}" for name in gpu_target.NAMES]
+
+
+def _described(text: str, mesh: Mesh) -> Topology:
+    """GPUs that need not be there: ``gpu:NAME:COUNT`` or ``gpu:NAME:HOSTSxCOUNT``."""
+    rest = text.strip()[len("gpu:") :]
+    name, _, shape = rest.rpartition(":")
+    match = re.fullmatch(r"\s*(?:(\d{1,6})\s*x\s*)?(\d{1,6})\s*", shape.lower())
+    if not name:  # a kind alone: is it one at all?
+        name = gpu_target.find(rest.strip()).name
+    hosts, each = (int(n or 1) for n in match.groups()) if match else (0, 0)
+    if hosts * each == 0:
+        n = mesh.n_devices
+        raise InvalidProblem(
+            f"cannot read the topology {text[:80]!r}: behind the kind of GPU stands how many, or "
+            f'hosts x GPUs of each, as in "gpu:{name}:{n}"'
+            + (f' or "gpu:{name}:2x{n // 2}"' if n % 2 == 0 and n > 2 else "")
+        )
+    return Topology("gpu", hosts * each, gpu=gpu_target.find(name.strip()), hosts=hosts)
+
+
 def _cores(found: Topology) -> str:
     per_chip = CHIPS[found.chip].devices_per_chip if found.chip else 1
     return f" ({per_chip} a chip)" if per_chip > 1 else ""
 
 
 def _fitting(found: Topology, wanted: int) -> str:
+    if found.gpu is not None:
+        each = found.count // found.hosts
+        whole = found.hosts > 1 and wanted > each and wanted % each == 0
+        shape = f"{wanted // each}x{each}" if whole else f"{wanted}"
+        return f", or the topology gpu:{found.gpu.name}:{shape}"
     if not found.chip:
         return f' or write "{found.platform}:{wanted}"'
     chip = CHIPS[found.chip]
@@ -148,16 +189,34 @@ def _fitting(found: Topology, wanted: int) -> str:
 
 
 def machine_of(text: str, machines: Collection[str]) -> str:
-    """Name of the machine model of a topology's devices; the nearest there is, without a remark."""
+    """Name of the machine model of a topology's devices; the nearest there is, without a remark.
+
+    Of GPUs that need not be there it is the one that their description names.
+    """
     match = re.match(r"\s*(?:tpu:)?(v\w+):", text.lower())
-    name = (
-        CHIPS[match.group(1)].machine
-        if match and match.group(1) in CHIPS
-        else "cpu"
-        if "cpu" in text
-        else "a100"
-    )
+    gpu = re.match(r"\s*gpu:(?!\s*\d+\s*$)(.*):", text, re.IGNORECASE)
+    if match and match.group(1) in CHIPS:
+        name = CHIPS[match.group(1)].machine
+    elif gpu:
+        name = gpu_target.find(gpu.group(1).strip()).machine or "a100"
+    else:
+        name = "cpu" if "cpu" in text else "a100"
     return name if name in machines else "tpu-v5e"
+
+
+def is_for(topology: str, machine: str) -> bool:
+    """Are a topology's devices those of this machine?
+
+    Nothing is known of what is attached, nor of a GPU whose description names no machine; virtual
+    devices of the processor are no machine's but "cpu".
+    """
+    match = re.match(r"\s*(?:tpu:)?(v\w+):", topology.lower())
+    if match and match.group(1) in CHIPS:
+        return CHIPS[match.group(1)].machine == machine
+    if re.match(r"\s*gpu\b", topology.lower()):
+        gpu = re.match(r"\s*gpu:(?!\s*\d+\s*$)(.*):", topology, re.IGNORECASE)
+        return gpu is not None and gpu_target.find(gpu.group(1).strip()).machine == machine
+    return machine == "cpu"
 
 
 def environment(topology: Topology) -> dict[str, str]:
@@ -174,6 +233,8 @@ def environment(topology: Topology) -> dict[str, str]:
             "TPU_MIN_LOG_LEVEL": "1",
             "TF_CPP_MIN_LOG_LEVEL": "1",
         }
+    if topology.gpu is not None:
+        return gpu_compiler.environment(gpu_compiler.flags())
     return {
         **dev.environment(dev.Devices(topology.platform, topology.count)),
         "TF_CPP_MIN_LOG_LEVEL": "1",
@@ -186,11 +247,13 @@ def devices(topology: Topology, mesh: Mesh) -> list[Any]:
     On TPU the mesh is laid onto the torus by JAX's ``mesh_utils.create_device_mesh``, so that
     neighbours along a mesh axis are neighbours in the machine where that can be; where it finds no
     such order, devices stand in the order of their coordinates.  CPUs and GPUs stand in JAX's
-    order.
+    order, that is of GPUs host by host.
 
     Raises:
         InvalidProblem: libtpu is missing, or too few GPUs are attached.
     """
+    if topology.gpu is not None:
+        return _gpus(topology)
     if topology.platform != "tpu":
         return dev.attached(dev.Devices(topology.platform, topology.count))
     from jax.experimental import mesh_utils, topologies
@@ -214,6 +277,26 @@ def devices(topology: Topology, mesh: Mesh) -> list[Any]:
         return list(ordered.reshape(-1))
     except (AssertionError, NotImplementedError, ValueError):
         return sorted(listed, key=_place)
+
+
+def _gpus(topology: Topology) -> list[Any]:
+    from jax.experimental import topologies
+
+    assert topology.gpu is not None
+    each = topology.count // topology.hosts
+    try:
+        found = topologies.get_topology_desc(
+            platform="cuda",
+            target_config=topology.gpu.proto_text(),
+            # Groups of hosts that are linked to each other, hosts of a group, GPUs of a host
+            topology=f"1x{topology.hosts}x{each}",
+        )
+    except Exception as error:
+        raise InvalidProblem(
+            f"XLA's compiler for GPUs gives no topology {topology}: {str(error)[:500]}. If its "
+            f"files are damaged, {gpu_compiler.COMMAND} gets them anew."
+        ) from None
+    return list(found.devices)
 
 
 def _place(device: Any) -> tuple[int, ...]:
