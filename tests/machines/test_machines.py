@@ -26,7 +26,8 @@ from toast_lab.machines.machine_model import Machine
 from toast_lab.machines.topology import lay_out
 from toast_lab.sharding.mesh import Mesh, make_mesh
 
-NAMES = ["tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "p100", "a100", "h100", "cpu"]
+NAMES = ["tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "p100", "a100", "h100"]
+NAMES += ["h200", "b200", "cpu"]
 PLAIN = Machine.flat(
     "plain", {"f32": 1e6}, 1e9, 1e3, 1e2, 0.0, "ring", 0.0, "a machine for sums in the head"
 )

@@ -62,7 +62,7 @@ def to_test(
         ) from None
     topology = topology or f"cpu:{plan.mesh.n_devices}"
     made = compile_plan(model, plan, topology, **options)
-    if not made.fits:
+    if made.refused:
         raise InvalidProblem(f"the compiler refuses this plan for {topology}: {made.refusal[:200]}")
     record = json.dumps(recorded(made), indent=4)
     return f'''"""The sharding of {model.name} on {plan.mesh} stays as planned.\
@@ -108,7 +108,7 @@ def drifted(record: Mapping[str, Any], made: Compiled) -> list[str]:
 
     Memory may differ by 5%.
     """
-    if not made.fits:
+    if made.refused:
         return [f"the compiler refuses it for lack of memory: {made.refusal[:200]}"]
     now, found = recorded(made), []
     before = record["collectives"]

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from toast_lab import isolate
 from toast_lab.errors import InvalidPlan, InvalidProblem, NotSaved
 from toast_lab.lowering.annotate import annotate
-from toast_lab.runtime import compile_child
+from toast_lab.runtime import compile_child, gpu_compiler, gpu_target
 from toast_lab.runtime import topologies as top
 from toast_lab.runtime.child import Progress
 from toast_lab.runtime.compiled import FORMAT, Compiled
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from toast_lab.ir.program import Program
 
 CACHE_VARIABLE = "TOAST_LAB_CACHE"
+#: Of what is read from a compiled text: results that an older version read are made again.
+READING = 2
 _LOCATION = re.compile(r' loc\((?:#loc\d*|"(?:[^"\\]|\\.)*"(?:\([^()]*\))?|unknown)\)')
 _LOCATION_LINE = re.compile(r"^#loc.*\n", re.MULTILINE)
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "TPU_MEGACORE")
@@ -66,7 +68,8 @@ def compile_plan(
         model: the model that the plan shards.
         plan: what a search or ``Plan.from_actions`` gave; its mesh has as many devices as the
             topology.
-        topology: "tpu:v5e:4x4" (see ``topologies.known``), "cpu:8" or "gpu".
+        topology: "tpu:v5e:4x4" (see ``topologies.known``), "gpu:h100:8" or "gpu:a100:2x8" (hosts x
+            GPUs of each; see ``gpu_target`` for own ones), "cpu:8" or "gpu".
         time_limit_s: for the child process.
         on_progress: receives ``Progress`` (stage, fraction).
         cancel: polled; True stops the child and raises ``isolate.Cancelled``.
@@ -76,7 +79,8 @@ def compile_plan(
 
     Raises:
         InvalidPlan: the plan belongs to another program.
-        InvalidProblem: no such topology, another number of devices, or libtpu is missing.
+        InvalidProblem: no such topology, another number of devices, or libtpu or the compiler for
+            GPUs is missing.
         RunFailed: the compiler crashed, hung or refused the program for another reason than its
             memory.
     """
@@ -88,7 +92,9 @@ def compile_plan(
     wanted = top.parse(topology, plan.mesh)
     text = annotate(model, plan, located=True)
     versions, flags = compile_child.versions(), _flags()
-    check_compiler(wanted)
+    compiler = check_compiler(wanted)
+    if compiler is not None:
+        versions, flags = {**versions, **compiler.versions}, gpu_compiler.recorded_flags()
     file = None
     if cache is not False:
         folder = cache_folder() if cache is True else Path(cache)
@@ -101,7 +107,13 @@ def compile_plan(
         on_progress(Progress("starting", 0.0))
     report = isolate.run_in_child(
         "toast_lab.runtime.compile_child:compile_one",
-        compile_child.Request(text, plan.mesh, wanted, _rounds(plan.program)),
+        compile_child.Request(
+            text,
+            plan.mesh,
+            wanted,
+            _rounds(plan.program),
+            compiler.folder if compiler is not None else "",
+        ),
         env=top.environment(wanted),
         time_limit_s=time_limit_s,
         on_event=on_progress,
@@ -118,14 +130,22 @@ def compile_plan(
     return _located(made, plan.program)
 
 
-def check_compiler(wanted: top.Topology) -> None:
-    """Raise InvalidProblem if the compiler for these devices is not installed."""
+def check_compiler(wanted: top.Topology) -> gpu_compiler.GpuCompiler | None:
+    """Raise InvalidProblem if the compiler for these devices is not installed.
+
+    Gives where the one for GPUs is, if they need not be there.
+    """
+    if wanted.gpu is not None:
+        found = gpu_compiler.find()
+        gpu_compiler.check(found, wanted.gpu)
+        return found
     if wanted.platform == "tpu" and not compile_child.versions()["libtpu"]:
         raise InvalidProblem(
             f"compiling for {wanted} needs libtpu, which is not installed (no TPU has to be "
             "attached). Install it "
             'with pip install "toast-lab[tpu]", or pip install "jax[tpu]".'
         )
+    return None
 
 
 def cache_folder() -> Path:
@@ -154,8 +174,10 @@ def _key(
 ) -> str:
     parts = [
         FORMAT,
+        READING,
         without_locations(text),
-        str(topology),
+        # A described GPU is what it is described as, whatever the name of the file
+        str(topology) if topology.gpu is None else [str(topology), topology.gpu.proto_text()],
         sorted(versions.items()),
         sorted(flags.items()),
     ]
@@ -215,7 +237,9 @@ def _result(
     flags: Mapping[str, str],
 ) -> Compiled:
     memory: dict[str, Any] = report.memory or {}
-    refusal = report.refusal
+    refusal, gpu = report.refusal, topology.gpu
+    peak = memory.get("peak")
+    roomy = gpu is None or peak is None or peak <= gpu.default_memory_bytes
     return Compiled(
         program=plan.program.digest(),
         plan_key=plan.key,
@@ -223,8 +247,8 @@ def _result(
         topology=str(topology),
         device_kind=report.device_kind,
         device_order=_ORDERS[topology.platform],
-        fits=refusal is None,
-        peak_bytes=memory.get("peak"),
+        fits=refusal is None and roomy,
+        peak_bytes=peak,
         argument_bytes=memory.get("argument"),
         output_bytes=memory.get("output"),
         alias_bytes=memory.get("alias"),
@@ -243,4 +267,25 @@ def _result(
         compile_s=report.compile_s,
         versions=dict(versions),
         flags=dict(flags),
+        machine=top.machine_name(topology, report.device_kind),
+        device_memory_bytes=gpu.memory_bytes if gpu is not None else None,
+        default_memory_bytes=gpu.default_memory_bytes if gpu is not None else None,
+        times=report.times,
+        notes=_notes(plan.program, gpu, report),
     )
+
+
+def _notes(
+    program: Program, gpu: gpu_target.GpuTarget | None, report: compile_child.Report
+) -> tuple[str, ...]:
+    """What the numbers of a GPU that need not be there do not say."""
+    if gpu is None:
+        return ()
+    notes = []
+    if not gpu.has_bfloat16 and "bf16" in program.value_dtype:
+        notes.append(
+            f"{gpu.name} has no bfloat16: XLA keeps such values as float32, at twice the memory"
+        )
+    if report.times is None:
+        notes.append(f"XLA has no measured tables of {gpu.name} ({gpu.architecture}): no times")
+    return tuple(notes)

@@ -200,7 +200,7 @@ def diff_compiled(problem: Problem, plan: ShardingPlan, compiled: Compiled | Run
                 f"compiled was plan {compiled.plan_key:016x} of program {compiled.program}, "
                 f"this is plan {plan.key:016x} of {program.digest()}"
             )
-        if not compiled.fits:
+        if compiled.refused:
             raise InvalidPlan(
                 f"the compiler refused this plan, so there is nothing to compare: {compiled}"
             )

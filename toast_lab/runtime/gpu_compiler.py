@@ -47,9 +47,11 @@ FLAGS = (
     "--xla_gpu_all_reduce_combine_threshold_bytes=0",
     "--xla_gpu_all_gather_combine_threshold_bytes=0",
     "--xla_gpu_reduce_scatter_combine_threshold_bytes=0",
-    # Every instruction then carries the compiler's own time, see ``gpu_times``.
-    "--xla_gpu_collect_cost_model_stats=true",
+    "--xla_gpu_collective_permute_combine_threshold_bytes=0",
 )
+#: Given to one compile, where XLA has what it needs for it: every instruction then carries the
+#: compiler's own time, see ``gpu_times``.
+TIMES_FLAG = "xla_gpu_collect_cost_model_stats"
 
 
 class GpuCompiler(NamedTuple):
@@ -184,6 +186,11 @@ def environment(flags: str) -> dict[str, str]:
 def flags(environment: Mapping[str, str] = os.environ) -> str:
     """XLA_FLAGS of the compiling child: ours, then the user's."""
     return " ".join([*FLAGS, *environment.get("XLA_FLAGS", "").split()])
+
+
+def recorded_flags() -> dict[str, str]:
+    """What the results of such a compile depend on beside the program; part of the cache's key."""
+    return {"XLA_FLAGS": flags(), TIMES_FLAG: "true where measured"}
 
 
 def _pip(folder: Path) -> list[str]:

@@ -98,6 +98,16 @@ class GpuTarget:
         return f"sm_{major}{minor}"
 
     @property
+    def xla_name(self) -> str:
+        """What the compiler is told that the device is called.
+
+        It looks for its measured tables by a word of this name where an architecture has several.
+        """
+        if self.compute_capability == (10, 0):
+            return "NVIDIA GB200" if "gb200" in self.title.lower() else "NVIDIA B200"
+        return self.title
+
+    @property
     def default_memory_bytes(self) -> float:
         """What JAX's allocator takes unless it is told otherwise."""
         return self.memory_bytes * DEFAULT_MEMORY_SHARE
@@ -105,7 +115,7 @@ class GpuTarget:
     def proto_text(self) -> str:
         """The GPU as a text of XLA's ``GpuTargetConfigProto``."""
         major, minor = self.compute_capability
-        title = self.title.replace("\\", "\\\\").replace('"', '\\"')
+        name = self.xla_name.replace("\\", "\\\\").replace('"', '\\"')
         return f"""gpu_device_info {{
   cuda_compute_capability {{ major: {major} minor: {minor} }}
   core_count: {self.multiprocessors}
@@ -129,7 +139,7 @@ class GpuTarget:
 platform_name: "CUDA"
 runtime_version {{ major: 12 minor: 9 patch: 0 }}
 dnn_version_info {{ major: 9 minor: 8 patch: 0 }}
-device_description_str: "{title}"
+device_description_str: "{name}"
 """
 
 

@@ -130,8 +130,8 @@ def read(
     n_devices: int,
     hosts: int = 1,
     rounds: Callable[[Instruction], float | None] | None = None,
-) -> CompilerTimes:
-    """The times in a compiled text.
+) -> CompilerTimes | None:
+    """The times in a compiled text; None if XLA has no tables of this GPU and gave none.
 
     Args:
         module: the parsed text.
@@ -143,11 +143,13 @@ def read(
     compute: dict[int, float] = {}
     collective: dict[int, float] = {}
     left_out, doubtful = [], []
+    any_time = False
     largest = MEASURED.get(architecture, 0)
     for here, instruction in _timed(module, rounds):
         kind = hlo.kind_of(instruction)
         op = hlo.served(module, here, instruction)[0] if kind else _op(module, instruction)
         seconds = _seconds(instruction)
+        any_time = any_time or seconds is not None
         strange = ""
         if kind:
             what, sums = kind, collective
@@ -167,6 +169,8 @@ def read(
         sums[op] = sums.get(op, 0.0) + seconds * here.times
         if strange:
             doubtful.append(NotTimed(op, what, here.times, strange))
+    if not largest and not any_time:
+        return None
     return CompilerTimes(compute, collective, tuple(left_out), tuple(doubtful))
 
 

@@ -204,19 +204,19 @@ def machine_of(text: str, machines: Collection[str]) -> str:
     return name if name in machines else "tpu-v5e"
 
 
-def is_for(topology: str, machine: str) -> bool:
-    """Are a topology's devices those of this machine?
+def machine_name(topology: Topology, device_kind: str) -> str:
+    """Name of the machine model of these devices, "" if none is known to be theirs.
 
-    Nothing is known of what is attached, nor of a GPU whose description names no machine; virtual
-    devices of the processor are no machine's but "cpu".
+    Attached GPUs are known by what they call themselves.
     """
-    match = re.match(r"\s*(?:tpu:)?(v\w+):", topology.lower())
-    if match and match.group(1) in CHIPS:
-        return CHIPS[match.group(1)].machine == machine
-    if re.match(r"\s*gpu\b", topology.lower()):
-        gpu = re.match(r"\s*gpu:(?!\s*\d+\s*$)(.*):", topology, re.IGNORECASE)
-        return gpu is not None and gpu_target.find(gpu.group(1).strip()).machine == machine
-    return machine == "cpu"
+    if topology.chip:
+        return CHIPS[topology.chip].machine
+    if topology.gpu is not None:
+        return topology.gpu.machine
+    if topology.platform == "cpu":
+        return "cpu"
+    words = re.split(r"[^a-z0-9]+", device_kind.lower())
+    return next((name for name in gpu_target.NAMES if name in words), "")
 
 
 def environment(topology: Topology) -> dict[str, str]:
