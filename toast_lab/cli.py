@@ -386,8 +386,8 @@ def make_parser() -> argparse.ArgumentParser:
     p = _command(
         commands,
         "compile",
-        "compile a plan without running it, for a TPU slice that need not be there, and compare "
-        "prices",
+        "compile a plan without running it, for a TPU slice or GPUs that need not be there, and "
+        "compare prices",
     )
     _model(p)
     _problem(p, "the topology's")
@@ -395,12 +395,28 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--topology",
         default="tpu:v5e:4x4",
-        help='"tpu:v5e:4x4" (needs libtpu, no TPU), "cpu:8" (virtual devices) or "gpu" '
-        "(%(default)s)",
+        help='"tpu:v5e:4x4" (needs libtpu, no TPU), "gpu:h100:8" or "gpu:a100:2x8" (hosts x GPUs '
+        "of each; also p100, h200, b200 or an own one, gpu:FILE.toml:8; needs the compiler that "
+        '"toast-lab install-gpu-compiler" gets, no GPU), "cpu:8" (virtual devices) or "gpu" '
+        "(attached; %(default)s)",
     )
     p.add_argument("--no-cache", action="store_true", help="compile anew and keep nothing")
     p.add_argument("--all", action="store_true", help="print every row of long tables")
     _save(p)
+
+    p = _command(
+        commands,
+        "install-gpu-compiler",
+        "get XLA's compiler for GPUs (about 200 MB), into a folder that only compiling looks at; "
+        "no GPU and no CUDA are needed",
+        "gpu_compiler",
+    )
+    p.add_argument(
+        "--folder",
+        metavar="FOLDER",
+        help="where to; compiling looks into it if $TOAST_LAB_GPU_COMPILER names it "
+        "($TOAST_LAB_GPU_COMPILER, or a folder beside the compiled results)",
+    )
 
     p = _command(commands, "models", "the built-in models and their sizes")
     p = _command(

@@ -45,7 +45,14 @@ class PlanItem(NamedTuple):
     def entry(self, number: int = 0, shown: bool = True) -> Entry:
         """The plan as the comparison takes it; ``number`` in the table decides how it is drawn."""
         return Entry(
-            self.name, self.plan.actions, self.cost, self.run, self.compiled, shown, number
+            self.name,
+            self.plan.actions,
+            self.cost,
+            self.run,
+            self.compiled,
+            shown,
+            number,
+            self.problem.machine.name,
         )
 
     @property
@@ -54,4 +61,4 @@ class PlanItem(NamedTuple):
 
         It was compiled ahead of time, or else for an execution.
         """
-        return self.run if self.compiled is None or self.compiled.fits is False else self.compiled
+        return self.run if self.compiled is None or self.compiled.refused else self.compiled

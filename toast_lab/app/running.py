@@ -114,9 +114,9 @@ class Running(param.Parameterized):
 
     # -- compile -----------------------------------------------------------------------------------
     def start_compile(self, name: str, topology: str = "") -> None:
-        """Compile a plan for virtual devices, attached GPUs or a TPU slice.
+        """Compile a plan for virtual devices, attached GPUs, a TPU slice or described GPUs.
 
-        The TPU slice need not be there.
+        Neither the slice nor the described GPUs need be there.
         """
         with self.guarded():
             item = self._named([name])[0]
@@ -133,7 +133,13 @@ class Running(param.Parameterized):
 
     def _compiled(self, item: PlanItem, job: Job) -> None:
         made = job.result
-        note = "" if made.fits else f"refused by the compiler: {made.refusal[:300]}"
+        note = (
+            f"refused by the compiler: {made.refusal[:300]}"
+            if made.refused
+            else ""
+            if made.fits
+            else f"does not fit: {made}"
+        )
         self.plans = [
             p._replace(compiled=made, note=note)
             if p.name == item.name and p.plan.key == item.plan.key
@@ -142,6 +148,8 @@ class Running(param.Parameterized):
         ]
         how = "taken from the cache" if made.cached else f"in {made.compile_s:.1f} s"
         words = f"{item.name}: compiled for {made.topology}, {how}."
+        if elsewhere := made.priced_elsewhere(item.problem.machine.name):
+            words += f" It is {elsewhere}."
         self.say(words if made.fits else f"{item.name}: {note}", "good" if made.fits else "error")
 
     # -- export ------------------------------------------------------------------------------------

@@ -167,7 +167,7 @@ def _row(job: Job, cancel: Callable[[], bool] | None) -> dict[str, Any] | None:
         if "libtpu" in str(error) and "not installed" in str(error):
             raise
         return {**row, "error": str(error)[:500], "outcome": "no result"}
-    both = diff_compiled(problem, outcome.plan, made).bytes_by_kind() if made.fits else {}
+    both = diff_compiled(problem, outcome.plan, made).bytes_by_kind() if not made.refused else {}
     return {
         **row,
         "outcome": "ok" if made.fits else "OOM",
@@ -175,7 +175,7 @@ def _row(job: Job, cancel: Callable[[], bool] | None) -> dict[str, Any] | None:
         "compiled_peak_bytes": made.total_needed_bytes,
         "compiled_compute_s": made.compute_s,
         "cycles": made.cycles,
-        "compiled_collectives": made.counts_by_kind() if made.fits else None,
+        "compiled_collectives": None if made.refused else made.counts_by_kind(),
         "bytes_by_kind": {kind: list(sides) for kind, sides in both.items()},
         "compile_s": made.compile_s,
         "compiler": dict(made.versions),

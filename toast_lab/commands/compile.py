@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def run(args: argparse.Namespace) -> int:
     """Compile the plan given, or the unsharded program.
 
-    Gives 1 if the compiler refuses it for lack of memory.
+    Gives 1 if the compiler refuses it for lack of memory, or if it does not fit into what JAX takes
+    of a described GPU's.
     """
     from toast_lab.cost.problem import price
     from toast_lab.machines.catalogue import MACHINES
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
             cache=not args.no_cache,
         )
     cost = price(problem, plan)
-    diff = diff_compiled(problem, plan, compiled) if compiled.fits else None
+    diff = None if compiled.refused else diff_compiled(problem, plan, compiled)
     data = {
         "model": output.model_data(model),
         "problem": output.problem_data(problem),
@@ -56,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
         "cost": output.cost_data(cost),
         "compiled": compiled.to_json(),
         "diff": diff.tidy() if diff else None,
+        "priced_elsewhere": compiled.priced_elsewhere(problem.machine.name),
     }
     output.emit(args, data, lambda out: _show(out, args, problem, plan, cost, compiled, diff))
     return 0 if compiled.fits else 1
@@ -75,8 +77,9 @@ def _show(
         f"{compiled}"
         f"{' (from the cache)' if compiled.cached else f', compiled in {compiled.compile_s:.1f} s'}"
     )
+    if elsewhere := compiled.priced_elsewhere(problem.machine.name):
+        out.print(f"Note: {elsewhere}. Bytes can be compared; times and memory limits cannot.")
     out.print()
-    compute = compiled.compute_s
     out.table(
         f"Mesh {problem.mesh} on {compiled.topology} ({compiled.device_kind}), priced on "
         f"{problem.machine.name}",
@@ -89,14 +92,17 @@ def _show(
             ),
             ("  arguments", "", _bytes(compiled.argument_bytes)),
             ("  temporaries", "", _bytes(compiled.temp_bytes)),
-            (
-                "time of computing",
-                output.time_text(cost.compute_s),
-                "-" if compute is None else output.time_text(compute),
-            ),
+            *_memory_rows(cost, compiled),
+            *_time_rows(cost, compiled),
             ("involuntary rematerialisations", "0", str(len(compiled.rematerialised))),
         ],
     )
+    if compiled.times is not None and compiled.times.left_out:
+        out.table(
+            "Left out of XLA's own times",
+            (">instructions", "~why"),
+            [(str(n), why) for why, n in compiled.times.left_out_by_reason().items()],
+        )
     if compiled.allocations:
         out.table(
             "Largest allocations of the refused program",
@@ -127,6 +133,43 @@ def _show(
             ],
             None if args.all else 20,
         )
+
+
+def _memory_rows(cost: Cost, compiled: Compiled) -> list[tuple[str, str, str]]:
+    """Whether a program fits into a GPU that need not be there."""
+    if compiled.default_memory_bytes is None:
+        return []
+    return [
+        (
+            "fits into what JAX takes by default",
+            "",
+            f"{_yes(compiled.fits)}, of {_bytes(compiled.default_memory_bytes)}",
+        ),
+        (
+            "fits into all memory",
+            f"{_yes(cost.fits)}, of {bytes_text(cost.memory_limit_bytes)}",
+            f"{_yes(compiled.fits_all_memory)}, of {_bytes(compiled.device_memory_bytes)}",
+        ),
+    ]
+
+
+def _time_rows(cost: Cost, compiled: Compiled) -> list[tuple[str, str, str]]:
+    """Times of what compilers tell; those for GPUs as if nothing overlapped."""
+    times, compute = compiled.times, compiled.compute_s
+    priced = output.time_text(cost.compute_s)
+    if times is None:
+        text = "-" if compute is None else output.time_text(compute)
+        return [("time of computing", priced, text)]
+    doubtful = f" ({len(times.doubtful)} doubtful)" if times.doubtful else ""
+    text = output.time_text(times.collective_s)
+    return [
+        ("time of computing, by XLA's tables", priced, output.time_text(times.compute_s)),
+        (f"time of collectives{doubtful}", output.time_text(cost.comm_s), text),
+    ]
+
+
+def _yes(value: bool | None) -> str:
+    return "yes" if value else "no"
 
 
 def _bytes(size: float | None) -> str:

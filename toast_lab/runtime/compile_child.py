@@ -19,7 +19,14 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from toast_lab import isolate
-from toast_lab.runtime import _jax_private, compiler_messages, gpu_compiler, gpu_times, hlo, hlo_text
+from toast_lab.runtime import (
+    _jax_private,
+    compiler_messages,
+    gpu_compiler,
+    gpu_times,
+    hlo,
+    hlo_text,
+)
 from toast_lab.runtime import topologies as top
 from toast_lab.runtime.child import Progress
 from toast_lab.sharding.mesh import Mesh

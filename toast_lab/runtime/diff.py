@@ -131,6 +131,8 @@ class CompiledDiff:
     """Every collective of a plan, priced and compiled."""
 
     rows: tuple[Row, ...]  #: in order of the ops
+    #: says so where the price is of another machine than the program was compiled for
+    machines: str = ""
 
     @property
     def different(self) -> list[Row]:
@@ -174,7 +176,8 @@ class CompiledDiff:
 
     def __str__(self) -> str:
         counts = collections.Counter(row.status for row in self.rows)
-        lines = [", ".join(f"{counts[status]} {status}" for status in STATUSES)]
+        lines = [f"{self.machines}: compare no times"] if self.machines else []
+        lines.append(", ".join(f"{counts[status]} {status}" for status in STATUSES))
         for kind, (ours, theirs) in self.bytes_by_kind().items():
             lines.append(f"  {kind:<20} priced {_size(ours):>10}   compiled {_size(theirs):>10}")
         rows = [f"  {row}" for row in sorted(self.different, key=_weight, reverse=True)]
@@ -204,10 +207,14 @@ def diff_compiled(problem: Problem, plan: ShardingPlan, compiled: Compiled | Run
             raise InvalidPlan(
                 f"the compiler refused this plan, so there is nothing to compare: {compiled}"
             )
-    remats = {r.op for r in compiled.rematerialised} if isinstance(compiled, Compiled) else set()
-    return compare(
+    remats, machines = set(), ""
+    if isinstance(compiled, Compiled):
+        remats = {r.op for r in compiled.rematerialised}
+        machines = compiled.priced_elsewhere(problem.machine.name)
+    found = compare(
         program, plan.mesh, predicted(problem, plan), sides(compiled.collectives), remats
     )
+    return dataclasses.replace(found, machines=machines)
 
 
 def compare(

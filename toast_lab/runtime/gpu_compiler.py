@@ -107,26 +107,24 @@ def find() -> GpuCompiler:
         # A JAX with CUDA that is nearly right is worth more words than an empty folder.
         if importable and not found:
             wrong, folder = _mistakes(importable), Path(sys.prefix)
-    how = f"Get it with the command:\n  {COMMAND}\n(pip, into a folder of its own: {command_line()})"
     raise InvalidProblem(
-        f"compiling for a GPU that is not attached needs XLA's compiler for GPUs, about 600 MB; "
-        f"in {folder} {' and '.join(wrong)}. {how}"
+        f"compiling for a GPU that is not attached needs XLA's compiler for GPUs (550 MB); in "
+        f"{folder} {' and '.join(wrong)}. Get it with the command:\n  {COMMAND}\n"
+        f"(pip, into a folder of its own: {command_line()})"
     )
 
 
 def check(compiler: GpuCompiler, target: GpuTarget) -> None:
     """Raise InvalidProblem if this compiler cannot make programs for this GPU."""
     major = compiler.assembler_version.partition(".")[0]
-    if (
-        major.isdigit()
-        and int(major) >= 13
-        and target.compute_capability < _OLDEST_FOR_CUDA_13
-    ):
+    if major.isdigit() and int(major) >= 13 and target.compute_capability < _OLDEST_FOR_CUDA_13:
+        capability, oldest = (
+            ".".join(map(str, c)) for c in (target.compute_capability, _OLDEST_FOR_CUDA_13)
+        )
         raise InvalidProblem(
-            f"{target.name} has compute capability {'.'.join(map(str, target.compute_capability))}; "
-            f"the installed assembler of CUDA {compiler.assembler_version} knows none below "
-            f"{'.'.join(map(str, _OLDEST_FOR_CUDA_13))}. Get that of CUDA 12 with the command:\n"
-            f"  {COMMAND}"
+            f"{target.name} has compute capability {capability}; the installed assembler of CUDA "
+            f"{compiler.assembler_version} knows none below {oldest}. Get that of CUDA 12 with the "
+            f"command:\n  {COMMAND}"
         )
 
 

@@ -3,9 +3,9 @@
 What the compiler really put there, to be laid beside what the plan asks for.  Each collective
 counts once, with the number of times that the loops around it run it, however it is written:
 
-* the two halves of an asynchronous one (``-start`` and ``-done``) are one; the first has the operand
-  beside the result in its type, and on GPUs it may have lost its name, which is then found at what
-  makes its operand;
+* the two halves of an asynchronous one (``-start`` and ``-done``) are one; the first has the
+  operand beside the result in its type, and on GPUs it may have lost its name, which is then found
+  at what makes its operand;
 * TPU programs spread a gather over the matrix products that it runs beside; its pieces, in as many
   fusions, have one channel;
 * TPU programs write a reduce_scatter as a fusion of an all-reduce and a slice;
@@ -257,9 +257,7 @@ def _parts(
         own = op_of(near or hlo_text.chain_up(here.computation, operand))
         if own < 0:
             own = op_of(hlo_text.element_of(module, here.computation, operand))
-        found.append(
-            Part(own if own >= 0 else op, size * _array_bytes(*array) // whole, array[0])
-        )
+        found.append(Part(own if own >= 0 else op, size * _array_bytes(*array) // whole, array[0]))
     return tuple(found)
 
 

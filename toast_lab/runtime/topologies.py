@@ -130,7 +130,7 @@ def _tpu(name: str, dims: str) -> Topology:
             f"TPU {name} has no slice {dims}; in chips there are {', '.join(chip.slices)}"
             f" ({chip.devices_per_chip} device{'s' * (chip.devices_per_chip > 1)} a chip)"
         )
-    return Topology("tpu", math.prod(map(int, dims.split("x"))) * chip.devices_per_chip, name, dims)
+    return Topology("tpu", devices_in(chip, dims), name, dims)
 
 
 def _attached(text: str, mesh: Mesh) -> Topology:
@@ -171,6 +171,11 @@ def _cores(found: Topology) -> str:
     return f" ({per_chip} a chip)" if per_chip > 1 else ""
 
 
+def devices_in(chip: Chip, dims: str) -> int:
+    """Devices of a slice."""
+    return math.prod(map(int, dims.split("x"))) * chip.devices_per_chip
+
+
 def _fitting(found: Topology, wanted: int) -> str:
     if found.gpu is not None:
         each = found.count // found.hosts
@@ -180,11 +185,7 @@ def _fitting(found: Topology, wanted: int) -> str:
     if not found.chip:
         return f' or write "{found.platform}:{wanted}"'
     chip = CHIPS[found.chip]
-    names = [
-        f"tpu:{found.chip}:{dims}"
-        for dims in chip.slices
-        if math.prod(map(int, dims.split("x"))) * chip.devices_per_chip == wanted
-    ]
+    names = [f"tpu:{found.chip}:{dims}" for dims in chip.slices if devices_in(chip, dims) == wanted]
     return f", or the topology {' or '.join(names)}" if names else ""
 
 

@@ -47,6 +47,7 @@ class Entry(NamedTuple):
     compiled: Any = None  #: toast_lab.runtime.compiled.Compiled
     shown: bool = True  #: in the pictures
     number: int = 0  #: of the plan in the table, which decides how it is drawn
+    machine: str = ""  #: that the price is of
 
     @property
     def style(self) -> Style:
@@ -152,7 +153,7 @@ def compare_frame(entries: Iterable[Entry]) -> pd.DataFrame:
 
 def compiled_text(made: Any) -> str:
     """Collectives of what was compiled, by kind; ``refused`` if it was."""
-    if getattr(made, "fits", True) is False:
+    if getattr(made, "refused", False):
         return "refused"
     counts: Counter[str] = Counter()
     for c in getattr(made, "collectives", ()):
@@ -230,7 +231,10 @@ def shown_frame(entries: Iterable[Entry]) -> pd.DataFrame:
             "peak": texts("peak_bytes", bytes_text),
             "fits": texts("free_bytes", room_text),
             "compiled": texts("compiled_peak_bytes", bytes_text),
-            "compiled ratio": texts("compiled_peak_ratio", number("{:.3g}×")),
+            "compiled ratio": [
+                number("{:.3g}×")(ratio) + _elsewhere(e)
+                for ratio, e in zip(frame["compiled_peak_ratio"].tolist(), every, strict=True)
+            ],
             "measured": texts("measured_s", seconds_text),
             "spread": texts(
                 "spread_s", lambda v: "–" if v is None or v != v else f"± {seconds_text(v / 2)}"
@@ -243,6 +247,13 @@ def shown_frame(entries: Iterable[Entry]) -> pd.DataFrame:
             "compiled collectives": [c or "–" for c in frame["compiled_collectives"]],
         }
     )
+
+
+def _elsewhere(entry: Entry) -> str:
+    """What a plan was compiled for, if that is another machine than the one it is priced on."""
+    said = getattr(entry.compiled, "priced_elsewhere", None)
+    other = entry.machine and said is not None and said(entry.machine)
+    return f" for {entry.compiled.topology}" if other else ""
 
 
 def room_text(free_bytes: float) -> str:

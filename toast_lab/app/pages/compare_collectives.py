@@ -128,6 +128,10 @@ class Collectives:
                         "from the estimate"
                     )
                     words += f", {len(found.unexplained)} for no known reason." if n else "."
+                    if found.machines:
+                        words += (
+                            f" The estimate is of {item.problem.machine.name}: compare no times."
+                        )
                     self._show(collective_rows(item.cost, found.tidy()), words)
         if self._asked is not None and self._asked[2].done():
             _, _, reasons = self._asked

@@ -17,7 +17,8 @@ from toast_lab.app.items import PlanItem
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.app.saver import Saver
 from toast_lab.app.session import Session
-from toast_lab.runtime.topologies import CHIPS
+from toast_lab.runtime import gpu_target
+from toast_lab.runtime import topologies as known
 
 KINDS = ("run", "compile", "export")
 DEVICES = {
@@ -112,11 +113,10 @@ class RunPane(pn.viewable.Viewer):
             self._head.object = _head(item)
             self._facts.object = _plan_words(item)
             n = item.problem.mesh.n_devices
-            options = topologies(n)
+            options = topologies(n, item.problem.machine.name)
             if options != self.topology.options:
-                kept = (
-                    self.topology.value if self.topology.value in options.values() else f"cpu:{n}"
-                )
+                first = next(iter(options.values()))
+                kept = self.topology.value if self.topology.value in options.values() else first
                 self.topology.param.update(options=options, value=kept)
         self.show_job()
 
@@ -150,20 +150,30 @@ class RunPane(pn.viewable.Viewer):
 
 
 BAR = "background: var(--tl-accent, #1f6feb); border-radius: 2px; min-width: 4px"
+GPUS_PER_HOST = 8  # as in the boards that are sold
 TRACK = "background: var(--tl-line, #dfe5ec); border-radius: 2px; margin: 0 0 6px"
 
 
-def topologies(n_devices: int) -> dict[str, str]:
-    """What a plan for so many devices can be compiled for, by what people read."""
-    found = {f"{n_devices} virtual CPU devices": f"cpu:{n_devices}", ATTACHED: "gpu"}
-    for name, chip in CHIPS.items():
+def topologies(n_devices: int, machine: str) -> dict[str, str]:
+    """What a plan for so many devices can be compiled for, by what people read.
+
+    First what is the machine that the plan is priced on, then what is here, then the others.
+    """
+    here = {f"{n_devices} virtual CPU devices": f"cpu:{n_devices}", ATTACHED: "gpu"}
+    there: dict[str, tuple[str, str]] = {}
+    for name, chip in known.CHIPS.items():
         for dims in chip.slices:
-            n = chip.devices_per_chip
-            for size in dims.split("x"):
-                n *= int(size)
-            if n == n_devices:
-                found[f"TPU {name}, {dims} chips"] = f"tpu:{name}:{dims}"
-    return found
+            if known.devices_in(chip, dims) == n_devices:
+                there[f"TPU {name}, {dims} chips"] = f"tpu:{name}:{dims}", chip.machine
+    for name in gpu_target.NAMES:
+        hosts, rest = divmod(n_devices, GPUS_PER_HOST)
+        several = hosts > 1 and not rest
+        words = f"{n_devices} {name.upper()}" + (f" in {hosts} hosts" if several else "")
+        shape = f"{hosts}x{GPUS_PER_HOST}" if several else f"{n_devices}"
+        there[words] = f"gpu:{name}:{shape}", gpu_target.find(name).machine
+    own = {words: topology for words, (topology, its) in there.items() if its == machine}
+    others = {words: topology for words, (topology, _) in there.items()}
+    return {**own, **here, **others} if machine != "cpu" else {**here, **others}
 
 
 def _stage(last: list[Any]) -> tuple[str, float]:
@@ -219,8 +229,10 @@ def _plan_words(item: PlanItem) -> Safe:
         ]
     if made is not None:
         where = getattr(made, "topology", "") or made.devices
+        said = getattr(made, "priced_elsewhere", None)
+        elsewhere = said(item.problem.machine.name) if said else ""
         rows = [
-            ("for", where),
+            ("for", where + (f", {elsewhere}" if elsewhere else "")),
             ("peak", f"{bytes_text(made.peak_bytes)}, {_ratio(made.peak_bytes, cost.peak_bytes)}"),
         ]
         if getattr(made, "compute_s", None):
