@@ -304,6 +304,19 @@ def _place(device: Any) -> tuple[int, ...]:
     return (*reversed(device.coords), device.core_on_chip)
 
 
+def is_installed(topology: str) -> bool:
+    """Is the compiler for a topology here?  Whether devices are attached is not looked for."""
+    if topology.startswith("tpu:"):
+        return not _libtpu_missing()
+    if not re.match(r"gpu:(?!\d+$)", topology):
+        return topology.startswith("cpu")
+    try:
+        gpu_compiler.find()
+    except InvalidProblem:
+        return False
+    return True
+
+
 def _libtpu_missing() -> bool:
     import importlib.util
 

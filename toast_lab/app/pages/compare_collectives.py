@@ -129,9 +129,7 @@ class Collectives:
                     )
                     words += f", {len(found.unexplained)} for no known reason." if n else "."
                     if found.machines:
-                        words += (
-                            f" The estimate is of {item.problem.machine.name}: compare no times."
-                        )
+                        words += f" The estimate is of another machine: {found.machines}."
                     self._show(collective_rows(item.cost, found.tidy()), words)
         if self._asked is not None and self._asked[2].done():
             _, _, reasons = self._asked

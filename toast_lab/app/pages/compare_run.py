@@ -115,8 +115,11 @@ class RunPane(pn.viewable.Viewer):
             n = item.problem.mesh.n_devices
             options = topologies(n, item.problem.machine.name)
             if options != self.topology.options:
-                first = next(iter(options.values()))
-                kept = self.topology.value if self.topology.value in options.values() else first
+                kept = (
+                    self.topology.value
+                    if self.topology.value in options.values()
+                    else next(t for t in options.values() if known.is_installed(t))
+                )
                 self.topology.param.update(options=options, value=kept)
         self.show_job()
 
