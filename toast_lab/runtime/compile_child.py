@@ -10,7 +10,9 @@ on an efficient reshard.
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import os
+import stat
 import sys
 import tempfile
 import time
@@ -173,16 +175,28 @@ def loops(
 
 @contextmanager
 def _standard_error() -> Iterator[Callable[[], str]]:
-    """Collect what native code writes to standard error; it is passed on at the end."""
+    """Collect what native code writes to standard error.
+
+    In a child of ours that is a file, which is read again; so what a crashing compiler says last
+    stays there, for the parent to report.  Anything else is taken over meanwhile, and what was
+    written is passed on at the end.
+    """
     sys.stderr.flush()
+    text: list[bytes] = []
+
+    def read() -> str:
+        return b"".join(text).decode(errors="replace")
+
+    if _can_be_read_again(2):
+        start = os.fstat(2).st_size
+        try:
+            yield read
+        finally:
+            text.append(os.pread(2, os.fstat(2).st_size - start, start))
+        return
     kept = os.dup(2)
     with tempfile.TemporaryFile() as log:
         os.dup2(log.fileno(), 2)
-        text: list[bytes] = []
-
-        def read() -> str:
-            return b"".join(text).decode(errors="replace")
-
         try:
             yield read
         finally:
@@ -191,6 +205,12 @@ def _standard_error() -> Iterator[Callable[[], str]]:
             log.seek(0)
             text.append(log.read())
             _pass_on(text[0])
+
+
+def _can_be_read_again(descriptor: int) -> bool:
+    """Is this a file that is open for reading too?"""
+    readable = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
+    return readable and stat.S_ISREG(os.fstat(descriptor).st_mode)
 
 
 def _pass_on(data: bytes) -> None:
