@@ -86,7 +86,7 @@ class Compiled:
     @property
     def refused(self) -> bool:
         """Did the compiler refuse the program?  Then there is nothing of it to look at."""
-        return self.peak_bytes is None
+        return self.peak_bytes is None or (self.default_memory_bytes is None and not self.fits)
 
     @property
     def fits_all_memory(self) -> bool | None:
