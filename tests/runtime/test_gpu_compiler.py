@@ -14,7 +14,7 @@ from toast_lab.errors import InvalidProblem, NotSaved, RunFailed
 from toast_lab.runtime import gpu_compiler, gpu_target
 from toast_lab.runtime.gpu_compiler import ASSEMBLER, ASSEMBLER_VERSION, PLUGIN
 
-JAX = metadata.version("jax")
+JAX = gpu_compiler.wanted_version()
 
 
 def wheel(folder: Path, name: str, version: str) -> None:
@@ -47,7 +47,7 @@ def test_both_wheels_in_the_folder_are_found(folder: Path) -> None:
         ([(PLUGIN, JAX)], [f"there is no {ASSEMBLER}"]),
         (
             [(PLUGIN, "0.1.0"), (ASSEMBLER, "12.9.86")],
-            [f"{PLUGIN} 0.1.0 goes with another JAX than the {JAX} installed"],
+            [f"{PLUGIN} 0.1.0 goes with another JAX than the {metadata.version('jax')} installed"],
         ),
     ],
 )
@@ -165,6 +165,19 @@ def test_a_folder_that_cannot_be_written_is_said(
     install = instead_of_pip(monkeypatch, WRITE)
     with pytest.raises(NotSaved, match="cannot write the GPU compiler"):
         install()
+
+
+def test_the_version_is_what_the_installed_jax_pins(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert JAX == metadata.version("jaxlib")
+    lines = [
+        "jaxlib<=0.12.1,>=0.12.0",
+        'jax-cuda13-plugin[with-cuda]<=3,>=3; extra == "cuda13"',
+        'jax-cuda12-plugin[with-cuda]<=0.12.1,>=0.12.0.1; extra == "cuda12"',
+    ]
+    monkeypatch.setattr(gpu_compiler.metadata, "requires", lambda name: lines)
+    assert gpu_compiler.requirements()[0] == f"{PLUGIN}==0.12.0.1"
+    monkeypatch.setattr(gpu_compiler.metadata, "requires", lambda name: None)
+    assert gpu_compiler.wanted_version() == JAX
 
 
 def test_what_pip_is_asked_for_is_pinned_and_alone(folder: Path) -> None:

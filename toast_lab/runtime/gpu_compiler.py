@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import importlib.metadata as metadata
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -69,7 +70,7 @@ class GpuCompiler(NamedTuple):
 
 def requirements() -> tuple[str, ...]:
     """The wheels that go with the installed JAX, as pip takes them."""
-    return f"{PLUGIN}=={_jax()}", f"{ASSEMBLER}=={ASSEMBLER_VERSION}"
+    return f"{PLUGIN}=={wanted_version()}", f"{ASSEMBLER}=={ASSEMBLER_VERSION}"
 
 
 def default_folder() -> Path:
@@ -83,7 +84,7 @@ def default_folder() -> Path:
         return Path(own)
     from toast_lab.runtime.compile import cache_folder
 
-    return cache_folder().parent / "gpu-compiler" / f"jax-{_jax()}"
+    return cache_folder().parent / "gpu-compiler" / f"jax-{wanted_version()}"
 
 
 def find() -> GpuCompiler:
@@ -196,8 +197,13 @@ def _pip(folder: Path) -> list[str]:
     return [sys.executable, "-m", "pip", "install", *where, *requirements()]
 
 
-def _jax() -> str:
-    return metadata.version("jax")
+def wanted_version() -> str:
+    """Version of the compiler that goes with the installed JAX: the one that its extra pins."""
+    for line in metadata.requires("jax") or ():
+        pinned = re.match(r"jax-cuda12-plugin\b[^;]*>=\s*([\w.]+)[^;]*;.*\bcuda12\b", line)
+        if pinned:
+            return pinned.group(1)
+    return metadata.version("jaxlib")
 
 
 def _versions(path: list[str]) -> dict[str, str]:
@@ -217,9 +223,10 @@ def _mistakes(found: Mapping[str, str]) -> list[str]:
     wrong = []
     plugin = next((name for name in _PLUGINS if name in found), "")
     if not plugin:
-        wrong.append(f"there is no {PLUGIN} {_jax()}")
-    elif found[plugin] != _jax():
-        wrong.append(f"{plugin} {found[plugin]} goes with another JAX than the {_jax()} installed")
+        wrong.append(f"there is no {PLUGIN} {wanted_version()}")
+    elif found[plugin] != wanted_version():
+        jax = metadata.version("jax")
+        wrong.append(f"{plugin} {found[plugin]} goes with another JAX than the {jax} installed")
     if not any(name in found for name in _ASSEMBLERS):
         wrong.append(f"there is no {ASSEMBLER}")
     return wrong

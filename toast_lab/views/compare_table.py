@@ -26,6 +26,7 @@ COLUMNS = (
     "compiled_peak_ratio",
     "compiled_collectives",
     "compiled_for",
+    "priced_on",
     "measured_s",
     "spread_s",
     "steps",
@@ -136,6 +137,7 @@ def compare_frame(entries: Iterable[Entry]) -> pd.DataFrame:
                 "compiled_for": ""
                 if made is None
                 else str(getattr(made, "topology", "") or run.devices),
+                "priced_on": e.machine,
                 "measured_s": float(measured) if measured else None,
                 "spread_s": getattr(run, "spread_s", None),
                 "steps": len(getattr(run, "step_times_s", ())) or None,
