@@ -256,8 +256,21 @@ def test_without_the_compiler_no_child_is_started(
     assert events == []
 
 
+def test_calls_of_a_processors_library_are_named_with_their_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel(tmp_path, gpu_compiler.PLUGIN, gpu_compiler.wanted_version())
+    wheel(tmp_path, gpu_compiler.ASSEMBLER, "12.9.86")
+    monkeypatch.setenv(gpu_compiler.FOLDER_VARIABLE, str(tmp_path))
+    model = frontends.from_jax(lambda x: jnp.linalg.cholesky(x), S((64, 64), "float32"))
+    with pytest.raises(InvalidProblem) as error:
+        compile_plan(model, plan_of(model, {"d": 2}), "gpu:h100:2", cache=False)
+    for word in ("gpu:h100:2", "lapack_spotrf_ffi", "test_gpu_compile.py:", '"cpu:2"'):
+        assert word in str(error.value), word
+
+
 def test_damaged_wheels_are_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wheel(tmp_path, gpu_compiler.PLUGIN, jax.__version__)
+    wheel(tmp_path, gpu_compiler.PLUGIN, gpu_compiler.wanted_version())
     wheel(tmp_path, gpu_compiler.ASSEMBLER, "12.9.86")
     monkeypatch.setenv(gpu_compiler.FOLDER_VARIABLE, str(tmp_path))
     model = small_step()

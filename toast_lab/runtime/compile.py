@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toast_lab import isolate
-from toast_lab.errors import InvalidPlan, InvalidProblem, NotSaved
+from toast_lab.errors import InvalidPlan, InvalidProblem, NotSaved, join_offenders
 from toast_lab.lowering.annotate import annotate
 from toast_lab.runtime import compile_child, gpu_compiler, gpu_target
 from toast_lab.runtime import topologies as top
@@ -94,6 +94,7 @@ def compile_plan(
     versions, flags = compile_child.versions(), _flags()
     compiler = check_compiler(wanted)
     if compiler is not None:
+        _check_calls(plan.program, text, wanted)
         versions, flags = {**versions, **compiler.versions}, gpu_compiler.recorded_flags()
     file = None
     if cache is not False:
@@ -146,6 +147,20 @@ def check_compiler(wanted: top.Topology) -> gpu_compiler.GpuCompiler | None:
             'with pip install "toast-lab[tpu]", or pip install "jax[tpu]".'
         )
     return None
+
+
+def _check_calls(program: Program, text: str, wanted: top.Topology) -> None:
+    """Raise InvalidProblem for calls of libraries that only processors have."""
+    targets = sorted({*re.findall(r"custom_call @(lapack_\w+)", text)})
+    if not targets:
+        return
+    places = [program.where(op) for op in program.ops() if program.kind[op] == "custom_call"]
+    raise InvalidProblem(
+        f"{program.name} cannot be compiled for {wanted}: it calls {', '.join(targets)}, the linear "
+        "algebra of a processor, which JAX puts in where it traces without a GPU. Calls stand at:\n"
+        f'{join_offenders(dict.fromkeys(places))}\nCompile it for "cpu:{wanted.count}", or leave '
+        "these steps out of the function"
+    )
 
 
 def cache_folder() -> Path:
