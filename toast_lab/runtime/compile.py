@@ -157,7 +157,8 @@ def _check_calls(program: Program, text: str, wanted: top.Topology) -> None:
     places = [program.where(op) for op in program.ops() if program.kind[op] == "custom_call"]
     raise InvalidProblem(
         f"{program.name} cannot be compiled for {wanted}: it calls {', '.join(targets)}, the "
-        "linear algebra of a processor, which JAX puts in where it traces without a GPU. Calls stand at:\n"
+        "linear algebra of a processor, which JAX puts in where it traces without a GPU. Calls "
+        "stand at:\n"
         f'{join_offenders(dict.fromkeys(places))}\nCompile it for "cpu:{wanted.count}", or leave '
         "these steps out of the function"
     )
