@@ -21,9 +21,10 @@ from tests.runtime.test_gpu_compiler import wheel
 from tests.runtime.test_gpu_target import described
 from tests.runtime.test_run import MESH, plan_of, small_step
 from toast_lab import frontends
+from toast_lab.app.pages.compare_run import compiled_rows
 from toast_lab.app.pages.compare_run import topologies as choices
 from toast_lab.conflicts.analysis import analyse_program
-from toast_lab.cost.problem import Problem
+from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, InvalidProblem, RunFailed
 from toast_lab.frontends import Model
 from toast_lab.machines.catalogue import MACHINES
@@ -225,6 +226,31 @@ def test_a_price_of_another_machine_is_never_compared_without_a_word() -> None:
     assert other.machines == "compiled for gpu:h100:8 (NVIDIA), priced on the machine a100"
     assert str(other).startswith(f"{other.machines}: compare no times\n")
     assert "priced on" not in str(same)
+
+
+def test_the_explorer_says_of_a_compiled_plan_what_python_does() -> None:
+    model = half_step()
+    plan = plan_of(model, MESH)
+    analysis = analyse_program(model.program, model.dim_names, trees=model.trees)
+    cost = price(Problem(analysis, MESH, "a100"), plan)
+    row = gpu_times.NotTimed(3, "copy", 1.0, gpu_times.NO_TIME)
+    times = gpu_times.CompilerTimes({3: 0.002}, {4: 0.001}, (row,), ())
+
+    def said(topology: str, peak: int, **changes: Any) -> dict[str, str]:
+        made = result(topology, peak, model, **changes)
+        return {name: str(text) for name, text in compiled_rows(made, cost, "a100")}
+
+    small = said("gpu:h100:8", 2**30, times=times)
+    assert small["for"] == "gpu:h100:8, but priced on a100"
+    assert small["fits"] == "yes, into the 55.88 GiB that JAX takes of 74.51 GiB"
+    assert small["by XLA's tables"] == "2 ms computing, 1 ms in collectives, 1 left out"
+    large = said("gpu:a100:8", 61 * 10**9, times=None)
+    assert large["for"] == "gpu:a100:8"
+    assert "only with more than JAX takes, 55.88 GiB of" in large["fits"]
+    assert "by XLA's tables" not in large
+    assert "no measured tables of a100" in large["note"]
+    assert "no, there are 74.51 GiB" in said("gpu:a100:8", 10**11)["fits"]
+    assert set(said("cpu:8", 5, times=None)) == {"for", "peak"}
 
 
 def test_a_described_gpu_is_kept_by_what_it_is_and_not_by_its_name(tmp_path: Path) -> None:

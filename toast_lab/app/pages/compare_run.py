@@ -17,8 +17,10 @@ from toast_lab.app.items import PlanItem
 from toast_lab.app.markup import Safe, bytes_text, facts, h, join, seconds_text
 from toast_lab.app.saver import Saver
 from toast_lab.app.session import Session
+from toast_lab.cost.problem import Cost
 from toast_lab.runtime import gpu_target
 from toast_lab.runtime import topologies as known
+from toast_lab.runtime.compiled import Compiled
 
 KINDS = ("run", "compile", "export")
 DEVICES = {
@@ -179,6 +181,41 @@ def topologies(n_devices: int, machine: str) -> dict[str, str]:
     return {**own, **here, **others} if machine != "cpu" else {**here, **others}
 
 
+def compiled_rows(made: Any, cost: Cost, machine: str) -> list[tuple[str, object]]:
+    """What a compiler says of a plan whose price is of this machine, each with its name."""
+    where = getattr(made, "topology", "") or made.devices
+    if isinstance(made, Compiled) and made.priced_elsewhere(machine):
+        where += f", but priced on {machine}"
+    rows: list[tuple[str, object]] = [
+        ("for", where),
+        ("peak", f"{bytes_text(made.peak_bytes)}, {_ratio(made.peak_bytes, cost.peak_bytes)}"),
+    ]
+    if getattr(made, "compute_s", None):
+        rows.append(
+            ("compute", f"{seconds_text(made.compute_s)}, {_ratio(made.compute_s, cost.compute_s)}")
+        )
+    if not isinstance(made, Compiled):
+        return rows
+    if made.default_memory_bytes is not None and made.device_memory_bytes is not None:
+        default, whole = bytes_text(made.default_memory_bytes), bytes_text(made.device_memory_bytes)
+        fits = (
+            f"yes, into the {default} that JAX takes of {whole}"
+            if made.fits
+            else h("span", f"only with more than JAX takes, {default} of {whole}", cls="red")
+            if made.fits_all_memory
+            else h("span", f"no, there are {whole}", cls="red")
+        )
+        rows.append(("fits", fits))
+    if made.times is not None:
+        words = (
+            f"{seconds_text(made.times.compute_s)} computing, "
+            f"{seconds_text(made.times.collective_s)} in collectives"
+        )
+        left_out = len(made.times.left_out)
+        rows.append(("by XLA's tables", words + f", {left_out} left out" * bool(left_out)))
+    return rows + [("note", note) for note in made.notes]
+
+
 def _stage(last: list[Any]) -> tuple[str, float]:
     if not last:
         return "starting", 0.0
@@ -231,20 +268,7 @@ def _plan_words(item: PlanItem) -> Safe:
             _certificate(run),
         ]
     if made is not None:
-        where = getattr(made, "topology", "") or made.devices
-        said = getattr(made, "priced_elsewhere", None)
-        elsewhere = said(item.problem.machine.name) if said else ""
-        rows = [
-            ("for", where + (f", {elsewhere}" if elsewhere else "")),
-            ("peak", f"{bytes_text(made.peak_bytes)}, {_ratio(made.peak_bytes, cost.peak_bytes)}"),
-        ]
-        if getattr(made, "compute_s", None):
-            rows.append(
-                (
-                    "compute",
-                    f"{seconds_text(made.compute_s)}, {_ratio(made.compute_s, cost.compute_s)}",
-                )
-            )
+        rows = compiled_rows(made, cost, item.problem.machine.name)
         parts += [h("h2", "compiled ", h("span", "XLA", cls="tag")), facts(rows)]
     room = cost.memory_limit_bytes - cost.peak_bytes
     fits: object = (
