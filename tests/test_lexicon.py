@@ -31,12 +31,9 @@ POSITIONAL_CALLS = {
     "zip": "as many as there are columns",
     "h": "an HTML element: its children",
     "pn.Row": "panel: its children",
-    "pn.Column": "panel: its children",
     "plot.add_tools": "bokeh: as many as there are tools",
-    "self.pool.submit": "a kernel in a thread: its arguments",
+    "functools.partial": "a call for later: its arguments",
     "itertools.product": "as many as there are choices",
-    "st.lower_all": "a kernel",
-    "lower_all": "a kernel",
     "_jaxlib.sdy.ManualComputationOp": "MLIR: the operands of the op",
 }
 #: names that a library gives, as "file name", with the reason

@@ -55,8 +55,14 @@ COMMANDS = (
     (
         "compile",
         "compile",
-        "compile a plan without running it, even for a TPU slice that is not attached, and "
+        "compile a plan without running it, even for TPUs or GPUs that are not attached, and "
         "compare the result with its price",
+    ),
+    (
+        "install-gpu-compiler",
+        "install_gpu_compiler",
+        "install XLA's compiler for GPUs (about 200 MB) into a folder that only compiling looks "
+        "at; no GPU and no CUDA are needed",
     ),
     ("models", "models", "list the built-in models and their sizes"),
     ("machines", "machines", "list the machines that plans can be priced on, with their sources"),

@@ -1,4 +1,4 @@
-"""Write a result to a file whole or not at all.
+"""Write a result to a file whole or not at all; and where caches are.
 
 A full disk loses neither the file that was there before nor the result.
 
@@ -16,13 +16,15 @@ import os
 import re
 import secrets
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from toast_lab.errors import NotSaved
 
-FilePath = str | os.PathLike[str]
+CACHE_VARIABLE = "TOAST_LAB_CACHE"
+PathLike = str | os.PathLike[str]
 ADVICE = {
     errno.ENOSPC: "make room there, or give a file on another disk",
     errno.EDQUOT: "make room below your quota, or give a file on another disk",
@@ -37,7 +39,7 @@ ADVICE = {
 }
 
 
-def write_whole(path: FilePath, content: str | bytes, subject: str = "the file") -> None:
+def write_whole(path: PathLike, content: str | bytes, subject: str = "the file") -> None:
     """Replace a file's content; texts are written as UTF-8.
 
     Raises NotSaved, and then leaves the file as it was.
@@ -47,7 +49,7 @@ def write_whole(path: FilePath, content: str | bytes, subject: str = "the file")
 
 
 @contextlib.contextmanager
-def whole_file(path: FilePath, subject: str = "the file") -> Iterator[BinaryIO]:
+def whole_file(path: PathLike, subject: str = "the file") -> Iterator[BinaryIO]:
     """Gives a file to write to that becomes ``path`` when the block ends.
 
     If the block raises, the file vanishes.
@@ -92,7 +94,7 @@ def whole_file(path: FilePath, subject: str = "the file") -> Iterator[BinaryIO]:
         raise not_saved(path, subject, error) from error
 
 
-def not_saved(path: FilePath, subject: str, error: OSError) -> NotSaved:
+def not_saved(path: PathLike, subject: str, error: OSError) -> NotSaved:
     """The error for people when the system could not write ``path``."""
     reason = error.strerror or str(error)
     advice = ADVICE.get(error.errno or 0, "give another file")
@@ -128,3 +130,20 @@ def file_name(text: str) -> str:
     'mcts_seed_0_of_a_b'
     """
     return re.sub(r"[^\w.-]+", "_", text).strip("_.") or "figure"
+
+
+def cache_folder() -> Path:
+    """Where results are kept that can be made again, and compilers that can be installed again.
+
+    It is ``$TOAST_LAB_CACHE``, else a folder of ours in the platform's folder for caches.
+    """
+    named = os.environ.get(CACHE_VARIABLE)
+    if named:
+        return Path(named)
+    if sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    elif os.name == "nt":
+        base = Path(os.environ.get("LOCALAPPDATA", Path.home()))
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "toast-lab"

@@ -23,11 +23,11 @@ Reference: TOAST sections 3 and 4.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from toast_lab.cost.problem import Problem
+from toast_lab.files import PathLike
 from toast_lab.plan_verbs import Plan
 from toast_lab.search import contract
 from toast_lab.search import race as racing
@@ -46,7 +46,7 @@ def search(
     on_progress: Progress | None = None,
     cancel: Callable[[], bool] | None = None,
     *,
-    resume: Trace | str | os.PathLike[str] | None = None,
+    resume: Trace | PathLike | None = None,
     **options: Any,
 ) -> SearchResult[Plan]:
     """Search for the best plan of ``problem``.

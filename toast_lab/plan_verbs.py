@@ -7,12 +7,12 @@ methods.  They are imported when they are called, so that a plan costs no more t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem
+from toast_lab.files import PathLike
 from toast_lab.sharding import plan_file
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan, plan_of_actions, plan_of_specs, plan_of_state
@@ -64,7 +64,7 @@ class Plan(ShardingPlan):
         return cls.of(plan_of_specs(problem.space, in_specs))
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], analysis: Analysis | Problem) -> Plan:
+    def load(cls, path: PathLike, analysis: Analysis | Problem) -> Plan:
         """Read a plan, for the program it was made for or for a relative of it.
 
         A Problem may have another mesh with the same axes.  See ``plan_file.load``.
@@ -84,7 +84,7 @@ class Plan(ShardingPlan):
         """The plan as plain data, keyed by paths and names."""
         return plan_file.to_json(self)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: PathLike) -> None:
         """Write the plan as JSON with a checksum, whole or not at all.  Raises NotSaved."""
         plan_file.save(self, path)
 

@@ -27,7 +27,8 @@ from toast_lab.machines.machine_model import Machine
 from toast_lab.machines.topology import lay_out
 from toast_lab.sharding.mesh import Mesh, make_mesh
 
-NAMES = ["tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "p100", "a100", "h100", "cpu"]
+NAMES = ["tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "p100", "a100", "h100"]
+NAMES += ["h200", "b200", "cpu"]
 
 
 def laid(name: str, mesh: str):

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 from tests.runtime.test_run import plan_of, small_step
-from toast_lab import frontends, isolate
+from toast_lab import files, frontends, isolate
 from toast_lab.errors import InvalidPlan, InvalidProblem, RunFailed
 from toast_lab.ir.model import Model
 from toast_lab.lowering.annotate import annotate, split_name
@@ -129,11 +129,11 @@ def test_flags_and_versions_are_part_of_the_key(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_cache_folder_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(compiling.CACHE_VARIABLE, str(tmp_path))
-    assert compiling.cache_folder() == tmp_path / "compiled"
-    monkeypatch.delenv(compiling.CACHE_VARIABLE)
+    monkeypatch.setenv(files.CACHE_VARIABLE, str(tmp_path))
+    assert files.cache_folder() == tmp_path
+    monkeypatch.delenv(files.CACHE_VARIABLE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert compiling.cache_folder().name == "compiled"
+    assert files.cache_folder().name == "toast-lab"
 
 
 def test_saved_and_loaded(made: tuple[Compiled, Path], tmp_path: Path) -> None:

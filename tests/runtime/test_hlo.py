@@ -76,6 +76,36 @@ StackFrames
             Collective("all_reduce", 32, 2, None, "", ""),
         ),
         (
+            "  %s = ((f32[16]{0:T(8,128)}), f32[4]{0}) reduce-scatter-start(%x), "
+            "replica_groups=[2,4]<=[8], dimensions={0}, to_apply=%add",
+            Collective("reduce_scatter", 64, 4, ("m",), "", ""),
+        ),
+        (
+            "  %s = ((f32[16]{0}, f32[8]{0}), (f32[4]{0}, f32[2]{0}), u32[]) "
+            "reduce-scatter-start(%x, %y), replica_groups=[2,4]<=[8], dimensions={0}, to_apply=%a",
+            Collective("reduce_scatter", 96, 4, ("m",), "", ""),
+        ),
+        (
+            "  %s = ((bf16[8,4]{1,0}), bf16[8,4]{1,0}) all-to-all-start(%x), "
+            "replica_groups=[2,4]<=[8], dimensions={0}",
+            Collective("all_to_all", 64, 4, ("m",), "", ""),
+        ),
+        (
+            "  %s = ((f32[4]{0}, f32[2]{0}), (f32[16]{0}, f32[8]{0})) all-gather-start(%x, %y), "
+            "replica_groups=[2,4]<=[8], dimensions={0}",
+            Collective("all_gather", 96, 4, ("m",), "", ""),
+        ),
+        (
+            "  %s = (f32[8]{0}, f32[2]{0}) all-reduce-start(%x, %y), "
+            "replica_groups=[2,4]<=[8], to_apply=%add",
+            Collective("all_reduce", 40, 4, ("m",), "", ""),
+        ),
+        (
+            "  %s = ((f32[6]{0}, s32[2]{0}), (f32[6]{0}, s32[2]{0})) "
+            "collective-permute-start(%x, %y), source_target_pairs={{0,1},{1,0}}",
+            Collective("collective_permute", 32, 2, ("m",), "", ""),
+        ),
+        (
             "  %p = pred[16]{0} all-gather(%x), "
             "replica_groups={{0},{1},{2},{3},{4},{5},{6},{7}}, dimensions={0}",
             Collective("all_gather", 16, 1, (), "", ""),
@@ -172,3 +202,36 @@ ENTRY %main (p: f32[16,64], x: f32[8,32]) -> f32[8,64] {
     (found,) = collectives(text, {"d": 2})
     assert (found.op, found.op_name, found.source) == (4, "jit(f)/dot_general", "m.py:7")
     assert found.parts[0].op == 4
+
+
+LOST = """HloModule m
+%fused (a: f32[64]) -> f32[64] {
+  %a = f32[64]{0} parameter(0)
+  ROOT %t = f32[64]{0} tanh(%a), metadata={op_name="toast.2/jit(f)/tanh"}
+}
+ENTRY %main (p: f32[64], q: f32[64]) -> f32[64] {
+  %p = f32[64]{0} parameter(0)
+  %q = f32[64]{0} parameter(1)
+  %made = MADE
+  %b = f32[64]{0} bitcast(%made)
+  %rs = ((f32[64]{0}), f32[32]{0}) reduce-scatter-start(%b), replica_groups={{0,1}}, to_apply=%s
+  %rd = f32[32]{0} reduce-scatter-done(%rs)
+  ROOT %n = f32[32]{0} negate(%rd), metadata={op_name="toast.9/jit(f)/neg"}
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "op", "name"),
+    [
+        ('f32[64]{0} dot(%p, %q), metadata={op_name="toast.4/jit(f)/dot"}', 4, "jit(f)/dot"),
+        ("f32[64]{0} fusion(%p), kind=kLoop, calls=%fused", 2, ""),
+        ("f32[64]{0} add(%p, %q)", 9, "jit(f)/neg"),
+    ],
+)
+def test_a_sum_that_lost_its_name_serves_what_makes_it_or_else_what_reads_it(
+    made: str, op: int, name: str
+) -> None:
+    (found,) = collectives(LOST.replace("MADE", made), {"d": 2})
+    assert (found.kind, found.bytes, found.op, found.op_name) == ("reduce_scatter", 256, op, name)
+    assert found.parts[0].op == op

@@ -105,6 +105,24 @@ def test_an_op_is_compute_if_its_arithmetic_takes_longer_than_its_bytes(
         assert frame.set_index("part")["time_s"][part] == time_s
 
 
+def test_a_ratio_to_a_price_of_another_machine_says_so(entries: list[PlanEntry]) -> None:
+    def elsewhere(machine: str) -> str:
+        return "" if machine == "h100" else f"compiled for gpu:h100:8, priced on {machine}"
+
+    compiled = types.SimpleNamespace(
+        total_needed_bytes=2.0 * entries[0].cost.peak_bytes,
+        topology="gpu:h100:8",
+        collectives=(),
+        refused=False,
+        priced_elsewhere=elsewhere,
+    )
+    machines = ("h100", "a100", "")
+    shown = shown_frame(
+        [entries[0]._replace(compiled=compiled, machine=machine) for machine in machines]
+    )
+    assert shown["compiled ratio"].tolist() == ["2×", "2× for gpu:h100:8", "2×"]
+
+
 def test_the_front_is_what_no_other_plan_beats(entries: list[PlanEntry]) -> None:
     frame = time_memory_frame(entries)
     estimated = frame[frame["source"] == "estimated"]

@@ -52,6 +52,7 @@ class PlanItem(NamedTuple):
             compiled=self.compiled,
             shown=shown,
             number=number,
+            machine=self.problem.machine.name,
         )
 
     @property
@@ -65,4 +66,4 @@ class PlanItem(NamedTuple):
 
         It was compiled ahead of time, or else for an execution.
         """
-        return self.run if self.compiled is None or self.compiled.fits is False else self.compiled
+        return self.run if self.compiled is None or self.compiled.refused else self.compiled

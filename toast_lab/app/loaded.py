@@ -108,8 +108,8 @@ class Selection(param.Parameterized):
     def select_op(self, op: int) -> None:
         """Select the names of an op; of its results, if it has none of its own."""
         program = self._loaded.analysis.program
-        made = (name for value in program.results(op) for name in program.def_names(value))
-        self.select(tuple(program.factors(op)) or tuple(made))
+        result_names = (name for value in program.results(op) for name in program.def_names(value))
+        self.select(tuple(program.factors(op)) or tuple(result_names))
 
     @property
     def ops(self) -> list[int]:

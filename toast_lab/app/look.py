@@ -86,10 +86,10 @@ def button(
     """A button that calls ``act``; its label is plain text."""
     sheet = LEFT_BUTTON if left else BUTTON
     common = {"sizing_mode": "stretch_width", "margin": (2, 0), "stylesheets": [sheet]}
-    made = pn.widgets.Button(name=name, **{**common, **kwargs})
+    button = pn.widgets.Button(name=name, **{**common, **kwargs})
     if act is not None:
-        made.on_click(lambda _: act())
-    return made
+        button.on_click(lambda _: act())
+    return button
 
 
 def switch(**kwargs: Any) -> pn.widgets.RadioButtonGroup:

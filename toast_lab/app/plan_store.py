@@ -219,7 +219,10 @@ class PlanStore(param.Parameterized):
 
     def _compiled(self, job: Job) -> None:
         compiled, item = job.result, self._work.context
-        note = "" if compiled.fits else f"refused by the compiler: {compiled.refusal[:300]}"
+        if compiled.refused:
+            note = f"refused by the compiler: {compiled.refusal[:300]}"
+        else:
+            note = "" if compiled.fits else f"does not fit: {compiled}"
         self.items = [
             other._replace(compiled=compiled, note=note)
             if other.name == item.name and other.plan.key == item.plan.key
@@ -228,7 +231,11 @@ class PlanStore(param.Parameterized):
         ]
         how = "taken from the cache" if compiled.cached else f"in {compiled.compile_s:.1f} s"
         if compiled.fits:
-            self._notices.say(f"{item.name}: compiled for {compiled.topology}, {how}.", "good")
+            elsewhere = compiled.priced_elsewhere(item.problem.machine.name)
+            remark = f" It is {elsewhere}." if elsewhere else ""
+            self._notices.say(
+                f"{item.name}: compiled for {compiled.topology}, {how}.{remark}", "good"
+            )
         else:
             self._notices.say(f"{item.name}: {note}", "error")
 

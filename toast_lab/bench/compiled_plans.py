@@ -170,7 +170,9 @@ def _row(job: CompileTask, cancel: isolate.Cancel | None) -> TaskRow | None:
         if "libtpu" in str(error) and "not installed" in str(error):
             raise
         return {**row, "error": str(error)[:500], "outcome": "no result"}
-    both = diff_compiled(problem, outcome.plan, compiled).bytes_by_kind() if compiled.fits else {}
+    both = {}
+    if not compiled.refused:
+        both = diff_compiled(problem, outcome.plan, compiled).bytes_by_kind()
     return {
         **row,
         "outcome": "ok" if compiled.fits else "OOM",
@@ -178,7 +180,7 @@ def _row(job: CompileTask, cancel: isolate.Cancel | None) -> TaskRow | None:
         "compiled_peak_bytes": compiled.total_needed_bytes,
         "compiled_compute_s": compiled.compute_s,
         "cycles": compiled.cycles,
-        "compiled_collectives": compiled.counts_by_kind() if compiled.fits else None,
+        "compiled_collectives": None if compiled.refused else compiled.counts_by_kind(),
         "bytes_by_kind": {kind: list(sides) for kind, sides in both.items()},
         "compile_s": compiled.compile_s,
         "compiler": dict(compiled.versions),

@@ -24,8 +24,10 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--topology",
         default="tpu:v5e:4x4",
-        help='"tpu:v5e:4x4" (needs libtpu, no TPU), "cpu:8" (virtual devices) or "gpu" '
-        "(%(default)s)",
+        help='"tpu:v5e:4x4" (needs libtpu, no TPU), "gpu:h100:8" or "gpu:a100:2x8" (hosts x GPUs '
+        "of each; also p100, h200, b200 or gpu:FILE.toml:8; needs the compiler that "
+        '"toast-lab install-gpu-compiler" installs, no GPU), "cpu:8" (virtual devices) or "gpu" '
+        "(attached GPUs; %(default)s)",
     )
     parser.add_argument("--no-cache", action="store_true", help="compile anew and keep nothing")
     parser.add_argument("--all", action="store_true", help="print every row of long tables")
@@ -35,7 +37,8 @@ def add_options(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Compile the plan given, or the unsharded program.
 
-    Gives 1 if the compiler refuses it for lack of memory.
+    Gives 1 if the compiler refuses it for lack of memory, or if it does not fit into what JAX takes
+    of a described GPU's memory.
     """
     from toast_lab.cost.problem import price
     from toast_lab.machines.catalogue import MACHINES
@@ -59,7 +62,7 @@ def run(args: Namespace) -> int:
             cache=not args.no_cache,
         )
     cost = price(problem, plan)
-    diff = diff_compiled(problem, plan, compiled) if compiled.fits else None
+    diff = None if compiled.refused else diff_compiled(problem, plan, compiled)
 
     def show(console: output.Out) -> None:
         _show(console, problem, plan, cost=cost, compiled=compiled, diff=diff, everything=args.all)
@@ -70,6 +73,7 @@ def run(args: Namespace) -> int:
         "cost": output.cost_data(cost),
         "compiled": compiled.to_json(),
         "diff": diff.tidy() if diff else None,
+        "priced_elsewhere": compiled.priced_elsewhere(problem.machine.name),
     }
     output.emit(args, report, show)
     return 0 if compiled.fits else 1
@@ -90,6 +94,8 @@ def _show(
         f"{compiled}"
         f"{' (from the cache)' if compiled.cached else f', compiled in {compiled.compile_s:.1f} s'}"
     )
+    if elsewhere := compiled.priced_elsewhere(problem.machine.name):
+        console.print(f"Note: {elsewhere}. Bytes can be compared; times and memory limits cannot.")
     console.print()
     console.table(
         f"Mesh {problem.mesh} on {compiled.topology} ({compiled.device_kind}), priced on "
@@ -103,14 +109,17 @@ def _show(
             ),
             ("  arguments", "", or_dash(bytes_text, compiled.argument_bytes)),
             ("  temporaries", "", or_dash(bytes_text, compiled.temp_bytes)),
-            (
-                "time of computing",
-                time_text(cost.compute_s),
-                or_dash(time_text, compiled.compute_s),
-            ),
+            *_memory_rows(cost, compiled),
+            *_time_rows(cost, compiled),
             ("involuntary rematerialisations", "0", str(len(compiled.rematerialised))),
         ],
     )
+    if compiled.times is not None and compiled.times.left_out:
+        console.table(
+            "Left out of XLA's own times",
+            (">instructions", "~why"),
+            [(str(count), why) for why, count in compiled.times.left_out_by_reason().items()],
+        )
     if compiled.allocations:
         console.table(
             "Largest allocations of the refused program",
@@ -144,3 +153,42 @@ def _show(
             ],
             None if everything else 20,
         )
+
+
+def _memory_rows(cost: Cost, compiled: Compiled) -> list[tuple[str, str, str]]:
+    """Whether a program fits into a described GPU."""
+    if compiled.default_memory_bytes is None:
+        return []
+    return [
+        (
+            "fits into what JAX takes by default",
+            "",
+            f"{_yes(compiled.fits)}, of {bytes_text(compiled.default_memory_bytes)}",
+        ),
+        (
+            "fits into all memory",
+            f"{_yes(cost.fits)}, of {bytes_text(cost.memory_limit_bytes)}",
+            f"{_yes(compiled.fits_all_memory)}, of "
+            f"{or_dash(bytes_text, compiled.device_memory_bytes)}",
+        ),
+    ]
+
+
+def _time_rows(cost: Cost, compiled: Compiled) -> list[tuple[str, str, str]]:
+    """The compiler's own times; those for GPUs as if nothing overlapped."""
+    times, priced = compiled.times, time_text(cost.compute_s)
+    if times is None:
+        return [("time of computing", priced, or_dash(time_text, compiled.compute_s))]
+    doubtful = f" ({len(times.doubtful)} doubtful)" if times.doubtful else ""
+    return [
+        ("time of computing, by XLA's tables", priced, time_text(times.compute_s)),
+        (
+            f"time of collectives{doubtful}",
+            time_text(cost.comm_s),
+            time_text(times.collective_s),
+        ),
+    ]
+
+
+def _yes(value: bool | None) -> str:
+    return "yes" if value else "no"

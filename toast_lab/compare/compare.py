@@ -26,7 +26,7 @@ from toast_lab.compare.result import Certificate, Comparison, ComparisonRow, Pre
 from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, InvalidProblem, StoreError, join_offenders
-from toast_lab.files import FilePath
+from toast_lab.files import PathLike
 from toast_lab.isolate import Cancel
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime import inputs as made_up
@@ -52,7 +52,7 @@ def compare(
     *,
     problem: Problem | None = None,
     machine: str | Machine | None = None,
-    store: bool | FilePath = False,
+    store: bool | PathLike = False,
     on_event: OnProgress | None = None,
     cancel: Cancel | None = None,
     **options: Any,
@@ -373,7 +373,7 @@ def _order(settings: MeasurementSettings, together: bool) -> str:
     return f"{steps}; a process for each plan, the others waiting"
 
 
-def _kept(comparison: Comparison, where: bool | FilePath, together: bool) -> Comparison:
+def _kept(comparison: Comparison, where: bool | PathLike, together: bool) -> Comparison:
     """The comparison with the numbers of its rows in the store.
 
     Results matter more than keeping them, so a failure to keep them is only noted.

@@ -25,7 +25,7 @@ from toast_lab import checks
 from toast_lab.compare import provenance
 from toast_lab.compare.result import Comparison, ComparisonRow
 from toast_lab.errors import StoreError
-from toast_lab.files import FilePath
+from toast_lab.files import PathLike
 from toast_lab.text import JsonObject, plain_data
 
 VERSION = 1  #: of the columns
@@ -95,7 +95,7 @@ class ComparisonStore:
         StoreError: it cannot be opened or made, is no such file, or was written by a newer version.
     """
 
-    def __init__(self, path: FilePath | None = None, *, read_only: bool = False) -> None:
+    def __init__(self, path: PathLike | None = None, *, read_only: bool = False) -> None:
         self.path = Path(path) if path is not None else default_path()
         self.damaged: list[str] = []
         if read_only and not self.path.exists():
@@ -263,7 +263,7 @@ class ComparisonStore:
         self.close()
 
 
-def keep(comparison: Comparison, path: FilePath | None = None) -> tuple[int, ...]:
+def keep(comparison: Comparison, path: PathLike | None = None) -> tuple[int, ...]:
     """Add all rows of a comparison, each by itself; gives their numbers.  Raises StoreError."""
     comparison_id = uuid.uuid4().hex[:12]
     with ComparisonStore(path) as store:

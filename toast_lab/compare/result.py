@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from toast_lab.files import FilePath, write_whole
+from toast_lab.files import PathLike, write_whole
 from toast_lab.runtime import agreement
 from toast_lab.runtime.hlo import Collective, counts_text
 from toast_lab.runtime.measuring import interquartile_range
@@ -226,7 +226,7 @@ class Comparison:
             "stored_as": list(self.stored_as),
         }
 
-    def to_csv(self, path: FilePath | None = None) -> str:
+    def to_csv(self, path: PathLike | None = None) -> str:
         """One line a plan, as text; also written to ``path`` if given."""
         content = csv_text(CSV_COLUMNS, map(_csv, self.rows))
         if path is not None:

@@ -61,7 +61,7 @@ def to_test(
         ) from None
     topology = topology or f"cpu:{plan.mesh.n_devices}"
     compiled = compile_plan(model, plan, topology, **options)
-    if not compiled.fits:
+    if compiled.refused:
         raise InvalidProblem(
             f"the compiler refuses this plan for {topology}: {compiled.refusal[:200]}"
         )
@@ -103,7 +103,7 @@ def drifted(record: Mapping[str, Any], compiled: Compiled) -> list[str]:
 
     Memory may differ by 5%.
     """
-    if not compiled.fits:
+    if compiled.refused:
         return [f"the compiler refuses it for lack of memory: {compiled.refusal[:200]}"]
     now, differences = recorded(compiled), []
     before = record["collectives"]

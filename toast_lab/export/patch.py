@@ -24,7 +24,7 @@ from typing import NamedTuple
 from toast_lab.errors import InvalidPlan
 from toast_lab.export.minimal import MinimalConstraints, Pinned
 from toast_lab.export.places import Equation, SourceSpan
-from toast_lab.files import FilePath
+from toast_lab.files import PathLike
 from toast_lab.ir.program import Program
 from toast_lab.lowering.specs import spec_entries, visible
 from toast_lab.sharding.plan import ShardingPlan, Spec
@@ -50,7 +50,7 @@ def to_patch(
     plan: ShardingPlan,
     constraints: MinimalConstraints,
     *,
-    root: FilePath | None = None,
+    root: PathLike | None = None,
 ) -> Patch:
     """The constraints as a diff.
 

@@ -122,8 +122,8 @@ _SLICE_KEYS = ("start_indices", "limit_indices", "strides")
 
 def precision(operation: Any, monoid: str) -> str:
     """``high`` or ``highest`` if a matrix product asks for more than its default precision."""
-    config = "".join(_attribute_texts(operation, "precision_config"))
-    return max(re.findall(r"\b(?:HIGHEST|HIGH)\b", config), key=len, default="").lower()
+    wanted = "".join(_attribute_texts(operation, "precision_config"))
+    return max(re.findall(r"\b(?:HIGHEST|HIGH)\b", wanted), key=len, default="").lower()
 
 
 def constant_detail(operation: Any, monoid: str) -> str:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import atexit
 import functools
-import os
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidInput, RunFailed, ToastError
+from toast_lab.files import PathLike
 from toast_lab.jobs.job import JOBS, Job, JobState
 from toast_lab.jobs.race_job import Raced, RaceEnd, RacePoint, RaceState, best_row, race_methods
 from toast_lab.jobs.search_job import RUN_SEARCH, Batch, SearchEnd, SearchRequest
@@ -315,7 +315,7 @@ def start_search(
     seed: int = 0,
     budget: Budget | None = None,
     *,
-    resume: Trace | str | os.PathLike[str] | None = None,
+    resume: Trace | PathLike | None = None,
     **options: Any,
 ) -> RunningSearch:
     """``search`` in a process of its own; gives a handle at once.

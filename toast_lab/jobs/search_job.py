@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 from toast_lab import isolate
 from toast_lab.cost.problem import Cost, Problem
 from toast_lab.errors import InvalidProblem, NotSaved
+from toast_lab.files import PathLike
 from toast_lab.jobs.mirror import Sender
 from toast_lab.jobs.orders import RUN, Order, Received
 from toast_lab.search import contract, resumable
@@ -57,7 +57,7 @@ class SearchRequest:
     seed: int | None = None
     budget: Budget = dataclasses.field(default_factory=Budget)
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    resume: Trace | str | os.PathLike[str] | None = None
+    resume: Trace | PathLike | None = None
     saved: str | None = None
     keep: str | None = None
     with_trace: bool = False

@@ -85,7 +85,8 @@ def nearest(platform: str, kind: str) -> Machine:
         "v4": "tpu-v4",
         "v3": "tpu-v3",
         "h100": "h100",
-        "h200": "h100",
+        "h200": "h200",
+        "b200": "b200",
         "p100": "p100",
     }
     fallback = "tpu-v5e" if platform == "tpu" else "a100"

@@ -17,7 +17,19 @@ from toast_lab.machines.machine_model import Machine
 
 BUILTIN_FOLDER = Path(__file__).parent / "builtin"
 #: In the order in which lists show them; the first is the one that is used where none is named.
-BUILTIN_NAMES = ("tpu-v5e", "tpu-v3", "tpu-v4", "tpu-v5p", "tpu-v6e", "p100", "a100", "h100", "cpu")
+BUILTIN_NAMES = (
+    "tpu-v5e",
+    "tpu-v3",
+    "tpu-v4",
+    "tpu-v5p",
+    "tpu-v6e",
+    "p100",
+    "a100",
+    "h100",
+    "h200",
+    "b200",
+    "cpu",
+)
 
 
 class MachineCatalogue(Mapping[str, Machine]):

@@ -10,7 +10,7 @@ This file is apart from ``toast_lab._jaxlib`` because that one must never import
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,13 @@ from toast_lab import _jaxlib
 from toast_lab.ir import fourier
 
 
-def compile_module(stablehlo: str, devices: Sequence[Any]) -> Any:
+def compile_module(
+    stablehlo: str, devices: Sequence[Any], flags: Mapping[str, str | bool] | None = None
+) -> Any:
     """Compile StableHLO text for ``devices``, one partition each, with Shardy.
 
     Gives an executable that is loaded, or one that cannot be run if the devices are only described
-    (a topology's).
+    (a topology's).  ``flags`` are flags of XLA by name, without the dashes, for this compile alone.
     """
     from jax.extend import backend
 
@@ -35,6 +37,7 @@ def compile_module(stablehlo: str, devices: Sequence[Any]) -> Any:
     options = backend.get_compile_options(
         num_replicas=1, num_partitions=len(devices), device_assignment=np.asarray(devices)[None, :]
     )
+    options.env_option_overrides = list((flags or {}).items())
     options.executable_build_options.use_spmd_partitioning = True
     options.executable_build_options.use_shardy_partitioner = True
     client = devices[0].client

@@ -1,6 +1,7 @@
 """Compile a plan without running it: the compiler as the judge of prices.
 
     compile_plan(model, plan, "tpu:v5e:4x4")   the real TPU compiler, with no TPU attached
+    compile_plan(model, plan, "gpu:h100:8")    XLA's compiler for GPUs, with no GPU and no CUDA
     compile_plan(model, plan, "cpu:8")         virtual devices of this machine's processor
     compile_plan(model, plan, "gpu")           attached GPUs
 
@@ -19,15 +20,15 @@ import hashlib
 import json
 import os
 import re
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toast_lab import isolate
-from toast_lab.errors import InvalidPlan, InvalidProblem, NotSaved
+from toast_lab.errors import InvalidPlan, InvalidProblem, NotSaved, join_offenders
+from toast_lab.files import PathLike, cache_folder
 from toast_lab.lowering.annotate import annotate
-from toast_lab.runtime import compile_child
+from toast_lab.runtime import compile_child, gpu_compiler, gpu_target
 from toast_lab.runtime import topologies as top
 from toast_lab.runtime.child import RunProgress
 from toast_lab.runtime.compiled import FORMAT, Compiled
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     from toast_lab.ir.model import Model
     from toast_lab.ir.program import Program
 
-CACHE_VARIABLE = "TOAST_LAB_CACHE"
+#: Of what is read from a compiled text: results that an older version read are made again.
+READING = 2
 _LOCATION = re.compile(r' loc\((?:#loc\d*|"(?:[^"\\]|\\.)*"(?:\([^()]*\))?|unknown)\)')
 _LOCATION_LINE = re.compile(r"^#loc.*\n", re.MULTILINE)
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "TPU_MEGACORE")
@@ -56,7 +58,7 @@ def compile_plan(
     time_limit_s: float = 600.0,
     on_progress: Callable[[RunProgress], None] | None = None,
     cancel: Callable[[], bool] | None = None,
-    cache: bool | str | os.PathLike[str] = True,
+    cache: bool | PathLike = True,
     memory_limit_bytes: int | None = None,
 ) -> Compiled:
     """Compile ``plan`` ahead of time.
@@ -65,17 +67,19 @@ def compile_plan(
         model: the model that the plan shards.
         plan: what a search or ``Plan.from_actions`` gave; its mesh has as many devices as the
             topology.
-        topology: "tpu:v5e:4x4" (see ``topologies.known``), "cpu:8" or "gpu".
+        topology: "tpu:v5e:4x4" (see ``topologies.known``), "gpu:h100:8" or "gpu:a100:2x8" (hosts x
+            GPUs of each; see ``gpu_target`` for own ones), "cpu:8" or "gpu".
         time_limit_s: for the child process.
         on_progress: receives ``RunProgress`` (stage, fraction).
         cancel: polled; True stops the child and raises ``isolate.Cancelled``.
         cache: False compiles anew and keeps nothing; a path names the folder, True is
-            ``cache_folder()``.
+            "compiled" in ``files.cache_folder()``.
         memory_limit_bytes: address space of the child.
 
     Raises:
         InvalidPlan: the plan belongs to another program.
-        InvalidProblem: no such topology, another number of devices, or libtpu is missing.
+        InvalidProblem: no such topology, another number of devices, or libtpu or the compiler for
+            GPUs is missing.
         RunFailed: the compiler crashed, hung or refused the program for another reason than its
             memory.
     """
@@ -83,10 +87,13 @@ def compile_plan(
     wanted = top.parse(topology, plan.mesh)
     stablehlo = annotate(model, plan, located=True)
     versions, flags = compile_child.versions(), _flags()
-    check_compiler(wanted)
+    compiler = check_compiler(wanted)
+    if compiler is not None:
+        _check_calls(plan.program, stablehlo, wanted)
+        versions, flags = {**versions, **compiler.versions}, gpu_compiler.recorded_flags()
     file = None
     if cache is not False:
-        folder = cache_folder() if cache is True else Path(cache)
+        folder = cache_folder() / "compiled" if cache is True else Path(cache)
         file = folder / f"{_key(stablehlo, wanted, versions, flags)}.json"
         cached = _cached(file)
         if cached is not None:
@@ -98,10 +105,13 @@ def compile_plan(
         on_progress(RunProgress("starting", 0.0))
     report = isolate.run_in_child(
         "toast_lab.runtime.compile_child:compile_one",
-        stablehlo,
-        plan.mesh,
-        wanted,
-        rounds_by_op=_rounds(plan.program),
+        compile_child.CompileRequest(
+            stablehlo=stablehlo,
+            mesh=plan.mesh,
+            topology=wanted,
+            rounds_by_op=_rounds(plan.program),
+            compiler_folder=compiler.folder if compiler is not None else "",
+        ),
         env=top.environment(wanted),
         time_limit_s=time_limit_s,
         on_event=on_progress,
@@ -118,30 +128,36 @@ def compile_plan(
     return _located(compiled, plan.program)
 
 
-def check_compiler(wanted: top.Topology) -> None:
-    """Raise InvalidProblem if the compiler for these devices is not installed."""
+def check_compiler(wanted: top.Topology) -> gpu_compiler.GpuCompiler | None:
+    """Raise InvalidProblem if the compiler for these devices is not installed.
+
+    Gives where the one for GPUs is, if they need not be there.
+    """
+    if wanted.gpu is not None:
+        compiler = gpu_compiler.find()
+        gpu_compiler.check(compiler, wanted.gpu)
+        return compiler
     if wanted.platform == "tpu" and not compile_child.versions()["libtpu"]:
         raise InvalidProblem(
             f"compiling for {wanted} needs libtpu, which is not installed (no TPU has to be "
             'attached). Install it with pip install "toast-lab[tpu]", or pip install "jax[tpu]".'
         )
+    return None
 
 
-def cache_folder() -> Path:
-    """Where compiled results are kept.
-
-    It is ``$TOAST_LAB_CACHE``, else the platform's folder for caches.
-    """
-    named = os.environ.get(CACHE_VARIABLE)
-    if named:
-        return Path(named) / "compiled"
-    if sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    elif os.name == "nt":
-        base = Path(os.environ.get("LOCALAPPDATA", Path.home()))
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "toast-lab" / "compiled"
+def _check_calls(program: Program, text: str, wanted: top.Topology) -> None:
+    """Raise InvalidProblem for calls of libraries that only processors have."""
+    targets = sorted({*re.findall(r"custom_call @(lapack_\w+)", text)})
+    if not targets:
+        return
+    places = [program.where(op) for op in program.ops() if program.kind[op] == "custom_call"]
+    raise InvalidProblem(
+        f"{program.name} cannot be compiled for {wanted}: it calls {', '.join(targets)}, the "
+        "linear algebra of a processor, which JAX puts in where it traces without a GPU. Calls "
+        "stand at:\n"
+        f'{join_offenders(dict.fromkeys(places))}\nCompile it for "cpu:{wanted.count}", or leave '
+        "these steps out of the function"
+    )
 
 
 def _flags() -> dict[str, str]:
@@ -153,8 +169,10 @@ def _key(
 ) -> str:
     parts = [
         FORMAT,
+        READING,
         without_locations(stablehlo),
-        str(topology),
+        # A described GPU is what it is described as, whatever the name of the file
+        str(topology) if topology.gpu is None else [str(topology), topology.gpu.proto_text()],
         sorted(versions.items()),
         sorted(flags.items()),
     ]
@@ -214,7 +232,9 @@ def _result(
     flags: Mapping[str, str],
 ) -> Compiled:
     memory: dict[str, Any] = report.memory or {}
-    refusal = report.refusal
+    refusal, gpu = report.refusal, topology.gpu
+    peak = memory.get("peak")
+    roomy = gpu is None or peak is None or peak <= gpu.default_memory_bytes
     return Compiled(
         program=plan.program.digest(),
         plan_key=plan.key,
@@ -222,8 +242,8 @@ def _result(
         topology=str(topology),
         device_kind=report.device_kind,
         device_order=_ORDERS[topology.platform],
-        fits=refusal is None,
-        peak_bytes=memory.get("peak"),
+        fits=refusal is None and roomy,
+        peak_bytes=peak,
         argument_bytes=memory.get("argument"),
         output_bytes=memory.get("output"),
         alias_bytes=memory.get("alias"),
@@ -242,4 +262,25 @@ def _result(
         compile_s=report.compile_s,
         versions=dict(versions),
         flags=dict(flags),
+        machine=top.machine_name(topology, report.device_kind),
+        device_memory_bytes=gpu.memory_bytes if gpu is not None else None,
+        default_memory_bytes=gpu.default_memory_bytes if gpu is not None else None,
+        times=report.times,
+        notes=_notes(plan.program, gpu, report),
     )
+
+
+def _notes(
+    program: Program, gpu: gpu_target.GpuTarget | None, report: compile_child.CompileReport
+) -> tuple[str, ...]:
+    """What the numbers of a GPU that need not be there do not say."""
+    if gpu is None:
+        return ()
+    notes = []
+    if not gpu.has_bfloat16 and "bf16" in program.value_dtype:
+        notes.append(
+            f"{gpu.name} has no bfloat16: XLA keeps such values as float32, at twice the memory"
+        )
+    if report.times is None:
+        notes.append(f"XLA has no measured tables of {gpu.name} ({gpu.architecture}): no times")
+    return tuple(notes)

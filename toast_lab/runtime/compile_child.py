@@ -9,8 +9,11 @@ on an efficient reshard.
 
 from __future__ import annotations
 
+import dataclasses
+import fcntl
 import importlib.metadata as metadata
 import os
+import stat
 import sys
 import tempfile
 import time
@@ -19,10 +22,29 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from toast_lab import isolate
-from toast_lab.runtime import _jax_private, compiler_messages, hlo, hlo_text
+from toast_lab.runtime import (
+    _jax_private,
+    compiler_messages,
+    gpu_compiler,
+    gpu_times,
+    hlo,
+    hlo_text,
+)
 from toast_lab.runtime import topologies as top
 from toast_lab.runtime.child import RunProgress
 from toast_lab.sharding.mesh import Mesh
+
+
+@dataclasses.dataclass(frozen=True)
+class CompileRequest:
+    """One module to compile."""
+
+    stablehlo: str  #: annotated, with located ops
+    mesh: Mesh
+    topology: top.Topology
+    #: rounds of our loops by the number of any of their ops, for compiled texts that do not tell
+    rounds_by_op: dict[int, float]
+    compiler_folder: str = ""  #: put first on the path before JAX starts, "" if none is
 
 
 class CompileReport(NamedTuple):
@@ -38,31 +60,25 @@ class CompileReport(NamedTuple):
     collectives: tuple[hlo.Collective, ...] = ()
     #: (op of ours or -1, rounds) of every loop left in the program
     loops: tuple[tuple[int, float], ...] = ()
+    times: gpu_times.CompilerTimes | None = None  #: the GPU compiler's own
 
 
-def compile_one(
-    stablehlo: str, mesh: Mesh, topology: top.Topology, rounds_by_op: dict[int, float]
-) -> CompileReport:
+def compile_one(request: CompileRequest) -> CompileReport:
     """Compile one module.
 
-    Args:
-        stablehlo: annotated, with located ops.
-        mesh: of the plan.
-        topology: the devices to compile for.
-        rounds_by_op: rounds of our loops by the number of any of their ops, for compiled texts that
-            do not tell.
-
     Raises:
-        InvalidProblem: libtpu is missing, or too few devices are attached.
+        InvalidProblem: a compiler is missing, or too few devices are attached.
     """
     isolate.report(RunProgress("loading the compiler", 0.0))
-    devices = top.devices(topology, mesh)
-    isolate.report(RunProgress(f"compiling for {topology}", 0.1))
+    if request.compiler_folder:
+        sys.path.insert(0, request.compiler_folder)
+    devices = top.devices(request.topology, request.mesh)
+    isolate.report(RunProgress(f"compiling for {request.topology}", 0.1))
     started = time.perf_counter()
     refusal, executable = None, None
     with _standard_error() as log:
         try:
-            executable = _jax_private.compile_module(stablehlo, devices)
+            executable = _compile(request, devices)
         except Exception as error:
             refusal = compiler_messages.refusal(str(error))
             if refusal is None:
@@ -80,16 +96,42 @@ def compile_one(
     isolate.report(RunProgress("reading the compiled program", 0.9))
     hlo_source = _jax_private.optimised_hlo(executable)
     module = hlo_text.parse(hlo_source)
-    sizes = dict(zip(mesh.axes, mesh.sizes, strict=True))
+    sizes = dict(zip(request.mesh.axes, request.mesh.sizes, strict=True))
 
     def rounds(instruction: hlo_text.Instruction) -> float | None:
-        return rounds_by_op.get(hlo.op_of(instruction))
+        return request.rounds_by_op.get(hlo.op_of(instruction))
 
     return report._replace(
         memory=_jax_private.memory_stats(executable),
         collectives=tuple(hlo.collectives_of(module, hlo.source_lines(hlo_source), sizes, rounds)),
         cycles=cycles(module, rounds),
         loops=tuple(loops(module, rounds)),
+        times=_times(request.topology, module, rounds),
+    )
+
+
+def _compile(request: CompileRequest, devices: list[Any]) -> Any:
+    """Compile, with the compiler's own times where it has the tables for them."""
+    gpu = request.topology.gpu
+    if gpu is None or gpu.architecture not in gpu_times.MEASURED:
+        return _jax_private.compile_module(request.stablehlo, devices)
+    try:
+        flags = {gpu_compiler.TIMES_FLAG: True}
+        return _jax_private.compile_module(request.stablehlo, devices, flags)
+    except Exception as error:
+        # Another version has other tables, and a program without times is better than none
+        if "Cannot find key" not in str(error):
+            raise
+        return _jax_private.compile_module(request.stablehlo, devices)
+
+
+def _times(
+    topology: top.Topology, module: hlo_text.Module, rounds: hlo_text.Rounds
+) -> gpu_times.CompilerTimes | None:
+    if topology.gpu is None:
+        return None
+    return gpu_times.read(
+        module, topology.gpu.architecture, topology.count, hosts=topology.hosts, rounds=rounds
     )
 
 
@@ -111,20 +153,9 @@ def cycles(module: hlo_text.Module, rounds: hlo_text.Rounds = hlo_text.unknown) 
             if estimate and int(estimate) > 0:
                 op = hlo.op_of(instruction)
                 if op < 0 and instruction.opcode == "fusion":
-                    op = _op_inside(module, instruction)
+                    op = hlo.op_inside(module, instruction)
                 cycles_by_op[op] = cycles_by_op.get(op, 0.0) + int(estimate) * place.times
     return cycles_by_op
-
-
-def _op_inside(module: hlo_text.Module, fusion: hlo_text.Instruction) -> int:
-    """The op that most instructions of a fusion belong to; -1 if none says."""
-    inside = module.computations.get(fusion.called("calls"))
-    ops = [
-        op
-        for instruction in (inside.instructions if inside else ())
-        if (op := hlo.op_of(instruction)) >= 0
-    ]
-    return max(ops, key=lambda op: (ops.count(op), op)) if ops else -1
 
 
 def loops(
@@ -140,10 +171,22 @@ def loops(
 
 @contextmanager
 def _standard_error() -> Iterator[Callable[[], str]]:
-    """Collect what native code writes to standard error; it is passed on at the end."""
+    """Collect what native code writes to standard error.
+
+    In a child of ours that is a file, which is read again, so the last words of a compiler that
+    crashes stay there for the parent to report.  Anything else is taken over meanwhile, and what
+    was written is passed on at the end.
+    """
     sys.stderr.flush()
-    saved = os.dup(2)
     written = b""
+    if _can_be_read_again(2):
+        start = os.fstat(2).st_size
+        try:
+            yield lambda: written.decode(errors="replace")
+        finally:
+            written = os.pread(2, os.fstat(2).st_size - start, start)
+        return
+    saved = os.dup(2)
     with tempfile.TemporaryFile() as log:
         os.dup2(log.fileno(), 2)
         try:
@@ -154,6 +197,12 @@ def _standard_error() -> Iterator[Callable[[], str]]:
             log.seek(0)
             written = log.read()
             _pass_on(written)
+
+
+def _can_be_read_again(descriptor: int) -> bool:
+    """Is this a file that is open for reading too?"""
+    readable = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
+    return readable and stat.S_ISREG(os.fstat(descriptor).st_mode)
 
 
 def _pass_on(data: bytes) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from toast_lab.errors import InvalidPlan
-from toast_lab.files import write_whole
+from toast_lab.files import PathLike, write_whole
 from toast_lab.runtime.compiler_messages import Allocation, Rematerialised
+from toast_lab.runtime.gpu_times import CompilerTimes
 from toast_lab.runtime.hlo import Collective, CollectivePart, counts_text
 
 FORMAT = 1  # of the JSON; another number is not read
@@ -26,6 +26,10 @@ class Compiled:
     is False and the sizes are None, apart from ``needed_bytes``.  Cycles are the TPU compiler's own
     estimates, of which it makes none for collectives, asynchronous copies, gathers and scatters; on
     CPU and GPU there are none at all.
+
+    The compiler for GPUs that need not be there never refuses a program for its memory.  There
+    ``fits`` is ours: is the peak within the share that JAX's allocator takes by default
+    (``default_memory_bytes``, 75%)?  ``fits_all_memory`` asks the same of the whole device.
     """
 
     program: str  #: digest of the program
@@ -34,7 +38,7 @@ class Compiled:
     topology: str  #: "tpu:v5e:4x4"
     device_kind: str  #: what the device calls itself
     device_order: str  #: how mesh positions became devices
-    fits: bool  #: False: the compiler refused it for lack of memory
+    fits: bool  #: False: refused for lack of memory, or larger than ``default_memory_bytes``
     peak_bytes: int | None  #: arguments + outputs - aliases + temporaries
     argument_bytes: int | None
     output_bytes: int | None
@@ -55,6 +59,12 @@ class Compiled:
     compile_s: float
     versions: Mapping[str, str]  #: of jax, jaxlib, libtpu
     flags: Mapping[str, str]  #: environment variables that change what compilers do
+    #: name of the machine model of these devices, "" if none is known to be theirs
+    machine: str = ""
+    device_memory_bytes: float | None = None  #: of a GPU that need not be there, by its data sheet
+    default_memory_bytes: float | None = None  #: what JAX's allocator takes of it by default
+    times: CompilerTimes | None = None  #: the GPU compiler's own times
+    notes: tuple[str, ...] = ()  #: what has to be known in order to read the rest
     cached: bool = dataclasses.field(default=False, compare=False)  #: it came from the cache
 
     @property
@@ -70,7 +80,26 @@ class Compiled:
     @property
     def total_needed_bytes(self) -> float | None:
         """Peak, or what a refused program would have needed; None if the compiler did not say."""
-        return self.peak_bytes if self.fits else self.needed_bytes
+        return self.needed_bytes if self.refused else self.peak_bytes
+
+    @property
+    def refused(self) -> bool:
+        """Did the compiler refuse the program?  Then there is nothing of it to look at."""
+        return self.peak_bytes is None or (self.default_memory_bytes is None and not self.fits)
+
+    @property
+    def fits_all_memory(self) -> bool | None:
+        """Is the peak within the whole memory of the device?  None where that is not known."""
+        if self.device_memory_bytes is None or self.peak_bytes is None:
+            return None
+        return self.peak_bytes <= self.device_memory_bytes
+
+    def priced_elsewhere(self, machine: str) -> str:
+        """Says so if a price is of another machine than this was compiled for; else ""."""
+        if machine == self.machine:
+            return ""
+        kind = f" ({self.device_kind})" if self.device_kind not in self.topology else ""
+        return f"compiled for {self.topology}{kind}, priced on the machine {machine}"
 
     def bytes_by_kind(self) -> dict[str, float]:
         """Bytes of collectives by kind, each as often as it runs."""
@@ -100,12 +129,15 @@ class Compiled:
         data["cycles_by_op"] = {str(op): cycles for op, cycles in self.cycles_by_op.items()}
         data["rematerialised"] = [remat._asdict() for remat in self.rematerialised]
         data["versions"], data["flags"] = dict(self.versions), dict(self.flags)
+        data["times"] = None if self.times is None else self.times.to_json()
+        data["notes"] = list(self.notes)
         del data["cached"]
         return {
             "format": FORMAT,
             **data,
             "cycles": self.cycles,
             "compute_s": self.compute_s,
+            "fits_all_memory": self.fits_all_memory,
             "bytes_by_kind": self.bytes_by_kind(),
             "counts_by_kind": self.counts_by_kind(),
         }
@@ -132,18 +164,21 @@ class Compiled:
             fields["cycles_by_op"] = {int(op): float(count) for op, count in cycles}
             remats = fields["rematerialised"]
             fields["rematerialised"] = tuple(Rematerialised(**row) for row in remats)
+            if fields.get("times") is not None:
+                fields["times"] = CompilerTimes.from_json(fields["times"])
+            fields["notes"] = tuple(map(str, fields.get("notes", ())))
             return cls(**fields)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidPlan(
                 f"this is no compiled result as save writes it: {type(error).__name__}: {error}"
             ) from None
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: PathLike) -> None:
         """Write it as JSON, whole or not at all.  Raises NotSaved if that cannot be."""
         write_whole(path, json.dumps(self.to_json(), indent=1), "the compiled result")
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Compiled:
+    def load(cls, path: PathLike) -> Compiled:
         """Read what ``save`` wrote.
 
         Raises:
@@ -158,7 +193,7 @@ class Compiled:
         return cls.from_json(data)
 
     def __str__(self) -> str:
-        if not self.fits:
+        if self.refused:
             if self.needed_bytes is None:
                 return f"{self.topology}: refused for lack of memory"
             need = "temporaries alone need" if self.needed_temporaries_only else "needs"
@@ -167,8 +202,23 @@ class Compiled:
         time = f", {self.compute_s * 1e3:.3f} ms of compute" if self.compute_s is not None else ""
         peak = self.peak_bytes or 0
         size = f"{peak / 2**30:.3g} GiB" if peak >= 2**30 else f"{peak / 2**20:.3g} MiB"
+        if self.times is not None:
+            time = f", {self.times.total_s * 1e3:.3f} ms by XLA's own times"
+            if self.times.left_out:
+                time += f" without {len(self.times.left_out)} instructions"
         counts = counts_text(self.counts_by_kind()) or "no collectives"
-        return f"{self.topology}: {size} peak a device{time}, {counts}"
+        notes = "".join(f"; {note}" for note in self.notes)
+        return f"{self.topology}: {size} peak a device{self._fits_text()}{time}, {counts}{notes}"
+
+    def _fits_text(self) -> str:
+        if self.default_memory_bytes is None or self.device_memory_bytes is None:
+            return ""
+        share, whole = self.default_memory_bytes / 2**30, self.device_memory_bytes / 2**30
+        if self.fits:
+            return f", within the {share:.3g} GiB that JAX takes of {whole:.3g}"
+        if self.fits_all_memory:
+            return f", more than the {share:.3g} GiB that JAX takes of {whole:.3g} by default"
+        return f", more than the {whole:.3g} GiB there are"
 
 
 def _collective(data: Mapping[str, Any]) -> Collective:

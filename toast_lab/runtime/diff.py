@@ -117,6 +117,8 @@ class CompiledDiff:
     """Every collective of a plan, priced and compiled."""
 
     rows: tuple[DiffRow, ...]  #: in order of the ops
+    #: says so where the price is of another machine than the program was compiled for
+    machines: str = ""
 
     @property
     def different(self) -> list[DiffRow]:
@@ -160,7 +162,8 @@ class CompiledDiff:
 
     def __str__(self) -> str:
         counts = collections.Counter(row.status for row in self.rows)
-        lines = [", ".join(f"{counts[status]} {status}" for status in STATUSES)]
+        lines = [f"{self.machines}: compare no times"] if self.machines else []
+        lines.append(", ".join(f"{counts[status]} {status}" for status in STATUSES))
         for kind, (priced, compiled) in self.bytes_by_kind().items():
             sizes = f"priced {bytes_text(priced):>10}   compiled {bytes_text(compiled):>10}"
             lines.append(f"  {kind:<20} {sizes}")
@@ -182,24 +185,27 @@ def diff_compiled(problem: Problem, plan: ShardingPlan, compiled: Compiled | Run
     """
     program = plan.program
     remats: Iterable[int] = ()
+    machines = ""
     if isinstance(compiled, Compiled):
         if (compiled.program, compiled.plan_key) != (program.digest(), plan.key):
             raise InvalidPlan(
                 f"compiled was plan {compiled.plan_key:016x} of program {compiled.program}, this "
                 f"is plan {plan.key:016x} of {program.digest()}"
             )
-        if not compiled.fits:
+        if compiled.refused:
             raise InvalidPlan(
                 f"the compiler refused this plan, so there is nothing to compare: {compiled}"
             )
         remats = {remat.op for remat in compiled.rematerialised}
-    return compare(
+        machines = compiled.priced_elsewhere(problem.machine.name)
+    difference = compare(
         program,
         plan.mesh,
         priced=predicted(problem, plan),
         compiled=sides(compiled.collectives),
         remats=remats,
     )
+    return dataclasses.replace(difference, machines=machines)
 
 
 def compare(

@@ -3,7 +3,9 @@
 They are laid beside those that the plan asks for.  Each collective counts once, with the number of
 times that the loops around it run it, however it is written:
 
-* the two halves of an asynchronous one (``-start`` and ``-done``) are one;
+* the two halves of an asynchronous one (``-start`` and ``-done``) are one; the first has the
+  operand beside the result in its type, and on GPUs it may have lost its name, which is then found
+  at what makes its operand;
 * TPU programs spread a gather over the matrix products that it runs beside; its pieces, in as many
   fusions, have one channel;
 * TPU programs write a reduce_scatter as a fusion of an all-reduce and a slice;
@@ -106,8 +108,7 @@ def collectives_of(
     seen: set[tuple[str, tuple[str, ...]]] = set()
     for place in hlo_text.executed(module, rounds):
         for row, instruction in enumerate(place.computation.instructions):
-            match = _OPCODE.fullmatch(instruction.opcode)
-            if not match:
+            if not kind_of(instruction):
                 continue
             channel = _CHANNEL.search(instruction.attributes)
             # A piece of a gather that is spread over several fusions of one body
@@ -135,6 +136,70 @@ def op_of(instruction: Instruction | None) -> int:
     return split_name(name.group(1))[0] if name else -1
 
 
+def op_inside(module: hlo_text.Module, fusion: Instruction) -> int:
+    """The op that most instructions of a fusion belong to; -1 if none says."""
+    inside = module.computations.get(fusion.called("calls"))
+    instructions = inside.instructions if inside else ()
+    ops = [op for instruction in instructions if (op := op_of(instruction)) >= 0]
+    return max(ops, key=lambda op: (ops.count(op), op)) if ops else -1
+
+
+def kind_of(instruction: Instruction) -> str:
+    """Which of ``KINDS`` an instruction is, "" if none; the second half of one is none."""
+    match = _OPCODE.fullmatch(instruction.opcode)
+    return match["kind"].replace("-", "_").removeprefix("ragged_") if match else ""
+
+
+def device_groups(instruction: Instruction, n_devices: int) -> list[list[int]]:
+    """Groups of devices that a collective joins; the pairs of a permute."""
+    if kind_of(instruction) == "collective_permute":
+        return _rows(_PAIRS.search(instruction.line))
+    return replica_groups(instruction.line, n_devices)
+
+
+def local_bytes(instruction: Instruction, group_size: int) -> int:
+    """The larger of what one device holds before and after a collective."""
+    before, after = _before_and_after(instruction)
+    sizes = [sum(_array_bytes(*array) for array in side) for side in (before, after)]
+    if kind_of(instruction) == "reduce_scatter" and not before:
+        return sizes[1] * group_size
+    return max(sizes)
+
+
+def served(
+    module: hlo_text.Module, place: Executed, instruction: Instruction
+) -> tuple[int, str, Instruction]:
+    """What a collective serves: the number of our op, its name and the instruction that tells both.
+
+    The number is -1 if no instruction tells it.
+    """
+    match = _own_or_outer(place, instruction, _OP_NAME)
+    op, op_name = split_name(match.group(1)) if match else (-1, "")
+    neighbour = _neighbour(module, place.computation, instruction) if op < 0 else None
+    if neighbour is None:
+        return op, op_name, instruction
+    op, named = neighbour
+    match = _OP_NAME.search(named.attributes)
+    return op, split_name(match.group(1))[1] if match else "", named
+
+
+def _neighbour(
+    module: hlo_text.Module, computation: Computation, instruction: Instruction
+) -> tuple[int, Instruction] | None:
+    """The op of ours beside a collective that names none, and the instruction that names it."""
+    if kind_of(instruction) in ("all_reduce", "reduce_scatter") and instruction.operands:
+        # A sum that lost its name serves the op that makes what is summed
+        maker = hlo_text.chain_up(computation, instruction.operands[0])
+        op = op_of(maker)
+        if maker is not None and op < 0 and maker.opcode == "fusion":
+            op = op_inside(module, maker)
+        if maker is not None and op >= 0:
+            return op, maker
+    # Newer compilers name it after the argument that it moves: it serves the op that reads the copy
+    reader = _reader(computation, instruction, 0)
+    return (op_of(reader), reader) if reader is not None else None
+
+
 def _collective(
     module: hlo_text.Module,
     place: Executed,
@@ -143,38 +208,26 @@ def _collective(
     mesh: Mapping[str, int],
     source_of: Callable[[Instruction], str],
 ) -> Collective:
-    match = _OPCODE.fullmatch(instruction.opcode)
-    assert match is not None
-    kind = match["kind"].replace("-", "_").removeprefix("ragged_")
-    is_start = bool(match["start"])
+    kind = kind_of(instruction)
+    groups = device_groups(instruction, math.prod(mesh.values()))
     if kind == "collective_permute":
-        axes, group_size = permute_axes(_rows(_PAIRS.search(instruction.line)), mesh), 2
+        axes, group_size = permute_axes(groups, mesh), 2
     else:
-        groups = replica_groups(instruction.line, math.prod(mesh.values()))
         axes, group_size = group_axes(groups, mesh), max(map(len, groups), default=1)
-    local_bytes = _local_bytes(instruction.type, kind, is_start, group_size)
+    size = local_bytes(instruction, group_size)
+    op, op_name, named = served(module, place, instruction)
     if kind == "all_reduce" and place.fused and _only_sliced(place.computation, instruction):
         kind = "reduce_scatter"  # the sum is as large as what a device held before
-    name_match, named = _own_or_outer(place, instruction, _OP_NAME), instruction
-    op, op_name = split_name(name_match.group(1)) if name_match else (-1, "")
-    if op < 0 and kind in ("all_gather", "all_to_all", "collective_permute"):
-        # Newer compilers name it after the argument that it moves: it serves the op that reads the
-        # copy.
-        reader = _reader(place.computation, instruction, 0)
-        name_match = _OP_NAME.search(reader.attributes) if reader is not None else None
-        if reader is not None and name_match is not None:
-            (op, op_name), named = split_name(name_match.group(1)), reader
-    whole = CollectivePart(op, local_bytes, dtype="")
     return Collective(
         kind=kind,
-        bytes=local_bytes,
+        bytes=size,
         group_size=group_size,
         axes=axes,
         op_name=op_name,
         source=source_of(named),
         op=op,
         times=place.times,
-        parts=_parts(module, place, instruction, whole, kind=kind, is_start=is_start),
+        parts=_parts(module, place, instruction, CollectivePart(op, size, dtype=""), kind=kind),
     )
 
 
@@ -202,19 +255,15 @@ def _parts(
     whole: CollectivePart,
     *,
     kind: str,
-    is_start: bool,
 ) -> tuple[CollectivePart, ...]:
     """The arrays that a collective was merged from; ``whole`` is all of them as one.
 
     The merged one carries the name of one of them only.  Gathers belong to the op that reads the
     copy, all others to the op that makes the value.
     """
-    arrays = _ARRAY.findall(instruction.type)
+    _, arrays = _before_and_after(instruction)
     n_arrays = len(instruction.operands)
-    merged = n_arrays > 1 and kind != "collective_permute"
-    if merged and is_start and kind == "all_gather":
-        arrays = arrays[n_arrays:]
-    if not merged or len(arrays) != n_arrays:
+    if n_arrays <= 1 or len(arrays) != n_arrays:
         return (whole._replace(dtype=arrays[0][0] if arrays else ""),)
     total = sum(_array_bytes(*array) for array in arrays) or 1
     parts = []
@@ -248,18 +297,42 @@ def _reader(computation: Computation, instruction: Instruction, index: int) -> I
 # -- sizes -----------------------------------------------------------------------------------------
 
 
-def _local_bytes(result_type: str, kind: str, start: bool, group_size: int) -> int:
-    arrays = _ARRAY.findall(result_type)
-    if start and kind == "collective_permute":  # (source, target, context words)
-        arrays = [array for array in arrays if array[0] not in ("u32", "s32") or array[1]]
-        return sum(_array_bytes(*array) for array in arrays) // 2
-    total = sum(_array_bytes(*array) for array in arrays)
-    # (shards, gathered): the shards are 1/group_size of the gathered
-    if start and kind == "all_gather":
-        return total * group_size // (group_size + 1)
-    if kind == "reduce_scatter":
-        return total * group_size
-    return total
+def first_dtype(result_type: str) -> str:
+    """Element type of the first array of a type, "" if it has none."""
+    match = _ARRAY.search(result_type)
+    return match.group(1) if match else ""
+
+
+def _before_and_after(
+    instruction: Instruction,
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Arrays that a collective's type says it takes, and those that it gives.
+
+    The first half of an asynchronous collective has both in its type, ``(operand, result)``,
+    perhaps followed by words of its own.  Several operands stand in brackets, and those of some
+    kinds always do: ``((operand), result)``.  An all_reduce takes what it gives, so its type has
+    the results alone, as has that of every collective that is not asynchronous.
+    """
+    elements = _elements(instruction.type)
+    if instruction.opcode.endswith("-start") and len(elements) > 1:
+        if kind_of(instruction) != "all_reduce":
+            return _ARRAY.findall(elements[0]), _ARRAY.findall(elements[1])
+    return [], _ARRAY.findall(instruction.type)
+
+
+def _elements(result_type: str) -> list[str]:
+    """The elements of a tuple's type; a type that is no tuple is its only one."""
+    if not result_type.startswith("("):
+        return [result_type]
+    elements, depth, start = [], 0, 1
+    for i, character in enumerate(result_type):
+        depth += (character in "([{") - (character in ")]}")
+        if depth == 0 or (depth == 1 and character == ","):
+            elements.append(result_type[start:i].strip())
+            start = i + 1
+        if depth == 0:
+            break
+    return elements
 
 
 def _array_bytes(element: str, dims: str) -> int:

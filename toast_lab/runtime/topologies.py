@@ -1,10 +1,13 @@
 """The devices that a plan is compiled for.
 
-They are a TPU slice that need not be attached, virtual CPU devices, or attached GPUs.
+They are a TPU slice or GPUs that need not be attached, virtual CPU devices, or attached GPUs.
 
-    parse("tpu:v5e:4x4")   16 chips of TPU v5e, their links a torus or mesh of 4 by 4
-    parse("cpu:8")         8 virtual devices of this machine's processor
-    parse("gpu")           attached GPUs, as many as the mesh has
+    parse("tpu:v5e:4x4")    16 chips of TPU v5e, their links a torus or mesh of 4 by 4
+    parse("gpu:h100:8")     8 H100 in one host, none of them attached
+    parse("gpu:a100:2x8")   2 hosts of 8 A100 each
+    parse("gpu:my.toml:8")  8 of the GPU that a file describes, see ``gpu_target``
+    parse("cpu:8")          8 virtual devices of this machine's processor
+    parse("gpu")            attached GPUs, as many as the mesh has
 
 Numbers of the chips (``CHIPS``): clock of the cores, and which slices exist.  A device of JAX is a
 core on v2 and v3 (two a chip) and v4 (whose two cores are one device only where a real chip says
@@ -27,6 +30,7 @@ from typing import Any
 
 from toast_lab.errors import InvalidProblem, did_you_mean
 from toast_lab.runtime import devices as dev
+from toast_lab.runtime import gpu_compiler, gpu_target
 from toast_lab.sharding.mesh import Mesh
 
 _PLANE = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
@@ -63,6 +67,8 @@ class Topology:
     count: int
     chip: str = ""  #: "v5e"
     slice: str = ""  #: "4x4"
+    gpu: gpu_target.GpuTarget | None = None  #: GPUs that need not be there
+    hosts: int = 1  #: of those
 
     @property
     def clock_hz(self) -> float | None:
@@ -70,11 +76,14 @@ class Topology:
         return CHIPS[self.chip].clock_hz if self.chip else None
 
     def __str__(self) -> str:
+        if self.gpu is not None:
+            each = f"{self.hosts}x{self.count // self.hosts}" if self.hosts > 1 else self.count
+            return f"gpu:{self.gpu.name}:{each}"
         return f"tpu:{self.chip}:{self.slice}" if self.chip else f"{self.platform}:{self.count}"
 
 
 def known() -> list[str]:
-    """Every TPU slice by name."""
+    """Every TPU slice by name; of GPUs there are as many as one likes."""
     return [f"tpu:{name}:{dims}" for name, chip in CHIPS.items() for dims in chip.slices]
 
 
@@ -89,14 +98,18 @@ def parse(text: str, mesh: Mesh) -> Topology:
     match = re.fullmatch(r"\s*(?:tpu:)?(v\w+):(\d+(?:x\d+)*)\s*", name)
     if match and match.group(1) in CHIPS:
         topology = _tpu(match.group(1), match.group(2))
+    elif re.match(r"\s*gpu:(?!\s*\d+\s*$)", name):
+        topology = _described(text, mesh)
     elif re.match(r"\s*(cpu|gpu)\b", name):
         topology = _attached(text, mesh)
     else:
         slices = "; ".join(f"tpu:{chip}: {', '.join(CHIPS[chip].slices)}" for chip in CHIPS)
-        hint = did_you_mean(str(text), [*known(), "cpu:8", "gpu"])
+        gpus = described(mesh.n_devices)
+        hint = did_you_mean(str(text), [*known(), *gpus, "cpu:8", "gpu"])
         raise InvalidProblem(
-            f'no topology is called {text!r}{hint}. Known are "cpu:{mesh.n_devices}", "gpu", and '
-            f"of TPUs, in chips: {slices}"
+            f'no topology is called {text!r}{hint}. Known are "cpu:{mesh.n_devices}", "gpu" '
+            f"(attached), GPUs that need not be attached, {', '.join(gpus)}, and TPUs, in chips: "
+            f"{slices}"
         )
     if topology.count != mesh.n_devices:
         difference = "more" if mesh.n_devices > topology.count else "fewer"
@@ -115,7 +128,7 @@ def _tpu(name: str, dims: str) -> Topology:
             f"TPU {name} has no slice {dims}; in chips there are {', '.join(chip.slices)} "
             f"({chip.devices_per_chip} device{'s' * (chip.devices_per_chip > 1)} a chip)"
         )
-    return Topology("tpu", math.prod(map(int, dims.split("x"))) * chip.devices_per_chip, name, dims)
+    return Topology("tpu", devices_in(chip, dims), name, dims)
 
 
 def _attached(text: str, mesh: Mesh) -> Topology:
@@ -128,31 +141,83 @@ def _attached(text: str, mesh: Mesh) -> Topology:
     return Topology(match.group(1), count)
 
 
+def described(count: int) -> list[str]:
+    """Topologies of so many GPUs of each known kind, in one host."""
+    return [f"gpu:{name}:{count}" for name in gpu_target.NAMES]
+
+
+def _described(text: str, mesh: Mesh) -> Topology:
+    """GPUs that need not be there: ``gpu:NAME:COUNT`` or ``gpu:NAME:HOSTSxCOUNT``."""
+    rest = text.strip()[len("gpu:") :]
+    name, _, shape = rest.rpartition(":")
+    match = re.fullmatch(r"\s*(?:(\d{1,6})\s*x\s*)?(\d{1,6})\s*", shape.lower())
+    if not name:  # a kind alone: is it one at all?
+        name = gpu_target.find(rest.strip()).name
+    hosts, each = (int(number or 1) for number in match.groups()) if match else (0, 0)
+    if hosts * each == 0:
+        count = mesh.n_devices
+        raise InvalidProblem(
+            f"cannot read the topology {text[:80]!r}: the kind of GPU is followed by their number, "
+            f'or by hosts x GPUs of each, as in "gpu:{name}:{count}"'
+            + (f' or "gpu:{name}:2x{count // 2}"' if count % 2 == 0 and count > 2 else "")
+        )
+    return Topology("gpu", hosts * each, gpu=gpu_target.find(name.strip()), hosts=hosts)
+
+
 def _cores(topology: Topology) -> str:
     per_chip = CHIPS[topology.chip].devices_per_chip if topology.chip else 1
     return f" ({per_chip} a chip)" if per_chip > 1 else ""
 
 
+def devices_in(chip: Chip, dims: str) -> int:
+    """Devices of a slice."""
+    return math.prod(map(int, dims.split("x"))) * chip.devices_per_chip
+
+
 def _fitting(topology: Topology, wanted: int) -> str:
+    if topology.gpu is not None:
+        each = topology.count // topology.hosts
+        whole_hosts = topology.hosts > 1 and wanted > each and wanted % each == 0
+        shape = f"{wanted // each}x{each}" if whole_hosts else f"{wanted}"
+        return f", or the topology gpu:{topology.gpu.name}:{shape}"
     if not topology.chip:
         return f' or write "{topology.platform}:{wanted}"'
     chip = CHIPS[topology.chip]
     names = [
-        f"tpu:{topology.chip}:{dims}"
-        for dims in chip.slices
-        if math.prod(map(int, dims.split("x"))) * chip.devices_per_chip == wanted
+        f"tpu:{topology.chip}:{dims}" for dims in chip.slices if devices_in(chip, dims) == wanted
     ]
     return f", or the topology {' or '.join(names)}" if names else ""
 
 
 def machine_of(topology: str, machines: Collection[str]) -> str:
-    """Name of the machine model of a topology's devices, or of the nearest that there is."""
+    """Name of the machine model of a topology's devices, or of the nearest that there is.
+
+    Described GPUs have the one that their description names.
+    """
     match = re.match(r"\s*(?:tpu:)?(v\w+):", topology.lower())
-    chip = CHIPS.get(match.group(1)) if match else None
-    machine = "cpu" if "cpu" in topology else "a100"
-    if chip is not None:
-        machine = chip.machine
+    gpu = re.match(r"\s*gpu:(?!\s*\d+\s*$)(.*):", topology, re.IGNORECASE)
+    if match and match.group(1) in CHIPS:
+        machine = CHIPS[match.group(1)].machine
+    elif gpu:
+        machine = gpu_target.find(gpu.group(1).strip()).machine or "a100"
+    else:
+        machine = "cpu" if "cpu" in topology else "a100"
     return machine if machine in machines else "tpu-v5e"
+
+
+def machine_name(topology: Topology, device_kind: str) -> str:
+    """Name of the machine model of these devices, "" if none is known to be theirs.
+
+    Attached GPUs are known by what they call themselves.
+    """
+    if topology.chip:
+        return CHIPS[topology.chip].machine
+    if topology.gpu is not None:
+        return topology.gpu.machine
+    if topology.platform == "cpu":
+        return "cpu"
+    words = re.split(r"[^a-z0-9]+", device_kind.lower())
+    return next((name for name in gpu_target.NAMES if name in words), "")
 
 
 def environment(topology: Topology) -> dict[str, str]:
@@ -169,6 +234,8 @@ def environment(topology: Topology) -> dict[str, str]:
             "TPU_MIN_LOG_LEVEL": "1",
             "TF_CPP_MIN_LOG_LEVEL": "1",
         }
+    if topology.gpu is not None:
+        return gpu_compiler.environment(gpu_compiler.flags())
     return {
         **dev.environment(dev.Devices(topology.platform, topology.count)),
         "TF_CPP_MIN_LOG_LEVEL": "1",
@@ -181,11 +248,13 @@ def devices(topology: Topology, mesh: Mesh) -> list[Any]:
     On TPU the mesh is laid onto the torus by JAX's ``mesh_utils.create_device_mesh``, so that
     neighbours along a mesh axis are neighbours in the machine where that can be; where it finds no
     such order, devices stand in the order of their coordinates.  CPUs and GPUs stand in JAX's
-    order.
+    order, that is of GPUs host by host.
 
     Raises:
         InvalidProblem: libtpu does not know the topology, or too few GPUs are attached.
     """
+    if topology.gpu is not None:
+        return _gpus(topology)
     if topology.platform != "tpu":
         return dev.attached(dev.Devices(topology.platform, topology.count))
     from jax.experimental import mesh_utils, topologies
@@ -205,5 +274,44 @@ def devices(topology: Topology, mesh: Mesh) -> list[Any]:
         return sorted(listed, key=_place)
 
 
+def _gpus(topology: Topology) -> list[Any]:
+    from jax.experimental import topologies
+
+    assert topology.gpu is not None
+    each = topology.count // topology.hosts
+    try:
+        description = topologies.get_topology_desc(
+            platform="cuda",
+            target_config=topology.gpu.proto_text(),
+            # Groups of hosts that are linked to each other, hosts of a group, GPUs of a host
+            topology=f"1x{topology.hosts}x{each}",
+        )
+    except Exception as error:
+        raise InvalidProblem(
+            f"XLA's compiler for GPUs gives no topology {topology}: {str(error)[:500]}. If its "
+            f"files are damaged, {gpu_compiler.COMMAND} gets them anew."
+        ) from None
+    return list(description.devices)
+
+
 def _place(device: Any) -> tuple[int, ...]:
     return (*reversed(device.coords), device.core_on_chip)
+
+
+def is_installed(topology: str) -> bool:
+    """Is the compiler for a topology here?  Whether devices are attached is not looked for."""
+    if topology.startswith("tpu:"):
+        return not _libtpu_missing()
+    if not re.match(r"gpu:(?!\d+$)", topology):
+        return topology.startswith("cpu")
+    try:
+        gpu_compiler.find()
+    except InvalidProblem:
+        return False
+    return True
+
+
+def _libtpu_missing() -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec("libtpu") is None

@@ -13,12 +13,12 @@ Reference: TOAST section 4.1.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable
 from typing import Any, Generic
 
 from toast_lab import checks
 from toast_lab.cost.problem import Cost, Problem
+from toast_lab.files import PathLike
 from toast_lab.prepare import prepare
 from toast_lab.search.advice import how_to_fit
 from toast_lab.search.limits import Budget, Status, Stop
@@ -76,7 +76,7 @@ def search(
     on_progress: Progress | None = None,
     cancel: Callable[[], bool] | None = None,
     *,
-    resume: Trace | str | os.PathLike[str] | None = None,
+    resume: Trace | PathLike | None = None,
     **options: Any,
 ) -> SearchResult[ShardingPlan]:
     """Search for the best plan of ``problem``.

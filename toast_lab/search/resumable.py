@@ -16,6 +16,7 @@ import numpy as np
 
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem, ToastError, join_offenders
+from toast_lab.files import PathLike
 from toast_lab.search import trace_check
 from toast_lab.search.limits import Status
 from toast_lab.search.methods import METHODS, Method, method_named
@@ -26,7 +27,7 @@ from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.space import parse_action
 from toast_lab.sharding.state import State
 
-Source = Trace | str | os.PathLike[str]  #: a trace, or the file that one was saved to
+Source = Trace | PathLike  #: a trace, or the file that one was saved to
 
 _NEEDED = (
     "program",

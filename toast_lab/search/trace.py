@@ -12,14 +12,13 @@ Start reading at ``Trace``.  Reference: TOAST section 4.1.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 
 from toast_lab.errors import InvalidProblem, join_offenders
-from toast_lab.files import whole_file
+from toast_lab.files import PathLike, whole_file
 from toast_lab.search import trace_check, trace_file
 from toast_lab.search.trace_columns import Columns, TraceColumns
 from toast_lab.sharding.sharding import Sharding
@@ -217,7 +216,7 @@ class Trace(TraceColumns):
         copied.memory = {name: array.copy() for name, array in self.memory.items()}
         return copied
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: PathLike) -> None:
         """Write the trace as one ``.npz`` file, whole or not at all.
 
         Raises NotSaved if that cannot be.
@@ -242,7 +241,7 @@ class Trace(TraceColumns):
             np.savez_compressed(handle, header=packed, **arrays)  # type: ignore[arg-type]
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Trace:
+    def load(cls, path: PathLike) -> Trace:
         """Read a trace back.
 
         Raises:

@@ -345,7 +345,7 @@ class _PinDraft:
                 )
         for fixed, kind in ((self.value_fixed, "value"), (self.op_fixed, "op")):
             for row in np.flatnonzero((fixed >= 0).sum(axis=1) > 1).tolist():
-                for cut in {int(cut_here) for cut_here in fixed[row] if cut_here >= 0}:
+                for cut in {int(entry) for entry in fixed[row] if entry >= 0}:
                     axes = [self.mesh.axes[axis] for axis in np.flatnonzero(fixed[row] == cut)]
                     size = (
                         program.dims(row)[cut] if kind == "value" else int(program.factor_size[cut])

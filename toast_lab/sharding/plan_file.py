@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.errors import InvalidPlan, ToastError, join_offenders
-from toast_lab.files import write_whole
+from toast_lab.files import PathLike, write_whole
 from toast_lab.sharding import plan_check, portable
 from toast_lab.sharding.mesh import Mesh, make_mesh
 from toast_lab.sharding.plan import ShardingPlan, make_plan
@@ -32,7 +31,7 @@ def to_json(plan: ShardingPlan) -> dict[str, Any]:
     }
 
 
-def save(plan: ShardingPlan, path: str | os.PathLike[str]) -> None:
+def save(plan: ShardingPlan, path: PathLike) -> None:
     """Write a plan as JSON with a checksum, whole or not at all.
 
     Raises:
@@ -41,9 +40,7 @@ def save(plan: ShardingPlan, path: str | os.PathLike[str]) -> None:
     write_whole(path, portable.file_text(to_json(plan)), "the plan")
 
 
-def load(
-    path: str | os.PathLike[str], analysis: Analysis, mesh: Mesh | None = None
-) -> ShardingPlan:
+def load(path: PathLike, analysis: Analysis, mesh: Mesh | None = None) -> ShardingPlan:
     """Read a plan, for the program it was made for or for a relative of it; see ``from_json``.
 
     A file without a checksum, as earlier versions wrote it or after an edit by hand, is read as it

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from toast_lab.errors import NotSaved
-from toast_lab.files import FilePath
+from toast_lab.files import PathLike
 from toast_lab.isolate import Cancel
 from toast_lab.search import search_child
 from toast_lab.sweep.local import LocalPool
@@ -199,6 +199,6 @@ class _Drive:
             )
 
 
-def open_store(folder: FilePath) -> SweepStore:
+def open_store(folder: PathLike) -> SweepStore:
     """The rows of a sweep's folder."""
     return SweepStore(Path(folder) / "rows.jsonl", row_offence)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from toast_lab.errors import StoreError
-from toast_lab.files import FilePath, force_to_disk, not_saved
+from toast_lab.files import PathLike, force_to_disk, not_saved
 
 
 class SweepStore:
@@ -44,7 +44,7 @@ class SweepStore:
 
     def __init__(
         self,
-        path: FilePath,
+        path: PathLike,
         offence: Callable[[Mapping[str, Any]], str] = lambda row: "",
     ) -> None:
         self.path = Path(path)

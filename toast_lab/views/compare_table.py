@@ -26,6 +26,7 @@ COLUMNS = (
     "compiled_peak_ratio",
     "compiled_collectives",
     "compiled_for",
+    "priced_on",
     "measured_s",
     "spread_s",
     "steps",
@@ -52,6 +53,8 @@ class PlanEntry(NamedTuple):
     shown: bool = True
     #: of the plan in the table, which decides how it is drawn
     number: int = 0
+    #: that the price is of
+    machine: str = ""
 
     @property
     def style(self) -> ColourStyle:
@@ -140,6 +143,7 @@ def compare_frame(entries: Iterable[PlanEntry]) -> pd.DataFrame:
                 "compiled_for": ""
                 if program is None
                 else str(getattr(program, "topology", "") or run.devices),
+                "priced_on": entry.machine,
                 "measured_s": measured,
                 "spread_s": getattr(run, "spread_s", None),
                 "steps": len(getattr(run, "step_times_s", ())) or None,
@@ -159,7 +163,7 @@ def _ratio(value: float | None, estimate: float) -> float | None:
 
 def compiled_text(program: Any) -> str:
     """Collectives of what was compiled, by kind; ``refused`` if it was."""
-    if getattr(program, "fits", True) is False:
+    if getattr(program, "refused", False):
         return "refused"
     counts: Counter[str] = Counter()
     for collective in getattr(program, "collectives", ()):
@@ -237,7 +241,12 @@ def shown_frame(entries: Iterable[PlanEntry]) -> pd.DataFrame:
             "peak": column_texts("peak_bytes", bytes_text),
             "fits": column_texts("free_bytes", room_text),
             "compiled": column_texts("compiled_peak_bytes", bytes_text),
-            "compiled ratio": column_texts("compiled_peak_ratio", "{:.3g}×".format),
+            "compiled ratio": [
+                ratio + _elsewhere(entry)
+                for ratio, entry in zip(
+                    column_texts("compiled_peak_ratio", "{:.3g}×".format), all_entries, strict=True
+                )
+            ],
             "measured": column_texts("measured_s", seconds_text),
             "spread": column_texts("spread_s", lambda spread_s: f"± {seconds_text(spread_s / 2)}"),
             "steps": column_texts("steps", "{:.0f}".format),
@@ -248,6 +257,13 @@ def shown_frame(entries: Iterable[PlanEntry]) -> pd.DataFrame:
             "compiled collectives": column_texts("compiled_collectives", str),
         }
     )
+
+
+def _elsewhere(entry: PlanEntry) -> str:
+    """What a plan was compiled for, if its price is of another machine."""
+    remark = getattr(entry.compiled, "priced_elsewhere", None)
+    elsewhere = entry.machine and remark is not None and remark(entry.machine)
+    return f" for {entry.compiled.topology}" if elsewhere else ""
 
 
 def room_text(free_bytes: float) -> str:

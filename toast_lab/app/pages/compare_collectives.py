@@ -141,6 +141,8 @@ class Collectives:
                     "from the estimate"
                 )
                 summary += f", {len(matching.unexplained)} for no known reason." if count else "."
+                if matching.machines:
+                    summary += f" The estimate is for another machine: {matching.machines}."
                 self._show(collective_rows(item.cost, matching.tidy()), summary)
         answered = self._asked.done()
         if answered is not None:

@@ -27,8 +27,11 @@ from toast_lab.app.markup import (
 )
 from toast_lab.app.saver import Saver
 from toast_lab.app.session import Session
+from toast_lab.cost.problem import Cost
 from toast_lab.jobs import plan_job
-from toast_lab.runtime.topologies import CHIPS
+from toast_lab.runtime import gpu_target
+from toast_lab.runtime import topologies as known
+from toast_lab.runtime.compiled import Compiled
 
 KINDS = ("run", "compile", "export")
 DEVICES = {
@@ -132,12 +135,12 @@ class RunPane(look.Pane):
             self._head.object = _head(item)
             self._facts.object = _plan_words(item)
             count = item.problem.mesh.n_devices
-            options = topologies(count)
+            options = topologies(count, item.problem.machine.name)
             if options != self.topology.options:
                 chosen = (
                     self.topology.value
                     if self.topology.value in options.values()
-                    else f"cpu:{count}"
+                    else next(name for name in options.values() if known.is_installed(name))
                 )
                 self.topology.param.update(options=options, value=chosen)
         self.show_job()
@@ -172,20 +175,65 @@ class RunPane(look.Pane):
 
 
 BAR = "background: var(--tl-accent, #1f6feb); border-radius: 2px; min-width: 4px"
+GPUS_PER_HOST = 8  # as in the boards that are sold
 TRACK = "background: var(--tl-line, #dfe5ec); border-radius: 2px; margin: 0 0 6px"
 
 
-def topologies(n_devices: int) -> dict[str, str]:
-    """What a plan for so many devices can be compiled for, by what people read."""
-    topologies = {f"{n_devices} virtual CPU devices": f"cpu:{n_devices}", ATTACHED: "gpu"}
-    for name, chip in CHIPS.items():
+def topologies(n_devices: int, machine: str) -> dict[str, str]:
+    """What a plan for so many devices can be compiled for, by what people read.
+
+    The machine that the plan is priced on comes first, then what is attached, then the others.
+    """
+    attached = {f"{n_devices} virtual CPU devices": f"cpu:{n_devices}", ATTACHED: "gpu"}
+    described: dict[str, tuple[str, str]] = {}
+    for name, chip in known.CHIPS.items():
         for dims in chip.slices:
-            count = chip.devices_per_chip
-            for size in dims.split("x"):
-                count *= int(size)
-            if count == n_devices:
-                topologies[f"TPU {name}, {dims} chips"] = f"tpu:{name}:{dims}"
-    return topologies
+            if known.devices_in(chip, dims) == n_devices:
+                described[f"TPU {name}, {dims} chips"] = f"tpu:{name}:{dims}", chip.machine
+    for name in gpu_target.NAMES:
+        hosts, rest = divmod(n_devices, GPUS_PER_HOST)
+        several = hosts > 1 and not rest
+        title = f"{n_devices} {name.upper()}" + (f" in {hosts} hosts" if several else "")
+        shape = f"{hosts}x{GPUS_PER_HOST}" if several else f"{n_devices}"
+        described[title] = f"gpu:{name}:{shape}", gpu_target.find(name).machine
+    own = {title: topology for title, (topology, its) in described.items() if its == machine}
+    others = {title: topology for title, (topology, _) in described.items()}
+    return {**own, **attached, **others} if machine != "cpu" else {**attached, **others}
+
+
+def compiled_rows(result: Any, cost: Cost, machine: str) -> Facts:
+    """What a compiler says of a plan that is priced on ``machine``, each fact with its name."""
+    where = getattr(result, "topology", "") or result.devices
+    if isinstance(result, Compiled) and result.priced_elsewhere(machine):
+        where += f", but priced on {machine}"
+    rows: Facts = [
+        ("for", where),
+        ("peak", f"{bytes_text(result.peak_bytes)}, {_ratio(result.peak_bytes, cost.peak_bytes)}"),
+    ]
+    if getattr(result, "compute_s", None):
+        ratio = _ratio(result.compute_s, cost.compute_s)
+        rows.append(("compute", f"{seconds_text(result.compute_s)}, {ratio}"))
+    if not isinstance(result, Compiled):
+        return rows
+    if result.default_memory_bytes is not None and result.device_memory_bytes is not None:
+        share = bytes_text(result.default_memory_bytes)
+        whole = bytes_text(result.device_memory_bytes)
+        fits = (
+            f"yes, into the {share} that JAX takes of {whole}"
+            if result.fits
+            else h("span", f"only with more than JAX takes, {share} of {whole}", cls="red")
+            if result.fits_all_memory
+            else h("span", f"no, there are {whole}", cls="red")
+        )
+        rows.append(("fits", fits))
+    if result.times is not None:
+        summary = (
+            f"{seconds_text(result.times.compute_s)} computing, "
+            f"{seconds_text(result.times.collective_s)} in collectives"
+        )
+        left_out = len(result.times.left_out)
+        rows.append(("by XLA's tables", summary + f", {left_out} left out" * bool(left_out)))
+    return [*rows, *(("note", note) for note in result.notes)]
 
 
 def _stage(latest: list[Any]) -> tuple[str, float]:
@@ -240,21 +288,7 @@ def _plan_words(item: PlanItem) -> Safe:
             _certificate(run),
         ]
     if result is not None:
-        where = getattr(result, "topology", "") or result.devices
-        rows = [
-            ("for", where),
-            (
-                "peak",
-                f"{bytes_text(result.peak_bytes)}, {_ratio(result.peak_bytes, cost.peak_bytes)}",
-            ),
-        ]
-        if getattr(result, "compute_s", None):
-            rows.append(
-                (
-                    "compute",
-                    f"{seconds_text(result.compute_s)}, {_ratio(result.compute_s, cost.compute_s)}",
-                )
-            )
+        rows = compiled_rows(result, cost, item.problem.machine.name)
         elements += [h("h2", "compiled ", h("span", "XLA", cls="tag")), facts(rows)]
     room = cost.memory_limit_bytes - cost.peak_bytes
     fits: object = (

@@ -1,0 +1,124 @@
+"""``python -m tests.accuracy.gpus``: prices against XLA's compiler for GPUs, as a Markdown table.
+
+Three models, three plans each, compiled for 8 GPUs of three kinds that are not there (the compiler
+is what ``toast-lab install-gpu-compiler`` gets).  Collectives are compared by source op, with
+``tl.diff_compiled``; memory is the predicted peak over the compiled one.
+"""
+
+from __future__ import annotations
+
+import collections
+import resource
+import sys
+
+from toast_lab import frontends
+from toast_lab.conflicts.analysis import analyse
+from toast_lab.cost.problem import Problem, price
+from toast_lab.ir.model import Model
+from toast_lab.models import registry
+from toast_lab.runtime.compile import compile_plan
+from toast_lab.runtime.diff import STATUSES, diff_compiled
+from toast_lab.sharding.plan import ShardingPlan, plan_of_actions
+
+MESH = {"d": 2, "m": 4}
+GPUS = ("h100", "a100", "p100")
+ROLES = {"data": "d", "model": "m", "seq": "m"}
+#: Model, sizes, and plans: each the actions of one expert plan, less those of another.
+CASES: tuple[tuple[str, dict[str, object], dict[str, tuple[str, str]]], ...] = (
+    (
+        "transformer",
+        {
+            "layers": 2,
+            "d_model": 1024,
+            "hidden": 4096,
+            "heads": 16,
+            "vocab": 8192,
+            "batch": 32,
+            "sequence": 512,
+            "dtype": "bfloat16",
+            "mode": "train",
+        },
+        {name: (name, "") for name in ("data", "data+megatron", "fsdp+megatron")},
+    ),
+    (
+        "itx",
+        {
+            "layers": 2,
+            "batch": 16,
+            "prompt": 512,
+            "sequence": 1024,
+            "key_size": 128,
+            "vocab": 8192,
+            "mode": "prefill",
+        },
+        {name: (name, "") for name in ("data", "megatron", "data+megatron")},
+    ),
+    (
+        "gns",
+        {"steps": 1, "nodes": 4096, "edges": 65536, "latent": 1024, "hidden_layers": 1},
+        {
+            "edge sharding": ("edge sharding", ""),
+            "Megatron": ("edge sharding + Megatron", "edge sharding"),
+            "edge sharding + Megatron": ("edge sharding + Megatron", ""),
+        },
+    ),
+)
+HEAD = (
+    "model",
+    "plan",
+    "GPU",
+    *STATUSES,
+    "bytes priced / compiled",
+    "peak priced, GiB",
+    "compiled, GiB",
+    "ratio",
+    "computing priced, ms",
+    "XLA's, ms",
+    "left out",
+    "CPU of the child, s",
+)
+
+
+def main() -> int:
+    """Print the table, a row at a time."""
+    print("| " + " | ".join(HEAD) + " |\n" + "|---" * len(HEAD) + "|", flush=True)
+    for name, sizes, plans in CASES:
+        model = frontends.load(name, **sizes)
+        analysis = analyse(model)
+        experts = registry.make(name, **sizes).expert_plans
+        for title, (whole, less) in plans.items():
+            actions = [a for a in experts[whole] if a not in experts.get(less, ())]
+            for gpu in GPUS:
+                problem = Problem(analysis, MESH, gpu)
+                plan = plan_of_actions(problem.space, registry.on_axes(actions, ROLES))
+                row = (name, title, gpu, *numbers(model, problem, plan, f"gpu:{gpu}:8"))
+                print("| " + " | ".join(map(str, row)) + " |", flush=True)
+    return 0
+
+
+def numbers(model: Model, problem: Problem, plan: ShardingPlan, topology: str) -> list[str]:
+    """What the table says of one compiled plan."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    compiled = compile_plan(model, plan, topology, cache=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cost, diff = price(problem, plan), diff_compiled(problem, plan, compiled)
+    counts = collections.Counter(row.status for row in diff.rows)
+    pairs = diff.bytes_by_kind().values()
+    priced_bytes, compiled_bytes = (sum(pair[side] for pair in pairs) for side in (0, 1))
+    times = compiled.times
+    peak = compiled.peak_bytes or 0
+    return [
+        *(str(counts[status]) for status in STATUSES),
+        f"{priced_bytes / compiled_bytes:.2f}" if compiled_bytes else "-",
+        f"{cost.peak_bytes / 2**30:.2f}",
+        f"{peak / 2**30:.2f}",
+        f"{cost.peak_bytes / peak:.2f}",
+        f"{cost.compute_s * 1e3:.2f}" if times else "",
+        f"{times.compute_s * 1e3:.2f}" if times else "",
+        f"{len(times.left_out)}" if times else "",
+        f"{after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime:.1f}",
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,191 @@
+"""Collectives and times of programs that were compiled for GPUs, read from kept texts.
+
+``step_h100.hlo`` and ``step_p100.hlo`` are one training step of a product of bfloat16 matrices, a
+second product into float32, and the gradient of the first, on a mesh d=2, m=4; ``scan_h100.hlo`` is
+a loop of four layers whose weights are split over the dim that is summed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from toast_lab.runtime import gpu_times, hlo, hlo_text
+from toast_lab.runtime.gpu_times import CompilerTimes, NotTimed
+
+TEXTS = Path(__file__).parent / "hlo_texts"
+MESH = {"d": 2, "m": 4}
+
+
+def text_of(name: str) -> str:
+    return (TEXTS / f"{name}.hlo").read_text()
+
+
+def read(text: str, architecture: str = "sm_90", hosts: int = 1) -> CompilerTimes:
+    found = gpu_times.read(hlo_text.parse(text), architecture, 8, hosts)
+    assert found is not None
+    return found
+
+
+def us(seconds: float) -> float:
+    return round(seconds * 1e6, 4)
+
+
+@pytest.mark.parametrize("name", ["step_h100", "step_p100"])
+def test_asynchronous_collectives_have_their_bytes_axes_and_ops(name: str) -> None:
+    """The compiler schedules the one text otherwise than the other, and that is all."""
+    found = hlo.collectives(text_of(name), MESH)
+    assert sorted((c.op, c.kind, c.bytes, c.axes, c.parts[0].dtype) for c in found) == [
+        (3, "all_gather", 512 * 256 * 2, ("d",), "bf16"),
+        (5, "all_reduce", 1024 * 256 * 4, ("m",), "f32"),
+        (8, "all_reduce", 4, ("d",), "f32"),
+        # Twice what is left of it and not three times; it has lost its name
+        (14, "reduce_scatter", 512 * 256 * 4, ("d",), "f32"),
+        (18, "all_reduce", 4, ("d",), "f32"),
+    ]
+    scattered = next(c for c in found if c.kind == "reduce_scatter")
+    assert (scattered.op_name, scattered.group_size) == ("jit(step)/dot_general", 2)
+    assert scattered.source.startswith("step.py:")
+
+
+def test_times_of_a_step_on_h100() -> None:
+    """Fusions and measured products are summed; a product into float32 is 64 times too slow."""
+    times = read(text_of("step_h100"))
+    assert {op: us(s) for op, s in times.collective_s_by_op.items()} == {3: 12.64, 5: 43.456}
+    compute_us = {
+        3: 6.144,
+        4: 0.78375,
+        8: 0.31475 + 0.03275,
+        11: 0.79225,
+        12: 0.94025,
+        14: 11.232,
+        16: 0.157,
+    }
+    found = {op: seconds * 1e6 for op, seconds in times.compute_s_by_op.items()}
+    assert found == pytest.approx(compute_us)
+    assert times.total_s * 1e6 == pytest.approx(sum(compute_us.values()) + 12.64 + 43.456)
+    left_out = {(row.op, row.kind, row.reason) for row in times.left_out}
+    assert left_out == {
+        (5, "product bf16 x bf16 -> f32", gpu_times.PRODUCT_TYPES),
+        (8, "all_reduce", gpu_times.TOO_SMALL),
+        (18, "all_reduce", gpu_times.TOO_SMALL),
+        (14, "reduce_scatter", gpu_times.NO_TIME),
+        (-1, "copy", gpu_times.NO_TIME),
+    }
+    assert times.doubtful == ()
+    assert times.left_out_by_reason()[gpu_times.NO_TIME] == 2
+    assert CompilerTimes.from_json(times.to_json()) == times
+
+
+def test_what_crosses_hosts_was_not_measured() -> None:
+    """Of two hosts, d crosses them and m does not; XLA's numbers are the same for both."""
+    times = read(text_of("step_h100"), hosts=2)
+    assert list(times.collective_s_by_op) == [5]
+    crossing = {row.op for row in times.left_out if row.reason == gpu_times.BETWEEN_HOSTS}
+    assert crossing == {3, 8, 18}
+
+
+def test_a_loop_counts_its_times_by_its_rounds() -> None:
+    text = text_of("scan_h100")
+    times = read(text)
+    assert {us(s) for s in times.collective_s_by_op.values()} == {round(4 * (15.232 + 13.915), 4)}
+    (product,) = [op for op, s in times.compute_s_by_op.items() if us(s) >= 4 * 0.696]
+    assert {c.times for c in hlo.collectives(text, MESH)} == {4.0}
+    assert [c.op for c in hlo.collectives(text, MESH)] == [product, product]
+
+
+def test_a_gpu_without_measured_tables_has_no_times() -> None:
+    module = hlo_text.parse(text_of("step_p100"))
+    assert gpu_times.read(module, "sm_60", 8) is None
+    # With tables of somebody's own in the flags there are numbers, which nobody knows
+    forced = read(text_of("step_h100"), "sm_80")
+    assert forced.collective_s_by_op == {}
+    assert {row.kind for row in forced.left_out if row.reason == gpu_times.NO_TABLES} == {
+        "all_gather",
+        "all_reduce",
+        "reduce_scatter",
+        "product bf16 x bf16 -> bf16",
+        "product bf16 x bf16 -> f32",
+        "product f32 x f32 -> f32",
+    }
+
+
+COST = '"reification_cost":[{"exec_time_us":1.5,"name":""},{"exec_time_us":%s,"name":"sol"}]'
+
+
+@pytest.mark.parametrize(
+    ("line", "compute_us", "reason", "doubt"),
+    [
+        ("%f = f32[8] fusion(%x), kind=kLoop, calls=%c, COST", 7.5, "", ""),
+        (
+            "%loop_transpose_fusion.2 = f32[8] fusion(%x), kind=kLoop, calls=%c, COST",
+            7.5,
+            "",
+            gpu_times.TRANSPOSE,
+        ),
+        (
+            "%g = f32[8] fusion(%x), kind=kCustom, calls=%c, "
+            'backend_config={"fusion_backend_config":{"kind":"__triton_gemm"},COST}',
+            0.0,
+            gpu_times.TRITON,
+            "",
+        ),
+        ('%s = f32[8] custom-call(%x), custom_call_target="cub", COST', 7.5, "", ""),
+        ('%s = f32[8] custom-call(%x), custom_call_target="cub"', 0.0, gpu_times.NO_TIME, ""),
+        ("%s = f32[8] sort(%x), to_apply=%c", 0.0, gpu_times.NO_TIME, ""),
+        (
+            '%p = f16[8] custom-call(%x, %y), custom_call_target="__cublas$lt$matmul$f8", COST',
+            0.0,
+            gpu_times.PRODUCT_TYPES,
+            "",
+        ),
+        ("%f = f32[8] fusion(%x), kind=kLoop, calls=%c, BROKEN", 0.0, gpu_times.NO_TIME, ""),
+        ("%b = f32[8] bitcast(%x)", 0.0, "", ""),
+    ],
+)
+def test_one_instruction(line: str, compute_us: float, reason: str, doubt: str) -> None:
+    broken = COST.replace("7.5", "x") % '"nan"'
+    line = line.replace("COST", COST % "7.5").replace("BROKEN", broken)
+    times = read(f"%x = bf16[8] iota()\n%y = bf16[8] iota()\n{line}")
+    assert us(times.compute_s) == compute_us
+    assert [row.reason for row in times.left_out] == [reason] * bool(reason)
+    assert [row.reason for row in times.doubtful] == [doubt] * bool(doubt)
+
+
+@pytest.mark.parametrize(
+    ("size", "group", "architecture", "reason"),
+    [
+        (255, "[1,8]<=[8]", "sm_90", gpu_times.TOO_SMALL),
+        (256, "[1,8]<=[8]", "sm_90", ""),
+        (256, "[1,8]<=[8]", "sm_60", gpu_times.NO_TABLES),
+    ],
+)
+def test_one_collective(size: int, group: str, architecture: str, reason: str) -> None:
+    cost = COST % "7.5"
+    line = f"%r = f32[{size}] all-reduce-start(%x), replica_groups={group}, to_apply=%a, {cost}"
+    times = read(f"%x = f32[{size}] iota()\n{line}", architecture)
+    assert us(times.collective_s) == (0.0 if reason else 7.5)
+    wanted = (NotTimed(-1, "all_reduce", 1.0, reason),) if reason else ()
+    assert times.left_out == wanted
+
+
+def test_a_group_larger_than_any_measured_is_left_out() -> None:
+    line = f"%r = f32[512] all-reduce-start(%x), replica_groups=[1,16]<=[16], {COST % '7.5'}"
+    module = hlo_text.parse(f"%x = f32[512] iota()\n{line}")
+    found = gpu_times.read(module, "sm_90", 16)
+    assert found is not None
+    assert [row.reason for row in found.left_out] == [gpu_times.LARGE_GROUP]
+    wider = gpu_times.read(module, "sm_103", 16)
+    assert wider is not None
+    assert us(wider.collective_s) == 7.5
+
+
+def test_large_permutes_are_doubtful() -> None:
+    line = (
+        f"%p = (f32[2097152], f32[2097152]) collective-permute-start(%x), "
+        f"source_target_pairs={{{{0,1}},{{1,0}}}}, {COST % '60'}"
+    )
+    times = read(f"%x = f32[2097152] iota()\n{line}")
+    assert us(times.collective_s) == 60.0
+    assert times.doubtful == (NotTimed(-1, "collective_permute", 1.0, gpu_times.PERMUTE),)

@@ -1,0 +1,43 @@
+"""``toast-lab install-gpu-compiler``: get XLA's compiler for GPUs that need not be attached."""
+
+from __future__ import annotations
+
+import shlex
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from toast_lab.commands import output
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """The options of ``toast-lab install-gpu-compiler``."""
+    parser.add_argument(
+        "--folder",
+        metavar="FOLDER",
+        help="where to install it; compiling finds it there if $TOAST_LAB_GPU_COMPILER names the "
+        "folder ($TOAST_LAB_GPU_COMPILER, or a folder beside the compiled results)",
+    )
+
+
+def run(args: Namespace) -> int:
+    """Install the compiler's wheels into a folder that only the compiling child looks at."""
+    from toast_lab.runtime import gpu_compiler
+
+    folder = Path(args.folder) if args.folder else gpu_compiler.default_folder()
+    with output.working(f"installing {' and '.join(gpu_compiler.requirements())}"):
+        compiler = gpu_compiler.install(folder)
+    is_default = folder.resolve() == gpu_compiler.default_folder().resolve()
+    setting = f"{gpu_compiler.FOLDER_VARIABLE}={shlex.quote(str(folder.resolve()))}"
+    report = {"folder": compiler.folder, "versions": compiler.versions, "looked_at": is_default}
+
+    def show(console: output.Out) -> None:
+        versions = " and ".join(f"{name} {version}" for name, version in compiler.versions.items())
+        console.print(f"{versions}\nin {compiler.folder}")
+        if not is_default:
+            console.print(f"To have compiling look there:\n  export {setting}")
+        console.print(
+            "You can now run, for instance:\n"
+            "  toast-lab compile mlp --topology gpu:h100:8 --mesh 2x4"
+        )
+
+    return output.emit(args, report, show)

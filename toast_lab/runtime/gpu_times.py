@@ -1,0 +1,253 @@
+"""The GPU compiler's own times, read from the compiled text, and which of them to believe.
+
+XLA writes a time beside every instruction (``reification_cost``, the entry "sol", in microseconds)
+when it is asked to collect the statistics of its cost model.  Where these come from, as tried with
+jax 0.10.2:
+
+* products and collectives: tables that were measured on H100, B200, GB200 and GB300 (``MEASURED``),
+  between which it interpolates.  For other GPUs it has none, and refuses to collect statistics.
+* fusions: what their bytes and operations take by the description of the GPU.
+
+Outside of its tables it goes on with other rules, whose numbers are no estimates at all.  Those are
+not passed on: ``CompilerTimes.left_out`` names each of them with the reason.  Times that are passed
+on but look wrong are in ``doubtful``.  None of them knows of overlap; none was checked on a GPU.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from toast_lab.runtime import hlo, hlo_text
+from toast_lab.runtime.hlo_text import Executed, Instruction, Module
+
+#: Architectures that XLA has tables of, and the largest group of each in its table of collectives.
+MEASURED = {"sm_90": 8, "sm_100": 8, "sm_103": 72}
+#: Types of the products in its tables: left operand, right operand, result.
+MEASURED_PRODUCTS = frozenset(
+    {
+        ("bf16", "bf16", "bf16"),
+        ("f32", "f32", "f32"),
+        ("f8e4m3fn", "f8e4m3fn", "bf16"),
+        ("f8e4m3fn", "f8e5m2", "bf16"),
+        ("f8e5m2", "f8e4m3fn", "bf16"),
+    }
+)
+#: The smallest collective in its tables.
+SMALLEST_BYTES = 1024
+
+NO_TABLES = "XLA has no measured tables for this GPU"
+NO_TIME = "the compiler gives it no time"
+PRODUCT_TYPES = "no product of these types was measured; XLA's number is up to 64 times too slow"
+TRITON = "a Triton product whose tiles were not tuned"
+TOO_SMALL = "smaller than what was measured (1 KiB): XLA's time shrinks with the bytes, down to 0"
+BETWEEN_HOSTS = "between hosts nothing was measured: XLA's own formula, with its own network"
+LARGE_GROUP = "a larger group than was measured"
+TRANSPOSE = "transposing loops look too slow"
+PERMUTE = "permutes of 4 to 128 MiB look too slow beside larger ones"
+#: Why times are left out.
+REASONS = (NO_TABLES, NO_TIME, PRODUCT_TYPES, TRITON, TOO_SMALL, BETWEEN_HOSTS, LARGE_GROUP)
+
+_COSTS = re.compile(r'"reification_cost":(\[[^\]]*\])')
+_NOTHING = frozenset(
+    """parameter constant tuple get-tuple-element bitcast after-all partition-id replica-id while
+    conditional call iota optimization-barrier add-dependency async-update""".split()
+)
+_TRITON_PRODUCT = '"__triton_gemm"'
+
+
+class NotTimed(NamedTuple):
+    """An instruction whose time is left out, or doubtful."""
+
+    op: int  #: op of ours, -1 if unknown
+    kind: str  #: "product bf16 x bf16 -> f32", "all_reduce", "fusion"
+    times: float  #: how often one step runs it
+    reason: str  #: one of REASONS, or why its time is doubtful
+
+
+class CompilerTimes(NamedTuple):
+    """Seconds of one step on one device by op of ours (-1: unknown), loops by their rounds.
+
+    The sums hold what is not ``left_out``, one after the other as if nothing overlapped.
+    """
+
+    compute_s_by_op: Mapping[int, float]  #: products and fusions
+    collective_s_by_op: Mapping[int, float]
+    left_out: tuple[NotTimed, ...]
+    doubtful: tuple[NotTimed, ...]  #: these are in the sums
+
+    @property
+    def compute_s(self) -> float:
+        """Products and fusions of one step, without those that are left out."""
+        return math.fsum(self.compute_s_by_op.values())
+
+    @property
+    def collective_s(self) -> float:
+        """Collectives of one step, without those that are left out."""
+        return math.fsum(self.collective_s_by_op.values())
+
+    @property
+    def total_s(self) -> float:
+        """Both sums, as if nothing overlapped."""
+        return self.compute_s + self.collective_s
+
+    def left_out_by_reason(self) -> dict[str, int]:
+        """How many instructions are left out for which reason."""
+        return dict(collections.Counter(row.reason for row in self.left_out))
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as plain data, with the sums."""
+        return {
+            "compute_s_by_op": {str(op): s for op, s in self.compute_s_by_op.items()},
+            "collective_s_by_op": {str(op): s for op, s in self.collective_s_by_op.items()},
+            "left_out": [row._asdict() for row in self.left_out],
+            "doubtful": [row._asdict() for row in self.doubtful],
+            "compute_s": self.compute_s,
+            "collective_s": self.collective_s,
+            "total_s": self.total_s,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> CompilerTimes:
+        """The inverse of ``to_json``; raises what reading a wrong mapping raises."""
+        return cls(
+            {int(op): float(s) for op, s in data["compute_s_by_op"].items()},
+            {int(op): float(s) for op, s in data["collective_s_by_op"].items()},
+            tuple(NotTimed(**row) for row in data["left_out"]),
+            tuple(NotTimed(**row) for row in data["doubtful"]),
+        )
+
+
+def read(
+    module: Module,
+    architecture: str,
+    n_devices: int,
+    hosts: int = 1,
+    rounds: hlo_text.Rounds = hlo_text.unknown,
+) -> CompilerTimes | None:
+    """The times in a compiled text; None if XLA has no tables of this GPU and gave none.
+
+    Args:
+        module: the parsed text.
+        architecture: of the GPU that it was compiled for, "sm_90".
+        n_devices: that it was compiled for.
+        hosts: that these devices stand in, equally many in each.
+        rounds: asked for a loop's number of rounds where the text does not tell.
+    """
+    compute_s_by_op: dict[int, float] = {}
+    collective_s_by_op: dict[int, float] = {}
+    left_out, doubtful = [], []
+    any_time = False
+    largest = MEASURED.get(architecture, 0)
+    for place, instruction in _timed(module, rounds):
+        collective = hlo.kind_of(instruction)
+        op = hlo.served(module, place, instruction)[0] if collective else _op(module, instruction)
+        seconds = _seconds(instruction)
+        any_time = any_time or seconds is not None
+        strange = ""
+        if collective:
+            kind, sums = collective, collective_s_by_op
+            groups = hlo.device_groups(instruction, n_devices)
+            size = hlo.local_bytes(instruction, max(map(len, groups), default=1))
+            reason = _doubt_in_collective(
+                kind, groups, size, seconds=seconds, largest=largest, per_host=n_devices // hosts
+            )
+            if kind == "collective_permute" and 2**22 <= size <= 2**27:
+                strange = PERMUTE
+        else:
+            kind, sums = _kind_of_compute(place, instruction), compute_s_by_op
+            reason = _doubt_in_compute(kind, instruction, seconds, largest)
+            if instruction.name.startswith("loop_transpose"):
+                strange = TRANSPOSE
+        if reason or seconds is None:
+            left_out.append(NotTimed(op, kind, place.times, reason))
+            continue
+        sums[op] = sums.get(op, 0.0) + seconds * place.times
+        if strange:
+            doubtful.append(NotTimed(op, kind, place.times, strange))
+    if not largest and not any_time:
+        return None
+    return CompilerTimes(compute_s_by_op, collective_s_by_op, tuple(left_out), tuple(doubtful))
+
+
+def _timed(module: Module, rounds: hlo_text.Rounds) -> Iterator[tuple[Executed, Instruction]]:
+    """What is run, one by one: everything outside of fusions but what takes no time."""
+    for place in hlo_text.executed(module, rounds):
+        if place.fused:
+            continue
+        for instruction in place.computation.instructions:
+            opcode = instruction.opcode
+            # The two halves of an asynchronous one are one
+            if opcode in _NOTHING or opcode.endswith("-done"):
+                continue
+            if opcode == "async-start" and instruction.called("calls") in module.computations:
+                continue  # what it wraps is visited by itself
+            yield place, instruction
+
+
+def _seconds(instruction: Instruction) -> float | None:
+    """The compiler's time of an instruction; None if it gives none."""
+    match = _COSTS.search(instruction.attributes)
+    if not match:
+        return None
+    try:
+        entries = json.loads(match.group(1))
+        times_us = [float(entry["exec_time_us"]) for entry in entries if entry.get("name") == "sol"]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    valid = times_us and math.isfinite(times_us[0]) and times_us[0] >= 0
+    return times_us[0] / 1e6 if valid else None
+
+
+def _doubt_in_collective(
+    kind: str,
+    groups: list[list[int]],
+    size: int,
+    *,
+    seconds: float | None,
+    largest: int,
+    per_host: int,
+) -> str:
+    """Why the time of a collective is not to be passed on; "" if it is."""
+    if not largest:
+        return NO_TABLES
+    if seconds is None:
+        return NO_TIME
+    if any(device // per_host != group[0] // per_host for group in groups for device in group):
+        return BETWEEN_HOSTS
+    if kind != "collective_permute" and max(map(len, groups), default=1) > largest:
+        return LARGE_GROUP
+    return TOO_SMALL if size < SMALLEST_BYTES else ""
+
+
+def _doubt_in_compute(
+    kind: str, instruction: Instruction, seconds: float | None, largest: int
+) -> str:
+    """Why the time of what is computed is not to be passed on; "" if it is."""
+    if _TRITON_PRODUCT in instruction.attributes:
+        return TRITON
+    if kind.startswith("product "):
+        if not largest:
+            return NO_TABLES
+        types = tuple(re.split(" x | -> ", kind.removeprefix("product ")))
+        if types not in MEASURED_PRODUCTS:
+            return PRODUCT_TYPES
+    return NO_TIME if seconds is None else ""
+
+
+def _kind_of_compute(place: Executed, instruction: Instruction) -> str:
+    target = instruction.field("custom_call_target")
+    if instruction.opcode == "dot" or target.startswith("__cublas"):
+        operands = [place.computation.by_name.get(name) for name in instruction.operands[:2]]
+        types = [hlo.first_dtype(side.type) if side is not None else "?" for side in operands]
+        return f"product {' x '.join(types)} -> {hlo.first_dtype(instruction.type)}"
+    return f"custom call {target}" if target else instruction.opcode
+
+
+def _op(module: Module, instruction: Instruction) -> int:
+    op = hlo.op_of(instruction)
+    return hlo.op_inside(module, instruction) if op < 0 and instruction.opcode == "fusion" else op
