@@ -99,7 +99,7 @@ def main() -> int:
 def numbers(model: Model, problem: Problem, plan: ShardingPlan, topology: str) -> list[str]:
     """What the table says of one compiled plan."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    compiled = compile_plan(model, plan, topology, cache=False)
+    compiled = compile_plan(model, plan, topology, store=False)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cost, diff = price(problem, plan), diff_compiled(problem, plan, compiled)
     counts = collections.Counter(row.status for row in diff.rows)

@@ -29,7 +29,11 @@ def add_options(parser: ArgumentParser) -> None:
         '"toast-lab install-gpu-compiler" installs, no GPU), "cpu:8" (virtual devices) or "gpu" '
         "(attached GPUs; %(default)s)",
     )
-    parser.add_argument("--no-cache", action="store_true", help="compile anew and keep nothing")
+    parser.add_argument(
+        "--store",
+        metavar="FILE",
+        help='keep the result here, or "none" to compile anew and keep nothing (see compiled)',
+    )
     parser.add_argument("--all", action="store_true", help="print every row of long tables")
     command_options.save(parser)
 
@@ -59,7 +63,7 @@ def run(args: Namespace) -> int:
             args.topology,
             time_limit_s=args.time_limit,
             on_progress=output.stages_to(update),
-            cache=not args.no_cache,
+            store=args.store != "none" and (args.store or True),
         )
     cost = price(problem, plan)
     diff = None if compiled.refused else diff_compiled(problem, plan, compiled)
@@ -90,10 +94,8 @@ def _show(
     everything: bool,
 ) -> None:
     output.show_plan(console, plan)
-    console.print(
-        f"{compiled}"
-        f"{' (from the cache)' if compiled.cached else f', compiled in {compiled.compile_s:.1f} s'}"
-    )
+    seconds = f"compiled in {compiled.compile_s:.1f} s"
+    console.print(f"{compiled}, {'kept from before' if compiled.cached else seconds}")
     if elsewhere := compiled.priced_elsewhere(problem.machine.name):
         console.print(f"Note: {elsewhere}. Bytes can be compared; times and memory limits cannot.")
     console.print()

@@ -5,9 +5,10 @@
     compile_plan(model, plan, "cpu:8")         virtual devices of this machine's processor
     compile_plan(model, plan, "gpu")           attached GPUs
 
-The module is the annotated one that ``run`` executes.  It is compiled in a child process, and what
-came out is kept in a folder: the same module for the same topology, with the same versions and
-flags, is compiled once.  A program that does not fit is a result (``fits`` is False), not an error.
+The module is the annotated one that ``run`` executes.  It is compiled in a child process, and the
+result is kept: the same module for the same topology, with the same versions and flags, is compiled
+once (see ``compiled_store``).  A program that does not fit is a result (``fits`` is False), not an
+error.
 
 Compiling for TPUs opens no TPU, so libtpu's rule of one process at a time is waived for it.
 """
@@ -21,17 +22,17 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toast_lab import isolate
-from toast_lab.errors import InvalidPlan, InvalidProblem, NotSaved, join_offenders
-from toast_lab.files import PathLike, cache_folder
+from toast_lab.errors import InvalidProblem, StoreError, join_offenders
+from toast_lab.files import PathLike
 from toast_lab.lowering.annotate import annotate
 from toast_lab.runtime import compile_child, gpu_compiler, gpu_target
 from toast_lab.runtime import topologies as top
 from toast_lab.runtime.child import RunProgress
 from toast_lab.runtime.compiled import FORMAT, Compiled
+from toast_lab.runtime.compiled_store import CompiledStore
 from toast_lab.sharding.plan import ShardingPlan
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def compile_plan(
     time_limit_s: float = 600.0,
     on_progress: Callable[[RunProgress], None] | None = None,
     cancel: Callable[[], bool] | None = None,
-    cache: bool | PathLike = True,
+    store: bool | PathLike = True,
     memory_limit_bytes: int | None = None,
 ) -> Compiled:
     """Compile ``plan`` ahead of time.
@@ -72,8 +73,9 @@ def compile_plan(
         time_limit_s: for the child process.
         on_progress: receives ``RunProgress`` (stage, fraction).
         cancel: polled; True stops the child and raises ``isolate.Cancelled``.
-        cache: False compiles anew and keeps nothing; a path names the folder, True is
-            "compiled" in ``files.cache_folder()``.
+        store: what was compiled before is taken from here, and the result is kept here: True is the
+            default place (see ``compiled_store``), a path names another file, and False compiles
+            anew and keeps nothing.
         memory_limit_bytes: address space of the child.
 
     Raises:
@@ -91,16 +93,21 @@ def compile_plan(
     if compiler is not None:
         _check_calls(plan.program, stablehlo, wanted)
         versions, flags = {**versions, **compiler.versions}, gpu_compiler.recorded_flags()
-    file = None
-    if cache is not False:
-        folder = cache_folder() / "compiled" if cache is True else Path(cache)
-        file = folder / f"{_key(stablehlo, wanted, versions, flags)}.json"
-        cached = _cached(file)
-        if cached is not None:
-            # Plans that came about in other ways can be the same text.
-            return dataclasses.replace(
-                _located(cached, plan.program), program=plan.program.digest(), plan_key=plan.key
-            )
+    key = _key(stablehlo, wanted, versions, flags)
+    path = None if isinstance(store, bool) else store
+    kept = None
+    if store is not False:
+        # The result counts; without the store it is made again
+        with contextlib.suppress(StoreError), CompiledStore(path) as results:
+            kept = results.find(key)
+    if kept is not None:
+        # Plans that came about in other ways can be the same text
+        return dataclasses.replace(
+            _located(kept, plan.program),
+            program=plan.program.digest(),
+            plan_key=plan.key,
+            cached=True,
+        )
     if on_progress is not None:
         on_progress(RunProgress("starting", 0.0))
     report = isolate.run_in_child(
@@ -120,11 +127,9 @@ def compile_plan(
         activity=f"compiling {model.name} for {wanted}",
     )
     compiled = _result(plan, wanted, report, versions=versions, flags=flags)
-    if file is not None:
-        # The result counts; without the cache it is made again
-        with contextlib.suppress(OSError, NotSaved):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            compiled.save(file)
+    if store is not False:
+        with contextlib.suppress(StoreError), CompiledStore(path) as results:
+            results.keep(key, compiled, model.name)
     return _located(compiled, plan.program)
 
 
@@ -187,21 +192,10 @@ def without_locations(stablehlo: str) -> str:
     return _LOCATION_LINE.sub("", _LOCATION.sub("", stablehlo))
 
 
-def _cached(file: Path) -> Compiled | None:
-    """A result from the cache.
-
-    What cannot be read is as good as not there, and will be written anew.
-    """
-    try:
-        return dataclasses.replace(Compiled.from_json(json.loads(file.read_text())), cached=True)
-    except (OSError, ValueError, InvalidPlan):
-        return None
-
-
 def _located(compiled: Compiled, program: Program) -> Compiled:
     """A result with source lines as they are now.
 
-    A cached one knows those of the day on which it was made.
+    A kept one knows those of the day on which it was made.
     """
     collectives = tuple(
         row._replace(source=program.where(row.op)) if 0 <= row.op < program.n_ops else row

@@ -65,7 +65,7 @@ class Compiled:
     default_memory_bytes: float | None = None  #: what JAX's allocator takes of it by default
     times: CompilerTimes | None = None  #: the GPU compiler's own times
     notes: tuple[str, ...] = ()  #: what has to be known in order to read the rest
-    cached: bool = dataclasses.field(default=False, compare=False)  #: it came from the cache
+    cached: bool = dataclasses.field(default=False, compare=False)  #: it came from the store
 
     @property
     def cycles(self) -> float | None:

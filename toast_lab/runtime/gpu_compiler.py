@@ -27,9 +27,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from toast_lab.errors import InvalidProblem, NotSaved, RunFailed
-from toast_lab.files import PathLike, cache_folder
+from toast_lab.files import PathLike
 from toast_lab.runtime.gpu_target import GpuTarget
 
+CACHE_VARIABLE = "TOAST_LAB_CACHE"
 FOLDER_VARIABLE = "TOAST_LAB_GPU_COMPILER"
 COMMAND = "toast-lab install-gpu-compiler"
 PLUGIN, ASSEMBLER = "jax-cuda12-pjrt", "nvidia-cuda-nvcc-cu12"
@@ -74,11 +75,28 @@ def requirements() -> tuple[str, ...]:
     return f"{PLUGIN}=={wanted_version()}", f"{ASSEMBLER}=={ASSEMBLER_VERSION}"
 
 
+def cache_folder() -> Path:
+    """Where compilers are kept, which can be installed again.
+
+    It is ``$TOAST_LAB_CACHE``, else a folder of ours in the platform's folder for caches.
+    """
+    named = os.environ.get(CACHE_VARIABLE)
+    if named:
+        return Path(named)
+    if sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    elif os.name == "nt":
+        base = Path(os.environ.get("LOCALAPPDATA", Path.home()))
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "toast-lab"
+
+
 def default_folder() -> Path:
     """Where ``install`` puts the wheels, and where they are looked for.
 
-    It is ``$TOAST_LAB_GPU_COMPILER``, else a folder for the installed version of JAX beside the
-    compiled results.
+    It is ``$TOAST_LAB_GPU_COMPILER``, else a folder for the installed version of JAX in
+    ``cache_folder()``.
     """
     own = os.environ.get(FOLDER_VARIABLE)
     if own:
@@ -187,7 +205,7 @@ def flags(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def recorded_flags() -> dict[str, str]:
-    """What the results of such a compile depend on beside the program; part of the cache's key."""
+    """What the results of such a compile depend on beside the program; part of the store's key."""
     return {"XLA_FLAGS": flags(), TIMES_FLAG: "true where measured"}
 
 
