@@ -81,7 +81,13 @@ class ProgramPrices:
             values = [*program.operands(op), *program.results(op)]
             dtype = program.value_dtype[values[0]] if values else "f32"
             peak_flops.append(self.machine.peak_flops(dtype))
-        facts, memory = make_static(program, tables, peak_flops, self.machine.compiler)
+        facts, memory = make_static(
+            program,
+            tables,
+            peak_flops,
+            self.machine.compiler,
+            has_bfloat16="bf16" in self.machine.flops,
+        )
         rates = kernel.MachineRates(
             memory_bytes_per_s=self.machine.memory_bytes_per_s,
             link_bytes_per_s=self.links.bytes_per_s,
