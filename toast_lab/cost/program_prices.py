@@ -82,6 +82,7 @@ class ProgramPrices:
             dtype = program.value_dtype[values[0]] if values else "f32"
             peak_flops.append(self.machine.peak_flops(dtype))
         facts, memory = make_static(program, tables, peak_flops, self.machine.compiler)
+        products = self.machine.products
         rates = kernel.MachineRates(
             memory_bytes_per_s=self.machine.memory_bytes_per_s,
             link_bytes_per_s=self.links.bytes_per_s,
@@ -91,6 +92,9 @@ class ProgramPrices:
             op_overhead_s=self.machine.op_overhead_s,
             paper_mode=self.paper_mode,
             tile=float(self.machine.tile),
+            multiprocessors=float(products.multiprocessors) if products else 0.0,
+            sustained=float(products.sustained) if products else 1.0,
+            product_start_s=float(products.start_s) if products else 0.0,
         )
         return kernel.PriceInputs(
             tables=tables,
