@@ -40,9 +40,10 @@ class OpFacts(NamedTuple):
     brings: Int32Array
     starts: BoolArray  #: [O] bool: a kernel of its own, which takes time to start
     cuts: BoolArray  #: [O] bool: a local slice of its result is all that it computes
-    rows: Float64Array  #: [O] float64 these five: see ``tiles.Products``
+    rows: Float64Array  #: [O] float64 these six: see ``tiles.Products``
     columns: Float64Array
     depth: Float64Array
+    batch: Float64Array
     left: Int64Array
     right: Int64Array
 

@@ -88,6 +88,7 @@ class ProgramPrices:
             self.machine.compiler,
             has_bfloat16="bf16" in self.machine.flops,
         )
+        products = self.machine.products
         rates = kernel.MachineRates(
             memory_bytes_per_s=self.machine.memory_bytes_per_s,
             link_bytes_per_s=self.links.bytes_per_s,
@@ -97,6 +98,9 @@ class ProgramPrices:
             op_overhead_s=self.machine.op_overhead_s,
             paper_mode=self.paper_mode,
             tile=float(self.machine.tile),
+            multiprocessors=float(products.multiprocessors) if products else 0.0,
+            sustained=float(products.sustained) if products else 1.0,
+            product_start_s=float(products.start_s) if products else 0.0,
         )
         return kernel.PriceInputs(
             tables=tables,
