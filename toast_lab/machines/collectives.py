@@ -47,6 +47,7 @@ functions, matroids, and certain polyhedra, 1970.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -61,8 +62,10 @@ from toast_lab.machines.topology import (
     PERMUTED,
     SPREAD,
     WAYS,
+    AxisLinks,
 )
 from toast_lab.packs import BoolArray, Float64Array, Float64Matrix, Int64Array
+from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.step_kinds import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -71,6 +74,13 @@ from toast_lab.sharding.step_kinds import (
     REDUCE_SCATTER,
 )
 
+_BY_NAME = {
+    "all_gather": ALL_GATHER,
+    "all_reduce": ALL_REDUCE,
+    "reduce_scatter": REDUCE_SCATTER,
+    "all_to_all": ALL_TO_ALL,
+    "collective_permute": PERMUTE,
+}
 _N, _RATE, _LATENCY, _HOPS, _SPREAD, _PERMUTED, _GROUP = range(7)  # columns of ``_entries``
 
 
@@ -157,6 +167,33 @@ def collective_time_s(
     on_switch = np.empty(count, np.bool_)
     count = _entries(mask, axis_size, rate, latency, switched, shape, entries, on_switch)
     return _several(kind, larger_bytes, total, entries[:count], on_switch[:count])
+
+
+def named_time_s(
+    kind: str, axes: Sequence[str], larger_bytes: float, *, mesh: Mesh, links: AxisLinks
+) -> float | None:
+    """Seconds of one collective as compilers name it; None for kinds without a formula.
+
+    Args:
+        kind: "all_gather", "collective_permute".
+        axes: that it runs over.
+        larger_bytes: the larger of what one device holds before and after.
+        mesh: whose axes these are.
+        links: under these axes.
+    """
+    if kind not in _BY_NAME:
+        return None
+    starts = larger_bytes / mesh.ways(axes) if kind == "all_gather" else float(larger_bytes)
+    return collective_time_s(
+        _BY_NAME[kind],
+        sum(1 << mesh.axes.index(axis) for axis in axes),
+        starts,
+        mesh.array(),
+        links.bytes_per_s,
+        links.latency_s,
+        links.switched,
+        links.shape,
+    )
 
 
 @helper
