@@ -13,7 +13,8 @@ and ends, in cycles of ``cycles_per_microsecond``, with the bytes in use after i
       cycles_per_microsecond: 1500
     }
 
-A number that is 0 is left out.  Times are as the text has them.  They are not a timeline yet: the
+A computation in which nothing is asynchronous has no schedule.  Its instructions stand in the order
+of the program (``hlo_module.schedule``), without times.  A number that is 0 is left out.  Times are as the text has them.  They are not a timeline yet: the
 scheduler gives every instruction, even one that does nothing, at least one cycle, and on GPUs a
 cycle of this text is a microsecond (``schedule_steps`` makes the timeline).
 """
@@ -30,6 +31,7 @@ from toast_lab.lowering.annotate import split_name
 _FIELD = re.compile(r'(\w+): (?:"((?:[^"\\]|\\.)*)"|(\S+))$')
 _INSTRUCTION = ["hlo_module", "computations", "instructions"]
 _SCHEDULED = ["computation_schedules", "instructions"]
+_SEQUENCE = ["hlo_module", "schedule", "sequences"]
 
 
 @dataclasses.dataclass
@@ -49,7 +51,7 @@ class Scheduled(NamedTuple):
     instruction: TextInstruction
     start_s: float
     end_s: float
-    memory_bytes: float  #: in use after it
+    memory_bytes: float | None  #: in use after it; None where only the order is known
 
 
 class ScheduleText(NamedTuple):
@@ -79,6 +81,8 @@ def _parse(text: str) -> ScheduleText:
     instructions: dict[int, TextInstruction] = {}
     members: dict[int, list[int]] = {}
     rows: dict[int, list[dict[str, float]]] = {}
+    sequences: dict[int, list[int]] = {}
+    sequence: list[int] = []
     entry, cycles_per_us = -1, 0.0
     path: list[str] = []
     ids: list[int] = []
@@ -93,6 +97,8 @@ def _parse(text: str) -> ScheduleText:
                 current = TextInstruction()
             elif path == _INSTRUCTION[:2]:
                 ids = []
+            elif path == _SEQUENCE:
+                sequence = []
             elif path == _SCHEDULED:
                 row = {}
                 computation_rows.append(row)
@@ -128,6 +134,10 @@ def _parse(text: str) -> ScheduleText:
             members[_whole(literal, number)] = ids
         elif path == ["hlo_module"] and key == "entry_computation_id":
             entry = _whole(literal, number)
+        elif path == _SEQUENCE and key == "key":
+            sequences[_whole(literal, number)] = sequence
+        elif path == [*_SEQUENCE, "value"] and key == "instruction_ids":
+            sequence.append(_whole(literal, number))
         elif path == _SCHEDULED:
             row[key] = _real(literal, number)
         elif path == _SCHEDULED[:1] and key == "computation_id":
@@ -136,13 +146,17 @@ def _parse(text: str) -> ScheduleText:
             cycles_per_us = _real(literal, number)
     if path:
         raise _Unreadable(f"it ends within {path[0]!r}")
-    if not instructions or entry not in rows:
+    if not instructions or not rows or entry not in rows | sequences:
         raise _Unreadable("it has no schedule of the program's entry computation")
     if cycles_per_us <= 0:
         raise _Unreadable("it does not say how long a cycle is")
     return ScheduleText(
         entry=entry,
         scheduled={
+            computation: _in_order(ordered, instructions)
+            for computation, ordered in sequences.items()
+        }
+        | {
             computation: _in_time(of_one, instructions, 1e-6 / cycles_per_us)
             for computation, of_one in rows.items()
         },
@@ -150,6 +164,13 @@ def _parse(text: str) -> ScheduleText:
         members=members,
         cycle_s=1e-6 / cycles_per_us,
     )
+
+
+def _in_order(ordered: list[int], instructions: dict[int, TextInstruction]) -> list[Scheduled]:
+    unknown = [identity for identity in ordered if identity not in instructions]
+    if unknown:
+        raise _Unreadable(f"it orders an instruction {unknown[0]} that is not in it")
+    return [Scheduled(instructions[identity], 0.0, 0.0, None) for identity in ordered]
 
 
 def _in_time(
