@@ -87,6 +87,7 @@ class _Maker(NamedTuple):
     #: of computing that was renamed: seconds for each second of the schedule
     scale: float
     compiled: Mapping[str, tuple[hlo_text.Computation, hlo_text.Instruction]]  #: by name
+    served: Mapping[str, int]  #: op of ours that a collective of the compiled text serves
 
     def steps(self, computation: int) -> tuple[Step, ...]:
         """The steps of one scheduled computation."""
@@ -146,6 +147,7 @@ class _Maker(NamedTuple):
         instruction, length_s = row.instruction, row.end_s - row.start_s
         name, opcode = instruction.name, instruction.opcode
         op, kind = self._op(instruction), self._kind(instruction)
+        op = self.served.get(name, op) if op < 0 else op
         step = Step(FREE, name, kind or opcode, op, memory_bytes=row.memory_bytes)
         if opcode in _FREE:
             return step
@@ -241,8 +243,21 @@ def steps_of(
         for computation in module.computations.values()
         for instruction in computation.instructions
     }
-    maker = _Maker(text, module, mesh, rounds, clocks, 1.0, compiled)
+    maker = _Maker(text, module, mesh, rounds, clocks, 1.0, compiled, _served(module))
     return maker._replace(scale=_scale(maker)).steps(text.entry)
+
+
+def _served(module: hlo_text.Module) -> dict[str, int]:
+    """Op of ours by the name of a collective, or of the asynchronous call around it."""
+    served: dict[str, int] = {}
+    for place in hlo_text.executed(module):
+        for instruction in () if place.fused else place.computation.instructions:
+            if hlo.kind_of(instruction):
+                op = hlo.served(module, place, instruction)[0]
+                served[instruction.name] = op
+                if place.via and place.via[-1].opcode == "async-start":
+                    served[place.via[-1].name] = op
+    return served
 
 
 def _scale(maker: _Maker) -> float:
@@ -289,7 +304,8 @@ def in_order(
         for computation in module.computations.values()
         for instruction in computation.instructions
     }
-    maker = _Maker(text, module, mesh, rounds, clocks, 1.0, compiled)
+    served = _served(module)
+    maker = _Maker(text, module, mesh, rounds, clocks, 1.0, compiled, served)
 
     def steps(computation: hlo_text.Computation) -> tuple[Step, ...]:
         return tuple(step(computation, instruction) for instruction in computation.instructions)
@@ -309,7 +325,7 @@ def in_order(
             count = hlo_text.loop_rounds(module, computation, instruction, rounds)
             return Step(LOOP, name, "while", op, rounds=count, body=steps(body))
         if kind:
-            return maker._clocked(Step(SYNC, name, kind, op), None)
+            return maker._clocked(Step(SYNC, name, kind, served.get(name, op)), None)
         if name in clocks.compute_s:
             return Step(COMPUTE, name, instruction.opcode, op, clocks.compute_s[name])
         return Step(FREE, name, instruction.opcode, op)

@@ -13,10 +13,12 @@ and ends, in cycles of ``cycles_per_microsecond``, with the bytes in use after i
       cycles_per_microsecond: 1500
     }
 
-A computation in which nothing is asynchronous has no schedule.  Its instructions stand in the order
-of the program (``hlo_module.schedule``), without times.  A number that is 0 is left out.  Times are as the text has them.  They are not a timeline yet: the
-scheduler gives every instruction, even one that does nothing, at least one cycle, and on GPUs a
-cycle of this text is a microsecond (``schedule_steps`` makes the timeline).
+A number that is 0 is left out.  A computation in which nothing is asynchronous has no schedule; its
+instructions stand in the order of the program (``hlo_module.schedule``), without times.
+
+Times are as the text has them.  They are not a timeline yet: the scheduler gives every instruction,
+even one that does nothing, at least one cycle, and on GPUs a cycle of this text is a microsecond
+(``schedule_steps`` makes the timeline).
 """
 
 from __future__ import annotations

@@ -101,7 +101,9 @@ def memory_frame(cost: Any, schedule: Any) -> pd.DataFrame:
     for row, start_s in zip(cost.ops, cost.op_start_s, strict=True):
         clock[row.op] = max(clock[row.op], start_s)
     clock = np.maximum.accumulate(np.maximum(clock, 0.0))
-    rows += [(ESTIMATED, float(clock[op]), float(size)) for op, size in zip(ops, sizes, strict=True)]
+    rows += [
+        (ESTIMATED, float(clock[op]), float(size)) for op, size in zip(ops, sizes, strict=True)
+    ]
     return pd.DataFrame(rows, columns=["side", "at_s", "bytes"])
 
 
@@ -209,8 +211,8 @@ def _lanes(bars: pd.DataFrame, x_range: Range1d, unit_s: float) -> Any:
             line_color=None,
             hatch_pattern="right_diagonal_line",
             hatch_color="white",
-            hatch_alpha=0.6,
-            hatch_scale=6,
+            hatch_alpha=0.5,
+            hatch_scale=9,
             legend_label="exposed: the compute lane is idle",
         )
     plot.hbar(
@@ -299,6 +301,8 @@ def _curve(memory: pd.DataFrame, x_range: Range1d, unit_name: str, unit_s: float
                 legend_label=f"memory, {side}",
             )
         )
+    plot.yaxis.ticker.desired_num_ticks = 3
+    plot.yaxis.ticker.num_minor_ticks = 0
     plot.y_range.start, plot.y_range.end = 0, 1.12 * highest / unit_bytes
     if lines:
         legend_above(plot)

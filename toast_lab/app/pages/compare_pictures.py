@@ -267,13 +267,13 @@ class Timelines(Picture):
 
 
 def source_lines_of(session: Session) -> list[str]:
-    """Source line of each op of the loaded program."""
+    """Source line of each op of the loaded program, by its number; arguments have numbers, too."""
     return list(_lines_of(session.loaded.analysis.program))
 
 
 @functools.lru_cache(maxsize=2)
 def _lines_of(program: Program) -> tuple[str, ...]:
-    return tuple(line_text(program.where(op)) for op in program.ops())
+    return tuple(line_text(program.where(op)) for op in range(program.n_ops))
 
 
 def _no_held() -> Any:

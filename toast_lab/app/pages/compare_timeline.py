@@ -34,11 +34,11 @@ class StepTimeline(Picture):
     figure = FIGURE
     words = NOTHING
     twin_height = 96
+    _item: PlanItem | None = None
+    _plot: Any = None
 
     def parts(self) -> list[Any]:
         """From top to bottom; a row of the table selects an op as well."""
-        self._item: PlanItem | None = None
-        self._plot: Any = None
         parts = super().parts()
         self.twin.selectable = 1
         look.on_row(self.twin, self._pick_row)
@@ -66,7 +66,7 @@ class StepTimeline(Picture):
             return None
         schedule = _schedule(self._item)
         self._plot = timeline_figure(self._frame, memory_frame(self._item.cost, schedule))
-        for tool in self._plot.select(TapTool):
+        for tool in self._plot.select({"type": TapTool}):
             for renderer in tool.renderers:
                 self._on_bar(renderer)
         return self._plot
@@ -138,6 +138,7 @@ def _plan_text(item: PlanItem | None) -> str:
         if schedule.time_s is not None
         else "no time of a step, see the notes"
     )
+    elsewhere = item.compiled.priced_elsewhere(item.problem.machine.name)
+    notes = "".join(f"; {note}" for note in [*schedule.notes, *([elsewhere] if elsewhere else [])])
     left_out = f"; the {schedule.left_out} shortest bars are left out" if schedule.left_out else ""
-    notes = "".join(f"; {note}" for note in schedule.notes)
     return f"{item.name}: compiled {step}; {estimated}{left_out}{notes}. A click selects the op."
