@@ -30,7 +30,7 @@ from toast_lab.runtime.schedule import (
     START,
     SYNC,
     Schedule,
-    Step,
+    ScheduleStep,
     replay,
 )
 
@@ -94,7 +94,8 @@ def test_a_text_that_is_cut_off_anywhere_gives_no_schedule_and_a_reason() -> Non
     lines = (TEXTS / "scheduled_h100.schedule.txt").read_text().splitlines()
     for end in range(0, len(lines) - 1, 7):
         text, why = schedule_text.parse("\n".join(lines[:end]))
-        assert text is None and why.startswith("the compiler's schedule cannot be read: "), end
+        assert text is None, end
+        assert why.startswith("the compiler's schedule cannot be read: "), end
 
 
 @pytest.mark.parametrize(
@@ -186,23 +187,27 @@ def test_a_loop_counts_by_its_rounds_and_shows_its_first() -> None:
 # -- exposed time ----------------------------------------------------------------------------------
 
 
-def compute(time_s: float | None, op: int = 0) -> Step:
-    return Step(COMPUTE, f"fusion.{op}", "fusion", op, time_s)
+def compute(time_s: float | None, op: int = 0) -> ScheduleStep:
+    return ScheduleStep(COMPUTE, f"fusion.{op}", "fusion", op, time_s)
 
 
-def start(name: str, time_s: float | None, op: int = 1) -> Step:
-    return Step(START, name, "all_gather", op, time_s)
+def start(name: str, time_s: float | None, op: int = 1) -> ScheduleStep:
+    return ScheduleStep(START, name, "all_gather", op, time_s)
 
 
-def done(name: str) -> Step:
-    return Step(DONE, f"{name}-done", "all_gather", -1, start=name)
+def done(name: str) -> ScheduleStep:
+    return ScheduleStep(DONE, f"{name}-done", "all_gather", -1, start=name)
 
 
 @pytest.mark.parametrize(
     ("steps", "time_s", "exposed_s_by_op"),
     [
         # Nothing beside it
-        ([compute(2.0), Step(SYNC, "ar", "all_reduce", 1, 3.0), compute(1.0)], 6.0, {1: 3.0}),
+        (
+            [compute(2.0), ScheduleStep(SYNC, "ar", "all_reduce", 1, 3.0), compute(1.0)],
+            6.0,
+            {1: 3.0},
+        ),
         # Hidden
         ([start("a", 3.0), compute(4.0), done("a"), compute(1.0)], 5.0, {1: 0.0}),
         # As long as what hides it
@@ -219,7 +224,7 @@ def done(name: str) -> Step:
         ([start("a", 3.0), compute(1.0)], 1.0, {1: 0.0}),
         # A collective beside an asynchronous one
         (
-            [start("a", 3.0), Step(SYNC, "ar", "all_reduce", 2, 2.0), done("a")],
+            [start("a", 3.0), ScheduleStep(SYNC, "ar", "all_reduce", 2, 2.0), done("a")],
             3.0,
             {1: 1.0, 2: 2.0},
         ),
@@ -228,7 +233,7 @@ def done(name: str) -> Step:
     ],
 )
 def test_exposed_is_what_the_compute_lane_waits_for(
-    steps: list[Step], time_s: float, exposed_s_by_op: dict[int, float]
+    steps: list[ScheduleStep], time_s: float, exposed_s_by_op: dict[int, float]
 ) -> None:
     schedule = replay(steps)
     assert schedule.exposed_s_by_op == pytest.approx(exposed_s_by_op)
@@ -247,8 +252,8 @@ def test_a_hidden_collective_takes_no_longer_than_what_hid_it() -> None:
 
 
 def test_loops_inside_loops_multiply() -> None:
-    inner = Step(LOOP, "w2", "while", -1, rounds=3.0, body=(start("a", 2.0), done("a")))
-    outer = Step(LOOP, "w1", "while", -1, rounds=2.0, body=(compute(1.0), inner))
+    inner = ScheduleStep(LOOP, "w2", "while", -1, rounds=3.0, body=(start("a", 2.0), done("a")))
+    outer = ScheduleStep(LOOP, "w1", "while", -1, rounds=2.0, body=(compute(1.0), inner))
     schedule = replay([outer, compute(1.0)])
     assert (schedule.time_s, schedule.compute_s, schedule.exposed_s) == (15.0, 3.0, 12.0)
     assert schedule.exposed_s_by_op == {1: 12.0}
@@ -256,7 +261,7 @@ def test_loops_inside_loops_multiply() -> None:
 
 def test_of_many_events_the_shortest_are_left_out_and_counted() -> None:
     steps = [compute(1.0 + i % 7, op=i) for i in range(100)]
-    steps += [Step(SYNC, "ar", "all_reduce", 200, 0.5)]
+    steps += [ScheduleStep(SYNC, "ar", "all_reduce", 200, 0.5)]
     whole, part = replay(steps), replay(steps, max_events=30)
     assert len(part.events) == 30
     assert part.left_out == 71

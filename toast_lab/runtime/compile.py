@@ -290,7 +290,7 @@ def _schedule(
         return None
     links = _links(machine, mesh)
 
-    def price_s(step: schedule.Step) -> float | None:
+    def price_s(step: schedule.ScheduleStep) -> float | None:
         if links is None or step.axes is None:
             return None
         return named_time_s(step.kind, step.axes, step.bytes, mesh=mesh, links=links)

@@ -35,7 +35,7 @@ from toast_lab.runtime import (
 )
 from toast_lab.runtime import topologies as top
 from toast_lab.runtime.child import RunProgress
-from toast_lab.runtime.schedule import Step
+from toast_lab.runtime.schedule import ScheduleStep
 from toast_lab.sharding.mesh import Mesh
 
 
@@ -66,7 +66,7 @@ class CompileReport(NamedTuple):
     #: (op of ours or -1, rounds) of every loop left in the program
     loops: tuple[tuple[int, float], ...] = ()
     times: gpu_times.CompilerTimes | None = None  #: the GPU compiler's own
-    schedule: tuple[Step, ...] | None = None  #: steps of the compiler's schedule
+    schedule: tuple[ScheduleStep, ...] | None = None  #: steps of the compiler's schedule
     schedule_note: str = ""  #: why there is none, or where it is from
 
 
@@ -141,7 +141,7 @@ def _compile(request: CompileRequest, devices: list[Any]) -> Any:
 
 def _schedule(
     request: CompileRequest, module: hlo_text.Module, rounds: hlo_text.Rounds
-) -> tuple[tuple[Step, ...] | None, str]:
+) -> tuple[tuple[ScheduleStep, ...] | None, str]:
     """The steps of the compiler's schedule, or None and why; never fails for what it reads."""
     topology, gpu = request.topology, request.topology.gpu
     mesh = dict(zip(request.mesh.axes, request.mesh.sizes, strict=True))

@@ -27,7 +27,7 @@ MAX_EVENTS = 4000
 MAX_MEMORY_POINTS = 1500
 
 
-class Step(NamedTuple):
+class ScheduleStep(NamedTuple):
     """One instruction of a schedule, in its place."""
 
     role: str  #: FREE, COMPUTE, SYNC (a collective that is waited for), START, DONE or LOOP
@@ -43,7 +43,7 @@ class Step(NamedTuple):
     bytes: float = 0.0  #: of a collective without a clock: the larger of before and after
     axes: tuple[str, ...] | None = None  #: of a collective, None if unknown
     rounds: float = 1.0  #: LOOP: of the body
-    body: tuple[Step, ...] = ()
+    body: tuple[ScheduleStep, ...] = ()
 
 
 class ScheduleEvent(NamedTuple):
@@ -93,8 +93,9 @@ class Schedule:
         """(source line, kinds, exposed seconds), longest first."""
         kinds: dict[str, list[str]] = {}
         for event in self.events:
-            if event.lane == COLLECTIVE and event.kind not in kinds.setdefault(event.source, []):
-                kinds[event.source].append(event.kind)
+            of_line = kinds.setdefault(event.source, [])
+            if event.exposed_s > 0 and event.kind not in of_line:
+                of_line.append(event.kind)
         return [
             (source, ", ".join(kinds.get(source, ())), exposed_s)
             for source, exposed_s in self.exposed_s_by_source().items()
@@ -139,7 +140,7 @@ class Schedule:
 class _Lanes:
     """The two lanes while steps run through them."""
 
-    def __init__(self, price_s: Callable[[Step], float | None]) -> None:
+    def __init__(self, price_s: Callable[[ScheduleStep], float | None]) -> None:
         self.price_s = price_s
         self.events: list[ScheduleEvent] = []
         self.memory: list[tuple[float, float]] = []
@@ -148,10 +149,10 @@ class _Lanes:
         self.unclocked: dict[str, int] = {}
         self.priced: dict[str, int] = {}
 
-    def run(self, steps: Iterable[Step], now: float, times: float) -> float:
+    def run(self, steps: Iterable[ScheduleStep], now: float, times: float) -> float:
         """Run steps from ``now`` on; each of them runs ``times`` times.  Gives when they end."""
         flying: dict[str, tuple[float, float]] = {}
-        by_name: dict[str, Step] = {}
+        by_name: dict[str, ScheduleStep] = {}
         for step in steps:
             if step.role == COMPUTE:
                 end = now + self._clock(step)
@@ -179,14 +180,14 @@ class _Lanes:
             self._collective(by_name[name], begin, ready, exposed_s=0.0, times=times)
         return now
 
-    def _loop(self, step: Step, now: float, times: float) -> float:
+    def _loop(self, step: ScheduleStep, now: float, times: float) -> float:
         first = self.run(step.body, now, times * step.rounds)
         end = now + (first - now) * step.rounds
         if end > first:
             self._bar(LOOP, step, first, end, times=times)
         return end
 
-    def _clock(self, step: Step) -> float:
+    def _clock(self, step: ScheduleStep) -> float:
         """How long a step takes, priced where the compiler does not say."""
         if step.time_s is not None:
             return step.time_s
@@ -199,7 +200,7 @@ class _Lanes:
         return min(step.limit_s, math.inf if price_s is None else price_s)
 
     def _collective(
-        self, step: Step, begin: float, end: float, *, exposed_s: float, times: float
+        self, step: ScheduleStep, begin: float, end: float, *, exposed_s: float, times: float
     ) -> None:
         self.collective_s += (end - begin) * times
         self.exposed_s += exposed_s * times
@@ -210,7 +211,7 @@ class _Lanes:
     def _bar(
         self,
         lane: str,
-        step: Step,
+        step: ScheduleStep,
         begin: float,
         end: float,
         *,
@@ -232,8 +233,8 @@ class _Lanes:
 
 
 def replay(
-    steps: Iterable[Step],
-    price_s: Callable[[Step], float | None] = lambda _: None,
+    steps: Iterable[ScheduleStep],
+    price_s: Callable[[ScheduleStep], float | None] = lambda _: None,
     *,
     notes: Iterable[str] = (),
     max_events: int = MAX_EVENTS,

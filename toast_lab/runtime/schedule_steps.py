@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from toast_lab.runtime import gpu_times, hlo, hlo_text
-from toast_lab.runtime.schedule import COMPUTE, DONE, FREE, LOOP, START, SYNC, Step
+from toast_lab.runtime.schedule import COMPUTE, DONE, FREE, LOOP, START, SYNC, ScheduleStep
 from toast_lab.runtime.schedule_text import Scheduled, ScheduleText, TextInstruction
 
 _FREE = frozenset(
@@ -89,7 +89,7 @@ class _Maker(NamedTuple):
     compiled: Mapping[str, tuple[hlo_text.Computation, hlo_text.Instruction]]  #: by name
     served: Mapping[str, int]  #: op of ours that a collective of the compiled text serves
 
-    def steps(self, computation: int) -> tuple[Step, ...]:
+    def steps(self, computation: int) -> tuple[ScheduleStep, ...]:
         """The steps of one scheduled computation."""
         rows = self.text.scheduled[computation]
         waits = self._waits(rows)
@@ -143,12 +143,12 @@ class _Maker(NamedTuple):
         ]
         return max(ops, key=lambda op: (ops.count(op), op)) if ops else -1
 
-    def _step(self, row: Scheduled, waits: Mapping[str, tuple[float, bool]]) -> Step:
+    def _step(self, row: Scheduled, waits: Mapping[str, tuple[float, bool]]) -> ScheduleStep:
         instruction, length_s = row.instruction, row.end_s - row.start_s
         name, opcode = instruction.name, instruction.opcode
         op, kind = self._op(instruction), self._kind(instruction)
         op = self.served.get(name, op) if op < 0 else op
-        step = Step(FREE, name, kind or opcode, op, memory_bytes=row.memory_bytes)
+        step = ScheduleStep(FREE, name, kind or opcode, op, memory_bytes=row.memory_bytes)
         if opcode in _FREE:
             return step
         if opcode in _INSIDE:
@@ -162,11 +162,11 @@ class _Maker(NamedTuple):
             span_s, is_waited = waits.get(name, (math.inf, False))
             step = step._replace(role=START)
             if not self.clocks.of_tpu:
-                return self._clocked(step, self.clocks.collective_s.get(name))
-            return self._clocked(step._replace(limit_s=span_s), span_s if is_waited else None)
+                return self.clocked(step, self.clocks.collective_s.get(name))
+            return self.clocked(step._replace(limit_s=span_s), span_s if is_waited else None)
         if kind and not (opcode == "fusion" and self._multiplies(instruction)):
             clock = length_s if self.clocks.of_tpu else self.clocks.collective_s.get(name)
-            return self._clocked(step._replace(role=SYNC), clock)
+            return self.clocked(step._replace(role=SYNC), clock)
         if name in self.clocks.compute_s:
             return step._replace(role=COMPUTE, time_s=self.clocks.compute_s[name])
         # One cycle is what the scheduler gives to everything that it has no time for
@@ -182,7 +182,7 @@ class _Maker(NamedTuple):
             if member in self.text.instructions
         )
 
-    def _clocked(self, step: Step, time_s: float | None) -> Step:
+    def clocked(self, step: ScheduleStep, time_s: float | None) -> ScheduleStep:
         """A collective with its time, or with what it takes to price it."""
         if time_s is not None:
             return step._replace(time_s=time_s)
@@ -201,7 +201,9 @@ class _Maker(NamedTuple):
         size = hlo.local_bytes(instruction, max(map(len, groups), default=1))
         return step._replace(time_s=None, bytes=float(size), axes=axes)
 
-    def _inside(self, step: Step, instruction: TextInstruction, length_s: float) -> Step:
+    def _inside(
+        self, step: ScheduleStep, instruction: TextInstruction, length_s: float
+    ) -> ScheduleStep:
         """A loop, or a call; of the branches of a condition the longest."""
         bodies = [
             self.steps(called) for called in instruction.called_ids if called in self.text.scheduled
@@ -217,7 +219,7 @@ class _Maker(NamedTuple):
         return step._replace(role=LOOP, rounds=rounds, body=body)
 
 
-def _length_s(steps: tuple[Step, ...]) -> float:
+def _length_s(steps: tuple[ScheduleStep, ...]) -> float:
     return sum((step.time_s or 0.0) + _length_s(step.body) for step in steps)
 
 
@@ -228,7 +230,7 @@ def steps_of(
     *,
     clocks: Clocks,
     rounds: hlo_text.Rounds = hlo_text.unknown,
-) -> tuple[Step, ...]:
+) -> tuple[ScheduleStep, ...]:
     """The steps of a schedule with their clocks.
 
     Args:
@@ -238,13 +240,32 @@ def steps_of(
         clocks: what is known better than the schedule knows.
         rounds: asked for a loop's number of rounds where the text does not tell.
     """
-    compiled = {
-        instruction.name: (computation, instruction)
-        for computation in module.computations.values()
-        for instruction in computation.instructions
-    }
-    maker = _Maker(text, module, mesh, rounds, clocks, 1.0, compiled, _served(module))
+    maker = _maker(text, module, mesh, clocks=clocks, rounds=rounds)
     return maker._replace(scale=_scale(maker)).steps(text.entry)
+
+
+def _maker(
+    text: ScheduleText,
+    module: hlo_text.Module,
+    mesh: Mapping[str, int],
+    *,
+    clocks: Clocks,
+    rounds: hlo_text.Rounds,
+) -> _Maker:
+    return _Maker(
+        text=text,
+        module=module,
+        mesh=mesh,
+        rounds=rounds,
+        clocks=clocks,
+        scale=1.0,
+        compiled={
+            instruction.name: (computation, instruction)
+            for computation in module.computations.values()
+            for instruction in computation.instructions
+        },
+        served=_served(module),
+    )
 
 
 def _served(module: hlo_text.Module) -> dict[str, int]:
@@ -291,26 +312,20 @@ def in_order(
     clock_hz: float,
     mesh: Mapping[str, int],
     rounds: hlo_text.Rounds = hlo_text.unknown,
-) -> tuple[Step, ...]:
+) -> tuple[ScheduleStep, ...]:
     """The steps of a compiled text in its own order, which is the one that it runs in.
 
     For programs of TPUs without asynchronous collectives, of which no schedule is written.  There
     is no clock for collectives then.
     """
     clocks = tpu_clocks(module, clock_hz)
-    text = ScheduleText(0, {}, {}, {}, 1.0 / clock_hz)
-    compiled = {
-        instruction.name: (computation, instruction)
-        for computation in module.computations.values()
-        for instruction in computation.instructions
-    }
-    served = _served(module)
-    maker = _Maker(text, module, mesh, rounds, clocks, 1.0, compiled, served)
+    text = ScheduleText(entry=0, scheduled={}, instructions={}, members={}, cycle_s=1.0 / clock_hz)
+    maker = _maker(text, module, mesh, clocks=clocks, rounds=rounds)
 
-    def steps(computation: hlo_text.Computation) -> tuple[Step, ...]:
+    def steps(computation: hlo_text.Computation) -> tuple[ScheduleStep, ...]:
         return tuple(step(computation, instruction) for instruction in computation.instructions)
 
-    def step(computation: hlo_text.Computation, instruction: hlo_text.Instruction) -> Step:
+    def step(computation: hlo_text.Computation, instruction: hlo_text.Instruction) -> ScheduleStep:
         name, kind = instruction.name, hlo.kind_of(instruction)
         op = hlo.op_of(instruction)
         inside = module.computations.get(instruction.called("calls"))
@@ -318,16 +333,17 @@ def in_order(
             op = hlo.op_inside(module, instruction) if op < 0 else op
             wrapped = next((each for each in inside.instructions if hlo.kind_of(each)), None)
             if wrapped is not None:
-                whole = Step(SYNC, wrapped.name, hlo.kind_of(wrapped), op)
-                return maker._clocked(whole, None)._replace(name=name)
+                whole = ScheduleStep(SYNC, wrapped.name, hlo.kind_of(wrapped), op)
+                return maker.clocked(whole, None)._replace(name=name)
         body = module.computations.get(instruction.called("body"))
         if body is not None:
             count = hlo_text.loop_rounds(module, computation, instruction, rounds)
-            return Step(LOOP, name, "while", op, rounds=count, body=steps(body))
+            return ScheduleStep(LOOP, name, "while", op, rounds=count, body=steps(body))
         if kind:
-            return maker._clocked(Step(SYNC, name, kind, served.get(name, op)), None)
+            return maker.clocked(ScheduleStep(SYNC, name, kind, maker.served.get(name, op)), None)
         if name in clocks.compute_s:
-            return Step(COMPUTE, name, instruction.opcode, op, clocks.compute_s[name])
-        return Step(FREE, name, instruction.opcode, op)
+            step_s = clocks.compute_s[name]
+            return ScheduleStep(COMPUTE, name, instruction.opcode, op=op, time_s=step_s)
+        return ScheduleStep(FREE, name, instruction.opcode, op)
 
     return steps(module.computations[module.entry])
