@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 
@@ -19,13 +20,11 @@ pytestmark = pytest.mark.browser
 
 #: Where the middle of the compiled bar of an op is on the screen.
 PLACE = """(() => {
-  const { left, top } = plot.el.getBoundingClientRect()
+  const box = plot.canvas_view.el.getBoundingClientRect(), { x_scale, y_scale } = plot.frame
   const bars = plot.model.renderers.find((r) => r.name === 'collective').data_source.data
   const i = [...bars.op].findIndex((op, j) => op === OP && bars.side[j] === 'compiled')
-  const { x_scale, y_scale } = plot.frame
   const x = x_scale.compute((bars.left[i] + bars.right[i]) / 2)
-  return [left + x, top + y_scale.compute(plot.frame.y_range.synthetic
-    ? bars.y[i] : plot.frame.y_range.v_synthetic([bars.y[i]])[0])]
+  return [box.left + x, box.top + y_scale.compute(bars.y[i])]
 })()"""
 
 
@@ -70,7 +69,9 @@ def test_the_longest_exposed_collective_leads_to_its_line(
     page.get_by_role("button", name="Show", exact=True).click()
     tab(page, "Source")
     number = line.rpartition(":")[2]
-    expect(page.locator(".listing .row.chosen", has_text=number).first).to_be_visible(timeout=SLOW)
+    expect(
+        page.get_by_role("option", name=re.compile(rf"^{number}\b"), selected=True)
+    ).to_be_visible(timeout=SLOW)
 
 
 def test_the_kept_result_is_of_the_plan_that_the_page_makes() -> None:
