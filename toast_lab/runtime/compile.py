@@ -311,13 +311,14 @@ def _notes(
 ) -> tuple[str, ...]:
     """What the numbers of a GPU that need not be there do not say."""
     reason = report.schedule_note if report.schedule is None and report.memory is not None else ""
-    notes = [f"no schedule: {reason}"] if reason else []
+    reasons = [f"no schedule: {reason}"] if reason else []
     if gpu is None:
-        return tuple(notes)
+        return tuple(reasons)
+    notes = []
     if not gpu.has_bfloat16 and "bf16" in program.value_dtype:
         notes.append(
             f"{gpu.name} has no bfloat16: XLA keeps such values as float32, at twice the memory"
         )
     if report.times is None:
         notes.append(f"XLA has no measured tables of {gpu.name} ({gpu.architecture}): no times")
-    return tuple(notes)
+    return (*notes, *reasons)
