@@ -92,7 +92,7 @@ def test_a_program_that_is_one_loop_has_the_order_of_its_entry() -> None:
 
 def test_a_text_that_is_cut_off_anywhere_gives_no_schedule_and_a_reason() -> None:
     lines = (TEXTS / "scheduled_h100.schedule.txt").read_text().splitlines()
-    for end in range(0, len(lines) - 1, 7):
+    for end in (*range(0, len(lines) - 1, 7), len(lines) - 1):
         text, why = schedule_text.parse("\n".join(lines[:end]))
         assert text is None, end
         assert why.startswith("the compiler's schedule cannot be read: "), end

@@ -140,7 +140,8 @@ def timeline_figure(bars: pd.DataFrame, memory: pd.DataFrame) -> Any:
     """The picture: lanes above, memory below; both pan and zoom along the time alone."""
     end_s = float(bars["end_s"].max()) if len(bars) else 1.0
     unit_name, unit_s = time_unit(end_s)
-    x_range = Range1d(0.0, 1.01 * end_s / unit_s, bounds=(0.0, 1.01 * end_s / unit_s))
+    right = 1.01 * end_s / unit_s
+    x_range = Range1d(start=0.0, end=right, bounds=(0.0, right))
     lanes = _lanes(bars, x_range, unit_s)
     curve = _curve(memory, x_range, unit_name, unit_s)
     return column(lanes, curve, name=FIGURE, sizing_mode="stretch_both", spacing=0)

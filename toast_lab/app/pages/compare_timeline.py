@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
-from bokeh.models import GlyphRenderer, TapTool
+from bokeh.models import TapTool
 
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
@@ -71,7 +71,7 @@ class StepTimeline(Picture):
                 self._on_bar(renderer)
         return self._plot
 
-    def _on_bar(self, renderer: GlyphRenderer) -> None:
+    def _on_bar(self, renderer: Any) -> None:
         source = renderer.data_source
 
         def chosen(_: str, __: Any, indices: list[int]) -> None:
@@ -139,6 +139,6 @@ def _plan_text(item: PlanItem | None) -> str:
         else "no time of a step, see the notes"
     )
     elsewhere = item.compiled.priced_elsewhere(item.problem.machine.name)
-    notes = "".join(f"; {note}" for note in [*schedule.notes, *([elsewhere] if elsewhere else [])])
+    remarks = "".join(f"; {note}" for note in (*schedule.notes, elsewhere) if note)
     left_out = f"; the {schedule.left_out} shortest bars are left out" if schedule.left_out else ""
-    return f"{item.name}: compiled {step}; {estimated}{left_out}{notes}. A click selects the op."
+    return f"{item.name}: compiled {step}; {estimated}{left_out}{remarks}. A click selects the op."
