@@ -419,7 +419,10 @@ def test_a_gpu_without_tables_is_compiled_without_times() -> None:
     model = half_step()
     compiled = compile_plan(model, plan_of(model, MESH, *HALF), "gpu:a100:8", store=False)
     assert compiled.times is None
-    assert compiled.notes == ("XLA has no measured tables of a100 (sm_80): no times",)
+    assert compiled.notes == (
+        "XLA has no measured tables of a100 (sm_80): no times",
+        "no schedule: XLA tells no schedule for a100, of which it has no tables",
+    )
 
 
 def test_where_collecting_times_fails_the_program_is_compiled_without(
@@ -439,7 +442,8 @@ def test_where_collecting_times_fails_the_program_is_compiled_without(
     wanted = topologies.parse("gpu:h100:8", mesh)
     request = compile_child.CompileRequest("Cannot find key: sm_90", mesh, wanted, {})
     assert compile_child._compile(request, []) == "made"
-    assert asked == [{gpu_compiler.TIMES_FLAG: True}, None]
+    flags = dict.fromkeys((gpu_compiler.TIMES_FLAG, *gpu_compiler.SCHEDULER_FLAGS), True)
+    assert asked == [flags, None]
     with pytest.raises(ValueError, match="something else"):
         compile_child._compile(dataclasses.replace(request, stablehlo="something else"), [])
 

@@ -113,6 +113,7 @@ def _show(
             ("  temporaries", "", or_dash(bytes_text, compiled.temp_bytes)),
             *_memory_rows(cost, compiled),
             *_time_rows(cost, compiled),
+            *_step_rows(cost, compiled),
             ("involuntary rematerialisations", "0", str(len(compiled.rematerialised))),
         ],
     )
@@ -122,6 +123,7 @@ def _show(
             (">instructions", "~why"),
             [(str(count), why) for why, count in compiled.times.left_out_by_reason().items()],
         )
+    _show_schedule(console, compiled)
     if compiled.allocations:
         console.table(
             "Largest allocations of the refused program",
@@ -190,6 +192,43 @@ def _time_rows(cost: Cost, compiled: Compiled) -> list[tuple[str, str, str]]:
             time_text(times.collective_s),
         ),
     ]
+
+
+def _step_rows(cost: Cost, compiled: Compiled) -> list[tuple[str, str, str]]:
+    """Time of one step with its parts, by the compiler's schedule."""
+    parts = compiled.time_parts
+    if parts is None:
+        return []
+    return [
+        ("time of one step", time_text(cost.overlapped_s), or_dash(time_text, compiled.time_s)),
+        ("  computing", time_text(cost.compute_s), time_text(parts["compute_s"])),
+        (
+            "  exposed communication",
+            time_text(max(0.0, cost.overlapped_s - cost.compute_s)),
+            time_text(parts["exposed_s"]),
+        ),
+    ]
+
+
+def _show_schedule(console: output.Out, compiled: Compiled) -> None:
+    """The collectives that the schedule waits for longest."""
+    schedule = compiled.schedule
+    if schedule is None:
+        return
+    for note in schedule.notes:
+        console.print(f"Schedule: {note}.")
+    exposed = schedule.most_exposed()
+    if exposed:
+        console.table(
+            f"Most exposed communication (5 of {len(exposed)} source lines)"
+            if len(exposed) > 5
+            else "Exposed communication",
+            ("~at", "collectives", ">exposed"),
+            [
+                (line_text(source) or "unknown", kinds, time_text(exposed_s))
+                for source, kinds, exposed_s in exposed[:5]
+            ],
+        )
 
 
 def _yes(value: bool | None) -> str:

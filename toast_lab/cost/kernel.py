@@ -325,12 +325,12 @@ def _result_layout(steps: Steps, row: int, n_steps: int, value: int) -> int:
 
 @compiled
 def clocks(
-    tables: Tables, steps: Steps, n_steps: int, time_s: Float64Array
+    tables: Tables, steps: Steps, n_steps: int, time_s: Float64Array, start_s: Float64Array
 ) -> tuple[float, float, float]:
     """(compute_s, comm_s, overlapped_s) of all steps of a program in order.
 
     Overlapped: collectives run beside compute, one after the other, and everything waits for what
-    it needs.
+    it needs.  ``start_s`` is filled with when each step then starts.
     """
     compute_s, comm_s = 0.0, 0.0
     compute_clock, link_clock = 0.0, 0.0
@@ -345,6 +345,7 @@ def clocks(
                 arrives = copy_ready[copied_by] if copied_by >= 0 else ready[tables.use_value[use]]
                 begin = max(begin, arrives)
             op_ready = begin + time_s[row]
+            start_s[row] = begin
             if time_s[row] > 0.0:
                 compute_clock = op_ready
             for place in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
@@ -365,6 +366,7 @@ def clocks(
                 start = max(start, link_clock)
                 link_clock = start + time_s[row]
             copy_ready[row] = start + time_s[row]
+            start_s[row] = start
             if steps.use[row] < 0:
                 ready[value] = copy_ready[row]
     return compute_s, comm_s, max(compute_clock, link_clock)

@@ -38,6 +38,7 @@ class Totals(NamedTuple):
     comm_s: float
     peak_bytes: float
     overlapped_s: float
+    start_s: np.ndarray  #: of each step where all that can overlap does
     peak_op: int
     #: The first ``n_steps`` rows.
     steps: st.Steps
@@ -132,7 +133,10 @@ class ProgramPrices:
         each, prices = kernel.step_prices(len(steps.kind)), kernel.prices(tables)
         lives = kernel.lifetimes(inputs)
         kernel.price_steps(inputs, st.real_ops(tables), steps, n_steps, each, prices)
-        compute_s, comm_s, overlapped_s = kernel.clocks(tables, steps, n_steps, each.time_s)
+        start_s = np.zeros(len(steps.kind))
+        compute_s, comm_s, overlapped_s = kernel.clocks(
+            tables, steps, n_steps, each.time_s, start_s
+        )
         peak_bytes, peak_op = kernel.live_bytes(inputs, steps, prices, lives)
         return Totals(
             time_s=compute_s + comm_s,
@@ -140,6 +144,7 @@ class ProgramPrices:
             comm_s=comm_s,
             peak_bytes=peak_bytes,
             overlapped_s=overlapped_s,
+            start_s=start_s,
             peak_op=peak_op,
             steps=steps,
             n_steps=n_steps,

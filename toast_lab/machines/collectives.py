@@ -60,6 +60,7 @@ functions, matroids, and certain polyhedra, 1970.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -78,8 +79,10 @@ from toast_lab.machines.topology import (
     STRADDLES,
     TERMS,
     WAYS,
+    AxisLinks,
 )
 from toast_lab.packs import BoolArray, Float64Array, Float64Matrix, Int64Array
+from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.step_kinds import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -90,6 +93,13 @@ from toast_lab.sharding.step_kinds import (
 
 #: Columns of ``_entries``.
 _N, _RATE, _LATENCY, _HOPS, _SPREAD, _PERMUTED, _GROUP, _AXIS = range(8)
+_BY_NAME = {
+    "all_gather": ALL_GATHER,
+    "all_reduce": ALL_REDUCE,
+    "reduce_scatter": REDUCE_SCATTER,
+    "all_to_all": ALL_TO_ALL,
+    "collective_permute": PERMUTE,
+}
 
 
 @helper
@@ -205,6 +215,33 @@ def collective_time_s(
     if count == 1:
         return _row_time_s(kind, larger_bytes, entries[0], on_switch[0], shape)
     return _several(kind, larger_bytes, total, entries[:count], on_switch[:count], shape)
+
+
+def named_time_s(
+    kind: str, axes: Sequence[str], larger_bytes: float, *, mesh: Mesh, links: AxisLinks
+) -> float | None:
+    """Seconds of one collective as compilers name it; None for kinds without a formula.
+
+    Args:
+        kind: "all_gather", "collective_permute".
+        axes: that it runs over.
+        larger_bytes: the larger of what one device holds before and after.
+        mesh: whose axes these are.
+        links: under these axes.
+    """
+    if kind not in _BY_NAME:
+        return None
+    starts = larger_bytes / mesh.ways(axes) if kind == "all_gather" else float(larger_bytes)
+    return collective_time_s(
+        _BY_NAME[kind],
+        sum(1 << mesh.axes.index(axis) for axis in axes),
+        starts,
+        mesh.array(),
+        links.bytes_per_s,
+        links.latency_s,
+        links.switched,
+        links.shape,
+    )
 
 
 @helper

@@ -55,6 +55,11 @@ FLAGS = (
 #: Given to one compile, where XLA has what it needs for it: every instruction then carries the
 #: compiler's own time, see ``gpu_times``.
 TIMES_FLAG = "xla_gpu_collect_cost_model_stats"
+#: Given with it: what runs beside what, decided by the times of the same tables, see ``schedule``.
+SCHEDULER_FLAGS = (
+    "xla_gpu_enable_latency_hiding_scheduler",
+    "xla_gpu_enable_analytical_sol_latency_estimator",
+)
 
 
 class GpuCompiler(NamedTuple):
@@ -206,7 +211,9 @@ def flags(environment: Mapping[str, str] = os.environ) -> str:
 
 def recorded_flags() -> dict[str, str]:
     """What the results of such a compile depend on beside the program; part of the store's key."""
-    return {"XLA_FLAGS": flags(), TIMES_FLAG: "true where measured"}
+    return {"XLA_FLAGS": flags()} | dict.fromkeys(
+        (TIMES_FLAG, *SCHEDULER_FLAGS), "true where measured"
+    )
 
 
 def _pip(folder: Path) -> list[str]:
