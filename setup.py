@@ -1,7 +1,7 @@
 """What pyproject.toml cannot say: README.md as a package index can show it.
 
-An index knows neither the folder of this file nor a public address of the project, so pictures are left out and
-links to files become the names of these files.
+An index knows neither the folder of this file nor a public address of the project, so pictures are
+left out and links to files become the names of these files.
 """
 
 import re

@@ -1,7 +1,8 @@
 """Hooks of MkDocs: pages that are made from other files, and links that lead to them.
 
-``mkdocs.yml`` names this file. Notebooks, the code map, CONTRIBUTING.md and CHANGELOG.md lie outside
-of ``docs/`` and become pages of the site; the reference has every public name of ``toast_lab``.
+``mkdocs.yml`` names this file. Notebooks, README.md, the code map, CONTRIBUTING.md and CHANGELOG.md
+lie outside of ``docs/`` and become pages of the site; the reference has every public name of
+``toast_lab``.
 """
 
 from __future__ import annotations
@@ -30,7 +31,15 @@ BORROWED = {
 
 #: the pages of the reference, each with the public names on it
 REFERENCE = {
-    "Models": ["from_jax", "from_torch", "from_stablehlo", "load", "annotations", "Model", "Program"],
+    "Models": [
+        "from_jax",
+        "from_torch",
+        "from_stablehlo",
+        "load",
+        "annotations",
+        "Model",
+        "Program",
+    ],
     "Analysis": ["analyse", "Analysis", "coverage", "conflicts"],
     "Prices": ["Problem", "Mesh", "Machine", "price", "replicated", "Cost"],
     "Search": [
@@ -64,7 +73,7 @@ FENCE = re.compile(r"^(```.*?^```[^\n]*$)", re.MULTILINE | re.DOTALL)
 
 
 def public_names() -> dict[str, str]:
-    """The public names and the object that each of them is, ``module.name``, read and not imported."""
+    """The public names, each with what it is as ``module.name``; read and not imported."""
     tree = ast.parse((ROOT / "toast_lab" / "__init__.py").read_text())
     (table,) = [
         node.value
@@ -111,11 +120,6 @@ def notebook_page(path: Path) -> tuple[str, dict[str, bytes]]:
     return "\n\n".join(parts) + "\n", pictures
 
 
-def home_page() -> str:
-    """README.md, its picture and links as those of the site."""
-    return (ROOT / "README.md").read_text()
-
-
 def on_files(files: Any, config: Any) -> Any:
     """Add the pages that are made from other files."""
     from mkdocs.structure.files import File
@@ -158,6 +162,4 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         return f"{bang}[{text}]({link}{anchor or ''})"
 
     pieces = FENCE.split(markdown)
-    return "".join(
-        piece if piece.startswith("```") else LINK.sub(moved, piece) for piece in pieces
-    )
+    return "".join(piece if piece.startswith("```") else LINK.sub(moved, piece) for piece in pieces)

@@ -1,4 +1,4 @@
-"""Write environment.yml, for users of conda, from pyproject.toml: ``python scripts/environment.py``."""
+"""Write environment.yml, for users of conda, from pyproject.toml: `make environment`."""
 
 from __future__ import annotations
 

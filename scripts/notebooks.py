@@ -1,4 +1,4 @@
-"""Run the notebooks and keep their outputs: ``python scripts/notebooks.py [--limit-s S] [NAME ...]``.
+"""Run the notebooks and keep their outputs: ``python scripts/notebooks.py [NAME ...]``.
 
 Each runs in a folder of its own that is thrown away. What is kept is text and small PNG pictures:
 the views of ``tl.views``, which talk to a server while a kernel runs, become pictures of their
@@ -29,11 +29,9 @@ WIDTH = 960  #: of a picture, in pixels
 HEIGHT = 1200  #: at most; a longer table is cut, and the live view has all of it
 COLOURS = 64  #: of a picture's palette
 TEXT_LINES = 120  #: of one printed output
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
 # In the kernel, before the first cell: a view shows its static form in place of a frame.
-PREPARE = (
-    "from toast_lab.app.cells.view import CellView\n"
-    "CellView._repr_html_ = lambda self: '<main class=\"static-view\">' + self.to_html() + '</main>'"
-)
+PREPARE = "from toast_lab.app.cells.view import CellView\nCellView._repr_html_ = CellView.to_html"
 STYLE = (
     "body { margin: 8px; font: 13px sans-serif; background: white; color: #222 }"
     "table { border-collapse: collapse } td, th { padding: 2px 10px 2px 0 }"
@@ -80,7 +78,7 @@ def keep(output: Any, own_places: tuple[str, ...]) -> list[Any]:
     def plain(text: str) -> str:
         for place in own_places:
             text = text.replace(f"{place}/", "").replace(place, ".")
-        text = re.sub(r"/tmp/[\w.-]+/?", "", text)
+        text = re.sub(r"/tmp/[\w.-]+/?", "", ANSI.sub("", text))
         lines = [line.rstrip() for line in text.splitlines()]
         if len(lines) > TEXT_LINES:
             lines = [*lines[:TEXT_LINES], f"... {len(lines) - TEXT_LINES} lines more"]
@@ -94,7 +92,9 @@ def keep(output: Any, own_places: tuple[str, ...]) -> list[Any]:
     content = {}
     if "text/plain" in output.data:
         content["text/plain"] = plain(output.data["text/plain"]).rstrip("\n")
-    if "text/html" in output.data:
+    if "\n" in content.get("text/plain", ""):
+        pass  # a table that is written in words needs no picture
+    elif "text/html" in output.data:
         content["image/png"] = picture(output.data["text/html"])
     elif "image/png" in output.data:
         content["image/png"] = output.data["image/png"]

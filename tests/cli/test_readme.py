@@ -23,9 +23,7 @@ COMMANDS = "docs/commands.md"
 
 def blocks(page: str) -> list[tuple[str, str]]:
     """The code blocks of a page: language and text."""
-    return re.findall(
-        r"^```(\w*)\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL
-    )
+    return re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
 
 
 def comparable(text: str) -> list[str]:
