@@ -65,6 +65,14 @@ REFERENCE = {
     "Explorer": ["explore", "views"],
     "Errors": ["ToastError"],
 }
+#: functions that docstrings of a page refer to
+ALSO = {
+    "Plans": [
+        "toast_lab.sharding.plan.plan_of_actions",
+        "toast_lab.sharding.plan.plan_of_specs",
+        "toast_lab.apply.jit.jit",
+    ],
+}
 #: documented as a whole module
 MODULES = {"views": "toast_lab.app.cells", "ToastError": "toast_lab.errors"}
 
@@ -93,7 +101,10 @@ def reference_page(title: str) -> str:
         options = [f"    heading: {heading}", f"    toc_label: {heading}"]
         if name in MODULES:
             options.append("    show_if_no_docstring: true")
+        if name == "Plan":
+            options.append("    inherited_members: true")
         parts.append("\n".join([f"::: {place}", "    options:", *["  " + row for row in options]]))
+    parts += [f"::: {place}" for place in ALSO.get(title, ())]
     return "\n\n".join(parts) + "\n"
 
 

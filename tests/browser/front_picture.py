@@ -109,17 +109,22 @@ def places(page: Page) -> list[Box]:
     ]
 
 
+def mark(number: int, box: Box, hue: str) -> str:
+    """A frame around a place, and its number left of it."""
+    x, y = max(15, box.left - 11), (box.top + box.bottom) / 2
+    return (
+        f'<rect x="{box.left:.0f}" y="{box.top:.0f}" width="{box.right - box.left:.0f}" '
+        f'height="{box.bottom - box.top:.0f}" rx="8" fill="none" stroke="{hue}" '
+        f'stroke-width="2.5"/><circle cx="{x:.0f}" cy="{y:.0f}" r="13" fill="{hue}"/>'
+        f'<text x="{x:.0f}" y="{y + 5:.0f}" fill="white" font-weight="bold" font-size="15" '
+        f'text-anchor="middle">{number}</text>'
+    )
+
+
 def annotated(screen: bytes, boxes: list[Box]) -> str:
     """The picture as a page: the screen, frames and numbers over it, the sentences below."""
     red = "#c2185b"
-    marks = "".join(
-        f'<rect x="{box.left:.0f}" y="{box.top:.0f}" width="{box.right - box.left:.0f}" '
-        f'height="{box.bottom - box.top:.0f}" rx="8" fill="none" stroke="{red}" '
-        f'stroke-width="2.5"/><circle cx="{box.left:.0f}" cy="{box.top:.0f}" r="13" '
-        f'fill="{red}"/><text x="{box.left:.0f}" y="{box.top + 5:.0f}" fill="white" '
-        f'font-weight="bold" font-size="15" text-anchor="middle">{number}</text>'
-        for number, box in enumerate(boxes, 1)
-    )
+    marks = "".join(mark(number, box, red) for number, box in enumerate(boxes, 1))
     sentences = "".join(
         f'<p style="margin:0"><b style="color:{red}">{number}</b>&ensp;{sentence}</p>'
         for number, sentence in enumerate(SENTENCES, 1)
