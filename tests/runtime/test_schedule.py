@@ -314,7 +314,7 @@ def test_a_result_without_a_schedule_is_read_as_before() -> None:
 
 def test_processors_have_no_schedule_and_say_so() -> None:
     model = small_step()
-    compiled = compile_plan(model, plan_of(model, MESH, *ACTIONS), "cpu:8", cache=False)
+    compiled = compile_plan(model, plan_of(model, MESH, *ACTIONS), "cpu:8", store=False)
     assert compiled.schedule is None
     assert compiled.time_s is None
     assert "no schedule: XLA tells no schedule for cpu:8" in compiled.notes
@@ -331,7 +331,7 @@ def test_the_dump_goes_when_the_child_dies(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(isolate, "run_in_child", die)
     model = small_step()
     with pytest.raises(RunFailed):
-        compile_plan(model, plan_of(model, MESH, *ACTIONS), "cpu:8", cache=False)
+        compile_plan(model, plan_of(model, MESH, *ACTIONS), "cpu:8", store=False)
     assert folders
     assert not os.path.exists(folders[0])
 
@@ -341,7 +341,7 @@ def test_the_dump_goes_when_the_child_dies(monkeypatch: pytest.MonkeyPatch) -> N
 def test_gpus_that_xla_has_tables_of_have_a_schedule(gpu: str) -> None:
     model = small_step()
     plan = plan_of(model, MESH, *ACTIONS)
-    compiled = compile_plan(model, plan, f"gpu:{gpu}:8", cache=False)
+    compiled = compile_plan(model, plan, f"gpu:{gpu}:8", store=False)
     schedule = compiled.schedule
     assert schedule is not None, compiled.notes
     assert compiled.time_s is not None
@@ -357,7 +357,7 @@ def test_gpus_that_xla_has_tables_of_have_a_schedule(gpu: str) -> None:
 @needs_wheels
 def test_gpus_without_tables_say_that_they_have_no_schedule() -> None:
     model = small_step()
-    compiled = compile_plan(model, plan_of(model, MESH, *ACTIONS), "gpu:a100:8", cache=False)
+    compiled = compile_plan(model, plan_of(model, MESH, *ACTIONS), "gpu:a100:8", store=False)
     assert compiled.schedule is None
     assert "no schedule: XLA tells no schedule for a100, of which it has no tables" in (
         compiled.notes
@@ -368,7 +368,7 @@ def test_gpus_without_tables_say_that_they_have_no_schedule() -> None:
 @pytest.mark.parametrize("topology", ["tpu:v5e:2x4", "tpu:v5p:2x2x2", "tpu:v6e:2x4"])
 def test_tpus_have_a_schedule(topology: str) -> None:
     model = small_step()
-    compiled = compile_plan(model, plan_of(model, MESH, *ACTIONS), topology, cache=False)
+    compiled = compile_plan(model, plan_of(model, MESH, *ACTIONS), topology, store=False)
     assert compiled.schedule is not None, compiled.notes
     parts = compiled.time_parts
     assert parts is not None
@@ -380,7 +380,7 @@ def test_tpus_have_a_schedule(topology: str) -> None:
 def test_a_loop_on_tpus_counts_by_its_rounds() -> None:
     model = scanned()
     plan = plan_of(model, {"d": 8}, ("in", "d"))
-    compiled = compile_plan(model, plan, "tpu:v5p:2x2x2", cache=False)
+    compiled = compile_plan(model, plan, "tpu:v5p:2x2x2", store=False)
     assert compiled.schedule is not None, compiled.notes
     collectives = [event for event in compiled.schedule.events if event.lane == "collective"]
     assert {event.times for event in collectives} == {4.0}

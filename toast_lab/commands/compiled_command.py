@@ -37,7 +37,17 @@ def _list(console: output.Out, path: str, rows: list[JsonObject]) -> None:
     if not rows:
         console.print(f"Nothing in {path}.")
         return
-    columns = (">id", "UTC", "model", "~mesh", "~topology", "fits", ">memory", ">computing")
+    columns = (
+        ">id",
+        "UTC",
+        "model",
+        "~mesh",
+        "~topology",
+        "fits",
+        ">memory",
+        ">step",
+        ">computing",
+    )
     cells = [
         (
             row["id"],
@@ -47,11 +57,12 @@ def _list(console: output.Out, path: str, rows: list[JsonObject]) -> None:
             row["topology"],
             "yes" if row["fits"] else "no",
             or_dash(bytes_text, row["peak_bytes"]),
+            or_dash(time_text, row["time_s"]),
             or_dash(time_text, row["compute_s"]),
         )
         for row in rows
     ]
-    console.table(path, columns, cells)
+    console.table(path, (*columns, ">memory", ">step", ">computing"), cells)
 
 
 def _show(console: output.Out, row: JsonObject, summary: str) -> None:

@@ -29,6 +29,7 @@ COLUMNS = (
     "machine",
     "fits",
     "peak_bytes",
+    "time_s",
     "compute_s",
     "compile_s",
     "versions",
@@ -48,7 +49,7 @@ class CompiledStore(RowStore):
             for column in ("time_utc", "model", "program", "plan", "mesh", "topology", "machine")
         ),
         "fits INTEGER NOT NULL",
-        *(f"{column} REAL" for column in ("peak_bytes", "compute_s", "compile_s")),
+        *(f"{column} REAL" for column in ("peak_bytes", "time_s", "compute_s", "compile_s")),
         "versions TEXT NOT NULL",
         "result BLOB NOT NULL",
     )
@@ -76,6 +77,7 @@ class CompiledStore(RowStore):
             "machine": compiled.machine,
             "fits": compiled.fits,
             "peak_bytes": compiled.total_needed_bytes,
+            "time_s": compiled.time_s,
             "compute_s": compiled.compute_s,
             "compile_s": compiled.compile_s,
             "versions": json.dumps(dict(compiled.versions)),
