@@ -62,7 +62,7 @@ def _list(console: output.Out, path: str, rows: list[JsonObject]) -> None:
         )
         for row in rows
     ]
-    console.table(path, (*columns, ">memory", ">step", ">computing"), cells)
+    console.table(path, columns, cells)
 
 
 def _show(console: output.Out, row: JsonObject, summary: str) -> None:
