@@ -116,16 +116,20 @@ class _Maker(NamedTuple):
             return None
         return self.text.instructions.get(instruction.operand_ids[0])
 
+    def _members(self, instruction: TextInstruction) -> list[TextInstruction]:
+        """The instructions of the computations that an instruction calls."""
+        return [
+            self.text.instructions[member]
+            for called in instruction.called_ids
+            for member in self.text.members.get(called, ())
+            if member in self.text.instructions
+        ]
+
     def _kind(self, instruction: TextInstruction) -> str:
         """Kind of a collective, also of one that an asynchronous call or a fusion wraps."""
         stem = instruction.opcode.removesuffix("-start").removesuffix("-done")
         if stem in ("async", "fusion"):
-            inside = [
-                self.text.instructions[member].opcode
-                for called in instruction.called_ids
-                for member in self.text.members.get(called, ())
-                if member in self.text.instructions
-            ]
+            inside = [member.opcode for member in self._members(instruction)]
             stem = next((opcode for opcode in inside if opcode in _KINDS), "")
             if stem == "all-reduce" and "dynamic-slice" in inside:
                 stem = "reduce-scatter"
@@ -135,12 +139,7 @@ class _Maker(NamedTuple):
     def _op(self, instruction: TextInstruction) -> int:
         if instruction.op >= 0 or instruction.opcode not in ("fusion", "async-start"):
             return instruction.op
-        ops = [
-            self.text.instructions[member].op
-            for called in instruction.called_ids
-            for member in self.text.members.get(called, ())
-            if member in self.text.instructions and self.text.instructions[member].op >= 0
-        ]
+        ops = [member.op for member in self._members(instruction) if member.op >= 0]
         return max(ops, key=lambda op: (ops.count(op), op)) if ops else -1
 
     def _step(self, row: Scheduled, waits: Mapping[str, tuple[float, bool]]) -> ScheduleStep:
@@ -175,12 +174,7 @@ class _Maker(NamedTuple):
 
     def _multiplies(self, instruction: TextInstruction) -> bool:
         """Is this a product that a collective is fused into?  Then it computes all along."""
-        return any(
-            self.text.instructions[member].opcode in ("dot", "convolution")
-            for called in instruction.called_ids
-            for member in self.text.members.get(called, ())
-            if member in self.text.instructions
-        )
+        return any(member.opcode in ("dot", "convolution") for member in self._members(instruction))
 
     def clocked(self, step: ScheduleStep, time_s: float | None) -> ScheduleStep:
         """A collective with its time, or with what it takes to price it."""
