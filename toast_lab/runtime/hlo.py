@@ -145,8 +145,13 @@ def op_inside(module: hlo_text.Module, fusion: Instruction) -> int:
 
 
 def kind_of(instruction: Instruction) -> str:
-    """Which of ``KINDS`` an instruction is, "" if none; the second half of one is none."""
-    match = _OPCODE.fullmatch(instruction.opcode)
+    """Kind of collective that an instruction is, "" if none; the second half of one is none."""
+    return kind_of_opcode(instruction.opcode)
+
+
+def kind_of_opcode(opcode: str) -> str:
+    """Kind of collective that an opcode begins, "" if none."""
+    match = _OPCODE.fullmatch(opcode)
     return match["kind"].replace("-", "_").removeprefix("ragged_") if match else ""
 
 

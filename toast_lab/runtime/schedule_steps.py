@@ -30,14 +30,6 @@ _FREE = frozenset(
     async-update send recv send-done recv-done infeed outfeed""".split()
 )
 _INSIDE = ("while", "conditional", "call")
-_KINDS = (
-    "all-gather",
-    "all-reduce",
-    "reduce-scatter",
-    "all-to-all",
-    "collective-permute",
-    "collective-broadcast",
-)
 
 
 class Clocks(NamedTuple):
@@ -130,11 +122,10 @@ class _Maker(NamedTuple):
         stem = instruction.opcode.removesuffix("-start").removesuffix("-done")
         if stem in ("async", "fusion"):
             inside = [member.opcode for member in self._members(instruction)]
-            stem = next((opcode for opcode in inside if opcode in _KINDS), "")
+            stem = next(filter(hlo.kind_of_opcode, inside), "")
             if stem == "all-reduce" and "dynamic-slice" in inside:
                 stem = "reduce-scatter"
-        stem = stem.removeprefix("ragged-")
-        return stem.replace("-", "_") if stem in _KINDS else ""
+        return hlo.kind_of_opcode(stem)
 
     def _op(self, instruction: TextInstruction) -> int:
         if instruction.op >= 0 or instruction.opcode not in ("fusion", "async-start"):
