@@ -44,10 +44,7 @@ def generate() -> None:
                 if row["topology"] == topology and row["digest"] == digest:
                     fresh[key(row)] = _priced(problem, row)
         print(f"{name}: {len(members)} rows", flush=True)
-    kept = [
-        fresh.get(key(row), before.get(key(row)))
-        for row in compiled.rows()
-    ]
+    kept = [fresh.get(key(row), before.get(key(row))) for row in compiled.rows()]
     lines = [json.dumps(row, separators=(",", ":")) for row in kept if row is not None]
     write_whole(ROWS, "\n".join(lines) + "\n")
 
@@ -93,9 +90,7 @@ def _collectives(problem: Problem, plan: ShardingPlan, row: Row) -> Row:
         for kind, axes, size, dtype, times, op in row["collectives"]
         if axes != []
     ]
-    result = diff.compare(
-        plan.program, plan.mesh, diff.predicted(problem, plan), theirs
-    )
+    result = diff.compare(plan.program, plan.mesh, diff.predicted(problem, plan), theirs)
     pairs = result.bytes_by_kind().values()
     counts = collections.Counter(one.status for one in result.rows)
     return {

@@ -37,9 +37,7 @@ def test_plans_differ_and_survive_being_written_down(problem: Problem) -> None:
     assert len(drafts) >= 5
     assert len({draft.plan.key for draft in drafts}) == len(drafts)
     for draft in drafts:
-        again = plans.decoded(
-            problem.analysis.program, problem.mesh, plans.encoded(draft.plan)
-        )
+        again = plans.decoded(problem.analysis.program, problem.mesh, plans.encoded(draft.plan))
         assert again.sharding.same_as(draft.plan.sharding)
         assert price(problem, again).time_s == price(problem, draft.plan).time_s
 
