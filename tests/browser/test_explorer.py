@@ -169,7 +169,7 @@ def test_clicks_on_the_canvas_select_names_and_conflicts_and_the_listing_follows
     expect(page.get_by_text("31 nodes")).to_be_visible()
     page.wait_for_timeout(500)
     page.mouse.click(*pixel(page, "names", 0))
-    expect(page.get_by_text("x dim 0 of [64, 32]")).to_be_visible()
+    expect(page.get_by_text("x dim 0 of [4096, 512]")).to_be_visible()
     expect(page.locator(".listing .row.on")).to_contain_text("x : [")
     page.wait_for_timeout(600)  # or both clicks are taken for a double click
     page.mouse.click(*pixel(page, "conflicts", 1))

@@ -105,7 +105,7 @@ def test_a_selection_is_shown_everywhere(attention: Page) -> None:
     expect(
         page.locator(".tabulator-selected", has_text="S").locator("visible=true")
     ).to_be_visible()
-    expect(page.get_by_text("x dim 0 of [64, 32]")).to_be_visible()
+    expect(page.get_by_text("x dim 0 of [4096, 512]")).to_be_visible()
     # listing -> graph
     line(page, "div(a, c)").click()
     selected(page, "names", 2)

@@ -88,7 +88,7 @@ def test_mesh_and_machine_are_checked_with_every_key(load_page: Page) -> None:
     expect(take).to_be_disabled()
     field.press_sequentially("=7")
     expect(page.get_by_text("4 × 7 = 28 devices on tpu-v5e.")).to_be_visible()
-    expect(page.get_by_text("No dim divides by model=7; sizes are 8, 16, 32, 64.")).to_be_visible()
+    expect(page.get_by_text("No dim divides by model=7; sizes are 64, 512, 4096.")).to_be_visible()
     field.press("Backspace")
     field.press_sequentially("2000")
     expect(page.get_by_text("at most 4,096 are taken here")).to_be_visible()
@@ -126,13 +126,35 @@ def test_a_large_model_tells_its_stages_and_can_be_cancelled(load_page: Page) ->
 
 def test_a_solved_case_opens_with_its_plan(load_page: Page) -> None:
     page = load_page
+    expect(page.get_by_text("TOAST Lab shards models.")).to_be_visible()
+    assert filled(page) == ["Learn in five minutes"]
     page.get_by_role("button", name=re.compile("^Solved: mlp")).click()
+    expect(page.get_by_text("Two matrix products on eight devices")).to_be_visible(timeout=SLOW)
     expect(page.locator(".tabulator-row:visible", has_text="U->model")).to_be_visible(timeout=SLOW)
     expect(page.locator(".tabulator-row:visible", has_text="B->data")).to_be_visible()
 
 
+def filled(page: Page) -> list[str]:
+    """Names of the buttons that stand out."""
+    chosen = page.locator("button.bk-btn-primary:visible").all()
+    groups = page.locator(".bk-btn-group:visible .bk-btn-primary").all_inner_texts()
+    return [name for name in (b.inner_text() for b in chosen) if name not in groups]
+
+
+def test_a_program_is_pasted(load_page: Page) -> None:
+    page = load_page
+    page.get_by_role("button", name="My model", exact=True).click()
+    page.get_by_placeholder(re.compile("^or paste StableHLO")).fill(GOOD)
+    page.get_by_role("button", name="Read what was pasted").click()
+    said(page, "Loaded dropped")
+    expect(page.get_by_text("TOAST Lab shards models.")).not_to_be_visible()
+    expect(page.get_by_role("gridcell", name="f32[64, 32]")).to_be_visible()
+
+
 def test_reports_are_shown_in_full(load_page: Page) -> None:
     page = load_page
+    page.get_by_role("button", name=re.compile("^attention")).click()
+    expect(page.get_by_text("TOAST Lab shards models.")).not_to_be_visible()
     page.get_by_label("axes and sizes").fill("data=7")
     page.get_by_role("button", name="Use this mesh and machine").click()
     page.get_by_text(re.compile(r"^Sizes \(4\)")).click(timeout=SLOW)

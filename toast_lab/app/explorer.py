@@ -64,7 +64,7 @@ class Explorer(look.Pane):
         )
         self.nav.param.watch(lambda event: setattr(self.session, "step", event.new), "value")
         self._head = look.text(stylesheets=[look.HEADER + HEAD], margin=(6, 12, 0, 0))
-        self._job = look.text(stylesheets=[look.HEADER], width=122, margin=(8, 0, 0, 8))
+        self._job = look.text(stylesheets=[look.HEADER + JOB], width=122, margin=(8, 0, 0, 8))
         self.cancel = look.button(
             "Cancel",
             self.session.work.cancel,
@@ -84,7 +84,6 @@ class Explorer(look.Pane):
         tour_button = start_button(
             self.session, "Tour", sizing_mode="fixed", width=56, height=30, margin=(2, 0, 0, 8)
         )
-        tour_button.stylesheets = [*tour_button.stylesheets, HEAD]  # the gallery has one, too
         self._status = look.text(stylesheets=[look.STATUS], height=30)
         header = look.row(
             self._head, self.nav, self._job, self.cancel, self.shell, tour_button, height=36
@@ -252,9 +251,9 @@ class Explorer(look.Pane):
         self._job.object = h(
             "div",
             text,
-            cls="quiet",
+            cls="quiet" if running else "quiet idle",
             style="text-align: right",
-            title=job.title if job is not None else "",
+            title=job.title if job is not None else "no job runs",
         )
 
     def show_messages(self) -> None:
@@ -381,6 +380,7 @@ DOING = {
 }
 # On narrow screens it is hidden, since the pages say it again
 HEAD = "@media (max-width: 1100px) { :host { display: none !important; } }"
+JOB = "@media (max-width: 1100px) { :host { width: 76px !important; } .idle { display: none; } }"
 NAV = assets.sheet("nav")
 
 

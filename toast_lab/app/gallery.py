@@ -5,7 +5,9 @@ Written down, so that showing it loads none.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from toast_lab.models import registry
 
@@ -21,12 +23,15 @@ class Card(NamedTuple):
 
 
 class SolvedCase(NamedTuple):
-    """A small case with a plan that the paper or every expert gives it."""
+    """A case with a plan that the paper or every expert gives it."""
 
     model: str
     words: str
+    question: str  #: that the plan answers
     mesh: str
     actions: tuple[str, ...]
+    picture: str  #: what the page shows of the answer
+    sizes: Mapping[str, Any] = MappingProxyType({})  #: if they are not those of ``SIZES``
 
 
 CARDS = {
@@ -41,26 +46,62 @@ CARDS = {
     "gns": Card(ops=36907, values=39213, names=44938, conflicts=0, parameters=877_704_196),
     "unet": Card(ops=14514, values=15316, names=29202, conflicts=192, parameters=3_595_652_355),
 }
+FIRST = "attention"  #: what the first page shows
+#: at which the explorer opens a model whose defaults, the paper's, are too small for sharding to pay
+SIZES: dict[str, dict[str, Any]] = {
+    "mlp": {"batch": 2048, "inputs": 512, "hidden": 16384, "outputs": 512},
+    "xxt": {"rows": 8192, "columns": 512},
+    "crossed": {"rows": 4096, "columns": 1024},
+    "attention": {"sequence": 4096, "d_model": 512, "key": 64, "value": 64},
+}
+BILLIONS = SolvedCase(
+    "t2b",
+    "T2B: two billion parameters on 32 devices",
+    "A training step of 2.5 billion parameters does not fit one device. Which cuts make it fit?",
+    "data=8,model=4",
+    ("batch->data", "d_model->data", "hidden->model", "heads->model", "vocab->model"),
+    "Five actions, mirrored to all 18 layers: examples and states cut along data, weights along "
+    "model. Right, what a step takes and whether it fits; below, what each device runs.",
+    MappingProxyType({"batch": 32, "sequence": 2048, "dtype": "bfloat16"}),
+)
 SOLVED = (
     SolvedCase(
         "mlp",
         "mlp: examples on one axis, hidden units on the other",
+        "Two matrix products on eight devices: cut the examples, the weights, or both?",
         "data=4,model=2",
         ("B->data", "U->model"),
+        "Both pay. Below, one device's program: the second product sums over a dim that is cut, "
+        "so one all_reduce follows.",
     ),
-    SolvedCase("xxt", "x @ x.T: one conflict, settled by a side", "data=4,model=2", ("S@0->data",)),
+    SolvedCase(
+        "xxt",
+        "x @ x.T: one conflict, settled by a side",
+        "Both dims of x @ x.T are the rows of x, and an axis can cut only one of them. Which?",
+        "data=4,model=2",
+        ("S@0->data",),
+        "Side 0: each device makes some rows of the result, and x is gathered for its columns. "
+        "The board has both sides with their prices.",
+    ),
     SolvedCase(
         "attention",
         "attention: five conflicts, one bit settles all",
+        "The scores of attention are sequence by sequence. How can a long text be cut?",
         "data=4,model=2",
         ("S@1->data",),
+        "Side 1, sequence sharding: the keys are gathered, the result is scattered. The board has "
+        "both sides with their prices; one bit settles all five conflicts.",
     ),
     SolvedCase(
         "transformer",
         "Transformer: data parallel with Megatron",
+        "How do experts shard a Transformer's training step over eight devices?",
         "data=4,model=2",
         ("batch->data", "hidden->model", "heads->model", "vocab->model"),
+        "Examples along data, hidden units, heads and vocabulary along model. Below, the "
+        "collectives that this brings, at the source lines that cause them.",
     ),
+    BILLIONS,
 )
 
 

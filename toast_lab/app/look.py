@@ -14,6 +14,7 @@ import panel as pn
 import panel.models.tabulator
 
 from toast_lab.app import assets
+from toast_lab.app.column_widths import column_widths
 
 TEXT = assets.sheet("text")
 
@@ -112,17 +113,23 @@ def figure(shown: Any = None, **kwargs: Any) -> pn.pane.Bokeh:
 def table(content: Any, **kwargs: Any) -> pn.widgets.Tabulator:
     """A read-only table of a frame, or of column names alone; cells show names as plain text.
 
-    It fills what holds it; with a height, it is as wide as that.
+    It fills what holds it; with a height, it is as wide as that.  Columns are as wide as what is in
+    them, or as ``widths``, up to a limit; they grow when values do, can be dragged, and a tip has
+    what is still cut.
     """
     frame = pd.DataFrame(columns=content) if isinstance(content, list) else content
+    columns = {"headerSort": False, "minWidth": 20, "tooltip": True, "headerTooltip": True}
+    settings = kwargs.pop("configuration", {})
+    settings = {**settings, "columnDefaults": {**columns, **settings.get("columnDefaults", {})}}
+    grows = kwargs.pop("grows", True)
     common = {
         "sizing_mode": "stretch_width" if "height" in kwargs else "stretch_both",
         "selectable": 1,
         "layout": "fit_data_stretch",
-        "configuration": {"columnDefaults": {"headerSort": False, "minWidth": 20}},
+        "configuration": settings,
         "stylesheets": [TABLE],
     }
-    return pn.widgets.Tabulator(
+    table = pn.widgets.Tabulator(
         frame,
         show_index=False,
         disabled=True,
@@ -132,6 +139,21 @@ def table(content: Any, **kwargs: Any) -> pn.widgets.Tabulator:
         formatters={column: {"type": "plaintext"} for column in frame.columns},
         **{**common, **kwargs},
     )
+    if grows:
+        watch_value(table, lambda _: widen(table))
+        watch_value(table, lambda _: widen(table), "titles")
+        widen(table)
+    return table
+
+
+def widen(table: pn.widgets.Tabulator) -> None:
+    """Give columns the width that their texts need; none gets narrower."""
+    widths = {
+        column: max(table.widths.get(column, 0), width)
+        for column, width in column_widths(table.value, table.titles).items()
+    }
+    if widths != table.widths:
+        table.widths = widths
 
 
 def on_row(table: pn.widgets.Tabulator, act: Callable[[int], Any]) -> None:

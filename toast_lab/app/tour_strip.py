@@ -126,8 +126,10 @@ class TourStrip(look.Pane):
             width=216,
             margin=(0, 0, 0, 8),
         )
-        words = look.column(self._text, self.quiz, margin=(0, 0, 0, 10))
-        upper = look.row(self._place, words, self.code_box, buttons)
+        words = look.column(
+            self._text, self.quiz, margin=(0, 0, 0, 10), styles={"min-width": "300px"}
+        )
+        upper = look.row(self._place, words, self.code_box, buttons, stylesheets=[UPPER])
         self.figures = look.table(
             _index(), height=INDEX_HEIGHT - 24, visible=False, layout="fit_data_stretch"
         )
@@ -324,6 +326,7 @@ OUTLINE = {"outline": "3px solid var(--tl-accent, #1f6feb)", "outline-offset": "
 AROUND = {"outline": "3px solid var(--tl-accent, #1f6feb)", "outline-offset": "3px"}
 #: least heights; a step with a task has room for what is said when it is done
 LOW, ROOMY = 112, 146
+UPPER = "@media (max-width: 1100px) { :host { flex-wrap: wrap; } }"
 PLACE = assets.sheet("tour_place")
 WORDS = assets.sheet("tour_words")
 QUIZ = assets.sheet("quiz")

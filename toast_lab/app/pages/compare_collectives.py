@@ -39,7 +39,7 @@ from toast_lab.views.plan_tables import (
 )
 
 MAX_ROWS = 400
-ALL_ROWS = {"columnDefaults": {"headerSort": False, "minWidth": 20}, "renderVertical": "basic"}
+ALL_ROWS = {"renderVertical": "basic"}
 HINT = (
     "Select a collective: what caused it, what undoing that costs, and the cheapest change that "
     "removes it."
