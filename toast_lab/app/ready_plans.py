@@ -6,11 +6,13 @@ The batch dimension on every axis, and what is left of a search that died.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Sequence
 
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidPlan, ToastError
+from toast_lab.ir.program import Program
 from toast_lab.sharding.plan import ShardingPlan, plan_of_actions
 from toast_lab.sharding.space import Action, parse_action
 
@@ -58,21 +60,93 @@ def rescue(problem: Problem, method: str, reported: Sequence[str]) -> tuple[Shar
 
 
 def batch_group(analysis: Analysis) -> int:
-    """The colour group of the batch dimension: one that is called so, else dim 0 of the inputs.
+    """The colour group of the batch dimension.
 
-    Raises InvalidPlan if nothing looks like one.
+    It is one that is called so; else the first dim that can be cut of the inputs that carry data:
+    those of whole numbers, else those that the program does not give back (a training step returns
+    parameters and moments), else any.  Of several colours it is one that results have, on most of
+    the computed values.
+
+    Raises InvalidPlan listing the candidates: nothing looks like a batch, or several do.
     """
     for word in ("batch", "b", "n"):
         for group in analysis.groups:
             if group.name.casefold() == word and group.shardable:
                 return group.index
-    program = analysis.program
-    for argument in range(program.n_arguments):
-        names = program.def_names(argument)
-        if len(names) > 1:
-            candidate = analysis.groups[int(analysis.group[analysis.colour[names[0]]])]
-            if candidate.shardable and candidate.n_names > 1:
-                return candidate.index
+    for arguments in _data_arguments(analysis.program):
+        inputs = {
+            group: analysis.program.value_name[argument]
+            for argument in reversed(arguments)
+            if (group := _leading_group(analysis, argument)) is not None
+        }
+        if not inputs:
+            continue
+        spread, returned = _computed_values(analysis)
+        first, *others = sorted(
+            inputs, key=lambda group: (group not in returned, -spread[group], group)
+        )
+        others = [
+            group
+            for group in others
+            if (group in returned) == (first in returned)
+            and spread[group] > IN_DOUBT * spread[first]
+        ]
+        if not others:
+            return first
+        listed = ", ".join(
+            f"{analysis.group_name[group]} (size {analysis.groups[group].size}, of {inputs[group]})"
+            for group in (first, *others)
+        )
+        raise InvalidPlan(
+            f"several dims could be the batch: {listed}. Type the one that is as an action, for "
+            f"instance {analysis.group_name[first]}->data"
+        )
     raise InvalidPlan(
         "no dimension looks like a batch; type an action list instead, for instance batch->data"
     )
+
+
+IN_DOUBT = 0.9  #: a colour on that share of the values of the first is a batch as well as it
+
+
+def _data_arguments(program: Program) -> list[list[int]]:
+    """Arguments that may carry the examples, in groups, the likeliest group first."""
+
+    def type_of(value: int) -> tuple[str, tuple[int, ...]]:
+        return program.value_dtype[value], program.dims(value)
+
+    arguments = list(range(program.n_arguments))
+    returned = Counter(type_of(int(value)) for value in program.outputs)
+    kept = []
+    for argument in arguments:
+        if returned[type_of(argument)]:
+            returned[type_of(argument)] -= 1
+        else:
+            kept.append(argument)
+    if 2 * len(kept) > len(arguments):
+        # Few come back, and these may be activations that look like the input
+        kept = arguments
+    whole = [argument for argument in kept if program.value_dtype[argument].strip("u")[:1] == "i"]
+    return [whole, kept, arguments]
+
+
+def _leading_group(analysis: Analysis, argument: int) -> int | None:
+    """Colour group of the first dim of an argument that an action can cut."""
+    for name in analysis.program.def_names(argument):
+        group = analysis.groups[int(analysis.group[analysis.colour[name]])]
+        if group.shardable and group.n_names > 1:
+            return int(group.index)
+    return None
+
+
+def _computed_values(analysis: Analysis) -> tuple[Counter[int], set[int]]:
+    """On how many values that are no arguments each colour group is; those that results have."""
+    program = analysis.program
+
+    def groups(value: int) -> set[int]:
+        return {int(analysis.group[analysis.colour[name]]) for name in program.def_names(value)}
+
+    counts: Counter[int] = Counter()
+    for value in range(program.n_arguments, program.n_values):
+        counts.update(groups(value))
+    return counts, {group for value in program.outputs for group in groups(int(value))}
