@@ -177,7 +177,9 @@ def test_numbers_of_the_texts_are_those_of_the_problem(tour: Tour) -> None:
     tour.leave()
 
 
-def test_the_first_conflict_comes_early_and_its_program_fits_only_when_it_is_cut(tour: Tour) -> None:
+def test_the_first_conflict_comes_early_and_its_program_fits_only_when_it_is_cut(
+    tour: Tour,
+) -> None:
     session, steps = tour.session, CHAPTERS[0].steps
     assert [step.key for step in STEPS[:3]] == ["first.problem", "first.colours", "first.conflict"]
     words = re.compile(r"\b(M|I|box|fresh|identit\w+|figure \d+)\b")

@@ -67,7 +67,7 @@ class Explorer(look.Pane):
         self._job = look.text(stylesheets=[look.HEADER + JOB], width=122, margin=(8, 0, 0, 8))
         self.cancel = look.button(
             "Cancel",
-            self.session.work.cancel,
+            self.session.searches.cancel,
             sizing_mode="fixed",
             width=70,
             height=30,
@@ -241,13 +241,18 @@ class Explorer(look.Pane):
                 )
             )
         self._head.object = h("div", *elements, cls="bar")
+        self._show_job()
+
+    def _show_job(self) -> None:
+        """The running job and its clock."""
+        session = self.session
         job = session.work.job
         running = session.work.runs()
         self.cancel.disabled = not running
         text = "no job runs"
         if running:
             doing = "paused" if session.work.paused else DOING[job.kind]
-            text = f"{doing}, {job.elapsed_s:.0f} s"
+            text = f"{doing}, {job.worked_s:.0f} s"
         self._job.object = h(
             "div",
             text,
@@ -315,6 +320,8 @@ class Explorer(look.Pane):
         """Bring in what jobs report; called every ``TICK_MS`` or ``IDLE_MS``."""
         self.address.flush()
         points = self.session.tick()
+        if self.session.work.runs():
+            self._show_job()  # its clock goes on while the job has nothing to tell
         page = self._pages.get("search")
         if page is not None and points:
             page.feed(points)

@@ -110,7 +110,11 @@ class Collectives:
         before, self._item = self._item, item
         if item is None:
             return
-        if before is None or before.name != item.name or before.plan.key != item.plan.key:
+        if (
+            before is None
+            or (before.name, before.plan.key) != (item.name, item.plan.key)
+            or before.problem.analysis is not item.problem.analysis
+        ):
             self._asked.drop()
             self.answer.object = quiet(HINT)
         self._matching.drop()

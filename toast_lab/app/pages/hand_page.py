@@ -8,6 +8,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pandas as pd
 import panel as pn
 
 from toast_lab.app import look
@@ -208,6 +209,7 @@ class HandPage:
             else session.plans.named("unsharded")
         )
         if item is None or pair is None or session.loaded.problem is None:
+            self.collectives.value = pd.DataFrame(columns=COLLECTIVE_COLUMNS)
             return
         frame = collectives_frame(session.loaded.problem, item.cost, pair[0].sent, pair[1].sent)
         position = self.history.at

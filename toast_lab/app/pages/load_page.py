@@ -138,7 +138,13 @@ class LoadPage:
         self._worth_knowing = look.text(margin=(10, 0, 0, 0))
         self.problem = ProblemPane(session)
         self.right = look.side(
-            self.go, self.problem, self._sizes, self._apply, self._facts, self._worth_knowing, width=300
+            self.go,
+            self.problem,
+            self._sizes,
+            self._apply,
+            self._facts,
+            self._worth_knowing,
+            width=300,
         )
         self._busy_shown, self._note, self._drawn = "", "", None
         # A link, a reload or an own model come to look at something

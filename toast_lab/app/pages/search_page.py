@@ -386,7 +386,7 @@ class SearchPage:
         base = problem.baseline
         state = "paused" if paused else "searching" if searching else "ended"
         rows: Facts = [
-            ("state", f"{state}, {job.elapsed_s:.1f} s" if job is not None else state),
+            ("state", f"{state}, {job.worked_s:.1f} s" if job is not None else state),
             ("simulations", f"{session.searches.simulations:,}"),
             ("best C(s)", f"{best_score:.4f}"),
             (
