@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-PADDING_PX = 14
+PADDING_PX = 16
+ARROW_PX = 18  #: of a heading that sorts
 WIDEST_PX = 360  #: what is longer is cut, and a tip has all of it
 MOST_ROWS = 400  #: that are looked at
 _NARROW = frozenset("ijlftrI.,:;|!'()[]{} ")
@@ -26,15 +27,18 @@ def text_px(text: str) -> float:
     return sum(4.7 if sign in _NARROW else 10.2 if sign in _WIDE else 7.7 for sign in text)
 
 
-def column_widths(frame: pd.DataFrame, titles: Mapping[str, str]) -> dict[str, int]:
-    """Width of each column in px."""
+def column_widths(
+    frame: pd.DataFrame, titles: Mapping[str, str], *, sorts: bool = False
+) -> dict[str, int]:
+    """Width of each column in px; with ``sorts``, its heading has an arrow."""
     return {
         str(column): min(
             WIDEST_PX,
             PADDING_PX
             + int(
                 max(
-                    1.06 * text_px(titles.get(column, str(column))),  # titles are bold
+                    # titles are bold
+                    1.1 * text_px(titles.get(column, str(column))) + ARROW_PX * sorts,
                     *map(text_px, {str(cell) for cell in frame[column].head(MOST_ROWS)}),
                     0.0,
                 )

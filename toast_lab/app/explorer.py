@@ -128,7 +128,7 @@ class Explorer(look.Pane):
     def _drawer(self) -> Any:
         self.listing = listing_pane()
         look.watch_value(self.listing, self._line_picked, "picked")
-        self.conflicts = look.table(CONFLICT_COLUMNS, layout="fit_data_stretch")
+        self.conflicts = look.table(CONFLICT_COLUMNS)
         self.conflicts.on_click(
             lambda event: self.session.selection.select(
                 (), (int(self.conflicts.value["conflict"].iloc[event.row]),)
@@ -387,7 +387,7 @@ DOING = {
 }
 # On narrow screens it is hidden, since the pages say it again
 HEAD = "@media (max-width: 1100px) { :host { display: none !important; } }"
-JOB = "@media (max-width: 1100px) { :host { width: 76px !important; } .idle { display: none; } }"
+JOB = assets.sheet("job")
 NAV = assets.sheet("nav")
 
 

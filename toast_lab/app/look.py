@@ -99,6 +99,20 @@ def switch(**kwargs: Any) -> pn.widgets.RadioButtonGroup:
     return pn.widgets.RadioButtonGroup(**{**common, **kwargs})
 
 
+def scale_switch(act: Callable[[], Any]) -> pn.widgets.RadioButtonGroup:
+    """Is the y axis of a chart logarithmic?  ``act`` draws it anew."""
+    scale = switch(
+        options={"log": "log", "linear": "linear"},
+        value="log",
+        width=110,
+        height=28,
+        sizing_mode="fixed",
+        stylesheets=[BUTTON + ".bk-btn { padding: 2px 8px; }"],
+    )
+    watch(scale, act, "value")
+    return scale
+
+
 def tabs(*titled: tuple[str, Any], **kwargs: Any) -> pn.Tabs:
     """Tabs that fill what holds them."""
     common = {"sizing_mode": "stretch_both", "margin": 0, "stylesheets": [TABS]}
@@ -125,11 +139,12 @@ def table(content: Any, **kwargs: Any) -> pn.widgets.Tabulator:
     common = {
         "sizing_mode": "stretch_width" if "height" in kwargs else "stretch_both",
         "selectable": 1,
-        "layout": "fit_data_stretch",
+        # Stretched, the last column would be cut to the room that is left
+        "layout": "fit_data_fill",
         "configuration": settings,
         "stylesheets": [TABLE],
     }
-    table = pn.widgets.Tabulator(
+    table = FittedTable(
         frame,
         show_index=False,
         disabled=True,
@@ -140,18 +155,26 @@ def table(content: Any, **kwargs: Any) -> pn.widgets.Tabulator:
         **{**common, **kwargs},
     )
     if grows:
-        watch_value(table, lambda _: widen(table))
-        watch_value(table, lambda _: widen(table), "titles")
-        widen(table)
+        sorts = bool(settings["columnDefaults"]["headerSort"])
+        watch(table, lambda: widen(table, sorts=sorts), "value", "titles")
+        widen(table, sorts=sorts)
     return table
 
 
-def widen(table: pn.widgets.Tabulator) -> None:
+class FittedTable(pn.widgets.Tabulator):
+    """A table whose widths may change without its being drawn anew."""
+
+    def _update_columns(self, event: Any, model: Any) -> None:
+        if event.name == "widths":
+            model.columns = self._get_columns()
+        else:
+            super()._update_columns(event, model)
+
+
+def widen(table: pn.widgets.Tabulator, *, sorts: bool) -> None:
     """Give columns the width that their texts need; none gets narrower."""
-    widths = {
-        column: max(table.widths.get(column, 0), width)
-        for column, width in column_widths(table.value, table.titles).items()
-    }
+    needed = column_widths(table.value, table.titles, sorts=sorts)
+    widths = {column: max(table.widths.get(column, 0), width) for column, width in needed.items()}
     if widths != table.widths:
         table.widths = widths
 

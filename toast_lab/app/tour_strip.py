@@ -131,7 +131,7 @@ class TourStrip(look.Pane):
         )
         upper = look.row(self._place, words, self.code_box, buttons, stylesheets=[UPPER])
         self.figures = look.table(
-            _index(), height=INDEX_HEIGHT - 24, visible=False, layout="fit_data_stretch"
+            _index(), height=INDEX_HEIGHT - 24, visible=False
         )
         look.on_row(self.figures, self._jump)
         self.view = look.column(upper, self.figures, visible=False, stylesheets=[_strip(LOW)])

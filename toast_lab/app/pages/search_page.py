@@ -134,10 +134,11 @@ class SearchPage:
         look.watch(self.view, self._show_view, "value")
         self._scrubber = look.row(self.scrub, self.live)
         self._curves_pane = look.figure(min_height=300, stylesheets=[look.FILL])
+        self.scale = look.scale_switch(self._new_problem)
         self._title = look.text()
         self._curves_box = look.filled_column(
             self._curves_pane,
-            look.row(pn.HSpacer(), figure_menu("search curves")),
+            look.row(self.scale, pn.HSpacer(), figure_menu("search curves")),
             self.trajectories.centre,
             stylesheets=[look.FILL],
         )
@@ -260,7 +261,9 @@ class SearchPage:
     def _new_problem(self) -> None:
         problem = self.session.loaded.problem
         self.curves = (
-            SearchCurves(problem.memory_limit_bytes, *problem.baseline)
+            SearchCurves(
+                problem.memory_limit_bytes, *problem.baseline, scale_type=str(self.scale.value)
+            )
             if problem is not None
             else SearchCurves()
         )
