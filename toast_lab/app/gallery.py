@@ -47,7 +47,7 @@ CARDS = {
     "unet": Card(ops=14514, values=15316, names=29202, conflicts=192, parameters=3_595_652_355),
 }
 FIRST = "attention"  #: what the first page shows
-#: at which the explorer opens a model whose defaults, the paper's, are too small for sharding to pay
+#: at which the explorer opens a model whose defaults, the paper's, are too small to be sharded
 SIZES: dict[str, dict[str, Any]] = {
     "mlp": {"batch": 2048, "inputs": 512, "hidden": 16384, "outputs": 512},
     "xxt": {"rows": 8192, "columns": 512},

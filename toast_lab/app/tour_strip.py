@@ -130,9 +130,7 @@ class TourStrip(look.Pane):
             self._text, self.quiz, margin=(0, 0, 0, 10), styles={"min-width": "300px"}
         )
         upper = look.row(self._place, words, self.code_box, buttons, stylesheets=[UPPER])
-        self.figures = look.table(
-            _index(), height=INDEX_HEIGHT - 24, visible=False
-        )
+        self.figures = look.table(_index(), height=INDEX_HEIGHT - 24, visible=False)
         look.on_row(self.figures, self._jump)
         self.view = look.column(upper, self.figures, visible=False, stylesheets=[_strip(LOW)])
         look.watch(tour, self.refresh, "changes")

@@ -53,9 +53,9 @@ def _program(session: Session) -> str:
     )
     return (
         "Two matmuls with a ReLU between them. In the listing below every dim has its colour: dims "
-        f"of one colour should be cut alike. There are {count(len(names), 'colour')}: {yellow}, which "
-        f"the paper prints yellow; {green}, its green; hues here are others. Nobody wrote these "
-        "colours down: they come out of what each op does."
+        f"of one colour should be cut alike. There are {count(len(names), 'colour')}: {yellow}, "
+        f"which the paper prints yellow; {green}, its green; hues here are others. Nobody wrote "
+        "these colours down: they come out of what each op does."
     )
 
 
