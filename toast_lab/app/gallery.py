@@ -55,50 +55,62 @@ SIZES: dict[str, dict[str, Any]] = {
     "attention": {"sequence": 4096, "d_model": 512, "key": 64, "value": 64},
 }
 BILLIONS = SolvedCase(
-    "t2b",
-    "T2B: two billion parameters on 32 devices",
-    "A training step of 2.5 billion parameters does not fit one device. Which cuts make it fit?",
-    "data=8,model=4",
-    ("batch->data", "d_model->data", "hidden->model", "heads->model", "vocab->model"),
-    "Five actions, mirrored to all 18 layers: examples and states cut along data, weights along "
-    "model. Right, what a step takes and whether it fits; below, what each device runs.",
-    MappingProxyType({"batch": 32, "sequence": 2048, "dtype": "bfloat16"}),
+    model="t2b",
+    words="T2B: two billion parameters on 32 devices",
+    question=(
+        "A training step of 2.5 billion parameters does not fit one device. Which cuts make it fit?"
+    ),
+    mesh="data=8,model=4",
+    actions=("batch->data", "d_model->data", "hidden->model", "heads->model", "vocab->model"),
+    picture=(
+        "Five actions, mirrored to all 18 layers: examples and states cut along data, weights "
+        "along model. Right, what a step takes and whether it fits; below, what each device runs."
+    ),
+    sizes=MappingProxyType({"batch": 32, "sequence": 2048, "dtype": "bfloat16"}),
 )
 SOLVED = (
     SolvedCase(
-        "mlp",
-        "mlp: examples on one axis, hidden units on the other",
-        "Two matrix products on eight devices: cut the examples, the weights, or both?",
-        "data=4,model=2",
-        ("B->data", "U->model"),
-        "Both pay. Below, one device's program: the second product sums over a dim that is cut, "
-        "so one all_reduce follows.",
+        model="mlp",
+        words="mlp: examples on one axis, hidden units on the other",
+        question="Two matrix products on eight devices: cut the examples, the weights, or both?",
+        mesh="data=4,model=2",
+        actions=("B->data", "U->model"),
+        picture=(
+            "Both pay. Below, one device's program: the second product sums over a dim that is "
+            "cut, so one all_reduce follows."
+        ),
     ),
     SolvedCase(
-        "xxt",
-        "x @ x.T: one conflict, settled by a side",
-        "Both dims of x @ x.T are the rows of x, and an axis can cut only one of them. Which?",
-        "data=4,model=2",
-        ("S@0->data",),
-        "Side 0: each device makes some rows of the result, and x is gathered for its columns. "
-        "The board has both sides with their prices.",
+        model="xxt",
+        words="x @ x.T: one conflict, settled by a side",
+        question=(
+            "Both dims of x @ x.T are the rows of x, and an axis can cut only one of them. Which?"
+        ),
+        mesh="data=4,model=2",
+        actions=("S@0->data",),
+        picture=(
+            "Side 0: each device makes some rows of the result, and x is gathered for its columns. "
+            "The board has both sides with their prices."
+        ),
     ),
     SolvedCase(
-        "attention",
-        "attention: five conflicts, one bit settles all",
-        "The scores of attention are sequence by sequence. How can a long text be cut?",
-        "data=4,model=2",
-        ("S@1->data",),
-        "Side 1, sequence sharding: the keys are gathered, the result is scattered. The board has "
-        "both sides with their prices; one bit settles all five conflicts.",
+        model="attention",
+        words="attention: five conflicts, one bit settles all",
+        question="The scores of attention are sequence by sequence. How can a long text be cut?",
+        mesh="data=4,model=2",
+        actions=("S@1->data",),
+        picture=(
+            "Side 1, sequence sharding: the keys are gathered, the result is scattered. The board "
+            "has both sides with their prices; one bit settles all five conflicts."
+        ),
     ),
     SolvedCase(
-        "transformer",
-        "Transformer: data parallel with Megatron",
-        "How do experts shard a Transformer's training step over eight devices?",
-        "data=4,model=2",
-        ("batch->data", "hidden->model", "heads->model", "vocab->model"),
-        "Examples along data, hidden units, heads and vocabulary along model. Below, the "
+        model="transformer",
+        words="Transformer: data parallel with Megatron",
+        question="How do experts shard a Transformer's training step over eight devices?",
+        mesh="data=4,model=2",
+        actions=("batch->data", "hidden->model", "heads->model", "vocab->model"),
+        picture="Examples along data, hidden units, heads and vocabulary along model. Below, the "
         "collectives that this brings, at the source lines that cause them.",
     ),
     BILLIONS,
