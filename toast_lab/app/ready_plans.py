@@ -75,9 +75,9 @@ def batch_group(analysis: Analysis) -> int:
                 return group.index
     for arguments in _data_arguments(analysis.program):
         inputs = {
-            group: analysis.program.value_name[argument]
+            leading: analysis.program.value_name[argument]
             for argument in reversed(arguments)
-            if (group := _leading_group(analysis, argument)) is not None
+            if (leading := _leading_group(analysis, argument)) is not None
         }
         if not inputs:
             continue

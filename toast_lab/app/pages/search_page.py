@@ -260,13 +260,13 @@ class SearchPage:
 
     def _new_problem(self) -> None:
         problem = self.session.loaded.problem
-        self.curves = (
-            SearchCurves(
-                problem.memory_limit_bytes, *problem.baseline, scale_type=str(self.scale.value)
+        if problem is None:
+            self.curves = SearchCurves()
+        else:
+            time_s, peak_bytes = problem.baseline
+            self.curves = SearchCurves(
+                problem.memory_limit_bytes, time_s, peak_bytes, str(self.scale.value)
             )
-            if problem is not None
-            else SearchCurves()
-        )
         self.curves.append(self.session.searches.points)
         self._curves_pane.object = self.curves.root
         self.refresh()
