@@ -66,6 +66,6 @@ def test_no_page_cuts_a_number_or_scrolls_sideways(
             ).to_be_visible(timeout=SLOW)
         assert_nothing_cut(page, name)
     for tab in TABS:
-        page.get_by_text(tab, exact=True).first.click()
+        page.get_by_text(tab, exact=True).locator("visible=true").first.click()
         page.wait_for_timeout(500)
         assert_nothing_cut(page, tab)
