@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 PADDING_PX = 16
-ARROW_PX = 18  #: of a heading that sorts
+ARROW_PX = 30  #: of a heading that sorts
 WIDEST_PX = 360  #: what is longer is cut, and a tip has all of it
 MOST_ROWS = 400  #: that are looked at
 _NARROW = frozenset("ijlftrI.,:;|!'()[]{} ")
