@@ -3,14 +3,19 @@
 PORT ?= 5006
 export PYTHON
 
-.PHONY: explore test lint benchmarks clean help
+.PHONY: explore test lint docs notebooks pictures package environment benchmarks clean help
 
 help:
-	@echo "make explore     install what is missing and open the explorer on http://127.0.0.1:$(PORT)"
-	@echo "make test        all checks and tests"
-	@echo "make lint        only the static checks"
-	@echo "make benchmarks  timings and accuracy, as ratios"
-	@echo "make clean       remove environments and caches"
+	@echo "make explore      install what is missing and open the explorer on http://127.0.0.1:$(PORT)"
+	@echo "make test         all checks and tests"
+	@echo "make lint         only the static checks"
+	@echo "make docs         the documentation as a site, in site/"
+	@echo "make notebooks    run the notebooks and keep their outputs (minutes)"
+	@echo "make pictures     take the documentation's pictures of the explorer (minutes)"
+	@echo "make package      sdist and wheel in dist/, tried in empty environments"
+	@echo "make environment  environment.yml from pyproject.toml"
+	@echo "make benchmarks   timings and accuracy, as ratios"
+	@echo "make clean        remove environments, caches and what was built"
 
 explore:
 	@bash scripts/setup_venv.sh .venv auto app,notebooks
@@ -24,12 +29,37 @@ lint:
 	@bash scripts/setup_venv.sh .venv auto app,notebooks,dev
 	@bash scripts/lint.sh
 
+docs:
+	@bash scripts/setup_venv.sh .venv auto docs
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet
+	@echo "open site/index.html"
+
+notebooks:
+	@bash scripts/setup_venv.sh .venv auto app,notebooks,dev
+	@bash scripts/ensure_chromium.sh
+	@bash scripts/warm.sh
+	@exec .venv/bin/python scripts/notebooks.py
+
+pictures:
+	@bash scripts/setup_venv.sh .venv auto app,notebooks,dev
+	@bash scripts/ensure_chromium.sh
+	@bash scripts/warm.sh
+	@.venv/bin/python -m tests.browser.front_picture
+	@exec .venv/bin/python -m tests.browser.screens
+
+package:
+	@bash scripts/package.sh
+
+environment:
+	@bash scripts/setup_venv.sh .venv auto app,notebooks
+	@exec .venv/bin/python scripts/environment.py
+
 benchmarks:
 	@bash scripts/setup_venv.sh .venv auto app,notebooks
 	@bash scripts/warm.sh
 	@exec .venv/bin/python -m tests.benchmarks
 
 clean:
-	rm -rf .venv .venv-other .venv.lock .venv-other.lock build dist *.egg-info
+	rm -rf .venv .venv-other .venv.lock .venv-other.lock build dist site *.egg-info
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache test-results
 	find toast_lab tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-bash scripts/setup_venv.sh .venv auto app,notebooks,dev
+bash scripts/setup_venv.sh .venv auto app,notebooks,dev,docs
 # Checking types and installing for the other Python keep one core busy each.
 lint_output="$(mktemp)"
 bash scripts/lint.sh >"$lint_output" 2>&1 &

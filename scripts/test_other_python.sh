@@ -27,7 +27,7 @@ if [ -x "$venv/bin/python" ] &&
     [ "$("$venv/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' || true)" != "${line%% *}" ]; then
     rm -rf "$venv"
 fi
-bash scripts/setup_venv.sh "$venv" "$interpreter" "" pytest pytest-timeout pytest-xdist hypothesis syrupy
+bash scripts/setup_venv.sh "$venv" "$interpreter" models pytest pytest-timeout pytest-xdist hypothesis syrupy
 
 if [ "${1:-}" = setup ]; then exit 0; fi
 

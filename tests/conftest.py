@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -25,6 +28,13 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
         # Child processes, servers and notebook kernels inherit it.
         os.environ.setdefault("XLA_FLAGS", QUICK_COMPILES)
+    # Rows that a test keeps do not belong into the files of whoever runs the tests
+    if "TOAST_LAB_TESTS_DATA" not in os.environ:
+        os.environ["TOAST_LAB_TESTS_DATA"] = tempfile.mkdtemp(prefix="toast-lab-tests-")
+        atexit.register(shutil.rmtree, os.environ["TOAST_LAB_TESTS_DATA"], ignore_errors=True)
+    data = Path(os.environ["TOAST_LAB_TESTS_DATA"])
+    os.environ["TOAST_LAB_RUNS"] = str(data / "runs.sqlite")
+    os.environ["TOAST_LAB_COMPILED"] = str(data / "compiled.sqlite")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

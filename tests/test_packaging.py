@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,9 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+import toast_lab
 
 ROOT = Path(__file__).parents[1]
 STAGES = [
@@ -90,6 +94,10 @@ def extras(*names: str) -> dict[str, str]:
     return expand([text for name in names for text in project()["optional-dependencies"][name]])
 
 
+def changelog() -> str:
+    return (ROOT / "CHANGELOG.md").read_text()
+
+
 def pins() -> list[Requirement]:
     lines = (line.strip() for line in (ROOT / "constraints.txt").read_text().splitlines())
     return [Requirement(line) for line in lines if line and not line.startswith("#")]
@@ -124,9 +132,61 @@ def test_environment_yml_names_what_pyproject_names() -> None:
     assert expand(pip) == expand(project()["dependencies"]) | extras("app", "notebooks", "dev")
 
 
+def test_environment_yml_is_what_the_command_writes() -> None:
+    command = runpy.run_path(str(ROOT / "scripts" / "environment.py"))
+    written = (ROOT / "environment.yml").read_text()
+    assert written == command["environment"](project()), "run `make environment`"
+
+
+def test_the_version_has_one_source_and_the_changelog_knows_it() -> None:
+    assert "version" in project()["dynamic"]
+    assert "version" not in project()
+    dates = re.findall(r"^## \[([\d.]+)\] - \d{4}-\d\d-\d\d$", changelog(), re.MULTILINE)
+    assert dates[0] == toast_lab.__version__
+    assert dates == sorted(dates, key=Version, reverse=True)
+
+
+def test_the_changelog_keeps_to_the_usual_headings() -> None:
+    usual = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    headings = re.findall(r"^### (.*)$", changelog(), re.MULTILINE)
+    assert headings
+    assert set(headings) <= usual
+    assert changelog().startswith("# Changelog\n")
+    assert "\n## [Unreleased]\n" in changelog()
+
+
+def test_the_core_imports_no_package_of_an_extra() -> None:
+    """Only the trained models take an optimiser, and they say which extra brings it."""
+    code = (
+        "import sys; sys.modules['optax'] = None\n"
+        "import toast_lab as tl\n"
+        "print(tl.load('attention'))\n"
+        "try: tl.load('transformer')\n"
+        "except tl.ToastError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("attention: 10 ops")
+    assert "'transformer' needs optax" in done.stdout
+    assert 'pip install "toast-lab[models]"' in done.stdout
+
+
+def test_metadata_is_whole_and_names_no_place() -> None:
+    assert project()["authors"] == [{"name": "TOAST Lab developers"}]
+    assert "urls" not in project(), "the package has no public address yet"
+    versions = {
+        entry.removeprefix("Programming Language :: Python :: ")
+        for entry in project()["classifiers"]
+        if re.search(r":: 3\.\d+$", entry)
+    }
+    tested = {python for pin in pins() if pin.name == "jax" for python in (str(pin.marker),)}
+    assert versions == {"3.11", "3.12"}
+    assert len(tested) == len(versions)
+
+
 @pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
 def test_constraints_pin_every_direct_dependency_once(python: str) -> None:
-    wanted = expand(project()["dependencies"]) | extras("app", "notebooks", "dev", "tpu", "torch")
+    asked_for = extras("app", "notebooks", "dev", "docs", "tpu", "torch")
+    wanted = expand(project()["dependencies"]) | asked_for
     seen: dict[str, str] = {}
     for pin in pins():
         if pin.marker is not None and not pin.marker.evaluate({"python_version": python}):
@@ -222,12 +282,13 @@ def test_every_data_file_is_in_the_wheel(tmp_path: Path) -> None:
     """Style sheets and scripts as well, which lie in a folder that is no package."""
     left_out = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "toast_lab", tmp_path / "toast_lab", ignore=left_out)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path / name)
     build = "import setuptools.build_meta as backend; backend.build_wheel('.')"
     subprocess.run([sys.executable, "-c", build], cwd=tmp_path, capture_output=True, check=True)
     (wheel,) = tmp_path.glob("*.whl")
-    shipped = set(zipfile.ZipFile(wheel).namelist())
+    archive = zipfile.ZipFile(wheel)
+    shipped = set(archive.namelist())
     wanted = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "toast_lab").rglob("*")
@@ -236,3 +297,18 @@ def test_every_data_file_is_in_the_wheel(tmp_path: Path) -> None:
     }
     assert "toast_lab/app/static/text.css" in wanted
     assert wanted - shipped == set()
+    (metadata,) = [name for name in shipped if name.endswith(".dist-info/METADATA")]
+    check_description(archive.read(metadata).decode())
+
+
+def check_description(metadata: str) -> None:
+    """An index can show it: its version is ours, and it leads nowhere that only a checkout has."""
+    fields, _, text = metadata.partition("\n\n")
+    assert f"\nVersion: {toast_lab.__version__}\n" in fields
+    assert "\nDescription-Content-Type: text/markdown\n" in f"{fields}\n"
+    assert "Author: TOAST Lab developers" in fields
+    assert "make explore" in text
+    assert "docs/plans.md" in text
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert "![" not in prose
+    assert re.findall(r"\]\((?!https?://)[^)]*\)", prose) == []

@@ -1,3 +1,3 @@
-"""The version, for whoever writes it into what is kept."""
+"""The version: packages read it from here, and so does whoever writes it into what is kept."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

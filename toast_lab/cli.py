@@ -58,6 +58,7 @@ COMMANDS = (
         "compile a plan without running it, even for TPUs or GPUs that are not attached, and "
         "compare the result with its price",
     ),
+    ("compiled", "compiled", "list the results that compile has kept"),
     (
         "install-gpu-compiler",
         "install_gpu_compiler",

@@ -1,4 +1,4 @@
-"""Write a result to a file whole or not at all; and where caches are.
+"""Write a result to a file whole or not at all.
 
 A full disk loses neither the file that was there before nor the result.
 
@@ -16,14 +16,12 @@ import os
 import re
 import secrets
 import stat
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from toast_lab.errors import NotSaved
 
-CACHE_VARIABLE = "TOAST_LAB_CACHE"
 PathLike = str | os.PathLike[str]
 ADVICE = {
     errno.ENOSPC: "make room there, or give a file on another disk",
@@ -130,20 +128,3 @@ def file_name(text: str) -> str:
     'mcts_seed_0_of_a_b'
     """
     return re.sub(r"[^\w.-]+", "_", text).strip("_.") or "figure"
-
-
-def cache_folder() -> Path:
-    """Where results are kept that can be made again, and compilers that can be installed again.
-
-    It is ``$TOAST_LAB_CACHE``, else a folder of ours in the platform's folder for caches.
-    """
-    named = os.environ.get(CACHE_VARIABLE)
-    if named:
-        return Path(named)
-    if sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    elif os.name == "nt":
-        base = Path(os.environ.get("LOCALAPPDATA", Path.home()))
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "toast-lab"

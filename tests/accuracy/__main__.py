@@ -1,4 +1,4 @@
-"""``python -m tests.accuracy compile|report``: see the package."""
+"""``python -m tests.accuracy compile|report|links``: see the package."""
 
 from __future__ import annotations
 
@@ -7,19 +7,30 @@ import sys
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one of the two commands; exit status 1 if a target is missed."""
+    """Run one of the commands; exit status 1 if a target is missed."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.accuracy", description="Our prices against the TPU compiler."
+        prog="python -m tests.accuracy",
+        description="Our prices against compilers and measured times.",
     )
-    parser.add_argument("command", nargs="?", choices=("compile", "report"), default="report")
+    parser.add_argument(
+        "command", nargs="?", choices=("compile", "report", "links"), default="report"
+    )
     parser.add_argument(
         "--full", action="store_true", help="compile all plans of each case, not the first 6"
+    )
+    parser.add_argument(
+        "--fit", action="store_true", help="links: print the fitted terms of the machine files"
     )
     args = parser.parse_args(arguments)
     if args.command == "compile":
         from tests.accuracy import dataset
 
         dataset.generate(full=args.full)
+        return 0
+    if args.command == "links":
+        from tests.accuracy import link_times
+
+        print(link_times.toml_text() if args.fit else link_times.report())
         return 0
     from tests.accuracy import report
 

@@ -77,7 +77,7 @@ def generate(*, full: bool, time_limit_s: float = 600.0) -> None:
         started = time.perf_counter()
         try:
             made = compile_plan(
-                cases.model_of(name), draft.plan, topology, time_limit_s=time_limit_s, cache=True
+                cases.model_of(name), draft.plan, topology, time_limit_s=time_limit_s, store=True
             )
         except ToastError as error:
             print(f"{name} {topology} {draft.name}: {error}", file=sys.stderr)

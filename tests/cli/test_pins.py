@@ -8,16 +8,8 @@ from typing import Any
 
 import pytest
 
-NET = [
-    "attention",
-    "--set",
-    "sequence=16",
-    "d_model=8",
-    "key=8",
-    "value=8",
-    "--mesh",
-    "data=2,model=2",
-]
+from tests.cli.small_net import NET
+
 QUICK = ["--evaluations", "30"]
 TEXT = """
 module @m {

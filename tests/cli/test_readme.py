@@ -1,6 +1,6 @@
-"""What README.md shows is what comes out.
+"""What README.md, docs/python.md and docs/commands.md show is what comes out.
 
-``python tests/cli/test_readme.py`` writes the present output into it.
+``python tests/cli/test_readme.py`` writes the present output into them.
 """
 
 from __future__ import annotations
@@ -9,18 +9,21 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import jax
 import pytest
 
-FILE = Path(__file__).parents[2] / "README.md"
-README = FILE.read_text()
+ROOT = Path(__file__).parents[2]
+#: pages whose first Python example is followed by what it prints
+EXAMPLES = ("README.md", "docs/python.md")
+COMMANDS = "docs/commands.md"
 
 
-def blocks(language: str) -> list[str]:
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    return [text for name, text in found if name == language]
+def blocks(page: str) -> list[tuple[str, str]]:
+    """The code blocks of a page: language and text."""
+    return re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
 
 
 def comparable(text: str) -> list[str]:
@@ -30,19 +33,23 @@ def comparable(text: str) -> list[str]:
     ]
 
 
-def python_example() -> tuple[str, str]:
-    """What the example prints, and what README.md shows."""
-    (code,) = blocks("python")
-    shown = next(block for block in blocks("") if block.startswith("transformer:"))
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
-    )
+def python_example(page: str) -> tuple[str, str]:
+    """What the example prints, and what the page shows."""
+    listed = blocks(page)
+    place = next(i for i, (language, _) in enumerate(listed) if language == "python")
+    language, shown = listed[place + 1]
+    assert not language, f"{page} shows nothing after its example"
+    with tempfile.TemporaryDirectory() as folder:
+        example = Path(folder) / "example.py"
+        example.write_text(listed[place][1])
+        argv = [sys.executable, str(example)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=300)
     return done.stdout, shown
 
 
 def command_example(command: str) -> tuple[str, str]:
     """The same for one of the commands."""
-    (block,) = [block for block in blocks("") if "$ toast-lab" in block]
+    (block,) = [text for _, text in blocks(COMMANDS) if "$ toast-lab" in text]
     (part,) = [part for part in block.split("$ toast-lab ") if part.startswith(f"{command} ")]
     line, _, shown = part.partition("\n")
     argv = [sys.executable, "-m", "toast_lab.cli", *shlex.split(line)]
@@ -50,10 +57,12 @@ def command_example(command: str) -> tuple[str, str]:
     return done.stdout, shown
 
 
-def test_the_python_example_prints_what_is_shown() -> None:
-    printed, shown = map(comparable, python_example())
+@pytest.mark.parametrize("page", EXAMPLES)
+def test_the_python_example_prints_what_is_shown(page: str) -> None:
+    printed, shown = map(comparable, python_example(page))
     assert len(printed) == len(shown)
-    if f"With jax {jax.__version__} this prints" in README:  # another jax writes another program
+    # another jax writes another program
+    if f"With jax {jax.__version__} this prints" in (ROOT / page).read_text():
         assert printed == shown
 
 
@@ -65,16 +74,17 @@ def test_the_commands_print_what_is_shown(command: str) -> None:
 
 
 def update() -> None:
-    """Put the present output in place of what README.md shows."""
-    text = README
-    for printed, shown in (python_example(), command_example("analyse"), command_example("price")):
+    """Put the present output in place of what the pages show."""
+    outputs = [(page, *python_example(page)) for page in EXAMPLES]
+    outputs += [(COMMANDS, *command_example(command)) for command in ("analyse", "price")]
+    for page, printed, shown in outputs:
         lines = [line.rstrip() for line in printed.strip().splitlines()]
         if "\n..." in shown:
             # As many parts, which blank lines part, as are shown now.
             ends = [i for i, line in enumerate(lines) if not line]
             lines = [*lines[: ends[shown.strip().count("\n\n")]], "..."]
-        text = text.replace(shown.strip(), "\n".join(lines))
-    FILE.write_text(text)
+        file = ROOT / page
+        file.write_text(file.read_text().replace(shown.strip(), "\n".join(lines)))
 
 
 if __name__ == "__main__":

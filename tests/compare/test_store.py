@@ -106,9 +106,12 @@ def test_the_default_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     monkeypatch.delenv("TOAST_LAB_RUNS", raising=False)
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert module.default_path() == tmp_path / ".local" / "share" / "toast-lab" / "runs.sqlite"
+    assert (
+        ComparisonStore.default_path()
+        == tmp_path / ".local" / "share" / "toast-lab" / "runs.sqlite"
+    )
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    assert module.default_path() == tmp_path / "data" / "toast-lab" / "runs.sqlite"
+    assert ComparisonStore.default_path() == tmp_path / "data" / "toast-lab" / "runs.sqlite"
     monkeypatch.setenv("TOAST_LAB_RUNS", str(tmp_path / "x"))
     assert ComparisonStore().path == tmp_path / "x"
 

@@ -28,6 +28,7 @@ def test_roles_of_dims() -> None:
     found = matrix_tiles.products(program)
     assert {found.rows[op], found.columns[op]} == {15.0, 11.0}
     assert found.depth[op] == 7.0
+    assert found.batch[op] == 2.0
     sizes = [program.dims(v) for v in program.operands(op)]
     roles = [
         [(int(packed) >> (matrix_tiles.ROLE_BITS * d)) & 3 for d in range(len(dims))]
@@ -90,3 +91,56 @@ def test_cutting_below_a_tile_buys_no_time(actions: list[tuple[str, str]], share
         if op.kind == "dot_general"
     ]
     assert product.time_s == pytest.approx(product.flops / 197e12)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "share"),
+    [
+        ((1024, 1024, 1024, 1), 128 / 132),  # one wave of 128 tiles
+        ((1056, 1024, 1024, 1), 132 / 264),  # a few tiles too many for one wave
+        ((512, 512, 512, 1), 32 / 132),
+        ((512, 512, 512, 8), 256 / 264),
+        ((512, 512, 16384, 1), 256 / 264),  # 8 sums of 2048
+        ((16, 1024, 1024, 1), 16 / 132),  # tiles of 16 by 64
+        ((1, 16, 1024, 1), 1 / 132 / 16),
+        ((0, 16, 1024, 1), 1.0),  # nothing to do takes no time
+    ],
+)
+def test_results_are_dealt_out_in_waves(
+    sizes: tuple[float, float, float, float], share: float
+) -> None:
+    rows, columns, depth, batch = sizes
+    found = matrix_tiles.waves_busy(rows, columns, depth, batch, 132.0)
+    assert found == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("actions", "local"),
+    [
+        ([], (8, 1024, 512, 256)),
+        ([("g", "a")], (2, 1024, 512, 256)),
+        ([("m", "a")], (8, 256, 512, 256)),
+        ([("m", "a"), ("n", "b")], (8, 256, 128, 256)),
+        ([("k", "a")], (8, 1024, 512, 64)),
+    ],
+)
+def test_a_gpu_works_in_waves_on_local_sizes(
+    actions: list[tuple[str, str]], local: tuple[int, int, int, int]
+) -> None:
+    analysis = traced(
+        lambda x, w: jnp.einsum("gmk,gkn->gmn", x, w),
+        leaf(8, 1024, 256),
+        leaf(8, 256, 512),
+        dim_names={"x": ("g", "m", "k"), "w": ("g", "k", "n")},
+    )
+    gpu = machine("h100")
+    problem = Problem(analysis, {"a": 4, "b": 4}, gpu)
+    cost = price(problem, Plan.from_actions(problem, actions))
+    (product,) = [op for op in cost.ops if op.kind == "dot_general"]
+    batch, rows, columns, depth = map(float, local)
+    flops, written = 2 * batch * rows * columns * depth, 2 * batch * rows * columns
+    assert product.flops == flops
+    share = matrix_tiles.waves_busy(rows, columns, depth, batch, 132.0)
+    wanted = flops / (989e12 * 0.94 * share) + written / 3.35e12
+    read_s = product.moved_bytes / 3.35e12
+    assert product.time_s == pytest.approx(max(wanted, read_s) + 5e-6)

@@ -247,7 +247,7 @@ def test_drift_is_told_by_kind_axes_and_bytes() -> None:
     plan = tl.Plan.from_specs(
         tl.Problem(tl.analyse(model), MESH, "cpu"), {"x": ("data", None), "w1": (None, "model")}
     )
-    made = tl.compile(model, plan, "cpu:4", cache=False)
+    made = tl.compile(model, plan, "cpu:4", store=False)
     record = recorded(made)
     assert drifted(record, made) == []
     assert list(record["collectives"]) == ["all_reduce over model"]

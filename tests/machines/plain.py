@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from toast_lab.machines.links import Link
 from toast_lab.machines.machine_model import Machine
 
@@ -14,3 +16,9 @@ PLAIN = Machine(
     links=(Link("links", "ring", bytes_per_s=1e2, latency_s=0.0),),
     op_overhead_s=0.0,
 )
+
+
+def without_terms(machine: Machine) -> Machine:
+    """``machine`` with the rate and the latency of its links alone."""
+    links = [dataclasses.replace(link, collectives={}) for link in machine.links]
+    return dataclasses.replace(machine, links=tuple(links))

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from tests.helpers import from_python
+from tests.machines.plain import without_terms
 from toast_lab.machines import collectives as co
 from toast_lab.machines.catalogue import MACHINES
 from toast_lab.machines.links import Link
 from toast_lab.machines.machine_model import Machine
-from toast_lab.machines.topology import GROUP_RATE, lay_out
+from toast_lab.machines.topology import GROUP_RATE, N_COLUMNS, lay_out
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.step_kinds import (
     ALL_GATHER,
@@ -30,6 +31,8 @@ from toast_lab.sharding.step_kinds import (
 )
 
 KINDS = [ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, ALL_TO_ALL, PERMUTE]
+#: With rates and latencies alone; ``test_fitted_links.py`` has the fitted terms.
+PLAIN_LINKS = {name: without_terms(machine) for name, machine in MACHINES.items()}
 W = 2.0  # a torus dim's bytes/s, so that one link one way carries 1
 
 
@@ -245,9 +248,9 @@ def test_axes_that_fill_a_shared_dim_are_one_ring():
 def test_nodes_are_gathered_over_the_network_first():
     """16 GPUs, 2 nodes: 1/16 crosses the network, then the rest goes over NVLink."""
     sizes, chunk = [2, 8], 1e9 / 16
-    found = time_s(ALL_GATHER, MACHINES["a100"], sizes, chunk)
+    found = time_s(ALL_GATHER, PLAIN_LINKS["a100"], sizes, chunk)
     assert found == pytest.approx(chunk / 25e9 + 14 * chunk / 300e9, rel=0.01)
-    assert time_s(REDUCE_SCATTER, MACHINES["a100"], sizes, 1e9) == pytest.approx(found)
+    assert time_s(REDUCE_SCATTER, PLAIN_LINKS["a100"], sizes, 1e9) == pytest.approx(found)
 
 
 # -- several axes against linear programs and brute force ------------------------------------------
@@ -258,7 +261,7 @@ dims = st.lists(st.tuples(st.integers(2, 9), st.floats(0.1, 10)), min_size=2, ma
 def rows(axes, latency=0.0):
     """Entries as ``collectives`` makes them, slowest first, for torus dims of (size, rate)."""
     table = [
-        [n, rate, latency, n // 2, n * n // 4 / n, max(2.0, n * n // 4 / n), i]
+        [n, rate, latency, n // 2, n * n // 4 / n, max(2.0, n * n // 4 / n), i, i]
         for i, (n, rate) in enumerate(axes)
     ]
     return np.asarray(sorted(table, key=lambda row: row[1]), dtype=float)
@@ -307,7 +310,7 @@ def test_one_after_the_other_takes_the_best_order(axes):
         times.append(spent)
     on_switches = np.ones(len(axes), np.bool_)
     assert from_python(co._several)(
-        ALL_GATHER, 1.0, float(total), rows(axes), on_switches
+        ALL_GATHER, 1.0, float(total), rows(axes), on_switches, np.zeros((len(axes), N_COLUMNS))
     ) == pytest.approx(min(times))
 
 
@@ -320,7 +323,7 @@ meshes = st.lists(st.sampled_from([1, 2, 3, 4, 8, 16]), min_size=1, max_size=4)
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(KINDS), machines, meshes, st.data())
 def test_times_grow_with_bytes_and_latency_and_shrink_with_rate(kind, name, sizes, data):
-    machine = MACHINES[name]
+    machine = PLAIN_LINKS[name]
     assume(machine.max_devices is None or math.prod(sizes) <= machine.max_devices)
     mesh = Mesh(tuple(f"a{i}" for i in range(len(sizes))), tuple(sizes))
     mask = data.draw(st.integers(1, (1 << len(sizes)) - 1))
@@ -352,7 +355,7 @@ def test_kinds_stand_in_their_order(name, sizes, size):
 
     Reducing costs no more than both, no less than either.
     """
-    machine = MACHINES[name]
+    machine = PLAIN_LINKS[name]
     n = math.prod(sizes)
     assume(n > 1 and (machine.max_devices is None or n <= machine.max_devices))
     gather = time_s(ALL_GATHER, machine, sizes, size / n)
@@ -365,7 +368,7 @@ def test_kinds_stand_in_their_order(name, sizes, size):
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from(KINDS), machines, meshes, st.data())
 def test_axes_of_size_one_change_nothing(kind, name, sizes, data):
-    machine = MACHINES[name]
+    machine = PLAIN_LINKS[name]
     assume(machine.max_devices is None or math.prod(sizes) <= machine.max_devices)
     where = data.draw(st.integers(0, len(sizes)))
     padded = [*sizes[:where], 1, *sizes[where:]]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import shutil
+import zlib
 from pathlib import Path
 
 import jax
@@ -12,14 +14,15 @@ import jax.numpy as jnp
 import pytest
 
 from tests.runtime.test_run import plan_of, small_step
-from toast_lab import files, frontends, isolate
-from toast_lab.errors import InvalidPlan, InvalidProblem, RunFailed
+from toast_lab import frontends, isolate
+from toast_lab.errors import InvalidPlan, InvalidProblem, RunFailed, StoreError
 from toast_lab.ir.model import Model
 from toast_lab.lowering.annotate import annotate, split_name
 from toast_lab.runtime import compile as compiling
 from toast_lab.runtime import topologies
 from toast_lab.runtime.compile import compile_plan
 from toast_lab.runtime.compiled import Compiled
+from toast_lab.runtime.compiled_store import CompiledStore
 from toast_lab.runtime.run import run
 from toast_lab.sharding.mesh import make_mesh
 
@@ -33,9 +36,9 @@ ACTIONS = [("batch", "d"), ("inner", "d")]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Compiled, Path]:
-    folder = tmp_path_factory.mktemp("cache")
+    path = tmp_path_factory.mktemp("kept") / "compiled.sqlite"
     model = small_step()
-    return compile_plan(model, plan_of(model, MESH, *ACTIONS), "cpu:8", cache=folder), folder
+    return compile_plan(model, plan_of(model, MESH, *ACTIONS), "cpu:8", store=path), path
 
 
 def scanned() -> Model:
@@ -76,7 +79,7 @@ def test_every_collective_leads_to_the_op_that_wants_it(made: tuple[Compiled, Pa
 
 def test_a_loop_gives_its_rounds_and_its_collectives_their_times() -> None:
     model = scanned()
-    compiled = compile_plan(model, plan_of(model, {"d": 4}, ("in", "d")), "cpu:4", cache=False)
+    compiled = compile_plan(model, plan_of(model, {"d": 4}, ("in", "d")), "cpu:4", store=False)
     assert [rounds for _, rounds in compiled.loops] == [4.0]
     assert {c.times for c in compiled.collectives} == {4.0}
     ops = {c.op for c in compiled.collectives}
@@ -84,34 +87,59 @@ def test_a_loop_gives_its_rounds_and_its_collectives_their_times() -> None:
     assert all(model.program.trips[op] == 4 for op in ops)
 
 
-def test_the_second_time_comes_from_the_cache(made: tuple[Compiled, Path]) -> None:
-    compiled, folder = made
+def test_the_second_time_comes_from_the_store(made: tuple[Compiled, Path]) -> None:
+    compiled, path = made
     model = small_step()
     plan = plan_of(model, MESH, *ACTIONS)
     events: list[object] = []
-    again = compile_plan(model, plan, "cpu:8", cache=folder, on_progress=events.append)
+    again = compile_plan(model, plan, "cpu:8", store=path, on_progress=events.append)
     assert (again, again.cached, events) == (compiled, True, [])
-    assert len(list(folder.iterdir())) == 1, "no part files are left"
     # The same shardings, come about in another way
     other = dataclasses.replace(plan, key=plan.key + 1)
-    assert compile_plan(model, other, "cpu:8", cache=folder).plan_key == other.key
+    assert compile_plan(model, other, "cpu:8", store=path).plan_key == other.key
+    with CompiledStore(path, read_only=True) as store:
+        (row,) = store.rows()
+        assert store.rows("another model") == []
+        assert store.get(row["id"])[1] == compiled
+    assert (row["model"], row["topology"], row["fits"]) == (model.name, "cpu:8", True)
+    assert (row["program"], row["plan"]) == (compiled.program, f"{plan.key:016x}")
+    assert row["versions"] == compiled.versions
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"format": 0}', '{"format": 1, "mesh": {}}', "[]"])
-def test_a_corrupted_cache_entry_is_compiled_anew(
+def test_a_damaged_result_is_compiled_anew(
     made: tuple[Compiled, Path], tmp_path: Path, text: str
 ) -> None:
-    compiled, folder = made
-    name = next(folder.iterdir()).name
-    (tmp_path / name).write_text(text)
+    compiled, kept = made
+    path = tmp_path / "compiled.sqlite"
+    shutil.copy(kept, path)
+    with CompiledStore(path) as store:
+        store.connection.execute(
+            "UPDATE compiled SET result = ?", [zlib.compress(text.encode()) if text else b""]
+        )
+        with pytest.raises(StoreError, match="row 1 is damaged"):
+            store.get(1)
     model = small_step()
     events: list[object] = []
     again = compile_plan(
-        model, plan_of(model, MESH, *ACTIONS), "cpu:8", cache=tmp_path, on_progress=events.append
+        model, plan_of(model, MESH, *ACTIONS), "cpu:8", store=path, on_progress=events.append
     )
     assert events, "it was compiled"
     assert again.peak_bytes == compiled.peak_bytes
-    assert Compiled.load(tmp_path / name) == again
+    with CompiledStore(path) as store:
+        (row,) = store.rows()
+        assert store.get(row["id"])[1] == again
+
+
+def test_a_store_that_cannot_be_read_costs_the_keeping_and_not_the_result(tmp_path: Path) -> None:
+    path = tmp_path / "compiled.sqlite"
+    path.write_text("this is no database, and longer than the head of one" * 40)
+    before = path.read_bytes()
+    model = small_step()
+    assert compile_plan(model, plan_of(model, MESH, *ACTIONS), "cpu:8", store=path).fits
+    assert path.read_bytes() == before
+    with pytest.raises(StoreError, match=r"cannot be read.*TOAST_LAB_COMPILED name another file"):
+        CompiledStore(path, read_only=True)
 
 
 def test_flags_and_versions_are_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,14 +154,6 @@ def test_flags_and_versions_are_part_of_the_key(monkeypatch: pytest.MonkeyPatch)
     assert len(keys) == 5
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
     assert compiling._flags() == {"XLA_FLAGS": "--xla_cpu_enable_fast_math=true"}
-
-
-def test_the_cache_folder_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(files.CACHE_VARIABLE, str(tmp_path))
-    assert files.cache_folder() == tmp_path
-    monkeypatch.delenv(files.CACHE_VARIABLE)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert files.cache_folder().name == "toast-lab"
 
 
 def test_saved_and_loaded(made: tuple[Compiled, Path], tmp_path: Path) -> None:
@@ -193,17 +213,19 @@ def test_a_plan_of_another_program_is_refused() -> None:
     model = small_step()
     other = frontends.load("mlp")
     with pytest.raises(InvalidPlan, match=other.program.digest()):
-        compile_plan(model, plan_of(other, MESH), "cpu:8", cache=False)
+        compile_plan(model, plan_of(other, MESH), "cpu:8", store=False)
 
 
 def test_cancelled_and_timed_out(tmp_path: Path) -> None:
     model = small_step()
     plan = plan_of(model, MESH, *ACTIONS)
+    path = tmp_path / "compiled.sqlite"
     with pytest.raises(isolate.Cancelled, match="cancelled"):
-        compile_plan(model, plan, "cpu:8", cancel=lambda: True, cache=tmp_path)
+        compile_plan(model, plan, "cpu:8", cancel=lambda: True, store=path)
     with pytest.raises(RunFailed, match=r"no result within 0\.2 s"):
-        compile_plan(model, plan, "cpu:8", time_limit_s=0.2, cache=tmp_path)
-    assert not list(tmp_path.iterdir()), "nothing is kept of a compile that did not end"
+        compile_plan(model, plan, "cpu:8", time_limit_s=0.2, store=path)
+    with CompiledStore(path, read_only=True) as store:
+        assert not store.rows(), "nothing is kept of a compile that did not end"
 
 
 def test_a_crashed_compiler_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,21 +233,21 @@ def test_a_crashed_compiler_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("XLA_FLAGS", "--xla_no_such_flag=1")
     model = small_step()
     with pytest.raises(RunFailed, match="xla_no_such_flag"):
-        compile_plan(model, plan_of(model, MESH, *ACTIONS), "cpu:8", cache=False)
+        compile_plan(model, plan_of(model, MESH, *ACTIONS), "cpu:8", store=False)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is not None, reason="libtpu is installed")
 def test_without_libtpu_the_error_says_what_to_install() -> None:
     model = small_step()
     with pytest.raises(InvalidProblem, match=r"toast-lab\[tpu\]"):
-        compile_plan(model, plan_of(model, MESH, *ACTIONS), "tpu:v5e:2x4", cache=False)
+        compile_plan(model, plan_of(model, MESH, *ACTIONS), "tpu:v5e:2x4", store=False)
 
 
 @needs_libtpu
 def test_a_loop_for_tpu_names_ops_rounds_and_cycles() -> None:
     model = scanned()
     compiled = compile_plan(
-        model, plan_of(model, {"d": 2, "m": 2}, ("in", "d")), "tpu:v5e:2x2", cache=False
+        model, plan_of(model, {"d": 2, "m": 2}, ("in", "d")), "tpu:v5e:2x2", store=False
     )
     assert compiled.device_kind == "TPU v5 lite"
     assert {c.times for c in compiled.collectives} == {4.0}
@@ -243,7 +265,7 @@ def test_a_loop_for_tpu_names_ops_rounds_and_cycles() -> None:
 @needs_libtpu
 def test_out_of_memory_is_a_result() -> None:
     model = frontends.load("mlp", batch=65536, inputs=16384, hidden=65536, outputs=16384)
-    compiled = compile_plan(model, plan_of(model, {"d": 2, "m": 2}), "tpu:v5e:2x2", cache=False)
+    compiled = compile_plan(model, plan_of(model, {"d": 2, "m": 2}), "tpu:v5e:2x2", store=False)
     assert not compiled.fits
     assert compiled.limit_bytes == 15.75 * 2**30
     assert compiled.needed_bytes is not None

@@ -102,7 +102,7 @@ def test_a_plan_on_virtual_devices_is_explained_in_full() -> None:
     model = small_step()
     problem = problem_of(model, MESH)
     plan = Plan.from_actions(problem, [("batch", "d"), ("inner", "d")])
-    found = diff_compiled(problem, plan, compile_plan(model, plan, "cpu:8", cache=False))
+    found = diff_compiled(problem, plan, compile_plan(model, plan, "cpu:8", store=False))
     assert found.rows
     assert not found.unexplained, str(found)
     priced = price(problem, plan)
@@ -128,7 +128,7 @@ def test_results_of_other_plans_and_refusals_are_refused() -> None:
     problem = problem_of(model, MESH)
     plan = Plan.from_actions(problem, [("batch", "d")])
     other = Plan.from_actions(problem, [("batch", "m")])
-    compiled = compile_plan(model, plan, "cpu:8", cache=False)
+    compiled = compile_plan(model, plan, "cpu:8", store=False)
     with pytest.raises(InvalidPlan, match=f"{other.key:016x}"):
         diff_compiled(problem, other, compiled)
     refused = dataclasses.replace(compiled, fits=False, needed_bytes=2.0**34, limit_bytes=2.0**33)

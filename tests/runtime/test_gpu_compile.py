@@ -274,7 +274,7 @@ def test_a_described_gpu_is_kept_by_what_it_is_and_not_by_its_name(tmp_path: Pat
 def test_a_plan_of_another_program_is_refused() -> None:
     other = frontends.load("mlp")
     with pytest.raises(InvalidPlan, match=other.program.digest()):
-        compile_plan(small_step(), plan_of(other, MESH), "gpu:h100:8", cache=False)
+        compile_plan(small_step(), plan_of(other, MESH), "gpu:h100:8", store=False)
 
 
 def test_without_the_compiler_no_child_is_started(
@@ -296,7 +296,7 @@ def test_calls_of_a_processors_library_are_named_with_their_lines(
     monkeypatch.setenv(gpu_compiler.FOLDER_VARIABLE, str(tmp_path))
     model = frontends.from_jax(lambda x: jnp.linalg.cholesky(x), S((64, 64), "float32"))
     with pytest.raises(InvalidProblem) as error:
-        compile_plan(model, plan_of(model, {"d": 2}), "gpu:h100:2", cache=False)
+        compile_plan(model, plan_of(model, {"d": 2}), "gpu:h100:2", store=False)
     for word in ("gpu:h100:2", "lapack_spotrf_ffi", "test_gpu_compile.py:", '"cpu:2"'):
         assert word in str(error.value), word
 
@@ -307,7 +307,7 @@ def test_damaged_wheels_are_a_clear_error(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv(gpu_compiler.FOLDER_VARIABLE, str(tmp_path))
     model = small_step()
     with pytest.raises(InvalidProblem, match=r"gives no topology gpu:h100:8: .*install-gpu-comp"):
-        compile_plan(model, plan_of(model, MESH), "gpu:h100:8", cache=False)
+        compile_plan(model, plan_of(model, MESH), "gpu:h100:8", store=False)
 
 
 # -- with the compiler -----------------------------------------------------------------------------
@@ -315,9 +315,9 @@ def test_damaged_wheels_are_a_clear_error(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Compiled, Path]:
-    folder = tmp_path_factory.mktemp("cache")
+    path = tmp_path_factory.mktemp("kept") / "compiled.sqlite"
     model = half_step()
-    return compile_plan(model, plan_of(model, MESH, *HALF), "gpu:h100:8", cache=folder), folder
+    return compile_plan(model, plan_of(model, MESH, *HALF), "gpu:h100:8", store=path), path
 
 
 @needs_wheels
@@ -351,19 +351,19 @@ def test_price_and_compiled_program_agree(made: tuple[Compiled, Path]) -> None:
 
 
 @needs_wheels
-def test_the_second_time_comes_from_the_cache(made: tuple[Compiled, Path]) -> None:
-    compiled, folder = made
+def test_the_second_time_comes_from_the_store(made: tuple[Compiled, Path]) -> None:
+    compiled, path = made
     model = half_step()
     events: list[object] = []
     plan = plan_of(model, MESH, *HALF)
-    again = compile_plan(model, plan, "gpu:h100:8", cache=folder, on_progress=events.append)
+    again = compile_plan(model, plan, "gpu:h100:8", store=path, on_progress=events.append)
     assert (again, again.cached, events) == (compiled, True, [])
 
 
 @needs_wheels
 def test_a_p100_keeps_bfloat16_at_twice_the_memory(made: tuple[Compiled, Path]) -> None:
     model = half_step()
-    old = compile_plan(model, plan_of(model, MESH, *HALF), "gpu:p100:8", cache=False)
+    old = compile_plan(model, plan_of(model, MESH, *HALF), "gpu:p100:8", store=False)
     assert "p100 has no bfloat16" in old.notes[0]
     assert old.times is None
     assert old.temp_bytes is not None
@@ -376,7 +376,7 @@ def test_a_p100_keeps_bfloat16_at_twice_the_memory(made: tuple[Compiled, Path]) 
 def test_two_hosts_of_an_own_gpu(tmp_path: Path) -> None:
     model = half_step()
     topology = f"gpu:{described(tmp_path, machine='')}:2x4"
-    compiled = compile_plan(model, plan_of(model, MESH, *HALF), topology, cache=False)
+    compiled = compile_plan(model, plan_of(model, MESH, *HALF), topology, store=False)
     assert (compiled.topology, compiled.machine) == (topology, "")
     assert compiled.priced_elsewhere("h100").startswith(f"compiled for {topology}")
     assert compiled.times is not None
@@ -390,7 +390,7 @@ def test_two_hosts_of_an_own_gpu(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_a_result_with_everything_in_it() -> None:
     model = frontends.load("mlp", batch=65536, inputs=16384, hidden=65536, outputs=16384)
     plan = plan_of(model, {"d": 2})
-    compiled = compile_plan(model, plan, "gpu:p100:2", cache=False)
+    compiled = compile_plan(model, plan, "gpu:p100:2", store=False)
     assert not compiled.fits
     assert not compiled.refused
     assert compiled.fits_all_memory is False
@@ -407,19 +407,22 @@ def test_too_long_and_crashed_compiles_say_so(
     model = half_step()
     plan = plan_of(model, MESH, *HALF)
     with pytest.raises(RunFailed, match=r"for gpu:h100:8: no result within 0\.2 s"):
-        compile_plan(model, plan, "gpu:h100:8", time_limit_s=0.2, cache=tmp_path)
+        compile_plan(model, plan, "gpu:h100:8", time_limit_s=0.2, store=tmp_path)
     monkeypatch.setenv("XLA_FLAGS", "--xla_no_such_flag=1")
     with pytest.raises(RunFailed, match="xla_no_such_flag"):
-        compile_plan(model, plan, "gpu:h100:8", cache=tmp_path)
+        compile_plan(model, plan, "gpu:h100:8", store=tmp_path)
     assert not list(tmp_path.iterdir()), "nothing is kept of a compile that did not end"
 
 
 @needs_wheels
 def test_a_gpu_without_tables_is_compiled_without_times() -> None:
     model = half_step()
-    compiled = compile_plan(model, plan_of(model, MESH, *HALF), "gpu:a100:8", cache=False)
+    compiled = compile_plan(model, plan_of(model, MESH, *HALF), "gpu:a100:8", store=False)
     assert compiled.times is None
-    assert compiled.notes == ("XLA has no measured tables of a100 (sm_80): no times",)
+    assert compiled.notes == (
+        "XLA has no measured tables of a100 (sm_80): no times",
+        "no schedule: XLA tells no schedule for a100, of which it has no tables",
+    )
 
 
 def test_where_collecting_times_fails_the_program_is_compiled_without(
@@ -439,7 +442,8 @@ def test_where_collecting_times_fails_the_program_is_compiled_without(
     wanted = topologies.parse("gpu:h100:8", mesh)
     request = compile_child.CompileRequest("Cannot find key: sm_90", mesh, wanted, {})
     assert compile_child._compile(request, []) == "made"
-    assert asked == [{gpu_compiler.TIMES_FLAG: True}, None]
+    flags = dict.fromkeys((gpu_compiler.TIMES_FLAG, *gpu_compiler.SCHEDULER_FLAGS), True)
+    assert asked == [flags, None]
     with pytest.raises(ValueError, match="something else"):
         compile_child._compile(dataclasses.replace(request, stablehlo="something else"), [])
 

@@ -247,6 +247,7 @@ def test_a_worker_that_dies_with_its_first_search_is_replaced(tmp_path: Path) ->
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
 def test_a_worker_of_a_scheduler_that_dies_does_not_hold_the_sweep(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
+    killed = Killer(os.getpid(), 1)
     with (
         distributed.LocalCluster(
             n_workers=1,
@@ -256,7 +257,7 @@ def test_a_worker_of_a_scheduler_that_dies_does_not_hold_the_sweep(tmp_path: Pat
             host="127.0.0.1",
             silence_logs=logging.CRITICAL,
         ) as cluster,
-        Killer(os.getpid(), 1) as killed,
+        killed,
     ):
         done = run_sweep(
             [task("random")],
@@ -275,13 +276,15 @@ def given_up(seconds: float) -> Callable[[], bool]:
 
 
 class Killer:
-    """Kills the first children of a process that have a child of their own.
+    """Kills the first new children of a process that have a child of their own.
 
-    Those are workers on which a search runs.
+    Those are workers on which a search runs.  Older ones may be anything, such as the driver of a
+    browser that tests in other files go on with.
     """
 
     def __init__(self, pid: int, count: int) -> None:
         self.pid, self.count, self.pids = pid, count, []
+        self._before = set(direct_children(pid))
         self._through = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
 
@@ -296,7 +299,9 @@ class Killer:
     def _work(self) -> None:
         while len(self.pids) < self.count and not self._through.wait(0.05):
             for worker_pid in direct_children(self.pid):
-                if worker_pid not in self.pids and direct_children(worker_pid):
+                if worker_pid in self._before or worker_pid in self.pids:
+                    continue
+                if direct_children(worker_pid):
                     os.kill(worker_pid, signal.SIGKILL)
                     self.pids.append(worker_pid)
                     break

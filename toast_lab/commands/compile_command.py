@@ -29,7 +29,11 @@ def add_options(parser: ArgumentParser) -> None:
         '"toast-lab install-gpu-compiler" installs, no GPU), "cpu:8" (virtual devices) or "gpu" '
         "(attached GPUs; %(default)s)",
     )
-    parser.add_argument("--no-cache", action="store_true", help="compile anew and keep nothing")
+    parser.add_argument(
+        "--store",
+        metavar="FILE",
+        help='keep the result here, or "none" to compile anew and keep nothing (see compiled)',
+    )
     parser.add_argument("--all", action="store_true", help="print every row of long tables")
     command_options.save(parser)
 
@@ -59,7 +63,7 @@ def run(args: Namespace) -> int:
             args.topology,
             time_limit_s=args.time_limit,
             on_progress=output.stages_to(update),
-            cache=not args.no_cache,
+            store=args.store != "none" and (args.store or True),
         )
     cost = price(problem, plan)
     diff = None if compiled.refused else diff_compiled(problem, plan, compiled)
@@ -90,10 +94,8 @@ def _show(
     everything: bool,
 ) -> None:
     output.show_plan(console, plan)
-    console.print(
-        f"{compiled}"
-        f"{' (from the cache)' if compiled.cached else f', compiled in {compiled.compile_s:.1f} s'}"
-    )
+    seconds = f"compiled in {compiled.compile_s:.1f} s"
+    console.print(f"{compiled}, {'kept from before' if compiled.cached else seconds}")
     if elsewhere := compiled.priced_elsewhere(problem.machine.name):
         console.print(f"Note: {elsewhere}. Bytes can be compared; times and memory limits cannot.")
     console.print()
@@ -111,6 +113,7 @@ def _show(
             ("  temporaries", "", or_dash(bytes_text, compiled.temp_bytes)),
             *_memory_rows(cost, compiled),
             *_time_rows(cost, compiled),
+            *_step_rows(cost, compiled),
             ("involuntary rematerialisations", "0", str(len(compiled.rematerialised))),
         ],
     )
@@ -120,6 +123,7 @@ def _show(
             (">instructions", "~why"),
             [(str(count), why) for why, count in compiled.times.left_out_by_reason().items()],
         )
+    _show_schedule(console, compiled)
     if compiled.allocations:
         console.table(
             "Largest allocations of the refused program",
@@ -188,6 +192,43 @@ def _time_rows(cost: Cost, compiled: Compiled) -> list[tuple[str, str, str]]:
             time_text(times.collective_s),
         ),
     ]
+
+
+def _step_rows(cost: Cost, compiled: Compiled) -> list[tuple[str, str, str]]:
+    """Time of one step with its parts, by the compiler's schedule."""
+    parts = compiled.time_parts
+    if parts is None:
+        return []
+    return [
+        ("time of one step", time_text(cost.overlapped_s), or_dash(time_text, compiled.time_s)),
+        ("  computing", time_text(cost.compute_s), time_text(parts["compute_s"])),
+        (
+            "  exposed communication",
+            time_text(max(0.0, cost.overlapped_s - cost.compute_s)),
+            time_text(parts["exposed_s"]),
+        ),
+    ]
+
+
+def _show_schedule(console: output.Out, compiled: Compiled) -> None:
+    """The collectives that the schedule waits for longest."""
+    schedule = compiled.schedule
+    if schedule is None:
+        return
+    for note in schedule.notes:
+        console.print(f"Schedule: {note}.")
+    exposed = schedule.most_exposed()
+    if exposed:
+        console.table(
+            f"Most exposed communication (5 of {len(exposed)} source lines)"
+            if len(exposed) > 5
+            else "Exposed communication",
+            ("~at", "collectives", ">exposed"),
+            [
+                (line_text(source) or "unknown", kinds, time_text(exposed_s))
+                for source, kinds, exposed_s in exposed[:5]
+            ],
+        )
 
 
 def _yes(value: bool | None) -> str:

@@ -88,7 +88,7 @@ def _show(console: output.Out, machines: list[Machine]) -> None:
     )
     console.table(
         "Links, innermost level first (rates of one device, of a torus along one dim)",
-        ("name", "level", "topology", ">sends", ">hop", ">devices"),
+        ("name", "level", "topology", ">sends", ">hop", ">devices", "fitted collectives"),
         [
             _link_row(machine_model, link)
             for machine_model in machines
@@ -133,6 +133,7 @@ def _link_row(machine_model: Machine, link: Link) -> tuple[str, ...]:
         _rate(link.bytes_per_s),
         output.time_text(link.latency_s),
         devices,
+        ", ".join(link.collectives),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from toast_lab.commands import output
-from toast_lab.text import JsonObject, line_text
+from toast_lab.text import JsonObject
 
 if TYPE_CHECKING:
     from toast_lab.conflicts.coverage import Coverage, CoverageRow
@@ -93,23 +93,12 @@ def show_coverage(console: output.Out, report: Coverage, *, everything: bool = F
 def _coverage_table(
     console: output.Out, title: str, rows: tuple[CoverageRow, ...], limit: int | None
 ) -> None:
-    from toast_lab.text import few, share_text
+    from toast_lab.conflicts.coverage import row_cells
 
     console.table(
         title,
         ("op", ">count", ">FLOPs", ">bytes", "~stops", "~source", "~why"),
-        [
-            (
-                row.kind,
-                row.op_count,
-                share_text(row.flops_share),
-                share_text(row.bytes_share),
-                few(row.colours) or "all",
-                few((line_text(line) for line, _ in row.lines), 2),
-                row.why,
-            )
-            for row in rows
-        ],
+        [row_cells(row) for row in rows],
         limit,
     )
 

@@ -3,70 +3,41 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 
-from toast_lab.commands import command_options, common, keeping, output
+from toast_lab.commands import common, kept_rows, output
 from toast_lab.commands.output import or_dash, time_text
-from toast_lab.errors import InvalidProblem, join_offenders
+from toast_lab.errors import join_offenders
 from toast_lab.text import JsonObject, bytes_text
 
 
 def add_options(parser: ArgumentParser) -> None:
     """The options of ``toast-lab runs``."""
-    add_option = parser.add_argument
-    add_option("show", metavar="show ID", nargs="*", help="everything about one row")
-    add_option("--model", help="rows of this model only")
-    add_option(
-        "--limit",
-        type=command_options.positive_int,
-        metavar="N",
-        help="how many rows, newest first (20; all with --csv)",
-    )
-    add_option("--csv", metavar="FILE", help="write the rows")
-    add_option(
-        "--store",
-        metavar="FILE",
-        help="where the rows are ($TOAST_LAB_RUNS, or runs.sqlite in the user's data folder)",
-    )
+    kept_rows.add_options(parser, "TOAST_LAB_RUNS", "runs.sqlite")
 
 
 def run(args: Namespace) -> int:
     """List, export or show."""
     from toast_lab.compare.comparison_store import COLUMNS, ComparisonStore
-    from toast_lab.text import write_csv
 
     common.check_folder(args.csv, "--csv")
-    number = _row_number(args.show)
+    number = kept_rows.row_number("runs", args.show)
     with ComparisonStore(args.store, read_only=True) as store:
         if number is not None:
             row = store.get(number)
             return output.emit(args, row, lambda console: _show(console, row))
-        rows = store.rows(args.model, None if args.csv and args.limit is None else args.limit or 20)
+        rows = store.rows(args.model, kept_rows.limit(args))
         path = str(store.path)
         if store.damaged:
             print(
                 f"note: {path}: left out, damaged:\n{join_offenders(store.damaged, 5)}",
                 file=sys.stderr,
             )
-    if args.csv:
-        keeping.keep(args, "table", args.csv, lambda to: write_csv(Path(to), COLUMNS, rows))
+    kept_rows.write_rows(args, COLUMNS, rows)
     return output.emit(
         args, {"file": path, "rows": rows}, lambda console: _list(console, path, rows)
     )
-
-
-def _row_number(arguments: list[str]) -> int | None:
-    if not arguments:
-        return None
-    request = " ".join(arguments)
-    if not (shown := re.fullmatch(r"show ([0-9]{1,18})", request)):
-        raise InvalidProblem(
-            f'cannot read "runs {request}"; write "toast-lab runs" or "toast-lab runs show 3"'
-        )
-    return int(shown[1])
 
 
 def _list(console: output.Out, path: str, rows: list[JsonObject]) -> None:

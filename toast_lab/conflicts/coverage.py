@@ -159,11 +159,12 @@ class Coverage:
         ):
             if rows:
                 columns = (title, ">ops", ">FLOPs", ">bytes", "colours", "source", "why")
-                paragraphs.append(table(columns, map(_cells, rows)))
+                paragraphs.append(table(columns, map(row_cells, rows)))
         return "\n\n".join(paragraphs)
 
 
-def _cells(row: CoverageRow) -> tuple[object, ...]:
+def row_cells(row: CoverageRow) -> tuple[object, ...]:
+    """Op, count, FLOPs, bytes, colours, source and reason of a row, as a table shows them."""
     return (
         row.kind,
         row.op_count,

@@ -1,6 +1,6 @@
-"""What a TPU's matrix unit does to 32-bit operands.
+"""Types in memory other than the program's: bfloat16 on a TPU, none on a GPU without it.
 
-It multiplies them in bfloat16, and the compiler makes use of that.
+A TPU's matrix unit multiplies 32-bit operands in bfloat16, and the compiler makes use of that.
 
 At JAX's default precision a product of f32 tensors is one pass in bfloat16.  The compiler therefore
 
@@ -9,6 +9,10 @@ At JAX's default precision a product of f32 tensors is one pass in bfloat16.  Th
   and sums them in it.
 
 ``high`` and ``highest`` precision take three and six passes and none of this.
+
+For GPUs that cannot compute in bfloat16 (before Ampere) XLA widens it to f32.  Where a value is
+stored between two of its fusions it is narrowed again; operands and results of products stay wide,
+and take twice the bytes.
 
 Found by reading what libtpu makes of the built-in models, see ``docs/accuracy.md``.
 """
@@ -36,13 +40,29 @@ class Bfloat16Factors(NamedTuple):
 
 
 def no_factors(program: p.Program) -> Bfloat16Factors:
-    """Factors of any compiler but a TPU's, which narrows nothing."""
+    """Factors where values keep their types."""
     return Bfloat16Factors(
         kept=np.ones(program.n_values),
         moved=np.ones(program.n_values),
         sent=np.ones(program.n_uses),
         passes=np.ones(program.n_ops),
     )
+
+
+def widened_factors(program: p.Program, fusion: Fusion, output: np.ndarray) -> Bfloat16Factors:
+    """Factors of a GPU without bfloat16; arguments as for ``bfloat16_factors``."""
+    factors = no_factors(program)
+    product = np.isin(program.op_class, (p.DOT, p.CONVOLUTION))
+    for value in np.flatnonzero(~output & (program.value_op >= program.n_arguments)).tolist():
+        if program.value_dtype[value] != "bf16":
+            continue
+        consumers = fusion.consumers[value]
+        read_by_products = consumers and all(
+            consumer < program.n_ops and product[consumer] for consumer in consumers
+        )
+        if product[program.value_op[value]] or read_by_products:
+            factors.kept[value] = 2.0
+    return factors
 
 
 def bfloat16_factors(program: p.Program, fusion: Fusion, output: np.ndarray) -> Bfloat16Factors:

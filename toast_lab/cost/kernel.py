@@ -40,7 +40,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.matrix_tiles import CONTRACTED, FREE, ROLE_BITS, busy
+from toast_lab.cost.matrix_tiles import BATCH, CONTRACTED, FREE, ROLE_BITS, busy, waves_busy
 from toast_lab.cost.program_facts import Memory, ProgramFacts
 from toast_lab.ir import program as p
 from toast_lab.kernels import compiled, helper
@@ -66,10 +66,13 @@ class MachineRates(NamedTuple):
     link_bytes_per_s: Float64Array  #: [A] for each mesh axis
     link_latency_s: Float64Array  #: [A]
     switched: BoolArray  #: [A] bool
-    link_shape: Float64Matrix  #: [A, 9], see topology.HOPS
+    link_shape: Float64Matrix  #: [A, N_COLUMNS], see topology.HOPS
     op_overhead_s: float
     paper_mode: bool
     tile: float  #: side of the matrix unit's array, 0: any size is as good
+    multiprocessors: float  #: of a GPU, 0: products do not come in waves; see ``GpuProducts``
+    sustained: float
+    product_start_s: float
 
 
 @packed
@@ -184,6 +187,7 @@ def price_steps(
                         cut *= axis_size[axis]
                 moved = 0.0
                 result_bytes = 0.0
+                written_bytes = 0.0
                 for place in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
                     value = tables.result[place]
                     if facts.value.written[value] or facts.op.slices[op]:
@@ -193,6 +197,7 @@ def price_steps(
                         result_bytes += size
                         if facts.value.written[value] and facts.op.brings[op] < 0:
                             moved += size
+                            written_bytes += size
                 for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
                     value = tables.use_value[use]
                     source = facts.root[use]
@@ -228,15 +233,17 @@ def price_steps(
                 each.flops[row] = flops
                 each.bytes[row] = moved * facts.op.trips[op]
                 peak = facts.op.peak[op]
+                tail_s, start_s = 0.0, rates.op_overhead_s
                 if (
-                    rates.tile > 0.0
+                    (rates.tile > 0.0 or rates.multiprocessors > 0.0)
                     and facts.op.op_class[op] == p.DOT
                     and tables.use_ptr[op + 1] - tables.use_ptr[op] == 2
                 ):
-                    rows, columns, depth = (
+                    rows, columns, depth, batch = (
                         facts.op.rows[op],
                         facts.op.columns[op],
                         facts.op.depth[op],
+                        facts.op.batch[op],
                     )
                     left = steps.wanted[tables.use_want[tables.use_ptr[op]]]
                     right = steps.wanted[tables.use_want[tables.use_ptr[op] + 1]]
@@ -248,15 +255,24 @@ def price_steps(
                                 rows /= axis_size[axis]
                             elif role == CONTRACTED:
                                 depth /= axis_size[axis]
+                            elif role == BATCH:
+                                batch /= axis_size[axis]
                         dim = ((right >> (LAYOUT_BITS * axis)) & 31) - 1
                         if dim >= 0 and (facts.op.right[op] >> (ROLE_BITS * dim)) & 3 == FREE:
                             columns /= axis_size[axis]
-                    peak *= busy(rows, columns, depth, rates.tile)
+                    if rates.multiprocessors > 0.0:
+                        share = waves_busy(rows, columns, depth, batch, rates.multiprocessors)
+                        peak *= share * rates.sustained
+                        # The last tiles are written when there is nothing left to multiply.
+                        tail_s = written_bytes * facts.op.trips[op] / rates.memory_bytes_per_s
+                        start_s += rates.product_start_s
+                    else:
+                        peak *= busy(rows, columns, depth, rates.tile)
                 heavy = facts.op.op_class[op] == p.DOT or facts.op.op_class[op] == p.CONVOLUTION
                 if heavy or not rates.paper_mode:
-                    time_s = max(flops / peak, each.bytes[row] / rates.memory_bytes_per_s)
+                    time_s = max(flops / peak + tail_s, each.bytes[row] / rates.memory_bytes_per_s)
                     if facts.op.starts[op]:
-                        time_s += rates.op_overhead_s * facts.op.trips[op]
+                        time_s += start_s * facts.op.trips[op]
         else:
             use = steps.use[row]
             # What is cast before it is summed is not scattered by the compilers that cast: as slow
@@ -309,12 +325,12 @@ def _result_layout(steps: Steps, row: int, n_steps: int, value: int) -> int:
 
 @compiled
 def clocks(
-    tables: Tables, steps: Steps, n_steps: int, time_s: Float64Array
+    tables: Tables, steps: Steps, n_steps: int, time_s: Float64Array, start_s: Float64Array
 ) -> tuple[float, float, float]:
     """(compute_s, comm_s, overlapped_s) of all steps of a program in order.
 
     Overlapped: collectives run beside compute, one after the other, and everything waits for what
-    it needs.
+    it needs.  ``start_s`` is filled with when each step then starts.
     """
     compute_s, comm_s = 0.0, 0.0
     compute_clock, link_clock = 0.0, 0.0
@@ -329,6 +345,7 @@ def clocks(
                 arrives = copy_ready[copied_by] if copied_by >= 0 else ready[tables.use_value[use]]
                 begin = max(begin, arrives)
             op_ready = begin + time_s[row]
+            start_s[row] = begin
             if time_s[row] > 0.0:
                 compute_clock = op_ready
             for place in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
@@ -349,6 +366,7 @@ def clocks(
                 start = max(start, link_clock)
                 link_clock = start + time_s[row]
             copy_ready[row] = start + time_s[row]
+            start_s[row] = start
             if steps.use[row] < 0:
                 ready[value] = copy_ready[row]
     return compute_s, comm_s, max(compute_clock, link_clock)

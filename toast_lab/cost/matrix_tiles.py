@@ -1,14 +1,24 @@
-"""How much of a matrix unit a product keeps busy once it is cut.
+"""How much of the matrix units a product keeps busy once it is cut.
 
 Local sizes are rounded up to tiles.
 
-A systolic array of ``t`` by ``t`` cells holds a tile of one operand, ``t`` of the contracted dim by
-``t`` of a free dim, while rows of the other pass through eight at a time.  A shard of 32 columns
-keeps a quarter of 128 busy: cutting further then buys no time.
+**TPUs** (``busy``).  A systolic array of ``t`` by ``t`` cells holds a tile of one operand, ``t`` of
+the contracted dim by ``t`` of a free dim, while rows of the other pass through eight at a time.  A
+shard of 32 columns keeps a quarter of 128 busy: cutting further then buys no time.
+
+**GPUs** (``waves_busy``).  A result is cut into tiles, and each of the multiprocessors computes one
+at a time: tiles run in waves, and the last wave takes as long as a full one.  A product of 512 by
+512 is 32 tiles for the 132 multiprocessors of an H100: three quarters of it have nothing to do.
+Tiles of 128 by 64 come closest to XLA's measured products (``python -m tests.accuracy links`` has
+the errors); sides shorter than a tile are rounded up to 16, as the tensor cores' instructions are.
+Libraries split deep sums (split-K), of which 2048 at once are taken.  Full waves reach the share
+``sustained`` of the peak (``GpuProducts``).  Writing the result comes on top, since it begins when
+the multiplying ends (``kernel.price_steps``).
 
 Source: Norrie et al., The Design Process for Google's Training Chips: TPUv2 and TPUv3, IEEE Micro
 41(2), 2021 (arrays of 128 by 128, eight sublanes).  Which operand stays is the compiler's choice,
-taken to be the better one.  Reference: TOAST section 4.5 counts FLOPs only.
+taken to be the better one.  NVIDIA, Matrix Multiplication Background User's Guide, 2023 (tile and
+wave quantisation; Hopper's and Ampere's tiles).  Reference: TOAST section 4.5 counts FLOPs only.
 """
 
 from __future__ import annotations
@@ -23,6 +33,9 @@ from toast_lab.kernels import compiled, helper
 BATCH, FREE, CONTRACTED = range(3)
 ROLE_BITS = 2
 SUBLANES = 8.0
+GPU_TILE = (128.0, 64.0)
+GPU_INSTRUCTION = 16.0
+GPU_DEPTH = 2048.0
 
 
 class Products(NamedTuple):
@@ -31,6 +44,7 @@ class Products(NamedTuple):
     rows: np.ndarray  #: [O] float64 product of the free dims of the first operand
     columns: np.ndarray  #: [O] float64 of the second operand
     depth: np.ndarray  #: [O] float64 of the contracted dims
+    batch: np.ndarray  #: [O] float64 of the batch dims
     left: np.ndarray  #: [O] int64 role of each dim of the first operand, ROLE_BITS bits each
     right: np.ndarray  #: [O] int64 of the second operand
 
@@ -42,6 +56,7 @@ def products(program: p.Program) -> Products:
         rows=np.ones(op_count),
         columns=np.ones(op_count),
         depth=np.ones(op_count),
+        batch=np.ones(op_count),
         left=np.zeros(op_count, np.int64),
         right=np.zeros(op_count, np.int64),
     )
@@ -63,8 +78,8 @@ def products(program: p.Program) -> Products:
                 packed |= role << (ROLE_BITS * dim)
                 if role == FREE:
                     sizes[op] *= size
-                elif role == CONTRACTED and own is left:
-                    shapes.depth[op] *= size
+                elif own is left:
+                    (shapes.depth if role == CONTRACTED else shapes.batch)[op] *= size
             roles[op] = packed
     return shapes
 
@@ -77,6 +92,25 @@ def busy(rows: float, columns: float, depth: float, tile: float) -> float:
     one = _filled(rows, SUBLANES) * _filled(columns, tile)
     other = _filled(columns, SUBLANES) * _filled(rows, tile)
     return max(one, other) * _filled(depth, tile)
+
+
+@compiled
+def waves_busy(
+    rows: float, columns: float, depth: float, batch: float, multiprocessors: float
+) -> float:
+    """Share of a GPU's multiprocessors that works, for local sizes."""
+    if rows * columns * depth * batch <= 0.0:
+        return 1.0
+    chunks = np.ceil(depth / GPU_DEPTH)
+    share = 0.0
+    for tall in range(2):
+        height = min(GPU_TILE[1 - tall], np.ceil(rows / GPU_INSTRUCTION) * GPU_INSTRUCTION)
+        width = min(GPU_TILE[tall], np.ceil(columns / GPU_INSTRUCTION) * GPU_INSTRUCTION)
+        units = np.ceil(rows / height) * np.ceil(columns / width) * np.ceil(batch) * chunks
+        waves = np.ceil(units / multiprocessors)
+        worked = waves * multiprocessors * height * width / chunks
+        share = max(share, rows * columns * batch / worked)
+    return share
 
 
 @helper

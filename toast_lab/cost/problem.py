@@ -78,6 +78,9 @@ class Cost:
     peak_op: int  #: op at which memory peaks
     at_peak: tuple[Held, ...]  #: what is in memory there, largest first; adds up to ``peak_bytes``
     timeline_bytes: np.ndarray  #: [O+1] bytes alive at each op
+    #: when each of ``ops`` starts in a step of ``overlapped_s``
+    op_start_s: np.ndarray
+    collective_start_s: np.ndarray  #: likewise of ``collectives``
 
     def __repr__(self) -> str:
         return f"<Cost {self}>"
@@ -353,13 +356,15 @@ class Pricer:
         score, relative, penalty = self.score(totals.time_s, totals.peak_bytes)
         hidden_s = self.problem.machine.overlap * (totals.time_s - totals.overlapped_s)
         program, mesh = self.problem.analysis.program, self.problem.mesh
-        collectives, ops = [], []
+        collectives, ops, op_steps, collective_steps = [], [], [], []
         steps, each = totals.steps, totals.each
+        start_s = _starts(totals, self.problem.machine.overlap)
         for row in range(totals.n_steps):
             kind, op = int(steps.kind[row]), int(steps.op[row])
             if kind == COMPUTE:
                 if each.time_s[row] > 0 or each.flops[row] > 0:
                     results = program.results(op)
+                    op_steps.append(row)
                     ops.append(
                         OpRow(
                             op=op,
@@ -377,6 +382,7 @@ class Pricer:
                     for number, axis in enumerate(mesh.axes)
                     if int(steps.axes[row]) >> number & 1
                 )
+                collective_steps.append(row)
                 collectives.append(
                     CollectiveRow(
                         kind=STEP_KINDS[kind],
@@ -411,7 +417,20 @@ class Pricer:
             peak_op=totals.peak_op,
             at_peak=tuple(at_peak),
             timeline_bytes=totals.lives.live[: program.n_ops + 1],
+            op_start_s=start_s[op_steps],
+            collective_start_s=start_s[collective_steps],
         )
+
+
+def _starts(totals: Totals, overlap: float) -> np.ndarray:
+    """When each step starts, where the part ``overlap`` of what could overlap does.
+
+    Between one step after the other and all that can overlap the starts move as the whole time
+    does, so no two steps of a lane come to overlap, and the last one ends with ``overlapped_s``.
+    """
+    time_s = totals.each.time_s[: totals.n_steps] * (totals.steps.kind[: totals.n_steps] != SLICE)
+    in_turn = np.cumsum(time_s) - time_s
+    return in_turn + overlap * (totals.start_s[: totals.n_steps] - in_turn)
 
 
 def price(problem: Problem, plan: ShardingPlan) -> Cost:

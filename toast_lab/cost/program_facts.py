@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.bfloat16 import bfloat16_factors, no_factors
+from toast_lab.cost.bfloat16 import bfloat16_factors, no_factors, widened_factors
 from toast_lab.cost.fusion import STYLES, fuse
 from toast_lab.cost.matrix_tiles import products
 from toast_lab.ir import program as p
@@ -40,9 +40,10 @@ class OpFacts(NamedTuple):
     brings: Int32Array
     starts: BoolArray  #: [O] bool: a kernel of its own, which takes time to start
     cuts: BoolArray  #: [O] bool: a local slice of its result is all that it computes
-    rows: Float64Array  #: [O] float64 these five: see ``tiles.Products``
+    rows: Float64Array  #: [O] float64 these six: see ``tiles.Products``
     columns: Float64Array
     depth: Float64Array
+    batch: Float64Array
     left: Int64Array
     right: Int64Array
 
@@ -113,11 +114,21 @@ class Memory(NamedTuple):
 
 
 def make_static(
-    program: p.Program, tables: Tables, peak_flops: list[float], compiler: str = "cpu"
+    program: p.Program,
+    tables: Tables,
+    peak_flops: list[float],
+    compiler: str = "cpu",
+    *,
+    has_bfloat16: bool = True,
 ) -> tuple[ProgramFacts, Memory]:
     """Work out fusion, aliases and live ranges, once per program.
 
-    Fusion is in the style of a ``compiler``.
+    Args:
+        program: the program.
+        tables: its tables.
+        peak_flops: FLOP/s of the device by op.
+        compiler: whose style of fusion to expect.
+        has_bfloat16: has the device bfloat16 arithmetic?
     """
     n_ops, n_values = program.n_ops, program.n_values
     classes = program.op_class
@@ -153,6 +164,8 @@ def make_static(
     fusion = fuse(program=program, tables=tables, root=root, free=free, style=STYLES[compiler])
     if compiler == "tpu":
         narrowed = bfloat16_factors(program, fusion, tables.value_output)
+    elif compiler == "gpu" and not has_bfloat16:
+        narrowed = widened_factors(program, fusion, tables.value_output)
     else:
         narrowed = no_factors(program)
     written, runs_at = fusion.written, fusion.runs_at
@@ -170,6 +183,10 @@ def make_static(
     in_place = (np.isin(classes, (p.ELEMENTWISE, p.CONTROL)) | (brings >= 0)) & (
         np.diff(program.result_ptr) > 0
     )
+    if compiler == "gpu":
+        # What is reordered on the way cannot be written where it is read.  A TPU's compiler chooses
+        # layouts in which nothing has to be
+        in_place[runs_at[_reordering(program)]] = False
     facts = ProgramFacts(
         op=OpFacts(
             flops=program.flops * program.trips,
@@ -199,6 +216,20 @@ def make_static(
         early=compiler == "tpu",
     )
     return facts, memory
+
+
+def _reordering(program: p.Program) -> list[int]:
+    """Ops whose result stands in another order than their operand; dims of size 1 do not count."""
+
+    def order(names: list[int]) -> list[int]:
+        return [name for name in names if program.factor_size[name] > 1]
+
+    return [
+        op
+        for op in np.flatnonzero(ops_where(program.kind, "reorders")).tolist()
+        if order(program.use_names(program.uses(op)[0]))
+        != order(program.def_names(program.results(op)[0]))
+    ]
 
 
 def _memory(

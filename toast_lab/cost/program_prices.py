@@ -38,6 +38,7 @@ class Totals(NamedTuple):
     comm_s: float
     peak_bytes: float
     overlapped_s: float
+    start_s: np.ndarray  #: of each step where all that can overlap does
     peak_op: int
     #: The first ``n_steps`` rows.
     steps: st.Steps
@@ -81,7 +82,14 @@ class ProgramPrices:
             values = [*program.operands(op), *program.results(op)]
             dtype = program.value_dtype[values[0]] if values else "f32"
             peak_flops.append(self.machine.peak_flops(dtype))
-        facts, memory = make_static(program, tables, peak_flops, self.machine.compiler)
+        facts, memory = make_static(
+            program,
+            tables,
+            peak_flops,
+            self.machine.compiler,
+            has_bfloat16="bf16" in self.machine.flops,
+        )
+        products = self.machine.products
         rates = kernel.MachineRates(
             memory_bytes_per_s=self.machine.memory_bytes_per_s,
             link_bytes_per_s=self.links.bytes_per_s,
@@ -91,6 +99,9 @@ class ProgramPrices:
             op_overhead_s=self.machine.op_overhead_s,
             paper_mode=self.paper_mode,
             tile=float(self.machine.tile),
+            multiprocessors=float(products.multiprocessors) if products else 0.0,
+            sustained=float(products.sustained) if products else 1.0,
+            product_start_s=float(products.start_s) if products else 0.0,
         )
         return kernel.PriceInputs(
             tables=tables,
@@ -122,7 +133,10 @@ class ProgramPrices:
         each, prices = kernel.step_prices(len(steps.kind)), kernel.prices(tables)
         lives = kernel.lifetimes(inputs)
         kernel.price_steps(inputs, st.real_ops(tables), steps, n_steps, each, prices)
-        compute_s, comm_s, overlapped_s = kernel.clocks(tables, steps, n_steps, each.time_s)
+        start_s = np.zeros(len(steps.kind))
+        compute_s, comm_s, overlapped_s = kernel.clocks(
+            tables, steps, n_steps, each.time_s, start_s
+        )
         peak_bytes, peak_op = kernel.live_bytes(inputs, steps, prices, lives)
         return Totals(
             time_s=compute_s + comm_s,
@@ -130,6 +144,7 @@ class ProgramPrices:
             comm_s=comm_s,
             peak_bytes=peak_bytes,
             overlapped_s=overlapped_s,
+            start_s=start_s,
             peak_op=peak_op,
             steps=steps,
             n_steps=n_steps,

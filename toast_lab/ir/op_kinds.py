@@ -115,6 +115,8 @@ class OpKind:
     # -- prices ------------------------------------------------------------------------------------
     #: It moves elements and computes nothing, so a part of its result can be made by itself.
     moves_elements: bool = False
+    #: Its result stands in memory in another order, so it cannot replace its operand there.
+    reorders: bool = False
     #: It reads no more of its first operand than it returns.
     reads_part: bool = False
     #: Number of the operand that is written into the first one, -1: the whole result is written.
@@ -308,6 +310,7 @@ _kind(
     # Of a matrix there is only one.
     plain_detail="1,0",
     moves_elements=True,
+    reorders=True,
     keeps_sign=True,
 )
 

@@ -26,8 +26,8 @@ from toast_lab.plan_verbs import Plan
 from toast_lab.search.contract import Budget, SearchResult, Status
 from toast_lab.search.methods import method_named
 from toast_lab.search.race import Race, RaceRow, check
-from toast_lab.search.search_child import ImprovementPoint, last_plan
-from toast_lab.search.trace import Simulation, Trace
+from toast_lab.search.search_child import ImprovementPoint, improvement, last_plan
+from toast_lab.search.trace import Trace
 from toast_lab.sharding.space import parse_action
 
 TIME_LIMIT_S = 24 * 3600.0
@@ -294,19 +294,6 @@ class RunningRace(Running):
             f"{self.job.title}: {self.state}, {self.elapsed_s:.1f} s, {through} of "
             f"{len(self.methods)} through"
         )
-
-
-def improvement(simulation: Simulation) -> ImprovementPoint:
-    """A simulation that improved on the best plan, as a point of the anytime curve."""
-    return ImprovementPoint(
-        elapsed_s=simulation.elapsed_s,
-        score=simulation.score,
-        time_s=simulation.time_s,
-        peak_bytes=simulation.peak_bytes,
-        fits=simulation.fits,
-        simulation=simulation.index,
-        actions=simulation.actions,
-    )
 
 
 def start_search(

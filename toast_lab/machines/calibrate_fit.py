@@ -154,6 +154,8 @@ def fit(
         provenance=dict(provenance),
         tile=base.tile,
         compiler=base.compiler,
+        # A measured rate is one that full waves reach.
+        products=base.products and base.products._replace(sustained=1.0),
     )
     fitted: dict[str, list[tuple[CalibrationPoint, float]]] = {}
     for dtype, group in dots.items():

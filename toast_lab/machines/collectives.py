@@ -22,6 +22,19 @@ permute         everybody sends to the farthest:     one hop, B
 A torus dim that does not wrap around is a line: half the rate (``topology.py`` says so in
 ``rate``), n-1 hops.
 
+**Fitted terms.**  Where a level of a switch has them (``Link.collectives``), they replace rate and
+latency: with x the bytes that each device sends (B (n-1)/n; twice that for an all_reduce; B for a
+permute) a collective takes ``start + device (n-1) + root sqrt(x) + x (byte + over_n / n)``:
+
+* ``start``: starting the kernels; ``device``: one more device to pass by on the ring;
+* ``root``: a message cut into pieces that follow each other through h links, each with a cost a of
+  its own, takes h a + x/w + 2 sqrt(h a x/w) with pieces of the best size: rates are reached slowly;
+* ``byte``: the rate of large messages; ``over_n``: what the smallest groups miss of it.
+
+Over several levels each has its own; an axis that straddles takes the longer of what the terms of
+the inner level say of all its devices and of what rate and latency say: the inner links carry no
+less for having the network behind them.
+
 Several axes at once, the best of
 
 * one after the other, an all_gather over the slowest axis first while there is least to send, a
@@ -47,22 +60,29 @@ functions, matroids, and certain polyhedra, 1970.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from toast_lab.kernels import compiled, helper
 from toast_lab.machines.topology import (
+    FITTED,
     GROUP,
     GROUP_HOPS,
     GROUP_PERMUTED,
     GROUP_RATE,
     GROUP_SPREAD,
     HOPS,
+    N_TERMS,
     PERMUTED,
     SPREAD,
+    STRADDLES,
+    TERMS,
     WAYS,
+    AxisLinks,
 )
 from toast_lab.packs import BoolArray, Float64Array, Float64Matrix, Int64Array
+from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.step_kinds import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -71,7 +91,15 @@ from toast_lab.sharding.step_kinds import (
     REDUCE_SCATTER,
 )
 
-_N, _RATE, _LATENCY, _HOPS, _SPREAD, _PERMUTED, _GROUP = range(7)  # columns of ``_entries``
+#: Columns of ``_entries``.
+_N, _RATE, _LATENCY, _HOPS, _SPREAD, _PERMUTED, _GROUP, _AXIS = range(8)
+_BY_NAME = {
+    "all_gather": ALL_GATHER,
+    "all_reduce": ALL_REDUCE,
+    "reduce_scatter": REDUCE_SCATTER,
+    "all_to_all": ALL_TO_ALL,
+    "collective_permute": PERMUTE,
+}
 
 
 @helper
@@ -116,6 +144,33 @@ def axis_time_s(
     return 0.0
 
 
+@helper
+def _fitted_time_s(
+    kind: int, devices: float, local_bytes: float, shape: np.ndarray, plain_s: float
+) -> float:
+    """Seconds by the fitted terms of an axis, one row of ``shape``; ``plain_s`` where it has none.
+
+    An axis that straddles takes the longer of both: terms of the inner level for all its devices,
+    and rate and latency of all levels.
+    """
+    first = TERMS + N_TERMS * (kind - REDUCE_SCATTER)
+    if shape[FITTED] == 0.0 or shape[first] < 0.0 or devices <= 1:
+        return plain_s
+    sent_bytes = local_bytes
+    if kind != PERMUTE:
+        sent_bytes *= (devices - 1) / devices
+    if kind == ALL_REDUCE:
+        sent_bytes *= 2
+    fitted_s = (
+        shape[first]
+        + shape[first + 1] * sent_bytes
+        + shape[first + 2] * (devices - 1)
+        + shape[first + 3] * math.sqrt(sent_bytes)
+        + shape[first + 4] * sent_bytes / devices
+    )
+    return max(fitted_s, plain_s) if shape[FITTED] == STRADDLES else fitted_s
+
+
 @compiled
 def collective_time_s(
     kind: int,
@@ -130,7 +185,7 @@ def collective_time_s(
     """Seconds of one collective over the axes in ``mask``, which starts from ``in_bytes`` a device.
 
     ``rate`` (bytes/s), ``latency`` (s) and ``switched`` have one entry for each mesh axis,
-    ``shape`` [A, 9] one row (its columns: ``topology.HOPS`` and below).
+    ``shape`` [A, N_COLUMNS] one row (its columns: ``topology.HOPS`` and below).
     """
     count, last, total = 0, 0, 1.0
     for axis in range(axis_size.shape[0]):
@@ -142,7 +197,7 @@ def collective_time_s(
         return 0.0
     larger_bytes = in_bytes * total if kind == ALL_GATHER else in_bytes
     if count == 1:
-        return axis_time_s(
+        plain_s = axis_time_s(
             kind,
             total,
             larger_bytes,
@@ -153,10 +208,40 @@ def collective_time_s(
             shape[last, SPREAD],
             shape[last, PERMUTED],
         )
-    entries = np.empty((count, 7))
+        return _fitted_time_s(kind, total, larger_bytes, shape[last], plain_s)
+    entries = np.empty((count, 8))
     on_switch = np.empty(count, np.bool_)
     count = _entries(mask, axis_size, rate, latency, switched, shape, entries, on_switch)
-    return _several(kind, larger_bytes, total, entries[:count], on_switch[:count])
+    if count == 1:
+        return _row_time_s(kind, larger_bytes, entries[0], on_switch[0], shape)
+    return _several(kind, larger_bytes, total, entries[:count], on_switch[:count], shape)
+
+
+def named_time_s(
+    kind: str, axes: Sequence[str], larger_bytes: float, *, mesh: Mesh, links: AxisLinks
+) -> float | None:
+    """Seconds of one collective as compilers name it; None for kinds without a formula.
+
+    Args:
+        kind: "all_gather", "collective_permute".
+        axes: that it runs over.
+        larger_bytes: the larger of what one device holds before and after.
+        mesh: whose axes these are.
+        links: under these axes.
+    """
+    if kind not in _BY_NAME:
+        return None
+    starts = larger_bytes / mesh.ways(axes) if kind == "all_gather" else float(larger_bytes)
+    return collective_time_s(
+        _BY_NAME[kind],
+        sum(1 << mesh.axes.index(axis) for axis in axes),
+        starts,
+        mesh.array(),
+        links.bytes_per_s,
+        links.latency_s,
+        links.switched,
+        links.shape,
+    )
 
 
 @helper
@@ -192,6 +277,7 @@ def _entries(
         row[_LATENCY], row[_GROUP] = latency[axis], shape[axis, GROUP]
         row[_N], row[_RATE], row[_HOPS] = axis_size[axis], rate[axis], shape[axis, HOPS]
         row[_SPREAD], row[_PERMUTED] = shape[axis, SPREAD], shape[axis, PERMUTED]
+        row[_AXIS] = axis
         if together > axis_size[axis]:
             if switched[axis]:
                 done |= members
@@ -213,7 +299,7 @@ def _entries(
                 )
         i = count
         while i > 0 and entries[i, _RATE] < entries[i - 1, _RATE]:
-            for column in range(7):
+            for column in range(8):
                 entries[i, column], entries[i - 1, column] = (
                     entries[i - 1, column],
                     entries[i, column],
@@ -225,8 +311,10 @@ def _entries(
 
 
 @helper
-def _row_time_s(kind: int, local_bytes: float, row: np.ndarray, switched: bool) -> float:
-    return axis_time_s(
+def _row_time_s(
+    kind: int, local_bytes: float, row: np.ndarray, switched: bool, shape: np.ndarray
+) -> float:
+    plain_s = axis_time_s(
         kind,
         row[_N],
         local_bytes,
@@ -237,11 +325,17 @@ def _row_time_s(kind: int, local_bytes: float, row: np.ndarray, switched: bool) 
         row[_SPREAD],
         row[_PERMUTED],
     )
+    return _fitted_time_s(kind, row[_N], local_bytes, shape[int(row[_AXIS])], plain_s)
 
 
 @helper
 def _several(
-    kind: int, larger_bytes: float, total: float, rows: np.ndarray, switched: np.ndarray
+    kind: int,
+    larger_bytes: float,
+    total: float,
+    rows: np.ndarray,
+    switched: np.ndarray,
+    shape: np.ndarray,
 ) -> float:
     """Seconds over all ``rows`` (slowest first).
 
@@ -253,31 +347,27 @@ def _several(
         apart &= not switched[i]
         for j in range(i):
             apart &= rows[i, _GROUP] != rows[j, _GROUP]
-    if kind == PERMUTE:
-        latency_s, busiest, together = 0.0, 0.0, 0.0
-        for i in range(count):
-            latency_s += (1.0 if switched[i] else rows[i, _HOPS]) * rows[i, _LATENCY]
-            busy = larger_bytes * rows[i, _PERMUTED] / rows[i, _RATE]
-            together += busy
-            busiest = max(busiest, busy)
-        return latency_s + (busiest if apart else together)
-    if kind == ALL_TO_ALL:
+    if kind == PERMUTE or kind == ALL_TO_ALL:
         in_turn, latency_s, busiest = 0.0, 0.0, 0.0
+        column = _PERMUTED if kind == PERMUTE else _SPREAD
         for i in range(count):
-            in_turn += _row_time_s(kind, larger_bytes, rows[i], switched[i])
+            in_turn += _row_time_s(kind, larger_bytes, rows[i], switched[i], shape)
             latency_s += rows[i, _HOPS] * rows[i, _LATENCY]
-            busiest = max(busiest, larger_bytes * rows[i, _SPREAD] / rows[i, _RATE])
+            busiest = max(busiest, larger_bytes * rows[i, column] / rows[i, _RATE])
         return min(in_turn, latency_s + busiest) if apart else in_turn
-    in_turn, each, gathered, latency_s = 0.0, 0.0, larger_bytes / total, 0.0
+    gather_s, scatter_s, each, gathered, latency_s = 0.0, 0.0, 0.0, larger_bytes / total, 0.0
     for i in range(count):
         gathered *= rows[i, _N]
-        in_turn += _row_time_s(ALL_GATHER, gathered, rows[i], switched[i])
-        each += _row_time_s(ALL_REDUCE, larger_bytes, rows[i], switched[i])
+        gather_s += _row_time_s(ALL_GATHER, gathered, rows[i], switched[i], shape)
+        scatter_s += _row_time_s(REDUCE_SCATTER, gathered, rows[i], switched[i], shape)
+        each += _row_time_s(ALL_REDUCE, larger_bytes, rows[i], switched[i], shape)
         latency_s = max(latency_s, rows[i, _HOPS] * rows[i, _LATENCY])
-    best = in_turn
     if apart:
-        best = min(best, count * latency_s + larger_bytes * _simultaneous_s(total, rows))
-    return min(2 * best, each) if kind == ALL_REDUCE else best
+        at_once = count * latency_s + larger_bytes * _simultaneous_s(total, rows)
+        gather_s, scatter_s = min(gather_s, at_once), min(scatter_s, at_once)
+    if kind == ALL_REDUCE:
+        return min(scatter_s + gather_s, each)
+    return gather_s if kind == ALL_GATHER else scatter_s
 
 
 @helper

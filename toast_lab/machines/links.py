@@ -4,8 +4,39 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
+from typing import NamedTuple
 
+from toast_lab.sharding.step_kinds import REDUCE_SCATTER, STEP_KINDS
+
+#: Those that send something, in the order of their numbers.
+COLLECTIVES = STEP_KINDS[REDUCE_SCATTER:]
 TOPOLOGIES = ("ring", "torus", "switch")
+
+
+class CollectiveTerms(NamedTuple):
+    """Fitted seconds of one kind of collective over n devices of a switch, none below 0.
+
+    With x bytes sent by each device they are ``start_s + device_s (n - 1) + root_byte_s sqrt(x) +
+    x (byte_s + byte_over_n_s / n)``; ``collectives.py`` says where each term comes from.
+    """
+
+    start_s: float
+    byte_s: float
+    device_s: float = 0.0
+    root_byte_s: float = 0.0
+    byte_over_n_s: float = 0.0
+
+    def problems(self, kind: str) -> list[str]:
+        """What is impossible about the numbers of a kind, one text each."""
+        texts = [
+            f"collectives.{kind}.{key} = {value!r} (must not be below 0)"
+            for key, value in self._asdict().items()
+            if not at_least_zero(value)
+        ]
+        if self.byte_s == 0.0:
+            texts.append(f"collectives.{kind}.byte_s = {self.byte_s!r} (must be above 0)")
+        return texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +67,9 @@ class Link:
     wrap_all: bool = False
     #: Where the numbers are from.
     source: str = ""
+    #: By kind of collective: terms fitted to measured times, which replace rate and latency; switch
+    #: only.
+    collectives: Mapping[str, CollectiveTerms] = dataclasses.field(default_factory=dict)
 
     def problems(self) -> list[str]:
         """What is impossible about the numbers, one text each."""
@@ -51,9 +85,20 @@ class Link:
             ("extents", dims_fit, "a torus has 1 to 6 dims"),
         )
         shown = {**vars(self), "extents": extents}
-        return [
+        texts = [
             f"{key} = {shown[key]!r} ({demand})" for key, passed, demand in checks if not passed
         ]
+        if self.collectives and self.topology != "switch":
+            texts.append(
+                f"collectives on topology = {self.topology!r} (only of a switch, where all groups "
+                "of n devices are alike)"
+            )
+        for kind, terms in self.collectives.items():
+            if kind in COLLECTIVES:
+                texts += terms.problems(kind)
+            else:
+                texts.append(f"collectives.{kind} (one of {', '.join(COLLECTIVES)})")
+        return texts
 
 
 def above_zero(value: float) -> bool:

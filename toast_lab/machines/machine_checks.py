@@ -30,6 +30,11 @@ def machine_problems(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
         value = fields.get(key, 0.0)
         if not at_least_zero(value):
             problems.append((key, f"{key} = {value} (must not be below 0)"))
+    if fields.get("products") is not None:
+        problems += [("products", text) for text in fields["products"].problems()]
+        if fields.get("tile", 0.0):
+            text = f"tile = {fields['tile']} beside [products] (one of them says how products fill"
+            problems.append(("tile", f"{text} the machine: take out the other)"))
     overlap = fields.get("overlap", 1.0)
     if not 0 <= overlap <= 1:
         problems.append(("overlap", f"overlap = {overlap} (must be from 0 to 1)"))

@@ -22,6 +22,12 @@ does).
     latency_s = 3e-6
     devices = 8                  # may be left out of the outermost level
     # of a torus also: extents = [16, 16], wrap_multiple = 16, wrap_all = false
+    [links.collectives]          # optional, of a switch: fitted to measured times, by kind
+    all_gather = { start_s = 2e-5, byte_s = 3e-12 }  # device_s, root_byte_s, byte_over_n_s: 0
+    [products]                   # optional, of a GPU, instead of tile
+    multiprocessors = 132
+    sustained = 0.9
+    start_s = 2e-6               # optional, 0 if left out
     [sources]                    # optional texts: where the numbers are from
     [provenance]                 # optional texts: what a measurement was made on
 
@@ -31,12 +37,14 @@ does).
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from toast_lab.errors import InvalidProblem, did_you_mean, join_offenders
 from toast_lab.files import write_whole
-from toast_lab.machines.links import Link
+from toast_lab.machines.gpu_products import GpuProducts
+from toast_lab.machines.links import COLLECTIVES, CollectiveTerms, Link
 from toast_lab.machines.machine_checks import machine_problems
 
 #: Keys with a number; True: the file must have it.
@@ -60,6 +68,7 @@ _LINK_KEYS = {
     "wrap_multiple": (False, "a whole number"),
     "wrap_all": (False, "true or false"),
     "source": (False, "a text"),
+    "collectives": (False, "a table"),
 }
 #: A machine file is a page; anything larger is something else.
 LARGEST_BYTES = 4 * 2**20
@@ -76,6 +85,9 @@ class Written(Protocol):
 
     @property
     def links(self) -> tuple[Link, ...]: ...  # noqa: D102
+
+    @property
+    def products(self) -> GpuProducts | None: ...  # noqa: D102
 
 
 def read(path: str | Path) -> dict[str, Any]:
@@ -106,7 +118,7 @@ def parse(data: dict[str, Any], file: str) -> dict[str, Any]:
         InvalidProblem: as ``read`` does.
     """
     mistakes: list[str] = []
-    keys = ["name", "compiler", "links", *_NUMBERS, *_TABLES]
+    keys = ["name", "compiler", "links", "products", *_NUMBERS, *_TABLES]
     for key in data:
         if key not in keys:
             mistakes.append(f"{key}: no such key{did_you_mean(key, keys)}")
@@ -146,6 +158,9 @@ def parse(data: dict[str, Any], file: str) -> dict[str, Any]:
     }
     if "compiler" in data:
         fields["compiler"] = data["compiler"]
+    if "products" in data:
+        numbers = _read_numbers(data["products"], "products", GpuProducts, mistakes)
+        fields["products"] = GpuProducts(**{"multiprocessors": 1.0, "sustained": 1.0, **numbers})
     # A machine's own checks come on top of what could be read, so that one round reports
     # everything.
     f32_reported = "flops" not in data or ("f32" in tables["flops"] and "f32" not in flops)
@@ -168,6 +183,40 @@ def _read_number(value: Any, key: str, numbers: dict[str, float], mistakes: list
         numbers[key] = value
     else:
         numbers[key] = _as_float(value)
+
+
+def _read_numbers(
+    table: Any, key: str, record: type[GpuProducts | CollectiveTerms], mistakes: list[str]
+) -> dict[str, float]:
+    """The fields of a ``record`` of numbers from the table at ``key``."""
+    numbers: dict[str, float] = {}
+    if not isinstance(table, dict):
+        mistakes.append(f"{key} = {table!r} is not a table")
+        return numbers
+    for name, value in table.items():
+        if name in record._fields:
+            _read_number(value, f"{key}.{name}", numbers, mistakes)
+        else:
+            guess = did_you_mean(name, record._fields)
+            mistakes.append(f"{key}.{name}: no such key{guess}")
+    for name in record._fields:
+        if name not in table and name not in record._field_defaults:
+            mistakes.append(f"{key}.{name} is missing")
+    return {name.removeprefix(f"{key}."): value for name, value in numbers.items()}
+
+
+def _read_collectives(
+    table: dict[str, Any], key: str, mistakes: list[str]
+) -> dict[str, CollectiveTerms]:
+    """The fitted terms of a level of links by kind."""
+    terms = {}
+    for kind, row in table.items():
+        if kind not in COLLECTIVES:
+            mistakes.append(f"{key}.{kind}: no such key{did_you_mean(kind, COLLECTIVES)}")
+            continue
+        numbers = _read_numbers(row, f"{key}.{kind}", CollectiveTerms, mistakes)
+        terms[kind] = CollectiveTerms(**{"start_s": 0.0, "byte_s": 1.0, **numbers})
+    return terms
 
 
 def _as_float(value: int | float) -> float:
@@ -206,6 +255,9 @@ def _read_links(data: Any, mistakes: list[str]) -> tuple[Link, ...]:
                 if key == "extents":
                     # So that a torus is not reported as one without dims as well.
                     fields["extents"] = (1,)
+            elif key == "collectives":
+                where = f"links[{level}].collectives"
+                fields[key] = _read_collectives(table[key], where, mistakes)
             else:
                 fields[key] = tuple(table[key]) if key == "extents" else table[key]
         fields["bytes_per_s"] = _as_float(fields["bytes_per_s"])
@@ -217,6 +269,8 @@ def _read_links(data: Any, mistakes: list[str]) -> tuple[Link, ...]:
 def _is(value: Any, kind: str) -> bool:
     if kind == "a text":
         return isinstance(value, str)
+    if kind == "a table":
+        return isinstance(value, dict)
     if kind == "true or false":
         return isinstance(value, bool)
     if kind == "whole numbers":
@@ -245,15 +299,39 @@ def text(machine: Written, comment: str = "") -> str:
         if table := getattr(machine, key):
             lines += ["", f"[{key}]"]
             lines += [f"{_quoted(key)} = {_plain(value)}" for key, value in table.items()]
+    if machine.products:
+        lines += ["", "[products]", *_number_lines(machine.products)]
     for link in machine.links:
         lines += ["", "[[links]]"]
         for key in _LINK_KEYS:
             value = getattr(link, key)
-            if value is not None and value != Link.__dataclass_fields__[key].default:
+            default = Link.__dataclass_fields__[key].default
+            if key != "collectives" and value is not None and value != default:
                 lines.append(f"{key} = {_plain(value)}")
+        lines += collective_lines(link.collectives)
     if comment:
         lines += ["", *(f"# {line}".rstrip() for line in comment.splitlines())]
     return "\n".join(lines) + "\n"
+
+
+def collective_lines(collectives: Mapping[str, CollectiveTerms]) -> list[str]:
+    """The fitted terms of a level of links as TOML, [] if there are none."""
+    if not collectives:
+        return []
+    rows = [
+        f"{kind} = {{ {', '.join(_number_lines(terms))} }}" for kind, terms in collectives.items()
+    ]
+    return ["", "[links.collectives]", *rows]
+
+
+def _number_lines(record: GpuProducts | CollectiveTerms) -> list[str]:
+    """A record of numbers, those that are as if left out left out."""
+    defaults = record._field_defaults
+    return [
+        f"{key} = {_plain(value)}"
+        for key, value in record._asdict().items()
+        if value != defaults.get(key)
+    ]
 
 
 def _plain(value: Any) -> str:

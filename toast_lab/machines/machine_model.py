@@ -15,6 +15,7 @@ from typing import Any
 
 from toast_lab.errors import InvalidProblem
 from toast_lab.machines import machine_file
+from toast_lab.machines.gpu_products import GpuProducts
 from toast_lab.machines.links import Link
 from toast_lab.machines.machine_checks import machine_problems
 
@@ -47,6 +48,8 @@ class Machine:
     tile: float = 0.0
     #: Whose habits of fusing to expect, one of ``machine_checks.COMPILERS``.
     compiler: str = "cpu"
+    #: Of a GPU: how products fill it, instead of ``tile``.
+    products: GpuProducts | None = None
 
     def __post_init__(self) -> None:
         problems = machine_problems(vars(self))
@@ -104,4 +107,8 @@ class Machine:
         data["flops"], data["sources"] = dict(self.flops), dict(self.sources)
         for link in data["links"]:
             link["extents"] = list(link["extents"])
+            link["collectives"] = {
+                kind: terms._asdict() for kind, terms in link["collectives"].items()
+            }
+        data["products"] = self.products._asdict() if self.products else None
         return data

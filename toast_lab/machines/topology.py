@@ -33,14 +33,15 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from toast_lab.errors import InvalidProblem
-from toast_lab.machines.links import Link
+from toast_lab.machines.links import COLLECTIVES, CollectiveTerms, Link
 from toast_lab.machines.machine_model import Machine
 from toast_lab.sharding.mesh import Mesh
 
@@ -48,9 +49,14 @@ from toast_lab.sharding.mesh import Mesh
 #: switch, in units of the axis's latency.  SPREAD, PERMUTED: bytes over the busiest link in an
 #: all_to_all and in a permute to the farthest, for each local byte, at the axis's rate.  GROUP:
 #: axes with equal numbers share links.  From WAYS on for all axes of the group together: their
-#: devices, rate, hops, spread, permuted.
+#: devices, rate, hops, spread, permuted.  FITTED: 0: no fitted terms, ALONE: they replace rate and
+#: latency, STRADDLES: they hold for the inner level of an axis that goes on outside.  From TERMS on
+#: for each of ``links.COLLECTIVES``: its ``CollectiveTerms``, the first below 0 if it has none.
 HOPS, SPREAD, PERMUTED, GROUP, WAYS, GROUP_RATE, GROUP_HOPS, GROUP_SPREAD, GROUP_PERMUTED = range(9)
-N_COLUMNS = 9
+FITTED, TERMS = 9, 10
+N_TERMS = len(CollectiveTerms._fields)
+N_COLUMNS = TERMS + N_TERMS * len(COLLECTIVES)
+ALONE, STRADDLES = 1.0, 2.0
 
 
 Extents = tuple[int, ...]
@@ -63,7 +69,7 @@ class AxisLinks:
     bytes_per_s: np.ndarray  #: [A] float64, sent by one device
     latency_s: np.ndarray  #: [A] float64, one hop
     switched: np.ndarray  #: [A] bool: all devices one hop apart
-    shape: np.ndarray  #: [A, 9] float64, see ``HOPS`` and the lines below it
+    shape: np.ndarray  #: [A, N_COLUMNS] float64, see ``HOPS`` and the lines above it
     where: tuple[str, ...]  #: for people: "torus dim 0, ring of 16"
     slice: Extents  #: extents of the torus that the mesh takes, () without one
 
@@ -86,6 +92,8 @@ class _Path(NamedTuple):
     spread: float
     permuted: float
     where: str
+    #: Of the innermost level that has any.
+    collectives: Mapping[str, CollectiveTerms] = types.MappingProxyType({})
 
 
 def lay_out(machine: Machine, mesh: Mesh) -> AxisLinks:
@@ -144,7 +152,8 @@ def lay_out(machine: Machine, mesh: Mesh) -> AxisLinks:
             ways, together = 0, path
         own = path.hops, path.spread, path.permuted
         shared = together.rate, together.hops, together.spread, together.permuted
-        shape[axis] = (*own, group[axis], ways, *shared)
+        fitted = _fitted_columns(path, straddles=len(paths[axis]) > 1)
+        shape[axis] = (*own, group[axis], ways, *shared, *fitted)
     return AxisLinks(
         bytes_per_s=np.asarray([path.rate for path in chosen]),
         latency_s=np.asarray([path.latency_s for path in chosen]),
@@ -153,6 +162,14 @@ def lay_out(machine: Machine, mesh: Mesh) -> AxisLinks:
         where=tuple(path.where for path in chosen),
         slice=slice_,
     )
+
+
+def _fitted_columns(path: _Path, *, straddles: bool) -> list[float]:
+    """The columns from FITTED on of an axis."""
+    columns = [(STRADDLES if straddles else ALONE) if path.collectives else 0.0]
+    for kind in COLLECTIVES:
+        columns += path.collectives.get(kind, [-1.0] * N_TERMS)
+    return columns
 
 
 def _sizes_by_level(machine: Machine, mesh: Mesh) -> list[list[int]]:
@@ -190,6 +207,7 @@ def _switch(link: Link, devices: int, *, outside: bool, others: int) -> _Path:
         spread=1 - 1 / devices,
         permuted=1.0,
         where=where,
+        collectives=link.collectives,
     )
 
 
@@ -248,6 +266,7 @@ def _combine(paths: list[tuple[int, _Path]]) -> _Path:
         spread=all_to_all_s * rate,
         permuted=permute_s * rate,
         where=" and ".join(path.where for _, path in paths),
+        collectives=next((path.collectives for _, path in paths if path.collectives), {}),
     )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
-import optax
 
 from toast_lab.models.registry import Example, count_parameters
+
+if TYPE_CHECKING:
+    import optax
 
 
 def arrays_of(dtype: str) -> Callable[..., jax.ShapeDtypeStruct]:

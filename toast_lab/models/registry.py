@@ -194,7 +194,10 @@ def choices(name: str) -> dict[str, tuple[str, ...]]:
 
 
 def make(name: str, **given: Any) -> Example:
-    """Build a built-in model.  Raises FrontendError for sizes that are unknown or impossible."""
+    """Build a built-in model.
+
+    Raises FrontendError for sizes that are unknown or impossible, and for a package that lacks.
+    """
     defaults = sizes(name)
     if unknown := [size for size in given if size not in defaults]:
         listed = ", ".join(f"{size}={default}" for size, default in defaults.items())
@@ -202,5 +205,10 @@ def make(name: str, **given: Any) -> Example:
     module, _, function = MODELS[name].maker.partition(":")
     try:
         return getattr(importlib.import_module(module), function)(**given)
+    except ModuleNotFoundError as error:
+        raise FrontendError(
+            f"the built-in model {name!r} needs {error.name}, which is not installed: "
+            'pip install "toast-lab[models]"'
+        ) from None
     except (ValueError, TypeError) as error:
         raise FrontendError(str(error)) from None

@@ -5,9 +5,10 @@
     compile_plan(model, plan, "cpu:8")         virtual devices of this machine's processor
     compile_plan(model, plan, "gpu")           attached GPUs
 
-The module is the annotated one that ``run`` executes.  It is compiled in a child process, and what
-came out is kept in a folder: the same module for the same topology, with the same versions and
-flags, is compiled once.  A program that does not fit is a result (``fits`` is False), not an error.
+The module is the annotated one that ``run`` executes.  It is compiled in a child process, and the
+result is kept: the same module for the same topology, with the same versions and flags, is compiled
+once (see ``compiled_store``).  A program that does not fit is a result (``fits`` is False), not an
+error.
 
 Compiling for TPUs opens no TPU, so libtpu's rule of one process at a time is waived for it.
 """
@@ -20,18 +21,23 @@ import hashlib
 import json
 import os
 import re
+import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toast_lab import isolate
-from toast_lab.errors import InvalidPlan, InvalidProblem, NotSaved, join_offenders
-from toast_lab.files import PathLike, cache_folder
+from toast_lab.errors import InvalidProblem, StoreError, join_offenders
+from toast_lab.files import PathLike
 from toast_lab.lowering.annotate import annotate
-from toast_lab.runtime import compile_child, gpu_compiler, gpu_target
+from toast_lab.machines.catalogue import MACHINES
+from toast_lab.machines.collectives import named_time_s
+from toast_lab.machines.topology import AxisLinks, lay_out
+from toast_lab.runtime import compile_child, gpu_compiler, gpu_target, schedule
 from toast_lab.runtime import topologies as top
 from toast_lab.runtime.child import RunProgress
 from toast_lab.runtime.compiled import FORMAT, Compiled
+from toast_lab.runtime.compiled_store import CompiledStore
+from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan
 
 if TYPE_CHECKING:
@@ -39,7 +45,7 @@ if TYPE_CHECKING:
     from toast_lab.ir.program import Program
 
 #: Of what is read from a compiled text: results that an older version read are made again.
-READING = 2
+READING = 3
 _LOCATION = re.compile(r' loc\((?:#loc\d*|"(?:[^"\\]|\\.)*"(?:\([^()]*\))?|unknown)\)')
 _LOCATION_LINE = re.compile(r"^#loc.*\n", re.MULTILINE)
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "TPU_MEGACORE")
@@ -58,7 +64,7 @@ def compile_plan(
     time_limit_s: float = 600.0,
     on_progress: Callable[[RunProgress], None] | None = None,
     cancel: Callable[[], bool] | None = None,
-    cache: bool | PathLike = True,
+    store: bool | PathLike = True,
     memory_limit_bytes: int | None = None,
 ) -> Compiled:
     """Compile ``plan`` ahead of time.
@@ -72,8 +78,9 @@ def compile_plan(
         time_limit_s: for the child process.
         on_progress: receives ``RunProgress`` (stage, fraction).
         cancel: polled; True stops the child and raises ``isolate.Cancelled``.
-        cache: False compiles anew and keeps nothing; a path names the folder, True is
-            "compiled" in ``files.cache_folder()``.
+        store: what was compiled before is taken from here, and the result is kept here: True is the
+            default place (see ``compiled_store``), a path names another file, and False compiles
+            anew and keeps nothing.
         memory_limit_bytes: address space of the child.
 
     Raises:
@@ -91,40 +98,46 @@ def compile_plan(
     if compiler is not None:
         _check_calls(plan.program, stablehlo, wanted)
         versions, flags = {**versions, **compiler.versions}, gpu_compiler.recorded_flags()
-    file = None
-    if cache is not False:
-        folder = cache_folder() / "compiled" if cache is True else Path(cache)
-        file = folder / f"{_key(stablehlo, wanted, versions, flags)}.json"
-        cached = _cached(file)
-        if cached is not None:
-            # Plans that came about in other ways can be the same text.
-            return dataclasses.replace(
-                _located(cached, plan.program), program=plan.program.digest(), plan_key=plan.key
-            )
+    key = _key(stablehlo, wanted, versions, flags)
+    path = None if isinstance(store, bool) else store
+    kept = None
+    if store is not False:
+        # The result counts; without the store it is made again
+        with contextlib.suppress(StoreError), CompiledStore(path) as results:
+            kept = results.find(key)
+    if kept is not None:
+        # Plans that came about in other ways can be the same text
+        return dataclasses.replace(
+            _located(kept, plan.program),
+            program=plan.program.digest(),
+            plan_key=plan.key,
+            cached=True,
+        )
     if on_progress is not None:
         on_progress(RunProgress("starting", 0.0))
-    report = isolate.run_in_child(
-        "toast_lab.runtime.compile_child:compile_one",
-        compile_child.CompileRequest(
-            stablehlo=stablehlo,
-            mesh=plan.mesh,
-            topology=wanted,
-            rounds_by_op=_rounds(plan.program),
-            compiler_folder=compiler.folder if compiler is not None else "",
-        ),
-        env=top.environment(wanted),
-        time_limit_s=time_limit_s,
-        on_event=on_progress,
-        cancel=cancel,
-        memory_limit_bytes=memory_limit_bytes,
-        activity=f"compiling {model.name} for {wanted}",
-    )
+    # The folder is ours and not the child's, so it goes when a child dies as well
+    with tempfile.TemporaryDirectory(prefix="toast-lab-schedule-") as dump_folder:
+        report = isolate.run_in_child(
+            "toast_lab.runtime.compile_child:compile_one",
+            compile_child.CompileRequest(
+                stablehlo=stablehlo,
+                mesh=plan.mesh,
+                topology=wanted,
+                rounds_by_op=_rounds(plan.program),
+                compiler_folder=compiler.folder if compiler is not None else "",
+                dump_folder=dump_folder,
+            ),
+            env=top.environment(wanted, dump_folder),
+            time_limit_s=time_limit_s,
+            on_event=on_progress,
+            cancel=cancel,
+            memory_limit_bytes=memory_limit_bytes,
+            activity=f"compiling {model.name} for {wanted}",
+        )
     compiled = _result(plan, wanted, report, versions=versions, flags=flags)
-    if file is not None:
-        # The result counts; without the cache it is made again
-        with contextlib.suppress(OSError, NotSaved):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            compiled.save(file)
+    if store is not False:
+        with contextlib.suppress(StoreError), CompiledStore(path) as results:
+            results.keep(key, compiled, model.name)
     return _located(compiled, plan.program)
 
 
@@ -187,27 +200,19 @@ def without_locations(stablehlo: str) -> str:
     return _LOCATION_LINE.sub("", _LOCATION.sub("", stablehlo))
 
 
-def _cached(file: Path) -> Compiled | None:
-    """A result from the cache.
-
-    What cannot be read is as good as not there, and will be written anew.
-    """
-    try:
-        return dataclasses.replace(Compiled.from_json(json.loads(file.read_text())), cached=True)
-    except (OSError, ValueError, InvalidPlan):
-        return None
-
-
 def _located(compiled: Compiled, program: Program) -> Compiled:
     """A result with source lines as they are now.
 
-    A cached one knows those of the day on which it was made.
+    A kept one knows those of the day on which it was made.
     """
     collectives = tuple(
         row._replace(source=program.where(row.op)) if 0 <= row.op < program.n_ops else row
         for row in compiled.collectives
     )
-    return dataclasses.replace(compiled, collectives=collectives)
+    timeline = compiled.schedule
+    if timeline is not None:
+        timeline = timeline.located(lambda op: program.where(op) if op < program.n_ops else "")
+    return dataclasses.replace(compiled, collectives=collectives, schedule=timeline)
 
 
 def _rounds(program: Program) -> dict[int, float]:
@@ -267,15 +272,42 @@ def _result(
         default_memory_bytes=gpu.default_memory_bytes if gpu is not None else None,
         times=report.times,
         notes=_notes(plan.program, gpu, report),
+        schedule=_schedule(plan.mesh, top.machine_name(topology, report.device_kind), report),
     )
+
+
+def _schedule(
+    mesh: Mesh, machine: str, report: compile_child.CompileReport
+) -> schedule.Schedule | None:
+    """The steps of the compiler's schedule as a timeline."""
+    if report.schedule is None:
+        return None
+    links = _links(machine, mesh)
+
+    def price_s(step: schedule.ScheduleStep) -> float | None:
+        if links is None or step.axes is None:
+            return None
+        return named_time_s(step.kind, step.axes, step.bytes, mesh=mesh, links=links)
+
+    notes = [report.schedule_note] if report.schedule_note else []
+    return schedule.replay(report.schedule, price_s, notes=notes)
+
+
+def _links(machine: str, mesh: Mesh) -> AxisLinks | None:
+    try:
+        return lay_out(MACHINES[machine], mesh) if machine in MACHINES else None
+    except InvalidProblem:  # more devices than the machine has links for
+        return None
 
 
 def _notes(
     program: Program, gpu: gpu_target.GpuTarget | None, report: compile_child.CompileReport
 ) -> tuple[str, ...]:
     """What the numbers of a GPU that need not be there do not say."""
+    reason = report.schedule_note if report.schedule is None and report.memory is not None else ""
+    reasons = [f"no schedule: {reason}"] if reason else []
     if gpu is None:
-        return ()
+        return tuple(reasons)
     notes = []
     if not gpu.has_bfloat16 and "bf16" in program.value_dtype:
         notes.append(
@@ -283,4 +315,4 @@ def _notes(
         )
     if report.times is None:
         notes.append(f"XLA has no measured tables of {gpu.name} ({gpu.architecture}): no times")
-    return tuple(notes)
+    return (*notes, *reasons)

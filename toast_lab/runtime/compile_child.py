@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from toast_lab import isolate
@@ -29,9 +30,12 @@ from toast_lab.runtime import (
     gpu_times,
     hlo,
     hlo_text,
+    schedule_steps,
+    schedule_text,
 )
 from toast_lab.runtime import topologies as top
 from toast_lab.runtime.child import RunProgress
+from toast_lab.runtime.schedule import ScheduleStep
 from toast_lab.sharding.mesh import Mesh
 
 
@@ -45,6 +49,7 @@ class CompileRequest:
     #: rounds of our loops by the number of any of their ops, for compiled texts that do not tell
     rounds_by_op: dict[int, float]
     compiler_folder: str = ""  #: put first on the path before JAX starts, "" if none is
+    dump_folder: str = ""  #: where the compiler writes its schedule, "" if nowhere
 
 
 class CompileReport(NamedTuple):
@@ -61,6 +66,8 @@ class CompileReport(NamedTuple):
     #: (op of ours or -1, rounds) of every loop left in the program
     loops: tuple[tuple[int, float], ...] = ()
     times: gpu_times.CompilerTimes | None = None  #: the GPU compiler's own
+    schedule: tuple[ScheduleStep, ...] | None = None  #: steps of the compiler's schedule
+    schedule_note: str = ""  #: why there is none, or where it is from
 
 
 def compile_one(request: CompileRequest) -> CompileReport:
@@ -101,7 +108,10 @@ def compile_one(request: CompileRequest) -> CompileReport:
     def rounds(instruction: hlo_text.Instruction) -> float | None:
         return request.rounds_by_op.get(hlo.op_of(instruction))
 
+    steps, schedule_note = _schedule(request, module, rounds)
     return report._replace(
+        schedule=steps,
+        schedule_note=schedule_note,
         memory=_jax_private.memory_stats(executable),
         collectives=tuple(hlo.collectives_of(module, hlo.source_lines(hlo_source), sizes, rounds)),
         cycles=cycles(module, rounds),
@@ -115,14 +125,49 @@ def _compile(request: CompileRequest, devices: list[Any]) -> Any:
     gpu = request.topology.gpu
     if gpu is None or gpu.architecture not in gpu_times.MEASURED:
         return _jax_private.compile_module(request.stablehlo, devices)
+    flags: dict[str, Any] = dict.fromkeys(
+        (gpu_compiler.TIMES_FLAG, *gpu_compiler.SCHEDULER_FLAGS), True
+    )
+    if request.dump_folder:
+        flags |= {"xla_dump_to": request.dump_folder} | dict.fromkeys(top.DUMP_FLAGS, True)
     try:
-        flags = {gpu_compiler.TIMES_FLAG: True}
         return _jax_private.compile_module(request.stablehlo, devices, flags)
     except Exception as error:
         # Another version has other tables, and a program without times is better than none
         if "Cannot find key" not in str(error):
             raise
         return _jax_private.compile_module(request.stablehlo, devices)
+
+
+def _schedule(
+    request: CompileRequest, module: hlo_text.Module, rounds: hlo_text.Rounds
+) -> tuple[tuple[ScheduleStep, ...] | None, str]:
+    """The steps of the compiler's schedule, or None and why; never fails for what it reads."""
+    topology, gpu = request.topology, request.topology.gpu
+    mesh = dict(zip(request.mesh.axes, request.mesh.sizes, strict=True))
+    if topology.platform != "tpu" and (gpu is None or gpu.architecture not in gpu_times.MEASURED):
+        subject = f"{gpu.name}, of which it has no tables" if gpu is not None else str(topology)
+        return None, f"XLA tells no schedule for {subject}"
+    files = [*Path(request.dump_folder).glob("*.schedule.txt")] if request.dump_folder else []
+    if not files:
+        if topology.clock_hz and not schedule_steps.is_asynchronous(module):
+            steps = schedule_steps.in_order(module, topology.clock_hz, mesh, rounds)
+            return steps, "nothing is asynchronous: the schedule is the program's own order"
+        return None, f"the compiler wrote no schedule for {topology}"
+    try:
+        # One for each module: the largest is the program, others are helpers
+        with max(files, key=lambda file: file.stat().st_size).open(errors="replace") as file:
+            text, why = schedule_text.parse(file.read())
+    except OSError as error:
+        return None, f"the compiler's schedule cannot be read: {error.strerror}"
+    if text is None:
+        return None, why
+    clocks = (
+        schedule_steps.gpu_clocks(module, gpu.architecture, topology.count, topology.hosts)
+        if gpu is not None
+        else schedule_steps.tpu_clocks(module, topology.clock_hz or 1.0)
+    )
+    return schedule_steps.steps_of(text, module, mesh, clocks=clocks, rounds=rounds), ""
 
 
 def _times(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from toast_lab.files import PathLike, write_whole
 from toast_lab.runtime.compiler_messages import Allocation, Rematerialised
 from toast_lab.runtime.gpu_times import CompilerTimes
 from toast_lab.runtime.hlo import Collective, CollectivePart, counts_text
+from toast_lab.runtime.schedule import Schedule
 
 FORMAT = 1  # of the JSON; another number is not read
 
@@ -65,7 +67,8 @@ class Compiled:
     default_memory_bytes: float | None = None  #: what JAX's allocator takes of it by default
     times: CompilerTimes | None = None  #: the GPU compiler's own times
     notes: tuple[str, ...] = ()  #: what has to be known in order to read the rest
-    cached: bool = dataclasses.field(default=False, compare=False)  #: it came from the cache
+    schedule: Schedule | None = None  #: of one step; None: the compiler tells none, see notes
+    cached: bool = dataclasses.field(default=False, compare=False)  #: it came from the store
 
     @property
     def cycles(self) -> float | None:
@@ -76,6 +79,26 @@ class Compiled:
     def compute_s(self) -> float | None:
         """``cycles`` as seconds; collectives are not in it."""
         return None if self.cycles is None or not self.clock_hz else self.cycles / self.clock_hz
+
+    @property
+    def time_s(self) -> float | None:
+        """The best reading of one step: computing plus exposed communication.
+
+        Computing is what the compiler estimates for its final program: cycles on TPUs, XLA's times
+        on GPUs (products from measured tables).  What runs beside what is the compiler's schedule,
+        run through again with these clocks.  Collectives take what the schedule has for them on
+        TPUs and XLA's measured tables on GPUs; those without a clock are priced by our links, and
+        ``schedule.notes`` counts them.  None where there is no schedule, or where something of it
+        has no clock at all, as products of types that XLA never measured.
+        """
+        return None if self.schedule is None else self.schedule.time_s
+
+    @property
+    def time_parts(self) -> dict[str, float] | None:
+        """``time_s`` in its parts, which add up to it; None where it is."""
+        if self.schedule is None or self.schedule.time_s is None:
+            return None
+        return {"compute_s": self.schedule.compute_s, "exposed_s": self.schedule.exposed_s}
 
     @property
     def total_needed_bytes(self) -> float | None:
@@ -131,12 +154,15 @@ class Compiled:
         data["versions"], data["flags"] = dict(self.versions), dict(self.flags)
         data["times"] = None if self.times is None else self.times.to_json()
         data["notes"] = list(self.notes)
+        data["schedule"] = None if self.schedule is None else self.schedule.to_json()
         del data["cached"]
         return {
             "format": FORMAT,
             **data,
             "cycles": self.cycles,
             "compute_s": self.compute_s,
+            "time_s": self.time_s,
+            "time_parts": self.time_parts,
             "fits_all_memory": self.fits_all_memory,
             "bytes_by_kind": self.bytes_by_kind(),
             "counts_by_kind": self.counts_by_kind(),
@@ -166,6 +192,8 @@ class Compiled:
             fields["rematerialised"] = tuple(Rematerialised(**row) for row in remats)
             if fields.get("times") is not None:
                 fields["times"] = CompilerTimes.from_json(fields["times"])
+            if fields.get("schedule") is not None:
+                fields["schedule"] = Schedule.from_json(fields["schedule"])
             fields["notes"] = tuple(map(str, fields.get("notes", ())))
             return cls(**fields)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -175,7 +203,7 @@ class Compiled:
 
     def save(self, path: PathLike) -> None:
         """Write it as JSON, whole or not at all.  Raises NotSaved if that cannot be."""
-        write_whole(path, json.dumps(self.to_json(), indent=1), "the compiled result")
+        write_whole(path, _readable(self.to_json()), "the compiled result")
 
     @classmethod
     def load(cls, path: PathLike) -> Compiled:
@@ -206,6 +234,11 @@ class Compiled:
             time = f", {self.times.total_s * 1e3:.3f} ms by XLA's own times"
             if self.times.left_out:
                 time += f" without {len(self.times.left_out)} instructions"
+        if self.schedule is not None and self.schedule.time_s is not None:
+            time += (
+                f", {self.schedule.time_s * 1e3:.3f} ms a step with "
+                f"{self.schedule.exposed_s * 1e3:.3f} ms of exposed communication"
+            )
         counts = counts_text(self.counts_by_kind()) or "no collectives"
         notes = "".join(f"; {note}" for note in self.notes)
         return f"{self.topology}: {size} peak a device{self._fits_text()}{time}, {counts}{notes}"
@@ -219,6 +252,16 @@ class Compiled:
         if self.fits_all_memory:
             return f", more than the {share:.3g} GiB that JAX takes of {whole:.3g} by default"
         return f", more than the {whole:.3g} GiB there are"
+
+
+def _readable(data: Mapping[str, Any]) -> str:
+    """JSON for people: a bar of a schedule stands on one line."""
+    text = json.dumps(data, indent=1)
+    return re.sub(
+        r"\n   \[\n {4}[^\[\]{}]*?\n   \]",
+        lambda row: "\n   " + json.dumps(json.loads(row[0])),
+        text,
+    )
 
 
 def _collective(data: Mapping[str, Any]) -> Collective:

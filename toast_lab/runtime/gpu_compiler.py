@@ -27,9 +27,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from toast_lab.errors import InvalidProblem, NotSaved, RunFailed
-from toast_lab.files import PathLike, cache_folder
+from toast_lab.files import PathLike
 from toast_lab.runtime.gpu_target import GpuTarget
 
+CACHE_VARIABLE = "TOAST_LAB_CACHE"
 FOLDER_VARIABLE = "TOAST_LAB_GPU_COMPILER"
 COMMAND = "toast-lab install-gpu-compiler"
 PLUGIN, ASSEMBLER = "jax-cuda12-pjrt", "nvidia-cuda-nvcc-cu12"
@@ -54,6 +55,11 @@ FLAGS = (
 #: Given to one compile, where XLA has what it needs for it: every instruction then carries the
 #: compiler's own time, see ``gpu_times``.
 TIMES_FLAG = "xla_gpu_collect_cost_model_stats"
+#: Given with it: what runs beside what, decided by the times of the same tables, see ``schedule``.
+SCHEDULER_FLAGS = (
+    "xla_gpu_enable_latency_hiding_scheduler",
+    "xla_gpu_enable_analytical_sol_latency_estimator",
+)
 
 
 class GpuCompiler(NamedTuple):
@@ -74,11 +80,28 @@ def requirements() -> tuple[str, ...]:
     return f"{PLUGIN}=={wanted_version()}", f"{ASSEMBLER}=={ASSEMBLER_VERSION}"
 
 
+def cache_folder() -> Path:
+    """Where compilers are kept, which can be installed again.
+
+    It is ``$TOAST_LAB_CACHE``, else a folder of ours in the platform's folder for caches.
+    """
+    named = os.environ.get(CACHE_VARIABLE)
+    if named:
+        return Path(named)
+    if sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    elif os.name == "nt":
+        base = Path(os.environ.get("LOCALAPPDATA", Path.home()))
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "toast-lab"
+
+
 def default_folder() -> Path:
     """Where ``install`` puts the wheels, and where they are looked for.
 
-    It is ``$TOAST_LAB_GPU_COMPILER``, else a folder for the installed version of JAX beside the
-    compiled results.
+    It is ``$TOAST_LAB_GPU_COMPILER``, else a folder for the installed version of JAX in
+    ``cache_folder()``.
     """
     own = os.environ.get(FOLDER_VARIABLE)
     if own:
@@ -187,8 +210,10 @@ def flags(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def recorded_flags() -> dict[str, str]:
-    """What the results of such a compile depend on beside the program; part of the cache's key."""
-    return {"XLA_FLAGS": flags(), TIMES_FLAG: "true where measured"}
+    """What the results of such a compile depend on beside the program; part of the store's key."""
+    return {"XLA_FLAGS": flags()} | dict.fromkeys(
+        (TIMES_FLAG, *SCHEDULER_FLAGS), "true where measured"
+    )
 
 
 def _pip(folder: Path) -> list[str]:

@@ -142,36 +142,71 @@ def read(
     collective_s_by_op: dict[int, float] = {}
     left_out, doubtful = [], []
     any_time = False
+    for row in timed(module, architecture, n_devices, hosts=hosts, rounds=rounds):
+        any_time = any_time or row.time_s is not None
+        if row.reason or row.time_s is None:
+            left_out.append(NotTimed(row.op, row.kind, row.times, row.reason))
+            continue
+        sums = collective_s_by_op if row.is_collective else compute_s_by_op
+        sums[row.op] = sums.get(row.op, 0.0) + row.time_s * row.times
+        if row.doubt:
+            doubtful.append(NotTimed(row.op, row.kind, row.times, row.doubt))
+    if architecture not in MEASURED and not any_time:
+        return None
+    return CompilerTimes(compute_s_by_op, collective_s_by_op, tuple(left_out), tuple(doubtful))
+
+
+class Timed(NamedTuple):
+    """An instruction with the compiler's time of it."""
+
+    instruction: Instruction
+    op: int  #: op of ours, -1 if unknown
+    kind: str  #: as in ``NotTimed``
+    times: float  #: how often one step runs it
+    time_s: float | None  #: of one run; None: the compiler gives none
+    reason: str  #: one of REASONS if the time means nothing, else ""
+    doubt: str  #: why it looks wrong all the same, else ""
+    is_collective: bool
+
+
+def timed(
+    module: Module,
+    architecture: str,
+    n_devices: int,
+    hosts: int = 1,
+    rounds: hlo_text.Rounds = hlo_text.unknown,
+) -> Iterator[Timed]:
+    """Every instruction that takes time, with what the compiler says of it; as ``read`` takes."""
     largest = MEASURED.get(architecture, 0)
     for place, instruction in _timed(module, rounds):
         collective = hlo.kind_of(instruction)
         op = hlo.served(module, place, instruction)[0] if collective else _op(module, instruction)
         seconds = _seconds(instruction)
-        any_time = any_time or seconds is not None
-        strange = ""
+        doubt = ""
         if collective:
-            kind, sums = collective, collective_s_by_op
+            kind = collective
             groups = hlo.device_groups(instruction, n_devices)
             size = hlo.local_bytes(instruction, max(map(len, groups), default=1))
             reason = _doubt_in_collective(
                 kind, groups, size, seconds=seconds, largest=largest, per_host=n_devices // hosts
             )
             if kind == "collective_permute" and 2**22 <= size <= 2**27:
-                strange = PERMUTE
+                doubt = PERMUTE
         else:
-            kind, sums = _kind_of_compute(place, instruction), compute_s_by_op
+            kind = _kind_of_compute(place, instruction)
             reason = _doubt_in_compute(kind, instruction, seconds, largest)
             if instruction.name.startswith("loop_transpose"):
-                strange = TRANSPOSE
-        if reason or seconds is None:
-            left_out.append(NotTimed(op, kind, place.times, reason))
-            continue
-        sums[op] = sums.get(op, 0.0) + seconds * place.times
-        if strange:
-            doubtful.append(NotTimed(op, kind, place.times, strange))
-    if not largest and not any_time:
-        return None
-    return CompilerTimes(compute_s_by_op, collective_s_by_op, tuple(left_out), tuple(doubtful))
+                doubt = TRANSPOSE
+        yield Timed(
+            instruction=instruction,
+            op=op,
+            kind=kind,
+            times=place.times,
+            time_s=seconds,
+            reason=reason,
+            doubt=doubt,
+            is_collective=bool(collective),
+        )
 
 
 def _timed(module: Module, rounds: hlo_text.Rounds) -> Iterator[tuple[Executed, Instruction]]:

@@ -145,8 +145,13 @@ def op_inside(module: hlo_text.Module, fusion: Instruction) -> int:
 
 
 def kind_of(instruction: Instruction) -> str:
-    """Which of ``KINDS`` an instruction is, "" if none; the second half of one is none."""
-    match = _OPCODE.fullmatch(instruction.opcode)
+    """Kind of collective that an instruction is, "" if none; the second half of one is none."""
+    return kind_of_opcode(instruction.opcode)
+
+
+def kind_of_opcode(opcode: str) -> str:
+    """Kind of collective that an opcode begins, "" if none."""
+    match = _OPCODE.fullmatch(opcode)
     return match["kind"].replace("-", "_").removeprefix("ragged_") if match else ""
 
 
@@ -175,7 +180,15 @@ def served(
     """
     match = _own_or_outer(place, instruction, _OP_NAME)
     op, op_name = split_name(match.group(1)) if match else (-1, "")
-    neighbour = _neighbour(module, place.computation, instruction) if op < 0 else None
+    neighbour = None
+    if op < 0 and place.via and place.via[-1].opcode == "async-start":
+        # Its operand is a parameter: what is summed stands outside, before the call
+        call = place.via[-1]
+        outside = (each for each in module.computations.values() if call.name in each.by_name)
+        for computation in outside:
+            neighbour = _summed(module, computation, call)
+    elif op < 0:
+        neighbour = _neighbour(module, place.computation, instruction)
     if neighbour is None:
         return op, op_name, instruction
     op, named = neighbour
@@ -188,16 +201,23 @@ def _neighbour(
 ) -> tuple[int, Instruction] | None:
     """The op of ours beside a collective that names none, and the instruction that names it."""
     if kind_of(instruction) in ("all_reduce", "reduce_scatter") and instruction.operands:
-        # A sum that lost its name serves the op that makes what is summed
-        maker = hlo_text.chain_up(computation, instruction.operands[0])
-        op = op_of(maker)
-        if maker is not None and op < 0 and maker.opcode == "fusion":
-            op = op_inside(module, maker)
-        if maker is not None and op >= 0:
-            return op, maker
+        summed = _summed(module, computation, instruction)
+        if summed is not None:
+            return summed
     # Newer compilers name it after the argument that it moves: it serves the op that reads the copy
     reader = _reader(computation, instruction, 0)
     return (op_of(reader), reader) if reader is not None else None
+
+
+def _summed(
+    module: hlo_text.Module, computation: Computation, instruction: Instruction
+) -> tuple[int, Instruction] | None:
+    """The op that makes what a sum without a name adds up, and the instruction that names it."""
+    maker = hlo_text.chain_up(computation, (*instruction.operands, "")[0])
+    op = op_of(maker)
+    if maker is not None and op < 0 and maker.opcode == "fusion":
+        op = op_inside(module, maker)
+    return (op, maker) if maker is not None and op >= 0 else None
 
 
 def _collective(

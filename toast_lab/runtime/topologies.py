@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import re
 from collections.abc import Collection
 from typing import Any
@@ -33,6 +34,8 @@ from toast_lab.runtime import devices as dev
 from toast_lab.runtime import gpu_compiler, gpu_target
 from toast_lab.sharding.mesh import Mesh
 
+#: What makes a compiler write its schedule, beside ``xla_dump_to``.
+DUMP_FLAGS = ("xla_dump_hlo_as_text", "xla_dump_latency_hiding_schedule")
 _PLANE = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _CUBE = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8")
 
@@ -220,9 +223,14 @@ def machine_name(topology: Topology, device_kind: str) -> str:
     return next((name for name in gpu_target.NAMES if name in words), "")
 
 
-def environment(topology: Topology) -> dict[str, str]:
-    """Environment variables of the child process that compiles."""
+def environment(topology: Topology, dump_folder: str = "") -> dict[str, str]:
+    """Environment variables of the child process that compiles.
+
+    A TPU's compiler takes from them where it writes its schedule to, ``dump_folder``.
+    """
     if topology.platform == "tpu":
+        dumps = [f"--xla_dump_to={dump_folder}", *(f"--{flag}=true" for flag in DUMP_FLAGS)]
+        flags = [*(dumps if dump_folder else ()), *os.environ.get("XLA_FLAGS", "").split()]
         # No TPU is looked for, and the compiler's own messages come to stderr from warnings on.
         return {
             "JAX_PLATFORMS": "cpu",
@@ -233,6 +241,7 @@ def environment(topology: Topology) -> dict[str, str]:
             "TPU_STDERR_LOG_LEVEL": "1",
             "TPU_MIN_LOG_LEVEL": "1",
             "TF_CPP_MIN_LOG_LEVEL": "1",
+            "XLA_FLAGS": " ".join(flags),
         }
     if topology.gpu is not None:
         return gpu_compiler.environment(gpu_compiler.flags())

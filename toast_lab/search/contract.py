@@ -79,23 +79,9 @@ def search(
     resume: Trace | PathLike | None = None,
     **options: Any,
 ) -> SearchResult[ShardingPlan]:
-    """Search for the best plan of ``problem``.
+    """Run one search; arguments and errors are those of ``pipeline.search``.
 
-    Args:
-        problem: program, mesh and machine.
-        method: a name in ``methods.METHODS``; "mcts" by default.
-        seed: of the search's own random numbers; 0 by default.
-        budget: seconds and/or evaluations (30 s by default).
-        on_progress: called a few times a second with the simulations since the last call.
-        cancel: polled every few milliseconds; True ends the search, keeping what it found.
-        resume: trace (or its file) of an earlier search of the same problem, to go on from: its
-            method, seed and options hold, the budget is a new one, and the trace is extended (the
-            given one is not changed).
-        options: of the method, see its class in ``methods``.
-
-    Raises:
-        InvalidProblem: unknown method, options that are unknown or wrong (all are listed), or a
-            trace of another problem or method.
+    ``pipeline.search`` gives the same result with a plan for users.
     """
     trace = (
         None

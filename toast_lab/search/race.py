@@ -154,24 +154,9 @@ def race(
     *,
     parallel: int = 1,
 ) -> Race[ShardingPlan]:
-    """Run several methods on the same problem with the same budget.
+    """Run a race; arguments and errors are those of ``pipeline.race``.
 
-    Args:
-        problem: program, mesh and machine.
-        methods: names in ``METHODS``, each once.
-        budget: of each method (30 s by default).
-        seed: of each method.
-        options: by method, such as ``{"manual": {"plans": model.expert_plans}}``.
-        on_progress: called with a method and each improvement of its best plan, from another
-            thread.
-        cancel: polled; True ends the race and keeps what was found.  Ctrl-C does the same; a second
-            one kills.
-        parallel: how many methods run at once.  More than one makes them share the cores, and
-            timings worthless.
-
-    Raises:
-        InvalidProblem: unknown or repeated methods, options of methods that do not take part; all
-            are listed.
+    ``pipeline.race`` gives the same result with plans for users.
     """
     check(methods, options)
     parallel, seed = checks.whole("parallel", parallel, 1, 1024), checks.seed(seed)

@@ -48,6 +48,19 @@ class ImprovementPoint(NamedTuple):
     actions: tuple[str, ...]
 
 
+def improvement(simulation: Simulation) -> ImprovementPoint:
+    """A simulation that improved on the best plan, as a point of the anytime curve."""
+    return ImprovementPoint(
+        elapsed_s=simulation.elapsed_s,
+        score=simulation.score,
+        time_s=simulation.time_s,
+        peak_bytes=simulation.peak_bytes,
+        fits=simulation.fits,
+        simulation=simulation.index,
+        actions=simulation.actions,
+    )
+
+
 class BestPlan(NamedTuple):
     """A best plan that no sequence of actions gives."""
 
@@ -230,17 +243,7 @@ def run_one(
         sender.hand_on(news)
         for simulation in news:
             if simulation.improved:
-                isolate.report(
-                    ImprovementPoint(
-                        elapsed_s=simulation.elapsed_s,
-                        score=simulation.score,
-                        time_s=simulation.time_s,
-                        peak_bytes=simulation.peak_bytes,
-                        fits=simulation.fits,
-                        simulation=simulation.index,
-                        actions=simulation.actions,
-                    )
-                )
+                isolate.report(improvement(simulation))
 
     result = contract.search(
         problem, method, seed=seed, budget=budget, on_progress=on_progress, cancel=cancel, **options

@@ -36,12 +36,12 @@ from toast_lab.app.plan_facts import PlanFacts, plan_facts
 from toast_lab.app.tree_state import TreeState
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidInput
-from toast_lab.jobs.background import Running, RunningRace, RunningSearch, improvement
+from toast_lab.jobs.background import Running, RunningRace, RunningSearch
 from toast_lab.jobs.mirror import OWN, Mirror
 from toast_lab.jobs.search_job import Batch
 from toast_lab.search.contract import SearchResult
 from toast_lab.search.race import Race, RaceRow
-from toast_lab.search.search_child import ImprovementPoint
+from toast_lab.search.search_child import ImprovementPoint, improvement
 from toast_lab.search.trace import Trace
 from toast_lab.search.trace_places import Places
 from toast_lab.text import gap_text

@@ -15,6 +15,7 @@ from toast_lab.app.pages.compare_listing import SideBySide
 from toast_lab.app.pages.compare_pictures import Breakdown, Picture, Timelines, TimeMemory
 from toast_lab.app.pages.compare_run import RunPane
 from toast_lab.app.pages.compare_tables import Ops, Runs
+from toast_lab.app.pages.compare_timeline import StepTimeline
 from toast_lab.app.saver import csv_button, heading, saver
 from toast_lab.app.session import Session
 from toast_lab.views.compare_table import GROUPS, TITLES, compare_frame, shown_frame
@@ -88,6 +89,7 @@ class ComparePage:
         self._makers: list[tuple[str, Callable[[], Any]]] = [
             (TimeMemory.title, lambda: TimeMemory(session, save, self.select)),
             (Breakdown.title, lambda: Breakdown(session, save, self.select)),
+            (StepTimeline.title, lambda: StepTimeline(session, save, self.select)),
             (Timelines.title, lambda: Timelines(session, save, self.select)),
             (SideBySide.title, lambda: SideBySide(session, save)),
             (Collectives.title, lambda: Collectives(session, save)),

@@ -5,6 +5,7 @@ Time against memory, cost breakdown, memory timelines.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from toast_lab.app.items import PlanItem
 from toast_lab.app.markup import bytes_text, one_line, quiet
 from toast_lab.app.saver import ONE_LINE, Saver, csv_button, heading
 from toast_lab.app.session import Session
+from toast_lab.ir.program import Program
 from toast_lab.text import line_text
 from toast_lab.views.breakdown import (
     BY,
@@ -213,10 +215,7 @@ class Timelines(Picture):
         return [top, figure, look.row(peaks, held, height=160)]
 
     def _where(self) -> list[str]:
-        program = self.session.loaded.analysis.program
-        if getattr(self, "_lines", (None, []))[0] is not program:
-            self._lines = (program, [line_text(program.where(op)) for op in program.ops()])
-        return list(self._lines[1])
+        return source_lines_of(self.session)
 
     def frame(self, entries: list[PlanEntry]) -> Any:
         """Made when it is saved: it has a row for each op of each plan."""
@@ -265,6 +264,16 @@ class Timelines(Picture):
     def raw(self) -> Any:
         """The table in SI units, as it is saved."""
         return timeline_frame(self.session.plans.entries(), self._where())
+
+
+def source_lines_of(session: Session) -> list[str]:
+    """Source line of each op of the loaded program, by its number; arguments have numbers, too."""
+    return list(_lines_of(session.loaded.analysis.program))
+
+
+@functools.lru_cache(maxsize=2)
+def _lines_of(program: Program) -> tuple[str, ...]:
+    return tuple(line_text(program.where(op)) for op in range(program.n_ops))
 
 
 def _no_held() -> Any:

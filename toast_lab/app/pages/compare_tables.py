@@ -9,7 +9,7 @@ from toast_lab.app.items import PlanItem
 from toast_lab.app.markup import h, one_line
 from toast_lab.app.saver import Saver, csv_button, heading
 from toast_lab.app.session import Session
-from toast_lab.compare import comparison_store
+from toast_lab.compare.comparison_store import COLUMNS, ComparisonStore
 from toast_lab.errors import ToastError
 from toast_lab.views.compare_table import bytes_text, seconds_text
 from toast_lab.views.plan_tables import MAX_OPS, ops_frame, shown_ops
@@ -86,15 +86,15 @@ class Runs:
     def _raw(self) -> Any:
         import pandas as pd
 
-        return pd.DataFrame(self._found, columns=list(comparison_store.COLUMNS))
+        return pd.DataFrame(self._found, columns=list(COLUMNS))
 
     def refresh(self, _: PlanItem | None) -> None:
         """Read the store."""
         summary = "Nothing was executed yet; what is, is kept for good."
         self._found = []
         try:
-            if comparison_store.default_path().exists() and self.session.loaded.model is not None:
-                with comparison_store.ComparisonStore(read_only=True) as store:
+            if ComparisonStore.default_path().exists() and self.session.loaded.model is not None:
+                with ComparisonStore(read_only=True) as store:
                     self._found = store.rows(self.session.loaded.model.name, MAX_RUNS)
         except ToastError as error:
             summary = str(error)
@@ -104,7 +104,10 @@ class Runs:
                 "newest first."
             )
         self._words.object = h(
-            "p", summary, cls="quiet one", title=f"{summary} {comparison_store.default_path()}"
+            "p",
+            summary,
+            cls="quiet one",
+            title=f"{summary} {ComparisonStore.default_path()}",
         )
         self.table.value = _runs(self._found)
 

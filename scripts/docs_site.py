@@ -1,0 +1,176 @@
+"""Hooks of MkDocs: pages that are made from other files, and links that lead to them.
+
+``mkdocs.yml`` names this file. Notebooks, README.md, the code map, CONTRIBUTING.md and CHANGELOG.md
+lie outside of ``docs/`` and become pages of the site; the reference has every public name of
+``toast_lab``.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+
+#: pages of the site that are files elsewhere: file of the repository to page
+BORROWED = {
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "toast_lab/README.md": "code.md",
+    "README.md": "index.md",
+    **{
+        path.relative_to(ROOT).as_posix(): f"tutorials/{path.stem}.md"
+        for path in sorted((ROOT / "notebooks").glob("*.ipynb"))
+    },
+}
+
+#: the pages of the reference, each with the public names on it
+REFERENCE = {
+    "Models": [
+        "from_jax",
+        "from_torch",
+        "from_stablehlo",
+        "load",
+        "annotations",
+        "Model",
+        "Program",
+    ],
+    "Analysis": ["analyse", "Analysis", "coverage", "conflicts"],
+    "Prices": ["Problem", "Mesh", "Machine", "price", "replicated", "Cost"],
+    "Search": [
+        "search",
+        "Budget",
+        "SearchResult",
+        "Status",
+        "start_search",
+        "race",
+        "start_race",
+        "Race",
+    ],
+    "Plans": ["Plan", "listing", "annotate", "why", "diff"],
+    "Execution": [
+        "run",
+        "compile",
+        "Compiled",
+        "diff_compiled",
+        "compare",
+        "Comparison",
+        "replay",
+    ],
+    "Explorer": ["explore", "views"],
+    "Errors": ["ToastError"],
+}
+#: functions that docstrings of a page refer to
+ALSO = {
+    "Plans": [
+        "toast_lab.sharding.plan.plan_of_actions",
+        "toast_lab.sharding.plan.plan_of_specs",
+        "toast_lab.apply.jit.jit",
+    ],
+}
+#: documented as a whole module
+MODULES = {"views": "toast_lab.app.cells", "ToastError": "toast_lab.errors"}
+
+LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
+FENCE = re.compile(r"^(```.*?^```[^\n]*$)", re.MULTILINE | re.DOTALL)
+
+
+def public_names() -> dict[str, str]:
+    """The public names, each with what it is as ``module.name``; read and not imported."""
+    tree = ast.parse((ROOT / "toast_lab" / "__init__.py").read_text())
+    (table,) = [
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_NAMES"
+    ]
+    return {name: place.replace(":", ".") for name, place in ast.literal_eval(table).items()}
+
+
+def reference_page(title: str) -> str:
+    """A page of the reference: each name with its signature and docstring."""
+    places = public_names()
+    parts = [f"# {title}\n"]
+    for name in REFERENCE[title]:
+        place = MODULES.get(name) or places[name]
+        heading = "errors" if title == "Errors" else f"tl.{name}"
+        options = [f"    heading: {heading}", f"    toc_label: {heading}"]
+        if name in MODULES:
+            options.append("    show_if_no_docstring: true")
+        if name == "Plan":
+            options.append("    inherited_members: true")
+        parts.append("\n".join([f"::: {place}", "    options:", *["  " + row for row in options]]))
+    parts += [f"::: {place}" for place in ALSO.get(title, ())]
+    return "\n\n".join(parts) + "\n"
+
+
+def notebook_page(path: Path) -> tuple[str, dict[str, bytes]]:
+    """A notebook as Markdown, and its pictures by name."""
+    notebook = json.loads(path.read_text())
+    parts, pictures = [], {}
+    for number, cell in enumerate(notebook["cells"]):
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        parts.append(f"```python\n{source}\n```")
+        for place, output in enumerate(cell.get("outputs", [])):
+            content = output.get("data", {})
+            if "image/png" in content:
+                name = f"{path.stem}-{number}-{place}.png"
+                pictures[name] = base64.b64decode("".join(content["image/png"]))
+                about = "".join(content.get("text/plain", "output")).replace("\n", " ")
+                parts.append(f"![{re.sub(r'[][<>]', ' ', about)[:120]}]({name})")
+            else:
+                text = "".join(output.get("text", content.get("text/plain", "")))
+                parts.append(f"```text\n{text.rstrip()}\n```")
+    return "\n\n".join(parts) + "\n", pictures
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages that are made from other files."""
+    from mkdocs.structure.files import File
+
+    def add(page: str, content: str | bytes) -> None:
+        files.append(File.generated(config, page, content=content))
+
+    for source, page in BORROWED.items():
+        if source.endswith(".ipynb"):
+            text, pictures = notebook_page(ROOT / source)
+            for name, content in pictures.items():
+                add(f"tutorials/{name}", content)
+        else:
+            text = (ROOT / source).read_text()
+        add(page, text)
+    for title in REFERENCE:
+        add(f"reference/{title.lower()}.md", reference_page(title))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Links between files of the repository become links between pages of the site."""
+    place = page.file.src_uri
+    origin = next((source for source, borrowed in BORROWED.items() if borrowed == place), None)
+    source = origin or f"docs/{place}"
+
+    def moved(match: re.Match[str]) -> str:
+        bang, text, target, anchor = match.groups()
+        if not target or "://" in target or target.startswith("mailto:"):
+            return match.group()
+        where = os.path.normpath(os.path.join(os.path.dirname(source), target))
+        if origin and (origin.endswith(".ipynb") and bang):
+            return match.group()  # its own picture
+        to = BORROWED.get(where)
+        if to is None and where.startswith("docs/"):
+            to = where.removeprefix("docs/")
+        if to is None:
+            return text  # a file that is no page, such as a test
+        link = os.path.relpath(to, os.path.dirname(place) or ".")
+        return f"{bang}[{text}]({link}{anchor or ''})"
+
+    pieces = FENCE.split(markdown)
+    return "".join(piece if piece.startswith("```") else LINK.sub(moved, piece) for piece in pieces)

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Build sdist and wheel into dist/ and try the wheel where nothing else is: installed alone, and with the extra of the
+# explorer. The wheel is built from the sdist, so that what the sdist lacks is missed here and not by its first user.
+#   package.sh [EXTRA ...]      extras to try, by default: app
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/find_python.sh
+
+line="$(list_pythons | head -n 1)"
+interpreter="${line#* }"
+if [ -z "$interpreter" ]; then
+    echo "No Python 3.11 or newer found; name it: make PYTHON=/path/to/python3 package" >&2
+    exit 1
+fi
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+pip=(-m pip install -q --disable-pip-version-check)
+constraints="$PWD/constraints.txt"
+
+echo "== building with Python ${line%% *}"
+"$interpreter" -m venv "$work/build"
+"$work/build/bin/python" "${pip[@]}" build
+rm -rf dist
+"$work/build/bin/python" -m build --outdir dist . >"$work/build.log" 2>&1 || { tail -n 40 "$work/build.log"; exit 1; }
+wheel="$(ls "$PWD"/dist/*.whl)"
+ls -l dist
+
+for extra in "" "${@:-app}"; do
+    echo "== trying the wheel${extra:+ with the extra $extra} in an empty environment"
+    venv="$work/try-${extra:-core}"
+    "$interpreter" -m venv "$venv"
+    "$venv/bin/python" "${pip[@]}" --constraint "$constraints" "$wheel${extra:+[$extra]}"
+    "$venv/bin/python" -m pip check
+    # Not from the checkout, whose package would be imported in place of the installed one
+    (cd "$work" && "$venv/bin/toast-lab" --help >/dev/null &&
+        "$venv/bin/toast-lab" analyse attention >/dev/null &&
+        "$venv/bin/python" "$OLDPWD/scripts/package_trial.py" "$extra")
+done
+echo "== dist/ holds $(ls dist | tr '\n' ' ')"

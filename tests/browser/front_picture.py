@@ -1,0 +1,162 @@
+"""The picture of README.md: ``python -m tests.browser.front_picture [FILE]``.
+
+The explorer is driven to a selected conflict; its places of interest get a frame and a number, and
+a strip below says what they are.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from PIL import Image
+from playwright.sync_api import Locator, Page, expect, sync_playwright
+
+from tests.browser.screens import SLOW, _go
+from tests.browser.serving import launch_arguments, serving
+from tests.browser.test_explorer import pixel
+
+ROOT = Path(__file__).parents[2]
+SCREEN = {"width": 1440, "height": 900}
+STRIP = 92  #: height of the sentences, in pixels
+COLOURS = 200  #: of the palette
+SIZES = {"sequence": "8192", "d_model": "2048", "key": "128", "value": "128"}
+MESH = "data=8"
+
+SENTENCES = (
+    "A conflict: both dims of a = k @ qt have one colour, S, and a mesh axis can cut only one of "
+    "them. One bit settles all five.",
+    "The line of your code where it happens.",
+    "Why the two dims have one colour: the chain from one to the other through the program.",
+    "The two sides, priced: step time and memory of a device if the left or the right dim is cut.",
+)
+
+# Paths of this machine become paths of the package, in every shadow root.
+SHORTEN = """(root) => {
+  const walk = (node) => {
+    if (node.nodeType === 3 && node.data.includes(root)) node.data = node.data.replace(root, '')
+    if (node.shadowRoot) walk(node.shadowRoot)
+    for (const child of node.childNodes) walk(child)
+  }
+  walk(document.body)
+}"""
+
+
+class Box(NamedTuple):
+    """A part of the screen, in pixels."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+
+def select_conflict(page: Page) -> None:
+    """Attention at a size where both sides are worth having, its first conflict selected."""
+    expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
+    # No Enter, which would use it already
+    page.get_by_label("axes and sizes").fill(MESH)
+    page.get_by_role("button", name="Use this mesh and machine").click()
+    expect(page.get_by_text(f"Mesh {MESH}").first).to_be_visible(timeout=SLOW)
+    for name, size in SIZES.items():
+        field = page.get_by_label(name, exact=True).first
+        field.fill(size)
+        field.press("Enter")
+    page.get_by_role("button", name="Load with these sizes").click()
+    expect(page.get_by_role("gridcell", name=f"f32[{SIZES['sequence']}, ").first).to_be_visible(
+        timeout=SLOW
+    )
+    _go(page, "2 Graph & conflicts")
+    expect(page.get_by_text("31 nodes")).to_be_visible(timeout=SLOW)
+    page.get_by_text("Conflicts", exact=True).click()
+    page.locator(".tabulator-row:visible", has_text="attention.py").first.click()
+    expect(page.get_by_text("Why both dims have one colour")).to_be_visible(timeout=SLOW)
+    page.get_by_text("Source", exact=True).click()
+    expect(page.get_by_text("a = k @ qt").last).to_be_visible(timeout=SLOW)
+    page.mouse.move(SCREEN["width"] - 2, SCREEN["height"] - 2)
+    # What moves has come to rest, and what is drawn late is there
+    page.wait_for_timeout(3000)
+    page.evaluate(SHORTEN, f"{ROOT}/")
+
+
+def around(*parts: Locator, margin: float = 2) -> Box:
+    """What holds all of these."""
+    boxes = [part.bounding_box() for part in parts]
+    seen = [box for box in boxes if box is not None]
+    return Box(
+        min(box["x"] for box in seen) - margin,
+        min(box["y"] for box in seen) - margin,
+        max(box["x"] + box["width"] for box in seen) + margin,
+        max(box["y"] + box["height"] for box in seen) + margin,
+    )
+
+
+def places(page: Page) -> list[Box]:
+    """Where the sentences belong, in their order."""
+    x, y = pixel(page, "conflicts", 0)
+    line = around(page.get_by_text("a = k @ qt").last)
+    return [
+        Box(x - 94, y - 16, x + 94, y + 16),
+        line._replace(left=line.left - 60),
+        around(
+            page.get_by_text("Why both dims have one colour"),
+            page.get_by_text("S#6 a = matmul(k, qt)").last,
+        ),
+        around(*page.get_by_role("button", name=f"{MESH.split('=')[0]}, side").all()),
+    ]
+
+
+def mark(number: int, box: Box, hue: str) -> str:
+    """A frame around a place, and its number left of it."""
+    x, y = max(15, box.left - 11), (box.top + box.bottom) / 2
+    return (
+        f'<rect x="{box.left:.0f}" y="{box.top:.0f}" width="{box.right - box.left:.0f}" '
+        f'height="{box.bottom - box.top:.0f}" rx="8" fill="none" stroke="{hue}" '
+        f'stroke-width="2.5"/><circle cx="{x:.0f}" cy="{y:.0f}" r="13" fill="{hue}"/>'
+        f'<text x="{x:.0f}" y="{y + 5:.0f}" fill="white" font-weight="bold" font-size="15" '
+        f'text-anchor="middle">{number}</text>'
+    )
+
+
+def annotated(screen: bytes, boxes: list[Box]) -> str:
+    """The picture as a page: the screen, frames and numbers over it, the sentences below."""
+    red = "#c2185b"
+    marks = "".join(mark(number, box, red) for number, box in enumerate(boxes, 1))
+    sentences = "".join(
+        f'<p style="margin:0"><b style="color:{red}">{number}</b>&ensp;{sentence}</p>'
+        for number, sentence in enumerate(SENTENCES, 1)
+    )
+    source = base64.b64encode(screen).decode()
+    return (
+        '<meta charset="utf-8"><body style="margin:0;font:15px sans-serif;color:#1b2430">'
+        f'<img src="data:image/png;base64,{source}" style="display:block">'
+        f'<svg style="position:absolute;left:0;top:0" width="{SCREEN["width"]}" '
+        f'height="{SCREEN["height"]}">{marks}</svg>'
+        '<div style="padding:10px 20px;display:grid;grid-template-columns:1fr 1fr;gap:8px 36px;'
+        f'box-sizing:border-box;height:{STRIP}px">{sentences}</div>'
+    )
+
+
+def main(file: Path) -> None:
+    """Take the picture."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with serving() as url, sync_playwright() as play:
+        browser = play.chromium.launch(**launch_arguments())
+        page = browser.new_page(viewport=SCREEN, color_scheme="light")
+        page.goto(url)
+        select_conflict(page)
+        boxes = places(page)
+        screen = page.screenshot()
+        sheet = browser.new_page(viewport={**SCREEN, "height": SCREEN["height"] + STRIP})
+        sheet.set_content(annotated(screen, boxes))
+        picture = Image.open(io.BytesIO(sheet.screenshot())).convert("RGB")
+        browser.close()
+    picture.quantize(COLOURS).save(file, "PNG", optimize=True)
+    print(file, f"{file.stat().st_size / 1024:.0f} KiB")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs/pictures/conflict.png")

@@ -1,0 +1,80 @@
+"""The timeline of a compiled step, as a person reads it: from a bar to the line behind it."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.scheduled import KEPT, compiled_for
+from tests.browser.test_compare_page import PLAN, row, tab
+from tests.browser.test_explorer import SLOW, bokeh, go
+from toast_lab.text import line_text
+from toast_lab.views.compare_table import seconds_text
+
+pytestmark = pytest.mark.browser
+
+#: Where the middle of the compiled bar of an op is on the screen.
+PLACE = """(() => {
+  const box = plot.canvas_view.el.getBoundingClientRect(), { x_scale, y_scale } = plot.frame
+  const bars = plot.model.renderers.find((r) => r.name === 'collective').data_source.data
+  const i = [...bars.op].findIndex((op, j) => op === OP && bars.side[j] === 'compiled')
+  const x = x_scale.compute((bars.left[i] + bars.right[i]) / 2)
+  return [box.left + x, box.top + y_scale.compute(bars.y[i])]
+})()"""
+
+
+def test_the_longest_exposed_collective_leads_to_its_line(
+    served: Callable[..., str], strict_page: Page
+) -> None:
+    page = strict_page
+    page.set_viewport_size({"width": 1280, "height": 720})
+    page.goto(served(command=[sys.executable, "-m", "tests.browser.scheduled", "{port}"]))
+    expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
+    go(page, "Compare & run")
+    page.get_by_role("button", name="Add data parallel").click()
+    expect(row(page, "data parallel")).to_be_visible(timeout=SLOW)
+    tab(page, "Timeline")
+    expect(page.get_by_text("compile it for the compiler's schedule above it")).to_be_visible(
+        timeout=SLOW
+    )
+    page.get_by_role("button", name="Compile the selected plan").click()
+
+    schedule = compiled_for(PLAN).schedule
+    assert schedule is not None
+    longest = max(schedule.events, key=lambda event: event.exposed_s)
+    line = line_text(longest.source)
+    expect(page.get_by_text(f"compiled {seconds_text(schedule.time_s)}")).to_be_visible(
+        timeout=SLOW
+    )
+    first = page.locator(".tabulator-row:visible", has_text=line).first
+    expect(first).to_contain_text(seconds_text(longest.exposed_s))
+    expect(first).to_contain_text(longest.kind)
+    drawn = bokeh(
+        page,
+        "lanes",
+        "[...plot.model.renderers.find((r) => r.name === 'exposed').data_source.data.op]",
+    )
+    assert longest.op in drawn
+
+    x, y = bokeh(page, "lanes", PLACE.replace("OP", str(longest.op)))
+    page.mouse.click(x, y)
+    expect(page.get_by_text(f"Selected: {line}: compiled {longest.kind} takes")).to_be_visible(
+        timeout=SLOW
+    )
+    page.get_by_role("button", name="Show", exact=True).click()
+    tab(page, "Source")
+    number = line.rpartition(":")[2]
+    expect(
+        page.get_by_role("option", name=re.compile(rf"^{number}\b"), selected=True)
+    ).to_be_visible(timeout=SLOW)
+
+
+def test_the_kept_result_is_of_the_plan_that_the_page_makes() -> None:
+    kept = json.loads(KEPT.read_text())
+    assert kept["program"] == PLAN.program.digest()
+    assert kept["schedule"]["time_s"] > 0

@@ -1,0 +1,144 @@
+"""One step of the selected plan as a timeline: the compiler's schedule above the price."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+from bokeh.models import TapTool
+
+from toast_lab.app import look
+from toast_lab.app.items import PlanItem
+from toast_lab.app.markup import Safe, one_line
+from toast_lab.app.pages.compare_pictures import Picture, source_lines_of
+from toast_lab.text import line_text
+from toast_lab.views.compare_table import PlanEntry, seconds_text
+from toast_lab.views.step_timeline import (
+    COLUMNS,
+    FIGURE,
+    bars_frame,
+    exposed_frame,
+    mark,
+    memory_frame,
+    shown_exposed,
+    timeline_figure,
+)
+
+NOTHING = "Select a plan."
+
+
+class StepTimeline(Picture):
+    """Bars of computing and of collectives; a click on one selects its op."""
+
+    title = "Timeline"
+    figure = FIGURE
+    words = NOTHING
+    twin_height = 96
+    _item: PlanItem | None = None
+    _plot: Any = None
+
+    def parts(self) -> list[Any]:
+        """From top to bottom; a row of the table selects an op as well."""
+        parts = super().parts()
+        self.twin.selectable = 1
+        look.on_row(self.twin, self._pick_row)
+        return parts
+
+    def frame(self, entries: list[PlanEntry]) -> Any:
+        """The bars of the selected plan."""
+        if self._item is None:
+            return pd.DataFrame(columns=list(COLUMNS))
+        return bars_frame(self._item.cost, _schedule(self._item), source_lines_of(self.session))
+
+    def refresh(self, item: PlanItem | None) -> None:
+        """Draw the selected plan."""
+        self._item = item
+        super().refresh(item)
+        self.mark()
+
+    def follow(self, item: PlanItem | None) -> None:
+        """Another plan was selected."""
+        self.refresh(item)
+
+    def draw(self, entries: list[PlanEntry]) -> Any:
+        """The figure."""
+        if self._item is None:
+            return None
+        schedule = _schedule(self._item)
+        self._plot = timeline_figure(self._frame, memory_frame(self._item.cost, schedule))
+        for tool in self._plot.select({"type": TapTool}):
+            for renderer in tool.renderers:
+                self._on_bar(renderer)
+        return self._plot
+
+    def _on_bar(self, renderer: Any) -> None:
+        source = renderer.data_source
+
+        def chosen(_: str, __: Any, indices: list[int]) -> None:
+            if indices:
+                self._select(int(source.data["op"][indices[0]]))
+
+        source.selected.on_change("indices", chosen)
+
+    def _pick_row(self, row: int) -> None:
+        exposed = exposed_frame(self._frame)
+        if row < len(exposed):
+            self._select(int(exposed["op"][row]))
+
+    def _select(self, op: int) -> None:
+        if op < 0:
+            self.session.notices.say("info", "the compiler does not say which op this belongs to")
+        else:
+            self.session.selection.select_op(op)
+
+    def mark(self) -> None:
+        """Outline what is selected, and say how long it takes and where it stands."""
+        if self._plot is None or self._item is None:
+            return
+        ops = self.session.selection.ops
+        mark(self._plot, self._frame, ops)
+        self._words.object = self._summary(ops)
+
+    def _summary(self, ops: list[int]) -> Safe:
+        bars = self._frame[self._frame["op"].isin(ops)]
+        collectives = bars[bars["lane"] == "collective"]
+        if not len(bars):
+            return one_line(_plan_text(self._item))
+        row = (collectives if len(collectives) else bars).iloc[0]
+        taken = f"{row['kind']} takes {seconds_text(row['end_s'] - row['start_s'])}"
+        waited = f", {seconds_text(row['exposed_s'])} exposed" if row["exposed_s"] else ""
+        program = self.session.loaded.analysis.program
+        line = line_text(program.where(int(row["op"])))
+        return one_line(f"Selected: {line}: {row['side']} {taken}{waited}.")
+
+    def twin_frame(self, entries: list[PlanEntry]) -> Any:
+        """Exposed communication by source line."""
+        return shown_exposed(exposed_frame(self._frame))
+
+
+def _schedule(item: PlanItem) -> Any:
+    """The compiler's timeline of a plan; None: it was not compiled, or none is told."""
+    return getattr(item.compiled, "schedule", None)
+
+
+def _plan_text(item: PlanItem | None) -> str:
+    """What the picture shows of a plan."""
+    if item is None:
+        return NOTHING
+    estimated = f"estimated {seconds_text(item.cost.overlapped_s)} with overlap"
+    schedule = _schedule(item)
+    if schedule is None:
+        notes = [*getattr(item.compiled, "notes", ())]
+        reason = next((note for note in notes if note.startswith("no schedule")), "")
+        asked = reason or "compile it for the compiler's schedule above it"
+        return f"{item.name}: {estimated}; {asked}."
+    step = (
+        f"{seconds_text(schedule.time_s)}, {seconds_text(schedule.exposed_s)} of it exposed "
+        "communication"
+        if schedule.time_s is not None
+        else "no time of a step, see the notes"
+    )
+    elsewhere = item.compiled.priced_elsewhere(item.problem.machine.name)
+    remarks = "".join(f"; {note}" for note in (*schedule.notes, elsewhere) if note)
+    left_out = f"; the {schedule.left_out} shortest bars are left out" if schedule.left_out else ""
+    return f"{item.name}: compiled {step}; {estimated}{left_out}{remarks}. A click selects the op."

@@ -1,0 +1,208 @@
+"""Rows kept in one sqlite file, for good: what every such file of ours has in common.
+
+A row is one transaction.  Several processes may add at once: sqlite's write-ahead log lets readers
+go on, and writers wait for each other.  A file that cannot be read is never changed or removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+from urllib.parse import quote
+
+from toast_lab.errors import StoreError
+from toast_lab.files import PathLike
+
+APPLICATION = 0x544F4153  #: "TOAS", how sqlite knows our files apart
+BUSY_S = 30.0  #: how long to wait for another writer
+
+
+def data_file(name: str, variable: str) -> Path:
+    """``$variable``, else a file of this name in ``toast-lab`` in the user's data folder.
+
+    That is $XDG_DATA_HOME or ~/.local/share.
+    """
+    if given := os.environ.get(variable):
+        return Path(given)
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "toast-lab" / name
+
+
+class RowStore:
+    """An open file of rows; a context that closes it.
+
+    Args:
+        path: the file; made, with its folder, if it is not there.
+        read_only: change nothing, not even make the file.
+
+    Raises:
+        StoreError: it cannot be opened or made, is no such file, or was written by a newer version.
+    """
+
+    version: ClassVar[int]  #: of the columns
+    table: ClassVar[str]
+    columns: ClassVar[Sequence[str]]  #: of the table, as SQL
+    file_name: ClassVar[str]
+    variable: ClassVar[str]  #: the environment variable that names another file
+    writer: ClassVar[str]  #: the command that adds rows
+
+    def __init__(self, path: PathLike | None = None, *, read_only: bool = False) -> None:
+        self.path = Path(path) if path is not None else self.default_path()
+        if read_only and not self.path.exists():
+            raise StoreError(f"{self.path}: there are no kept results; {self.writer} writes them")
+        with self._explained("open"):
+            if not read_only:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.connection = self._connect(read_only)
+        try:
+            with self._explained("open"):
+                self._check(read_only)
+        except BaseException:
+            self.connection.close()
+            raise
+
+    @classmethod
+    def default_path(cls) -> Path:
+        """Where rows are kept unless told otherwise."""
+        return data_file(cls.file_name, cls.variable)
+
+    def _connect(self, read_only: bool) -> sqlite3.Connection:
+        if not read_only:
+            return sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None)
+        # Where the folder cannot be written, sqlite cannot make the index of its log and has to do
+        # without
+        writable = os.access(self.path.parent, os.W_OK)
+        uri = f"file:{quote(str(self.path.absolute()))}?mode=ro{'' if writable else '&immutable=1'}"
+        return sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None)
+
+    def _check(self, read_only: bool) -> None:
+        version = int(self.connection.execute("PRAGMA user_version").fetchone()[0])
+        tables = {row[0] for row in self.connection.execute("SELECT name FROM sqlite_master")}
+        ours = self.connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION
+        if tables and not (ours and self.table in tables):
+            raise StoreError(
+                f"{self.path} is a database of something else; give another file for results"
+            )
+        if version > self.version:
+            raise StoreError(
+                f"{self.path} was written by a newer TOAST Lab (version {version} of its columns, "
+                f"this one knows {self.version}): upgrade, or give another file with --store or "
+                f"{self.variable}"
+            )
+        if tables or read_only:
+            return
+        self.connection.execute("PRAGMA journal_mode = WAL")
+        with self._transaction():
+            self.connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {self.table} ({', '.join(self.columns)})"
+            )
+            self.connection.execute(
+                f"CREATE INDEX IF NOT EXISTS {self.table}_model ON {self.table} (model)"
+            )
+            self.connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            self.connection.execute(f"PRAGMA user_version = {self.version}")
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Commit what is done inside, or take it back."""
+        self.connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.connection.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+            raise
+
+    @contextlib.contextmanager
+    def _explained(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            text = str(error)
+            if "not a database" in text or "malformed" in text or "corrupt" in text:
+                raise StoreError(
+                    f"{self.path} cannot be read: {text}. Nothing was changed. Move the file away "
+                    f'to start a new one ("mv {self.path} {self.path}.bad"), or try to rescue it '
+                    f'with "sqlite3 {self.path} .recover"; --store and {self.variable} name '
+                    "another file"
+                ) from None
+            raise StoreError(f"cannot {doing} {self.path}: {text}{self._advice(text)}") from None
+        except OSError as error:
+            raise StoreError(
+                f"cannot {doing} {self.path}: {error.strerror}{self._advice('unable to open')}"
+            ) from None
+
+    def _advice(self, text: str) -> str:
+        if "full" in text:
+            return f". Free some space, or give a file elsewhere with --store or {self.variable}"
+        if "locked" in text or "busy" in text:
+            return f": another process has held it for {BUSY_S:g} s"
+        if "unable to open" in text or "readonly" in text:
+            return (
+                f". Is its folder there and can it be written to? --store and {self.variable} "
+                "name another file"
+            )
+        return ""
+
+    def _insert(self, row: dict[str, Any], *, replace: bool = False) -> int:
+        """Add one row; gives its number.
+
+        Raises:
+            StoreError: the disk is full, the file cannot be written, or another process holds it
+                for too long.
+        """
+        verb = "INSERT OR REPLACE" if replace else "INSERT"
+        marks = ", ".join("?" * len(row))
+        with self._explained("write"), self._transaction():
+            done = self.connection.execute(
+                f"{verb} INTO {self.table} ({', '.join(row)}) VALUES ({marks})", list(row.values())
+            )
+            return int(done.lastrowid or 0)
+
+    def _newest(
+        self, names: Sequence[str], model: str | None, limit: int | None
+    ) -> list[dict[str, Any]]:
+        """These columns of rows, the newest first."""
+        where, values = ("WHERE model = ?", [model]) if model else ("", [])
+        limited = f"LIMIT {int(limit)}" if limit is not None else ""
+        with self._explained("read"):
+            answers = self.connection.execute(
+                f"SELECT {', '.join(names)} FROM {self.table} {where} ORDER BY id DESC {limited}",
+                values,
+            ).fetchall()
+        return [dict(zip(names, answer, strict=True)) for answer in answers]
+
+    def _numbered(self, number: int, names: Sequence[str]) -> dict[str, Any]:
+        """These columns of one row.
+
+        Raises:
+            StoreError: there is none of this number.
+        """
+        with self._explained("read"):
+            values = self.connection.execute(
+                f"SELECT {', '.join(names)} FROM {self.table} WHERE id = ?", [number]
+            ).fetchone()
+            count, last = self.connection.execute(
+                f"SELECT count(*), max(id) FROM {self.table}"
+            ).fetchone()
+        if values is None:
+            raise StoreError(
+                f"{self.path} has no row {number}; there are {count}, the last one is {last}"
+            )
+        return dict(zip(names, values, strict=True))
+
+    def close(self) -> None:
+        """Close the file."""
+        self.connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()

@@ -1,0 +1,295 @@
+"""A compiler's schedule as a timeline of one step: what computes when, and what waits for whom.
+
+``replay`` runs the steps of a schedule through a device of two lanes: one computes, the other
+carries collectives.  Steps run in the compiler's order; an asynchronous collective runs beside what
+stands between its two halves, and whatever of it is left at its second half is waited for.  This
+waiting, and all of a collective that is not asynchronous, is *exposed*: the compute lane is idle
+for it.  At each moment the device waits for one collective, so exposed times add up, and
+
+    time of a step = computing + exposed communication
+
+Reference for the scheduler itself: XLA's ``latency_hiding_scheduler``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+#: What a step is to the lanes.
+FREE, COMPUTE, SYNC, START, DONE, LOOP = "free", "compute", "sync", "start", "done", "loop"
+#: Lanes of events.
+COLLECTIVE = "collective"
+#: Events that are kept of a program with more; the longest are.
+MAX_EVENTS = 4000
+MAX_MEMORY_POINTS = 1500
+
+
+class ScheduleStep(NamedTuple):
+    """One instruction of a schedule, in its place."""
+
+    role: str  #: FREE, COMPUTE, SYNC (a collective that is waited for), START, DONE or LOOP
+    name: str  #: of the instruction
+    kind: str  #: opcode, or kind of a collective
+    op: int  #: op of ours, -1 if unknown
+    #: COMPUTE and SYNC: how long it takes; START: how long its collective does; None: no clock
+    time_s: float | None = 0.0
+    #: START without a clock: it was hidden behind so much, so it takes no longer
+    limit_s: float = math.inf
+    memory_bytes: float | None = None  #: in use after it
+    start: str = ""  #: DONE: name of its START
+    bytes: float = 0.0  #: of a collective without a clock: the larger of before and after
+    axes: tuple[str, ...] | None = None  #: of a collective, None if unknown
+    rounds: float = 1.0  #: LOOP: of the body
+    body: tuple[ScheduleStep, ...] = ()
+
+
+class ScheduleEvent(NamedTuple):
+    """A bar of the timeline.
+
+    A loop's first round is drawn with all its events; one event of lane "loop" stands for the
+    others.
+    """
+
+    lane: str  #: "compute", "collective" or "loop"
+    kind: str  #: opcode, "fusion", or kind of a collective
+    name: str  #: of the instruction
+    op: int  #: op of ours, -1 if unknown
+    start_s: float
+    end_s: float
+    exposed_s: float = 0.0  #: of a collective: its last so many seconds, the compute lane is idle
+    times: float = 1.0  #: rounds of the loops around it
+    source: str = ""  #: "model.py:12", "" if unknown
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """Timeline of one step on one device."""
+
+    events: tuple[ScheduleEvent, ...]  #: in the order of their starts
+    #: (seconds, bytes in use from then on) by the scheduler's own count
+    memory: tuple[tuple[float, float], ...]
+    time_s: float | None  #: of one step; None if something of it has no clock at all
+    compute_s: float
+    exposed_s: float
+    collective_s: float  #: all collectives, exposed or not
+    exposed_s_by_op: Mapping[int, float]  #: -1: unknown
+    left_out: int = 0  #: events beyond ``MAX_EVENTS``; they are in all sums
+    left_out_s: float = 0.0  #: how long those take, loops by their rounds
+    notes: tuple[str, ...] = ()
+
+    def exposed_s_by_source(self) -> dict[str, float]:
+        """Exposed communication by source line, longest first; "" stands for unknown ones."""
+        by_source: dict[str, float] = {}
+        source_of = {event.op: event.source for event in self.events}
+        for op, exposed_s in self.exposed_s_by_op.items():
+            source = source_of.get(op, "")
+            by_source[source] = by_source.get(source, 0.0) + exposed_s
+        return dict(sorted(by_source.items(), key=lambda row: -row[1]))
+
+    def most_exposed(self) -> list[tuple[str, str, float]]:
+        """(source line, kinds, exposed seconds), longest first."""
+        kinds: dict[str, list[str]] = {}
+        for event in self.events:
+            of_line = kinds.setdefault(event.source, [])
+            if event.exposed_s > 0 and event.kind not in of_line:
+                of_line.append(event.kind)
+        return [
+            (source, ", ".join(kinds.get(source, ())), exposed_s)
+            for source, exposed_s in self.exposed_s_by_source().items()
+            if exposed_s > 0
+        ]
+
+    def located(self, where: Callable[[int], str]) -> Schedule:
+        """The same with the source lines of ops as ``where`` gives them now."""
+        events = tuple(
+            event._replace(source=where(event.op) if event.op >= 0 else "") for event in self.events
+        )
+        return dataclasses.replace(self, events=events)
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields as plain data, an event as the list of its fields."""
+        data = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {
+            **data,
+            "event_fields": list(ScheduleEvent._fields),
+            "events": [list(event) for event in self.events],
+            "memory": [list(point) for point in self.memory],
+            "exposed_s_by_op": {str(op): s for op, s in self.exposed_s_by_op.items()},
+            "exposed_s_by_source": self.exposed_s_by_source(),
+            "notes": list(self.notes),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Schedule:
+        """The inverse of ``to_json``; raises what reading a wrong mapping raises."""
+        fields = {field.name: data[field.name] for field in dataclasses.fields(cls)}
+        names = [str(name) for name in data["event_fields"]]
+        fields["events"] = tuple(
+            ScheduleEvent(**dict(zip(names, event, strict=True))) for event in data["events"]
+        )
+        fields["memory"] = tuple((float(at_s), float(size)) for at_s, size in data["memory"])
+        by_op = data["exposed_s_by_op"].items()
+        fields["exposed_s_by_op"] = {int(op): float(exposed_s) for op, exposed_s in by_op}
+        fields["notes"] = tuple(map(str, data["notes"]))
+        return cls(**fields)
+
+
+class _Lanes:
+    """The two lanes while steps run through them."""
+
+    def __init__(self, price_s: Callable[[ScheduleStep], float | None]) -> None:
+        self.price_s = price_s
+        self.events: list[ScheduleEvent] = []
+        self.memory: list[tuple[float, float]] = []
+        self.compute_s = self.exposed_s = self.collective_s = 0.0
+        self.exposed_s_by_op: dict[int, float] = {}
+        self.unclocked: dict[str, int] = {}
+        self.priced: dict[str, int] = {}
+
+    def run(self, steps: Iterable[ScheduleStep], now: float, times: float) -> float:
+        """Run steps from ``now`` on; each of them runs ``times`` times.  Gives when they end."""
+        flying: dict[str, tuple[float, float]] = {}
+        by_name: dict[str, ScheduleStep] = {}
+        for step in steps:
+            if step.role == COMPUTE:
+                end = now + self._clock(step)
+                self.compute_s += (end - now) * times
+                if end > now:
+                    self._bar(COMPUTE, step, now, end, times=times)
+                now = end
+            elif step.role == SYNC:
+                end = now + self._clock(step)
+                self._collective(step, now, end, exposed_s=end - now, times=times)
+                now = end
+            elif step.role == START:
+                flying[step.name] = now, now + self._clock(step)
+                by_name[step.name] = step
+            elif step.role == DONE and step.start in flying:
+                begin, ready = flying.pop(step.start)
+                waited_s = max(0.0, ready - now)
+                self._collective(by_name[step.start], begin, ready, exposed_s=waited_s, times=times)
+                now += waited_s
+            elif step.role == LOOP:
+                now = self._loop(step, now, times)
+            if step.memory_bytes is not None and times == 1.0:
+                self.memory.append((now, step.memory_bytes))
+        for name, (begin, ready) in flying.items():  # nobody waits for these
+            self._collective(by_name[name], begin, ready, exposed_s=0.0, times=times)
+        return now
+
+    def _loop(self, step: ScheduleStep, now: float, times: float) -> float:
+        first = self.run(step.body, now, times * step.rounds)
+        end = now + (first - now) * step.rounds
+        if end > first:
+            self._bar(LOOP, step, first, end, times=times)
+        return end
+
+    def _clock(self, step: ScheduleStep) -> float:
+        """How long a step takes, priced where the compiler does not say."""
+        if step.time_s is not None:
+            return step.time_s
+        price_s = self.price_s(step) if step.role in (SYNC, START) else None
+        if price_s is None and math.isinf(step.limit_s):
+            self.unclocked[step.kind] = self.unclocked.get(step.kind, 0) + 1
+            return 0.0
+        if price_s is not None:
+            self.priced[step.kind] = self.priced.get(step.kind, 0) + 1
+        return min(step.limit_s, math.inf if price_s is None else price_s)
+
+    def _collective(
+        self, step: ScheduleStep, begin: float, end: float, *, exposed_s: float, times: float
+    ) -> None:
+        self.collective_s += (end - begin) * times
+        self.exposed_s += exposed_s * times
+        known = self.exposed_s_by_op.get(step.op, 0.0)
+        self.exposed_s_by_op[step.op] = known + exposed_s * times
+        self._bar(COLLECTIVE, step, begin, end, exposed_s=exposed_s, times=times)
+
+    def _bar(
+        self,
+        lane: str,
+        step: ScheduleStep,
+        begin: float,
+        end: float,
+        *,
+        times: float,
+        exposed_s: float = 0.0,
+    ) -> None:
+        self.events.append(
+            ScheduleEvent(
+                lane=lane,
+                kind=step.kind,
+                name=step.name,
+                op=step.op,
+                start_s=begin,
+                end_s=end,
+                exposed_s=exposed_s,
+                times=times,
+            )
+        )
+
+
+def replay(
+    steps: Iterable[ScheduleStep],
+    price_s: Callable[[ScheduleStep], float | None] = lambda _: None,
+    *,
+    notes: Iterable[str] = (),
+    max_events: int = MAX_EVENTS,
+) -> Schedule:
+    """Run ``steps`` through the two lanes.
+
+    Args:
+        steps: of the program's entry computation, in the order in which they run.
+        price_s: seconds of a collective that the compiler gives no time; None: it has no price.
+        notes: what has to be known in order to read the times.
+        max_events: more events than these are left out, shortest first.
+    """
+    lanes = _Lanes(price_s)
+    end_s = lanes.run(steps, 0.0, 1.0)
+    kept = lanes.events
+    left_out: list[ScheduleEvent] = []
+    if len(kept) > max_events:
+        by_length = sorted(kept, key=_weight, reverse=True)
+        kept, left_out = by_length[:max_events], by_length[max_events:]
+    remarks = [*notes]
+    if lanes.priced:
+        remarks.append(f"priced by our links: {_counts(lanes.priced)}")
+    if lanes.unclocked:
+        remarks.append(f"no clock at all: {_counts(lanes.unclocked)}; so no time of one step")
+    return Schedule(
+        events=tuple(sorted(kept, key=lambda event: (event.start_s, event.end_s))),
+        memory=_thinned(lanes.memory),
+        time_s=None if lanes.unclocked else end_s,
+        compute_s=lanes.compute_s,
+        exposed_s=lanes.exposed_s,
+        collective_s=lanes.collective_s,
+        exposed_s_by_op=lanes.exposed_s_by_op,
+        left_out=len(left_out),
+        left_out_s=math.fsum((event.end_s - event.start_s) * event.times for event in left_out),
+        notes=tuple(remarks),
+    )
+
+
+def _weight(event: ScheduleEvent) -> tuple[float, float]:
+    """What is kept first: exposed communication, then length."""
+    return event.exposed_s * event.times, (event.end_s - event.start_s) * event.times
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+
+
+def _thinned(points: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """At most ``MAX_MEMORY_POINTS``: of each stretch its largest, so that no peak is lost."""
+    last_of: dict[float, float] = {}
+    for at_s, size in points:  # what takes no time shows as its largest
+        last_of[at_s] = max(size, last_of.get(at_s, 0.0))
+    points = list(last_of.items())
+    if len(points) <= MAX_MEMORY_POINTS:
+        return tuple(points)
+    width = -(-len(points) // MAX_MEMORY_POINTS)
+    stretches = [points[i : i + width] for i in range(0, len(points), width)]
+    return tuple((stretch[0][0], max(size for _, size in stretch)) for stretch in stretches)

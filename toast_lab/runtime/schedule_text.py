@@ -1,0 +1,212 @@
+"""The schedule that XLA's latency-hiding scheduler dumps, taken apart.
+
+``--xla_dump_latency_hiding_schedule=true`` makes XLA write a ``*.schedule.txt``: the text form of a
+``ScheduleProto``.  It holds the program as it was scheduled (``hlo_module``, without the attributes
+that an HLO text has) and, for every computation that was scheduled, when each instruction starts
+and ends, in cycles of ``cycles_per_microsecond``, with the bytes in use after it:
+
+    hlo_module { name: "jit_step"  entry_computation_id: 97  computations { id: 97 ... } ... }
+    computation_schedules {
+      computation_id: 97
+      instructions { id: 4166  start_timestamp_cycles: 3  end_timestamp_cycles: 1804.5
+                     memory_usage_after: 131584 }
+      cycles_per_microsecond: 1500
+    }
+
+A number that is 0 is left out.  A computation in which nothing is asynchronous has no schedule; its
+instructions stand in the order of the program (``hlo_module.schedule``), without times.
+
+Times are as the text has them.  They are not a timeline yet: the scheduler gives every instruction,
+even one that does nothing, at least one cycle, and on GPUs a cycle of this text is a microsecond
+(``schedule_steps`` makes the timeline).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from typing import NamedTuple
+
+from toast_lab.lowering.annotate import split_name
+
+_FIELD = re.compile(r'(\w+): (?:"((?:[^"\\]|\\.)*)"|(\S+))$')
+_INSTRUCTION = ["hlo_module", "computations", "instructions"]
+_SCHEDULED = ["computation_schedules", "instructions"]
+_SEQUENCE = ["hlo_module", "schedule", "sequences"]
+
+
+@dataclasses.dataclass
+class TextInstruction:
+    """An instruction of the scheduled program."""
+
+    name: str = ""
+    opcode: str = ""
+    op: int = -1  #: number of the op of ours that it was compiled from, -1 if it does not say
+    operand_ids: list[int] = dataclasses.field(default_factory=list)
+    called_ids: list[int] = dataclasses.field(default_factory=list)  #: computations
+
+
+class Scheduled(NamedTuple):
+    """An instruction in its place; times are those of the text, in seconds."""
+
+    instruction: TextInstruction
+    start_s: float
+    end_s: float
+    memory_bytes: float | None  #: in use after it; None where only the order is known
+
+
+class ScheduleText(NamedTuple):
+    """A schedule as XLA wrote it."""
+
+    entry: int  #: id of the entry computation
+    #: in the order in which they run, by the id of their computation
+    scheduled: dict[int, list[Scheduled]]
+    instructions: dict[int, TextInstruction]  #: by id
+    members: dict[int, list[int]]  #: ids of its instructions by the id of a computation
+    cycle_s: float
+
+
+def parse(text: str) -> tuple[ScheduleText | None, str]:
+    """Take the text of a schedule apart; (None, why) where it is none that can be read."""
+    try:
+        return _parse(text), ""
+    except _Unreadable as error:
+        return None, f"the compiler's schedule cannot be read: {error}"
+
+
+class _Unreadable(Exception):
+    """Never leaves this module."""
+
+
+def _parse(text: str) -> ScheduleText:
+    instructions: dict[int, TextInstruction] = {}
+    members: dict[int, list[int]] = {}
+    rows: dict[int, list[dict[str, float]]] = {}
+    sequences: dict[int, list[int]] = {}
+    sequence: list[int] = []
+    entry, cycles_per_us = -1, 0.0
+    path: list[str] = []
+    ids: list[int] = []
+    current = TextInstruction()
+    row: dict[str, float] = {}
+    computation_rows: list[dict[str, float]] = []
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.strip()
+        if line.endswith(" {"):
+            path.append(line[:-2])
+            if path == _INSTRUCTION:
+                current = TextInstruction()
+            elif path == _INSTRUCTION[:2]:
+                ids = []
+            elif path == _SEQUENCE:
+                sequence = []
+            elif path == _SCHEDULED:
+                row = {}
+                computation_rows.append(row)
+            elif path == _SCHEDULED[:1]:
+                computation_rows = []
+            continue
+        if line == "}":
+            if not path:
+                raise _Unreadable(f"line {number} closes what was never opened")
+            path.pop()
+            continue
+        field = _FIELD.match(line)
+        if field is None:
+            if line:
+                raise _Unreadable(f"line {number} is no field: {line[:60]!r}")
+            continue
+        key, literal = field[1], field[2] if field[3] is None else field[3]
+        if path == _INSTRUCTION:
+            if key == "name":
+                current.name = literal
+            elif key == "opcode":
+                current.opcode = literal
+            elif key == "id":
+                instructions[_whole(literal, number)] = current
+                ids.append(_whole(literal, number))
+            elif key == "operand_ids":
+                current.operand_ids.append(_whole(literal, number))
+            elif key == "called_computation_ids":
+                current.called_ids.append(_whole(literal, number))
+        elif path == [*_INSTRUCTION, "metadata"] and key == "op_name":
+            current.op = split_name(literal)[0]
+        elif path == _INSTRUCTION[:2] and key == "id":
+            members[_whole(literal, number)] = ids
+        elif path == ["hlo_module"] and key == "entry_computation_id":
+            entry = _whole(literal, number)
+        elif path == _SEQUENCE and key == "key":
+            sequences[_whole(literal, number)] = sequence
+        elif path == [*_SEQUENCE, "value"] and key == "instruction_ids":
+            sequence.append(_whole(literal, number))
+        elif path == _SCHEDULED:
+            row[key] = _real(literal, number)
+        elif path == _SCHEDULED[:1] and key == "computation_id":
+            rows[_whole(literal, number)] = computation_rows
+        elif path == _SCHEDULED[:1] and key == "cycles_per_microsecond":
+            cycles_per_us = _real(literal, number)
+    if path:
+        raise _Unreadable(f"it ends within {path[0]!r}")
+    if not instructions or not rows or entry not in rows | sequences:
+        raise _Unreadable("it has no schedule of the program's entry computation")
+    if cycles_per_us <= 0:
+        raise _Unreadable("it does not say how long a cycle is")
+    return ScheduleText(
+        entry=entry,
+        scheduled={
+            computation: _in_order(ordered, instructions)
+            for computation, ordered in sequences.items()
+        }
+        | {
+            computation: _in_time(of_one, instructions, 1e-6 / cycles_per_us)
+            for computation, of_one in rows.items()
+        },
+        instructions=instructions,
+        members=members,
+        cycle_s=1e-6 / cycles_per_us,
+    )
+
+
+def _in_order(ordered: list[int], instructions: dict[int, TextInstruction]) -> list[Scheduled]:
+    unknown = [identity for identity in ordered if identity not in instructions]
+    if unknown:
+        raise _Unreadable(f"it orders an instruction {unknown[0]} that is not in it")
+    return [Scheduled(instructions[identity], 0.0, 0.0, None) for identity in ordered]
+
+
+def _in_time(
+    rows: list[dict[str, float]], instructions: dict[int, TextInstruction], cycle_s: float
+) -> list[Scheduled]:
+    scheduled = []
+    for row in rows:
+        instruction = instructions.get(int(row.get("id", -1)))
+        if instruction is None:
+            raise _Unreadable(f"it schedules an instruction {row.get('id', 0):g} that is not in it")
+        start = row.get("start_timestamp_cycles", 0.0)
+        end = row.get("end_timestamp_cycles", 0.0)
+        if end < start:
+            raise _Unreadable(f"{instruction.name} ends before it starts")
+        scheduled.append(
+            Scheduled(
+                instruction, start * cycle_s, end * cycle_s, row.get("memory_usage_after", 0.0)
+            )
+        )
+    return scheduled
+
+
+def _whole(literal: str, number: int) -> int:
+    try:
+        return int(literal)
+    except ValueError:
+        raise _Unreadable(f"line {number} has no whole number: {literal[:40]!r}") from None
+
+
+def _real(literal: str, number: int) -> float:
+    try:
+        value = float(literal)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise _Unreadable(f"line {number} has no number: {literal[:40]!r}")
+    return value
