@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import panel as pn
 import panel.models.tabulator
+from bokeh.models import CustomJS, Tabs
 
 from toast_lab.app import assets
 from toast_lab.app.column_widths import column_widths
@@ -162,13 +163,43 @@ def table(content: Any, **kwargs: Any) -> pn.widgets.Tabulator:
 
 
 class FittedTable(pn.widgets.Tabulator):
-    """A table whose widths may change without its being drawn anew."""
+    """A table whose columns may change at any time, without its rows being drawn anew for widths.
+
+    Panel hands changed columns to the browser's table at once. One that is being built fails at
+    that, and with it whatever else came in the same message. So the list of columns in the browser
+    never changes: widths and titles change inside of it, and ``refit.js`` waits until there is a
+    table to show them; for other columns there is another table.
+    """
+
+    def _get_model(self, doc: Any, root: Any = None, parent: Any = None, comm: Any = None) -> Any:
+        model = super()._get_model(doc, root, parent, comm)
+        model.js_on_change("tags", CustomJS(code=assets.script("refit")))
+        return model
+
+    def _manual_update(self, events: Any, model: Any, *where: Any) -> None:
+        if [column.field for column in model.columns] == self._get_fields():
+            super()._manual_update(events, model, *where)
+        else:
+            self._replace(model, *where)
 
     def _update_columns(self, event: Any, model: Any) -> None:
-        if event.name == "widths":
-            model.columns = self._get_columns()
+        if event.name in ("widths", "titles"):
+            for column, fresh in zip(model.columns, self._get_columns(), strict=True):
+                column.update(title=fresh.title, width=fresh.width)
+            model.tags = [(model.tags or [0])[0] + 1]
         else:
             super()._update_columns(event, model)
+
+    def _replace(self, model: Any, doc: Any, root: Any, parent: Any, comm: Any) -> None:
+        """Put a table of the columns as they are now in the place of ``model``."""
+        fresh = self._get_model(doc, root, parent, comm)
+        if isinstance(parent, Tabs):
+            tab = next(tab for tab in parent.tabs if tab.child is model)
+            tab.child = fresh
+        else:
+            parent.children = [fresh if child is model else child for child in parent.children]
+        viewable = pn.state._views[root.ref["id"]][0]
+        viewable._preprocess(root, self)
 
 
 def widen(table: pn.widgets.Tabulator, *, sorts: bool) -> None:
