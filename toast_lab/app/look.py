@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 import panel as pn
-import panel.models.tabulator
 from bokeh.models import CustomJS, Tabs
+from panel.models.tabulator import CellClickEvent
 
 from toast_lab.app import assets
 from toast_lab.app.column_widths import column_widths
@@ -71,9 +71,15 @@ def later(change: Callable[..., Any], *args: Any) -> None:
     """Change Bokeh models of a page that is shown already, once its document is free to be changed.
 
     Panel runs the events of some components outside the document's lock, where Bokeh refuses
-    changes.
+    changes. And Panel has a queue of its own for what the browser is told: a change past that
+    queue would overtake the message that brings the very models which it changes.
     """
-    pn.state.execute(functools.partial(change, *args), schedule=True)
+    pn.state.execute(functools.partial(_in_turn, change, *args), schedule=True)
+
+
+def _in_turn(change: Callable[..., Any], *args: Any) -> None:
+    with pn.io.unlocked():
+        change(*args)
 
 
 def text(content: Any = "", **kwargs: Any) -> pn.pane.HTML:
@@ -170,6 +176,20 @@ class FittedTable(pn.widgets.Tabulator):
     never changes: widths and titles change inside of it, and ``refit.js`` waits until there is a
     table to show them; for other columns there is another table.
     """
+
+    _clicked_row: int | None = None
+
+    def _process_event(self, event: Any) -> None:
+        """Take a click beside the last column, too, for a click on its row.
+
+        The browser tells of a cell that is clicked, and then of the row that is selected by it.
+        """
+        clicked_row, self._clicked_row = self._clicked_row, None
+        if event.event_name == "cell-click":
+            self._clicked_row = event.row
+        elif event.event_name == "selection-change" and event.indices not in ([], [clicked_row]):
+            event = CellClickEvent(event.model, column="", row=event.indices[-1])
+        super()._process_event(event)
 
     def _get_model(self, doc: Any, root: Any = None, parent: Any = None, comm: Any = None) -> Any:
         model = super()._get_model(doc, root, parent, comm)
