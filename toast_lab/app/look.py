@@ -139,7 +139,14 @@ def table(content: Any, **kwargs: Any) -> pn.widgets.Tabulator:
     what is still cut.
     """
     frame = pd.DataFrame(columns=content) if isinstance(content, list) else content
-    columns = {"headerSort": False, "minWidth": 20, "tooltip": True, "headerTooltip": True}
+    columns = {
+        "headerSort": False,
+        "minWidth": 20,
+        "tooltip": True,
+        "headerTooltip": True,
+        # Between cells a handle would take clicks that are meant for the row
+        "resizable": "header",
+    }
     settings = kwargs.pop("configuration", {})
     settings = {**settings, "columnDefaults": {**columns, **settings.get("columnDefaults", {})}}
     grows = kwargs.pop("grows", True)
