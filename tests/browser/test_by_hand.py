@@ -63,7 +63,7 @@ def test_flipping_a_side_changes_listing_collectives_and_costs(hand: Page) -> No
         option = costs[f"S@{side}->data"]
         expect(cost(page, "step")).to_have_text(seconds_text(option.time_s))
         n = sum(option.collectives.values())
-        expect(cost(page, "sent")).to_have_text(str(n))
+        expect(cost(page, "their number")).to_have_text(str(n))
         expect(page.get_by_text(re.compile(rf"lines, {n} collectives; .* are new"))).to_be_visible()
         expect(row(page, f"{side}: dim {side}")).to_contain_text("●")
         for kind in option.collectives:
@@ -110,28 +110,28 @@ def test_actions_are_undone_redone_branched_and_compared(
     expect(page.get_by_role("heading", name=re.compile(f"shard {batch} on"))).to_be_visible()
     page.get_by_role("button", name=re.compile("^data: ")).click()
     expect(row(page, f"{batch}->data")).to_be_visible()
-    expect(cost(page, "sent")).to_have_text("0")
+    expect(cost(page, "their number")).to_have_text("0")
     colour(page, hidden).click()
     expect(page.get_by_role("heading", name=re.compile(f"shard {hidden} on"))).to_be_visible()
     page.get_by_role("button", name=re.compile("^model: ")).click()
     expect(row(page, f"{hidden}->model")).to_contain_text("+1 AR")
-    expect(cost(page, "sent")).to_have_text("1")
+    expect(cost(page, "their number")).to_have_text("1")
     expect(
         page.locator(".listing .row", has_text="all_reduce {model}").locator("visible=true")
     ).to_be_visible()
 
     page.get_by_role("button", name="Undo").click()
     page.mouse.move(0, 0)  # its tip would lie over the button beside it
-    expect(cost(page, "sent")).to_have_text("0")
+    expect(cost(page, "their number")).to_have_text("0")
     expect(page.locator(".listing .row", has_text="all_reduce")).to_have_count(0)
     page.get_by_role("button", name="Redo").click()
-    expect(cost(page, "sent")).to_have_text("1")
+    expect(cost(page, "their number")).to_have_text("1")
 
     row(page, f"{batch}->data").click()
     page.get_by_placeholder("name of the kept plan").fill("both")
     page.get_by_role("button", name="Keep, go on from 1").click()
     expect(page.get_by_text(re.compile("^Kept both: ")).first).to_be_visible()
-    expect(cost(page, "sent")).to_have_text("0")
+    expect(cost(page, "their number")).to_have_text("0")
     expect(page.locator(".tabulator-row", has_text=f"{hidden}->model")).to_have_count(0)
     page.get_by_role("button", name=re.compile("Compare with other plans")).click()
     for name in ("unsharded", "manual", "both"):
