@@ -188,7 +188,5 @@ def test_tiles_show_the_part_of_every_device(hand: Page) -> None:
  wide: Array.from(d.held_right).map((r, i) => r - d.held_left[i])}
         }"""
     )
-    assert found["part"] == [
-        f"0:{n}, {part * (i // 2)}:{part * (i // 2) + part}" for i in range(8)
-    ]
+    assert found["part"] == [f"0:{n}, {part * (i // 2)}:{part * (i // 2) + part}" for i in range(8)]
     assert found["wide"] == pytest.approx([0.22] * 8)

@@ -266,6 +266,7 @@ def test_a_narrow_window_stacks_the_panes(explorer: Page) -> None:
 
 
 def test_coverage_and_divisibility_stand_below_the_graph(explorer: Page) -> None:
+    explorer.get_by_role("button", name=re.compile("^attention")).click()
     expect(
         explorer.get_by_text(
             "Every axis of data=4,model=2 divides every size; every argument can be cut."

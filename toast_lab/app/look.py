@@ -179,9 +179,10 @@ class FittedTable(pn.widgets.Tabulator):
     """A table whose columns may change at any time, without its rows being drawn anew for widths.
 
     Panel hands changed columns to the browser's table at once. One that is being built fails at
-    that, and with it whatever else came in the same message. So the list of columns in the browser
-    never changes: widths and titles change inside of it, and ``refit.js`` waits until there is a
-    table to show them; for other columns there is another table.
+    that, and with it whatever else came in the same message; changed rows it drops. So the list of
+    columns in the browser never changes: widths and titles change inside of it, and ``refit.js``
+    waits until there is a table to show them, and the rows; for other columns there is another
+    table.
     """
 
     _clicked_row: int | None = None
@@ -200,7 +201,9 @@ class FittedTable(pn.widgets.Tabulator):
 
     def _get_model(self, doc: Any, root: Any = None, parent: Any = None, comm: Any = None) -> Any:
         model = super()._get_model(doc, root, parent, comm)
-        model.js_on_change("tags", CustomJS(code=assets.script("refit")))
+        for changed, name, part in ((model, "tags", "columns"), (model.source, "data", "rows")):
+            args = {"table": model, "part": part}
+            changed.js_on_change(name, CustomJS(args=args, code=assets.script("refit")))
         return model
 
     def _manual_update(self, events: Any, model: Any, *where: Any) -> None:
