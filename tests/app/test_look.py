@@ -83,3 +83,6 @@ def test_other_columns_are_another_table_and_wider_ones_are_not() -> None:
     assert root.children[0] is not first
     assert [column.field for column in root.children[0].columns][-1] == "b"
     assert list(first.columns) == columns, "the list of a drawn table never changes"
+    table._manual_update((), first, None, root, root, None)  # as if put off until now
+    table.value = pd.DataFrame({"c": ["x"]})
+    assert [column.field for column in root.children[0].columns][-1] == "c"

@@ -200,17 +200,21 @@ class FittedTable(pn.widgets.Tabulator):
         super()._process_event(event)
 
     def _get_model(self, doc: Any, root: Any = None, parent: Any = None, comm: Any = None) -> Any:
-        model = super()._get_model(doc, root, parent, comm)
+        model: Any = super()._get_model(doc, root, parent, comm)
         for changed, name, part in ((model, "tags", "columns"), (model.source, "data", "rows")):
             args = {"table": model, "part": part}
             changed.js_on_change(name, CustomJS(args=args, code=assets.script("refit")))
         return model
 
-    def _manual_update(self, events: Any, model: Any, *where: Any) -> None:
+    def _manual_update(
+        self, events: Any, model: Any, doc: Any, root: Any, parent: Any, comm: Any
+    ) -> None:
+        # Since this was put off another may have come in its place
+        model = self._models.get(root.ref["id"], (model,))[0]
         if [column.field for column in model.columns] == self._get_fields():
-            super()._manual_update(events, model, *where)
+            super()._manual_update(events, model, doc=doc, root=root, parent=parent, comm=comm)
         else:
-            self._replace(model, *where)
+            self._replace(model, doc, root, parent=parent, comm=comm)
 
     def _update_columns(self, event: Any, model: Any) -> None:
         if event.name in ("widths", "titles"):
@@ -224,8 +228,8 @@ class FittedTable(pn.widgets.Tabulator):
         """Put a table of the columns as they are now in the place of ``model``."""
         fresh = self._get_model(doc, root, parent, comm)
         if isinstance(parent, Tabs):
-            tab = next(tab for tab in parent.tabs if tab.child is model)
-            tab.child = fresh
+            tabs: Any = parent.tabs
+            next(tab for tab in tabs if tab.child is model).child = fresh
         else:
             parent.children = [fresh if child is model else child for child in parent.children]
         viewable = pn.state._views[root.ref["id"]][0]
