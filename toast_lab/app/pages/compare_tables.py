@@ -32,7 +32,7 @@ class Ops:
             configuration={"columnDefaults": {"headerSort": True, "minWidth": 60}},
         )
         self.table.formatters = {
-            column: {"type": "plaintext"} for column in ("op", "value", "line")
+            column: {"type": "plaintext"} for column in ("op", "value", "line", "price")
         }
         look.on_row(self.table, self._pick)
         csv = csv_button(
