@@ -9,7 +9,7 @@ import functools
 from typing import Any
 
 from toast_lab.app import assets, look
-from toast_lab.app.markup import ESTIMATED, cost_text, h, join, quiet
+from toast_lab.views.markup import ESTIMATED, cost_text, h, join, quiet
 from toast_lab.app.session import Session
 from toast_lab.cost.problem import Problem
 from toast_lab.explain.board import Board, conflicts

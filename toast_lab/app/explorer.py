@@ -10,7 +10,7 @@ import panel as pn
 from toast_lab.app import assets, keys, look, theme
 from toast_lab.app.address import Address
 from toast_lab.app.listing_pane import listing_pane, prepared
-from toast_lab.app.markup import h, quiet
+from toast_lab.views.markup import h, quiet
 from toast_lab.app.pace import IDLE_MS, TICK_MS
 from toast_lab.app.pages.compare_page import ComparePage
 from toast_lab.app.pages.graph_page import GraphPage

@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from toast_lab.app import assets
-from toast_lab.app.markup import Safe, h, join
+from toast_lab.views.markup import Safe, h, join
 from toast_lab.errors import RunFailed
 
 START_S = 60.0

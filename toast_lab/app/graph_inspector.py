@@ -11,7 +11,7 @@ from typing import Any
 from toast_lab.app import look
 from toast_lab.app.action_buttons import ActionButtons
 from toast_lab.app.legend import LEGEND, legend
-from toast_lab.app.markup import (
+from toast_lab.views.markup import (
     ESTIMATED,
     Safe,
     bytes_text,

@@ -164,13 +164,14 @@ class GraphPlot:
         view.start, view.end = middle + half, middle - half
 
     def _picked(self, _attr: str, _old: Any, new: Any) -> None:
-        if self.on_select is None or not new:
+        if not new:
             return
         nodes, red_lines = new[:2]
         # A marker stands on its red line
         conflicts = [] if nodes else [self.layout.conflicts[index] for index in red_lines]
         nodes = nodes or [node for edge in conflicts for node in (edge.source, edge.target)]
         names = tuple(name for node in nodes for name in self.layout.nodes[node].names)
+        assert self.on_select is not None
         self.on_select(names, tuple(number for edge in conflicts for number in edge.conflicts))
 
     def _tapped_twice(self, event: Any) -> None:
@@ -354,12 +355,15 @@ class GraphPlot:
             "inner_height",
             CustomJS(args={"y": plot.y_range, "rows": rows_shown, "row": ROW_PX}, code=FIT),
         )
-        plot.on_event(DoubleTap, self._tapped_twice)
+        # A page without a server has nobody to call
+        if self.on_row is not None:
+            plot.on_event(DoubleTap, self._tapped_twice)
         # One message per tap: the two sources would report it one after the other, and half of it
         # is another selection.
         args = {"nodes": self.nodes, "red": self.conflicts, "tapped": self.tapped}
         plot.js_on_event("tap", CustomJS(args=args, code=TAPPED))
-        self.tapped.on_change("tags", self._picked)
+        if self.on_select is not None:
+            self.tapped.on_change("tags", self._picked)
         return plot
 
     def _axes(self, plot: figure) -> None:

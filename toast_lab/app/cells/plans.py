@@ -12,7 +12,7 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.cells.view import CellView, kind_text, refused, shown, table_html
-from toast_lab.app.markup import Safe, bytes_text, facts, h, join, quiet, seconds_text
+from toast_lab.views.markup import Safe, bytes_text, facts, h, join, quiet, seconds_text
 from toast_lab.app.tiles_pane import tensor_text
 from toast_lab.compare.result import Comparison, ComparisonRow
 from toast_lab.cost.problem import Cost, Problem, price

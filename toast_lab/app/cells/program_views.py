@@ -8,7 +8,7 @@ from toast_lab.app import look
 from toast_lab.app.cells.view import CellView, beside, every_tick, refused, shown, table_html
 from toast_lab.app.graph_inspector import chain_steps
 from toast_lab.app.listing_pane import listing_pane
-from toast_lab.app.markup import Safe, facts, h, join, quiet
+from toast_lab.views.markup import Safe, facts, h, join, quiet
 from toast_lab.app.pages.graph_page import GraphPage
 from toast_lab.app.pages.hand_page import HandPage
 from toast_lab.app.session import Session

@@ -19,7 +19,7 @@ from toast_lab.app.cells.view import (
     shown,
     table_html,
 )
-from toast_lab.app.markup import (
+from toast_lab.views.markup import (
     ESTIMATED,
     Facts,
     Safe,

@@ -11,7 +11,7 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
-from toast_lab.app.markup import (
+from toast_lab.views.markup import (
     ESTIMATED,
     Facts,
     Safe,

@@ -8,7 +8,7 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
-from toast_lab.app.markup import h, one_line, text
+from toast_lab.views.markup import h, one_line, text
 from toast_lab.app.pair_pane import pair_pane
 from toast_lab.app.pending import Pending
 from toast_lab.app.plan_store import ANSWERS

@@ -9,7 +9,7 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
-from toast_lab.app.markup import h, quiet
+from toast_lab.views.markup import h, quiet
 from toast_lab.app.pages.compare_collectives import Collectives
 from toast_lab.app.pages.compare_listing import SideBySide
 from toast_lab.app.pages.compare_pictures import Breakdown, Picture, Timelines, TimeMemory

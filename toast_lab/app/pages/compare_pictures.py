@@ -15,7 +15,7 @@ from bokeh.models import TapTool
 from toast_lab.app import look
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.items import PlanItem
-from toast_lab.app.markup import bytes_text, one_line, quiet
+from toast_lab.views.markup import bytes_text, one_line, quiet
 from toast_lab.app.saver import ONE_LINE, Saver, csv_button, heading
 from toast_lab.app.session import Session
 from toast_lab.ir.program import Program

@@ -6,7 +6,7 @@ from typing import Any
 
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
-from toast_lab.app.markup import h, one_line
+from toast_lab.views.markup import h, one_line
 from toast_lab.app.saver import Saver, csv_button, heading
 from toast_lab.app.session import Session
 from toast_lab.compare.comparison_store import COLUMNS, ComparisonStore

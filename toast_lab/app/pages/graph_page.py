@@ -14,7 +14,7 @@ from toast_lab.app import graph_search, look
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.graph_controls import GraphControls
 from toast_lab.app.graph_inspector import GraphInspector
-from toast_lab.app.markup import h, quiet
+from toast_lab.views.markup import h, quiet
 from toast_lab.app.pending import Pending, PendingWork
 from toast_lab.app.session import Session
 from toast_lab.errors import ToastError

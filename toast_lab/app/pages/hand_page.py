@@ -17,7 +17,7 @@ from toast_lab.app.board_pane import BoardPane
 from toast_lab.app.history_pane import HistoryPane
 from toast_lab.app.items import MANUAL
 from toast_lab.app.listing_pane import listing_pane
-from toast_lab.app.markup import h, one_line, quiet
+from toast_lab.views.markup import h, one_line, quiet
 from toast_lab.app.pending import Pending
 from toast_lab.app.session import Session
 from toast_lab.app.tiles_pane import TilesPane

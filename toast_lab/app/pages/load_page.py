@@ -12,7 +12,7 @@ import panel as pn
 from toast_lab.app import assets, look
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.gallery import SOLVED, SolvedCase, card_text
-from toast_lab.app.markup import Safe, facts, h, join, quiet
+from toast_lab.views.markup import Safe, facts, h, join, quiet
 from toast_lab.app.model_loading import MAX_UPLOAD_BYTES, refuse_file
 from toast_lab.app.problem_pane import ProblemPane
 from toast_lab.app.session import Session

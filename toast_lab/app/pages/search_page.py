@@ -9,7 +9,7 @@ import panel as pn
 
 from toast_lab.app import keys, look
 from toast_lab.app.figure_export import figure_menu
-from toast_lab.app.markup import (
+from toast_lab.views.markup import (
     ESTIMATED,
     Facts,
     Safe,

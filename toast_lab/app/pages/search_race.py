@@ -13,7 +13,7 @@ from toast_lab.app import look
 from toast_lab.app.checked import CheckedField, number
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.from_search import race_to_compare
-from toast_lab.app.markup import (
+from toast_lab.views.markup import (
     ESTIMATED,
     Facts,
     Safe,

@@ -13,7 +13,7 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.checked import CheckedField, number
-from toast_lab.app.markup import Safe, h, join, quiet
+from toast_lab.views.markup import Safe, h, join, quiet
 from toast_lab.app.session import Session
 from toast_lab.errors import ToastError
 from toast_lab.machines.catalogue import MACHINES

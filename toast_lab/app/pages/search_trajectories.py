@@ -13,7 +13,7 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.from_search import path_to_compare
-from toast_lab.app.markup import (
+from toast_lab.views.markup import (
     ESTIMATED,
     Facts,
     Safe,

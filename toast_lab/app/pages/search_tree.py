@@ -11,7 +11,7 @@ import panel as pn
 from toast_lab.app import look
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.from_search import path_to_compare, path_to_graph
-from toast_lab.app.markup import (
+from toast_lab.views.markup import (
     ESTIMATED,
     Facts,
     Safe,
