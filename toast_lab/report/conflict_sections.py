@@ -26,7 +26,10 @@ from toast_lab.views.overlay import overlay
 
 #: what a tap hit goes to the page, which knows the other parts
 TAPPED = "document.dispatchEvent(new CustomEvent('toast:graph', { detail: cb_obj.tags }))"
-LEAST_PX, MOST_PX = 300, 620
+#: characters of a row's label in the graph
+LABEL_WIDTH = 34
+#: of a row of the graph, and of the whole
+ROW_PX, LEAST_PX, MOST_PX = 20, 300, 760
 
 
 def conflicts_section(subject: ReportSubject, links: ReportLinks, board: Board) -> Section:
@@ -75,12 +78,12 @@ def conflicts_section(subject: ReportSubject, links: ReportLinks, board: Board) 
             ),
         )
     )
-    return Section("conflicts", "Conflicts and how they are settled", join(parts))
+    return Section("conflicts", "Conflicts", "Conflicts and how they are settled", join(parts))
 
 
 def graph_height(row_count: int) -> int:
     """Pixels, for a graph of so many rows."""
-    return min(MOST_PX, max(LEAST_PX, 100 + 22 * row_count))
+    return min(MOST_PX, max(LEAST_PX, 110 + ROW_PX * row_count))
 
 
 def _switch() -> Safe:
@@ -145,7 +148,7 @@ def _board_part(subject: ReportSubject, board: Board) -> list[Safe]:
 
 def graph_figure(links: ReportLinks) -> GraphPlot:
     """The picture; taps are told to the page."""
-    plot = GraphPlot(links.layout)
+    plot = GraphPlot(links.layout, label_width=LABEL_WIDTH)
     plot.tapped.js_on_change("tags", CustomJS(code=TAPPED))
     return plot
 

@@ -91,15 +91,14 @@ def collectives_section(subject: ReportSubject, links: ReportLinks) -> Section:
     groups = alike_collectives(cost.collectives)
     if not groups:
         body = words("The devices exchange nothing: no op needs what another device holds.")
-        return Section("collectives", "Communication", body)
+        return Section("collectives", "Communication", "Communication", body)
     explained = groups[:EXPLAINED]
     reasons = why(subject.problem, subject.plan, [group.longest for group in explained])
-    columns = ("collective", "axes", "line", ">number", ">bytes", ">time", ">of the step", "because")
+    columns = ("collective", "line", ">number", ">bytes", ">time", ">of the step", "because")
     because = [reason.because for reason in reasons]
     rows = [
         (
-            group.kind,
-            ", ".join(group.axes),
+            f"{group.kind} over {', '.join(group.axes)}",
             line_text(group.where) or "–",
             f"{len(group.rows):,}",
             bytes_text(sum(row.local_bytes for row in group.rows)),
@@ -119,7 +118,7 @@ def collectives_section(subject: ReportSubject, links: ReportLinks) -> Section:
         h("h3", "What caused them, and what would remove them"),
         *[_reason_part(reason, group) for reason, group in zip(reasons, explained, strict=True)],
     ]
-    return Section("collectives", "Communication, and why", join(parts))
+    return Section("collectives", "Communication", "Communication, and why", join(parts))
 
 
 def _reason_part(reason: CollectiveReason, group: AlikeCollectives) -> Safe:
@@ -142,9 +141,7 @@ def _reason_part(reason: CollectiveReason, group: AlikeCollectives) -> Safe:
         rows.append(("conflict", reason.conflict))
     rows += [("undo", str(change)) for change in reason.undoing]
     rows.append(("instead", str(reason.cheapest or "nothing that was tried removes it")))
-    facts = h(
-        "dl", *[join([h("dt", label), h("dd", text)]) for label, text in rows], cls="facts"
-    )
+    facts = h("dl", *[join([h("dt", label), h("dd", text)]) for label, text in rows], cls="facts")
     return details(summary, facts)
 
 
@@ -172,7 +169,7 @@ def price_section(subject: ReportSubject, links: ReportLinks) -> Section:
             _ops_table(subject, links),
         ),
     ]
-    return Section("price", "Price, part by part", join(parts))
+    return Section("price", "Price", "Price, part by part", join(parts))
 
 
 def _ops_table(subject: ReportSubject, links: ReportLinks) -> Safe:
@@ -216,7 +213,9 @@ def timeline_section(subject: ReportSubject) -> Section:
     if schedule is None:
         caption += " A compiled schedule stands above it where the plan was compiled."
     else:
-        caption = f"Above, what the compiler for {subject.entry.compiled.topology} scheduled. {caption}"
+        caption = (
+            f"Above, what the compiler for {subject.entry.compiled.topology} scheduled. {caption}"
+        )
     parts: list[object] = [
         figure_box(
             "timeline",
@@ -234,7 +233,7 @@ def timeline_section(subject: ReportSubject) -> Section:
                 numbers=("exposed, compiled", "exposed, estimated"),
             ),
         ]
-    return Section("timeline", "One step as a timeline", join(parts))
+    return Section("timeline", "Timeline", "One step as a timeline", join(parts))
 
 
 def _schedule(subject: ReportSubject) -> Any:
@@ -272,14 +271,14 @@ def memory_section(subject: ReportSubject, links: ReportLinks) -> Section:
         ),
         h("h3", "What is in memory at the peak"),
         frame_table(
-            shown_held(held.head(MOST_HELD)),
+            shown_held(held.head(MOST_HELD)).replace("unknown line", "–"),
             "the largest entries in memory at the peak",
             numbers=("bytes", "share"),
             code=("value",),
             picks=[links.pick_of_op(int(op)) for op in held["op"].head(MOST_HELD)],
         ),
     ]
-    return Section("memory", "Memory", join(parts))
+    return Section("memory", "Memory", "Memory", join(parts))
 
 
 def memory_figure(subject: ReportSubject) -> Any:

@@ -100,7 +100,7 @@ def document(
         )
         for section in sections
     ]
-    contents = [h("a", section.title, href=f"#{section.anchor}") for section in sections]
+    contents = [h("a", section.name, href=f"#{section.anchor}") for section in sections]
     body = join(
         [
             h("a", "Skip to the report", href="#summary", cls="skip"),

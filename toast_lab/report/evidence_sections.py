@@ -80,7 +80,7 @@ def evidence_section(subject: ReportSubject) -> Section | None:
     parts += [h("p", note, cls="quiet") for note in _notes(subject)]
     if compiled is not None and not compiled.refused:
         parts.append(_compiled_collectives(subject, compiled))
-    return Section("evidence", "Compiled and measured, beside the price", join(parts))
+    return Section("evidence", "Evidence", "Compiled and measured, beside the price", join(parts))
 
 
 def _compute_s(compiled: Any) -> float | None:
@@ -174,7 +174,7 @@ def comparison_section(subject: ReportSubject) -> Section | None:
             h("h3", f"From {entry.name} to {subject.entry.name}"),
             *_difference_parts(change),
         ]
-    return Section("plans", "Beside other plans", join(parts))
+    return Section("plans", "Other plans", "Beside other plans", join(parts))
 
 
 def _difference_parts(change: Difference) -> list[Safe]:
@@ -240,7 +240,7 @@ def _signed(write: Any, amount: float) -> str:
 # -- origin ----------------------------------------------------------------------------------------
 def origin_section(subject: ReportSubject, links: ReportLinks) -> Section:
     """All that it takes to make the same report again."""
-    problem, plan = subject.problem, subject.plan
+    problem = subject.problem
     model, program = problem.analysis.model, problem.analysis.program
     limit = problem.memory_limit_bytes
     rows: list[tuple[str, object]] = [
@@ -284,4 +284,4 @@ def origin_section(subject: ReportSubject, links: ReportLinks) -> Section:
         code_text("tl.Plan.load"),
         " and the explorer read.",
     )
-    return Section("origin", "How this was made", join([facts_list, use]))
+    return Section("origin", "Origin", "How this was made", join([facts_list, use]))

@@ -80,7 +80,7 @@ def alike_conflicts(analysis: Analysis, plan: ShardingPlan) -> tuple[AlikeConfli
             place.use >= 0,
             program.dims(place.value),
             (place.first_dim, place.second_dim),
-            _settled(plan, conflict.places[0]),
+            prose.cut_dims(plan, place),
         )
         members[key].append(conflict.index)
     return tuple(_row(analysis, conflicts, key[-1]) for key, conflicts in members.items())
@@ -100,17 +100,6 @@ def _row(analysis: Analysis, conflicts: Sequence[int], settled: str) -> AlikeCon
         settled=settled,
         where=where(analysis, op),
     )
-
-
-def _settled(plan: ShardingPlan, place: Any) -> str:
-    """``dim 0 over data``: which of the two dims a plan cuts."""
-    specs = plan.lowered.kept if place.use < 0 else plan.lowered.used
-    spec = specs[place.value if place.use < 0 else place.use]
-    both = [
-        axes if dim in (place.first_dim, place.second_dim) else ()
-        for dim, axes in enumerate(spec)
-    ]
-    return prose.spec_words(both).replace("whole", "neither dim")
 
 
 def make_links(subject: ReportSubject, listing: ReportListing, board_sets: Any) -> ReportLinks:
@@ -164,9 +153,7 @@ def _lines(listing: ReportListing, ops: Sequence[int]) -> list[int]:
     return sorted({listing.line_of_op[op] for op in ops} - {-1})
 
 
-def _node_facts(
-    analysis: Analysis, names: Sequence[int], axes: Sequence[tuple[str, ...]]
-) -> Facts:
+def _node_facts(analysis: Analysis, names: Sequence[int], axes: Sequence[tuple[str, ...]]) -> Facts:
     cuts = sorted({" and ".join(axes[name]) or "nothing" for name in names})
     facts = [("this plan cuts it over", "; ".join(cuts))]
     if len(names) > 1:
@@ -188,9 +175,14 @@ def _conflict_data(
 ) -> dict[str, Any]:
     first = alike.conflicts[0]
     names = [name for conflict in alike.conflicts for name in analysis.conflicts[conflict].sides]
-    ops = [analysis.conflicts[conflict].places[0].op(analysis.program) for conflict in
-           alike.conflicts]
-    facts = [("this plan cuts", alike.settled), *inspect.conflict_facts(analysis, first)]
+    ops = [
+        analysis.conflicts[conflict].places[0].op(analysis.program) for conflict in alike.conflicts
+    ]
+    facts = inspect.conflict_facts(analysis, first)
+    # What a reader looks for first: the place, and what became of it
+    order = ("meets on", "source", "line")
+    facts.sort(key=lambda fact: order.index(fact[0]) if fact[0] in order else len(order))
+    facts.insert(0, ("this plan cuts", alike.settled))
     if len(alike.conflicts) > 1:
         facts.insert(1, ("alike", f"{len(alike.conflicts)} conflicts, one of them below"))
     chain = inspect.chain(analysis, first) if number < MOST_CHAINS else []

@@ -11,13 +11,16 @@ from toast_lab.views.markup import Safe, h, join
 
 #: a table with more rows scrolls in a box of its own
 TALL = 16
+#: a column with longer texts gets more room
+WIDE = 60
 EMPTY = ("", "–", None)
 
 
 class Section(NamedTuple):
-    """One part of the page: where links lead to, its heading, and what is below it."""
+    """One part of the page: where links lead to, its name there, its heading, and the rest."""
 
     anchor: str
+    name: str
     title: str
     body: Safe
 
@@ -29,7 +32,7 @@ def rows_table(
     *,
     picks: Sequence[str] = (),
 ) -> Safe:
-    """A table; columns whose title starts with ">" are numbers, with "~" code.
+    """A table; columns whose title starts with ">" are numbers, with "~" code, "=" code in a line.
 
     Args:
         columns: titles.
@@ -37,16 +40,22 @@ def rows_table(
         label: what the table lists, for those who do not see it.
         picks: by row, what selecting it selects everywhere ("conflict 3"); "" for nothing.
     """
-    classes = [{">": "number", "~": "mono"}.get(title[:1], "") for title in columns]
+    table = [*rows]
+    kinds = {">": "number", "~": "mono", "=": "mono line"}
+    classes = [kinds.get(title[:1], "") for title in columns]
+    classes = [
+        "wide" if not kind and any(len(str(row[place])) > WIDE for row in table) else kind
+        for place, kind in enumerate(classes)
+    ]
     head = h(
         "tr",
         *[
-            h("th", title.lstrip(">~"), cls=kind, scope="col")
+            h("th", title.lstrip(">~="), cls=kind, scope="col")
             for title, kind in zip(columns, classes, strict=True)
         ],
     )
     lines = []
-    for index, row in enumerate(rows):
+    for index, row in enumerate(table):
         cells = [h("td", cell, cls=kind) for cell, kind in zip(row, classes, strict=True)]
         pick = picks[index] if index < len(picks) else ""
         attributes = {"data_pick": pick, "tabindex": "-1"} if pick else {}

@@ -63,7 +63,8 @@ def summary_section(subject: ReportSubject, board: Board) -> Section:
         for title, number, remark in tiles
     ]
     points = [
-        join([h("dt", topic), h("dd", text)]) for topic, text in prose.summary_points(subject, board)
+        join([h("dt", topic), h("dd", text)])
+        for topic, text in prose.summary_points(subject, board)
     ]
     body = join(
         [
@@ -72,7 +73,7 @@ def summary_section(subject: ReportSubject, board: Board) -> Section:
             h("dl", *points, cls="points"),
         ]
     )
-    return Section("summary", "Summary", body)
+    return Section("summary", "Summary", "Summary", body)
 
 
 def _speed(base_s: float, time_s: float) -> str:
@@ -94,7 +95,9 @@ def _evidence_tiles(subject: ReportSubject) -> list[tuple[str, str, str]]:
         if compiled.time_s is not None:
             tiles.append(("compiled, step", seconds_text(compiled.time_s), "by its schedule"))
     if entry.run is not None:
-        tiles.append(("measured, step", seconds_text(entry.run.median_s), f"on {entry.run.devices}"))
+        tiles.append(
+            ("measured, step", seconds_text(entry.run.median_s), f"on {entry.run.devices}")
+        )
     return tiles
 
 
@@ -164,7 +167,7 @@ def plan_section(subject: ReportSubject, linked_op: Any) -> Section:
         )
         for row in rows
     ]
-    columns = ("~argument", "~shape", "cut", "~on one device", ">bytes there")
+    columns = ("~argument", "=shape", "cut", "=on one device", ">bytes there")
     cut_count = sum(row.count for row in rows if any(row.spec))
     parts += [
         h("h3", "Arguments"),
@@ -194,7 +197,7 @@ def plan_section(subject: ReportSubject, linked_op: Any) -> Section:
                 frame_table(whole, "large arguments that every device holds whole"),
             )
         )
-    return Section("plan", "The plan", join(parts))
+    return Section("plan", "Plan", "The plan", join(parts))
 
 
 def _result_families(specs: dict[str, Spec]) -> list[tuple[str, Spec]]:
@@ -202,8 +205,7 @@ def _result_families(specs: dict[str, Spec]) -> list[tuple[str, Spec]]:
     for path, spec in specs.items():
         counts[prose.family(path), spec] += 1
     return [
-        (f"{name} ×{count}" if count > 1 else name, spec)
-        for (name, spec), count in counts.items()
+        (f"{name} ×{count}" if count > 1 else name, spec) for (name, spec), count in counts.items()
     ]
 
 
@@ -239,7 +241,14 @@ def _actions_part(subject: ReportSubject) -> Safe:
                 "see the collectives",
             )
         )
-    columns = (">#", "~action", "what it does", ">step then", ">memory then", "collectives it brings")
+    columns = (
+        ">#",
+        "=action",
+        "what it does",
+        ">step then",
+        ">memory then",
+        "collectives it brings",
+    )
     return join(
         [
             words(
@@ -367,4 +376,4 @@ def listing_section(subject: ReportSubject, listing: ReportListing) -> Section:
             box(sheet, "the local program", tall=True),
         ]
     )
-    return Section("program", "The program of one device", body)
+    return Section("program", "Program", "The program of one device", body)

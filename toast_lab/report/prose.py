@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from toast_lab.conflicts.analysis import Analysis
+from toast_lab.conflicts.dimension_graph import ConflictPlace
 from toast_lab.cost.problem import Cost, Problem
 from toast_lab.errors import ToastError
 from toast_lab.explain.board import Board, Dispute
@@ -89,9 +90,7 @@ def headline(subject: ReportSubject) -> Safe:
 def mesh_text(problem: Problem) -> str:
     """``data 4 × model 2``."""
     mesh = problem.mesh
-    return " × ".join(
-        f"{axis} {size}" for axis, size in zip(mesh.axes, mesh.sizes, strict=True)
-    )
+    return " × ".join(f"{axis} {size}" for axis, size in zip(mesh.axes, mesh.sizes, strict=True))
 
 
 def summary_points(subject: ReportSubject, board: Board) -> list[tuple[str, object]]:
@@ -127,9 +126,9 @@ def cuts_text(problem: Problem, plan: ShardingPlan) -> Safe:
     if not phrases:
         is_whole = bool((plan.op_factor < 0).all() and (plan.value_dim < 0).all())
         return Safe(
-            "nothing: every device holds and computes everything."
+            "Nothing: every device holds and computes everything."
             if is_whole
-            else "as the tables below say; the plan did not come from actions."
+            else "As the tables below say; the plan did not come from actions."
         )
     refined = "" if known.exact else "; refined op by op afterwards"
     return join([join(phrases, "; "), f"{refined}."])
@@ -138,7 +137,7 @@ def cuts_text(problem: Problem, plan: ShardingPlan) -> Safe:
 def time_text(cost: Cost) -> str:
     """Compute and communication, one after the other and overlapped."""
     if not cost.collectives:
-        return f"all {seconds_text(cost.compute_s)} are computing; the devices exchange nothing."
+        return f"All {seconds_text(cost.compute_s)} are computing; the devices exchange nothing."
     count = len(cost.collectives)
     share = cost.comm_s / cost.time_s if cost.time_s else 0.0
     words = (
@@ -162,7 +161,7 @@ def costliest_text(cost: Cost) -> Safe | None:
     if not times:
         return None
     (kind, axes, where), each_s = max(times.items(), key=lambda group: sum(group[1]))
-    often = f"{len(each_s)} times " if len(each_s) > 1 else ""
+    often = f"{len(each_s)} × " if len(each_s) > 1 else ""
     share = sum(each_s) / cost.time_s if cost.time_s else 0.0
     return join(
         [
@@ -177,18 +176,16 @@ def choices_text(problem: Problem, plan: ShardingPlan, board: Board) -> Safe:
     """How many conflicts the program has, and which side the plan takes."""
     analysis = problem.analysis
     if not board.disputes:
-        return Safe("none: no tensor of this program has two dims that would be cut alike.")
+        return Safe("None: no tensor of this program has two dims that would be cut alike.")
     count, choices = len(analysis.conflicts), len(board.disputes)
     places = "1 conflict" if count == 1 else f"{count:,} conflicts"
     lead = f"{places}, settled by {choices} choice{'s' if choices > 1 else ''}. "
-    taken_sides = [
-        text
+    sentences = [
+        side_text(problem, plan, dispute, chosen_sides(problem, plan, board, row))
         for row, dispute in enumerate(board.disputes)
-        if (text := side_text(problem, plan, dispute, chosen_sides(problem, plan, board, row)))
     ]
-    if not taken_sides:
-        return Safe(f"{lead}This plan cuts none of them, so it settles none.")
-    return join([lead, join(taken_sides[:3], "; "), "." if len(taken_sides) <= 3 else "; and more."])
+    more = f" {len(sentences) - 3} more are in the table." if len(sentences) > 3 else ""
+    return join([lead, join(sentences[:3], " "), more])
 
 
 def chosen_sides(
@@ -206,24 +203,56 @@ def chosen_sides(
 
 def side_text(
     problem: Problem, plan: ShardingPlan, dispute: Dispute, sides: dict[str, int | None]
-) -> Safe | None:
-    """What a plan does about one choice; None: it cuts that colour nowhere."""
-    chosen = {axis: side for axis, side in sides.items() if side is not None}
-    if not chosen:
-        return None
+) -> Safe:
+    """What a plan does about one choice, and on how many tensors that has an effect."""
     tensor = next(
         (tensor for tensor in dispute.tensors if not tensor.value.startswith("%")),
         dispute.tensors[0],
     )
-    parts = [f"dim {tensor.dims[side]} over {axis}" for axis, side in chosen.items()]
-    return join(
+    subject = join(
         [
-            "of ",
+            "Between ",
+            f"dims {min(tensor.dims)} and {max(tensor.dims)} of ",
             code_text(f"{tensor.value} {list(tensor.shape)}"),
-            f" ({line_text(tensor.where)}) it cuts {' and '.join(parts)}, not the other of dims "
-            f"{tensor.dims[0]} and {tensor.dims[1]}",
+            f" ({line_text(tensor.where)})",
         ]
     )
+    chosen = {axis: side for axis, side in sides.items() if side is not None}
+    places = [
+        place
+        for number in dispute.sets
+        for conflict in problem.analysis.compatibility_sets[number].conflicts
+        for place in problem.analysis.conflicts[conflict].places[:1]
+    ]
+    cut_count = sum(cut_dims(plan, place) != NEITHER for place in places)
+    if chosen:
+        parts = [f"dim {tensor.dims[side]} over {axis}" for axis, side in chosen.items()]
+        lead = join([subject, f" the plan takes {' and '.join(parts)}"])
+        if cut_count == len(places):
+            return join([lead, "."])
+        if not cut_count:
+            return join([lead, ", but other dims have these axes at every place: no effect."])
+        effect = (
+            f". That cuts {cut_count} of the {len(places)} places in conflict; at the others "
+            "another dim has the axis."
+        )
+        return join([lead, effect])
+    if cut_count:
+        return join([subject, f" no action takes a side, yet {cut_count} places are cut."])
+    return join([subject, " the plan cuts neither."])
+
+
+NEITHER = "neither dim"
+
+
+def cut_dims(plan: ShardingPlan, place: ConflictPlace) -> str:
+    """``dim 0 over data``: which of the two dims in conflict a plan cuts."""
+    specs = plan.lowered.kept if place.use < 0 else plan.lowered.used
+    spec = specs[place.value if place.use < 0 else place.use]
+    both = [
+        axes if dim in (place.first_dim, place.second_dim) else () for dim, axes in enumerate(spec)
+    ]
+    return spec_words(both) if any(both) else NEITHER
 
 
 def against_text(ours: PlanEntry, other: PlanEntry) -> str:
@@ -257,10 +286,10 @@ def evidence_text(subject: ReportSubject) -> str:
         sources.append(f"measured on {entry.run.devices}")
     if not sources:
         return (
-            "all numbers are estimates of the cost model; this plan was neither compiled nor "
+            "All numbers are estimates of the cost model; this plan was neither compiled nor "
             "measured."
         )
-    return f"estimates of the cost model, and what was {' and '.join(sources)}: see below."
+    return f"Estimates of the cost model, and what was {' and '.join(sources)}: see below."
 
 
 # -- actions ---------------------------------------------------------------------------------------
@@ -271,13 +300,12 @@ def action_text(problem: Problem, action: Action) -> Safe:
     axis, parts = problem.mesh.axes[action.axis], problem.mesh.sizes[action.axis]
     carriers = argument_dims(analysis, action.group)
     carried = (
-        join(["It is ", listed([*map(_carrier, carriers)], 3), "."])
+        join(["It is ", listed([*map(_carrier, carriers)], 2), "."])
         if carriers
         else "No argument has it: it arises inside."
     )
     side = (
-        f" Where two of its dims meet, bits {action.bits:0{len(group.resolutions)}b} say which is "
-        "cut."
+        f" Where two of its dims meet, it takes side {action.bits:0{len(group.resolutions)}b}."
         if group.resolutions
         else ""
     )

@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import importlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidInput, InvalidProblem
 from toast_lab.files import PathLike, write_whole
-from toast_lab.report.subject import Measured, Planned, ReportSubject, make_subject
 from toast_lab.runtime.compiled import Compiled
 from toast_lab.search.contract import SearchResult
 from toast_lab.sharding.plan import ShardingPlan
 
-Plans = Planned | Mapping[str, Planned] | Sequence[Planned]
+if TYPE_CHECKING:
+    from toast_lab.report.subject import Measured, Planned, ReportSubject
+
+    Plans = Planned | Mapping[str, Planned] | Sequence[Planned]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,6 +78,7 @@ def report(
         InvalidProblem: the machine of a search's result is not a built-in one.
         NotSaved: the file cannot be written.
     """
+    check_packages()
     planned = _named(plans)
     if isinstance(problem, SearchResult):
         planned = {problem.method: problem, **planned}
@@ -84,6 +88,7 @@ def report(
             "a report needs a plan: give tl.report(problem, plan), or what tl.search gave"
         )
     from toast_lab.report.document import page
+    from toast_lab.report.subject import make_subject
 
     subject = make_subject(
         problem,
@@ -98,6 +103,17 @@ def report(
     if path is not None:
         finished.save(path)
     return finished
+
+
+def check_packages() -> None:
+    """Raise InvalidInput if the packages that draw the pictures are not installed."""
+    for package in ("bokeh", "pandas"):
+        try:
+            importlib.import_module(package)
+        except ModuleNotFoundError:
+            raise InvalidInput(
+                f'a report needs {package}, which is not installed: pip install "toast-lab[app]"'
+            ) from None
 
 
 def _title(subject: ReportSubject) -> str:

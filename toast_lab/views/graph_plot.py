@@ -93,6 +93,8 @@ class GraphPlot:
             two empty tuples.
         on_row: called with the key of a row that can be unfolded or folded back when the user taps
             it twice.
+
+    ``label_width``: characters of a row's label; by default as many as leave room for the lanes.
     """
 
     def __init__(
@@ -102,8 +104,9 @@ class GraphPlot:
         *,
         on_row: Callable[[str], None] | None = None,
         overlay: Overlay | None = None,
+        label_width: int | None = None,
     ) -> None:
-        self.layout = layout
+        self.layout, self._label_width = layout, label_width
         self.on_select, self.on_row = on_select, on_row
         self.nodes = ColumnDataSource(_node_columns(layout, overlay))
         self.conflicts = ColumnDataSource(
@@ -379,7 +382,7 @@ class GraphPlot:
         plot.xaxis.major_label_text_font_style = "bold"
         if len(layout.lanes) > 12:
             plot.xaxis.major_label_orientation = 0.7
-        widest = 34 if len(lanes) <= 6 else 25
+        widest = self._label_width or (34 if len(lanes) <= 6 else 25)
         labels = [_cut(row_text(row), widest) for row in layout.rows]
         plot.yaxis.ticker = (
             FixedTicker(ticks=list(range(len(labels))))
