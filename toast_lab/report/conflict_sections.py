@@ -133,6 +133,7 @@ def _board_part(subject: ReportSubject, board: Board) -> list[Safe]:
         for axis, side in prose.chosen_sides(problem, subject.plan, board, row).items()
     }
     frame = board_frame(board, chosen)
+    frame["side"] = frame["side"].str.replace(" ", "\N{NO-BREAK SPACE}")
     picks = [f"board {row // 2}" for row in range(len(frame))]
     axes = [axis for axis in problem.mesh.axes if axis in frame.columns]
     return [

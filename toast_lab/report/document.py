@@ -141,6 +141,7 @@ def _inspector() -> Safe:
         "Select a marker of the graph, a conflict, a collective or a line of the program: what it "
         "is appears here, and what belongs to it is marked in all parts of the report."
     )
+    keys = "Keys: Tab goes from table to table, arrows from row to row, Enter selects, Esc clears."
     return h(
         "aside",
         h(
@@ -149,7 +150,7 @@ def _inspector() -> Safe:
             h("button", "Clear", type="button", id="clear", hidden="hidden"),
             cls="head",
         ),
-        h("p", hint, cls="quiet", id="hint"),
+        h("div", h("p", hint), h("p", keys), cls="quiet", id="hint"),
         h("div", id="facts", aria_live="polite"),
         id="inspector",
         aria_label="What is selected",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.conflicts.dimension_graph import ConflictPlace
@@ -21,6 +23,7 @@ from toast_lab.sharding.state import State
 from toast_lab.text import gap_text, line_text
 from toast_lab.views.compare_table import PlanEntry, bytes_text, seconds_text
 from toast_lab.views.markup import Safe, h, join
+from toast_lab.views.overlay import name_axes
 
 
 class PlanActions(NamedTuple):
@@ -72,8 +75,8 @@ def headline(subject: ReportSubject) -> Safe:
         else f"It does not fit: a device would need {bytes_text(cost.peak_bytes)} and has "
         f"{bytes_text(limit)}"
     )
-    whole = f"on one it would be {bytes_text(base_bytes)}" + (
-        ", which does not fit" if base_bytes > limit else ""
+    whole = f"one alone would need {bytes_text(base_bytes)}" + (
+        ", which does not fit" if cost.fits and base_bytes > limit else ""
     )
     return h(
         "p",
@@ -123,15 +126,34 @@ def cuts_text(problem: Problem, plan: ShardingPlan) -> Safe:
         join([listed([*map(code_text, dict.fromkeys(names))], 6), " over ", h("b", axis)])
         for axis, names in groups.items()
     ]
-    if not phrases:
-        is_whole = bool((plan.op_factor < 0).all() and (plan.value_dim < 0).all())
-        return Safe(
-            "Nothing: every device holds and computes everything."
-            if is_whole
-            else "As the tables below say; the plan did not come from actions."
-        )
-    refined = "" if known.exact else "; refined op by op afterwards"
-    return join([join(phrases, "; "), f"{refined}."])
+    if known.exact:
+        whole = Safe("Nothing: every device holds and computes everything.")
+        return join([join(phrases, "; "), "."]) if phrases else whole
+    begin = join([join(phrases, "; "), "; then refined op by op"]) if phrases else "Op by op"
+    return join([begin, ". Of the dims of each colour are cut ", cut_shares(problem, plan), "."])
+
+
+def cut_shares(problem: Problem, plan: ShardingPlan) -> Safe:
+    """``over data: sequence 91%; over model: heads 100%``, whatever way the plan came about."""
+    analysis = problem.analysis
+    axes_of_name = name_axes(analysis, plan)
+    group_of_name = analysis.group[analysis.colour]
+    cuts: Counter[tuple[str, int]] = Counter()
+    for name in np.flatnonzero(analysis.names.size > 1).tolist():
+        for axis in axes_of_name[name]:
+            cuts[axis, int(group_of_name[name])] += 1
+    phrases = []
+    for axis in problem.mesh.axes:
+        shares = {
+            group.name: cuts[axis, group.index] / group.n_names
+            for group in analysis.groups
+            if group.n_names > 1 and cuts[axis, group.index]
+        }
+        largest = sorted(shares.items(), key=lambda share: -share[1])
+        texts = [join([code_text(name), f" {share:.0%}"]) for name, share in largest]
+        if texts:
+            phrases.append(join(["over ", h("b", axis), ": ", listed(texts, 5)]))
+    return join(phrases, "; ") if phrases else Safe("none")
 
 
 def time_text(cost: Cost) -> str:
@@ -224,7 +246,8 @@ def side_text(
         for conflict in problem.analysis.compatibility_sets[number].conflicts
         for place in problem.analysis.conflicts[conflict].places[:1]
     ]
-    cut_count = sum(cut_dims(plan, place) != NEITHER for place in places)
+    cuts = Counter(cut_dims(plan, place) for place in places)
+    cut_count = len(places) - cuts[NEITHER]
     if chosen:
         parts = [f"dim {tensor.dims[side]} over {axis}" for axis, side in chosen.items()]
         lead = join([subject, f" the plan takes {' and '.join(parts)}"])
@@ -238,7 +261,16 @@ def side_text(
         )
         return join([lead, effect])
     if cut_count:
-        return join([subject, f" no action takes a side, yet {cut_count} places are cut."])
+        del cuts[NEITHER]
+        (words, count), *others = cuts.most_common()
+        rest = ", elsewhere otherwise" if others else ""
+        return join(
+            [
+                subject,
+                " no action takes a side; op by op the plan cuts "
+                f"{words} at {count} of {len(places)} places{rest}.",
+            ]
+        )
     return join([subject, " the plan cuts neither."])
 
 

@@ -13,6 +13,7 @@ from toast_lab.compare.comparison_store import ComparisonStore
 from toast_lab.compare.result import Comparison
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.errors import InvalidInput, StoreError, join_offenders
+from toast_lab.runtime.compile import located
 from toast_lab.runtime.compiled import Compiled
 from toast_lab.runtime.compiled_store import CompiledStore
 from toast_lab.runtime.run import Run
@@ -216,7 +217,7 @@ def _kept_compiled(problem: Problem, plan: ShardingPlan) -> Compiled | None:
         ]
         rows.sort(key=lambda row: row["machine"] != problem.machine.name)
         if rows:
-            return store.get(rows[0]["id"])[1]
+            return located(store.get(rows[0]["id"])[1], plan.program)
     return None
 
 

@@ -266,7 +266,7 @@
     for (const name of Object.keys(figures)) {
       await draw(name)
       // Whoever reads already is not kept waiting
-      await new Promise((done) => setTimeout(done, 0))
+      await new Promise((done) => (window.requestIdleCallback ?? setTimeout)(done))
     }
     if (selection) show()
   }
