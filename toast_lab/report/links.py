@@ -162,7 +162,9 @@ def _node_facts(analysis: Analysis, names: Sequence[int], axes: Sequence[tuple[s
             ("names", f"{len(names)}, one of them below"),
             ("sizes", ", ".join(map(str, sizes[:6])) + (" …" if len(sizes) > 6 else "")),
         ]
-    return [*facts, *inspect.name_facts(analysis, names[0])]
+    # Arguments are written nowhere
+    named = inspect.name_facts(analysis, names[0])
+    return [*facts, *(fact for fact in named if fact != ("line", "unknown"))]
 
 
 def _conflict_data(

@@ -21,8 +21,12 @@
       lines: union(members.map((conflict) => conflict.lines)),
     }
   }
+  // The collectives of an op have lines of their own beside its own one, by which it is known
+  const ownLine = (line) => links.lineOfOp[links.lines[line].op]
+  const withCollectives = (line) =>
+    links.lines.flatMap((_, other) => (ownLine(other) === ownLine(line) ? [other] : []))
   const nodesOfLine = (line) =>
-    links.nodes.flatMap((node, number) => (node.lines.includes(line) ? [number] : []))
+    links.nodes.flatMap((node, number) => (node.lines.includes(ownLine(line)) ? [number] : []))
   const around = {
     conflict: (number) => ({ ...conflictsOf([number]), chain: links.conflicts[number].chain }),
     board: (number) => conflictsOf(links.board[number]),
@@ -33,7 +37,7 @@
       conflicts: links.conflicts.flatMap((conflict, index) =>
         conflict.nodes.includes(number) ? [index] : []),
     }),
-    line: (number) => ({ lines: [number], nodes: nodesOfLine(number) }),
+    line: (number) => ({ lines: withCollectives(number), nodes: nodesOfLine(number) }),
   }
   const subjectOf = (kind, number) => {
     if (kind === 'node') return links.nodes[number]
@@ -61,7 +65,7 @@
     if (selection) {
       const { kind, number, conflicts, lines, nodes } = selection
       chosen.add(`${kind} ${number}`)
-      if (kind !== 'line') lines.forEach((line) => chosen.add(`line ${line}`))
+      lines.forEach((line) => chosen.add(`line ${line}`))
       if (kind !== 'node') conflicts.forEach((conflict) => chosen.add(`conflict ${conflict}`))
       if (kind === 'node' && conflicts.length < 8) {
         conflicts.forEach((conflict) => chosen.add(`conflict ${conflict}`))
@@ -120,7 +124,7 @@
   function showInTimeline() {
     const marked = named('timeline', 'marked')
     if (!marked) return
-    const lines = new Set(selection?.lines ?? [])
+    const lines = new Set((selection?.lines ?? []).map(ownLine))
     const data = { y: [], left: [], right: [] }
     if (lines.size && lines.size < 200) {
       for (const lane of ['compute', 'collective']) {
@@ -168,7 +172,7 @@
     jump.className = 'jump'
     const targets = [['graph', '[data-figure=graph]']]
     if (conflicts.length) targets.push(['conflicts', `[data-pick="conflict ${conflicts[0]}"]`])
-    if (lines.length) targets.push(['program', `[data-pick="line ${lines[0]}"]`])
+    if (lines.length) targets.push(['program', `.listing [data-pick="line ${lines[0]}"]`])
     for (const [label, selector] of targets) {
       const button = element('button', `Show in the ${label}`)
       button.type = 'button'
