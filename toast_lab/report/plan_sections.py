@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.explain.board import Board
-from toast_lab.explain.taken import change, taken
+from toast_lab.explain.taken import Taken, taken
 from toast_lab.lowering.listing import ListingLine
 from toast_lab.report import prose
 from toast_lab.report.page_tables import (
@@ -218,7 +218,7 @@ def _actions_part(subject: ReportSubject) -> Safe:
     ]
     pairs = zip(known.actions, itertools.pairwise(steps), strict=True)
     for number, (action, (before, after)) in enumerate(pairs, 1):
-        sent = sent_text(change(before.sent, after.sent).items())
+        sent = sent_text(_net_change(before, after))
         rows.append(
             (
                 str(number),
@@ -259,6 +259,17 @@ def _actions_part(subject: ReportSubject) -> Safe:
             rows_table(columns, rows, "actions of the plan, in order"),
         ]
     )
+
+
+def _net_change(
+    before: Taken, after: Taken
+) -> list[tuple[tuple[str, tuple[str, ...]], tuple[int, int]]]:
+    """By kind and axes how many collectives an action adds or removes; moved ones are neither."""
+    counts: Counter[tuple[str, tuple[str, ...]]] = Counter()
+    for sent, sign in ((after.sent, 1), (before.sent, -1)):
+        for (kind, axes, _), count in sent.items():
+            counts[kind, axes] += sign * count
+    return [(key, (max(net, 0), max(-net, 0))) for key, net in sorted(counts.items()) if net]
 
 
 def _memory(step: Any) -> str:
