@@ -21,7 +21,7 @@ from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem, price
 from toast_lab.lowering.listing import listing_lines
 from toast_lab.report import prose
-from toast_lab.report.links import alike_conflicts, make_links
+from toast_lab.report.linked_parts import alike_conflicts, make_links
 from toast_lab.report.plan_sections import argument_rows, report_listing
 from toast_lab.report.report import Report, report
 from toast_lab.report.subject import ReportSubject, make_subject

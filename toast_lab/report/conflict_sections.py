@@ -8,7 +8,7 @@ from bokeh.models import CustomJS
 
 from toast_lab.explain.board import Board
 from toast_lab.report import prose
-from toast_lab.report.links import ReportLinks
+from toast_lab.report.linked_parts import ReportLinks
 from toast_lab.report.page_tables import (
     Section,
     details,

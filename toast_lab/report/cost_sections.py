@@ -9,7 +9,7 @@ from bokeh.models import CustomJS, TapTool
 
 from toast_lab.cost.problem import CollectiveRow
 from toast_lab.explain.why import CollectiveReason, why
-from toast_lab.report.links import ReportLinks
+from toast_lab.report.linked_parts import ReportLinks
 from toast_lab.report.page_tables import (
     Section,
     code_text,

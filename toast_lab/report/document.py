@@ -18,7 +18,7 @@ from toast_lab._version import __version__
 from toast_lab.explain.board import conflicts
 from toast_lab.lowering.listing import listing_lines
 from toast_lab.report import conflict_sections, cost_sections, evidence_sections, plan_sections
-from toast_lab.report.links import ReportLinks, make_links
+from toast_lab.report.linked_parts import ReportLinks, make_links
 from toast_lab.report.page_tables import Section
 from toast_lab.report.subject import ReportSubject
 from toast_lab.sharding import plan_file, portable

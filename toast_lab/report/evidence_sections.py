@@ -7,7 +7,7 @@ from typing import Any
 
 from toast_lab.compare import provenance
 from toast_lab.explain.difference import Difference, difference
-from toast_lab.report.links import ReportLinks
+from toast_lab.report.linked_parts import ReportLinks
 from toast_lab.report.page_tables import (
     Section,
     code_text,

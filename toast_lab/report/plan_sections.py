@@ -102,7 +102,7 @@ def _evidence_tiles(subject: ReportSubject) -> list[tuple[str, str, str]]:
 
 
 # -- the plan --------------------------------------------------------------------------------------
-class ArgumentRow(NamedTuple):
+class AlikeArguments(NamedTuple):
     """Arguments of one type that are cut alike, as those of repeated layers are."""
 
     name: str
@@ -116,7 +116,7 @@ class ArgumentRow(NamedTuple):
     local_bytes: float
 
 
-def argument_rows(subject: ReportSubject) -> list[ArgumentRow]:
+def argument_rows(subject: ReportSubject) -> list[AlikeArguments]:
     """All arguments in program order."""
     plan = subject.plan
     program, mesh = plan.program, plan.mesh
@@ -131,7 +131,7 @@ def argument_rows(subject: ReportSubject) -> list[ArgumentRow]:
         )
         share = math.prod(local) / (math.prod(dims) or 1)
         rows.append(
-            ArgumentRow(
+            AlikeArguments(
                 name=program.value_name[arguments[0]] if len(arguments) == 1 else name,
                 count=len(arguments),
                 dtype=dtype,
