@@ -18,13 +18,13 @@ from toast_lab.report.page_tables import (
 )
 from toast_lab.report.subject import ReportSubject
 from toast_lab.runtime.diff import diff_compiled
+from toast_lab.runtime.hlo import counts_text
 from toast_lab.sharding import plan_file
 from toast_lab.sharding.plan import spec_text
 from toast_lab.text import line_text
 from toast_lab.views.compare_table import (
     bytes_text,
     collectives_text,
-    compiled_text,
     seconds_text,
     shown_frame,
 )
@@ -59,7 +59,7 @@ def evidence_section(subject: ReportSubject) -> Section | None:
             overlapped,
             seconds_text(_compute_s(compiled)),
             bytes_text(entry.compiled_peak_bytes),
-            compiled_text(compiled),
+            "refused" if compiled.refused else counts_text(compiled.counts_by_kind()) or "none",
             "–",
         ]
         rows = [[*row, cell] for row, cell in zip(rows, added, strict=True)]
@@ -98,7 +98,8 @@ def _notes(subject: ReportSubject) -> list[str]:
             notes.append(f"{elsewhere}: bytes can be compared, times and memory limits cannot.")
         if compiled.refused:
             notes.append(f"{compiled}.")
-        notes += [*compiled.notes, *getattr(compiled.schedule, "notes", ())]
+        notes += [f"{note[:1].upper()}{note[1:]}." for note in compiled.notes]
+        notes += [f"Schedule: {note}." for note in getattr(compiled.schedule, "notes", ())]
         versions = ", ".join(f"{name} {text}" for name, text in compiled.versions.items() if text)
         notes.append(f"Compiled with {versions}.")
     if entry.run is not None:

@@ -189,14 +189,12 @@ def plan_section(subject: ReportSubject, linked_op: Any) -> Section:
     )
     report = problem.divisibility(plan)
     undivided, whole = sizes_frame(report), whole_arguments_frame(report)
-    if len(undivided) or len(whole):
-        parts.append(
-            details(
-                "Sizes that the mesh does not divide, and large arguments that stay whole",
-                frame_table(undivided, "sizes that an axis does not divide"),
-                frame_table(whole, "large arguments that every device holds whole"),
-            )
-        )
+    for heading, frame in (
+        ("Sizes that an axis of the mesh does not divide", undivided),
+        ("Large arguments that every device holds whole", whole),
+    ):
+        if len(frame):
+            parts.append(details(f"{heading} ({len(frame):,})", frame_table(frame, heading)))
     return Section("plan", "Plan", "The plan", join(parts))
 
 
