@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 
 import toast_lab as tl
+from tests.cost.test_price_list import entries_of
 from tests.helpers import analysed, small_transformer
 from tests.report.evil_report import ENDING, EVIL, evil_report
 from toast_lab.compare.result import Comparison
 from toast_lab.conflicts.analysis import Analysis
+from toast_lab.cost.price_list import PriceList
 from toast_lab.cost.problem import Problem, price
 from toast_lab.lowering.listing import listing_lines
 from toast_lab.report import prose
@@ -27,6 +29,8 @@ from toast_lab.report.report import Report, report
 from toast_lab.report.subject import ReportSubject, make_subject
 from toast_lab.runtime.compiled import Compiled
 from toast_lab.runtime.compiled_store import CompiledStore
+from toast_lab.sharding.space import parse_action
+from toast_lab.sharding.state import State
 
 SECTIONS = ["summary", "plan", "conflicts", "collectives", "price", "timeline", "memory"]
 COMPILED = Path(__file__).parents[1] / "browser" / "attention_h100.json"
@@ -364,6 +368,18 @@ def test_packages_that_lack_are_named(attention: Problem, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "bokeh", None)
     with pytest.raises(tl.ToastError, match=r'needs bokeh.*pip install "toast-lab\[app\]"'):
         report(attention, plan_of(attention, "S@1->s"))
+
+
+def test_prices_from_a_list_are_told(attention: Problem) -> None:
+    state = State(attention.space)
+    state.apply(parse_action(attention.analysis, attention.mesh, "S@1->s"))
+    listed = attention.with_prices(PriceList(tuple(entries_of(attention, state, 3.0))))
+    page = read(report(listed, plan_of(listed, "S@1->s"), kept=False))
+    assert re.search(r"Of the estimated time \d+% compiled, the rest by rule", page.text)
+    slower = attention.with_prices(PriceList((), 2.0, 2.0))
+    result = tl.search(slower, budget=tl.Budget(seconds=None, evaluations=50))
+    with pytest.raises(tl.ToastError, match="priced its plan otherwise"):
+        report(result)
 
 
 def test_a_machine_of_ones_own_needs_the_problem(attention: Problem) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.conflicts.dimension_graph import ConflictPlace
+from toast_lab.cost.price_list import SOURCES
 from toast_lab.cost.problem import Cost, Problem
 from toast_lab.errors import ToastError
 from toast_lab.explain.board import Board, Dispute
@@ -310,7 +311,7 @@ def search_text(result: Any) -> str:
 
 def evidence_text(subject: ReportSubject) -> str:
     """Where the numbers come from."""
-    entry = subject.entry
+    entry, from_lists = subject.entry, listed_text(subject.cost)
     sources = []
     if entry.compiled is not None:
         sources.append(f"compiled for {entry.compiled.topology}")
@@ -319,9 +320,20 @@ def evidence_text(subject: ReportSubject) -> str:
     if not sources:
         return (
             "All numbers are estimates of the cost model; this plan was neither compiled nor "
-            "measured."
+            f"measured.{from_lists}"
         )
-    return f"Estimates of the cost model, and what was {' and '.join(sources)}: see below."
+    shown = " and ".join(sources)
+    return f"Estimates of the cost model, and what was {shown}: see below.{from_lists}"
+
+
+def listed_text(cost: Cost) -> str:
+    """Which share of the estimated time is from a price list; empty if it is from rules alone."""
+    times: Counter[str] = Counter()
+    for row in (*cost.ops, *cost.collectives):
+        times[row.source] += row.time_s
+    total = times.total()
+    shares = [f"{times[source] / total:.0%} {source}" for source in SOURCES[1:] if times[source]]
+    return f" Of the estimated time {', '.join(shares)}, the rest by rule." if shares else ""
 
 
 # -- actions ---------------------------------------------------------------------------------------

@@ -11,10 +11,11 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import importlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from toast_lab.cost.problem import Problem
+from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidInput, InvalidProblem
 from toast_lab.files import PathLike, write_whole
 from toast_lab.runtime.compiled import Compiled
@@ -75,7 +76,8 @@ def report(
     Raises:
         InvalidPlan: a plan is of another program or mesh.
         InvalidInput: there is no plan, or something was compiled or measured of none of them.
-        InvalidProblem: the machine of a search's result is not a built-in one.
+        InvalidProblem: the machine of a search's result is not a built-in one, or its prices came
+            from a list.
         NotSaved: the file cannot be written.
     """
     check_packages()
@@ -144,7 +146,7 @@ def _problem_of(result: SearchResult[Any]) -> Problem:
     if plan.analysis is None:
         raise InvalidInput(f"this result came from another process, without its analysis. {advice}")
     try:
-        return Problem(
+        problem = Problem(
             plan.analysis,
             plan.mesh,
             about["machine"],
@@ -157,3 +159,9 @@ def _problem_of(result: SearchResult[Any]) -> Problem:
         raise InvalidProblem(
             f"the machine {machine!r} of this search is not a built-in one. {advice}"
         ) from None
+    if not math.isclose(price(problem, plan).time_s, result.cost.time_s, rel_tol=1e-6):
+        raise InvalidProblem(
+            f"this search priced its plan otherwise than {problem.machine.name} does by rule. "
+            f"{advice}"
+        )
+    return problem
