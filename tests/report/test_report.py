@@ -204,9 +204,9 @@ def test_arguments_of_layers_share_a_row_and_nothing_is_lost(transformer: Proble
     plan = plan_of(transformer, "heads->model", "batch->data")
     rows = argument_rows(subject_of(transformer, plan))
     program = transformer.analysis.program
-    assert sum(row.count for row in rows) == program.n_arguments
+    assert sum(row.places for row in rows) == program.n_arguments
     wq = next(row for row in rows if row.name.endswith("['wq']") and row.name.startswith("params"))
-    assert (wq.count, wq.name) == (3, "params['layers'][*]['wq']")
+    assert (wq.places, wq.name) == (3, "params['layers'][*]['wq']")
     assert prose.spec_words(wq.spec) == "dim 1 over model"
     assert wq.local_dims == (wq.dims[0], wq.dims[1] // 2, *wq.dims[2:])
     whole = sum(program.nbytes(argument) for argument in range(program.n_arguments))

@@ -71,16 +71,18 @@ class AlikeCollectives(NamedTuple):
 
 def alike_collectives(rows: tuple[CollectiveRow, ...]) -> list[AlikeCollectives]:
     """Groups of collectives, what takes longest first."""
-    members: defaultdict[tuple[Any, ...], list[int]] = defaultdict(list)
+    members: defaultdict[tuple[str, tuple[str, ...], str], list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
         members[row.kind, row.axes, row.where].append(number)
     groups = [
         AlikeCollectives(
-            *key,
+            kind=kind,
+            axes=axes,
+            where=where,
             rows=tuple(rows[number] for number in numbers),
             longest=max(numbers, key=lambda number: rows[number].time_s),
         )
-        for key, numbers in members.items()
+        for (kind, axes, where), numbers in members.items()
     ]
     return sorted(groups, key=lambda group: -group.time_s)
 
@@ -187,7 +189,7 @@ def _ops_table(subject: ReportSubject, links: ReportLinks) -> Safe:
 def _rates(subject: ReportSubject) -> dict[str, BreakdownRates]:
     machine = subject.problem.machine
     rates = BreakdownRates(
-        machine.memory_bytes_per_s, machine.op_overhead_s, subject.plan.program.trips
+        machine.memory_bytes_per_s, machine.op_overhead_s, subject.plan.program.trips.tolist()
     )
     return dict.fromkeys((entry.name for entry in subject.entries), rates)
 

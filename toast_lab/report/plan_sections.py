@@ -106,7 +106,7 @@ class AlikeArguments(NamedTuple):
     """Arguments of one type that are cut alike, as those of repeated layers are."""
 
     name: str
-    count: int
+    places: int
     dtype: str
     dims: tuple[int, ...]
     spec: Spec
@@ -133,7 +133,7 @@ def argument_rows(subject: ReportSubject) -> list[AlikeArguments]:
         rows.append(
             AlikeArguments(
                 name=program.value_name[arguments[0]] if len(arguments) == 1 else name,
-                count=len(arguments),
+                places=len(arguments),
                 dtype=dtype,
                 dims=dims,
                 spec=spec,
@@ -159,7 +159,7 @@ def plan_section(subject: ReportSubject, linked_op: Any) -> Section:
     picks = [linked_op(number_of.get(row.name, families.get(row.name, -1))) for row in rows]
     cells = [
         (
-            f"{row.name}{f' ×{row.count}' if row.count > 1 else ''}",
+            f"{row.name}{f' ×{row.places}' if row.places > 1 else ''}",
             f"{row.dtype}{list(row.dims)}",
             prose.spec_words(row.spec),
             str(list(row.local_dims)) if any(row.spec) else "the same",
@@ -168,7 +168,7 @@ def plan_section(subject: ReportSubject, linked_op: Any) -> Section:
         for row in rows
     ]
     columns = ("~argument", "=shape", "cut", "=on one device", ">bytes there")
-    cut_count = sum(row.count for row in rows if any(row.spec))
+    cut_count = sum(row.places for row in rows if any(row.spec))
     parts += [
         h("h3", "Arguments"),
         words(
@@ -312,7 +312,8 @@ def report_listing(analysis: Analysis, lines: Sequence[ListingLine]) -> ReportLi
         return verb, line.dims, line.depth, int(program.location[line.op]), backward
 
     blocks = folded([*map(key, lines)])
-    shown, line_of_op = [], [-1] * program.n_ops
+    shown: list[int] = []
+    line_of_op = [-1] * program.n_ops
     for block in blocks:
         first = len(shown)
         for place in range(block.start, block.stop):

@@ -116,13 +116,18 @@ def make_subject(
         InvalidPlan: a plan is of another program or mesh.
         InvalidInput: something was compiled or measured of no plan here.
     """
-    plans = {name: getattr(given, "plan", given) for name, given in planned.items()}
+    plans: dict[str, ShardingPlan] = {
+        name: given.plan if isinstance(given, SearchResult) else given
+        for name, given in planned.items()
+    }
     costs = {name: price(problem, plan) for name, plan in plans.items()}
-    builds = _compiled_of(plans, compiled)
-    runs = _runs_of(plans, measured)
+    builds: dict[str, Compiled | None] = {}
+    runs: dict[str, Any] = {}
     if kept:
-        builds = {**{name: _kept_compiled(problem, plan) for name, plan in plans.items()}, **builds}
-        runs = {**{name: _kept_run(problem, plan) for name, plan in plans.items()}, **runs}
+        builds = {name: _kept_compiled(problem, plan) for name, plan in plans.items()}
+        runs = {name: _kept_run(problem, plan) for name, plan in plans.items()}
+    builds |= _compiled_of(plans, compiled)
+    runs |= _runs_of(plans, measured)
     entries = [
         PlanEntry(
             name=name,
