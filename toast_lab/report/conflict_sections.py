@@ -15,6 +15,7 @@ from toast_lab.report.page_tables import (
     figure_box,
     frame_table,
     rows_table,
+    unbroken,
     words,
 )
 from toast_lab.report.subject import ReportSubject
@@ -113,8 +114,8 @@ def _conflicts_table(links: ReportLinks) -> Safe:
         (
             alike.colour,
             f"{alike.tensor}{f' ×{len(alike.conflicts)}' if len(alike.conflicts) > 1 else ''}",
-            f"{alike.dims[0]} × {alike.dims[1]}",
-            alike.settled,
+            unbroken(f"{alike.dims[0]} × {alike.dims[1]}"),
+            unbroken(alike.settled) if len(alike.settled) < 24 else alike.settled,
             str(alike.set),
             alike.where or "–",
         )
@@ -133,7 +134,7 @@ def _board_part(subject: ReportSubject, board: Board) -> list[Safe]:
         for axis, side in prose.chosen_sides(problem, subject.plan, board, row).items()
     }
     frame = board_frame(board, chosen)
-    frame["side"] = frame["side"].str.replace(" ", "\N{NO-BREAK SPACE}")
+    frame["side"] = frame["side"].map(unbroken)
     picks = [f"board {row // 2}" for row in range(len(frame))]
     axes = [axis for axis in problem.mesh.axes if axis in frame.columns]
     return [

@@ -128,6 +128,11 @@ def code_text(content: object) -> Safe:
     return h("code", content)
 
 
+def unbroken(text: str) -> str:
+    """A short text that stays on one line."""
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
+
+
 def listed(items: Sequence[object], most: int = 4) -> Safe:
     """``a, b and c``; beyond ``most`` the rest is counted."""
     shown = [*items[:most]]

@@ -131,7 +131,7 @@ def cuts_text(problem: Problem, plan: ShardingPlan) -> Safe:
         whole = Safe("Nothing: every device holds and computes everything.")
         return join([join(phrases, "; "), "."]) if phrases else whole
     begin = join([join(phrases, "; "), "; then refined op by op"]) if phrases else "Op by op"
-    return join([begin, ". Of the dims of each colour are cut ", cut_shares(problem, plan), "."])
+    return join([begin, ". Shares of each colour that are cut ", cut_shares(problem, plan), "."])
 
 
 def cut_shares(problem: Problem, plan: ShardingPlan) -> Safe:
@@ -329,8 +329,10 @@ def evidence_text(subject: ReportSubject) -> str:
 def listed_text(cost: Cost) -> str:
     """Which share of the estimated time is from a price list; empty if it is from rules alone."""
     times: Counter[str] = Counter()
-    for row in (*cost.ops, *cost.collectives):
-        times[row.source] += row.time_s
+    for op in cost.ops:
+        times[op.source] += op.time_s
+    for collective in cost.collectives:
+        times[collective.source] += collective.time_s
     total = times.total()
     shares = [f"{times[source] / total:.0%} {source}" for source in SOURCES[1:] if times[source]]
     return f" Of the estimated time {', '.join(shares)}, the rest by rule." if shares else ""
