@@ -328,12 +328,12 @@ def evidence_text(subject: ReportSubject) -> str:
 
 def listed_text(cost: Cost) -> str:
     """Which share of the estimated time is from a price list; empty if it is from rules alone."""
-    times: Counter[str] = Counter()
+    times: defaultdict[str, float] = defaultdict(float)
     for op in cost.ops:
         times[op.source] += op.time_s
     for collective in cost.collectives:
         times[collective.source] += collective.time_s
-    total = times.total()
+    total = sum(times.values())
     shares = [f"{times[source] / total:.0%} {source}" for source in SOURCES[1:] if times[source]]
     return f" Of the estimated time {', '.join(shares)}, the rest by rule." if shares else ""
 
