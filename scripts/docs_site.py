@@ -52,7 +52,7 @@ REFERENCE = {
         "start_race",
         "Race",
     ],
-    "Plans": ["Plan", "listing", "annotate", "why", "diff"],
+    "Plans": ["Plan", "listing", "annotate", "why", "diff", "report"],
     "Execution": [
         "run",
         "compile",

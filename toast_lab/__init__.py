@@ -46,6 +46,7 @@ _NAMES = {
     "price": "toast_lab.cost.problem:price",
     "race": "toast_lab.pipeline:race",
     "replay": "toast_lab.compare.replay:replay",
+    "report": "toast_lab.report.report:report",
     "replicated": "toast_lab.pipeline:replicated",
     "run": "toast_lab.runtime.run:run",
     "search": "toast_lab.pipeline:search",
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from toast_lab.machines.machine_model import Machine
     from toast_lab.pipeline import race, replicated, search
     from toast_lab.plan_verbs import Plan
+    from toast_lab.report.report import report
     from toast_lab.runtime.compile import compile_plan as compile
     from toast_lab.runtime.compiled import Compiled
     from toast_lab.runtime.diff import diff_compiled
@@ -87,7 +89,7 @@ if TYPE_CHECKING:
     from toast_lab.sharding.mesh import Mesh
 
 
-_STAGES = ("search", "conflicts", "compare")  # which are public functions, too
+_STAGES = ("search", "conflicts", "compare", "report")  # which are public functions, too
 
 
 class _Stage(types.ModuleType):

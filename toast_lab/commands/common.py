@@ -42,7 +42,10 @@ FILE_SUFFIXES = (".mlir", ".mlirbc", ".stablehlo", ".vhlo", ".bc", ".txt", ".hlo
 
 
 #: Options that name a file to be written, and folders for many of them.
-WRITTEN = ("save", "trace", "csv", "page", "python", "patch", "test", "rules", "stablehlo")
+WRITTEN = (
+    *("save", "trace", "csv", "page", "python", "patch", "test", "rules", "stablehlo"),
+    "output",
+)
 
 
 def check_early(args: Namespace) -> None:
@@ -388,6 +391,18 @@ def load_plan(path: str, analysis: Analysis, mesh: Mesh) -> ShardingPlan:
     for note in plan.notes:
         print(f"{path}: {note}", file=sys.stderr)
     return plan
+
+
+def plan_names(paths: list[str]) -> list[str]:
+    """Plans are called like their files, by whole paths where those are alike."""
+    stems = [Path(path).stem for path in paths]
+    names = [
+        stem if stems.count(stem) == 1 else path for stem, path in zip(stems, paths, strict=True)
+    ]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidPlan(f"given twice: {', '.join(twice)}")
+    return names
 
 
 def plan_or_search(
