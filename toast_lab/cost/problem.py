@@ -284,6 +284,20 @@ class Problem:
         copy._hold(pins=pins)
         return copy
 
+    def renamed(self, names: Mapping[str, str]) -> Problem:
+        """This problem with other names of colours: ``problem.renamed({"x_rows": "batch"})``.
+
+        Plans of it keep the names when they are saved.
+
+        Raises:
+            ToastError: a colour is not there, a name is taken or cannot be written in an action;
+                all are listed.
+        """
+        copy = self._pinned(self.pins)
+        analysis = self.analysis.renamed(names)
+        copy._hold(analysis=analysis, prices=self.prices.of_analysis(analysis))
+        return copy
+
     @property
     def unpinned(self) -> Problem:
         """This problem without any pins."""

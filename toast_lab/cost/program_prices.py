@@ -68,6 +68,16 @@ class ProgramPrices:
         # Not lazily: a mesh that the machine cannot hold is refused at once.
         object.__setattr__(self, "links", lay_out(self.machine, self.mesh))
 
+    def of_analysis(self, analysis: Analysis) -> ProgramPrices:
+        """The same for an analysis that differs in nothing but names of colours."""
+        prices = ProgramPrices(analysis, self.mesh, self.machine, self.paper_mode)
+        for name in ("inputs", "baseline"):
+            if name in self.__dict__:
+                prices.__dict__[name] = self.__dict__[name]
+        if "space" in self.__dict__:
+            prices.__dict__["space"] = dataclasses.replace(self.space, analysis=analysis)
+        return prices
+
     @functools.cached_property
     def space(self) -> Space:
         """The action space without pins."""
