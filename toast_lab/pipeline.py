@@ -77,8 +77,10 @@ def search(
     judge = options.pop("judge", None)
     if judge is not None:
         if resume is not None:
-            raise InvalidProblem("resume= goes on with a search that nobody judges; with judge= "
-                                 "give Judging(topology, resume=result)")
+            raise InvalidProblem(
+                "resume= goes on with a search that nobody judges; with judge= "
+                "give Judging(topology, resume=result)"
+            )
         how = judge if isinstance(judge, Judging) else Judging(judge)
         arguments = {"method": method, "budget": budget, "on_progress": on_progress, **options}
         return _judged(problem, how, arguments, seed=seed or 0, cancel=cancel)

@@ -63,7 +63,7 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
             return f"{self.judge}: {self.standing.value} {super().in_brief()}"
         return (
             f"{self.judge}: {best.time_s * 1e3:.3f} ms by the judge's clock, "
-            f"{self.cost.overlapped_s * 1e3:.3f} ms priced. {self.standing.value}"
+            f"{self.cost.time_s * 1e3:.3f} ms priced. {self.standing.value}"
         )
 
     def verdict_table(self) -> str:
@@ -87,7 +87,7 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
         text = table(columns, rows)
         keys = {verdict.plan.sharding.key() for verdict in self.verdicts}
         if self.last is not None and self.priced_plan.sharding.key() not in keys:
-            only_priced = self.last.cost.overlapped_s * 1e3
+            only_priced = self.last.cost.time_s * 1e3
             text += f"\nonly priced: the best of the last search, {only_priced:.3f} ms"
         return text
 

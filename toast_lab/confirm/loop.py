@@ -5,7 +5,8 @@ few good plans that differ are given to the judge, what the judge says of their 
 (``learn``), and the search starts again with these.  It ends when
 
 * the best plan by the judge's clock is within the tolerance of its price, and the best plan by the
-  price was judged, too, so that no judged plan is better and none looks better;
+  price was judged, too, or is priced no better than that clock: no judged plan is better, and none
+  that was not judged looks better;
 * or the budget of compiles is used up, or nothing is left that is worth a compile.
 
 What is judged stays judged: a plan is compiled once, its result is kept, and a search that is begun
@@ -31,7 +32,7 @@ from toast_lab.search.limits import Status
 
 #: Searches with the prices of a problem; is also told the number of the round, counted from 1.
 SearchOnce = Callable[[Problem, int], SearchResult[Any]]
-#: The problem with what verdicts say in its prices; None: they say nothing new.
+#: The problem with what all verdicts so far say in its prices; None: they say nothing new.
 Learn = Callable[[Problem, Sequence[Verdict[Any]]], Problem | None]
 
 
@@ -138,17 +139,16 @@ class _Rounds:
                 return Standing.BUDGET
             if not chosen:
                 return Standing.NO_MORE
-            fresh: list[Verdict[Any]] = []
             for row in chosen:
                 try:
-                    fresh.append(self._judge(row.plan))
+                    self._judge(row.plan)
                 except Cancelled:
                     return Standing.CANCELLED
                 if self._cancelled():
                     return Standing.CANCELLED
             if self._confirms(last):
                 return Standing.CONFIRMED
-            learned = self.learn(self.problem, fresh)
+            learned = self.learn(self.problem, self.verdicts)
             if learned is not None:
                 self.problem = learned
                 self._tell("learned")
@@ -160,7 +160,7 @@ class _Rounds:
         verdict = Verdict(
             plan=plan,
             round=self.round,
-            priced_s=cost.overlapped_s,
+            priced_s=cost.time_s,
             priced_bytes=cost.peak_bytes,
             judgement=self.judge(plan),
         )
@@ -180,9 +180,10 @@ class _Rounds:
         if best is None or best.time_s is None:
             return False
         keys = {verdict.plan.sharding.key() for verdict in self.verdicts}
-        if last.plan.sharding.key() not in keys:
+        looks_better = price(self.problem, last.plan).time_s < best.time_s
+        if last.plan.sharding.key() not in keys and looks_better:
             return False
-        priced_s = price(self.problem, best.plan).overlapped_s
+        priced_s = price(self.problem, best.plan).time_s
         return abs(best.time_s / priced_s - 1.0) <= self.judging.tolerance
 
     def _cancelled(self) -> bool:

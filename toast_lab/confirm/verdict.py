@@ -33,7 +33,7 @@ class Verdict(Generic[PlanT]):
 
     plan: PlanT
     round: int  #: of the search that gave it, counted from 1
-    priced_s: float  #: one step by the prices of that round, overlapped as the machine allows
+    priced_s: float  #: one step by the prices of that round
     priced_bytes: float  #: peak by these prices
     judgement: Judgement
 

@@ -33,8 +33,8 @@ from toast_lab.sharding.space import parse_action
 from toast_lab.sharding.state import State
 from toast_lab.text import as_html, bytes_text, table
 
-#: What another rule or place has to gain, as a share of C(s), to stand in a front.  Prices are off by
-#: several per cent (docs/accuracy.md); of that, plans which differ in one place share all but a
+#: What another rule or place has to gain, as a share of C(s), to stand in a front.  Prices are off
+#: by several per cent (docs/accuracy.md); of that, plans which differ in one place share all but a
 #: small part.  A tenth of a per cent is the least that we take for a difference.
 SMALLEST_GAIN = 0.001
 #: how much worse than the best a plan may get, step by step
@@ -107,14 +107,14 @@ class PlanFront(Generic[PlanT]):
         return as_html(self)
 
 
-class _Rows(NamedTuple):
+class _FoldedPlan(NamedTuple):
     """A sharding in the rows of ``_Folded``."""
 
     ops: np.ndarray  #: [K, A]
     values: np.ndarray  #: [L, A]
 
-    def copy(self) -> _Rows:
-        return _Rows(self.ops.copy(), self.values.copy())
+    def copy(self) -> _FoldedPlan:
+        return _FoldedPlan(self.ops.copy(), self.values.copy())
 
 
 class _Folded:
@@ -148,24 +148,24 @@ class _Folded:
         )
         self.axis_size = problem.mesh.array()
 
-    def rows(self, sharding: Sharding) -> _Rows:
+    def rows(self, sharding: Sharding) -> _FoldedPlan:
         alike = self.alike
-        return _Rows(
+        return _FoldedPlan(
             np.array(sharding.op_factor[alike.ops.first], np.int32),
             np.array(sharding.value_dim[alike.values.first], np.int8),
         )
 
-    def sharding(self, rows: _Rows) -> Sharding:
+    def sharding(self, rows: _FoldedPlan) -> Sharding:
         op_factor, value_dim = self.alike.whole(self.program, *rows)
         return Sharding(
             np.ascontiguousarray(op_factor, np.int32), np.ascontiguousarray(value_dim, np.int8)
         )
 
-    def price(self, rows: _Rows, before: Snapshot | None = None) -> tuple[Quick, Snapshot]:
+    def price(self, rows: _FoldedPlan, before: Snapshot | None = None) -> tuple[Quick, Snapshot]:
         time_s, peak_bytes, _, snapshot = self.repricer.price(*rows, before)
         return self.pricer.judged(time_s, peak_bytes), snapshot
 
-    def divides(self, rows: _Rows) -> bool:
+    def divides(self, rows: _FoldedPlan) -> bool:
         """Do all axes on one factor, or on one dim, divide it together?"""
         program = self.program
         first_dim = program.shape_ptr[self.alike.values.first, None]
@@ -203,7 +203,7 @@ class _Descent:
         self.bound = best.score
         self.trials = 0  #: of this step
 
-    def toward(self, target: _Rows, most_parts: int = _MOST_PARTS) -> None:
+    def toward(self, target: _FoldedPlan, most_parts: int = _MOST_PARTS) -> None:
         """Take over what the target has, in parts."""
         chunk = len(self._differing(target))
         smallest = max(1, chunk // most_parts)
@@ -216,15 +216,15 @@ class _Descent:
                 break
             chunk //= 2
 
-    def _differing(self, target: _Rows) -> np.ndarray:
+    def _differing(self, target: _FoldedPlan) -> np.ndarray:
         """[n, 2] (row, axis) where the plan differs from the target, in program order."""
-        differs = np.concatenate(
-            [self.rows.ops != target.ops, self.rows.values != target.values]
-        )[self.folded.order]
+        differs = np.concatenate([self.rows.ops != target.ops, self.rows.values != target.values])[
+            self.folded.order
+        ]
         axis, place = np.nonzero(differs.T)
         return np.stack([self.folded.order[place], axis], axis=1)
 
-    def _take(self, target: _Rows, part: np.ndarray) -> None:
+    def _take(self, target: _FoldedPlan, part: np.ndarray) -> None:
         """Take over one part, if that makes the plan simpler and keeps to the bound."""
         rows, op_count = self.rows.copy(), len(self.rows.ops)
         is_op = part[:, 0] < op_count
@@ -330,7 +330,7 @@ def _descend(
             descent.toward(changed, _FEW_PARTS)
 
 
-def _changed(before: _Rows, after: _Rows, current: _Rows) -> _Rows:
+def _changed(before: _FoldedPlan, after: _FoldedPlan, current: _FoldedPlan) -> _FoldedPlan:
     """``current`` with what tells ``after`` from ``before``, where it still is as ``before``."""
     ops = np.where((before.ops != after.ops) & (current.ops == before.ops), after.ops, current.ops)
     values = np.where(
@@ -338,7 +338,7 @@ def _changed(before: _Rows, after: _Rows, current: _Rows) -> _Rows:
         after.values,
         current.values,
     )
-    return _Rows(ops, values)
+    return _FoldedPlan(ops, values)
 
 
 def _whole_arguments(problem: Problem, sharding: Sharding) -> list[Sharding]:
@@ -394,9 +394,7 @@ def _plan(problem: Problem, sharding: Sharding, origin: _ActionPlan) -> Sharding
     labels = (*pinned_texts(problem.space), *origin.actions)
     if differing:
         labels = (*labels, f"refined in {differing} place{'' if differing == 1 else 's'}")
-    return make_plan(
-        problem.analysis, problem.mesh, sharding.copy(), labels, key=sharding.key()
-    )
+    return make_plan(problem.analysis, problem.mesh, sharding.copy(), labels, key=sharding.key())
 
 
 def _seen(trace: Trace) -> list[tuple[str, ...]]:

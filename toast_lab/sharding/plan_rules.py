@@ -7,10 +7,11 @@ line at which a tensor changes its sharding, with the sharding that it gets: wha
 ``with_sharding_constraint`` says, for every layer that runs through the line, and for its gradient,
 which stands at the same line.
 
-An operand that is only cut further, along with another one of its op, needs no place.  Nor does a value that takes over shape and sharding of an argument: gradients and new
-parameters follow the parameter.  Propagation implies some of the other places too
-(``export.minimal`` finds out which, with minutes of compiling), so the size is what has to be
-written at most.  It takes milliseconds, which is why searches can ask for it.
+An operand that is only cut further, along with another one of its op, needs no place.  Nor does a
+value that takes over shape and sharding of an argument: gradients and new parameters follow the
+parameter.  Propagation implies some of the other places too (``export.minimal`` finds out which,
+with minutes of compiling), so the size is what has to be written at most.  It takes milliseconds,
+which is why searches can ask for it.
 
 Start reading at ``plan_size``.
 """
@@ -83,7 +84,7 @@ class _Sites(NamedTuple):
     lines: tuple[str, ...]  #: text of each site by its number
     value_site: np.ndarray  #: [V] place of the op that makes it
     use_site: np.ndarray  #: [U] place of the op that reads it
-    made: np.ndarray  #: [V] bool: by an op, and not of constants alone
+    has_op: np.ndarray  #: [V] bool: an op makes it, and not of constants alone
 
 
 def folded_path(path: str) -> str:
@@ -113,7 +114,9 @@ def _sites(program: Program) -> _Sites:
     )
     # Without a source line ops are told apart by their kinds
     site = own[program.location].astype(np.int64)
-    for op in np.flatnonzero(np.asarray([not where for where in program.locations])[program.location]):
+    for op in np.flatnonzero(
+        np.asarray([not where for where in program.locations])[program.location]
+    ):
         site[op] = line_of.setdefault(f"{program.kind[op]} ops", len(line_of))
     return _Sites(
         roles=tuple(numbers),
@@ -123,7 +126,7 @@ def _sites(program: Program) -> _Sites:
         lines=tuple(line_of),
         value_site=site[program.value_op],
         use_site=site[program.use_op],
-        made=(program.value_op >= program.n_arguments) & ~program.value_is_constant,
+        has_op=(program.value_op >= program.n_arguments) & ~program.value_is_constant,
     )
 
 
@@ -142,8 +145,10 @@ def own_words(paths: Sequence[str]) -> list[list[str]]:
     twins = Counter(frozenset(rest) for rest in below.values())
     roots = {root for root, rest in below.items() if twins[frozenset(rest)] > 1}
     return [
-        next((parts[depth:] for depth in range(1, len(parts)) if tuple(parts[:depth]) in roots),
-             parts)
+        next(
+            (parts[depth:] for depth in range(1, len(parts)) if tuple(parts[:depth]) in roots),
+            parts,
+        )
         for parts in words
     ]
 
@@ -184,7 +189,7 @@ def _written(program: Program, sharding: Sharding) -> _Written:
     wanted = steps.wants_of(tables, sharding.op_factor)
     natural, _ = steps.natural_layouts_of(tables, sharding.op_factor)
     of_arguments = kept[: program.n_arguments]
-    values = np.flatnonzero(sites.made & (kept != natural))
+    values = np.flatnonzero(sites.has_op & (kept != natural))
     follows = _pairs_in(
         (sites.shape[values], kept[values]),
         (sites.shape[: program.n_arguments][of_arguments != 0], of_arguments[of_arguments != 0]),
@@ -204,9 +209,7 @@ def _written(program: Program, sharding: Sharding) -> _Written:
     return _Written(of_arguments, entries)
 
 
-def _implied(
-    program: Program, wanted: np.ndarray, kept: np.ndarray, axis_count: int
-) -> np.ndarray:
+def _implied(program: Program, wanted: np.ndarray, kept: np.ndarray, axis_count: int) -> np.ndarray:
     """[U] bool: is the value only cut further, as another operand of the op already is?"""
     cuts = [(wanted >> steps.LAYOUT_BITS * axis) & 31 for axis in range(axis_count)]
     cuts_before = [(kept >> steps.LAYOUT_BITS * axis) & 31 for axis in range(axis_count)]
@@ -294,9 +297,7 @@ def constraint_places(program: Program, sharding: Sharding) -> list[ConstraintPl
     return [place for *_, place in sorted(places, key=lambda row: row[:2])]
 
 
-def _rule(
-    role: str, members: np.ndarray, layouts: np.ndarray, *, exception: bool
-) -> ArgumentRule:
+def _rule(role: str, members: np.ndarray, layouts: np.ndarray, *, exception: bool) -> ArgumentRule:
     return ArgumentRule(role, tuple(members.tolist()), int(layouts[members[0]]), exception)
 
 

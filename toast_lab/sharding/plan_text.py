@@ -52,8 +52,10 @@ def describe(plan: ShardingPlan, limit: int | None = 60) -> str:
     if odd_rules or odd_places:
         lines += [
             "exceptions",
-            *(_row(_words(plan, rule.arguments[0], rule.layout), _exception(plan, rule))
-              for rule in odd_rules),
+            *(
+                _row(_words(plan, rule.arguments[0], rule.layout), _exception(plan, rule))
+                for rule in odd_rules
+            ),
             *_place_lines(plan, odd_places),
         ]
     if limit is None:
