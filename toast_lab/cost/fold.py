@@ -168,6 +168,8 @@ def fold(program: Program, alike: Alike, whole: PriceInputs) -> PriceInputs:
         times=ops.sizes.astype(np.float64),
         rates=whole.rates,
         axis_size=whole.axis_size,
+        # Entries are of classes, which ops of one fold share.
+        listed=whole.listed._replace(begin=whole.listed.begin[lead], end=whole.listed.end[lead]),
     )
 
 

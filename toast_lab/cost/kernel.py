@@ -27,6 +27,7 @@ one:
   ``UseFacts`` or ``ValueFacts``, filled by ``make_static``.  Ops that differ in it are told apart
   from then on, nothing else has to be done.  No fact may be an index: it would differ in every
   layer, and nothing would be folded.
+* what is known better than by rule: an entry of ``ListedTimes``, which stands in place of it.
 * how long things live: ``live_bytes``, and ``Memory`` for what does not depend on the plan.
 * what overlaps with what: ``clocks``, for whole programs only.
 
@@ -76,6 +77,34 @@ class MachineRates(NamedTuple):
 
 
 @packed
+class ListedTimes(NamedTuple):
+    """Times that are known better than by rule: ``E`` entries, found by op and ``step_code``.
+
+    The entries of an op stand in a row.  See ``price_list`` for where they come from.
+    """
+
+    begin: Int32Array  #: [O] first entry of each op ...
+    end: Int32Array  #: [O] ... and the one after its last
+    code: Int64Array  #: [E] see ``step_code``
+    time_s: Float64Array  #: [E] of one step, trips of loops included
+    compute_scale: float  #: what the rules' times of computing are multiplied by
+    moving_scale: float  #: what those of collectives are
+
+
+def no_listed_times(n_ops: int) -> ListedTimes:
+    """A list without entries."""
+    none = np.zeros(n_ops, np.int32)
+    return ListedTimes(
+        begin=none,
+        end=none,
+        code=np.zeros(0, np.int64),
+        time_s=np.zeros(0),
+        compute_scale=1.0,
+        moving_scale=1.0,
+    )
+
+
+@packed
 class Prices(NamedTuple):
     """What the steps of a state cost, by op and by use; arrays that the kernel fills."""
 
@@ -96,11 +125,12 @@ class StepPrices(NamedTuple):
     time_s: Float64Array  #: [S]
     flops: Float64Array  #: [S]
     bytes: Float64Array  #: [S] read and written
+    entry: Int32Array  #: [S] entry of ``ListedTimes`` that the time is from, -1: the rule
 
 
 def step_prices(rows: int) -> StepPrices:
     """Scratch for ``rows`` steps."""
-    return StepPrices(np.zeros(rows), np.zeros(rows), np.zeros(rows))
+    return StepPrices(np.zeros(rows), np.zeros(rows), np.zeros(rows), np.full(rows, -1, np.int32))
 
 
 def prices(tables: Tables) -> Prices:
@@ -127,6 +157,7 @@ class PriceInputs(NamedTuple):
     times: Float64Array  #: [O'] how many ops each one stands for
     rates: MachineRates
     axis_size: Int64Array  #: [A]
+    listed: ListedTimes
 
 
 @packed
@@ -307,8 +338,68 @@ def price_steps(
                 prices.copy_bytes[use] = sent * steps.out_bytes[row]
             else:
                 prices.passing_bytes[op] += sent * steps.out_bytes[row]
+        each.entry[row] = -1
+        time_s *= inputs.listed.compute_scale if kind == COMPUTE else inputs.listed.moving_scale
+        if inputs.listed.begin[op] < inputs.listed.end[op]:
+            entry = _entry_of(inputs, steps, row, n_steps)
+            each.entry[row] = entry
+            if entry >= 0:
+                time_s = inputs.listed.time_s[entry]
         each.time_s[row] = time_s
         prices.op_time_s[op] += time_s
+
+
+@helper
+def _entry_of(inputs: PriceInputs, steps: Steps, row: int, n_steps: int) -> int:
+    """Entry of the list for a step, -1 if there is none."""
+    listed, op = inputs.listed, steps.op[row]
+    code = step_code(inputs, steps, row, n_steps)
+    for entry in range(listed.begin[op], listed.end[op]):
+        if listed.code[entry] == code:
+            return entry
+    return -1
+
+
+@helper
+def step_code(inputs: PriceInputs, steps: Steps, row: int, n_steps: int) -> int:
+    """63 bits for what, beside its op, decides the time of a step.
+
+    Of computing these are the layouts in which operands are read and results written, of a step
+    that moves a value its kind, the layouts before and after, and for which use or result it is.
+    The same for all ops of a class, folded or not.
+    """
+    tables, op, kind = inputs.tables, steps.op[row], steps.kind[row]
+    code = _mixed(kind, steps.axes[row])
+    if kind == COMPUTE:
+        for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
+            code = _mixed(code, steps.wanted[tables.use_want[use]])
+            # A view is read where it is, unless it was brought here.
+            if steps.copy[use] == -1:
+                code = _mixed(code, 1 + steps.layout[inputs.facts.root[use]])
+        for place in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
+            code = _mixed(code, _result_layout(steps, row, n_steps, tables.result[place]))
+        return code
+    place = -1 - steps.use[row] + tables.use_ptr[op]
+    if steps.use[row] < 0:
+        place = 0
+        for result in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
+            if tables.result[result] == steps.value[row]:
+                place = result - tables.result_ptr[op]
+    return _mixed(_mixed(_mixed(code, steps.before[row]), steps.after[row]), place)
+
+
+@helper
+def _mixed(code: int, more: int) -> int:
+    """A hash of both, not negative; products wrap around."""
+    code = (code ^ (more * 0x2545F4914F6CDD1D)) * 0x369DEA0F31A53F85
+    return (code ^ (code >> 29)) & 0x7FFFFFFFFFFFFFFF
+
+
+@compiled
+def step_codes(inputs: PriceInputs, steps: Steps, n_steps: int, codes: Int64Array) -> None:
+    """Fill ``codes[S]`` with the ``step_code`` of each step."""
+    for row in range(n_steps):
+        codes[row] = step_code(inputs, steps, row, n_steps)
 
 
 @helper

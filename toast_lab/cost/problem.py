@@ -17,6 +17,7 @@ from toast_lab import checks
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.kernel import PriceInputs
 from toast_lab.cost.peak import Held, held_at
+from toast_lab.cost.price_list import NO_PRICES, RULE, PriceList
 from toast_lab.cost.program_prices import ProgramPrices, Totals
 from toast_lab.cost.reprice import Repricer
 from toast_lab.machines.catalogue import machine as find_machine
@@ -45,6 +46,7 @@ class CollectiveRow(NamedTuple):
     where: str
     local_bytes: float  #: the larger of what a device holds before and after
     time_s: float
+    source: str = RULE  #: where the time comes from, one of ``price_list.SOURCES``
 
 
 class OpRow(NamedTuple):
@@ -57,6 +59,7 @@ class OpRow(NamedTuple):
     flops: float
     moved_bytes: float
     time_s: float
+    source: str = RULE  #: where the time comes from, one of ``price_list.SOURCES``
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -131,6 +134,7 @@ class Problem:
         memory_limit_bytes: per device; the machine's memory by default.
         memory_weight: the constant C of the paper's memory penalty.
         paper_mode: price dot and convolution only, as the paper does.
+        price_list: times that are known better than by rule.
     """
 
     analysis: Analysis
@@ -154,9 +158,12 @@ class Problem:
         memory_limit_bytes: float | None = None,
         memory_weight: float = 10.0,
         paper_mode: bool = False,
+        price_list: PriceList = NO_PRICES,
     ) -> None:
         mesh, machine = make_mesh(mesh), find_machine(machine)
-        prices = ProgramPrices(analysis, mesh, machine, paper_mode)
+        prices = ProgramPrices(
+            analysis, mesh, machine, paper_mode=paper_mode, price_list=price_list
+        )
         if memory_limit_bytes is None:
             memory_limit_bytes = machine.memory_bytes
         elif memory_limit_bytes == np.inf:
@@ -189,6 +196,22 @@ class Problem:
     def baseline(self) -> tuple[float, float]:
         """Unsharded (time_s, peak_bytes), the denominators of RT and MP."""
         return self.prices.baseline
+
+    @property
+    def price_list(self) -> PriceList:
+        """Times that are known better than by rule."""
+        return self.prices.price_list
+
+    def with_prices(self, price_list: PriceList) -> Problem:
+        """This problem with another price list.
+
+        C(s) is still relative to the unsharded program at the prices without a list, so that
+        scores can be compared.
+
+        Raises:
+            InvalidProblem: the list is of another program.
+        """
+        return self._copy(prices=self.prices.with_prices(price_list))
 
     @functools.cached_property
     def space(self) -> Space:
@@ -279,9 +302,12 @@ class Problem:
 
     def _pinned(self, pins: Pins | None) -> Problem:
         """A copy with other pins, which shares all that does not depend on them."""
+        return self._copy(pins=pins)
+
+    def _copy(self, **changed: object) -> Problem:
         copy = object.__new__(Problem)
         copy._hold(**{field.name: getattr(self, field.name) for field in dataclasses.fields(self)})
-        copy._hold(pins=pins)
+        copy._hold(**changed)
         return copy
 
     def renamed(self, names: Mapping[str, str]) -> Problem:
@@ -372,6 +398,7 @@ class Pricer:
         program, mesh = self.problem.analysis.program, self.problem.mesh
         collectives, ops, op_steps, collective_steps = [], [], [], []
         steps, each = totals.steps, totals.each
+        source = self.problem.prices.source
         start_s = _starts(totals, self.problem.machine.overlap)
         for row in range(totals.n_steps):
             kind, op = int(steps.kind[row]), int(steps.op[row])
@@ -388,6 +415,7 @@ class Pricer:
                             flops=float(each.flops[row]),
                             moved_bytes=float(each.bytes[row]),
                             time_s=float(each.time_s[row]),
+                            source=source(int(each.entry[row]), computing=True),
                         )
                     )
             elif kind != SLICE:
@@ -406,6 +434,7 @@ class Pricer:
                         where=program.where(op),
                         local_bytes=float(each.bytes[row]),
                         time_s=float(each.time_s[row]),
+                        source=source(int(each.entry[row]), computing=False),
                     )
                 )
         memory = self.problem.prices.inputs.memory

@@ -19,6 +19,7 @@ import numpy as np
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost import kernel
 from toast_lab.cost.fold import fold
+from toast_lab.cost.price_list import NO_PRICES, PriceList
 from toast_lab.cost.program_facts import make_static
 from toast_lab.machines.machine_model import Machine
 from toast_lab.machines.topology import AxisLinks, lay_out
@@ -61,6 +62,8 @@ class ProgramPrices:
     machine: Machine
     #: Price dot and convolution only, as the paper does.
     paper_mode: bool
+    #: Times that are known better than by rule.
+    price_list: PriceList = NO_PRICES
     #: The links under each mesh axis.
     links: AxisLinks = dataclasses.field(init=False)
 
@@ -86,6 +89,17 @@ class ProgramPrices:
     @functools.cached_property
     def inputs(self) -> kernel.PriceInputs:
         """The program op by op, on the machine, as kernels read it."""
+        listed = self.price_list.listed_times(self.op_class)
+        return self.by_rule._replace(listed=listed)
+
+    @functools.cached_property
+    def op_class(self) -> np.ndarray:
+        """[O] ops that cost the same under every plan of the space have one number."""
+        return fold(self.analysis.program, self.space.alike, self.by_rule).memory.like_op
+
+    @functools.cached_property
+    def by_rule(self) -> kernel.PriceInputs:
+        """``inputs`` without the price list."""
         program, tables = self.analysis.program, st.tables(self.analysis.program)
         peak_flops = []
         for op in range(program.n_ops):
@@ -120,11 +134,30 @@ class ProgramPrices:
             times=np.ones(program.n_ops),
             rates=rates,
             axis_size=self.mesh.array(),
+            listed=kernel.no_listed_times(program.n_ops),
         )
 
     def folded(self, alike: Alike) -> kernel.PriceInputs:
         """The program with one op for each class of ops of equal price, see ``fold``."""
         return fold(self.analysis.program, alike, self.inputs)
+
+    @functools.cached_property
+    def _entry_sources(self) -> list[str]:
+        return self.price_list.sources(self.op_class)
+
+    def source(self, entry: int, *, computing: bool) -> str:
+        """Where the time of a step comes from, whose entry ``StepPrices`` names."""
+        if entry >= 0:
+            return self._entry_sources[entry]
+        return self.price_list.rule_source(computing=computing)
+
+    def with_prices(self, price_list: PriceList) -> ProgramPrices:
+        """The same program with another price list; what does not depend on it is shared."""
+        copy = dataclasses.replace(self, price_list=price_list)
+        for name in ("space", "by_rule", "op_class", "baseline"):
+            # Where cached properties keep what they gave
+            copy.__dict__[name] = getattr(self, name)
+        return copy
 
     @functools.cached_property
     def baseline(self) -> tuple[float, float]:

@@ -148,10 +148,15 @@ def _schedule(
     if topology.platform != "tpu" and (gpu is None or gpu.architecture not in gpu_times.MEASURED):
         subject = f"{gpu.name}, of which it has no tables" if gpu is not None else str(topology)
         return None, f"XLA tells no schedule for {subject}"
+    clocks = (
+        schedule_steps.gpu_clocks(module, gpu.architecture, topology.count, topology.hosts)
+        if gpu is not None
+        else schedule_steps.tpu_clocks(module, topology.clock_hz or 1.0)
+    )
     files = [*Path(request.dump_folder).glob("*.schedule.txt")] if request.dump_folder else []
     if not files:
-        if topology.clock_hz and not schedule_steps.is_asynchronous(module):
-            steps = schedule_steps.in_order(module, topology.clock_hz, mesh, rounds)
+        if not schedule_steps.is_asynchronous(module):
+            steps = schedule_steps.in_order(module, mesh, clocks, rounds)
             return steps, "nothing is asynchronous: the schedule is the program's own order"
         return None, f"the compiler wrote no schedule for {topology}"
     try:
@@ -162,11 +167,6 @@ def _schedule(
         return None, f"the compiler's schedule cannot be read: {error.strerror}"
     if text is None:
         return None, why
-    clocks = (
-        schedule_steps.gpu_clocks(module, gpu.architecture, topology.count, topology.hosts)
-        if gpu is not None
-        else schedule_steps.tpu_clocks(module, topology.clock_hz or 1.0)
-    )
     return schedule_steps.steps_of(text, module, mesh, clocks=clocks, rounds=rounds), ""
 
 

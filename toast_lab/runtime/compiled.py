@@ -81,6 +81,15 @@ class Compiled:
         return None if self.cycles is None or not self.clock_hz else self.cycles / self.clock_hz
 
     @property
+    def compute_s_by_op(self) -> dict[int, float]:
+        """Computing seconds of one step by op of ours, -1: unknown; {} where there is no clock."""
+        if self.times is not None:
+            return dict(self.times.compute_s_by_op)
+        if not self.clock_hz:
+            return {}
+        return {op: cycles / self.clock_hz for op, cycles in self.cycles_by_op.items()}
+
+    @property
     def time_s(self) -> float | None:
         """The best reading of one step: computing plus exposed communication.
 

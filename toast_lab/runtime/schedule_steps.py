@@ -294,17 +294,16 @@ def is_asynchronous(module: hlo_text.Module) -> bool:
 
 def in_order(
     module: hlo_text.Module,
-    clock_hz: float,
     mesh: Mapping[str, int],
+    clocks: Clocks,
     rounds: hlo_text.Rounds = hlo_text.unknown,
 ) -> tuple[ScheduleStep, ...]:
     """The steps of a compiled text in its own order, which is the one that it runs in.
 
-    For programs of TPUs without asynchronous collectives, of which no schedule is written.  There
+    For programs without asynchronous collectives, of which no schedule is written.  On TPUs there
     is no clock for collectives then.
     """
-    clocks = tpu_clocks(module, clock_hz)
-    text = ScheduleText(entry=0, scheduled={}, instructions={}, members={}, cycle_s=1.0 / clock_hz)
+    text = ScheduleText(entry=0, scheduled={}, instructions={}, members={}, cycle_s=0.0)
     maker = _maker(text, module, mesh, clocks=clocks, rounds=rounds)
 
     def steps(computation: hlo_text.Computation) -> tuple[ScheduleStep, ...]:
@@ -319,13 +318,15 @@ def in_order(
             wrapped = next((each for each in inside.instructions if hlo.kind_of(each)), None)
             if wrapped is not None:
                 whole = ScheduleStep(SYNC, wrapped.name, hlo.kind_of(wrapped), op)
-                return maker.clocked(whole, None)._replace(name=name)
+                known_s = clocks.collective_s.get(wrapped.name)
+                return maker.clocked(whole, known_s)._replace(name=name)
         body = module.computations.get(instruction.called("body"))
         if body is not None:
             count = hlo_text.loop_rounds(module, computation, instruction, rounds)
             return ScheduleStep(LOOP, name, "while", op, rounds=count, body=steps(body))
         if kind:
-            return maker.clocked(ScheduleStep(SYNC, name, kind, maker.served.get(name, op)), None)
+            whole = ScheduleStep(SYNC, name, kind, maker.served.get(name, op))
+            return maker.clocked(whole, clocks.collective_s.get(name))
         if name in clocks.compute_s:
             step_s = clocks.compute_s[name]
             return ScheduleStep(COMPUTE, name, instruction.opcode, op=op, time_s=step_s)

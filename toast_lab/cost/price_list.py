@@ -1,0 +1,158 @@
+"""``PriceList``: times of steps that are known better than by the rules of ``kernel``.
+
+An entry says what one step of a class of ops takes under one local layout, in seconds, and where
+the number comes from.  A search meets few distinct steps, so an entry may cost milliseconds or a
+compile to make; kernels only look it up.  Whatever has no entry has the price of the rules, times
+how much more or less a judge had for this program in all, so that what was judged and what was not
+can be compared.  ``runtime.compiled_prices`` makes the list of what a compiler said of some plans.
+
+Entries name their op by its number in the program, and hold for every op of its class (ops whose
+price is the same under every plan, see ``fold``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from toast_lab.cost.kernel import ListedTimes
+from toast_lab.errors import InvalidProblem
+
+FORMAT = 1  # of the JSON
+#: Where a price may come from, the best knowledge last.
+RULE, FITTED, COMPILED, MEASURED = SOURCES = ("rule", "fitted", "compiled", "measured")
+
+
+class PriceEntry(NamedTuple):
+    """What one step of one class of ops takes under one local layout."""
+
+    op: int  #: one op of the class
+    code: int  #: ``kernel.step_code`` of the step
+    time_s: float  #: of one device and one step of the program, trips of loops included
+    source: str  #: one of ``SOURCES``, but no rule
+    subject: str = ""  #: for people: what the step is
+
+
+@dataclasses.dataclass(frozen=True)
+class PriceList:
+    """Entries for one program on one mesh of one machine; of two for one step the later one holds.
+
+    Raises:
+        InvalidProblem: an entry that cannot be (all are listed by ``offences``).
+    """
+
+    entries: tuple[PriceEntry, ...] = ()
+    compute_scale: float = 1.0  #: of the rules' times of computing
+    moving_scale: float = 1.0  #: of the rules' times of collectives
+
+    def __post_init__(self) -> None:
+        scales = (self.compute_scale, self.moving_scale)
+        if not all(0.0 < scale < float("inf") for scale in scales):
+            raise InvalidProblem(f"scales of a price list must be above 0, not {scales}")
+        offences = [
+            f"op {entry.op}: {entry.time_s} s from {entry.source!r}"
+            for entry in self.entries
+            if not (0.0 <= entry.time_s < float("inf"))
+            or entry.source not in SOURCES[1:]
+            or entry.op < 0
+        ]
+        if offences:
+            raise InvalidProblem(
+                "entries of a price list need a time of 0 s or more, a source of "
+                f"{', '.join(SOURCES[1:])}, and an op: {'; '.join(offences)}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __str__(self) -> str:
+        counts = {
+            source: sum(entry.source == source for entry in self.entries) for source in SOURCES
+        }
+        parts = [f"{count} {source}" for source, count in counts.items() if count]
+        return f"{len(self)} prices: {', '.join(parts)}" if parts else "no prices but the rules'"
+
+    def listed_times(self, op_class: np.ndarray) -> ListedTimes:
+        """The list as kernels read it.
+
+        Args:
+            op_class: [O] number of the class of each op.
+
+        Raises:
+            InvalidProblem: an entry of an op that the program does not have.
+        """
+        foreign = [entry.op for entry in self.entries if entry.op >= len(op_class)]
+        if foreign:
+            raise InvalidProblem(
+                f"a price list of another program: it has ops {sorted(set(foreign))}, this program "
+                f"{len(op_class)} ops"
+            )
+        latest = {
+            (int(op_class[entry.op]), entry.code): place for place, entry in enumerate(self.entries)
+        }
+        rows = sorted((key, place) for key, place in latest.items())
+        classes = np.asarray([key[0] for key, _ in rows], np.int64)
+        return ListedTimes(
+            begin=np.searchsorted(classes, op_class, "left").astype(np.int32),
+            end=np.searchsorted(classes, op_class, "right").astype(np.int32),
+            code=np.asarray([key[1] for key, _ in rows], np.int64),
+            time_s=np.asarray([self.entries[place].time_s for _, place in rows], np.float64),
+            compute_scale=float(self.compute_scale),
+            moving_scale=float(self.moving_scale),
+        )
+
+    def rule_source(self, *, computing: bool) -> str:
+        """Source of a step without an entry."""
+        scale = self.compute_scale if computing else self.moving_scale
+        return RULE if scale == 1.0 else FITTED
+
+    def sources(self, op_class: np.ndarray) -> list[str]:
+        """Source of each row of ``listed_times``."""
+        latest = {(int(op_class[entry.op]), entry.code): entry.source for entry in self.entries}
+        return [latest[key] for key in sorted(latest)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "format": FORMAT,
+            "compute_scale": self.compute_scale,
+            "moving_scale": self.moving_scale,
+            "entries": [list(entry) for entry in self.entries],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> PriceList:
+        """The inverse of ``to_json``.
+
+        Raises:
+            InvalidProblem: the data is no such thing.
+        """
+        try:
+            if data["format"] != FORMAT:
+                raise InvalidProblem(
+                    f"a price list of format {data['format']}, this version reads {FORMAT}"
+                )
+            return cls(
+                tuple(
+                    PriceEntry(
+                        op=int(op),
+                        code=int(code),
+                        time_s=float(time_s),
+                        source=str(source),
+                        subject=str(subject),
+                    )
+                    for op, code, time_s, source, subject in data["entries"]
+                ),
+                float(data["compute_scale"]),
+                float(data["moving_scale"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidProblem(
+                f"no price list: {type(error).__name__}: {error}; make one with PriceList.to_json"
+            ) from None
+
+
+NO_PRICES = PriceList()
