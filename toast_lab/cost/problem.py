@@ -319,10 +319,8 @@ class Problem:
             ToastError: a colour is not there, a name is taken or cannot be written in an action;
                 all are listed.
         """
-        copy = self._pinned(self.pins)
         analysis = self.analysis.renamed(names)
-        copy._hold(analysis=analysis, prices=self.prices.of_analysis(analysis))
-        return copy
+        return self._copy(analysis=analysis, prices=self.prices.of_analysis(analysis))
 
     @property
     def unpinned(self) -> Problem:

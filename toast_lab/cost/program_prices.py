@@ -73,8 +73,8 @@ class ProgramPrices:
 
     def of_analysis(self, analysis: Analysis) -> ProgramPrices:
         """The same for an analysis that differs in nothing but names of colours."""
-        prices = ProgramPrices(analysis, self.mesh, self.machine, self.paper_mode)
-        for name in ("inputs", "baseline"):
+        prices = dataclasses.replace(self, analysis=analysis)
+        for name in ("inputs", "by_rule", "op_class", "baseline"):
             if name in self.__dict__:
                 prices.__dict__[name] = self.__dict__[name]
         if "space" in self.__dict__:
