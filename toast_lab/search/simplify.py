@@ -23,6 +23,7 @@ import numpy as np
 
 from toast_lab.cost.problem import Problem, Quick
 from toast_lab.cost.reprice import Repricer, Snapshot
+from toast_lab.errors import ToastError
 from toast_lab.hashing import classes
 from toast_lab.search.trace import Trace
 from toast_lab.sharding.alike import Alike, by_classes
@@ -270,8 +271,9 @@ def simplified(
     """
     program, pricer = problem.analysis.program, problem.pricer()
     best_quick = _quick(problem, best.sharding)
-    seen = [_of_actions(problem, actions) for actions in _seen(trace)]
-    own = tuple(text for text in best.actions if "->" in text)[len(pinned_texts(problem.space)) :]
+    seen = [_of_actions(problem, actions) for actions in _seen(problem, trace)]
+    beyond_pins = best.actions[len(pinned_texts(problem.space)) :]
+    own = tuple(text for text in beyond_pins if _is_action(problem, text))
     with_own = _of_actions(problem, own)
     rows: dict[bytes, FrontRow] = {}
     pinned = None if problem.pins is None else problem.pins
@@ -397,14 +399,23 @@ def _plan(problem: Problem, sharding: Sharding, origin: _ActionPlan) -> Sharding
     return make_plan(problem.analysis, problem.mesh, sharding.copy(), labels, key=sharding.key())
 
 
-def _seen(trace: Trace) -> list[tuple[str, ...]]:
+def _is_action(problem: Problem, text: str) -> bool:
+    """Is it an action, and not a label that says how else a plan came about?"""
+    try:
+        parse_action(problem.analysis, problem.mesh, text)
+    except ToastError:
+        return False
+    return True
+
+
+def _seen(problem: Problem, trace: Trace) -> list[tuple[str, ...]]:
     """Actions of the best plans of a trace that actions make, for each number of actions."""
     row = trace.row
     if not row.n:
         return []
     ends, words = row["action_end"], trace.action["word"]
     starts = np.concatenate([[0], ends[:-1]])
-    is_label = np.asarray(["->" not in text for text in trace.vocabulary] or [False])
+    is_label = np.asarray([not _is_action(problem, text) for text in trace.vocabulary] or [False])
     labels = np.concatenate([[0], np.cumsum(is_label[words])])
     of_actions = labels[ends] == labels[starts]
     length, score = ends - starts, np.where(row["fits"], row["score"], np.inf)
