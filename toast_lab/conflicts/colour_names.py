@@ -102,7 +102,7 @@ def _candidates(names: Names, colour: np.ndarray, model: Model) -> dict[int, dic
     for name_index, letter in _letters(program):
         letters[int(colour[name_index])][letter] += 1
     # Where several colours have one letter, it is that of the colour with most votes
-    owner = {}
+    owner: dict[str, tuple[int, int]] = {}
     for index, votes in letters.items():
         for letter, count in votes.items():
             if count > owner.get(letter, (0, -1))[0]:
