@@ -144,3 +144,20 @@ def test_a_gpu_works_in_waves_on_local_sizes(
     wanted = flops / (989e12 * 0.94 * share) + written / 3.35e12
     read_s = product.moved_bytes / 3.35e12
     assert product.time_s == pytest.approx(max(wanted, read_s) + 5e-6)
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "judged_s"),
+    [(4096, 128, 12.8e-6), (4096, 1024, 301.3e-6), (1024, 4096, 338.4e-6)],
+)
+def test_fourier_transforms_on_a_tpu_are_products(rows: int, length: int, judged_s: float) -> None:
+    """Against libtpu's estimated cycles for v5e, which the rule was read off."""
+    shape = jax.ShapeDtypeStruct((rows, length), jnp.complex64)
+    problem = Problem(traced(jnp.fft.fft, shape), {"a": 2}, "tpu-v5e")
+    cost = price(problem, Plan.from_actions(problem, []))
+    assert cost.compute_s == pytest.approx(judged_s, rel=0.4)
+    # A processor's and a GPU's are bound by memory.
+    other = Problem(problem.analysis, {"a": 2}, "h100")
+    moved_s = 2 * 8 * rows * length / other.machine.memory_bytes_per_s
+    cost = price(other, Plan.from_actions(other, []))
+    assert cost.compute_s == pytest.approx(moved_s, rel=0.5)

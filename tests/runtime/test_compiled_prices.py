@@ -38,12 +38,9 @@ def compiled_of(
     """As a compiler may tell it: in other places than we price, and some of it nowhere."""
     rng, cost = np.random.default_rng(seed), tl.price(problem, plan)
     last = problem.analysis.program.n_ops - 1
-    last = problem.analysis.program.n_ops - 1
     cycles: dict[int, float] = {-1: 0.05 * factor * cost.compute_s * CLOCK_HZ}
     for row in cost.ops:
-        place = (
-            row.op if rng.random() < 0.8 else min(row.op + 1, problem.analysis.program.n_ops - 1)
-        )
+        place = row.op if rng.random() < 0.8 else min(row.op + 1, last)
         cycles[place] = cycles.get(place, 0.0) + 0.95 * factor * row.time_s * CLOCK_HZ
     schedule = None
     if exposed_s is not None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from toast_lab.cost.bfloat16 import bfloat16_factors, no_factors, widened_factors
 from toast_lab.cost.fusion import STYLES, fuse
-from toast_lab.cost.matrix_tiles import products
+from toast_lab.cost.matrix_tiles import matrix_unit_flops, products
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.packs import BoolArray, Float64Array, Int32Array, Int64Array, packed
@@ -187,9 +187,10 @@ def make_static(
         # What is reordered on the way cannot be written where it is read.  A TPU's compiler chooses
         # layouts in which nothing has to be
         in_place[runs_at[_reordering(program)]] = False
+    flops = matrix_unit_flops(program) if compiler == "tpu" else program.flops
     facts = ProgramFacts(
         op=OpFacts(
-            flops=program.flops * program.trips,
+            flops=flops * program.trips,
             peak=np.asarray(peak_flops, dtype=np.float64) / narrowed.passes,
             trips=program.trips,
             op_class=classes,

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -72,6 +73,13 @@ def ragged_dot_flops(op: Any, rule: Rule, results: list[TensorType]) -> float:
         used.update(own_rules.ragged_dims(op, f"rhs_{name}_dimensions"))
     free = tuple(size for dim, size in enumerate(right) if dim not in used)
     return 2.0 * _elements(left) * _elements(free)
+
+
+def fourier_flops(op: Any, rule: Rule, results: list[TensorType]) -> float:
+    """Of fast transforms: 5 for each element and doubling of the length, as is usually counted."""
+    lengths = [int(length) for length in op.attributes["fft_length"]]
+    elements = max(_elements(tensor(op.operands[0].type).shape), _elements(results[0].shape))
+    return 5.0 * elements * sum(math.log2(length) for length in lengths if length > 1)
 
 
 def convolution_flops(op: Any, rule: Rule, results: list[TensorType]) -> float:

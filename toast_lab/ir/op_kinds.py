@@ -337,7 +337,8 @@ _kind("rng_bit_generator", cost_class=OTHER, generates=True)
 
 # -- others ----------------------------------------------------------------------------------------
 
-_kinds("sort fft cholesky dynamic_reshape", cost_class=OTHER)
+_kinds("sort cholesky dynamic_reshape", cost_class=OTHER)
+_kind("fft", cost_class=OTHER, flops=attributes.fourier_flops)
 _kind("triangular_solve", cost_class=OTHER, narrow=narrowing.narrow_triangular_solve)
 _kind("chlo.top_k", cost_class=OTHER, rule=own_rules.top_k)
 _kind(

@@ -1,0 +1,8 @@
+"""Prices against compilers on programs of many kinds, more than half of them written by others.
+
+``programs`` names them by family, ``plans`` chooses shardings, ``compiled`` has compilers judge
+them and keeps the rows, ``figures`` makes docs/corpus.md from the rows.  A third of the families is
+held aside: no rule is read off them, nothing is fitted to them.
+
+``python -m tests.corpus compile|figures|list``; the packages are in ``requirements.txt``.
+"""

@@ -1,0 +1,43 @@
+"""``python -m tests.corpus compile|price|figures|list``: see the package."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tests.corpus import compiled, figures, priced, programs
+from tests.corpus.targets import TARGETS, target
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one of the commands."""
+    parser = argparse.ArgumentParser(prog="python -m tests.corpus", description=__doc__)
+    parser.add_argument("command", choices=("compile", "price", "figures", "list"))
+    parser.add_argument("--programs", nargs="*", help="by name; all by default")
+    parser.add_argument("--targets", nargs="*", help="topologies; all by default")
+    parser.add_argument("--plans", nargs="*", help="by name; all twelve by default")
+    args = parser.parse_args(arguments)
+    if args.command == "list":
+        for family, members in programs.families().items():
+            aside = " (held aside)" if family in programs.HELD_ASIDE else ""
+            names = ", ".join(
+                f"{one.name} [{one.package}]" if one.package else one.name for one in members
+            )
+            print(f"{family}{aside}: {names}")
+        return 0
+    if args.command == "price":
+        priced.generate()
+        return 0
+    if args.command == "figures":
+        figures.write()
+        return 0
+    compiled.generate(
+        args.programs or programs.PROGRAMS,
+        [target(name) for name in args.targets] if args.targets else TARGETS,
+        tuple(args.plans) if args.plans else None,
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""Compile the corpus and keep what came out, a row as soon as it is there.
+
+``compiled.jsonl``: a row for each plan of a program on a target, found again by program, digest,
+target and name of the plan.  A run that was stopped goes on where it was; the compiler's whole
+results stay in the store of compiled results.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.corpus import plans, programs
+from tests.corpus.targets import Target
+from toast_lab.conflicts.analysis import Analysis, analyse
+from toast_lab.cost.problem import Problem
+from toast_lab.errors import ToastError
+from toast_lab.ir.model import Model
+from toast_lab.runtime.compile import compile_plan, without_locations
+from toast_lab.runtime.compiled import Compiled
+
+ROWS = Path(__file__).parent / "compiled.jsonl"
+SHARE = 0.98  # of the computing time that rows give op by op
+Row = dict[str, Any]
+
+
+def generate(
+    names: Iterable[str],
+    targets: Sequence[Target],
+    plan_names: tuple[str, ...] | None = None,
+    *,
+    time_limit_s: float = 120.0,
+) -> None:
+    """Compile what is not there yet, program by program.
+
+    Args:
+        names: of programs.
+        targets: for each of them.
+        plan_names: of plans; None for all twelve.
+        time_limit_s: for one compile.
+    """
+    known = {_name(row) for row in rows()}
+    for name in names:
+        try:
+            model = programs.PROGRAMS[name].make()
+            analysis, digest = analyse(model), digest_of(model)
+        except Exception as error:  # of a package; the others go on
+            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            continue
+        for target in targets:
+            key = (name, digest, target.topology)
+            wanted = plan_names or (*plans.EXPERTS, *plans.SEARCHES, *plans.RANDOM)
+            if all((*key, plan) in known for plan in wanted):
+                continue
+            problem = Problem(analysis, target.mesh, target.machine)
+            for draft in plans.drafts(problem, wanted):
+                if (*key, draft.name) not in known:
+                    row = _compiled(model, analysis, target, draft, time_limit_s)
+                    head = {"program": name, "digest": digest, "topology": target.topology}
+                    _append({**head, "plan": draft.name, **row})
+
+
+def digest_of(model: Model) -> str:
+    """Digest of a program's StableHLO without its locations, which change with lines above."""
+    return hashlib.sha256(without_locations(model.stablehlo).encode()).hexdigest()[:16]
+
+
+def rows() -> list[Row]:
+    """The rows of ``compiled.jsonl``."""
+    if not ROWS.exists():
+        return []
+    return [json.loads(line) for line in ROWS.read_text().splitlines()]
+
+
+def _name(row: Row) -> tuple[str, str, str, str]:
+    return row["program"], row["digest"], row["topology"], row["plan"]
+
+
+def _append(row: Row) -> None:
+    with ROWS.open("a") as file:
+        file.write(json.dumps(row, separators=(",", ":")) + "\n")
+
+
+def _compiled(
+    model: Model, analysis: Analysis, target: Target, draft: plans.Draft, time_limit_s: float
+) -> Row:
+    started = time.perf_counter()
+    row: Row = {"actions": list(draft.plan.actions), "sharding": plans.encoded(draft.plan)}
+    try:
+        result = compile_plan(
+            model, draft.plan, target.topology, time_limit_s=time_limit_s, store=True
+        )
+    except ToastError as error:
+        row["error"] = str(error)[:300]
+    else:
+        row |= _judged(result)
+    row["wall_s"] = round(time.perf_counter() - started, 1)
+    print(
+        f"{row['wall_s']:6.1f} s  {analysis.program.name} {target.topology} {draft.name}"
+        f" {row.get('error', '')[:80]}",
+        flush=True,
+    )
+    return row
+
+
+def _judged(result: Compiled) -> Row:
+    """What is kept of a compiled plan; times in seconds, sizes in bytes."""
+    by_op = result.compute_s_by_op
+    shown, covered = {}, 0.0
+    for op, seconds in sorted(by_op.items(), key=lambda item: -item[1]):
+        if covered >= SHARE * sum(by_op.values()):
+            break
+        shown[str(op)] = float(f"{seconds:.4g}")
+        covered += seconds
+    schedule = result.schedule
+    return {
+        "fits": result.fits,
+        "peak_bytes": result.peak_bytes,
+        "needed_bytes": result.needed_bytes,
+        "limit_bytes": result.limit_bytes,
+        "time_s": result.time_s,
+        "compute_s": sum(by_op.values()) if by_op else None,
+        "exposed_s": None if schedule is None else schedule.exposed_s,
+        "collective_s": None if schedule is None else schedule.collective_s,
+        "left_out": 0 if result.times is None else len(result.times.left_out),
+        "compute_s_by_op": shown,
+        "collectives": [
+            [row.kind, row.axes, part.bytes, part.dtype, row.times, part.op]
+            for row in result.collectives
+            for part in row.parts
+        ],
+        "versions": dict(result.versions),
+    }

@@ -1,0 +1,591 @@
+"""Programs of the corpus that this project wrote: the built-in models, and kinds they lack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tests.corpus.program import Program, shapes
+from toast_lab import frontends
+from toast_lab.ir.model import Model
+
+F32, BF16 = jnp.float32, jnp.bfloat16
+Tree = Any
+
+
+def gradient_step(loss: Callable[..., Any]) -> Callable[..., Any]:
+    """A step of plain gradient descent on the first argument."""
+
+    def step(parameters: Tree, *batch: Any) -> tuple[Tree, jax.Array]:
+        value, gradients = jax.value_and_grad(loss)(parameters, *batch)
+        return jax.tree.map(lambda p, g: p - 1e-3 * g, parameters, gradients), value
+
+    return step
+
+
+def trained(loss: Callable[..., Any], parameters: Tree, *batch: Any) -> Model:
+    """A gradient step with its parameters donated."""
+    return frontends.from_jax(gradient_step(loss), parameters, *batch, donate_argnums=0)
+
+
+def _normalised(x: jax.Array) -> jax.Array:
+    centred = x - x.mean(-1, keepdims=True)
+    return centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
+
+
+def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    shifted = jax.nn.log_softmax(logits.astype(F32))
+    return -jnp.take_along_axis(shifted, labels[..., None], -1).mean()
+
+
+# -- the built-in models --------------------------------------------------------------------------
+def transformer() -> Model:
+    """Gradient of a Transformer layer of a vocabulary of 16,384."""
+    return frontends.load(
+        "transformer",
+        layers=1,
+        d_model=2048,
+        hidden=8192,
+        heads=8,
+        key_size=256,
+        vocab=16384,
+        batch=64,
+        sequence=1024,
+        mode="gradient",
+    )
+
+
+def transformer_adam() -> Model:
+    """An Adam step of two small bfloat16 layers."""
+    return frontends.load(
+        "transformer",
+        layers=2,
+        d_model=1024,
+        hidden=4096,
+        heads=16,
+        vocab=8192,
+        batch=32,
+        sequence=512,
+        dtype="bfloat16",
+        mode="train",
+    )
+
+
+def itx() -> Model:
+    """Prefill of an inference Transformer."""
+    return frontends.load(
+        "itx",
+        layers=1,
+        batch=64,
+        prompt=1024,
+        sequence=2048,
+        key_size=256,
+        vocab=16384,
+        mode="prefill",
+    )
+
+
+def gns() -> Model:
+    """A graph network simulator."""
+    return frontends.load(
+        "gns", steps=1, nodes=16384, edges=262144, hidden_layers=1, mode="forward"
+    )
+
+
+def gns_wide() -> Model:
+    """Gradient of a graph network simulator with wide features."""
+    return frontends.load(
+        "gns",
+        steps=1,
+        nodes=4096,
+        edges=65536,
+        latent=1024,
+        hidden_layers=1,
+        mode="gradient",
+    )
+
+
+def mlp() -> Model:
+    """Two layers with a large batch."""
+    return frontends.load("mlp", batch=16384, inputs=8192, hidden=32768, outputs=8192)
+
+
+def unet() -> Model:
+    """A gradient of the paper's U-Net with few blocks."""
+    return frontends.load(
+        "unet",
+        channels=256,
+        multipliers=(1, 2),
+        blocks=1,
+        heads=8,
+        batch=64,
+        image=32,
+        dtype="bfloat16",
+        mode="gradient",
+    )
+
+
+# -- attention ------------------------------------------------------------------------------------
+def decode() -> Model:
+    """One token for each sequence of a batch, against a cache of 2,048 positions."""
+    layers, batch, heads, size, d_model, hidden, cached = 2, 64, 32, 128, 4096, 16384, 2048
+
+    def step(
+        parameters: Tree, cache: Tree, tokens: jax.Array, position: jax.Array
+    ) -> tuple[jax.Array, Tree]:
+        x = parameters["embedding"][tokens]
+        updated = []
+        for layer, (keys, values) in zip(parameters["layers"], cache, strict=True):
+            normal = _normalised(x)
+            query = jnp.einsum("bd,dhk->bhk", normal, layer["query"])
+            key = jnp.einsum("bd,dhk->bhk", normal, layer["key"])
+            value = jnp.einsum("bd,dhk->bhk", normal, layer["value"])
+            keys = jax.lax.dynamic_update_slice(keys, key[:, None], (0, position, 0, 0))
+            values = jax.lax.dynamic_update_slice(values, value[:, None], (0, position, 0, 0))
+            scores = jnp.einsum("bhk,bthk->bht", query, keys).astype(F32) / np.sqrt(size)
+            scores = jnp.where(jnp.arange(cached) <= position, scores, -1e9)
+            weights = jax.nn.softmax(scores).astype(BF16)
+            x = x + jnp.einsum("bht,bthk,hkd->bd", weights, values, layer["out"])
+            x = x + jax.nn.gelu(_normalised(x) @ layer["up"]) @ layer["down"]
+            updated.append((keys, values))
+        return jnp.argmax(x @ parameters["embedding"].T, -1), updated
+
+    layer = {
+        "query": (d_model, heads, size),
+        "key": (d_model, heads, size),
+        "value": (d_model, heads, size),
+        "out": (heads, size, d_model),
+        "up": (d_model, hidden),
+        "down": (hidden, d_model),
+    }
+    parameters = {"embedding": (32768, d_model), "layers": [layer] * layers}
+    cache = [((batch, cached, heads, size),) * 2] * layers
+    return frontends.from_jax(
+        step,
+        shapes(parameters, BF16),
+        shapes(cache, BF16),
+        jax.ShapeDtypeStruct((batch,), jnp.int32),
+        jax.ShapeDtypeStruct((), jnp.int32),
+        donate_argnums=1,
+        name="decode",
+    )
+
+
+def grouped_decode() -> Model:
+    """One token against a cache of grouped heads, in a scan over two layers."""
+    layers, batch, groups, share, size, d_model, hidden = 2, 128, 8, 4, 128, 4096, 11008
+    cached = 1024
+
+    def step(
+        parameters: Tree, cache: Tree, x: jax.Array, position: jax.Array
+    ) -> tuple[jax.Array, Tree]:
+        def layer(x: jax.Array, row: Tree) -> tuple[jax.Array, Tree]:
+            weights, (keys, values) = row
+            normal = _normalised(x)
+            query = jnp.einsum("bd,dgsk->bgsk", normal, weights["query"])
+            new = jnp.einsum("bd,dcgk->bcgk", normal, weights["pair"])
+            keys = jax.lax.dynamic_update_slice_in_dim(keys, new[:, 0, None], position, 1)
+            values = jax.lax.dynamic_update_slice_in_dim(values, new[:, 1, None], position, 1)
+            scores = jnp.einsum("bgsk,btgk->bgst", query, keys).astype(F32)
+            shares = jax.nn.softmax(jnp.where(jnp.arange(cached) <= position, scores, -1e9)).astype(
+                BF16
+            )
+            mixed = jnp.einsum("bgst,btgk->bgsk", shares, values)
+            x = x + jnp.einsum("bgsk,gskd->bd", mixed, weights["out"])
+            gate, up = jnp.split(_normalised(x) @ weights["up"], 2, -1)
+            return x + (jax.nn.silu(gate) * up) @ weights["down"], (keys, values)
+
+        x, cache = jax.lax.scan(layer, x, (parameters, cache))
+        return x, cache
+
+    parameters = {
+        "query": (layers, d_model, groups, share, size),
+        "pair": (layers, d_model, 2, groups, size),
+        "out": (layers, groups, share, size, d_model),
+        "up": (layers, d_model, 2 * hidden),
+        "down": (layers, hidden, d_model),
+    }
+    cache = ((layers, batch, cached, groups, size),) * 2
+    return frontends.from_jax(
+        step,
+        shapes(parameters, BF16),
+        shapes(cache, BF16),
+        jax.ShapeDtypeStruct((batch, d_model), BF16),
+        jax.ShapeDtypeStruct((), jnp.int32),
+        donate_argnums=1,
+        name="grouped_decode",
+    )
+
+
+# -- mixture of experts ---------------------------------------------------------------------------
+def moe() -> Model:
+    """A gradient step of a mixture whose tokens are dispatched by products."""
+    groups, tokens, d_model, hidden, experts, room = 16, 1024, 1024, 4096, 16, 128
+
+    def loss(parameters: Tree, x: jax.Array) -> jax.Array:
+        gates = jax.nn.softmax(jnp.einsum("gtd,de->gte", x, parameters["gate"]).astype(F32))
+        chosen = jax.nn.one_hot(jnp.argmax(gates, -1), experts)
+        place = (jnp.cumsum(chosen, 1) - 1) * chosen
+        slot = jax.nn.one_hot(place.sum(-1).astype(jnp.int32), room)
+        dispatch = jnp.einsum("gte,gtc->gtec", chosen, slot).astype(BF16)
+        inputs = jnp.einsum("gtec,gtd->egcd", dispatch, x)
+        inner = jax.nn.gelu(jnp.einsum("egcd,edh->egch", inputs, parameters["up"]))
+        outputs = jnp.einsum("egch,ehd->egcd", inner, parameters["down"])
+        weighted = dispatch * gates.sum(-1)[..., None, None].astype(BF16)
+        y = jnp.einsum("gtec,egcd->gtd", weighted, outputs)
+        return ((x + y).astype(F32) ** 2).mean()
+
+    parameters = {
+        "gate": (d_model, experts),
+        "up": (experts, d_model, hidden),
+        "down": (experts, hidden, d_model),
+    }
+    return trained(
+        loss, shapes(parameters, BF16), jax.ShapeDtypeStruct((groups, tokens, d_model), BF16)
+    )
+
+
+def moe_sorted() -> Model:
+    """A mixture whose tokens are sorted by expert and gathered."""
+    tokens, d_model, hidden, experts = 8192, 2048, 4096, 8
+    room = tokens // experts
+
+    def forward(parameters: Tree, x: jax.Array) -> jax.Array:
+        expert = jnp.argmax(x @ parameters["gate"], -1)
+        order = jnp.argsort(expert)
+        grouped = x[order].reshape(experts, room, d_model)
+        inner = jax.nn.relu(jnp.einsum("ecd,edh->ech", grouped, parameters["up"]))
+        outputs = jnp.einsum("ech,ehd->ecd", inner, parameters["down"]).reshape(tokens, d_model)
+        return x + jnp.zeros_like(x).at[order].set(outputs)
+
+    parameters = {
+        "gate": (d_model, experts),
+        "up": (experts, d_model, hidden),
+        "down": (experts, hidden, d_model),
+    }
+    return frontends.from_jax(
+        forward, shapes(parameters, BF16), jax.ShapeDtypeStruct((tokens, d_model), BF16)
+    )
+
+
+# -- sequences without attention ------------------------------------------------------------------
+def state_space() -> Model:
+    """A gradient step of a diagonal linear recurrence with complex states."""
+    batch, length, d_model, states = 32, 2048, 1024, 512
+
+    def loss(parameters: Tree, x: jax.Array) -> jax.Array:
+        decay = jnp.exp(-jnp.exp(parameters["decay"]) + 1j * parameters["angle"])
+        driven = jnp.einsum("btd,ds->bts", x, parameters["into"]).astype(jnp.complex64)
+
+        def combine(left: Tree, right: Tree) -> Tree:
+            return left[0] * right[0], right[0] * left[1] + right[1]
+
+        decays = jnp.broadcast_to(decay, driven.shape)
+        _, state = jax.lax.associative_scan(combine, (decays, driven), axis=1)
+        y = jnp.einsum("bts,sd->btd", state.real, parameters["real"])
+        y = y - jnp.einsum("bts,sd->btd", state.imag, parameters["imaginary"])
+        mixed = x + jax.nn.gelu(y) @ parameters["mix"]
+        return (mixed**2).mean()
+
+    parameters = {
+        "decay": (states,),
+        "angle": (states,),
+        "into": (d_model, states),
+        "real": (states, d_model),
+        "imaginary": (states, d_model),
+        "mix": (d_model, d_model),
+    }
+    return trained(
+        loss, shapes(parameters, F32), jax.ShapeDtypeStruct((batch, length, d_model), F32)
+    )
+
+
+def chunked_state_space() -> Model:
+    """Structured state space duality: chunks by products, and a scan over the chunks."""
+    batch, chunks, chunk, heads, size, states = 16, 16, 128, 16, 64, 128
+    d_model = heads * size
+
+    def forward(parameters: Tree, x: jax.Array) -> jax.Array:
+        values = (x @ parameters["value"]).reshape(batch, chunks, chunk, heads, size)
+        into = (x @ parameters["into"]).reshape(batch, chunks, chunk, states)
+        out = (x @ parameters["out"]).reshape(batch, chunks, chunk, states)
+        rate = jax.nn.softplus(x @ parameters["rate"]).reshape(batch, chunks, chunk, heads)
+        total = jnp.cumsum(rate.astype(F32), 2)
+        within = total[:, :, :, None] - total[:, :, None]
+        causal = jnp.tril(jnp.ones((chunk, chunk), bool))[..., None]
+        decay = jnp.exp(jnp.where(causal, -within, -1e9)).astype(BF16)
+        scores = jnp.einsum("bnis,bnjs->bnij", out, into)
+        local = jnp.einsum("bnij,bnijh,bnjhk->bnihk", scores, decay, values)
+        left = jnp.exp(total[:, :, -1:] - total).astype(BF16)
+        carried = jnp.einsum("bnjs,bnjh,bnjhk->bnhsk", into, left, values)
+        whole = jnp.exp(-total[:, :, -1]).astype(BF16)
+
+        def after(state: jax.Array, row: Tree) -> tuple[jax.Array, jax.Array]:
+            fade, new = row
+            return state * fade[..., None, None] + new, state
+
+        start = jnp.zeros((batch, heads, states, size), BF16)
+        rows = (whole.swapaxes(0, 1), carried.swapaxes(0, 1))
+        _, before = jax.lax.scan(after, start, rows)
+        reached = jnp.exp(-total).astype(BF16)
+        far = jnp.einsum("bnis,nbhsk,bnih->bnihk", out, before, reached)
+        mixed = (local + far).reshape(batch, chunks * chunk, d_model)
+        return x + mixed @ parameters["mix"]
+
+    parameters = {
+        "value": (d_model, d_model),
+        "into": (d_model, states),
+        "out": (d_model, states),
+        "rate": (d_model, heads),
+        "mix": (d_model, d_model),
+    }
+    x = jax.ShapeDtypeStruct((batch, chunks * chunk, d_model), BF16)
+    return frontends.from_jax(forward, shapes(parameters, BF16), x)
+
+
+def gated_recurrence() -> Model:
+    """A gradient step of a gated recurrent layer unrolled by a scan."""
+    batch, length, inputs, hidden = 512, 32, 1024, 2048
+
+    def loss(parameters: Tree, x: jax.Array) -> jax.Array:
+        driven = jnp.einsum("btd,dgh->tbgh", x, parameters["input"])
+
+        def step(state: jax.Array, row: jax.Array) -> tuple[jax.Array, jax.Array]:
+            gates = row[:, :2] + jnp.einsum("bh,hgk->bgk", state, parameters["gates"])
+            reset, update = jax.nn.sigmoid(gates[:, 0]), jax.nn.sigmoid(gates[:, 1])
+            new = jnp.tanh(row[:, 2] + (reset * state) @ parameters["new"])
+            state = update * state + (1 - update) * new
+            return state, state
+
+        _, states = jax.lax.scan(step, jnp.zeros((batch, hidden)), driven)
+        return ((states @ parameters["head"]) ** 2).mean()
+
+    parameters = {
+        "input": (inputs, 3, hidden),
+        "gates": (hidden, 2, hidden),
+        "new": (hidden, hidden),
+        "head": (hidden, inputs),
+    }
+    return trained(loss, shapes(parameters, F32), shapes((batch, length, inputs), F32))
+
+
+def fourier_mixing() -> Model:
+    """A gradient step of a layer that mixes tokens by a Fourier transform."""
+    batch, length, d_model, hidden = 64, 1024, 1024, 4096
+
+    def loss(parameters: Tree, x: jax.Array) -> jax.Array:
+        mixed = _normalised(x + jnp.fft.fft(jnp.fft.fft(x, axis=-1), axis=-2).real)
+        inner = jax.nn.gelu(mixed @ parameters["up"]) @ parameters["down"]
+        return (_normalised(mixed + inner) ** 2).mean() + (inner**2).mean()
+
+    parameters = {"up": (d_model, hidden), "down": (hidden, d_model)}
+    return trained(loss, shapes(parameters, F32), shapes((batch, length, d_model), F32))
+
+
+# -- implicit layers, linear algebra --------------------------------------------------------------
+def equilibrium() -> Model:
+    """Twelve rounds towards a fixed point of a layer, and a step down the last one's gradient."""
+    batch, size = 4096, 4096
+
+    parameters = {"input": (size, size), "inner": (size, size)}
+
+    def step(parameters: Tree, x: jax.Array) -> Tree:
+        fixed = jax.lax.stop_gradient(parameters)
+        driven = x @ fixed["input"]
+
+        def once(_: int, z: jax.Array) -> jax.Array:
+            return jnp.tanh(z @ fixed["inner"] + driven)
+
+        z = jax.lax.fori_loop(0, 12, once, jnp.zeros((batch, size)))
+
+        def last(parameters: Tree) -> jax.Array:
+            return (jnp.tanh(z @ parameters["inner"] + x @ parameters["input"]) ** 2).mean()
+
+        return jax.tree.map(lambda p, g: p - 1e-3 * g, parameters, jax.grad(last)(parameters))
+
+    return frontends.from_jax(
+        step,
+        shapes(parameters, F32),
+        shapes((batch, size), F32),
+        donate_argnums=0,
+        name="equilibrium",
+    )
+
+
+def conjugate_gradients() -> Model:
+    """Ridge regression by ten steps of conjugate gradients on the normal equations."""
+    rows, columns, targets = 65536, 4096, 16
+
+    def solve(x: jax.Array, y: jax.Array) -> jax.Array:
+        def applied(w: jax.Array) -> jax.Array:
+            return x.T @ (x @ w) + 0.1 * w
+
+        right = x.T @ y
+
+        def once(_: int, carry: Tree) -> Tree:
+            w, residual, direction, size = carry
+            image = applied(direction)
+            length = size / (direction * image).sum(0)
+            w, residual = w + length * direction, residual - length * image
+            new = (residual**2).sum(0)
+            return w, residual, residual + (new / size) * direction, new
+
+        start = (jnp.zeros_like(right), right, right, (right**2).sum(0))
+        return jax.lax.fori_loop(0, 10, once, start)[0]
+
+    return frontends.from_jax(
+        solve,
+        shapes((rows, columns), F32),
+        shapes((rows, targets), F32),
+        name="conjugate_gradients",
+    )
+
+
+def orthogonal_iteration() -> Model:
+    """Five Newton-Schulz iterations that make stacked matrices orthogonal (as Muon does)."""
+    layers, rows, columns = 8, 2048, 4096
+
+    def orthogonal(gradients: jax.Array) -> jax.Array:
+        x = gradients / jnp.sqrt((gradients.astype(F32) ** 2).sum((1, 2), keepdims=True)).astype(
+            BF16
+        )
+        for _ in range(5):
+            gram = jnp.einsum("lij,lkj->lik", x, x)
+            squared = jnp.einsum("lij,ljk->lik", gram, gram)
+            x = 3.4 * x + jnp.einsum("lij,ljk->lik", -4.8 * gram + 2.0 * squared, x)
+        return x
+
+    return frontends.from_jax(
+        orthogonal, shapes((layers, rows, columns), BF16), name="orthogonal_iteration"
+    )
+
+
+# -- recommendation -------------------------------------------------------------------------------
+def ranking() -> Model:
+    """A gradient step of a ranking model: large embedding tables, pairwise products, two MLPs."""
+    batch, features, rows, size, dense = 8192, 16, 100_000, 128, 512
+
+    def loss(parameters: Tree, numbers: jax.Array, ids: jax.Array, clicked: jax.Array) -> jax.Array:
+        rows_of_features = jax.vmap(lambda table, index: table[index], (0, 1), 1)(
+            parameters["tables"], ids
+        )
+        bottom = jax.nn.relu(numbers @ parameters["bottom"][0]) @ parameters["bottom"][1]
+        together = jnp.concatenate([rows_of_features, bottom[:, None]], 1)
+        pairs = jnp.einsum("bfs,bgs->bfg", together, together)
+        upper, lower = np.triu_indices(features + 1, 1)
+        top = jnp.concatenate([bottom, pairs[:, upper, lower]], 1)
+        inner = jax.nn.relu(top @ parameters["top"][0])
+        logit = (jax.nn.relu(inner @ parameters["top"][1]) @ parameters["top"][2])[:, 0]
+        return (jnp.maximum(logit, 0) - logit * clicked + jnp.log1p(jnp.exp(-abs(logit)))).mean()
+
+    count = size + (features + 1) * features // 2
+    parameters = {
+        "tables": (features, rows, size),
+        "bottom": [(dense, 1024), (1024, size)],
+        "top": [(count, 2048), (2048, 1024), (1024, 1)],
+    }
+    return trained(
+        loss,
+        shapes(parameters, F32),
+        shapes((batch, dense), F32),
+        jax.ShapeDtypeStruct((batch, features), jnp.int32),
+        shapes((batch,), F32),
+    )
+
+
+def two_towers() -> Model:
+    """A gradient step of two towers that are trained with the batch's own negatives."""
+    batch, rows, size, hidden, history = 8192, 200_000, 256, 1024, 32
+
+    def tower(layers: Tree, x: jax.Array) -> jax.Array:
+        return _normalised(jax.nn.relu(x @ layers[0]) @ layers[1])
+
+    def loss(parameters: Tree, seen: jax.Array, item: jax.Array) -> jax.Array:
+        users = parameters["items"][seen].mean(1)
+        left = tower(parameters["user"], users)
+        right = tower(parameters["item"], parameters["items"][item])
+        return _cross_entropy(left @ right.T, jnp.arange(batch))
+
+    layers = [(size, hidden), (hidden, size)]
+    parameters = {"items": (rows, size), "user": layers, "item": layers}
+    return trained(
+        loss,
+        shapes(parameters, F32),
+        jax.ShapeDtypeStruct((batch, history), jnp.int32),
+        jax.ShapeDtypeStruct((batch,), jnp.int32),
+    )
+
+
+# -- diffusion ------------------------------------------------------------------------------------
+def diffusion_transformer() -> Model:
+    """A gradient step of a diffusion Transformer block that is conditioned by modulation."""
+    batch, tokens, d_model, heads, hidden = 64, 256, 1152, 16, 4608
+    size = d_model // heads
+
+    def loss(parameters: Tree, image: jax.Array, noise: jax.Array, t: jax.Array) -> jax.Array:
+        share = t[:, None, None]
+        x = (image * (1 - share) + noise * share) @ parameters["patch"]
+        angles = t[:, None] * jnp.exp(-jnp.arange(d_model // 2) / 32.0)
+        condition = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], -1)
+        shift, scale, gate, shift_inner, scale_inner, gate_inner = jnp.split(
+            (jax.nn.silu(condition) @ parameters["modulation"])[:, None], 6, -1
+        )
+        normal = _normalised(x) * (1 + scale) + shift
+        query, key, value = (
+            (normal @ parameters[name]).reshape(batch, tokens, heads, size)
+            for name in ("query", "key", "value")
+        )
+        scores = jax.nn.softmax(jnp.einsum("bihk,bjhk->bhij", query, key) / np.sqrt(size))
+        mixed = jnp.einsum("bhij,bjhk->bihk", scores, value).reshape(batch, tokens, d_model)
+        x = x + gate * (mixed @ parameters["out"])
+        normal = _normalised(x) * (1 + scale_inner) + shift_inner
+        x = x + gate_inner * (jax.nn.gelu(normal @ parameters["up"]) @ parameters["down"])
+        return ((x @ parameters["unpatch"] - (noise - image)) ** 2).mean()
+
+    parameters = {
+        "patch": (64, d_model),
+        "modulation": (d_model, 6 * d_model),
+        "query": (d_model, d_model),
+        "key": (d_model, d_model),
+        "value": (d_model, d_model),
+        "out": (d_model, d_model),
+        "up": (d_model, hidden),
+        "down": (hidden, d_model),
+        "unpatch": (d_model, 64),
+    }
+    return trained(
+        loss,
+        shapes(parameters, F32),
+        shapes((batch, tokens, 64), F32),
+        shapes((batch, tokens, 64), F32),
+        shapes((batch,), F32),
+    )
+
+
+PROGRAMS = (
+    Program("transformer", "attention training", transformer),
+    Program("transformer_adam", "attention training", transformer_adam),
+    Program("mlp", "dense", mlp),
+    Program("itx", "attention prefill", itx),
+    Program("decode", "attention decoding", decode),
+    Program("grouped_decode", "attention decoding", grouped_decode),
+    Program("moe", "mixture of experts", moe),
+    Program("moe_sorted", "mixture of experts", moe_sorted),
+    Program("unet", "U-Net", unet),
+    Program("diffusion_transformer", "diffusion", diffusion_transformer),
+    Program("state_space", "state space", state_space),
+    Program("chunked_state_space", "state space", chunked_state_space),
+    Program("gated_recurrence", "recurrent", gated_recurrence),
+    Program("gns", "graph", gns),
+    Program("gns_wide", "graph", gns_wide),
+    Program("fourier_mixing", "Fourier", fourier_mixing),
+    Program("equilibrium", "implicit and ODE", equilibrium),
+    Program("conjugate_gradients", "linear algebra", conjugate_gradients),
+    Program("orthogonal_iteration", "linear algebra", orthogonal_iteration),
+    Program("ranking", "recommendation", ranking),
+    Program("two_towers", "recommendation", two_towers),
+)

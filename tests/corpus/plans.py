@@ -1,0 +1,131 @@
+"""Twelve plans of a program on a target: what experts would do, random ones, what searches find.
+
+The same ones in every run: searches have budgets of evaluations, random ones a seed of their own.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zlib
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from toast_lab import pipeline
+from toast_lab.app.ready_plans import batch_group, data_parallel
+from toast_lab.conflicts.analysis import Analysis
+from toast_lab.cost.problem import Problem
+from toast_lab.errors import ToastError
+from toast_lab.ir.program import Program
+from toast_lab.plan_verbs import Plan
+from toast_lab.search.contract import Budget
+from toast_lab.sharding.mesh import Mesh
+from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.sharding import Sharding
+from toast_lab.sharding.space import Action
+from toast_lab.sharding.state import State, legal_actions
+
+#: Methods whose plans are judged, with the evaluations that each may spend.
+SEARCHES = {"mcts": 30_000, "automap": 3_000, "alpa": 3_000, "beam": 10_000}
+OURS = "mcts"  # of which regret is told
+EXPERTS = ("data", "data both", "fsdp", "tensor")
+RANDOM = {"random 1": 1, "random 2": 2, "random 4": 4, "random 6": 6}  # actions of each
+
+
+class Draft(NamedTuple):
+    """A plan to compile."""
+
+    name: str
+    plan: ShardingPlan
+
+
+def drafts(problem: Problem, names: Collection[str]) -> Iterator[Draft]:
+    """The plans of these names, without those that are the same sharding as one before."""
+    known: set[int] = set()
+    for name in (*EXPERTS, *SEARCHES, *RANDOM):
+        if name not in names:
+            continue
+        try:
+            plan = _plan(problem, name)
+        except ToastError:
+            continue  # no batch, nothing that divides, a space that the method cannot search
+        if plan.key not in known:
+            known.add(plan.key)
+            yield Draft(name, plan)
+
+
+def _plan(problem: Problem, name: str) -> ShardingPlan:
+    if name in SEARCHES:
+        budget = Budget(seconds=None, evaluations=SEARCHES[name])
+        return pipeline.search(problem, name, 0, budget).plan
+    if name in RANDOM:
+        return _random(problem, RANDOM[name])
+    make = {"data": _data, "data both": data_parallel, "fsdp": _fsdp, "tensor": _tensor}[name]
+    return Plan.from_actions(problem, make(problem))
+
+
+def _data(problem: Problem) -> list[tuple[str, str]]:
+    """The batch on the first axis."""
+    group = batch_group(problem.analysis)
+    return [(problem.analysis.group_name[group], next(iter(problem.mesh.axes)))]
+
+
+def _fsdp(problem: Problem) -> list[tuple[str, str]]:
+    """The batch on the first axis, and the weights' heaviest other dim on it too."""
+    first = next(iter(problem.mesh.axes))
+    return [*_data(problem), (_weights_group(problem.analysis), first)]
+
+
+def _tensor(problem: Problem) -> list[tuple[str, str]]:
+    """The batch on the first axis, and the weights' heaviest other dim on the second."""
+    return [*_data(problem), (_weights_group(problem.analysis), tuple(problem.mesh.axes)[1])]
+
+
+def _weights_group(analysis: Analysis) -> str:
+    """The colour group, not of the batch, on most bytes of arguments."""
+    batch = batch_group(analysis)
+    program, weight = analysis.program, dict.fromkeys(range(len(analysis.groups)), 0.0)
+    for argument in range(program.n_arguments):
+        groups = {
+            int(analysis.group[analysis.colour[name]]) for name in program.def_names(argument)
+        }
+        for group in groups:
+            if group != batch and analysis.groups[group].shardable:
+                weight[group] += program.nbytes(argument)
+    return analysis.group_name[max(weight, key=lambda group: (weight[group], -group))]
+
+
+def _random(problem: Problem, depth: int) -> ShardingPlan:
+    text = f"{problem.analysis.program.name} {problem.mesh} {depth}"
+    seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+    rng, state, taken = np.random.default_rng(seed), State(problem.space), list[Action]()
+    for _ in range(depth):
+        actions = legal_actions(state, 10) or legal_actions(state)
+        if not actions:
+            break
+        taken.append(actions[int(rng.integers(len(actions)))])
+        state.apply(taken[-1])
+    return Plan.from_state(state, taken)
+
+
+def encoded(plan: ShardingPlan) -> str:
+    """A plan as text for a row: its two arrays, packed.  They mean nothing but to its program."""
+    first = plan.program.factor_ptr[:-1, None]
+    own = np.where(plan.op_factor >= 0, plan.op_factor - first, -1)
+    arrays = np.concatenate([own.ravel(), plan.value_dim.ravel()])
+    packed = arrays.astype(np.int8)
+    assert (packed == arrays).all(), "an op of more than 127 factors"
+    return base64.b85encode(zlib.compress(packed.tobytes(), 9)).decode()
+
+
+def decoded(program: Program, mesh: Mesh, text: str) -> ShardingPlan:
+    """The plan of this program that was ``encoded``."""
+    arrays = np.frombuffer(zlib.decompress(base64.b85decode(text)), np.int8)
+    n_axes = len(mesh.axes)
+    own = arrays[: program.n_ops * n_axes].reshape(-1, n_axes).astype(np.int32)
+    op_factor = np.where(own >= 0, own + program.factor_ptr[:-1, None], -1).astype(np.int32)
+    value_dim = arrays[own.size :].reshape(-1, n_axes).copy()
+    sharding = Sharding(op_factor, value_dim)
+    return ShardingPlan(program, mesh, sharding, key=sharding.key())

@@ -1,0 +1,102 @@
+"""Price the compiled rows with the code of today, a row as soon as it is there.
+
+``priced.jsonl``: times in seconds, sizes in bytes; made anew as a whole, since any change of the
+code may change a price.  Needs the packages, and no compiler.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import sys
+from pathlib import Path
+
+from tests.corpus import compiled, plans, programs
+from tests.corpus.compiled import Row
+from tests.corpus.targets import target
+from toast_lab.conflicts.analysis import analyse
+from toast_lab.cost.problem import Problem, price
+from toast_lab.files import write_whole
+from toast_lab.runtime import diff
+from toast_lab.sharding.plan import ShardingPlan
+
+ROWS = Path(__file__).parent / "priced.jsonl"
+
+
+def generate() -> None:
+    """Write ``priced.jsonl``, with what programs could not be traced left as it was."""
+    by_program = collections.defaultdict(list)
+    for row in compiled.rows():
+        by_program[row["program"]].append(row)
+    before = {key(row): row for row in rows()}
+    fresh: dict[tuple[str, str, str, str], Row] = {}
+    for name, members in by_program.items():
+        try:
+            model = programs.PROGRAMS[name].make()
+            analysis, digest = analyse(model), compiled.digest_of(model)
+        except Exception as error:  # of a package; the others go on
+            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            continue
+        for topology in dict.fromkeys(row["topology"] for row in members):
+            where = target(topology)
+            problem = Problem(analysis, where.mesh, where.machine)
+            for row in members:
+                if row["topology"] == topology and row["digest"] == digest:
+                    fresh[key(row)] = _priced(problem, row)
+        print(f"{name}: {len(members)} rows", flush=True)
+    kept = [fresh.get(key(row), before.get(key(row))) for row in compiled.rows()]
+    lines = [json.dumps(row, separators=(",", ":")) for row in kept if row is not None]
+    write_whole(ROWS, "\n".join(lines) + "\n")
+
+
+def rows() -> list[Row]:
+    """The rows of ``priced.jsonl``."""
+    if not ROWS.exists():
+        return []
+    return [json.loads(line) for line in ROWS.read_text().splitlines()]
+
+
+def key(row: Row) -> tuple[str, str, str, str]:
+    """What names a row, compiled or priced."""
+    return row["program"], row["digest"], row["topology"], row["plan"]
+
+
+def _priced(problem: Problem, row: Row) -> Row:
+    plan = plans.decoded(problem.analysis.program, problem.mesh, row["sharding"])
+    cost = price(problem, plan)
+    return {
+        **{name: row[name] for name in ("program", "digest", "topology", "plan")},
+        "time_s": cost.time_s,
+        "overlapped_s": cost.overlapped_s,
+        "compute_s": cost.compute_s,
+        "comm_s": cost.comm_s,
+        "peak_bytes": cost.peak_bytes,
+        "fits": cost.fits,
+        **(_collectives(problem, plan, row) if row.get("peak_bytes") else {}),
+    }
+
+
+def _collectives(problem: Problem, plan: ShardingPlan, row: Row) -> Row:
+    """How the collectives of both sides agree, by number and in bytes of a step."""
+    theirs = [
+        diff.Side(
+            op=op,
+            kind=kind,
+            axes=None if axes is None else tuple(axes),
+            bytes=float(size),
+            times=times,
+            dtype=dtype,
+        )
+        for kind, axes, size, dtype, times, op in row["collectives"]
+        if axes != []
+    ]
+    result = diff.compare(plan.program, plan.mesh, diff.predicted(problem, plan), theirs)
+    pairs = result.bytes_by_kind().values()
+    counts = collections.Counter(one.status for one in result.rows)
+    return {
+        "collectives": dict(counts),
+        "unexplained": len(result.unexplained),
+        "reasons": dict(collections.Counter(one.reason for one in result.different)),
+        "priced_bytes": sum(pair[0] for pair in pairs),
+        "compiled_bytes": sum(pair[1] for pair in pairs),
+    }

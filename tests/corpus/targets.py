@@ -1,0 +1,28 @@
+"""What the corpus is compiled for."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Target(NamedTuple):
+    """A topology, how its devices are arranged, and the machine whose prices are judged."""
+
+    topology: str
+    mesh: dict[str, int]
+    machine: str
+
+
+TARGETS = (
+    Target("tpu:v5e:4x4", {"d": 4, "m": 4}, "tpu-v5e"),
+    Target("gpu:h100:8", {"d": 2, "m": 4}, "h100"),
+    Target("tpu:v6e:4x4", {"d": 4, "m": 4}, "tpu-v6e"),
+    Target("gpu:a100:8", {"d": 2, "m": 4}, "a100"),
+    Target("gpu:p100:8", {"d": 2, "m": 4}, "p100"),
+    Target("gpu:p100:2x8", {"d": 4, "m": 4}, "p100"),
+)
+
+
+def target(topology: str) -> Target:
+    """A target by its topology."""
+    return next(target for target in TARGETS if target.topology == topology)

@@ -1,0 +1,79 @@
+"""The corpus: what it holds, plans that survive being written down, figures from rows."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.corpus import compiled, figures, plans, priced, programs
+from tests.corpus.targets import TARGETS, target
+from toast_lab.conflicts.analysis import analyse
+from toast_lab.cost.problem import Problem, price
+
+
+def test_it_is_wide_and_mostly_by_others() -> None:
+    families = programs.families()
+    assert len(programs.PROGRAMS) >= 40
+    assert len(families) >= 12
+    assert 2 * sum(bool(one.package) for one in programs.PROGRAMS.values()) >= 40
+    assert set(programs.HELD_ASIDE) <= set(families)
+    assert len(programs.HELD_ASIDE) == pytest.approx(len(families) / 3, abs=1)
+    # Families that are held aside have programs by others as well.
+    aside = [one for family in programs.HELD_ASIDE for one in families[family]]
+    assert any(one.package for one in aside)
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    analysis = analyse(programs.PROGRAMS["moe_sorted"].make())
+    where = target("tpu:v5e:4x4")
+    return Problem(analysis, where.mesh, where.machine)
+
+
+def test_plans_differ_and_survive_being_written_down(problem: Problem) -> None:
+    names = (*plans.EXPERTS, *plans.RANDOM)
+    drafts = list(plans.drafts(problem, names))
+    assert len(drafts) >= 5
+    assert len({draft.plan.key for draft in drafts}) == len(drafts)
+    for draft in drafts:
+        again = plans.decoded(problem.analysis.program, problem.mesh, plans.encoded(draft.plan))
+        assert again.sharding.same_as(draft.plan.sharding)
+        assert price(problem, again).time_s == price(problem, draft.plan).time_s
+
+
+def test_random_plans_are_the_same_in_every_run(problem: Problem) -> None:
+    names = tuple(plans.RANDOM)
+    first, second = (list(plans.drafts(problem, names)) for _ in range(2))
+    assert [draft.plan.key for draft in first] == [draft.plan.key for draft in second]
+
+
+def test_the_committed_rows_are_whole_and_the_page_is_made_from_them() -> None:
+    rows = compiled.rows()
+    assert rows
+    assert len({priced.key(row) for row in rows}) == len(rows)
+    assert {row["topology"] for row in rows} <= {one.topology for one in TARGETS}
+    assert {row["program"] for row in rows} <= set(programs.PROGRAMS)
+    assert {priced.key(row) for row in priced.rows()} <= {priced.key(row) for row in rows}
+    page = figures.page(figures.pairs())
+    assert page == figures.PAGE.read_text(), "python -m tests.corpus figures makes it anew"
+
+
+def pair(program: str, plan: str, time_s: float, priced_s: float) -> figures.Pair:
+    row = {"time_s": time_s, "compute_s": time_s, "peak_bytes": 100, "fits": True}
+    ours = {"time_s": priced_s, "compute_s": priced_s, "peak_bytes": 110}
+    return figures.Pair(program, "tpu:v5e:4x4", plan, row, json.loads(json.dumps(ours)))
+
+
+def test_regret_is_against_the_best_judged_plan() -> None:
+    rows = [pair("mlp", "mcts", 1.2, 1.0), pair("mlp", "data", 1.0, 1.1)]
+    assert figures.regrets(rows) == [pytest.approx(0.2)]
+    # Of a program whose search found what another plan is already, nothing is known.
+    assert figures.regrets([pair("mlp", "data", 1.0, 1.0), pair("mlp", "alpa", 1.0, 1.0)]) == []
+
+
+def test_ranks_are_of_one_program_on_one_target() -> None:
+    rows = [pair("mlp", f"random {i}", float(i), float(i)) for i in range(1, 7)]
+    rows += [pair("gns", f"random {i}", float(i), float(-i)) for i in range(1, 7)]
+    assert figures.ranks(rows) == [pytest.approx(1.0), pytest.approx(-1.0)]
+    assert figures.ranks(rows[:3]) == []
