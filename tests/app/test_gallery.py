@@ -8,7 +8,7 @@ pytest.importorskip("panel")
 
 from tests.helpers import analysed
 from toast_lab.app import keys
-from toast_lab.app.gallery import CARDS, SOLVED, card_text
+from toast_lab.app.gallery import CARDS, SIZES, SOLVED, SolvedCase, card_text
 from toast_lab.app.model_loading import MAX_UPLOAD_BYTES, refuse_file
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import FrontendError
@@ -51,12 +51,25 @@ def test_every_model_has_a_card() -> None:
     assert CARDS["transformer"].parameters == load("transformer").parameter_count
 
 
-@pytest.mark.parametrize("case", SOLVED, ids=lambda case: case.model)
-def test_solved_cases_are_plans_of_their_models(case: object) -> None:
-    problem = Problem(analysed(case.model), case.mesh)  # type: ignore[attr-defined]
-    plan = Plan.from_actions(problem, list(case.actions))  # type: ignore[attr-defined]
-    assert plan.actions == case.actions  # type: ignore[attr-defined]
-    assert price(problem, plan).peak_bytes < problem.baseline[1]
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=[pytest.mark.slow] if case.model == "t2b" else [])
+        for case in SOLVED
+    ],
+    ids=lambda case: case.model,
+)
+def test_solved_cases_are_plans_of_their_models_that_pay(case: SolvedCase) -> None:
+    sizes = dict(case.sizes) or SIZES.get(case.model, {})
+    problem = Problem(analysed(case.model, **sizes), case.mesh)
+    plan = Plan.from_actions(problem, list(case.actions))
+    assert plan.actions == case.actions
+    cost = price(problem, plan)
+    assert cost.peak_bytes < problem.baseline[1]
+    assert cost.fits
+    assert cost.time_s < problem.baseline[0] / 1.3, "sharding has to pay in what is shown first"
+    assert case.question.endswith("?")
+    assert case.picture.endswith(".")
 
 
 @pytest.mark.parametrize(

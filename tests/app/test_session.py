@@ -290,8 +290,53 @@ def test_pause_stands_still_step_does_one_and_stop_keeps_the_best(jobs: Registry
     wait(lambda: bool(session.tick()) and len(session.searches.points) > 20, "going on")
     session.searches.stop()
     settle(session)  # gives up long before the search of an hour would end
-    assert "cancelled; the plan is the best found so far" in session.notices.messages[-1].text
+    assert "stopped; the plan is the best found so far" in session.notices.messages[-1].text
     assert session.plans.named("mcts (seed 0)") is not None
+
+
+def test_escape_keeps_the_best_plan_and_what_is_needed_to_go_on(session: Session) -> None:
+    session.searches.seconds = 3600.0
+    session.searches.start()
+    first_points(session)
+    session.searches.cancel()
+    settle(session)
+    job = session.searches.job
+    assert job is not None
+    assert job.state is JobState.DONE
+    assert job.left_trace, "it can be resumed"
+    assert session.plans.named("mcts (seed 0)") is not None
+    assert "cancelled" not in session.notices.messages[-1].text
+    session.searches.resume()
+    first_points(session)
+    session.searches.cancel()
+    session.searches.cancel()  # said twice: at once
+    settle(session)
+
+
+def test_time_spent_paused_is_not_counted(session: Session) -> None:
+    session.searches.seconds = 3600.0
+    session.searches.start()
+    first_points(session)
+    job = session.work.job
+    session.searches.pause()
+    paused_at_s = job.worked_s
+    time.sleep(0.3)
+    assert job.worked_s == pytest.approx(paused_at_s, abs=0.05)
+    assert job.elapsed_s - job.worked_s >= 0.3
+    session.searches.pause()
+    assert job.elapsed_s - job.worked_s >= 0.3
+    session.work.cancel()
+    settle(session)
+
+
+def test_what_does_not_fit_is_not_told_in_green(session: Session) -> None:
+    session.set_problem(memory_gib=1e-7)
+    session.searches.evaluations = 5
+    session.searches.start()
+    settle(session)
+    message = session.notices.messages[-1]
+    assert "Nothing found fits" in message.text
+    assert message.level == "error"
 
 
 def test_a_round_is_shown_to_its_end(session: Session) -> None:

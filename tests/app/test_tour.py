@@ -149,7 +149,7 @@ def test_numbers_of_the_texts_are_those_of_the_problem(tour: Tour) -> None:
     tour.do()
     (row,) = cost(session, session.hand.actions).collectives
     assert f"`{row.kind} {{{','.join(row.axes)}}}` on `{row.value}`" in tour.remark
-    assert dims(session, "w1", session.hand.actions) == "[32, 64{m}]"
+    assert dims(session, "w1", session.hand.actions) == "[512, 16384{m}]"
     assert f"`{dims(session, 'w1', session.hand.actions)}`" in tour.remark
     tour.go("attention.graph")
     n = len(session.loaded.analysis.conflicts)
@@ -174,6 +174,24 @@ def test_numbers_of_the_texts_are_those_of_the_problem(tour: Tour) -> None:
     assert f"`{dims(session, hidden, transformer_chapter.MEGATRON)}`" in tour.text
     assert "{data}" in tour.text
     assert "{model}" in tour.text
+    tour.leave()
+
+
+def test_the_first_conflict_comes_early_and_its_program_fits_only_when_it_is_cut(
+    tour: Tour,
+) -> None:
+    session, steps = tour.session, CHAPTERS[0].steps
+    assert [step.key for step in STEPS[:3]] == ["first.problem", "first.colours", "first.conflict"]
+    words = re.compile(r"\b(M|I|box|fresh|identit\w+|figure \d+)\b")
+    for step in steps:
+        tour.go(step.key)
+        tour.do()
+        said = tour.text + tour.remark
+        assert not words.search(said), said
+    assert session.loaded.problem.baseline[1] > session.loaded.problem.memory_limit_bytes
+    row = taken(session)
+    assert row.fits
+    assert row.time_s < session.loaded.problem.baseline[0]
     tour.leave()
 
 

@@ -13,6 +13,7 @@ from playwright.sync_api import Locator, Page, expect
 
 import toast_lab as tl
 from tests.helpers import analysed
+from toast_lab.app.gallery import SIZES
 from toast_lab.cost.problem import Problem
 from toast_lab.plan_verbs import Plan
 from toast_lab.views.compare_table import seconds_text
@@ -53,7 +54,7 @@ def cost(page: Page, name: str) -> Locator:
 
 
 def test_flipping_a_side_changes_listing_collectives_and_costs(hand: Page) -> None:
-    page, problem = hand, Problem(analysed("attention"), MESH)
+    page, problem = hand, Problem(analysed("attention", **SIZES["attention"]), MESH)
     costs = {o.action: o for d in tl.conflicts(problem).disputes for o in d.options}
     row(page, "0: dim 0").click()
     expect(page.locator(".listing .row.on").locator("visible=true").first).to_be_visible()
@@ -62,7 +63,7 @@ def test_flipping_a_side_changes_listing_collectives_and_costs(hand: Page) -> No
         option = costs[f"S@{side}->data"]
         expect(cost(page, "step")).to_have_text(seconds_text(option.time_s))
         n = sum(option.collectives.values())
-        expect(cost(page, "sent")).to_have_text(str(n))
+        expect(cost(page, "their number")).to_have_text(str(n))
         expect(page.get_by_text(re.compile(rf"lines, {n} collectives; .* are new"))).to_be_visible()
         expect(row(page, f"{side}: dim {side}")).to_contain_text("●")
         for kind in option.collectives:
@@ -101,7 +102,7 @@ def test_actions_are_undone_redone_branched_and_compared(
             page.get_by_text("nothing to settle")
         )
     ).to_be_visible(timeout=SLOW)
-    problem = Problem(analysed("mlp"), MESH)
+    problem = Problem(analysed("mlp", **SIZES["mlp"]), MESH)
     names = {g.name: g for g in problem.analysis.groups if g.n_names > 1}
     batch, hidden = _batch_and_inner(problem)
     assert batch in names
@@ -109,28 +110,28 @@ def test_actions_are_undone_redone_branched_and_compared(
     expect(page.get_by_role("heading", name=re.compile(f"shard {batch} on"))).to_be_visible()
     page.get_by_role("button", name=re.compile("^data: ")).click()
     expect(row(page, f"{batch}->data")).to_be_visible()
-    expect(cost(page, "sent")).to_have_text("0")
+    expect(cost(page, "their number")).to_have_text("0")
     colour(page, hidden).click()
     expect(page.get_by_role("heading", name=re.compile(f"shard {hidden} on"))).to_be_visible()
     page.get_by_role("button", name=re.compile("^model: ")).click()
     expect(row(page, f"{hidden}->model")).to_contain_text("+1 AR")
-    expect(cost(page, "sent")).to_have_text("1")
+    expect(cost(page, "their number")).to_have_text("1")
     expect(
         page.locator(".listing .row", has_text="all_reduce {model}").locator("visible=true")
     ).to_be_visible()
 
     page.get_by_role("button", name="Undo").click()
     page.mouse.move(0, 0)  # its tip would lie over the button beside it
-    expect(cost(page, "sent")).to_have_text("0")
+    expect(cost(page, "their number")).to_have_text("0")
     expect(page.locator(".listing .row", has_text="all_reduce")).to_have_count(0)
     page.get_by_role("button", name="Redo").click()
-    expect(cost(page, "sent")).to_have_text("1")
+    expect(cost(page, "their number")).to_have_text("1")
 
     row(page, f"{batch}->data").click()
     page.get_by_placeholder("name of the kept plan").fill("both")
     page.get_by_role("button", name="Keep, go on from 1").click()
     expect(page.get_by_text(re.compile("^Kept both: ")).first).to_be_visible()
-    expect(cost(page, "sent")).to_have_text("0")
+    expect(cost(page, "their number")).to_have_text("0")
     expect(page.locator(".tabulator-row", has_text=f"{hidden}->model")).to_have_count(0)
     page.get_by_role("button", name=re.compile("Compare with other plans")).click()
     for name in ("unsharded", "manual", "both"):
@@ -157,7 +158,7 @@ def _batch_and_inner(problem: Problem) -> tuple[str, str]:
 
 
 def test_tiles_show_the_part_of_every_device(hand: Page) -> None:
-    page, problem = hand, Problem(analysed("attention"), MESH)
+    page, problem = hand, Problem(analysed("attention", **SIZES["attention"]), MESH)
     row(page, "0: dim 0").click()
     page.get_by_role("button", name=re.compile("^side 1")).first.click()
     expect(row(page, "1: dim 1")).to_contain_text("●")
@@ -166,10 +167,14 @@ def test_tiles_show_the_part_of_every_device(hand: Page) -> None:
     program = problem.analysis.program
     a = program.value_name.index("a")
     assert plan.value_specs()[a] == ((), ("data",)), "or the numbers below are others"
-    expect(page.get_by_text("dim 0 of 64: whole; dim 1 of 64: 4 parts (data)")).to_be_visible()
-    cells = page.locator(".tabulator-row", has=page.get_by_role("gridcell", name="48:64"))
-    expect(cells).to_have_count(2)
-    expect(cells.last).to_contain_text("0:64")
+    n = program.dims(a)[0]
+    part = n // MESH["data"]
+    expect(
+        page.get_by_text(f"dim 0 of {n}: whole; dim 1 of {n}: {MESH['data']} parts (data)")
+    ).to_be_visible()
+    cells = page.locator(".tabulator-row", has=page.get_by_role("gridcell", name=f"{n - part}:{n}"))
+    expect(cells).to_have_count(MESH["model"])
+    expect(cells.last).to_contain_text(f"0:{n}")
     page.wait_for_timeout(300)
     found = page.evaluate(
         """() => {
@@ -183,5 +188,5 @@ def test_tiles_show_the_part_of_every_device(hand: Page) -> None:
  wide: Array.from(d.held_right).map((r, i) => r - d.held_left[i])}
         }"""
     )
-    assert found["part"] == [f"0:64, {16 * (i // 2)}:{16 * (i // 2) + 16}" for i in range(8)]
+    assert found["part"] == [f"0:{n}, {part * (i // 2)}:{part * (i // 2) + part}" for i in range(8)]
     assert found["wide"] == pytest.approx([0.22] * 8)

@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.test_explorer import bokeh, go, pixel
+from toast_lab.app.gallery import SIZES
 
 pytestmark = pytest.mark.browser
 
@@ -105,7 +106,9 @@ def test_a_selection_is_shown_everywhere(attention: Page) -> None:
     expect(
         page.locator(".tabulator-selected", has_text="S").locator("visible=true")
     ).to_be_visible()
-    expect(page.get_by_text("x dim 0 of [64, 32]")).to_be_visible()
+    sizes = SIZES["attention"]
+    shape = [sizes["sequence"], sizes["d_model"]]
+    expect(page.get_by_text(f"x dim 0 of {shape}")).to_be_visible()
     # listing -> graph
     line(page, "div(a, c)").click()
     selected(page, "names", 2)
@@ -155,7 +158,7 @@ def test_hover_cards_the_legend_and_the_view(attention: Page) -> None:
     page.mouse.move(x, y)
     card = page.locator(".bk-Tooltip, .bk-tooltip").locator("visible=true").first
     expect(card).to_contain_text("S#0")
-    expect(card).to_contain_text("64")
+    expect(card).to_contain_text(f"size: {SIZES['attention']['sequence']}")
     line(page, "wv : [").click()
     before = span(page)
     page.get_by_role("button", name="Zoom to selection").click()

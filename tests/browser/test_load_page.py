@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from toast_lab.app.gallery import SIZES
 from toast_lab.app.model_loading import MAX_UPLOAD_BYTES
 from toast_lab.machines import machine_file
 from toast_lab.machines.catalogue import MACHINES
@@ -88,7 +89,8 @@ def test_mesh_and_machine_are_checked_with_every_key(load_page: Page) -> None:
     expect(take).to_be_disabled()
     field.press_sequentially("=7")
     expect(page.get_by_text("4 × 7 = 28 devices on tpu-v5e.")).to_be_visible()
-    expect(page.get_by_text("No dim divides by model=7; sizes are 8, 16, 32, 64.")).to_be_visible()
+    sizes = ", ".join(map(str, sorted({*SIZES["attention"].values()})))
+    expect(page.get_by_text(f"No dim divides by model=7; sizes are {sizes}.")).to_be_visible()
     field.press("Backspace")
     field.press_sequentially("2000")
     expect(page.get_by_text("at most 4,096 are taken here")).to_be_visible()
@@ -126,13 +128,38 @@ def test_a_large_model_tells_its_stages_and_can_be_cancelled(load_page: Page) ->
 
 def test_a_solved_case_opens_with_its_plan(load_page: Page) -> None:
     page = load_page
+    expect(page.get_by_text("TOAST Lab shards models.")).to_be_visible()
+    assert filled(page) == ["Learn in five minutes"]
     page.get_by_role("button", name=re.compile("^Solved: mlp")).click()
+    expect(page.get_by_text("Two matrix products on eight devices")).to_be_visible(timeout=SLOW)
     expect(page.locator(".tabulator-row:visible", has_text="U->model")).to_be_visible(timeout=SLOW)
     expect(page.locator(".tabulator-row:visible", has_text="B->data")).to_be_visible()
 
 
+def filled(page: Page) -> list[str]:
+    """Names of the buttons that stand out, the page's own place in the navigation apart."""
+    buttons = page.locator("button:not(.bk-active):visible")
+    return buttons.evaluate_all(
+        """(buttons) => buttons
+          .filter((b) => getComputedStyle(b).backgroundColor === 'rgb(31, 111, 235)')
+          .map((b) => b.textContent.trim())"""
+    )
+
+
+def test_a_program_is_pasted(load_page: Page) -> None:
+    page = load_page
+    page.get_by_role("button", name="My model", exact=True).click()
+    page.get_by_placeholder(re.compile("^or paste StableHLO")).fill(GOOD)
+    page.get_by_role("button", name="Read what was pasted").click()
+    said(page, "Loaded pasted")
+    expect(page.get_by_text("TOAST Lab shards models.")).not_to_be_visible()
+    expect(page.get_by_role("gridcell", name="f32[64, 32]")).to_be_visible()
+
+
 def test_reports_are_shown_in_full(load_page: Page) -> None:
     page = load_page
+    page.get_by_role("button", name=re.compile("^attention")).click()
+    expect(page.get_by_text("TOAST Lab shards models.")).not_to_be_visible()
     page.get_by_label("axes and sizes").fill("data=7")
     page.get_by_role("button", name="Use this mesh and machine").click()
     page.get_by_text(re.compile(r"^Sizes \(4\)")).click(timeout=SLOW)

@@ -85,7 +85,7 @@ def follow(page: Page, steps: Sequence[Step]) -> None:
 
 @pytest.mark.slow
 def test_the_tour_is_followed_to_its_end(page: Page) -> None:
-    page.get_by_role("button", name=re.compile("^Guided tour")).click()
+    page.get_by_role("button", name="Learn in five minutes").click()
     follow(page, STEPS)
     expect(page.get_by_role("button", name="Leave", exact=True)).not_to_be_visible()
     assert outlined(page) == 0
@@ -95,8 +95,8 @@ def test_a_chapter_and_the_end_of_the_tour_are_followed(page: Page) -> None:
     press(page, "Tour")
     on(page, STEPS[0].key)
     jump(page, "listing in section 2.2")
-    follow(page, CHAPTERS[1].steps)
-    on(page, CHAPTERS[2].steps[0].key)
+    follow(page, CHAPTERS[2].steps)
+    on(page, CHAPTERS[3].steps[0].key)
     jump(page, "Figure 10")
     follow(page, STEPS[-2:])
     expect(page.get_by_role("button", name="Leave", exact=True)).not_to_be_visible()
@@ -105,7 +105,7 @@ def test_a_chapter_and_the_end_of_the_tour_are_followed(page: Page) -> None:
 
 def test_what_is_done_by_hand_is_recognised_and_whoever_strays_is_brought_back(page: Page) -> None:
     press(page, "Tour")
-    on(page, "mlp.system")
+    on(page, STEPS[0].key)
     jump(page, "Figure 2b")
     on(page, "mlp.batch")
     expect(page.get_by_text("6 lines, 0 collectives")).to_be_visible()
@@ -115,7 +115,7 @@ def test_what_is_done_by_hand_is_recognised_and_whoever_strays_is_brought_back(p
     expect(page.get_by_role("heading", name=re.compile("shard B on"))).to_be_visible()
     page.get_by_role("button", name=re.compile("^b: ")).click()
     expect(page.get_by_role("button", name="✓ done")).to_be_visible()
-    expect(page.locator(".said")).to_contain_text("[256{b}, 32]")
+    expect(page.locator(".said")).to_contain_text("[2048{b}, 512]")
     page.get_by_role("button", name=re.compile("Compare & run")).click()
     expect(page.locator(".away")).to_contain_text("another page")
     press(page, "Take me there")

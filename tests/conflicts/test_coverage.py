@@ -136,7 +136,8 @@ def test_a_program_of_real_size_is_covered() -> None:
         ("concatenate", ("key",), 16),
     }
     assert str(report).startswith(
-        "Coverage: every op can be split and every value can be kept sharded."
+        "Coverage: every op can be split (48 not along every dim) and every value can be kept "
+        "sharded."
     )
 
 

@@ -123,7 +123,7 @@ def test_a_cancelled_race_keeps_what_is_there(problem: tl.Problem, bad_methods: 
     assert done.rows[1].score == pytest.approx(1.0), (
         "it had priced the unsharded program, and handed that over"
     )
-    assert "was cancelled; the plan is the best found" in done.rows[1].message, "it ended by itself"
+    assert "was stopped; the plan is the best found" in done.rows[1].message, "it ended by itself"
     assert done.rows[2].score is None
 
 

@@ -104,7 +104,7 @@ def test_costs_stand_side_by_side(problem):
     assert rows["step"] == [seconds_text(x.time_s) for x in (steps[1], steps[0], best)]
     assert rows["collectives"] == [seconds_text(x.comm_s) for x in (steps[1], steps[0], best)]
     assert rows["peak"] == [bytes_text(x.peak_bytes) for x in (steps[1], steps[0], best)]
-    assert rows["sent"] == [str(steps[1].sent.total()), "0", str(len(best.collectives))]
+    assert rows["their number"] == [str(steps[1].sent.total()), "0", str(len(best.collectives))]
     assert rows["speed"][1] == "1.00×"
     assert {cells[2] for _, *cells in costs_rows(steps[-1], steps[0], None)} == {""}
 

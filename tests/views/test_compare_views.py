@@ -223,7 +223,16 @@ def test_ops_and_collectives_share_the_step(entries: list[PlanEntry]) -> None:
     frame = ops_frame(entries[1].cost)
     assert frame["share"].sum() == pytest.approx(1)
     assert frame["time_s"].is_monotonic_decreasing
-    assert len(shown_ops(frame, 3)) == 3
+    assert set(frame["source"]) == {"rule"}
+    assert len(shown_ops(frame, 3).frame) == 3
+    for scale, titles in (
+        (1e3, {"time": "time, ms", "FLOP": "TFLOP", "moved": "GiB moved"}),
+        (1.0, {"time": "time, µs", "FLOP": "GFLOP", "moved": "MiB moved"}),
+    ):
+        sizes = {"time_s": 8e-6 * scale, "flops": 1.6e9 * scale, "moved_bytes": 5e6 * scale}
+        shown = shown_ops(frame.head(1).assign(**sizes))
+        assert {key: shown.titles[key] for key in titles} == titles
+        assert shown.frame["time"].tolist() == [8.0]
 
 
 def test_within_an_op_equal_lines_meet_and_so_do_those_that_compute() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import toast_lab as tl
+from tests.helpers import traced
 from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.views import graph_layout as gl
-from toast_lab.views.graph_plot import GraphPlot, nodes_frame
+from toast_lab.views.graph_plot import MANY_LANES, GraphPlot, nodes_frame
 
 
 def analysed(which: str, **sizes: object) -> Analysis:
@@ -161,6 +166,28 @@ def test_a_selection_from_elsewhere_is_shown_without_an_echo(attention: Analysis
     )
     assert plot.conflicts.selected.indices == [2]
     assert not seen
+
+
+def test_many_lanes_have_room_for_their_headings_and_markers() -> None:
+    sizes = range(20, 20 + 2 * MANY_LANES)
+    matrices = [jnp.ones(shape) for shape in itertools.pairwise(sizes)]
+    layout = gl.graph_layout(
+        traced(lambda *factors: functools.reduce(jnp.matmul, factors), *matrices)
+    )
+    assert len(layout.lanes) > MANY_LANES
+    plot = GraphPlot(layout)
+    assert plot.figure.xaxis[0].major_label_orientation == "vertical"
+    headings = plot.figure.xaxis[0].major_label_overrides.values()
+    assert all("\n" not in str(heading) for heading in headings)
+    assert max(plot.nodes.data["size"]) < 12
+
+
+def test_what_is_selected_is_seen_on_every_hue(attention: Analysis) -> None:
+    figure = GraphPlot(gl.graph_layout(attention)).figure
+    (markers,) = figure.select(name="names")
+    drawn, selected = markers.glyph, markers.selection_glyph
+    assert (drawn.fill_color, selected.fill_color) == ("hue", "white")
+    assert (drawn.size, selected.size) == ("size", "size_on")
 
 
 def test_the_picture_is_drawn_on_canvas(attention: Analysis) -> None:

@@ -180,6 +180,9 @@ def test_executed_figures_stand_beside_the_estimate(attention: Analysis) -> None
     entry = plan_entry(attention, [("S", "data")], run)
     row = compare_table.compare_frame([entry]).iloc[0]
     assert row["ratio"] == pytest.approx(1e-3 / entry.cost.time_s)
+    for machine, compared in (("cpu", True), ("tpu-v5e", False), ("h100", False), ("", True)):
+        other = compare_table.compare_frame([entry._replace(machine=machine)]).iloc[0]
+        assert (other["ratio"] is not None) == compared, "no ratio between different machines"
     assert "all_gather" in row["collectives"]
     shown = compare_table.shown_frame([entry]).iloc[0]
     assert (shown["measured"], shown["compiled"], shown["error"], shown["on"]) == (

@@ -101,13 +101,13 @@ def warm(model: str | None = None) -> None:
     import jax
 
     jax.config.update("jax_platforms", "cpu")  # tracing needs no accelerator, and must not hold one
-    from toast_lab.app import explorer
+    from toast_lab.app import explorer, gallery
     from toast_lab.app.session import Session
 
     session = Session()
     # Kept for all sessions, as are the others that are traced without a child
     session.load("transformer")
-    session.load("attention")
+    session.load(gallery.FIRST, gallery.SIZES[gallery.FIRST])
     explorer.Explorer(session)
     if model is not None:
         session.load(model)
@@ -128,7 +128,7 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
     def make() -> Any:
         import panel as pn
 
-        from toast_lab.app import link, theme
+        from toast_lab.app import gallery, link, theme
         from toast_lab.app.explorer import Explorer
         from toast_lab.app.session import STEPS, Session
         from toast_lab.jobs.job import JOBS
@@ -155,15 +155,17 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
             session.step = view.step or session.step
         else:
             if session.loaded.analysis is None and not view.model:
+                which = offered or built_in or gallery.FIRST
                 session.load(
-                    offered or built_in or "attention",
+                    which,
+                    gallery.SIZES.get(which),
                     then=lambda loaded: link.open_view(loaded, view),
                 )
             else:
                 link.open_view(session, view)
-            # What takes a worker takes seconds; show something meanwhile
-            if session.loaded.analysis is None:
-                session.load("attention")
+            # What takes a worker takes seconds; show something meanwhile, but for one's own model
+            if session.loaded.analysis is None and not offered:
+                session.load(gallery.FIRST, gallery.SIZES[gallery.FIRST])
         if refused:
             session.notices.say("Ignored in the address:\n" + join_offenders(refused, 8), "error")
         explorer = Explorer(session, offered=offered, refusal=refusal)

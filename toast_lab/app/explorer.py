@@ -64,10 +64,10 @@ class Explorer(look.Pane):
         )
         self.nav.param.watch(lambda event: setattr(self.session, "step", event.new), "value")
         self._head = look.text(stylesheets=[look.HEADER + HEAD], margin=(6, 12, 0, 0))
-        self._job = look.text(stylesheets=[look.HEADER], width=122, margin=(8, 0, 0, 8))
+        self._job = look.text(stylesheets=[look.HEADER + JOB], width=122, margin=(8, 0, 0, 8))
         self.cancel = look.button(
             "Cancel",
-            self.session.work.cancel,
+            self.session.searches.cancel,
             sizing_mode="fixed",
             width=70,
             height=30,
@@ -84,7 +84,6 @@ class Explorer(look.Pane):
         tour_button = start_button(
             self.session, "Tour", sizing_mode="fixed", width=56, height=30, margin=(2, 0, 0, 8)
         )
-        tour_button.stylesheets = [*tour_button.stylesheets, HEAD]  # the gallery has one, too
         self._status = look.text(stylesheets=[look.STATUS], height=30)
         header = look.row(
             self._head, self.nav, self._job, self.cancel, self.shell, tour_button, height=36
@@ -129,7 +128,7 @@ class Explorer(look.Pane):
     def _drawer(self) -> Any:
         self.listing = listing_pane()
         look.watch_value(self.listing, self._line_picked, "picked")
-        self.conflicts = look.table(CONFLICT_COLUMNS, layout="fit_data_stretch")
+        self.conflicts = look.table(CONFLICT_COLUMNS)
         self.conflicts.on_click(
             lambda event: self.session.selection.select(
                 (), (int(self.conflicts.value["conflict"].iloc[event.row]),)
@@ -242,19 +241,24 @@ class Explorer(look.Pane):
                 )
             )
         self._head.object = h("div", *elements, cls="bar")
+        self._show_job()
+
+    def _show_job(self) -> None:
+        """The running job and its clock."""
+        session = self.session
         job = session.work.job
         running = session.work.runs()
         self.cancel.disabled = not running
         text = "no job runs"
         if running:
             doing = "paused" if session.work.paused else DOING[job.kind]
-            text = f"{doing}, {job.elapsed_s:.0f} s"
+            text = f"{doing}, {job.worked_s:.0f} s"
         self._job.object = h(
             "div",
             text,
-            cls="quiet",
+            cls="quiet" if running else "quiet idle",
             style="text-align: right",
-            title=job.title if job is not None else "",
+            title=job.title if job is not None else "no job runs",
         )
 
     def show_messages(self) -> None:
@@ -316,6 +320,8 @@ class Explorer(look.Pane):
         """Bring in what jobs report; called every ``TICK_MS`` or ``IDLE_MS``."""
         self.address.flush()
         points = self.session.tick()
+        if self.session.work.runs():
+            self._show_job()  # its clock goes on while the job has nothing to tell
         page = self._pages.get("search")
         if page is not None and points:
             page.feed(points)
@@ -381,6 +387,7 @@ DOING = {
 }
 # On narrow screens it is hidden, since the pages say it again
 HEAD = "@media (max-width: 1100px) { :host { display: none !important; } }"
+JOB = assets.sheet("job")
 NAV = assets.sheet("nav")
 
 

@@ -5,7 +5,9 @@ Written down, so that showing it loads none.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from toast_lab.models import registry
 
@@ -21,12 +23,15 @@ class Card(NamedTuple):
 
 
 class SolvedCase(NamedTuple):
-    """A small case with a plan that the paper or every expert gives it."""
+    """A case with a plan that the paper or every expert gives it."""
 
     model: str
     words: str
+    question: str  #: that the plan answers
     mesh: str
     actions: tuple[str, ...]
+    picture: str  #: what the page shows of the answer
+    sizes: Mapping[str, Any] = MappingProxyType({})  #: if they are not those of ``SIZES``
 
 
 CARDS = {
@@ -41,26 +46,74 @@ CARDS = {
     "gns": Card(ops=36907, values=39213, names=44938, conflicts=0, parameters=877_704_196),
     "unet": Card(ops=14514, values=15316, names=29202, conflicts=192, parameters=3_595_652_355),
 }
+FIRST = "attention"  #: what the first page shows
+#: at which the explorer opens a model whose defaults, the paper's, are too small to be sharded
+SIZES: dict[str, dict[str, Any]] = {
+    "mlp": {"batch": 2048, "inputs": 512, "hidden": 16384, "outputs": 512},
+    "xxt": {"rows": 8192, "columns": 512},
+    "crossed": {"rows": 4096, "columns": 1024},
+    "attention": {"sequence": 4096, "d_model": 512, "key": 64, "value": 64},
+}
+BILLIONS = SolvedCase(
+    model="t2b",
+    words="T2B: two billion parameters on 32 devices",
+    question=(
+        "A training step of 2.5 billion parameters does not fit one device. Which cuts make it fit?"
+    ),
+    mesh="data=8,model=4",
+    actions=("batch->data", "d_model->data", "hidden->model", "heads->model", "vocab->model"),
+    picture=(
+        "Five actions, mirrored to all 18 layers: examples and states cut along data, weights "
+        "along model. Right, what a step takes and whether it fits; below, what each device runs."
+    ),
+    sizes=MappingProxyType({"batch": 32, "sequence": 2048, "dtype": "bfloat16"}),
+)
 SOLVED = (
     SolvedCase(
-        "mlp",
-        "mlp: examples on one axis, hidden units on the other",
-        "data=4,model=2",
-        ("B->data", "U->model"),
-    ),
-    SolvedCase("xxt", "x @ x.T: one conflict, settled by a side", "data=4,model=2", ("S@0->data",)),
-    SolvedCase(
-        "attention",
-        "attention: five conflicts, one bit settles all",
-        "data=4,model=2",
-        ("S@1->data",),
+        model="mlp",
+        words="mlp: examples on one axis, hidden units on the other",
+        question="Two matrix products on eight devices: cut the examples, the weights, or both?",
+        mesh="data=4,model=2",
+        actions=("B->data", "U->model"),
+        picture=(
+            "Both pay. Below, one device's program: the second product sums over a dim that is "
+            "cut, so one all_reduce follows."
+        ),
     ),
     SolvedCase(
-        "transformer",
-        "Transformer: data parallel with Megatron",
-        "data=4,model=2",
-        ("batch->data", "hidden->model", "heads->model", "vocab->model"),
+        model="xxt",
+        words="x @ x.T: one conflict, settled by a side",
+        question=(
+            "Both dims of x @ x.T are the rows of x, and an axis can cut only one of them. Which?"
+        ),
+        mesh="data=4,model=2",
+        actions=("S@0->data",),
+        picture=(
+            "Side 0: each device makes some rows of the result, and x is gathered for its columns. "
+            "The board has both sides with their prices."
+        ),
     ),
+    SolvedCase(
+        model="attention",
+        words="attention: five conflicts, one bit settles all",
+        question="The scores of attention are sequence by sequence. How can a long text be cut?",
+        mesh="data=4,model=2",
+        actions=("S@1->data",),
+        picture=(
+            "Side 1, sequence sharding: the keys are gathered, the result is scattered. The board "
+            "has both sides with their prices; one bit settles all five conflicts."
+        ),
+    ),
+    SolvedCase(
+        model="transformer",
+        words="Transformer: data parallel with Megatron",
+        question="How do experts shard a Transformer's training step over eight devices?",
+        mesh="data=4,model=2",
+        actions=("batch->data", "hidden->model", "heads->model", "vocab->model"),
+        picture="Examples along data, hidden units, heads and vocabulary along model. Below, the "
+        "collectives that this brings, at the source lines that cause them.",
+    ),
+    BILLIONS,
 )
 
 

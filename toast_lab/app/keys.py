@@ -36,7 +36,7 @@ COMMANDS = (
     Command(
         "cancel",
         ("Esc",),
-        "close a message or table, leave a field, cancel what runs",
+        "close a message or table, leave a field, end what runs (a search keeps its best)",
         "everywhere",
     ),
     Command("theme", ("t",), "theme: as the system, light or dark", "everywhere"),
@@ -123,7 +123,7 @@ def _cancel(explorer: Any) -> None:
     if explorer.dismiss():
         return
     if session.work.runs():
-        session.work.cancel()
+        session.searches.cancel()
     elif session.selection.names or session.selection.conflicts:
         session.selection.select((), ())
 

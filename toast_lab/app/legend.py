@@ -47,7 +47,7 @@ def legend(folded: bool, overlay: Overlay | None = None) -> Safe:
             "×18 after a row or a colour: code that ran 18 times, or as many mirrored colours, "
             "shown as one",
         ),
-        (_ring(first_style.hue), "a blue ring marks what is selected"),
+        (_ring(first_style.hue), "a marker that is hollow and larger is selected"),
         (
             _line(ACCENT, "", 7, 0.4),
             "a broad blue line is the shortest chain that gives both dims of a conflict one colour",
@@ -133,7 +133,7 @@ def _times() -> Safe:
 
 
 def _ring(hue: str) -> Safe:
-    return _svg(h("circle", cx="17", cy="8", r="6", fill=hue, stroke=ACCENT, stroke_width="3"))
+    return _svg(h("circle", cx="17", cy="8", r="6", fill="#fff", stroke=hue, stroke_width="4"))
 
 
 LEGEND = assets.sheet("legend")

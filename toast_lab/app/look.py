@@ -11,9 +11,11 @@ from typing import Any
 
 import pandas as pd
 import panel as pn
-import panel.models.tabulator
+from bokeh.models import CustomJS, Tabs
+from panel.models.tabulator import CellClickEvent
 
 from toast_lab.app import assets
+from toast_lab.app.column_widths import column_widths
 
 TEXT = assets.sheet("text")
 
@@ -69,9 +71,15 @@ def later(change: Callable[..., Any], *args: Any) -> None:
     """Change Bokeh models of a page that is shown already, once its document is free to be changed.
 
     Panel runs the events of some components outside the document's lock, where Bokeh refuses
-    changes.
+    changes. And Panel has a queue of its own for what the browser is told: a change past that
+    queue would overtake the message that brings the very models which it changes.
     """
-    pn.state.execute(functools.partial(change, *args), schedule=True)
+    pn.state.execute(functools.partial(_in_turn, change, *args), schedule=True)
+
+
+def _in_turn(change: Callable[..., Any], *args: Any) -> None:
+    with pn.io.unlocked():
+        change(*args)
 
 
 def text(content: Any = "", **kwargs: Any) -> pn.pane.HTML:
@@ -98,6 +106,20 @@ def switch(**kwargs: Any) -> pn.widgets.RadioButtonGroup:
     return pn.widgets.RadioButtonGroup(**{**common, **kwargs})
 
 
+def scale_switch(act: Callable[[], Any]) -> pn.widgets.RadioButtonGroup:
+    """Is the y axis of a chart logarithmic?  ``act`` draws it anew."""
+    scale = switch(
+        options={"log": "log", "linear": "linear"},
+        value="log",
+        width=110,
+        height=28,
+        sizing_mode="fixed",
+        stylesheets=[BUTTON + ".bk-btn { padding: 2px 8px; }"],
+    )
+    watch(scale, act, "value")
+    return scale
+
+
 def tabs(*titled: tuple[str, Any], **kwargs: Any) -> pn.Tabs:
     """Tabs that fill what holds them."""
     common = {"sizing_mode": "stretch_both", "margin": 0, "stylesheets": [TABS]}
@@ -112,17 +134,31 @@ def figure(shown: Any = None, **kwargs: Any) -> pn.pane.Bokeh:
 def table(content: Any, **kwargs: Any) -> pn.widgets.Tabulator:
     """A read-only table of a frame, or of column names alone; cells show names as plain text.
 
-    It fills what holds it; with a height, it is as wide as that.
+    It fills what holds it; with a height, it is as wide as that.  Columns are as wide as what is in
+    them, or as ``widths``, up to a limit; they grow when values do, can be dragged, and a tip has
+    what is still cut.
     """
     frame = pd.DataFrame(columns=content) if isinstance(content, list) else content
+    columns = {
+        "headerSort": False,
+        "minWidth": 20,
+        "tooltip": True,
+        "headerTooltip": True,
+        # Between cells a handle would take clicks that are meant for the row
+        "resizable": "header",
+    }
+    settings = kwargs.pop("configuration", {})
+    settings = {**settings, "columnDefaults": {**columns, **settings.get("columnDefaults", {})}}
+    grows = kwargs.pop("grows", True)
     common = {
         "sizing_mode": "stretch_width" if "height" in kwargs else "stretch_both",
         "selectable": 1,
-        "layout": "fit_data_stretch",
-        "configuration": {"columnDefaults": {"headerSort": False, "minWidth": 20}},
+        # Stretched, the last column would be cut to the room that is left
+        "layout": "fit_data_fill",
+        "configuration": settings,
         "stylesheets": [TABLE],
     }
-    return pn.widgets.Tabulator(
+    table = FittedTable(
         frame,
         show_index=False,
         disabled=True,
@@ -132,6 +168,80 @@ def table(content: Any, **kwargs: Any) -> pn.widgets.Tabulator:
         formatters={column: {"type": "plaintext"} for column in frame.columns},
         **{**common, **kwargs},
     )
+    if grows:
+        sorts = bool(settings["columnDefaults"]["headerSort"])
+        watch(table, lambda: widen(table, sorts=sorts), "value", "titles")
+        widen(table, sorts=sorts)
+    return table
+
+
+class FittedTable(pn.widgets.Tabulator):
+    """A table whose columns may change at any time, without its rows being drawn anew for widths.
+
+    Panel hands changed columns to the browser's table at once. One that is being built fails at
+    that, and with it whatever else came in the same message; changed rows it drops. So the list of
+    columns in the browser never changes: widths and titles change inside of it, and ``refit.js``
+    waits until there is a table to show them, and the rows; for other columns there is another
+    table.
+    """
+
+    _clicked_row: int | None = None
+
+    def _process_event(self, event: Any) -> None:
+        """Take a click beside the last column, too, for a click on its row.
+
+        The browser tells of a cell that is clicked, and then of the row that is selected by it.
+        """
+        clicked_row, self._clicked_row = self._clicked_row, None
+        if event.event_name == "cell-click":
+            self._clicked_row = event.row
+        elif event.event_name == "selection-change" and event.indices not in ([], [clicked_row]):
+            event = CellClickEvent(event.model, column="", row=event.indices[-1])
+        super()._process_event(event)
+
+    def _get_model(self, doc: Any, root: Any = None, parent: Any = None, comm: Any = None) -> Any:
+        model: Any = super()._get_model(doc, root, parent, comm)
+        for changed, name, part in ((model, "tags", "columns"), (model.source, "data", "rows")):
+            args = {"table": model, "part": part}
+            changed.js_on_change(name, CustomJS(args=args, code=assets.script("refit")))
+        return model
+
+    def _manual_update(
+        self, events: Any, model: Any, doc: Any, root: Any, parent: Any, comm: Any
+    ) -> None:
+        # Since this was put off another may have come in its place
+        model = self._models.get(root.ref["id"], (model,))[0]
+        if [column.field for column in model.columns] == self._get_fields():
+            super()._manual_update(events, model, doc=doc, root=root, parent=parent, comm=comm)
+        else:
+            self._replace(model, doc, root, parent=parent, comm=comm)
+
+    def _update_columns(self, event: Any, model: Any) -> None:
+        if event.name in ("widths", "titles"):
+            for column, fresh in zip(model.columns, self._get_columns(), strict=True):
+                column.update(title=fresh.title, width=fresh.width)
+            model.tags = [(model.tags or [0])[0] + 1]
+        else:
+            super()._update_columns(event, model)
+
+    def _replace(self, model: Any, doc: Any, root: Any, parent: Any, comm: Any) -> None:
+        """Put a table of the columns as they are now in the place of ``model``."""
+        fresh = self._get_model(doc, root, parent, comm)
+        if isinstance(parent, Tabs):
+            tabs: Any = parent.tabs
+            next(tab for tab in tabs if tab.child is model).child = fresh
+        else:
+            parent.children = [fresh if child is model else child for child in parent.children]
+        viewable = pn.state._views[root.ref["id"]][0]
+        viewable._preprocess(root, self)
+
+
+def widen(table: pn.widgets.Tabulator, *, sorts: bool) -> None:
+    """Give columns the width that their texts need; none gets narrower."""
+    needed = column_widths(table.value, table.titles, sorts=sorts)
+    widths = {column: max(table.widths.get(column, 0), width) for column, width in needed.items()}
+    if widths != table.widths:
+        table.widths = widths
 
 
 def on_row(table: pn.widgets.Tabulator, act: Callable[[int], Any]) -> None:

@@ -19,7 +19,7 @@ from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.errors import ToastError
 from toast_lab.jobs.job import Event, Job
 from toast_lab.jobs.mirror import Mirror
-from toast_lab.jobs.race_job import RaceState, race_methods
+from toast_lab.jobs.race_job import RaceState, best_row, race_methods
 from toast_lab.jobs.search_job import RUN_SEARCH, Batch, SearchEnd, SearchRequest
 from toast_lab.search.contract import Budget
 from toast_lab.search.race import check
@@ -205,6 +205,17 @@ class Searches(param.Parameterized):
             step(self._work.job, self.simulations)
             self._work.changed()
 
+    def cancel(self) -> None:
+        """End whatever runs: a search and a race keep what they have, unless this is said twice."""
+        if self._work.runs("search", "race") and not self._work.job.stopping:
+            self.stop()
+            self._notices.say(
+                "Stopping: the best plan is kept, and a search can be resumed. Cancel once more to "
+                "end it at once."
+            )
+        else:
+            self._work.cancel()
+
     def stop(self) -> None:
         """End the search or the race, keeping what was found."""
         if self._work.runs("search", "race"):
@@ -250,11 +261,15 @@ class Searches(param.Parameterized):
             *self._plans.items,
             PlanItem(name=name, origin="search", plan=plan, problem=self.problem, cost=cost),
         ]
-        self._notices.say(f"{name}: {self.note} It is in the comparison now.", "good")
+        level = "good" if cost.fits else "error"  # which is shown in full, and not in green
+        self._notices.say(f"{name}: {self.note} It is in the comparison now.", level)
 
     def _raced(self, job: Job) -> None:
         self.race.raced = job.result
-        self._notices.say(f"The race is over: {self.race.verdict()}", "good")
+        best = best_row(self.race.rows)
+        level = "good" if best is not None and best.fits else "error"
+        fits = "" if level == "good" or best is None else " No plan fits the memory."
+        self._notices.say(f"The race is over: {self.race.verdict()}{fits}", level)
 
     # -- other pages -------------------------------------------------------------------------------
     def adopt(self, job: Job) -> None:

@@ -50,6 +50,8 @@ class Session(param.Parameterized):
         default="", doc="key of the step of the guided tour; empty off the tour"
     )
 
+    solved: Any = param.Parameter(default=None, doc="the SolvedCase that is looked at, if any")
+
     def __init__(self, jobs: Registry | None = None) -> None:
         super().__init__()
         self.notices = Notices()
@@ -127,6 +129,7 @@ class Session(param.Parameterized):
                 which=which, sizes=dict(sizes or {}), model=loaded.model, analysis=loaded.analysis
             )
             self.plans.items = plans
+        self.solved = None
         self.searches.forget()
         self.notices.say(f"Loaded {loaded.model}.", "good")
         self.set_problem()

@@ -71,6 +71,7 @@ _BORROWED = " ".join(
 # these are stronger.  One that covers the next button must not take its click.
 TOOLTIP = assets.sheet("tooltip")
 DECIDE = assets.script("theme")
+TABLE_WAIT = assets.script("table_wait")
 DECIDE_ONCE = f"if (!window.tlTheme) {DECIDE}"  #: where the head is not ours
 
 
@@ -94,6 +95,7 @@ html, body {{ margin: 0; background: var(--tl-page); color: var(--tl-ink); heigh
 {TOOLTIP}
 </style>
 <script>{DECIDE}</script>
+<script>{TABLE_WAIT}</script>
 {{% endblock %}}"""
 
 #: For the page's root inside a notebook, whose head is not ours; the script puts the attribute
@@ -102,5 +104,5 @@ HOST = sheet(":host", ":host([data-tl-theme=dark])")
 
 
 def dress(document: Any) -> None:
-    """Give a Bokeh document the head that knows both themes, for its page as a whole."""
+    """Give a Bokeh document the head that knows both themes and how tables wait."""
     document.template = HEAD

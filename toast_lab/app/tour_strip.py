@@ -126,11 +126,11 @@ class TourStrip(look.Pane):
             width=216,
             margin=(0, 0, 0, 8),
         )
-        words = look.column(self._text, self.quiz, margin=(0, 0, 0, 10))
-        upper = look.row(self._place, words, self.code_box, buttons)
-        self.figures = look.table(
-            _index(), height=INDEX_HEIGHT - 24, visible=False, layout="fit_data_stretch"
+        words = look.column(
+            self._text, self.quiz, margin=(0, 0, 0, 10), styles={"min-width": "300px"}
         )
+        upper = look.row(self._place, words, self.code_box, buttons, stylesheets=[UPPER])
+        self.figures = look.table(_index(), height=INDEX_HEIGHT - 24, visible=False)
         look.on_row(self.figures, self._jump)
         self.view = look.column(upper, self.figures, visible=False, stylesheets=[_strip(LOW)])
         look.watch(tour, self.refresh, "changes")
@@ -324,6 +324,7 @@ OUTLINE = {"outline": "3px solid var(--tl-accent, #1f6feb)", "outline-offset": "
 AROUND = {"outline": "3px solid var(--tl-accent, #1f6feb)", "outline-offset": "3px"}
 #: least heights; a step with a task has room for what is said when it is done
 LOW, ROOMY = 112, 146
+UPPER = "@media (max-width: 1100px) { :host { flex-wrap: wrap; } }"
 PLACE = assets.sheet("tour_place")
 WORDS = assets.sheet("tour_words")
 QUIZ = assets.sheet("quiz")

@@ -129,7 +129,9 @@ class Coverage:
     def headline(self) -> str:
         """One sentence."""
         if not self.n_whole_ops and not self.kept_bytes:
-            sentence = "every op can be split and every value can be kept sharded"
+            partly = sum(row.op_count for row in self.rows)
+            some = f" ({partly:,} not along every dim)" if partly else ""
+            sentence = f"every op can be split{some} and every value can be kept sharded"
         else:
             sentence = f"{self.n_whole_ops:,} of {self.n_ops:,} ops cannot be split"
             if self.flops_share is not None:

@@ -21,6 +21,7 @@ import numpy as np
 
 from toast_lab.ir.annotations import Annotation
 from toast_lab.ragged import row_numbers
+from toast_lab.text import own_line
 
 # How an op's cost behaves; see toast_lab.cost.
 CLASSES = (
@@ -242,8 +243,8 @@ class Program:
         return int(np.prod(self.dims(value), dtype=np.int64)) * int(self.itemsize[value])
 
     def where(self, op: int) -> str:
-        """Source line of ``op`` for error messages, "unknown line" if the input had none."""
-        return self.locations[int(self.location[op])].split(" < ")[0] or "unknown line"
+        """The user's source line of ``op``, "unknown line" if the input had none."""
+        return own_line(self.locations[int(self.location[op])]) or "unknown line"
 
     def digest(self) -> str:
         """Hex digest of everything that decides an analysis, for caching and plan files."""

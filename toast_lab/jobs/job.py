@@ -70,6 +70,8 @@ class Job:
         self.trace_path: Path | None = None  #: where a search leaves its trace
         self.started = time.monotonic()
         self.ended: float | None = None
+        self._paused_s = 0.0  #: of pauses that are over
+        self._paused_at: float | None = None
         self.finished = threading.Event()
         self._cancel = threading.Event()
         self._lock = threading.Lock()
@@ -86,6 +88,13 @@ class Job:
     def elapsed_s(self) -> float:
         """Seconds from start to end, or to now."""
         return (self.ended or time.monotonic()) - self.started
+
+    @property
+    def worked_s(self) -> float:
+        """``elapsed_s`` without the time spent paused."""
+        paused_at = self._paused_at
+        last_s = 0.0 if paused_at is None else (self.ended or time.monotonic()) - paused_at
+        return self.elapsed_s - self._paused_s - last_s
 
     def since(self, index: int) -> list[Event]:
         """Events from number ``index`` on."""
@@ -117,6 +126,7 @@ class Job:
     def resume(self) -> None:
         """Go on."""
         if self.running:
+            self._count_pause()
             self.state = JobState.RUNNING
             self._give(RUN)
 
@@ -125,10 +135,25 @@ class Job:
 
         One that does not answer within ``PATIENCE_S`` is killed.
         """
+        self._count_pause()
+        if self.running:
+            self.state = JobState.RUNNING
         self._give(STOP)
+
+    @property
+    def stopping(self) -> bool:
+        """Was it asked to end with what it has?"""
+        return self._order is STOP
+
+    def _count_pause(self) -> None:
+        if self._paused_at is not None:
+            self._paused_s += time.monotonic() - self._paused_at
+            self._paused_at = None
 
     def _hold(self, order: Order) -> None:
         if self.running:
+            if self._paused_at is None:
+                self._paused_at = time.monotonic()
             self.state = JobState.PAUSED
             self._give(order)
 

@@ -24,7 +24,7 @@ class Status(enum.Enum):
         "Every distinct sharding was priced or ruled out by a bound: the plan is the optimum."
     )
     BUDGET = "The budget was used up; the plan is the best found so far."
-    CANCELLED = "The search was cancelled; the plan is the best found so far."
+    CANCELLED = "The search was stopped; the plan is the best found so far."
     NO_ACTIONS = (
         "No action changes anything on this mesh (no dimension divides), so the program stays "
         "unsharded."

@@ -165,11 +165,11 @@ def costs_rows(hand: Taken, unsharded: Taken, best: Cost | None) -> list[tuple[s
             f"{unsharded.time_s / plan.time_s:.2f}×" if plan.time_s else "–",
             seconds_text(plan.compute_s),
             seconds_text(plan.comm_s),
-            bytes_text(plan.peak_bytes),
             f"{sent:,}",
+            bytes_text(plan.peak_bytes),
             "yes" if plan.fits else "no",
         ]
 
-    titles = ("step", "speed", "compute", "collectives", "peak", "sent", "fits")
+    titles = ("step", "speed", "compute", "collectives", "their number", "peak", "fits")
     best_column = [""] * len(titles) if best is None else column(best)
     return list(zip(titles, column(hand), column(unsharded), best_column, strict=True))

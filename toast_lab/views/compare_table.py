@@ -115,8 +115,8 @@ def counts_text(counts: Mapping[str, float]) -> str:
 def compare_frame(entries: Iterable[PlanEntry]) -> pd.DataFrame:
     """One row per plan, in SI units; what was not compiled or executed is missing, never zero.
 
-    ``ratio`` is measured over estimated time, ``compiled_peak_ratio`` compiled over estimated
-    memory.
+    ``ratio`` is measured over estimated time, if both are of one kind of device;
+    ``compiled_peak_ratio`` compiled over estimated memory.
     """
     table_rows = []
     for entry in entries:
@@ -147,7 +147,7 @@ def compare_frame(entries: Iterable[PlanEntry]) -> pd.DataFrame:
                 "measured_s": measured,
                 "spread_s": getattr(run, "spread_s", None),
                 "steps": len(getattr(run, "step_times_s", ())) or None,
-                "ratio": _ratio(measured, time_s),
+                "ratio": None if _other_machine(entry) else _ratio(measured, time_s),
                 "measured_peak_bytes": held_bytes or None,
                 "max_relative_error": entry.error,
                 "devices": str(run.devices) if run is not None else "",
@@ -159,6 +159,15 @@ def compare_frame(entries: Iterable[PlanEntry]) -> pd.DataFrame:
 
 def _ratio(value: float | None, estimate: float) -> float | None:
     return value / estimate if value and estimate else None
+
+
+def _other_machine(entry: PlanEntry) -> bool:
+    """Was the plan executed on devices of another kind than its price is of?"""
+    kind = str(getattr(entry.run, "devices", "")).partition(":")[0]
+    priced_kind = entry.machine.partition("-")[0]
+    if not kind or not priced_kind or kind == priced_kind:
+        return False
+    return kind == "cpu" or priced_kind in ("cpu", "tpu")
 
 
 def compiled_text(program: Any) -> str:
@@ -213,6 +222,15 @@ def byte_unit(value: float) -> tuple[str, float]:
     ('MiB', 1048576.0)
     """
     return _unit(value, (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)))
+
+
+def flop_unit(count: float) -> tuple[str, float]:
+    """The same for floating-point operations.
+
+    >>> flop_unit(1.61e12)
+    ('TFLOP', 1000000000000.0)
+    """
+    return _unit(count, (("PFLOP", 1e15), ("TFLOP", 1e12), ("GFLOP", 1e9), ("MFLOP", 1e6)))
 
 
 def _unit(value: float, units: Sequence[tuple[str, float]]) -> tuple[str, float]:

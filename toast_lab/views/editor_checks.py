@@ -98,7 +98,9 @@ def _divided(mesh: Mesh, analysis: Analysis) -> list[str]:
                 f"not {few(undivided, 4)}."
             )
         else:
-            remarks.append(f"{axis}={size} divides every colour.")
+            missed = [dim_size for dim_size in all_sizes if dim_size % size]
+            but = f", but no dim of size {few(missed, 4)}" if missed else ""
+            remarks.append(f"{axis}={size} divides dims of every colour{but}.")
     return remarks
 
 

@@ -48,6 +48,12 @@ from toast_lab.views.plot_style import FONT, new_figure
 ROWS_AT_ONCE = 34
 # least height of a row at first, and of one that has room for numbers
 ROW_PX, TEXT_PX = 16, 22
+LANE_TEXT_PX = 40  #: least width of a lane that has room for numbers
+MANY_LANES = 12  #: more have upright headings, and markers that stay within their lanes
+ROOM = """
+texts.visible = plot.inner_height / Math.abs(y.start - y.end) >= high
+  && plot.inner_width / Math.abs(x.start - x.end) >= wide
+"""
 # Once the browser knows how high the picture is: no more rows than have room.
 FIT = """
 const height = cb_obj.inner_height
@@ -283,15 +289,15 @@ class GraphPlot:
             nonselection_line_alpha=0.6,
             name="names",
         )
-        # a ring, and larger: seen at once, and without hue
+        # Hollow, with a broad rim, and larger: seen on every hue and on both themes
         name_markers.selection_glyph = Scatter(
             x="x",
             y="y",
             size="size_on",
             marker="marker",
-            fill_color="hue",
-            line_color=ACCENT,
-            line_width=3,
+            fill_color="white",
+            line_color="hue",
+            line_width=4,
         )
         if len(layout.nodes) <= 400:
             texts = plot.text(
@@ -308,11 +314,20 @@ class GraphPlot:
                 nonselection_text_alpha=0.8,
             )
             show_if_room = CustomJS(
-                args={"plot": plot, "texts": texts, "y": plot.y_range, "least": TEXT_PX},
-                code="texts.visible = plot.inner_height / Math.abs(y.start - y.end) >= least",
+                args={
+                    "plot": plot,
+                    "texts": texts,
+                    "x": plot.x_range,
+                    "y": plot.y_range,
+                    "wide": LANE_TEXT_PX,
+                    "high": TEXT_PX,
+                },
+                code=ROOM,
             )
-            plot.js_on_change("inner_height", show_if_room)
+            for side in ("inner_width", "inner_height"):
+                plot.js_on_change(side, show_if_room)
             for end in ("start", "end"):
+                plot.x_range.js_on_change(end, show_if_room)
                 plot.y_range.js_on_change(end, show_if_room)
         name_hover = HoverTool(
             renderers=[name_markers],
@@ -368,13 +383,15 @@ class GraphPlot:
         lanes: dict[Any, Any] = {
             lane.x: _lane_text(lane.label, lane.style.symbol, longest) for lane in layout.lanes
         }
+        if len(lanes) > MANY_LANES:
+            lanes = {x: heading.replace("\n", " ") for x, heading in lanes.items()}
         plot.xaxis.ticker = FixedTicker(ticks=list(lanes))
         plot.xaxis.major_label_overrides = lanes
         plot.xaxis.major_label_text_font_size = "12px" if len(lanes) <= 6 else "10px"
         plot.xaxis.major_label_text_line_height = 1.1
         plot.xaxis.major_label_text_font_style = "bold"
-        if len(layout.lanes) > 12:
-            plot.xaxis.major_label_orientation = 0.7
+        if len(layout.lanes) > MANY_LANES:
+            plot.xaxis.major_label_orientation = "vertical"
         widest = 34 if len(lanes) <= 6 else 25
         labels = [_cut(row_text(row), widest) for row in layout.rows]
         plot.yaxis.ticker = (
@@ -448,6 +465,8 @@ def _node_columns(layout: GraphLayout, overlay: Overlay | None) -> dict[str, Any
     styles = [layout.lanes[node.lane].style for node in layout.nodes]
     folded = layout.level != "names"
     base_size, growth = (12.0, 1.3) if len(layout.rows) <= 13 else (9.0, 0.8)
+    if len(layout.lanes) > MANY_LANES:
+        base_size, growth = 8.0, 0.5
     growths = growth * np.log2(frame["n_names"].to_numpy(float)) if folded else 0.0
     size = (base_size + growths) * np.array(
         [1.3 if style.marker == "diamond" else 1.0 for style in styles]

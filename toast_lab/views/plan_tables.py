@@ -5,12 +5,18 @@ from __future__ import annotations
 import operator
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from toast_lab.text import line_text
-from toast_lab.views.compare_table import bytes_text, seconds_text
+from toast_lab.views.compare_table import (
+    byte_unit,
+    bytes_text,
+    flop_unit,
+    seconds_text,
+    time_unit,
+)
 
 MAX_OPS = 1000
 _KIND = {"permute": "collective_permute"}
@@ -196,7 +202,7 @@ SUM_TITLES = {"its number": "number", "its bytes": "bytes", "ratio": "×"}
 def ops_frame(cost: Any) -> pd.DataFrame:
     """Every op and collective of a plan, what takes longest first, in SI units.
 
-    Shares are of the step time.
+    Shares are of the step time; ``source`` says where each time comes from.
     """
     step_s = cost.time_s or 1.0
     table_rows = [
@@ -210,6 +216,7 @@ def ops_frame(cost: Any) -> pd.DataFrame:
             op.time_s,
             op.time_s / step_s,
             "",
+            op.source,
         )
         for op in cost.ops
     ]
@@ -224,23 +231,35 @@ def ops_frame(cost: Any) -> pd.DataFrame:
             collective.time_s,
             collective.time_s / step_s,
             ",".join(collective.axes),
+            collective.source,
         )
         for collective in cost.collectives
     ]
-    columns = ["op", "kind", "value", "where", "flops", "moved_bytes", "time_s", "share", "axes"]
+    columns = "op kind value where flops moved_bytes time_s share axes source".split()
     return pd.DataFrame(table_rows, columns=columns).sort_values(
         "time_s", ascending=False, ignore_index=True
     )
 
 
-def shown_ops(frame: pd.DataFrame, at_most: int = MAX_OPS) -> pd.DataFrame:
-    """``ops_frame`` in fixed units, as numbers, so that a click on a heading sorts them."""
+class ShownOps(NamedTuple):
+    """``ops_frame`` as people read it, in numbers, so that a click on a heading sorts them."""
+
+    frame: pd.DataFrame
+    titles: dict[str, str]  #: headings with the unit of each column
+
+
+def shown_ops(frame: pd.DataFrame, at_most: int = MAX_OPS) -> ShownOps:
+    """Every column in the unit that suits its largest number."""
     frame = frame.head(at_most)
 
-    def digits(values: Any) -> list[float]:
-        return [float(f"{value:.3g}") for value in values]
+    def scaled(values: Any, scale: float) -> list[float]:
+        return [float(f"{value / scale:.3g}") for value in values]
 
-    return pd.DataFrame(
+    largest = frame[["time_s", "flops", "moved_bytes"]].max().fillna(0.0)
+    time_name, time_scale = time_unit(largest["time_s"])
+    byte_name, byte_scale = byte_unit(largest["moved_bytes"])
+    flop_name, flop_scale = flop_unit(largest["flops"])
+    shown = pd.DataFrame(
         {
             "op": [
                 kind + (f" {{{axes}}}" if axes else "")
@@ -248,9 +267,18 @@ def shown_ops(frame: pd.DataFrame, at_most: int = MAX_OPS) -> pd.DataFrame:
             ],
             "value": frame["value"],
             "line": [line_text(location) for location in frame["where"]],
-            "share, %": digits(100 * frame["share"]),
-            "time, µs": digits(1e6 * frame["time_s"]),
-            "GFLOP": digits(1e-9 * frame["flops"]),
-            "MiB moved": digits(frame["moved_bytes"] / 2**20),
+            "share": scaled(frame["share"], 0.01),
+            "time": scaled(frame["time_s"], time_scale),
+            "FLOP": scaled(frame["flops"], flop_scale),
+            "moved": scaled(frame["moved_bytes"], byte_scale),
+            "price": frame["source"],
         }
     )
+    titles = {
+        "price": "priced by",
+        "share": "share, %",
+        "time": f"time, {time_name}",
+        "FLOP": flop_name,
+        "moved": f"{byte_name} moved",
+    }
+    return ShownOps(shown, titles)

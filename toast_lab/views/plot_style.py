@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bokeh.models import BasicTickFormatter
 from bokeh.models.annotations import Label, Span
 from bokeh.plotting import figure
 
@@ -49,6 +50,11 @@ def new_chart(name: str, **options: Any) -> Any:
         axis.axis_label_text_font = FONT
         axis.axis_label_text_font_size = "11px"
     return plot
+
+
+def plain_ticks(plot: Any) -> None:
+    """Numbers beside the y axis, also on a logarithmic one, where Bokeh writes powers of ten."""
+    plot.yaxis.formatter = BasicTickFormatter(use_scientific=False)
 
 
 def hide_toolbar(plot: Any) -> None:

@@ -14,7 +14,7 @@ from bokeh.plotting import figure
 
 from toast_lab.views.compare_table import byte_unit, bytes_text, seconds_text, time_unit
 from toast_lab.views.palette import NEUTRAL, style
-from toast_lab.views.plot_style import hide_toolbar, new_figure, plain_legend
+from toast_lab.views.plot_style import hide_toolbar, new_figure, plain_legend, plain_ticks
 
 DASHES: tuple[Any, ...] = (
     "solid",
@@ -78,8 +78,9 @@ class RaceCurves:
         methods: Sequence[str],
         kind: str = "score",
         unsharded: tuple[float, float] = (1.0, 1.0),
+        scale_type: str = "log",
     ) -> None:
-        self.kind = kind
+        self.kind, self.scale_type = kind, scale_type
         unit, self.scale = {
             "score": ("", 1.0),
             "time_s": time_unit(unsharded[0]),
@@ -114,6 +115,8 @@ class RaceCurves:
         plot = new_figure(
             "race curves",
             title=title,
+            # Linear, the first bad plans would make flat lines of all that follow
+            y_axis_type=self.scale_type,
             min_height=220,
             toolbar_location="above",
         )
@@ -124,6 +127,7 @@ class RaceCurves:
         plot.xaxis.axis_label_text_font_style = "normal"
         plot.x_range.start = 0
         plot.y_range.range_padding = 0.1
+        plain_ticks(plot)
         dots = []
         for index, (method, source) in enumerate(self.lines.items()):
             hue, marker, dash = look_of(index)
@@ -145,7 +149,7 @@ class RaceCurves:
             )
         if not dots:
             # gives an empty chart its axes
-            plot.scatter([0, 1], [0, 1], size=1, alpha=0)
+            plot.scatter([0, 1], [0.1, 1], size=1, alpha=0)
         else:
             # inside, it would lie over a curve
             plot.add_layout(plot.legend[0], "right")

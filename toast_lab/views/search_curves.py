@@ -16,7 +16,7 @@ from bokeh.plotting import figure
 
 from toast_lab.views.compare_table import byte_unit, bytes_text, seconds_text, time_unit
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
-from toast_lab.views.plot_style import hide_toolbar, new_figure, plain_legend
+from toast_lab.views.plot_style import hide_toolbar, new_figure, plain_legend, plain_ticks
 
 COLUMNS = (
     "simulation",
@@ -111,20 +111,27 @@ class SearchCurves:
         memory_limit_bytes: float = 0.0,
         unsharded_s: float = 1.0,
         unsharded_bytes: float = 2.0**30,
+        scale_type: str = "log",
     ) -> None:
+        self._scale_type = scale_type
         self.time_unit, self.time_scale = time_unit(unsharded_s)
         self.byte_unit, self.byte_scale = byte_unit(unsharded_bytes)
         limit_text = f"; limit {bytes_text(memory_limit_bytes)}" if memory_limit_bytes else ""
         self.source = ColumnDataSource({name: [] for name in COLUMNS})
         self._every, self._count = 1, 0
         self.time = self._figure(
-            f"step time ({self.time_unit}), estimated", "best_s", "tried_s", "curve time"
+            f"step time ({self.time_unit}), estimated",
+            "best_s",
+            "tried_s",
+            "curve time",
+            whole=unsharded_s / self.time_scale,
         )
         self.memory = self._figure(
             f"peak ({self.byte_unit}), estimated{limit_text}",
             "best_bytes",
             "tried_bytes",
             "curve memory",
+            whole=unsharded_bytes / self.byte_scale,
         )
         self.cost = self._figure(SCORE, "best_score", "tried_score", "curve cost", keyed=True)
         self.figures = (self.cost, self.time, self.memory)
@@ -260,17 +267,28 @@ class SearchCurves:
             )
 
     def _figure(
-        self, title: str, best: str, tried: str, name: str, *, keyed: bool = False
+        self,
+        title: str,
+        best: str,
+        tried: str,
+        name: str,
+        *,
+        whole: float = 1.0,
+        keyed: bool = False,
     ) -> figure:
         plot = new_figure(
             name,
             title=title,
+            # Linear, the first bad plans would make flat lines of all that follow
+            y_axis_type=self._scale_type,
             min_height=110,
             toolbar_location="right",
         )
         plot.title.text_color = NEUTRAL
         plot.title.text_font_size = "12px"
-        plot.y_range.start = 0
+        if self._scale_type == "linear":
+            plot.y_range.start = 0
+        plain_ticks(plot)
         plot.yaxis.ticker.desired_num_ticks = 4
         plot.min_border = 0
         plot.xaxis.axis_label_text_color = NEUTRAL
@@ -294,8 +312,8 @@ class SearchCurves:
             **({"legend_label": "best so far"} if keyed else {}),
         )
         # gives an empty curve its axes
-        plot.scatter([0, 20], [0, 0], size=1, alpha=0)
-        plot.y_range.renderers = [best_line]
+        axes = plot.scatter([0, 20], [whole, whole], size=1, alpha=0)
+        plot.y_range.renderers = [best_line, axes]
         plot.y_range.range_padding = 0.15
         if keyed:
             # the best plan's curve comes from above

@@ -12,9 +12,9 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from toast_lab.ir.program import Program
+from toast_lab.text import in_library
 
 _OURS = "toast_lab/frontends/"
-_LIBRARIES = ("site-packages/", "dist-packages/", "/lib/python")
 
 
 class SourceFrame(NamedTuple):
@@ -59,7 +59,7 @@ def user_frame(location: str) -> SourceFrame:
 
 
 def _in_library(frame: SourceFrame) -> bool:
-    return any(folder in frame.file.replace("\\", "/") for folder in _LIBRARIES)
+    return in_library(frame.file.replace("\\", "/"))
 
 
 @functools.lru_cache(maxsize=512)

@@ -39,7 +39,7 @@ from toast_lab.views.plan_tables import (
 )
 
 MAX_ROWS = 400
-ALL_ROWS = {"columnDefaults": {"headerSort": False, "minWidth": 20}, "renderVertical": "basic"}
+ALL_ROWS = {"renderVertical": "basic"}
 HINT = (
     "Select a collective: what caused it, what undoing that costs, and the cheapest change that "
     "removes it."
@@ -110,7 +110,11 @@ class Collectives:
         before, self._item = self._item, item
         if item is None:
             return
-        if before is None or before.name != item.name or before.plan.key != item.plan.key:
+        if (
+            before is None
+            or (before.name, before.plan.key) != (item.name, item.plan.key)
+            or before.problem.analysis is not item.problem.analysis
+        ):
             self._asked.drop()
             self.answer.object = quiet(HINT)
         self._matching.drop()

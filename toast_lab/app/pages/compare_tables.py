@@ -27,12 +27,12 @@ class Ops:
         self._item: PlanItem | None = None
         self._words = look.text(margin=(5, 0, 0, 2))
         self.table = look.table(
-            shown_ops(ops_frame(_EmptyTables)),
+            shown_ops(ops_frame(_EmptyTables)).frame,
             min_height=120,
             configuration={"columnDefaults": {"headerSort": True, "minWidth": 60}},
         )
         self.table.formatters = {
-            column: {"type": "plaintext"} for column in ("op", "value", "line")
+            column: {"type": "plaintext"} for column in ("op", "value", "line", "price")
         }
         look.on_row(self.table, self._pick)
         csv = csv_button(
@@ -58,7 +58,8 @@ class Ops:
             "Headings sort."
         )
         self._words.object = one_line(summary)
-        self.table.value = shown_ops(frame)
+        shown = shown_ops(frame)
+        self.table.param.update(titles=shown.titles, value=shown.frame)
 
     def _pick(self, row: int) -> None:
         if self._item is not None and row < len(self._frame):

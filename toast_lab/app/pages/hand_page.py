@@ -8,6 +8,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pandas as pd
 import panel as pn
 
 from toast_lab.app import look
@@ -101,15 +102,25 @@ class HandPage:
             margin=(6, 0, 0, 0),
             stylesheets=[look.CANVAS, LOWER],
         )
-        self.centre = look.filled_column(self.upper, self.lower)
+        self._case = look.text(visible=False, margin=(0, 4, 2, 4))
+        self.centre = look.filled_column(self._case, self.upper, self.lower)
+        look.watch(session, self._show_case, "solved")
         look.watch(session, self._changed, "step")
         look.watch(session.loaded, self._changed, "problem")
         look.watch(session.plans, self._changed, "items")
         look.watch(session.selection, self._selected, "names", "conflicts")
         look.watch(session.work, self._job_changed, "changes")
+        self._show_case()
         self._changed()
 
     # -- showing -----------------------------------------------------------------------------------
+    def _show_case(self) -> None:
+        """What a solved case asked, and where the answer is."""
+        case = self.session.solved
+        self._case.visible = case is not None
+        if case is not None:
+            self._case.object = h("p", h("b", case.question), " ", case.picture)
+
     def _changed(self) -> None:
         """Take in a change of the problem or the plans.
 
@@ -198,6 +209,7 @@ class HandPage:
             else session.plans.named("unsharded")
         )
         if item is None or pair is None or session.loaded.problem is None:
+            self.collectives.value = pd.DataFrame(columns=COLLECTIVE_COLUMNS)
             return
         frame = collectives_frame(session.loaded.problem, item.cost, pair[0].sent, pair[1].sent)
         position = self.history.at

@@ -11,13 +11,12 @@ import panel as pn
 
 from toast_lab.app import assets, look
 from toast_lab.app.figure_export import figure_menu
-from toast_lab.app.gallery import SOLVED, SolvedCase, card_text
+from toast_lab.app.gallery import BILLIONS, SIZES, SOLVED, SolvedCase, card_text
 from toast_lab.app.markup import Safe, facts, h, join, quiet
-from toast_lab.app.model_loading import MAX_UPLOAD_BYTES, refuse_file
+from toast_lab.app.model_loading import refuse_file
 from toast_lab.app.problem_pane import ProblemPane
 from toast_lab.app.session import Session
-from toast_lab.app.tour_strip import start_button
-from toast_lab.app.upload import Upload
+from toast_lab.app.welcome import OWN_HELP, Welcome
 from toast_lab.conflicts.coverage import coverage
 from toast_lab.models import registry
 from toast_lab.views import report_tables
@@ -45,7 +44,7 @@ class TableReport:
 
         self._head = look.text()
         self._table = look.table(
-            columns, selectable=False, layout="fit_data_stretch", widths=widths
+            columns, selectable=False, layout="fit_data_stretch", widths=widths, grows=False
         )
         self._table.stylesheets = [look.TABLE + WRAP]
 
@@ -74,35 +73,33 @@ class LoadPage:
         self._solved = [
             _card(f"Solved: {case.words}", functools.partial(self._open, case)) for case in SOLVED
         ]
-        own_model: list[Any] = [look.text(h("h2", "your own model"))]
         if offered:
             self._cards[offered] = self._model_card(
                 offered, f"{offered} — the model that this server was started with"
             )
-            own_model.append(self._cards[offered])
-        else:
-            own_model.append(look.text(quiet(refusal or OWN_HELP)))
-        self.upload = Upload(self._dropped, self._refused, words=UPLOAD_HELP)
-        own_model.append(self.upload)
+        self.welcome = Welcome(
+            session,
+            self._dropped,
+            self._refused,
+            show_billions=lambda: self._open(BILLIONS),
+            python_help=refusal or OWN_HELP,
+        )
+        own_model = [self._cards[offered]] if offered else []
+        own_model.append(_card("A file, or StableHLO pasted …", self.welcome.toggle_own))
         self._sizes = look.column()
         self._apply = look.button(
             "Load with these sizes",
             lambda: self.session.load(self._which, self.chosen_sizes()),
-            button_type="primary",
             visible=False,
         )
         gallery = [self._cards[name] for name in registry.MODELS]
-        tour = start_button(
-            session, "Guided tour: the paper's figures, step by step", button_type="primary"
-        )
         self.left = look.side(
-            look.text(h("h2", "new here?")),
-            tour,
+            look.text(h("h2", "your own model")),
+            *own_model,
             look.text(h("h2", "solved cases")),
             *self._solved,
             look.text(h("h2", "gallery")),
             *gallery,
-            *own_model,
             width=290,
         )
         self._graph = look.figure(min_height=160)
@@ -125,26 +122,42 @@ class LoadPage:
             stylesheets=[look.SLIM_BUTTON],
         )
         self._below = look.filled_column(
-            self._tabs, self.full, styles={"position": "relative"}, stylesheets=[BELOW]
+            self._tabs,
+            self.full,
+            styles={"position": "relative"},
+            stylesheets=[BELOW],
+            visible=False,
         )
         menu = figure_menu("dimension graph")
         head = look.row(self._title, menu)
-        self.centre = look.canvas(head, self._graph_box, self._below)
+        self.centre = look.canvas(self.welcome, head, self._graph_box, self._below)
         self._facts = look.text(margin=(10, 0, 0, 0))
-        go = look.button(
-            "Open the graph and its conflicts →",
-            lambda: setattr(self.session, "step", "graph"),
-            button_type="primary",
+        self.go = look.button(
+            "Open the graph and its conflicts →", lambda: setattr(self.session, "step", "graph")
         )
         self._worth_knowing = look.text(margin=(10, 0, 0, 0))
         self.problem = ProblemPane(session)
         self.right = look.side(
-            go, self.problem, self._sizes, self._apply, self._facts, self._worth_knowing, width=300
+            self.go,
+            self.problem,
+            self._sizes,
+            self._apply,
+            self._facts,
+            self._worth_knowing,
+            width=300,
         )
         self._busy_shown, self._note, self._drawn = "", "", None
+        # A link, a reload or an own model come to look at something
+        self._arrived = bool(offered) or session.step != "load" or bool(session.hand.actions)
         look.watch(session.loaded, self.refresh, "analysis", "problem")
         look.watch(session.work, self.tick, "changes", "job")
         self.refresh()
+
+    def _leave_welcome(self) -> None:
+        """A model was chosen: its reports take the place of the doors."""
+        self.welcome.leave()
+        self.go.button_type = "primary"
+        self._below.visible = True
 
     def show_full(self, full: bool) -> None:
         """Give the reports the whole middle, or the graph its place back."""
@@ -178,24 +191,28 @@ class LoadPage:
                 self._show_title()
 
     def _open(self, case: SolvedCase) -> None:
+        self._leave_welcome()
+
         def show(session: Session) -> None:
             session.set_problem(mesh=case.mesh)
             with session.notices.guarded():
                 session.hand.take(list(case.actions))
+            session.solved = case
             session.step = "hand"
 
-        self.session.load(case.model, then=show)
+        self.session.load(case.model, dict(case.sizes) or SIZES.get(case.model), then=show)
 
     def _model_card(self, name: str, text: str) -> pn.widgets.Button:
         return _card(text, lambda: self._choose(name))
 
     def _choose(self, name: str) -> None:
+        self._leave_welcome()
         self._which = name
         if ":" in name:
             self._sizes.objects, self._apply.visible = [], False
         else:
-            self._show_sizes(name)
-        self.session.load(name)
+            self._show_sizes(name, SIZES.get(name))
+        self.session.load(name, SIZES.get(name))
 
     def _show_sizes(self, name: str, current: dict[str, Any] | None = None) -> None:
         self._which = name
@@ -249,6 +266,8 @@ class LoadPage:
                 "primary" if name in (session.loaded.which, model.source) else "default"
             )
         if analysis is not self._drawn:
+            if self._drawn is not None or self._arrived:
+                self._leave_welcome()
             self._drawn = analysis
             layout = graph_layout(analysis)
             self._note = f"  dimension graph · {layout.note}"
@@ -345,15 +364,6 @@ def _verdict(report: Any) -> str:
 
 WRAP = assets.sheet("wrap")
 BELOW = assets.sheet("below")
-UPLOAD_HELP = (
-    "Drop a file here, or click to choose one: StableHLO as text or bytecode, or a jax.export "
-    f"artefact, up to {MAX_UPLOAD_BYTES // 2**20} MiB. It is read in a process of its own and "
-    "never run. A machine file (.toml) goes to the field on the right."
-)
-OWN_HELP = (
-    "Start the server with it: toast-lab serve my.module:make, where make() returns (fn, args)."
-)
-
 
 REPORT_COLUMNS = {
     "Arguments": ["argument", "type", "colours", "size", "donated"],

@@ -134,10 +134,11 @@ class SearchPage:
         look.watch(self.view, self._show_view, "value")
         self._scrubber = look.row(self.scrub, self.live)
         self._curves_pane = look.figure(min_height=300, stylesheets=[look.FILL])
+        self.scale = look.scale_switch(self._new_problem)
         self._title = look.text()
         self._curves_box = look.filled_column(
             self._curves_pane,
-            look.row(pn.HSpacer(), figure_menu("search curves")),
+            look.row(self.scale, pn.HSpacer(), figure_menu("search curves")),
             self.trajectories.centre,
             stylesheets=[look.FILL],
         )
@@ -259,11 +260,13 @@ class SearchPage:
 
     def _new_problem(self) -> None:
         problem = self.session.loaded.problem
-        self.curves = (
-            SearchCurves(problem.memory_limit_bytes, *problem.baseline)
-            if problem is not None
-            else SearchCurves()
-        )
+        if problem is None:
+            self.curves = SearchCurves()
+        else:
+            time_s, peak_bytes = problem.baseline
+            self.curves = SearchCurves(
+                problem.memory_limit_bytes, time_s, peak_bytes, str(self.scale.value)
+            )
         self.curves.append(self.session.searches.points)
         self._curves_pane.object = self.curves.root
         self.refresh()
@@ -386,7 +389,7 @@ class SearchPage:
         base = problem.baseline
         state = "paused" if paused else "searching" if searching else "ended"
         rows: Facts = [
-            ("state", f"{state}, {job.elapsed_s:.1f} s" if job is not None else state),
+            ("state", f"{state}, {job.worked_s:.1f} s" if job is not None else state),
             ("simulations", f"{session.searches.simulations:,}"),
             ("best C(s)", f"{best_score:.4f}"),
             (

@@ -92,10 +92,11 @@ class RacePane:
             options={value: key for key, value in SHOWN.items()}, value="score", margin=(0, 0, 4, 0)
         )
         look.watch(self.kind, self._new_chart, "value")
+        self.scale = look.scale_switch(self._new_chart)
         self._pane = look.figure(min_height=200, stylesheets=[look.FILL])
         self.table = look.table(race_frame([]), height=190, selectable=False)
         self.centre = look.filled_column(
-            pn.Row(self.kind, figure_menu("race curves"), margin=0),
+            pn.Row(self.kind, self.scale, figure_menu("race curves"), margin=0),
             self._pane,
             look.text(h("h2", "the race as a table")),
             self.table,
@@ -130,7 +131,9 @@ class RacePane:
     def _new_chart(self) -> None:
         race = self.session.searches.race
         unsharded = race.problem.baseline if race.problem is not None else (1.0, 2.0**30)
-        self.curves = RaceCurves(race.methods, str(self.kind.value), unsharded)
+        self.curves = RaceCurves(
+            race.methods, str(self.kind.value), unsharded, str(self.scale.value)
+        )
         self._race, self._shown = race, ()
         self._pane.object = self.curves.figure
         self.refresh()

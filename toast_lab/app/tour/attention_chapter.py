@@ -5,6 +5,7 @@ Reference: TOAST sections 3.3 to 3.5, figures 5 and 6.
 
 from __future__ import annotations
 
+from toast_lab.app.gallery import SIZES
 from toast_lab.app.session import Session
 from toast_lab.app.tour.names_text import identified_lines
 from toast_lab.app.tour.step import Chapter, Quiz, Step, TourScene, TourTask, nothing
@@ -24,9 +25,10 @@ from toast_lab.app.tour.words import (
 from toast_lab.views.graph_layout import place_text
 from toast_lab.views.inspect import boxed_with
 
-ATTENTION = TourScene("attention", "s=4")
-ONE_PATH = TourScene("crossed", "s=4", (("mode", "row sums"),))
-TWO_PATHS = TourScene("crossed", "s=4", (("mode", "transpose"),))
+ATTENTION = TourScene("attention", "s=4", tuple(SIZES["attention"].items()))
+CROSSED = tuple(SIZES["crossed"].items())
+ONE_PATH = TourScene("crossed", "s=4", (*CROSSED, ("mode", "row sums")))
+TWO_PATHS = TourScene("crossed", "s=4", (*CROSSED, ("mode", "transpose")))
 SIDES = ("S@0->s", "S@1->s")
 
 
@@ -186,7 +188,7 @@ def _other_done(session: Session) -> str:
 
 
 CHAPTER = Chapter(
-    "Attention",
+    "paper, attention",
     (
         Step(
             key="attention.program",

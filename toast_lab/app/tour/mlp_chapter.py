@@ -5,6 +5,7 @@ Reference: TOAST section 2.1, figures 2 to 4, 7.
 
 from __future__ import annotations
 
+from toast_lab.app.gallery import SIZES
 from toast_lab.app.session import Session
 from toast_lab.app.tour.names_text import fresh_lines, identified_lines
 from toast_lab.app.tour.step import Chapter, Quiz, Step, TourScene, TourTask, nothing
@@ -26,7 +27,7 @@ from toast_lab.app.tour.words import (
 from toast_lab.ir.program import REDUCTION
 from toast_lab.views.compare_table import seconds_text
 
-MLP = TourScene("mlp", "b=4,m=2")
+MLP = TourScene("mlp", "b=4,m=2", tuple(SIZES["mlp"].items()))
 BATCH, MODEL = "B->b", "U->m"
 
 
@@ -52,9 +53,9 @@ def _program(session: Session) -> str:
     )
     return (
         "Two matmuls with a ReLU between them. In the listing below every dim has its colour: dims "
-        f"of one colour should be cut alike. There are {count(len(names), 'colour')}. The paper's "
-        f"yellow is {yellow}, its green {green}. Nobody wrote these colours down: they come out of "
-        "what each op does."
+        f"of one colour should be cut alike. There are {count(len(names), 'colour')}: {yellow}, "
+        f"which the paper prints yellow; {green}, its green; hues here are others. Nobody wrote "
+        "these colours down: they come out of what each op does."
     )
 
 
@@ -172,17 +173,18 @@ def _megatron_done(session: Session) -> str:
 
 def _back_and_forth(session: Session) -> str:
     batch_alone, both = taken(session, (BATCH,)), taken(session, (BATCH, MODEL))
-    better = "slower" if both.time_s > batch_alone.time_s else "faster"
+    pays = both.time_s < batch_alone.time_s
     return (
-        f"The model is tiny, so that the all_reduce costs more than it gains: {price(both)} are "
-        f"{better} than {price(batch_alone)} before. The cost model adds up compute, "
-        f"{seconds_text(both.compute_s)}, and collectives, {seconds_text(both.comm_s)}, along the "
-        "critical path, and the memory that is alive at the peak."
+        f"{price(both)}, {'less' if pays else 'more'} than {price(batch_alone)} with the batch "
+        f"alone: the all_reduce costs {'less' if pays else 'more'} than the second cut gains. The "
+        f"cost model adds up compute, {seconds_text(both.compute_s)}, and collectives, "
+        f"{seconds_text(both.comm_s)}, along the critical path, and the memory that is alive at "
+        "the peak. At smaller sizes collectives win."
     )
 
 
 CHAPTER = Chapter(
-    "The MLP",
+    "paper, MLP",
     (
         Step(
             key="mlp.system",

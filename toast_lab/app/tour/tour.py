@@ -15,10 +15,17 @@ import param
 
 from toast_lab.app.model_loading import load_at_once
 from toast_lab.app.session import Session
-from toast_lab.app.tour import attention_chapter, mlp_chapter, transformer_chapter, xxt_chapter
+from toast_lab.app.tour import (
+    attention_chapter,
+    first_chapter,
+    mlp_chapter,
+    transformer_chapter,
+    xxt_chapter,
+)
 from toast_lab.app.tour.step import Chapter, Step, TourScene
 
 CHAPTERS: tuple[Chapter, ...] = (
+    first_chapter.CHAPTER,
     mlp_chapter.CHAPTER,
     xxt_chapter.CHAPTER,
     attention_chapter.CHAPTER,

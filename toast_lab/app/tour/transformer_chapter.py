@@ -286,7 +286,7 @@ def _end(session: Session) -> str:
 
 
 CHAPTER = Chapter(
-    "A Transformer",
+    "paper, Transformer",
     (
         Step(
             key="transformer.program",

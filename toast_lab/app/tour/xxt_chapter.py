@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from toast_lab.app.gallery import SIZES
 from toast_lab.app.session import Session
 from toast_lab.app.tour.names_text import fresh_lines
 from toast_lab.app.tour.step import Chapter, Quiz, Step, TourScene, TourTask, nothing
@@ -19,7 +20,7 @@ from toast_lab.app.tour.words import (
 )
 from toast_lab.views.inspect import chain
 
-XXT = TourScene("xxt", "s=4")
+XXT = TourScene("xxt", "s=4", tuple(SIZES["xxt"].items()))
 SIDES = ("S@0->s", "S@1->s")
 
 
@@ -87,7 +88,7 @@ def _flipped(session: Session) -> str:
 
 
 CHAPTER = Chapter(
-    "x @ x.T",
+    "paper, x @ x.T",
     (
         Step(
             key="xxt.program",

@@ -1,0 +1,196 @@
+"""Five minutes for whoever has not read the paper: a program that does not fit, and one choice."""
+
+from __future__ import annotations
+
+from toast_lab.app.session import Session
+from toast_lab.app.tour.step import Chapter, Quiz, Step, TourScene, TourTask, nothing
+from toast_lab.app.tour.words import (
+    carriers,
+    colour_names,
+    dims,
+    listed,
+    moved,
+    price,
+    sent,
+    take,
+    taken,
+)
+from toast_lab.text import bytes_text
+from toast_lab.views.compare_table import seconds_text
+
+#: a text so long that one TPU v5e cannot hold its scores
+LONG_TEXT = TourScene(
+    "attention",
+    "s=4",
+    (("sequence", 65536), ("d_model", 1024), ("key", 128), ("value", 128)),
+)
+SIDES = ("S@0->s", "S@1->s")
+
+
+def _problem(session: Session) -> str:
+    problem = session.loaded.problem
+    sequence = dict(LONG_TEXT.sizes)["sequence"]
+    return (
+        f"This is attention over a text of {sequence:,} words. One step needs "
+        f"**{bytes_text(problem.baseline[1])}**, and one {problem.machine.name} has "
+        f"**{bytes_text(problem.memory_limit_bytes)}**: it does not fit. There are "
+        f"{problem.mesh.n_devices} devices. So tensors have to be cut, each device gets a part, "
+        "and devices send each other what they lack. Which dim of which tensor should be cut?"
+    )
+
+
+def _colours(session: Session) -> str:
+    analysis = session.loaded.analysis
+    return (
+        "Read downwards: one row for each op. Dims that have to be cut alike share a **colour**, a "
+        f"lane of the picture: `S`, the text, is on {listed(carriers(analysis, 'S'))}. Nobody "
+        "wrote that down; it follows from what each op does. To cut the text means to cut every "
+        "marker of this lane."
+    )
+
+
+def _conflict(session: Session) -> str:
+    twice = carriers(session.loaded.analysis, "S", 2)
+    return (
+        f"But here the lane splits. The scores `a` are every word against every word, "
+        f"`{dims(session, 'a')}`: the text is on **both** dims. The devices can cut a tensor along "
+        f"one dim only. Which? That is a **conflict**, a red line, on {listed(twice)}. This choice "
+        "is what the tool finds for you."
+    )
+
+
+def _choice(session: Session) -> str:
+    return (
+        "Two ways out, two rows of the board: cut the rows of the scores (side 0) or their columns "
+        f"(side 1), and all red lines follow. Unsharded, a step takes {price(taken(session, ()))}. "
+        "The board has time and memory of each side; ✗ would not fit. Choose side 1."
+    )
+
+
+def _chosen(session: Session) -> str:
+    before, row = taken(session, ()), taken(session, SIDES[1:])
+    return (
+        f"It fits, and is {before.time_s / row.time_s:.1f} times as fast: {price(row)}. `a` is now "
+        f"`{dims(session, 'a', SIDES[1:])}`: `{{s}}` marks the dim that is cut."
+    )
+
+
+def _listing(session: Session) -> str:
+    row = taken(session, SIDES[1:])
+    return (
+        f"This is what each of the devices runs. Red lines are what they send: {sent(row)}, "
+        f"{seconds_text(row.comm_s)} of {seconds_text(row.time_s)}. To make its columns of `a`, a "
+        "device needs every row of one operand. Read the listing: which one?"
+    )
+
+
+def _further(session: Session) -> str:
+    return (
+        "That was all: colours, one conflict, one choice, and its price. A real model has "
+        "thousands of ops and tens of such choices; page **4 Search** tries them, page **5** "
+        "compiles and runs the plan. Go there with your own model, or press Next: the chapters "
+        "that follow are for readers of the paper, figure by figure."
+    )
+
+
+CHAPTER = Chapter(
+    "five minutes",
+    (
+        Step(
+            key="first.problem",
+            title="It does not fit",
+            paper="the problem",
+            scene=LONG_TEXT,
+            page="graph",
+            target=("graph",),
+            text=_problem,
+            actions=(),
+            level="names",
+            select=nothing,
+        ),
+        Step(
+            key="first.colours",
+            title="What is cut together",
+            paper="colours",
+            scene=LONG_TEXT,
+            page="graph",
+            target=("graph",),
+            text=_colours,
+            actions=(),
+            level="names",
+            select=lambda session: colour_names(session, "S"),
+        ),
+        Step(
+            key="first.conflict",
+            title="Only one of two dims",
+            paper="the conflict",
+            scene=LONG_TEXT,
+            page="graph",
+            target=("graph",),
+            text=_conflict,
+            actions=(),
+            level="names",
+            select=nothing,
+            task=TourTask(
+                ask=lambda session: "Click a red line of the graph.",
+                done=lambda session: bool(session.selection.conflicts),
+                do=lambda session: session.selection.select((), (0,)),
+                after=lambda session: (
+                    "Right, below “conflict”, stands why both dims have one colour: the way from "
+                    "one to the other."
+                ),
+            ),
+        ),
+        Step(
+            key="first.choice",
+            title="Choose a side",
+            paper="the choice",
+            scene=LONG_TEXT,
+            page="hand",
+            target=("board",),
+            text=_choice,
+            actions=(),
+            tab="listing",
+            select=lambda session: ((), session.loaded.analysis.compatibility_sets[0].conflicts),
+            task=TourTask(
+                ask=lambda session: "Choose side 1 on `s`, with the switch below the table.",
+                done=lambda session: SIDES[1] in session.hand.actions,
+                do=lambda session: take(session, SIDES[1]),
+                after=_chosen,
+            ),
+        ),
+        Step(
+            key="first.listing",
+            title="What the devices send",
+            paper="its price",
+            scene=LONG_TEXT,
+            page="hand",
+            target=("lower",),
+            text=_listing,
+            actions=SIDES[1:],
+            tab="listing",
+            select=nothing,
+            quiz=Quiz(
+                question="Which tensor must every device have whole?",
+                options=lambda session: ["x", "k", "v", "q", "qt"],
+                right=lambda session: moved(session, "all_gather", SIDES[1:])[0],
+                why=lambda session: (
+                    f"`{moved(session, 'all_gather', SIDES[1:])[0]}_` in the listing is the whole "
+                    "of it, gathered from all devices."
+                ),
+            ),
+        ),
+        Step(
+            key="first.further",
+            title="From here",
+            paper="what comes next",
+            scene=LONG_TEXT,
+            page="hand",
+            target=("pages",),
+            text=_further,
+            actions=SIDES[1:],
+            tab="listing",
+            select=nothing,
+        ),
+    ),
+)
