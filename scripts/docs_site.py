@@ -46,6 +46,8 @@ REFERENCE = {
         "search",
         "Budget",
         "SearchResult",
+        "Judging",
+        "ConfirmedResult",
         "Status",
         "start_search",
         "race",

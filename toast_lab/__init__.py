@@ -14,7 +14,9 @@ from toast_lab._version import __version__
 _NAMES = {
     "Analysis": "toast_lab.conflicts.analysis:Analysis",
     "Budget": "toast_lab.search.contract:Budget",
+    "ConfirmedResult": "toast_lab.confirm.confirmed_result:ConfirmedResult",
     "Cost": "toast_lab.cost.problem:Cost",
+    "Judging": "toast_lab.confirm.loop:Judging",
     "Machine": "toast_lab.machines.machine_model:Machine",
     "Mesh": "toast_lab.sharding.mesh:Mesh",
     "Model": "toast_lab.ir.model:Model",
@@ -62,6 +64,8 @@ if TYPE_CHECKING:
     from toast_lab.compare.compare import compare
     from toast_lab.compare.replay import replay
     from toast_lab.compare.result import Comparison
+    from toast_lab.confirm.confirmed_result import ConfirmedResult
+    from toast_lab.confirm.loop import Judging
     from toast_lab.conflicts.analysis import Analysis, analyse
     from toast_lab.conflicts.coverage import coverage
     from toast_lab.cost.problem import Cost, Problem, price
