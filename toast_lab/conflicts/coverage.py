@@ -211,6 +211,8 @@ def coverage(analysis: Analysis) -> Coverage:
     dims, nbytes = _all_dims(program), value_bytes(program)
     nbytes[program.value_is_constant] = 0
     flops = program.flops * program.trips
+    # What is made of constants alone is folded away.
+    flops[program.value_op[program.value_is_constant]] = 0.0
     flops_total, bytes_total = float(flops.sum()), float(nbytes.sum())
     group_of = analysis.group[analysis.colour]
     live = np.asarray([group.shardable for group in analysis.groups], dtype=bool)
