@@ -14,7 +14,9 @@ from toast_lab._version import __version__
 _NAMES = {
     "Analysis": "toast_lab.conflicts.analysis:Analysis",
     "Budget": "toast_lab.search.contract:Budget",
+    "ConfirmedResult": "toast_lab.confirm.confirmed_result:ConfirmedResult",
     "Cost": "toast_lab.cost.problem:Cost",
+    "Judging": "toast_lab.confirm.loop:Judging",
     "Machine": "toast_lab.machines.machine_model:Machine",
     "Mesh": "toast_lab.sharding.mesh:Mesh",
     "Model": "toast_lab.ir.model:Model",
@@ -46,6 +48,7 @@ _NAMES = {
     "price": "toast_lab.cost.problem:price",
     "race": "toast_lab.pipeline:race",
     "replay": "toast_lab.compare.replay:replay",
+    "report": "toast_lab.report.report:report",
     "replicated": "toast_lab.pipeline:replicated",
     "run": "toast_lab.runtime.run:run",
     "search": "toast_lab.pipeline:search",
@@ -61,6 +64,8 @@ if TYPE_CHECKING:
     from toast_lab.compare.compare import compare
     from toast_lab.compare.replay import replay
     from toast_lab.compare.result import Comparison
+    from toast_lab.confirm.confirmed_result import ConfirmedResult
+    from toast_lab.confirm.loop import Judging
     from toast_lab.conflicts.analysis import Analysis, analyse
     from toast_lab.conflicts.coverage import coverage
     from toast_lab.cost.problem import Cost, Problem, price
@@ -78,6 +83,7 @@ if TYPE_CHECKING:
     from toast_lab.machines.machine_model import Machine
     from toast_lab.pipeline import race, replicated, search
     from toast_lab.plan_verbs import Plan
+    from toast_lab.report.report import report
     from toast_lab.runtime.compile import compile_plan as compile
     from toast_lab.runtime.compiled import Compiled
     from toast_lab.runtime.diff import diff_compiled
@@ -87,7 +93,7 @@ if TYPE_CHECKING:
     from toast_lab.sharding.mesh import Mesh
 
 
-_STAGES = ("search", "conflicts", "compare")  # which are public functions, too
+_STAGES = ("search", "conflicts", "compare", "report")  # which are public functions, too
 
 
 class _Stage(types.ModuleType):

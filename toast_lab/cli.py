@@ -39,6 +39,11 @@ COMMANDS = (
     ("why", "why", "tell why a plan has a collective, and what would remove it"),
     ("diff", "diff", "compare two saved plans: tensors, collectives, time, memory"),
     (
+        "report",
+        "report",
+        "write one HTML file that explains a plan, to send to somebody; it needs no server",
+    ),
+    (
         "list",
         "listing",
         "print the device-local program of a plan, or of the best plan that a search finds",
@@ -83,6 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = sys.argv[1:] if argv is None else argv
     args = make_parser(words).parse_args(words)
+    args.words = ["toast-lab", *words]
     # XLA's notes on its devices, before it is loaded
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     with stopping.listening():

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 import numpy as np
@@ -146,6 +146,59 @@ class Pack:
 
     def __getstate__(self) -> None:
         """Addresses do not travel to other processes; the fields do, as those of any tuple."""
+
+
+class PackMaker:
+    """Makes packs of one class, with arrays of zeros that are shaped as those of an example.
+
+    All of a pack lies in one piece of memory, its buffer first.  To read the address of an array
+    takes Python as long as some kernels take, and this way there is one to be read.  Numbers are
+    the example's.
+    """
+
+    def __init__(self, example: Any) -> None:
+        n_slots = size(type(example))
+        self._head = np.zeros(n_slots, np.int64)
+        _write(example, type(example), self._head, 0)
+        self._slots: list[int] = []
+        self._begins: list[int] = []
+        self._n_bytes = 8 * n_slots
+        self._make = self._maker(example, type(example), 0)
+        self._places = np.array(self._slots, np.int64)
+        self._offsets = np.array(self._begins, np.int64)
+
+    def __call__(self) -> Any:
+        """A new pack."""
+        memory = np.zeros(-(-self._n_bytes // 8), np.int64)
+        address = int(memory.ctypes.data)
+        memory[: len(self._head)] = self._head
+        memory[self._places] = self._offsets + address
+        pack = self._make(memory)
+        pack.__dict__.update(_buffer_=memory, _address_=address)
+        return pack
+
+    def _maker(self, values: Any, pack: type, begin: int) -> Callable[[np.ndarray], Any]:
+        makers: list[Callable[[np.ndarray], Any]] = []
+        for field, value in zip(fields(pack), values, strict=True):
+            if field.pack is not None:
+                makers.append(self._maker(value, field.pack, begin + field.slot))
+            elif field.array is not None:
+                shape, dtype, offset = value.shape, value.dtype, self._n_bytes
+                makers.append(functools.partial(_view, shape, dtype, offset))
+                self._slots.append(begin + field.slot)
+                self._begins.append(offset)
+                self._n_bytes += -(-value.nbytes // 8) * 8
+            else:
+                makers.append(functools.partial(_same, value))
+        return lambda memory: pack(*[make(memory) for make in makers])
+
+
+def _view(shape: tuple[int, ...], dtype: Any, offset: int, memory: np.ndarray) -> np.ndarray:
+    return np.ndarray(shape, dtype, memory, offset)
+
+
+def _same(value: Any, _: np.ndarray) -> Any:
+    return value
 
 
 def _write(values: Any, pack: type, buffer: np.ndarray, begin: int) -> None:

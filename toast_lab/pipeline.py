@@ -26,7 +26,11 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from toast_lab.confirm.confirmed_result import ConfirmedResult
+from toast_lab.confirm.learning import learn
+from toast_lab.confirm.loop import Judging, confirmed_search
 from toast_lab.cost.problem import Problem
+from toast_lab.errors import InvalidProblem
 from toast_lab.files import PathLike
 from toast_lab.plan_verbs import Plan
 from toast_lab.search import contract
@@ -61,12 +65,25 @@ def search(
         resume: trace (or its file) of an earlier search of the same problem, to go on from: its
             method, seed and options hold, the budget is a new one, and the trace is extended (the
             given one is not changed).
-        options: of the method, see its class in ``search.methods``.
+        options: of the method, see its class in ``search.methods``.  ``judge`` is for all of them:
+            a topology ("tpu:v5e:4x4", "gpu:h100:8", attached: "cpu:8") or ``Judging``, which says
+            more.  Plans are then judged by its compiler, or its devices, and searched for again
+            until one is confirmed; the result is a ``ConfirmedResult``.
 
     Raises:
-        InvalidProblem: unknown method, options that are unknown or wrong (all are listed), or a
-            trace of another problem or method.
+        InvalidProblem: unknown method, options that are unknown or wrong (all are listed), a trace
+            of another problem or method, or a judge that is not there.
     """
+    judge = options.pop("judge", None)
+    if judge is not None:
+        if resume is not None:
+            raise InvalidProblem(
+                "resume= goes on with a search that nobody judges; with judge= "
+                "give Judging(topology, resume=result)"
+            )
+        how = judge if isinstance(judge, Judging) else Judging(judge)
+        arguments = {"method": method, "budget": budget, "on_progress": on_progress, **options}
+        return _judged(problem, how, arguments, seed=seed or 0, cancel=cancel)
     result = contract.search(
         problem,
         method,
@@ -78,6 +95,34 @@ def search(
         **options,
     )
     return search_with_verbs(result)
+
+
+def _judged(
+    problem: Problem,
+    judging: Judging,
+    arguments: Mapping[str, Any],
+    *,
+    seed: int,
+    cancel: Callable[[], bool] | None,
+) -> ConfirmedResult[Plan]:
+    """``search`` with a judge; each round has a seed of its own."""
+    from toast_lab.confirm.judges import judge_named
+
+    def search_once(priced: Problem, number: int) -> SearchResult[Plan]:
+        result = contract.search(priced, seed=seed + number - 1, cancel=cancel, **arguments)
+        return search_with_verbs(result)
+
+    judge = judge_named(
+        problem,
+        problem.analysis.model,
+        judging.topology,
+        time_limit_s=judging.time_limit_s,
+        store=judging.store,
+        cancel=cancel,
+    )
+    return confirmed_search(
+        problem, judging, search_once=search_once, judge=judge, learn=learn, cancel=cancel
+    )
 
 
 def race(

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem
 from toast_lab.files import PathLike
-from toast_lab.sharding import plan_file
+from toast_lab.sharding import plan_file, plan_text
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import ShardingPlan, plan_of_actions, plan_of_specs, plan_of_state
+from toast_lab.sharding.plan_rules import PlanSize, plan_size
 from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State
 
@@ -30,17 +31,19 @@ if TYPE_CHECKING:
 class Plan(ShardingPlan):
     """A sharding of one program on one mesh, and what can be done with it."""
 
-    def __repr__(self) -> str:
-        return f"<Plan {self}>"
+    def __str__(self) -> str:
+        return self.describe()
+
+    @property
+    def size(self) -> PlanSize:
+        """What has to be written to get it: rules for arguments, and places in the source."""
+        return plan_size(self.program, self.sharding)
+
+    def describe(self, limit: int | None = 60) -> str:
+        """Which dims of which layers are on which axis, in at most ``limit`` lines (None: all)."""
+        return plan_text.describe(self, limit)
 
     # -- making -----------------------------------------------------------------------------------
-    @classmethod
-    def of(cls, plan: ShardingPlan) -> Plan:
-        """A plan of the package as a user's; what was worked out of it stays worked out."""
-        verbs = object.__new__(cls)
-        verbs.__dict__.update(plan.__dict__)
-        return verbs
-
     @classmethod
     def from_state(cls, state: State, actions: Iterable[Action] = ()) -> Plan:
         """Freeze a search state."""

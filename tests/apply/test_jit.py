@@ -13,7 +13,15 @@ import pytest
 from tests import eight_devices
 from tests.helpers import SMALL
 
-SMALL_GNS = {"steps": 2, "nodes": 64, "edges": 256, "latent": 32, "hidden": 16, "features": 8}
+SMALL_GNS = {
+    "steps": 2,
+    "nodes": 64,
+    "edges": 256,
+    "latent": 32,
+    "hidden": 16,
+    "hidden_layers": 1,
+    "features": 8,
+}
 CASES = [
     ("mlp", {}, 0),
     ("attention", {}, 1),

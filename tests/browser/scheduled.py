@@ -13,7 +13,7 @@ from typing import Any
 
 from toast_lab.app import app_server
 from toast_lab.app.plan_store import PlanStore
-from toast_lab.runtime.compile import _located
+from toast_lab.runtime.compile import located
 from toast_lab.runtime.compiled import Compiled
 
 KEPT = Path(__file__).parent / "attention_h100.json"
@@ -22,7 +22,7 @@ KEPT = Path(__file__).parent / "attention_h100.json"
 def compiled_for(plan: Any) -> Compiled:
     """The kept result with the source lines of today."""
     kept = dataclasses.replace(Compiled.load(KEPT), plan_key=plan.key)
-    return _located(kept, plan.program)
+    return located(kept, plan.program)
 
 
 def start_compile(self: PlanStore, name: str, topology: str = "") -> None:

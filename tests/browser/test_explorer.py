@@ -163,6 +163,33 @@ def test_a_new_user_finds_shards_searches_and_compares(explorer: Page) -> None:
     )
 
 
+COUNT_MESSAGES = """
+  window.messages = 0
+  const post = MessagePort.prototype.postMessage
+  MessagePort.prototype.postMessage = function (...words) {
+    ++messages
+    return post.apply(this, words)
+  }
+"""
+
+
+def test_tables_that_wait_or_were_taken_away_leave_the_processor_alone(
+    served: Callable[..., str], strict_page: Page
+) -> None:
+    page = strict_page
+    page.add_init_script(COUNT_MESSAGES)
+    page.goto(served())
+    expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
+    # Other tables take the place of these
+    page.get_by_role("button", name=re.compile("^mlp")).click()
+    expect(page.get_by_text("Loaded mlp").first).to_be_visible(timeout=SLOW)
+    go(page, "4 Search")
+    expect(page.get_by_role("button", name="Run the search")).to_be_visible(timeout=SLOW)
+    page.wait_for_timeout(1000)
+    # A thousand at most, unless tables look for the end of a wait with each
+    assert page.evaluate("messages") < 10_000
+
+
 def test_clicks_on_the_canvas_select_names_and_conflicts_and_the_listing_follows(
     explorer: Page,
 ) -> None:

@@ -41,7 +41,9 @@ def test_reprs_are_short_and_hold_no_arrays(found):
     ):
         assert len(repr(thing)) < 1000, type(thing)
         assert "array(" not in repr(thing)
-    assert f"of {problem.analysis.program.name} on data=4,model=2" in str(one.plan)
+    program = problem.analysis.program
+    assert f"of {program.name} on data=4,model=2" in one.plan.in_brief()
+    assert str(one.plan).startswith(f"{program.name} on data=4,model=2: ")
     assert f"{len(one.cost.collectives)} collectives" in str(one.cost)
 
 

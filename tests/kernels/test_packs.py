@@ -14,7 +14,16 @@ import pytest
 
 from tests.helpers import from_python
 from toast_lab.kernels import helper
-from toast_lab.packs import BoolArray, Float64Matrix, Int32Array, UInt64, fields, packed, size
+from toast_lab.packs import (
+    BoolArray,
+    Float64Matrix,
+    Int32Array,
+    PackMaker,
+    UInt64,
+    fields,
+    packed,
+    size,
+)
 from toast_lab.search.mcts.tree import slot
 
 
@@ -127,6 +136,25 @@ def test_threads_that_ask_at_once_get_one_buffer() -> None:
         for thread in threads:
             thread.join()
         assert set(found) == {outer._address_}
+
+
+def test_packs_made_after_an_example_are_packs_of_their_own() -> None:
+    make = PackMaker(made())
+    first, second = make(), make()
+    for pack in (first, second):
+        assert type(pack) is Outer
+        assert type(pack.inner) is Inner
+        assert not any(a.any() for a in (pack.rows, pack.place, pack.inner.flags))
+        assert all(a.flags.aligned for a in (pack.rows, pack.place))
+    first.rows[:] = made().rows
+    first.inner.flags[:] = made().inner.flags
+    assert total(first) == total(made())
+    assert first.place.tolist() == [0, 1, 2]
+    assert total(second) == -7 + 1000 + 8
+    # An inner pack stands alone, and one that was changed is written anew
+    assert first.inner._address_ != first._address_
+    assert total(first._replace(count=3)) == total(made()) + 10
+    assert total(pickle.loads(pickle.dumps(first))) == total(made())
 
 
 def test_arrays_of_another_type_are_refused_before_they_are_misread() -> None:

@@ -223,6 +223,7 @@ def test_ops_and_collectives_share_the_step(entries: list[PlanEntry]) -> None:
     frame = ops_frame(entries[1].cost)
     assert frame["share"].sum() == pytest.approx(1)
     assert frame["time_s"].is_monotonic_decreasing
+    assert set(frame["source"]) == {"rule"}
     assert len(shown_ops(frame, 3).frame) == 3
     for scale, titles in (
         (1e3, {"time": "time, ms", "FLOP": "TFLOP", "moved": "GiB moved"}),

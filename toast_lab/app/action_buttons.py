@@ -9,8 +9,8 @@ from panel.custom import JSComponent
 
 from toast_lab.app import assets, look
 from toast_lab.app.items import ActionPrice
-from toast_lab.app.markup import ESTIMATED, cost_text, h, quiet
 from toast_lab.app.session import Session
+from toast_lab.views.markup import ESTIMATED, cost_text, h, quiet
 
 MAX_PRICED = 8
 

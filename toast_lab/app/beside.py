@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from toast_lab.app import assets, look
-from toast_lab.app.markup import cost_text, h, quiet
 from toast_lab.app.session import Session
+from toast_lab.views.markup import cost_text, h, quiet
 
 
 class BesidePane(look.Pane):

@@ -9,13 +9,13 @@ import functools
 from typing import Any
 
 from toast_lab.app import assets, look
-from toast_lab.app.markup import ESTIMATED, cost_text, h, join, quiet
 from toast_lab.app.session import Session
 from toast_lab.cost.problem import Problem
 from toast_lab.explain.board import Board, conflicts
 from toast_lab.explain.taken import SideOption, side_on, side_options
 from toast_lab.text import line_text
 from toast_lab.views.by_hand_tables import board_frame
+from toast_lab.views.markup import ESTIMATED, cost_text, h, join, quiet
 
 MAX_TENSORS = 12
 NOWHERE = "whole"

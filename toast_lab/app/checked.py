@@ -8,8 +8,8 @@ from typing import Any
 import panel as pn
 
 from toast_lab.app import look
-from toast_lab.app.markup import h
 from toast_lab.errors import ToastError
+from toast_lab.views.markup import h
 
 
 class CheckedField(look.Pane):

@@ -38,7 +38,7 @@ class InCell:
             size = f'width="100%" height="{CELL_HEIGHT}" style="border: 0"'
             return f'<iframe src="{self.url}" {size} title="TOAST Lab"></iframe>'
         from toast_lab.app import frames
-        from toast_lab.app.markup import h
+        from toast_lab.views.markup import h
 
         words = h(
             "p", h("b", "TOAST Lab: "), self._about, ". Run this cell to open the explorer here."

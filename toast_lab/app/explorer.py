@@ -10,7 +10,6 @@ import panel as pn
 from toast_lab.app import assets, keys, look, theme
 from toast_lab.app.address import Address
 from toast_lab.app.listing_pane import listing_pane, prepared
-from toast_lab.app.markup import h, quiet
 from toast_lab.app.pace import IDLE_MS, TICK_MS
 from toast_lab.app.pages.compare_page import ComparePage
 from toast_lab.app.pages.graph_page import GraphPage
@@ -24,6 +23,7 @@ from toast_lab.app.source_pane import SourcePane
 from toast_lab.app.tour.tour import Tour
 from toast_lab.app.tour_strip import TourStrip, start_button
 from toast_lab.views.inspect import conflicts_frame
+from toast_lab.views.markup import h, quiet
 from toast_lab.views.program_table import Line
 
 TITLES = {

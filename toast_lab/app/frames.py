@@ -21,8 +21,8 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from toast_lab.app import assets
-from toast_lab.app.markup import Safe, h, join
 from toast_lab.errors import RunFailed
+from toast_lab.views.markup import Safe, h, join
 
 START_S = 60.0
 ALIVE = "/alive"

@@ -11,7 +11,11 @@ from typing import Any
 from toast_lab.app import look
 from toast_lab.app.action_buttons import ActionButtons
 from toast_lab.app.legend import LEGEND, legend
-from toast_lab.app.markup import (
+from toast_lab.app.session import Session
+from toast_lab.conflicts.analysis import Analysis
+from toast_lab.views import inspect
+from toast_lab.views.graph_layout import lane_groups, op_label
+from toast_lab.views.markup import (
     ESTIMATED,
     Safe,
     bytes_text,
@@ -22,10 +26,6 @@ from toast_lab.app.markup import (
     quiet,
     seconds_text,
 )
-from toast_lab.app.session import Session
-from toast_lab.conflicts.analysis import Analysis
-from toast_lab.views import inspect
-from toast_lab.views.graph_layout import lane_groups, op_label
 from toast_lab.views.overlay import Overlay
 
 STEPS_SHOWN = 14  #: of a chain

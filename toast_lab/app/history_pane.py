@@ -11,10 +11,10 @@ import panel as pn
 import param
 
 from toast_lab.app import assets, keys, look
-from toast_lab.app.markup import ESTIMATED, Safe, h, join, quiet
 from toast_lab.app.session import Session
 from toast_lab.explain.taken import Taken, change
 from toast_lab.views.by_hand_tables import costs_rows, sent_text, taken_frame
+from toast_lab.views.markup import ESTIMATED, Safe, h, join, quiet
 
 NOTHING = "(choose a kept plan)"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import panel as pn
 
 from toast_lab.app import assets, look
-from toast_lab.app.markup import Safe, h, join, quiet
 from toast_lab.app.session import Session
 from toast_lab.machines import machine_file
 from toast_lab.machines.catalogue import MACHINES
 from toast_lab.machines.machine_model import Machine
 from toast_lab.views.editor_checks import MAX_MACHINE_TEXT, CheckOutcome, check_machine, check_mesh
+from toast_lab.views.markup import Safe, h, join, quiet
 
 OWN = "a machine file (TOML) …"
 

@@ -13,47 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from toast_lab.app import assets
-
-LIGHT = {
-    "ink": "#1c2430",
-    "quiet": "#5b6675",
-    "label": "#465163",  #: captions of fields and of table columns
-    "page": "#f5f7fa",
-    "card": "#ffffff",
-    "line": "#dfe5ec",
-    "edge": "#c6cfda",  #: borders of what can be pressed or typed into
-    "soft": "#eef3f9",
-    "on": "#e3eefc",
-    "accent": "#1f6feb",
-    "bad": "#b3182a",
-    "bad-soft": "#fdeeef",
-    "bad-edge": "#d62839",
-    "good": "#125c36",
-    "good-soft": "#e7f4ec",
-    "good-edge": "#1a9460",
-    "code": "#9a4b00",  #: collectives in listings
-    "mark": "#fff3d6",  #: lines that differ
-}
-DARK = {
-    "ink": "#e4e9f0",
-    "quiet": "#9aa8ba",
-    "label": "#b4c0cf",
-    "page": "#0d1117",
-    "card": "#151b23",
-    "line": "#2b3541",
-    "edge": "#43505f",
-    "soft": "#212a35",
-    "on": "#173962",
-    "accent": "#2f74dc",
-    "bad": "#ff9aa3",
-    "bad-soft": "#43171d",
-    "bad-edge": "#d62839",
-    "good": "#86dcaa",
-    "good-soft": "#12301f",
-    "good-edge": "#1a9460",
-    "code": "#f0a45c",
-    "mark": "#41350f",
-}
+from toast_lab.views.page_colours import DARK, LIGHT, properties
 
 # What Bokeh's and Panel's own sheets ask for where ours say nothing.
 _BORROWED = " ".join(
@@ -71,12 +31,8 @@ _BORROWED = " ".join(
 # these are stronger.  One that covers the next button must not take its click.
 TOOLTIP = assets.sheet("tooltip")
 DECIDE = assets.script("theme")
+TABLE_WAIT = assets.script("table_wait")
 DECIDE_ONCE = f"if (!window.tlTheme) {DECIDE}"  #: where the head is not ours
-
-
-def properties(colours: dict[str, str]) -> str:
-    """``--tl-ink: #1c2430; ...``."""
-    return " ".join(f"--tl-{name}: {value};" for name, value in colours.items())
 
 
 def sheet(light: str, dark: str) -> str:
@@ -94,6 +50,7 @@ html, body {{ margin: 0; background: var(--tl-page); color: var(--tl-ink); heigh
 {TOOLTIP}
 </style>
 <script>{DECIDE}</script>
+<script>{TABLE_WAIT}</script>
 {{% endblock %}}"""
 
 #: For the page's root inside a notebook, whose head is not ours; the script puts the attribute
@@ -102,5 +59,5 @@ HOST = sheet(":host", ":host([data-tl-theme=dark])")
 
 
 def dress(document: Any) -> None:
-    """Give a Bokeh document the head that knows both themes, for its page as a whole."""
+    """Give a Bokeh document the head that knows both themes and how tables wait."""
     document.template = HEAD

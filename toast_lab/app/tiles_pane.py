@@ -12,12 +12,12 @@ import panel as pn
 from toast_lab.app import look
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.items import MANUAL
-from toast_lab.app.markup import h
 from toast_lab.app.session import Session
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.ir.program import Program
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.plan import Spec
+from toast_lab.views.markup import h
 from toast_lab.views.tiles import MAX_DRAWN, MAX_ROWS, TilesPlot, dim_texts, parts, parts_frame
 
 MAX_TENSORS = 60

@@ -8,11 +8,11 @@ from typing import Any
 import panel as pn
 
 from toast_lab.app import assets, look
-from toast_lab.app.markup import h, quiet
 from toast_lab.app.model_loading import MAX_UPLOAD_BYTES
 from toast_lab.app.session import Session
 from toast_lab.app.tour_strip import start_button
 from toast_lab.app.upload import Upload
+from toast_lab.views.markup import h, quiet
 
 ABOUT = (
     "It reads a program (JAX, torch, StableHLO), finds out which dimensions of its tensors can be "

@@ -148,6 +148,30 @@ def search(parser: ArgumentParser, seconds: float) -> None:
     )
 
 
+def judge(parser: ArgumentParser) -> None:
+    """Who confirms the plan."""
+    parser.add_argument(
+        "--judge",
+        metavar="TOPOLOGY",
+        help="compile good plans for tpu:v5e:4x4, gpu:h100:8 and so on, or execute them on "
+        "attached devices (cpu:8), and search again with what was learned, until a plan is "
+        "confirmed",
+    )
+    parser.add_argument(
+        "--compiles",
+        type=positive_int,
+        default=8,
+        help="plans that the judge is given at most (%(default)s)",
+    )
+    parser.add_argument(
+        "--compile-limit",
+        type=positive,
+        default=600.0,
+        metavar="SECONDS",
+        help="time limit for each of them (%(default)g)",
+    )
+
+
 def budget(parser: ArgumentParser, seconds: float) -> None:
     """How long to search, for ``seconds`` by default."""
     parser.add_argument(

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +26,8 @@ from toast_lab.errors import (
 from toast_lab.text import bytes_text
 
 if TYPE_CHECKING:
+    from toast_lab.confirm.loop import Judging
+    from toast_lab.confirm.verdict import JudgeEvent
     from toast_lab.conflicts.analysis import Analysis
     from toast_lab.cost.problem import Problem
     from toast_lab.ir.model import Model
@@ -42,7 +44,10 @@ FILE_SUFFIXES = (".mlir", ".mlirbc", ".stablehlo", ".vhlo", ".bc", ".txt", ".hlo
 
 
 #: Options that name a file to be written, and folders for many of them.
-WRITTEN = ("save", "trace", "csv", "page", "python", "patch", "test", "rules", "stablehlo")
+WRITTEN = (
+    *("save", "trace", "csv", "page", "python", "patch", "test", "rules", "stablehlo"),
+    "output",
+)
 
 
 def check_early(args: Namespace) -> None:
@@ -102,11 +107,13 @@ def _check_devices(args: Namespace, meshes: Sequence[Mesh]) -> None:
     if getattr(args, "device", None):
         dev.check(args.device, 1)
     for mesh in meshes:
-        if getattr(args, "topology", None):
+        for topology in filter(
+            None, (getattr(args, "topology", None), getattr(args, "judge", None))
+        ):
             from toast_lab.runtime.compile import check_compiler
             from toast_lab.runtime.topologies import parse
 
-            check_compiler(parse(args.topology, mesh))
+            check_compiler(parse(topology, mesh))
         devices = getattr(args, "devices", None)
         if devices and devices != "distributed":
             dev.check(devices, mesh.n_devices)
@@ -136,6 +143,11 @@ def _check_written(args: Namespace) -> None:
 
 def _check_search(args: Namespace) -> None:
     if hasattr(args, "method") and hasattr(args, "resume"):
+        if getattr(args, "judge", None) and args.resume:
+            raise InvalidProblem(
+                "--resume goes on with a search that nobody judges; with --judge give the same "
+                "command again: what was compiled is kept"
+            )
         _, trace, _ = search_settings(args)
         recorded = {} if trace is None else trace.about
         differences = [
@@ -390,6 +402,18 @@ def load_plan(path: str, analysis: Analysis, mesh: Mesh) -> ShardingPlan:
     return plan
 
 
+def plan_names(paths: list[str]) -> list[str]:
+    """Plans are called like their files, by whole paths where those are alike."""
+    stems = [Path(path).stem for path in paths]
+    names = [
+        stem if stems.count(stem) == 1 else path for stem, path in zip(stems, paths, strict=True)
+    ]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidPlan(f"given twice: {', '.join(twice)}")
+    return names
+
+
 def plan_or_search(
     args: Namespace, problem: Problem, model: Model
 ) -> tuple[ShardingPlan, SearchResult | None]:
@@ -408,7 +432,8 @@ def search_plan(args: Namespace, problem: Problem, model: Model) -> SearchResult
 
     "manual" tries the model's expert plans.  Raises InvalidPlan if it has none.
     """
-    from toast_lab.search.contract import Budget, search
+    from toast_lab.pipeline import search
+    from toast_lab.search.contract import Budget
     from toast_lab.search.trace import Simulation
 
     method, trace, options = search_settings(args)
@@ -438,6 +463,8 @@ def search_plan(args: Namespace, problem: Problem, model: Model) -> SearchResult
                 f"best {output.time_text(last.best_time_s)}, {bytes_text(last.best_peak_bytes)}",
             )
 
+        if getattr(args, "judge", None):
+            options["judge"] = _judging(args, update)
         result = search(
             problem,
             method=method,
@@ -451,3 +478,18 @@ def search_plan(args: Namespace, problem: Problem, model: Model) -> SearchResult
     if args.trace:
         keeping.keep(args, "trace", args.trace, result.trace.save)
     return result
+
+
+def _judging(args: Namespace, update: Callable[[float | None, str], None]) -> Judging:
+    """How plans are judged; each step of it moves the progress bar."""
+    from toast_lab.confirm.loop import Judging
+
+    def show(event: JudgeEvent) -> None:
+        best = event.best
+        clock_s = None if best is None else best.time_s
+        known = "" if clock_s is None else f", best judged {output.time_text(clock_s)}"
+        update(None, f"{event.stage}, {event.compiles} of {event.most_compiles} judged{known}")
+
+    return Judging(
+        args.judge, compiles=args.compiles, time_limit_s=args.compile_limit, on_event=show
+    )

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toast_lab.commands import command_options, common, keeping, output, stopping
-from toast_lab.errors import InvalidPlan
 
 if TYPE_CHECKING:
     from toast_lab.compare.result import Comparison
@@ -80,7 +78,7 @@ def run(args: Namespace) -> int:
     from toast_lab.sharding.mesh import make_mesh
 
     common.check_early(args)
-    names = _names(args.plans)
+    names = common.plan_names(args.plans)
     together = args.devices == DISTRIBUTED
     if together:
         distributed.connect()
@@ -133,18 +131,6 @@ def run(args: Namespace) -> int:
 def data_of(model: Any, comparison: Comparison) -> dict[str, Any]:
     """A comparison for JSON."""
     return {"model": output.model_data(model), "comparison": comparison.to_json()}
-
-
-def _names(paths: list[str]) -> list[str]:
-    """Plans are called like their files, by whole paths where those are alike."""
-    stems = [Path(path).stem for path in paths]
-    names = [
-        stem if stems.count(stem) == 1 else path for stem, path in zip(stems, paths, strict=True)
-    ]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise InvalidPlan(f"given twice: {', '.join(twice)}")
-    return names
 
 
 def _store(text: str | None) -> bool | str:

@@ -19,6 +19,8 @@ from rich.table import Table
 
 from toast_lab.commands import keeping
 from toast_lab.files import not_saved, write_whole
+from toast_lab.sharding.plan_rules import plan_size
+from toast_lab.sharding.plan_text import describe
 from toast_lab.text import JsonObject, bytes_text, line_text, plain_data
 
 if TYPE_CHECKING:
@@ -189,6 +191,7 @@ def plan_data(plan: ShardingPlan) -> JsonObject:
     return {
         "actions": plan.actions,
         "key": f"{plan.key:016x}",
+        "size": plan_size(plan.program, plan.sharding)._asdict(),
         "arguments": plan.argument_specs(),
         "results": plan.result_specs(),
     }
@@ -241,24 +244,14 @@ def show_pins(console: Out, problem: Problem) -> None:
 
 
 def show_plan(console: Out, plan: ShardingPlan) -> None:
-    """Actions, and the arguments that are cut."""
+    """Actions, and the plan in the words of the model."""
     console.print(
         "Actions: "
         + ("  ".join(plan.actions) or "none, every device holds and computes everything")
     )
     console.print()
-    sharded = [(path, spec) for path, spec in plan.argument_specs().items() if any(spec)]
-    if sharded:
-        rows = [
-            (path, "[" + ", ".join("+".join(dim) or "-" for dim in spec) + "]")
-            for path, spec in sharded
-        ]
-        console.table(
-            f"Sharded arguments ({len(sharded)} of {plan.program.n_arguments})",
-            ("~argument", "mesh axes per dim"),
-            rows,
-            24,
-        )
+    console.print(describe(plan), soft_wrap=True)
+    console.print()
 
 
 def show_collectives(console: Out, cost: Cost) -> None:

@@ -61,7 +61,7 @@ def _show(console: output.Out, problem: Problem, plan: ShardingPlan, cost: Cost)
     slowest = sorted(cost.ops, key=lambda op: -op.time_s)[:8]
     console.table(
         f"Slowest of {len(cost.ops)} ops",
-        ("op", "~result", ">flops", ">bytes", ">time", "~source"),
+        ("op", "~result", ">flops", ">bytes", ">time", "priced by", "~source"),
         [
             (
                 op.kind,
@@ -69,6 +69,7 @@ def _show(console: output.Out, problem: Problem, plan: ShardingPlan, cost: Cost)
                 f"{op.flops:.3g}",
                 bytes_text(op.moved_bytes),
                 output.time_text(op.time_s),
+                op.source,
                 line_text(op.where),
             )
             for op in slowest

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from toast_lab.commands import command_options, common, keeping, output, reports
+from toast_lab.confirm.confirmed_result import ConfirmedResult
+from toast_lab.cost.problem import price
 from toast_lab.search.methods import options_text
 from toast_lab.text import JsonObject, gap_text
 
@@ -21,6 +24,17 @@ def add_options(parser: ArgumentParser) -> None:
     command_options.problem(parser)
     command_options.pins(parser)
     command_options.search(parser, seconds=30.0)
+    command_options.judge(parser)
+    parser.add_argument(
+        "--simple",
+        type=command_options.not_negative,
+        nargs="?",
+        const=2.0,
+        default=None,
+        metavar="PERCENT",
+        help="show and save the smallest plan that is at most so much worse than the best (2), and "
+        "what each further rule and place buys",
+    )
     parser.formatter_class = RawDescriptionHelpFormatter
     parser.epilog = options_text()
     command_options.save(parser)
@@ -34,20 +48,60 @@ def run(args: Namespace) -> int:
     common.check_early(args)
     model, problem = common.load_problem(args)
     result = common.search_plan(args, problem, model)
+    if args.simple is not None:
+        with output.working("looking for simpler plans"):
+            plan = result.simple(args.simple / 100.0)
+            result = dataclasses.replace(result, plan=plan, cost=price(problem, plan))
     keeping.keep_plan(args, result.plan, problem)
     return show_result(args, model, problem, result)
 
 
 def show_result(args: Namespace, model: Model, problem: Problem, result: SearchResult) -> int:
     """Print the plan of a search, its price and how the search went."""
+    simple = getattr(args, "simple", None) is not None
     report = {
         **output.problem_data(model, problem),
         "search": search_data(result),
+        **({"judged": judged_data(result)} if isinstance(result, ConfirmedResult) else {}),
+        **({"front": front_data(result)} if simple else {}),
         "plan": output.plan_data(result.plan),
         "cost": output.cost_data(result.cost),
         "divisibility": reports.divisibility_data(problem.divisibility(result.plan)),
     }
-    return output.emit(args, report, lambda console: _show(console, problem, result))
+    return output.emit(args, report, lambda console: _show(console, problem, result, simple=simple))
+
+
+def judged_data(result: ConfirmedResult[Any]) -> JsonObject:
+    """What a judge said of a search's plans, as plain data."""
+    return {
+        "judge": result.judge,
+        "confirmed": result.confirmed,
+        "standing": result.standing.name,
+        "verdicts": [
+            {
+                "round": verdict.round,
+                "plan": f"{verdict.plan.sharding.key():016x}",
+                "priced_s": verdict.priced_s,
+                "priced_peak_bytes": verdict.priced_bytes,
+                "judged_s": verdict.time_s,
+                "judged_peak_bytes": verdict.judgement.peak_bytes,
+                "fits": verdict.judgement.fits,
+                "compile_s": verdict.judgement.compile_s,
+                "cached": verdict.judgement.cached,
+                "best": verdict is result.best,
+                "remark": verdict.remark,
+            }
+            for verdict in result.verdicts
+        ],
+    }
+
+
+def front_data(result: SearchResult[Any]) -> list[JsonObject]:
+    """Size against time and memory, the smallest plan first, as plain data."""
+    return [
+        {**row.size._asdict(), **row.quick._asdict(), "actions": row.plan.actions}
+        for row in result.front.kept
+    ]
 
 
 def search_data(result: SearchResult) -> JsonObject:
@@ -65,12 +119,22 @@ def search_data(result: SearchResult) -> JsonObject:
     }
 
 
-def _show(console: output.Out, problem: Problem, result: SearchResult) -> None:
+def _show(
+    console: output.Out, problem: Problem, result: SearchResult[Any], *, simple: bool
+) -> None:
     output.show_pins(console, problem)
     output.show_plan(console, result.plan)
     output.show_cost(console, problem, result.cost)
     output.show_collectives(console, result.cost)
     reports.show_divisibility(console, problem.divisibility(result.plan))
+    if simple:
+        console.print("What each further rule and place buys", style="bold")
+        console.print(str(result.front), soft_wrap=True)
+        console.print()
+    if isinstance(result, ConfirmedResult):
+        console.print(result.in_brief(), soft_wrap=True)
+        console.print(result.verdict_table(), soft_wrap=True)
+        console.print()
     console.print(
         f"{result.method}, seed {result.seed}: {result.message} {gap_text(result.gap)}".rstrip()
     )

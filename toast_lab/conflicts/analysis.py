@@ -11,16 +11,17 @@ import functools
 import itertools
 import re
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from toast_lab.conflicts import compatibility, dimension_graph, repeated
 from toast_lab.conflicts.annotated_listing import listing
-from toast_lab.errors import ToastError, did_you_mean
-from toast_lab.ir.model import DimNames, Model
+from toast_lab.conflicts.colour_names import last_key, name_colours
+from toast_lab.errors import ToastError, did_you_mean, join_offenders
+from toast_lab.ir.model import Model
 from toast_lab.ir.program import Program
-from toast_lab.ir.random_keys import hidden_dims
 from toast_lab.nda.names import Names, name_dims
 from toast_lab.ragged import Ragged
 from toast_lab.text import bounded
@@ -97,6 +98,8 @@ class Analysis:
     sets: compatibility.Sets
     ties: repeated.Ties
     argument_groups: tuple[tuple[int, ...], ...]
+    #: names of colours that users chose, by those that ``analyse`` gave
+    renames: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def program(self) -> Program:
@@ -202,16 +205,77 @@ class Analysis:
         return 2 * (int(self.ties.class_of.max()) + 1) if len(self.ties.class_of) else 0
 
     def group_index(self, name: str) -> int:
-        """Colour group by its name or the name of one of its colours.  Raises ToastError."""
+        """Colour group by its name, the name of one of its colours, or a dim: ``wq.1``.
+
+        A dim is that of the first argument with this path, or with this last key.  Raises
+        ToastError.
+        """
         if name in self.group_name:
             return self.group_name.index(name)
         if name in self.colour_name:
             return int(self.group[self.colour_name.index(name)])
+        colour = self._colour_of_dim(name)
+        if colour is not None:
+            return int(self.group[colour])
         shardable = [group.name for group in self.groups if group.shardable and group.n_names > 1]
         raise ToastError(
             f"no colour is called {name!r}{did_you_mean(name, shardable)}; colours: "
             f"{', '.join(shardable[:40])}"
         )
+
+    def _colour_of_dim(self, text: str) -> int | None:
+        """Colour of a dim of an argument, ``params['wq'].1``; None if the text is no such thing."""
+        path, _, dim = text.rpartition(".")
+        paths = self.program.value_name[: self.program.n_arguments]
+        for called in (paths, tuple(map(last_key, paths))):
+            if path in called and dim.isdecimal():
+                dims = self.program.def_names(called.index(path))
+                return int(self.colour[dims[int(dim)]]) if int(dim) < len(dims) else None
+        return None
+
+    def renamed(self, names: Mapping[str, str]) -> Analysis:
+        """This analysis with other names of colours: ``analysis.renamed({"x_rows": "batch"})``.
+
+        Plans made with it keep the names when they are saved.
+
+        Raises:
+            ToastError: a colour is not there, a name is taken or cannot be written in an action;
+                all are listed.
+        """
+        taken = dict(zip(self.colour_name, self.colour_name, strict=True))
+        offences = []
+        for old, new in names.items():
+            if old not in taken:
+                offences.append(f"no colour is called {old!r}{did_you_mean(old, taken)}")
+            elif not isinstance(new, str) or not re.fullmatch(r"[A-Za-z_]\w*", new):
+                offences.append(f"{old}: {new!r} is no name of letters, digits and underscores")
+            else:
+                taken[old] = new
+        counts = Counter(taken.values())
+        offences += [
+            f"{count} colours would be called {name}" for name, count in counts.items() if count > 1
+        ]
+        if offences:
+            raise ToastError("colours cannot be renamed so:\n" + join_offenders(offences))
+        colour_name = tuple(taken.values())
+        analysis = object.__new__(Analysis)
+        kept = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        first_of_group = np.unique(self.group, return_index=True)[1]
+        analysis.__dict__.update(
+            {
+                **kept,
+                "colour_name": colour_name,
+                "group_name": tuple(colour_name[first] for first in first_of_group),
+                "renames": self._renames_with(names),
+            }
+        )
+        return analysis
+
+    def _renames_with(self, names: Mapping[str, str]) -> dict[str, str]:
+        """Renames from the names that the analysis gave."""
+        later = dict(names)
+        earlier = {first: later.pop(new, new) for first, new in self.renames.items()}
+        return {first: new for first, new in {**earlier, **later}.items() if first != new}
 
     def dim_text(self, name: int) -> str:
         """Colour of a name, the text that stands for it in listings."""
@@ -280,7 +344,7 @@ def analyse(model: Model, *, phases: str = "joined") -> Analysis:
     ties = repeated.tie_repeated(names, pairs, sets)
     arguments = repeated.argument_groups(program)
     group = repeated.colour_groups(names, colour, arguments)
-    colour_name = _name_colours(names, colour, model.dim_names)
+    colour_name = name_colours(names, colour, model)
     return Analysis(
         model=model,
         names=names,
@@ -294,46 +358,3 @@ def analyse(model: Model, *, phases: str = "joined") -> Analysis:
         ties=ties,
         argument_groups=tuple(map(tuple, arguments)),
     )
-
-
-def last_key(path: str) -> str:
-    """``params['layers'][0]['wq']`` -> ``wq``."""
-    words = re.findall(r"[A-Za-z_]\w*", path)
-    return words[-1] if words else path
-
-
-def _name_colours(names: Names, colour: np.ndarray, dim_names: DimNames) -> tuple[str, ...]:
-    program = names.program
-    colour_count = int(colour.max(initial=-1)) + 1
-    votes: dict[int, Counter[str]] = defaultdict(Counter)
-    for argument in range(program.n_arguments):
-        path = program.value_name[argument]
-        hints = dim_names.get(path, dim_names.get(last_key(path), ()))
-        names_of_dims = program.def_names(argument)
-        rank = len(names_of_dims)
-        if len(hints) in (rank, rank - hidden_dims(program, argument)):
-            for name, hint in zip(names_of_dims, hints, strict=False):
-                votes[int(colour[name])][hint] += 1
-    # Without a hint a colour is called after the first dim that carries it.
-    carried, rows = np.unique(colour[program.def_dim_factor], return_index=True)
-    carrier = dict(zip(carried.tolist(), rows.tolist(), strict=True))
-    taken: dict[str, int] = {}  # name -> how many numbers were tried for it
-    colour_name: list[str] = []
-    for colour_index in range(colour_count):
-        if colour_index in votes:
-            base = votes[colour_index].most_common(1)[0][0]
-        elif colour_index in carrier:
-            owner = program.dim_value[carrier[colour_index]]
-            owner_name = program.value_name[owner]
-            base = last_key(owner_name) if owner < program.n_arguments else owner_name
-            base += f".{carrier[colour_index] - program.shape_ptr[owner]}"
-        else:
-            base = f"name{colour_index}"
-        candidate, tried = base, taken.get(base, 0)
-        while candidate in taken:
-            tried += 1
-            candidate = f"{base}_{tried}"
-        taken[base] = tried
-        taken.setdefault(candidate, 0)
-        colour_name.append(candidate)
-    return tuple(colour_name)

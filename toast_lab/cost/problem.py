@@ -310,6 +310,18 @@ class Problem:
         copy._hold(**changed)
         return copy
 
+    def renamed(self, names: Mapping[str, str]) -> Problem:
+        """This problem with other names of colours: ``problem.renamed({"x_rows": "batch"})``.
+
+        Plans of it keep the names when they are saved.
+
+        Raises:
+            ToastError: a colour is not there, a name is taken or cannot be written in an action;
+                all are listed.
+        """
+        analysis = self.analysis.renamed(names)
+        return self._copy(analysis=analysis, prices=self.prices.of_analysis(analysis))
+
     @property
     def unpinned(self) -> Problem:
         """This problem without any pins."""

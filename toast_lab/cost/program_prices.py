@@ -71,6 +71,16 @@ class ProgramPrices:
         # Not lazily: a mesh that the machine cannot hold is refused at once.
         object.__setattr__(self, "links", lay_out(self.machine, self.mesh))
 
+    def of_analysis(self, analysis: Analysis) -> ProgramPrices:
+        """The same for an analysis that differs in nothing but names of colours."""
+        prices = dataclasses.replace(self, analysis=analysis)
+        for name in ("inputs", "by_rule", "op_class", "baseline"):
+            if name in self.__dict__:
+                prices.__dict__[name] = self.__dict__[name]
+        if "space" in self.__dict__:
+            prices.__dict__["space"] = dataclasses.replace(self.space, analysis=analysis)
+        return prices
+
     @functools.cached_property
     def space(self) -> Space:
         """The action space without pins."""

@@ -22,7 +22,7 @@ from toast_lab.cost import kernel
 from toast_lab.cost.kernel import Lifetimes, PriceInputs, Prices, StepPrices
 from toast_lab.cost.program_facts import ProgramFacts
 from toast_lab.kernels import compiled, copy_row, copy_rows, helper
-from toast_lab.packs import Int8Matrix, Int32Array, Int32Matrix, Int64Array, packed
+from toast_lab.packs import Int8Matrix, Int32Array, Int32Matrix, Int64Array, PackMaker, packed
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.steps import Steps, Tables
 
@@ -70,12 +70,27 @@ class Repricer:
     def __init__(self, inputs: PriceInputs) -> None:
         self.inputs = inputs
         self._local = threading.local()
+        self._makers: dict[tuple[int, ...], PackMaker] = {}
 
     def _scratch(self) -> PricingScratch:
         scratch: PricingScratch | None = getattr(self._local, "scratch", None)
         if scratch is None:
             scratch = self._local.scratch = make_scratch(self.inputs)
         return scratch
+
+    def _new_snapshot(self, shape: tuple[int, ...]) -> Snapshot:
+        """A snapshot of a state with that many rows and axes, not filled."""
+        if shape not in self._makers:
+            tables = self.inputs.tables
+            example = Snapshot(
+                op_factor=np.zeros(shape, np.int32),
+                wanted=np.zeros(len(tables.use_owner), np.int64),
+                kept=np.zeros(len(tables.value_op), np.int64),
+                prices=kernel.prices(tables),
+            )
+            self._makers[shape] = PackMaker(example)
+        snapshot: Snapshot = self._makers[shape]()
+        return snapshot
 
     def price(
         self, op_factor: np.ndarray, value_dim: np.ndarray, before: Snapshot | None
@@ -84,13 +99,7 @@ class Repricer:
 
         ``before``: snapshot of a state that differs little from this one, None to price every op.
         """
-        tables = self.inputs.tables
-        after = Snapshot(
-            op_factor=np.empty_like(op_factor),
-            wanted=np.empty(len(tables.use_owner), np.int64),
-            kept=np.empty(len(tables.value_op), np.int64),
-            prices=kernel.prices(tables),
-        )
+        after = self._new_snapshot(op_factor.shape)
         time_s, peak_bytes, n_ops = reprice(
             self.inputs,
             op_factor,

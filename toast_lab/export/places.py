@@ -20,6 +20,7 @@ from toast_lab.errors import InvalidPlan
 from toast_lab.export.constrained import ENDS, EquationPlace, Walk, place_of, source_lines
 from toast_lab.frontends import arguments, calls
 from toast_lab.frontends.loading import function_of
+from toast_lab.frontends.logical_names import dim_names_of
 from toast_lab.frontends.traced import in_child
 from toast_lab.frontends.traced_keys import is_key, words_of
 from toast_lab.frontends.tracing import from_jax
@@ -102,7 +103,7 @@ def _source(program: Program, function: Function) -> Source:
         ]
         for given in function.given
     ]
-    return Source(equations_of(program, function), keys, _carried(program, function.given))
+    return Source(equations_of(program, function), keys, dim_names_of(program, function.given))
 
 
 def equations_of(program: Program, function: Function) -> list[Equation]:
@@ -331,32 +332,3 @@ def _operand_uses(program: Program, eqn: Any, ops: list[int]) -> tuple[tuple[int
             return nothing
     groups = {variable: outside[value] for variable, value in pairs}
     return tuple(() if hasattr(atom, "val") else tuple(groups[atom]) for atom in eqn.invars)
-
-
-def _carried(program: Any, given: Any) -> dict[str, tuple[str | None, ...]]:
-    """Dim names that boxes around the arguments carry, by our path."""
-    import jax
-
-    flat = jax.tree_util.tree_leaves(given, is_leaf=lambda box: _names_of(box) is not None)
-    names_by_path, argument = {}, 0
-    for part in flat:
-        names, count = _names_of(part), len(jax.tree_util.tree_leaves(part))
-        if names is not None and count == 1 and len(names) == len(program.dims(argument)):
-            names_by_path[program.value_name[argument]] = names
-        argument += count
-    return names_by_path
-
-
-def _names_of(box: Any) -> tuple[str | None, ...] | None:
-    """Logical names of a flax box or nnx variable."""
-    if not type(box).__module__.startswith("flax."):
-        return None
-    for key in ("names", "sharding_names", "out_sharding", "sharding"):
-        names = getattr(box, key, None)
-        if (
-            isinstance(names, tuple)
-            and names
-            and all(name is None or isinstance(name, str) for name in names)
-        ):
-            return names
-    return None

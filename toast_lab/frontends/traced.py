@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from toast_lab import isolate
 from toast_lab.frontends import stages
+from toast_lab.frontends.logical_names import dim_names_of
 from toast_lab.ir import read
 from toast_lab.ir.model import DimNames, Function, Model
 from toast_lab.ir.random_keys import Keys
@@ -37,6 +38,8 @@ def build(traced: Traced, name: str, dim_names: DimNames, source: str) -> Model:
         keys=traced.keys,
     )
     notes = (*traced.notes, *parsed.notes)
+    if traced.function is not None:
+        dim_names = {**dim_names_of(parsed.program, traced.function.given), **dim_names}
     return Model(
         name=identifier(name),
         program=parsed.program,

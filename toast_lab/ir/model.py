@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from toast_lab.ir.annotations import Annotation
 from toast_lab.ir.program import Program
 
-DimNames = Mapping[str, tuple[str, ...]]
+#: names of dims by an argument's path or last key; None: the dim has none
+DimNames = Mapping[str, tuple[str | None, ...]]
 ExpertPlans = Mapping[str, tuple[tuple[Any, ...], ...]]
 
 

@@ -212,6 +212,7 @@ class RunningSearch(Running):
             elapsed_s=elapsed_s,
             actions=taken,
             message=f"{Status.CRASHED.value} {reported} {self.job.message}",
+            problem=problem,
         )
 
     @functools.cached_property

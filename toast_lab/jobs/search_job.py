@@ -111,6 +111,7 @@ class SearchEnd(NamedTuple):
             actions=self.taken,
             message=self.message,
             bound=self.bound,
+            problem=problem,
         )
 
 

@@ -108,7 +108,7 @@ def compile_plan(
     if kept is not None:
         # Plans that came about in other ways can be the same text
         return dataclasses.replace(
-            _located(kept, plan.program),
+            located(kept, plan.program),
             program=plan.program.digest(),
             plan_key=plan.key,
             cached=True,
@@ -138,7 +138,7 @@ def compile_plan(
     if store is not False:
         with contextlib.suppress(StoreError), CompiledStore(path) as results:
             results.keep(key, compiled, model.name)
-    return _located(compiled, plan.program)
+    return located(compiled, plan.program)
 
 
 def check_compiler(wanted: top.Topology) -> gpu_compiler.GpuCompiler | None:
@@ -200,7 +200,7 @@ def without_locations(stablehlo: str) -> str:
     return _LOCATION_LINE.sub("", _LOCATION.sub("", stablehlo))
 
 
-def _located(compiled: Compiled, program: Program) -> Compiled:
+def located(compiled: Compiled, program: Program) -> Compiled:
     """A result with source lines as they are now.
 
     A kept one knows those of the day on which it was made.

@@ -13,11 +13,13 @@ Reference: TOAST section 4.1.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, Generic
 
 from toast_lab import checks
 from toast_lab.cost.problem import Cost, Problem
+from toast_lab.errors import InvalidProblem
 from toast_lab.files import PathLike
 from toast_lab.prepare import prepare
 from toast_lab.search.advice import how_to_fit
@@ -25,11 +27,14 @@ from toast_lab.search.limits import Budget, Status, Stop
 from toast_lab.search.methods import method_named
 from toast_lab.search.recorder import Progress, Recorder
 from toast_lab.search.resumable import about_problem, reopened
+from toast_lab.search.simplify import PlanFront, simplest, simplified
 from toast_lab.search.trace import Trace
 from toast_lab.sharding.plan import PlanT, ShardingPlan
+from toast_lab.sharding.plan_text import describe
 from toast_lab.sharding.space import Action
 
 #: What callers of a search and its methods share; each is described where it is defined.
+_DESCRIBED = 40  #: lines of a plan that the text of a result has
 __all__ = ["Budget", "Progress", "Recorder", "SearchResult", "Status", "Stop", "search"]
 
 
@@ -52,6 +57,8 @@ class SearchResult(Generic[PlanT]):
     #: ``cost.fits`` this holds of plans that fit alone: one that is over the limit may have a lower
     #: C(s), its penalty included, and is still not preferred.
     bound: float | None = None
+    #: that was searched; None: only what the other fields say is known
+    problem: Problem | None = dataclasses.field(default=None, repr=False)
 
     @property
     def gap(self) -> float | None:
@@ -61,11 +68,42 @@ class SearchResult(Generic[PlanT]):
         return max(0.0, self.cost.score / self.bound - 1.0)
 
     def __repr__(self) -> str:
-        return f"<SearchResult {self}>"
+        return f"<SearchResult {self.in_brief()}>"
 
     def __str__(self) -> str:
+        return f"{self.in_brief()}\n{describe(self.plan, _DESCRIBED)}"
+
+    def in_brief(self) -> str:
+        """Method, price and how the search ended, on one line."""
         time_ms, peak_gib = self.cost.time_s * 1e3, self.cost.peak_bytes / 2**30
         return f"{self.method}: {time_ms:.3f} ms, {peak_gib:.2f} GiB. {self.message}"
+
+    @functools.cached_property
+    def front(self) -> PlanFront[PlanT]:
+        """The best plan and simpler ones: what each further rule and place to be written buys.
+
+        It is worked out when it is first asked for, in seconds.
+
+        Raises:
+            InvalidProblem: the problem that was searched is not known.
+        """
+        if self.problem is None:
+            raise InvalidProblem("the problem of this result is not known; search it again")
+        rows = simplified(self.problem, self.plan, self.trace)
+        own = type(self.plan).of
+        return PlanFront(tuple(row._replace(plan=own(row.plan)) for row in rows))
+
+    def simple(self, within: float = 0.02) -> PlanT:
+        """The smallest plan whose C(s) is at most ``within`` (a share) above that of the best.
+
+        The size of a plan is what has to be written to get it, see ``sharding.plan_rules``.  It
+        fits if the best plan does.
+
+        Raises:
+            InvalidProblem: ``within`` is no share, or the problem is not known.
+        """
+        within = checks.number("within", within, 0.0)
+        return simplest(self.front.rows, within).plan
 
 
 def search(
@@ -149,6 +187,7 @@ def _result(
             recorder=recorder, elapsed_s=elapsed_s, status=status, plan=plan, cost=cost
         ),
         bound=recorder.bound,
+        problem=problem,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -59,9 +59,10 @@ class ShardingPlan:
     notes: tuple[str, ...] = ()  #: what a saved plan had that does not fit this program, and why
 
     def __repr__(self) -> str:
-        return f"<ShardingPlan {self}>"
+        return f"<{type(self).__name__} {self.in_brief()}>"
 
-    def __str__(self) -> str:
+    def in_brief(self) -> str:
+        """Its program, mesh and actions on one line."""
         shown = ", ".join(self.actions[:12])
         if len(self.actions) > 12:
             shown += f" and {len(self.actions) - 12} more"
@@ -70,6 +71,13 @@ class ShardingPlan:
     def __getstate__(self) -> dict[str, Any]:
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {**fields, "analysis": None}
+
+    @classmethod
+    def of(cls, plan: ShardingPlan) -> Self:
+        """A plan as one of this class; what was worked out of it stays worked out."""
+        own = object.__new__(cls)
+        own.__dict__.update(plan.__dict__)
+        return own
 
     # -- reading ----------------------------------------------------------------------------------
     @property

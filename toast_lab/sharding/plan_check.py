@@ -38,6 +38,9 @@ def offenders(data: Any, rounds: int) -> Iterator[str]:
     actions = data.get("actions", [])
     if not isinstance(actions, list) or not all(isinstance(action, str) for action in actions):
         yield f"actions must be a list of texts, it is {_shown(actions)}"
+    colours = data.get("colours", {})
+    if not isinstance(colours, dict) or not all(isinstance(name, str) for name in colours.values()):
+        yield f"colours must be an object from name to name, it is {_shown(colours)}"
     key = data.get("key", "0")
     if not isinstance(key, str) or not re.fullmatch("[0-9a-f]{1,16}", key):
         yield f"key must be up to 16 hexadecimal digits, it is {_shown(key)}"

@@ -27,8 +27,15 @@ def to_json(plan: ShardingPlan) -> dict[str, Any]:
         "mesh": dict(zip(plan.mesh.axes, plan.mesh.sizes, strict=True)),
         "actions": list(plan.actions),
         "key": f"{plan.key:016x}",
+        **_renames(plan),
         **portable.to_json(plan.program, plan.mesh, plan.sharding),
     }
+
+
+def _renames(plan: ShardingPlan) -> dict[str, dict[str, str]]:
+    """What users call the plan's colours, by the names that the analysis gave; nothing if as is."""
+    renames = {} if plan.analysis is None else dict(plan.analysis.renames)
+    return {"colours": renames} if renames else {}
 
 
 def save(plan: ShardingPlan, path: PathLike) -> None:
@@ -101,6 +108,9 @@ def from_json(
     same = data["program"]["digest"] == program.digest() and saved_mesh == mesh
     if same and applied.notes:
         raise InvalidPlan(f"{where}: damaged plan: {join_offenders(list(applied.notes))}")
+    renames = dict(data.get("colours", {}))
+    if same and renames and not analysis.renames and renames.keys() <= {*analysis.colour_name}:
+        analysis = analysis.renamed(renames)
     plan = make_plan(
         analysis,
         mesh,

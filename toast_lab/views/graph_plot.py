@@ -99,6 +99,8 @@ class GraphPlot:
             two empty tuples.
         on_row: called with the key of a row that can be unfolded or folded back when the user taps
             it twice.
+
+    ``label_width``: characters of a row's label; by default as many as leave room for the lanes.
     """
 
     def __init__(
@@ -108,8 +110,9 @@ class GraphPlot:
         *,
         on_row: Callable[[str], None] | None = None,
         overlay: Overlay | None = None,
+        label_width: int | None = None,
     ) -> None:
-        self.layout = layout
+        self.layout, self._label_width = layout, label_width
         self.on_select, self.on_row = on_select, on_row
         self.nodes = ColumnDataSource(_node_columns(layout, overlay))
         self.conflicts = ColumnDataSource(
@@ -170,13 +173,14 @@ class GraphPlot:
         view.start, view.end = middle + half, middle - half
 
     def _picked(self, _attr: str, _old: Any, new: Any) -> None:
-        if self.on_select is None or not new:
+        if not new:
             return
         nodes, red_lines = new[:2]
         # A marker stands on its red line
         conflicts = [] if nodes else [self.layout.conflicts[index] for index in red_lines]
         nodes = nodes or [node for edge in conflicts for node in (edge.source, edge.target)]
         names = tuple(name for node in nodes for name in self.layout.nodes[node].names)
+        assert self.on_select is not None
         self.on_select(names, tuple(number for edge in conflicts for number in edge.conflicts))
 
     def _tapped_twice(self, event: Any) -> None:
@@ -369,12 +373,15 @@ class GraphPlot:
             "inner_height",
             CustomJS(args={"y": plot.y_range, "rows": rows_shown, "row": ROW_PX}, code=FIT),
         )
-        plot.on_event(DoubleTap, self._tapped_twice)
+        # A page without a server has nobody to call
+        if self.on_row is not None:
+            plot.on_event(DoubleTap, self._tapped_twice)
         # One message per tap: the two sources would report it one after the other, and half of it
         # is another selection.
         args = {"nodes": self.nodes, "red": self.conflicts, "tapped": self.tapped}
         plot.js_on_event("tap", CustomJS(args=args, code=TAPPED))
-        self.tapped.on_change("tags", self._picked)
+        if self.on_select is not None:
+            self.tapped.on_change("tags", self._picked)
         return plot
 
     def _axes(self, plot: figure) -> None:
@@ -392,7 +399,7 @@ class GraphPlot:
         plot.xaxis.major_label_text_font_style = "bold"
         if len(layout.lanes) > MANY_LANES:
             plot.xaxis.major_label_orientation = "vertical"
-        widest = 34 if len(lanes) <= 6 else 25
+        widest = self._label_width or (34 if len(lanes) <= 6 else 25)
         labels = [_cut(row_text(row), widest) for row in layout.rows]
         plot.yaxis.ticker = (
             FixedTicker(ticks=list(range(len(labels))))

@@ -202,7 +202,7 @@ SUM_TITLES = {"its number": "number", "its bytes": "bytes", "ratio": "×"}
 def ops_frame(cost: Any) -> pd.DataFrame:
     """Every op and collective of a plan, what takes longest first, in SI units.
 
-    Shares are of the step time.
+    Shares are of the step time; ``source`` says where each time comes from.
     """
     step_s = cost.time_s or 1.0
     table_rows = [
@@ -216,6 +216,7 @@ def ops_frame(cost: Any) -> pd.DataFrame:
             op.time_s,
             op.time_s / step_s,
             "",
+            op.source,
         )
         for op in cost.ops
     ]
@@ -230,10 +231,11 @@ def ops_frame(cost: Any) -> pd.DataFrame:
             collective.time_s,
             collective.time_s / step_s,
             ",".join(collective.axes),
+            collective.source,
         )
         for collective in cost.collectives
     ]
-    columns = ["op", "kind", "value", "where", "flops", "moved_bytes", "time_s", "share", "axes"]
+    columns = "op kind value where flops moved_bytes time_s share axes source".split()
     return pd.DataFrame(table_rows, columns=columns).sort_values(
         "time_s", ascending=False, ignore_index=True
     )
@@ -269,9 +271,11 @@ def shown_ops(frame: pd.DataFrame, at_most: int = MAX_OPS) -> ShownOps:
             "time": scaled(frame["time_s"], time_scale),
             "FLOP": scaled(frame["flops"], flop_scale),
             "moved": scaled(frame["moved_bytes"], byte_scale),
+            "price": frame["source"],
         }
     )
     titles = {
+        "price": "priced by",
         "share": "share, %",
         "time": f"time, {time_name}",
         "FLOP": flop_name,

@@ -46,13 +46,16 @@ _HUES = {COMPUTE: style(0).hue, COLLECTIVE: style(1).hue, LOOP: NEUTRAL}
 _LANES = {COMPUTE: "compute", COLLECTIVE: "collectives", LOOP: "compute"}
 
 
-def bars_frame(cost: Any, schedule: Any, where: Sequence[str]) -> pd.DataFrame:
+def bars_frame(
+    cost: Any, schedule: Any, where: Sequence[str], most: int = MAX_BARS
+) -> pd.DataFrame:
     """A row for each bar of both sides, in the order of their starts.
 
     Args:
         cost: of the plan, a ``Cost``.
         schedule: the compiler's, a ``Schedule``, or None.
         where: source line of each op.
+        most: bars of each side; the shortest are left out.
     """
     rows: list[tuple[Any, ...]] = []
     for event in schedule.events if schedule is not None else ():
@@ -79,7 +82,7 @@ def bars_frame(cost: Any, schedule: Any, where: Sequence[str]) -> pd.DataFrame:
             )
         )
     estimated.sort(key=lambda row: row[5] - row[6])
-    rows += estimated[:MAX_BARS]
+    rows += estimated[:most]
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     return frame.sort_values(["side", "start_s"], kind="stable", ignore_index=True)
 

@@ -12,7 +12,6 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.cells.view import CellView, kind_text, refused, shown, table_html
-from toast_lab.app.markup import Safe, bytes_text, facts, h, join, quiet, seconds_text
 from toast_lab.app.tiles_pane import tensor_text
 from toast_lab.compare.result import Comparison, ComparisonRow
 from toast_lab.cost.problem import Cost, Problem, price
@@ -24,6 +23,7 @@ from toast_lab.sharding.plan import ShardingPlan, spec_text
 from toast_lab.text import line_text
 from toast_lab.views import svg
 from toast_lab.views.compare_table import SHORT, PlanEntry, byte_unit, compare_frame, time_unit
+from toast_lab.views.markup import Safe, bytes_text, facts, h, join, quiet, seconds_text
 from toast_lab.views.palette import CONFLICT
 from toast_lab.views.tiles import TilesPlot, dim_texts, parts, parts_frame, tile_columns
 

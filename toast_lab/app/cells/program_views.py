@@ -8,7 +8,6 @@ from toast_lab.app import look
 from toast_lab.app.cells.view import CellView, beside, every_tick, refused, shown, table_html
 from toast_lab.app.graph_inspector import chain_steps
 from toast_lab.app.listing_pane import listing_pane
-from toast_lab.app.markup import Safe, facts, h, join, quiet
 from toast_lab.app.pages.graph_page import GraphPage
 from toast_lab.app.pages.hand_page import HandPage
 from toast_lab.app.session import Session
@@ -20,6 +19,7 @@ from toast_lab.views import inspect
 from toast_lab.views.by_hand_tables import board_frame
 from toast_lab.views.graph_layout import LEVELS, GraphFilter, graph_layout, start_level
 from toast_lab.views.graph_plot import nodes_frame
+from toast_lab.views.markup import Safe, facts, h, join, quiet
 from toast_lab.views.program_table import Line, colours_frame, program_frame, program_lines
 from toast_lab.views.svg import MAX_NODES, graph_svg
 

@@ -19,18 +19,6 @@ from toast_lab.app.cells.view import (
     shown,
     table_html,
 )
-from toast_lab.app.markup import (
-    ESTIMATED,
-    Facts,
-    Safe,
-    bytes_text,
-    cost_text,
-    facts,
-    h,
-    join,
-    quiet,
-    seconds_text,
-)
 from toast_lab.app.pages.search_tree import TreePane
 from toast_lab.app.plan_facts import PlanFacts, plan_facts
 from toast_lab.app.tree_state import TreeState
@@ -48,6 +36,18 @@ from toast_lab.text import gap_text
 from toast_lab.views import svg
 from toast_lab.views.action_table import action_frame
 from toast_lab.views.compare_table import byte_unit, time_unit
+from toast_lab.views.markup import (
+    ESTIMATED,
+    Facts,
+    Safe,
+    bytes_text,
+    cost_text,
+    facts,
+    h,
+    join,
+    quiet,
+    seconds_text,
+)
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
 from toast_lab.views.race_curves import SHOWN, RaceCurves, race_frame
 from toast_lab.views.search_curves import CurvePoint as CurvePoint

@@ -15,10 +15,10 @@ import pandas as pd
 import panel as pn
 
 from toast_lab.app import assets, frames, look, theme
-from toast_lab.app.markup import Safe, h, join
 from toast_lab.app.pace import TICK_MS
 from toast_lab.errors import InvalidInput
 from toast_lab.files import write_whole
+from toast_lab.views.markup import Safe, h, join
 
 MAX_ROWS = 40  #: of a static table
 FRAME = assets.sheet("cell")

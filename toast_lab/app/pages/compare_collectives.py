@@ -11,7 +11,13 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
-from toast_lab.app.markup import (
+from toast_lab.app.pending import Pending
+from toast_lab.app.plan_store import ANSWERS
+from toast_lab.app.saver import Saver, csv_button, heading
+from toast_lab.app.session import Session
+from toast_lab.explain.why import Change, CollectiveReason
+from toast_lab.runtime.diff import diff_compiled
+from toast_lab.views.markup import (
     ESTIMATED,
     Facts,
     Safe,
@@ -23,12 +29,6 @@ from toast_lab.app.markup import (
     quiet,
     seconds_text,
 )
-from toast_lab.app.pending import Pending
-from toast_lab.app.plan_store import ANSWERS
-from toast_lab.app.saver import Saver, csv_button, heading
-from toast_lab.app.session import Session
-from toast_lab.explain.why import Change, CollectiveReason
-from toast_lab.runtime.diff import diff_compiled
 from toast_lab.views.plan_tables import (
     SUM_GROUPS,
     SUM_TITLES,

@@ -8,7 +8,6 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
-from toast_lab.app.markup import h, one_line, text
 from toast_lab.app.pair_pane import pair_pane
 from toast_lab.app.pending import Pending
 from toast_lab.app.plan_store import ANSWERS
@@ -19,6 +18,7 @@ from toast_lab.lowering.listing import listing_lines
 from toast_lab.sharding.plan import spec_text
 from toast_lab.text import line_text
 from toast_lab.views.compare_table import bytes_text, seconds_text
+from toast_lab.views.markup import h, one_line, text
 from toast_lab.views.side_by_side import Pair, differing, side_by_side
 
 MANY = 1200  #: from so many lines on, equal ones are left out at first

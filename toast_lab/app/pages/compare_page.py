@@ -9,7 +9,6 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
-from toast_lab.app.markup import h, quiet
 from toast_lab.app.pages.compare_collectives import Collectives
 from toast_lab.app.pages.compare_listing import SideBySide
 from toast_lab.app.pages.compare_pictures import Breakdown, Picture, Timelines, TimeMemory
@@ -19,6 +18,7 @@ from toast_lab.app.pages.compare_timeline import StepTimeline
 from toast_lab.app.saver import csv_button, heading, saver
 from toast_lab.app.session import Session
 from toast_lab.views.compare_table import GROUPS, TITLES, compare_frame, shown_frame
+from toast_lab.views.markup import h, quiet
 
 WIDTHS = {
     "show": 48,

@@ -15,7 +15,6 @@ from bokeh.models import TapTool
 from toast_lab.app import look
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.items import PlanItem
-from toast_lab.app.markup import bytes_text, one_line, quiet
 from toast_lab.app.saver import ONE_LINE, Saver, csv_button, heading
 from toast_lab.app.session import Session
 from toast_lab.ir.program import Program
@@ -28,6 +27,7 @@ from toast_lab.views.breakdown import (
     shown_breakdown,
 )
 from toast_lab.views.compare_table import PlanEntry
+from toast_lab.views.markup import bytes_text, one_line, quiet
 from toast_lab.views.memory_timeline import (
     held_frame,
     shown_held,

@@ -13,7 +13,14 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
-from toast_lab.app.markup import (
+from toast_lab.app.saver import Saver
+from toast_lab.app.session import Session
+from toast_lab.cost.problem import Cost
+from toast_lab.jobs import plan_job
+from toast_lab.runtime import gpu_target
+from toast_lab.runtime import topologies as known
+from toast_lab.runtime.compiled import Compiled
+from toast_lab.views.markup import (
     ESTIMATED,
     Facts,
     Safe,
@@ -25,13 +32,6 @@ from toast_lab.app.markup import (
     quiet,
     seconds_text,
 )
-from toast_lab.app.saver import Saver
-from toast_lab.app.session import Session
-from toast_lab.cost.problem import Cost
-from toast_lab.jobs import plan_job
-from toast_lab.runtime import gpu_target
-from toast_lab.runtime import topologies as known
-from toast_lab.runtime.compiled import Compiled
 
 KINDS = ("run", "compile", "export")
 DEVICES = {

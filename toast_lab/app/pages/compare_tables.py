@@ -6,12 +6,12 @@ from typing import Any
 
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
-from toast_lab.app.markup import h, one_line
 from toast_lab.app.saver import Saver, csv_button, heading
 from toast_lab.app.session import Session
 from toast_lab.compare.comparison_store import COLUMNS, ComparisonStore
 from toast_lab.errors import ToastError
 from toast_lab.views.compare_table import bytes_text, seconds_text
+from toast_lab.views.markup import h, one_line
 from toast_lab.views.plan_tables import MAX_OPS, ops_frame, shown_ops
 
 MAX_RUNS = 200
@@ -32,7 +32,7 @@ class Ops:
             configuration={"columnDefaults": {"headerSort": True, "minWidth": 60}},
         )
         self.table.formatters = {
-            column: {"type": "plaintext"} for column in ("op", "value", "line")
+            column: {"type": "plaintext"} for column in ("op", "value", "line", "price")
         }
         look.on_row(self.table, self._pick)
         csv = csv_button(

@@ -9,10 +9,10 @@ from bokeh.models import TapTool
 
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
-from toast_lab.app.markup import Safe, one_line
 from toast_lab.app.pages.compare_pictures import Picture, source_lines_of
 from toast_lab.text import line_text
 from toast_lab.views.compare_table import PlanEntry, seconds_text
+from toast_lab.views.markup import Safe, one_line
 from toast_lab.views.step_timeline import (
     COLUMNS,
     FIGURE,

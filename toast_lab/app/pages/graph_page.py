@@ -14,13 +14,13 @@ from toast_lab.app import graph_search, look
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.graph_controls import GraphControls
 from toast_lab.app.graph_inspector import GraphInspector
-from toast_lab.app.markup import h, quiet
 from toast_lab.app.pending import Pending, PendingWork
 from toast_lab.app.session import Session
 from toast_lab.errors import ToastError
 from toast_lab.views.graph_layout import LEVELS, GraphFilter, GraphLayout, graph_layout
 from toast_lab.views.graph_plot import GraphPlot
 from toast_lab.views.graph_rows import FOLDED_LEVELS
+from toast_lab.views.markup import h, quiet
 from toast_lab.views.overlay import OF_A_PLAN, Overlay, overlay
 
 MANY_NAMES = 4000  #: from here on a layout is made in a thread, since it takes more than 50 ms

@@ -18,7 +18,6 @@ from toast_lab.app.board_pane import BoardPane
 from toast_lab.app.history_pane import HistoryPane
 from toast_lab.app.items import MANUAL
 from toast_lab.app.listing_pane import listing_pane
-from toast_lab.app.markup import h, one_line, quiet
 from toast_lab.app.pending import Pending
 from toast_lab.app.session import Session
 from toast_lab.app.tiles_pane import TilesPane
@@ -29,6 +28,7 @@ from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.space import parse_action
 from toast_lab.views.by_hand_tables import collectives_frame
 from toast_lab.views.local_lines import LocalLine, local_lines
+from toast_lab.views.markup import h, one_line, quiet
 from toast_lab.views.program_table import colours_frame
 
 MANY_OPS = 1500  #: from here on a listing is made in a thread, since it takes more than 50 ms

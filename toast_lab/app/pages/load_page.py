@@ -12,7 +12,6 @@ import panel as pn
 from toast_lab.app import assets, look
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.gallery import BILLIONS, SIZES, SOLVED, SolvedCase, card_text
-from toast_lab.app.markup import Safe, facts, h, join, quiet
 from toast_lab.app.model_loading import refuse_file
 from toast_lab.app.problem_pane import ProblemPane
 from toast_lab.app.session import Session
@@ -22,6 +21,7 @@ from toast_lab.models import registry
 from toast_lab.views import report_tables
 from toast_lab.views.graph_layout import graph_layout
 from toast_lab.views.graph_plot import GraphPlot
+from toast_lab.views.markup import Safe, facts, h, join, quiet
 from toast_lab.views.report_tables import (
     Note,
     coverage_frame,

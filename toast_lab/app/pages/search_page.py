@@ -9,7 +9,15 @@ import panel as pn
 
 from toast_lab.app import keys, look
 from toast_lab.app.figure_export import figure_menu
-from toast_lab.app.markup import (
+from toast_lab.app.pages.search_race import RacePane
+from toast_lab.app.pages.search_settings import SearchSettings
+from toast_lab.app.pages.search_trajectories import TrajectoryPane
+from toast_lab.app.pages.search_tree import TreePane
+from toast_lab.app.session import Session
+from toast_lab.app.tree_state import TreeState
+from toast_lab.jobs.job import JobState
+from toast_lab.text import gap_text
+from toast_lab.views.markup import (
     ESTIMATED,
     Facts,
     Safe,
@@ -21,14 +29,6 @@ from toast_lab.app.markup import (
     quiet,
     seconds_text,
 )
-from toast_lab.app.pages.search_race import RacePane
-from toast_lab.app.pages.search_settings import SearchSettings
-from toast_lab.app.pages.search_trajectories import TrajectoryPane
-from toast_lab.app.pages.search_tree import TreePane
-from toast_lab.app.session import Session
-from toast_lab.app.tree_state import TreeState
-from toast_lab.jobs.job import JobState
-from toast_lab.text import gap_text
 from toast_lab.views.search_curves import CurvePoint, SearchCurves
 
 WORDS_EVERY_S = 0.5

@@ -13,7 +13,10 @@ from toast_lab.app import look
 from toast_lab.app.checked import CheckedField, number
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.from_search import race_to_compare
-from toast_lab.app.markup import (
+from toast_lab.app.session import Session
+from toast_lab.jobs.race_job import best_row
+from toast_lab.search.methods import METHODS
+from toast_lab.views.markup import (
     ESTIMATED,
     Facts,
     Safe,
@@ -24,9 +27,6 @@ from toast_lab.app.markup import (
     quiet,
     seconds_text,
 )
-from toast_lab.app.session import Session
-from toast_lab.jobs.race_job import best_row
-from toast_lab.search.methods import METHODS
 from toast_lab.views.race_curves import SHOWN, RaceCurves, race_frame
 
 HELP = (

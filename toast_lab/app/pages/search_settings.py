@@ -13,12 +13,12 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.checked import CheckedField, number
-from toast_lab.app.markup import Safe, h, join, quiet
 from toast_lab.app.session import Session
 from toast_lab.errors import ToastError
 from toast_lab.machines.catalogue import MACHINES
 from toast_lab.search.methods import METHODS, method_named
 from toast_lab.sharding.mesh import Mesh, make_mesh
+from toast_lab.views.markup import Safe, h, join, quiet
 
 MOST_DEVICES = 4096
 MOST_SECONDS = 86_400

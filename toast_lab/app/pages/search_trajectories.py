@@ -13,7 +13,11 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.from_search import path_to_compare
-from toast_lab.app.markup import (
+from toast_lab.app.session import Session
+from toast_lab.app.tree_state import TreeState
+from toast_lab.search.trace import Simulation
+from toast_lab.views.action_table import trajectory_frame
+from toast_lab.views.markup import (
     ESTIMATED,
     Facts,
     Safe,
@@ -24,10 +28,6 @@ from toast_lab.app.markup import (
     quiet,
     seconds_text,
 )
-from toast_lab.app.session import Session
-from toast_lab.app.tree_state import TreeState
-from toast_lab.search.trace import Simulation
-from toast_lab.views.action_table import trajectory_frame
 
 KINDS = {"Improvements": "improvements", "Best trajectories": "best", "Last trajectories": "last"}
 EVERY_S = 1.0

@@ -11,7 +11,12 @@ import panel as pn
 from toast_lab.app import look
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.from_search import path_to_compare, path_to_graph
-from toast_lab.app.markup import (
+from toast_lab.app.pages.search_trajectories import steps_list
+from toast_lab.app.session import Session
+from toast_lab.app.tree_state import TreePlace, TreeState
+from toast_lab.views.action_table import action_frame
+from toast_lab.views.icicle import TINTS, IciclePlot, IcicleScene
+from toast_lab.views.markup import (
     ESTIMATED,
     Facts,
     Safe,
@@ -22,11 +27,6 @@ from toast_lab.app.markup import (
     quiet,
     seconds_text,
 )
-from toast_lab.app.pages.search_trajectories import steps_list
-from toast_lab.app.session import Session
-from toast_lab.app.tree_state import TreePlace, TreeState
-from toast_lab.views.action_table import action_frame
-from toast_lab.views.icicle import TINTS, IciclePlot, IcicleScene
 
 TABLE_EVERY_S = 3.0
 TABLE_HELP = (

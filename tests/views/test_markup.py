@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toast_lab.app.app_server import bound_address, is_loopback, own_model
-from toast_lab.app.markup import Safe, facts, h, join
+from toast_lab.views.markup import Safe, facts, h, join
 
 EVIL = "<img src=x onerror=alert(1)>\"'&"
 

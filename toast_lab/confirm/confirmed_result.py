@@ -1,0 +1,122 @@
+"""``ConfirmedResult``: what a confirmed search found, and how far a judge stands behind it."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Generic
+
+from toast_lab.confirm.verdict import Verdict
+from toast_lab.cost.problem import price
+from toast_lab.search.contract import SearchResult
+from toast_lab.sharding.plan import PlanT
+from toast_lab.text import bytes_text, table
+
+
+class Standing(enum.Enum):
+    """How a confirmed search ended; the value is a sentence for people."""
+
+    CONFIRMED = "Confirmed: the clock agrees with the price, and no judged plan is better."
+    BUDGET = "Not confirmed: the budget of compiles was used up."
+    NO_MORE = "Not confirmed: every plan worth judging was judged, and prices learned nothing more."
+    CANCELLED = "Not confirmed: the search was cancelled."
+    NOTHING_STANDS = "Not confirmed: no judged plan runs, fits and has a time; the plan is priced."
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
+    """The result of a search whose plans were judged.
+
+    ``plan`` is the best by the judge's clock, and ``cost`` its price by the prices that the search
+    ended with; if no judged plan stands, both are those of the best by the price.
+    """
+
+    judge: str = ""  #: the topology
+    standing: Standing = Standing.NOTHING_STANDS
+    verdicts: tuple[Verdict[PlanT], ...] = ()  #: in the order in which they were given
+    tolerance: float = 0.1  #: by how much the clock may differ from the price
+    last: SearchResult[PlanT] | None = None  #: of the last search, by the last prices
+
+    @property
+    def confirmed(self) -> bool:
+        """Does the clock agree with the price of the plan, and is no judged plan better?"""
+        return self.standing is Standing.CONFIRMED
+
+    @property
+    def best(self) -> Verdict[PlanT] | None:
+        """The best that was judged; None: no judged plan stands."""
+        standing = [verdict for verdict in self.verdicts if verdict.stands]
+        return min(standing, key=lambda verdict: verdict.rank, default=None)
+
+    @property
+    def priced_plan(self) -> PlanT:
+        """The best by the price alone, judged or not."""
+        return self.plan if self.last is None else self.last.plan
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}\n{self.verdict_table()}"
+
+    def in_brief(self) -> str:
+        """Clock and price of the plan, and whether it is confirmed, on one line."""
+        best = self.best
+        if best is None or best.time_s is None:
+            return f"{self.judge}: {self.standing.value} {super().in_brief()}"
+        return (
+            f"{self.judge}: {best.time_s * 1e3:.3f} ms by the judge's clock, "
+            f"{self.cost.time_s * 1e3:.3f} ms priced. {self.standing.value}"
+        )
+
+    def verdict_table(self) -> str:
+        """Every judged plan: round, what it was priced at, what the judge says."""
+        best, rows = self.best, []
+        for verdict in self.verdicts:
+            peak = verdict.judgement.peak_bytes
+            state = "confirmed" if self.confirmed else "best judged"
+            rows.append(
+                (
+                    verdict.round,
+                    f"{verdict.priced_s * 1e3:.3f} ms",
+                    "-" if verdict.time_s is None else f"{verdict.time_s * 1e3:.3f} ms",
+                    "-" if verdict.ratio is None else f"{verdict.ratio:.2f}",
+                    bytes_text(verdict.priced_bytes),
+                    "-" if peak is None else bytes_text(peak),
+                    state if verdict is best else verdict.remark,
+                )
+            )
+        columns = (">round", ">priced", ">judged", ">ratio", ">memory priced", ">judged", "")
+        text = table(columns, rows)
+        keys = {verdict.plan.sharding.key() for verdict in self.verdicts}
+        if self.last is not None and self.priced_plan.sharding.key() not in keys:
+            only_priced = self.last.cost.time_s * 1e3
+            text += f"\nonly priced: the best of the last search, {only_priced:.3f} ms"
+        return text
+
+
+def confirmed_result(
+    last: SearchResult[PlanT],
+    verdicts: tuple[Verdict[PlanT], ...],
+    *,
+    standing: Standing,
+    judge: str,
+    tolerance: float,
+) -> ConfirmedResult[PlanT]:
+    """What a confirmed search gives after its last search."""
+    fields = {field.name: getattr(last, field.name) for field in dataclasses.fields(SearchResult)}
+    result: ConfirmedResult[PlanT] = ConfirmedResult(
+        **fields,
+        judge=judge,
+        standing=standing,
+        verdicts=verdicts,
+        tolerance=tolerance,
+        last=last,
+    )
+    best = result.best
+    if best is None or last.problem is None:
+        return result
+    own = best.plan.sharding.key() == last.plan.sharding.key()
+    return dataclasses.replace(
+        result,
+        plan=best.plan,
+        cost=price(last.problem, best.plan),
+        actions=last.actions if own else (),
+    )

@@ -1,0 +1,100 @@
+"""Judges: compilers of machines that need not be there, and attached devices.
+
+A compiler's clock is ``Compiled.time_s``, that of a device the median of a few steps.  A plan that
+cannot be compiled, or whose compiler does not end in time, is a judgement too: the plan is dropped,
+and the search goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from toast_lab.confirm.verdict import Judge, Judgement
+from toast_lab.errors import RunFailed
+from toast_lab.files import PathLike
+from toast_lab.runtime import topologies
+from toast_lab.runtime.compile import check_compiler, compile_plan
+from toast_lab.runtime.run import run
+from toast_lab.sharding.plan import ShardingPlan
+
+if TYPE_CHECKING:
+    from toast_lab.cost.problem import Problem
+    from toast_lab.ir.model import Model
+
+_STEPS, _WARM_STEPS = 5, 2  #: on attached devices
+
+
+def judge_named(
+    problem: Problem,
+    model: Model,
+    topology: str,
+    *,
+    time_limit_s: float,
+    store: bool | PathLike = True,
+    cancel: Callable[[], bool] | None = None,
+) -> Judge:
+    """The judge of a topology.
+
+    Args:
+        problem: that is searched; the topology has as many devices as its mesh.
+        model: that plans shard.
+        topology: as ``tl.compile`` takes it; attached devices execute.
+        time_limit_s: for each plan.
+        store: of compiled results, as ``tl.compile`` takes it.
+        cancel: polled; True ends the compile with ``isolate.Cancelled``.
+
+    Raises:
+        InvalidProblem: no such topology, another number of devices, or its compiler is missing.
+    """
+    wanted = topologies.parse(topology, problem.mesh)
+    check_compiler(wanted)
+    attached = wanted.gpu is None and not wanted.chip
+
+    def compiled(plan: ShardingPlan) -> Judgement:
+        began = time.monotonic()
+        try:
+            result = compile_plan(
+                model, plan, topology, time_limit_s=time_limit_s, store=store, cancel=cancel
+            )
+        except RunFailed as error:
+            return _failed(error, began)
+        return Judgement(
+            time_s=None if result.refused else result.time_s,
+            peak_bytes=result.total_needed_bytes,
+            fits=result.fits,
+            compile_s=result.compile_s,
+            cached=result.cached,
+            evidence=result,
+        )
+
+    def executed(plan: ShardingPlan) -> Judgement:
+        began = time.monotonic()
+        try:
+            measured = run(
+                model,
+                plan,
+                topology,
+                cancel=cancel,
+                repeats=_STEPS,
+                warmup=_WARM_STEPS,
+                reference=False,
+                time_limit_s=time_limit_s,
+            )
+        except RunFailed as error:
+            return _failed(error, began)
+        return Judgement(
+            time_s=measured.median_s,
+            peak_bytes=measured.peak_bytes,
+            fits=True,
+            compile_s=measured.compile_s,
+            evidence=measured,
+        )
+
+    return executed if attached else compiled
+
+
+def _failed(error: RunFailed, began: float) -> Judgement:
+    lines = str(error).splitlines() or [type(error).__name__]
+    return Judgement(None, None, False, failure=lines[0], compile_s=time.monotonic() - began)

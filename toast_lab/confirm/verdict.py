@@ -1,0 +1,85 @@
+"""What a judge says of a plan, beside what the plan was priced at."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple
+
+from toast_lab.sharding.plan import PlanT
+from toast_lab.text import bytes_text
+
+
+class Judgement(NamedTuple):
+    """What a compiler, or a device, makes of one plan."""
+
+    #: of one step by its clock; None: it has none, or the plan has failed
+    time_s: float | None
+    peak_bytes: float | None
+    fits: bool
+    failure: str = ""  #: why there is nothing to run; empty: there is
+    compile_s: float = 0.0
+    cached: bool = False  #: it was compiled before
+    evidence: Any = None  #: what prices can be learned from: a ``Compiled`` or a ``Run``
+
+
+#: Judges one plan.  Raises InvalidProblem if it cannot judge any.
+Judge = Callable[[Any], Judgement]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Verdict(Generic[PlanT]):
+    """A plan that was judged."""
+
+    plan: PlanT
+    round: int  #: of the search that gave it, counted from 1
+    priced_s: float  #: one step by the prices of that round
+    priced_bytes: float  #: peak by these prices
+    judgement: Judgement
+
+    @property
+    def time_s(self) -> float | None:
+        """One step by the judge's clock; None: the judge has none, or the plan has failed."""
+        return self.judgement.time_s
+
+    @property
+    def ratio(self) -> float | None:
+        """The clock's time over the priced one."""
+        return None if self.time_s is None else self.time_s / self.priced_s
+
+    @property
+    def rank(self) -> tuple[bool, bool, float]:
+        """A key to sort by, the best first: what runs, what fits, what is quick."""
+        judgement = self.judgement
+        without_clock = judgement.time_s is None
+        time_s = self.priced_s if judgement.time_s is None else judgement.time_s
+        return bool(judgement.failure) or without_clock, not judgement.fits, time_s
+
+    @property
+    def stands(self) -> bool:
+        """Does it run, fit, and have a time?"""
+        return self.rank[:2] == (False, False)
+
+    @property
+    def remark(self) -> str:
+        """What keeps the plan from standing, empty if nothing does."""
+        judgement = self.judgement
+        if judgement.failure:
+            return f"dropped: {judgement.failure}"
+        if not judgement.fits:
+            peak = judgement.peak_bytes
+            return "does not fit" + (f" ({bytes_text(peak)})" if peak is not None else "")
+        return "no clock" if judgement.time_s is None else ""
+
+
+class JudgeEvent(NamedTuple):
+    """A step of a confirmed search."""
+
+    #: "searching", "judging", "judged" or "learned"
+    stage: str
+    round: int
+    compiles: int  #: plans judged so far
+    most_compiles: int
+    #: of stage "judged"
+    verdict: Verdict[Any] | None = None
+    best: Verdict[Any] | None = None  #: the best that was judged so far

@@ -1,0 +1,289 @@
+"""What a plan costs: where its step goes, when, what is in memory, and why devices communicate."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+from bokeh.models import CustomJS, TapTool
+
+from toast_lab.cost.problem import CollectiveRow
+from toast_lab.explain.why import CollectiveReason, why
+from toast_lab.report.linked_parts import ReportLinks
+from toast_lab.report.page_tables import (
+    Section,
+    code_text,
+    details,
+    figure_box,
+    frame_table,
+    rows_table,
+    words,
+)
+from toast_lab.report.subject import ReportSubject
+from toast_lab.text import line_text
+from toast_lab.views.breakdown import (
+    BreakdownRates,
+    breakdown_frame,
+    breakdown_plot,
+    shown_breakdown,
+)
+from toast_lab.views.compare_table import bytes_text, seconds_text
+from toast_lab.views.markup import Safe, h, join
+from toast_lab.views.memory_timeline import held_frame, shown_held, shown_peaks, timeline_plot
+from toast_lab.views.plan_tables import ops_frame, shown_ops
+from toast_lab.views.step_timeline import (
+    bars_frame,
+    exposed_frame,
+    memory_frame,
+    shown_exposed,
+    timeline_figure,
+)
+
+#: groups of collectives that are explained, the most costly first; each takes up to a second
+EXPLAINED = 8
+#: bars of each side of the timeline; a file has to open quickly
+MOST_BARS = 1500
+#: rows of the largest entries in memory, and of the ops that take longest
+MOST_HELD, MOST_OPS = 40, 40
+#: an op of the timeline was clicked
+PICKED = """
+const indices = cb_obj.indices
+if (indices.length) document.dispatchEvent(
+  new CustomEvent('toast:op', { detail: source.data.op[indices[0]] }))
+"""
+
+
+class AlikeCollectives(NamedTuple):
+    """Collectives of one kind over the same axes at one source line."""
+
+    kind: str
+    axes: tuple[str, ...]
+    where: str
+    rows: tuple[CollectiveRow, ...]
+    #: number of the longest of them among all collectives of the plan
+    longest: int
+
+    @property
+    def time_s(self) -> float:
+        """Of all of them."""
+        return sum(row.time_s for row in self.rows)
+
+
+def alike_collectives(rows: tuple[CollectiveRow, ...]) -> list[AlikeCollectives]:
+    """Groups of collectives, what takes longest first."""
+    members: defaultdict[tuple[str, tuple[str, ...], str], list[int]] = defaultdict(list)
+    for number, row in enumerate(rows):
+        members[row.kind, row.axes, row.where].append(number)
+    groups = [
+        AlikeCollectives(
+            kind=kind,
+            axes=axes,
+            where=where,
+            rows=tuple(rows[number] for number in numbers),
+            longest=max(numbers, key=lambda number: rows[number].time_s),
+        )
+        for (kind, axes, where), numbers in members.items()
+    ]
+    return sorted(groups, key=lambda group: -group.time_s)
+
+
+def collectives_section(subject: ReportSubject, links: ReportLinks) -> Section:
+    """Every collective, and the reasons for the most costly ones."""
+    cost = subject.cost
+    groups = alike_collectives(cost.collectives)
+    if not groups:
+        body = words("The devices exchange nothing: no op needs what another device holds.")
+        return Section("collectives", "Communication", "Communication", body)
+    explained = groups[:EXPLAINED]
+    reasons = why(subject.problem, subject.plan, [group.longest for group in explained])
+    columns = ("collective", "line", ">number", ">bytes", ">time", ">of the step", "because")
+    because = [reason.because for reason in reasons]
+    rows = [
+        (
+            f"{group.kind} over {', '.join(group.axes)}",
+            line_text(group.where) or "–",
+            f"{len(group.rows):,}",
+            bytes_text(sum(row.local_bytes for row in group.rows)),
+            seconds_text(group.time_s),
+            f"{group.time_s / cost.time_s:.1%}" if cost.time_s else "–",
+            because[index] if index < len(because) else "–",
+        )
+        for index, group in enumerate(groups)
+    ]
+    picks = [links.pick_of_op(cost.collectives[group.longest].op) for group in groups]
+    about = "Collectives of one kind at one source line share a row, what takes longest first."
+    if len(groups) > len(explained):
+        about += f" The first {len(explained)} are explained; toast-lab why explains any."
+    parts = [
+        words(about),
+        rows_table(columns, rows, "collectives by source line", picks=picks),
+        h("h3", "What caused them, and what would remove them"),
+        *[_reason_part(reason, group) for reason, group in zip(reasons, explained, strict=True)],
+    ]
+    return Section("collectives", "Communication", "Communication, and why", join(parts))
+
+
+def _reason_part(reason: CollectiveReason, group: AlikeCollectives) -> Safe:
+    collective = reason.collective
+    often = f" ×{len(group.rows)}" if len(group.rows) > 1 else ""
+    summary = join(
+        [
+            h("b", f"{collective.kind} over {' and '.join(collective.axes)}{often}"),
+            " of ",
+            code_text(collective.value),
+            f", {seconds_text(group.time_s)}",
+        ]
+    )
+    rows: list[tuple[str, object]] = [
+        ("at", join([code_text(reason.place), f", {reason.op_kind}"])),
+        ("because", reason.because),
+        ("from", ", ".join(reason.causes) or "no action: the op cannot be split"),
+    ]
+    if reason.conflict:
+        rows.append(("conflict", reason.conflict))
+    rows += [("undo", str(change)) for change in reason.undoing]
+    rows.append(("instead", str(reason.cheapest or "nothing that was tried removes it")))
+    facts = h("dl", *[join([h("dt", label), h("dd", text)]) for label, text in rows], cls="facts")
+    return details(summary, facts)
+
+
+# -- price -----------------------------------------------------------------------------------------
+def price_section(subject: ReportSubject, links: ReportLinks) -> Section:
+    """Where the time of the step goes."""
+    frame = breakdown_frame(subject.entries, _rates(subject))
+    plan_count = len(subject.entries)
+    parts = [
+        words(
+            "Estimated time of one step on one device, collectives one after the other. An op is "
+            "memory traffic where moving its bytes explains its time, else computing."
+        ),
+        figure_box(
+            "price",
+            90 + 46 * plan_count,
+            "bars of the estimated step time by part; the table below has the same",
+            "Parts differ by colour and by hatch.",
+        ),
+        frame_table(
+            shown_breakdown(frame), "parts of the estimated step time", numbers=("time", "share")
+        ),
+        details(
+            f"The {MOST_OPS} ops and collectives that take longest",
+            _ops_table(subject, links),
+        ),
+    ]
+    return Section("price", "Price", "Price, part by part", join(parts))
+
+
+def _ops_table(subject: ReportSubject, links: ReportLinks) -> Safe:
+    rows = ops_frame(subject.cost).head(MOST_OPS)
+    frame, titles = shown_ops(rows)
+    shown = frame.rename(columns=titles)
+    return frame_table(
+        shown.map(lambda cell: cell if isinstance(cell, str) else f"{cell:g}"),
+        "ops and collectives by their time",
+        numbers=[titles[name] for name in ("share", "time", "FLOP", "moved")],
+        code=("value",),
+        picks=[links.pick_of_op(int(op)) for op in rows["op"]],
+    )
+
+
+def _rates(subject: ReportSubject) -> dict[str, BreakdownRates]:
+    machine = subject.problem.machine
+    rates = BreakdownRates(
+        machine.memory_bytes_per_s, machine.op_overhead_s, subject.plan.program.trips.tolist()
+    )
+    return dict.fromkeys((entry.name for entry in subject.entries), rates)
+
+
+def price_figure(subject: ReportSubject) -> Any:
+    """The picture of ``price_section``."""
+    return breakdown_plot(breakdown_frame(subject.entries, _rates(subject)), subject.entries)
+
+
+# -- timeline --------------------------------------------------------------------------------------
+def timeline_section(subject: ReportSubject) -> Section:
+    """One step as it goes."""
+    schedule = _schedule(subject)
+    bars = bars_frame(subject.cost, schedule, subject.where, MOST_BARS)
+    exposed = exposed_frame(bars)
+    steps = len(subject.cost.ops) + len(subject.cost.collectives)
+    caption = (
+        "The estimate assumes that collectives run beside computing as far as the machine lets "
+        "them; hatched: the devices wait for them."
+    )
+    if steps > MOST_BARS:
+        caption += f" The {MOST_BARS:,} longest of {steps:,} ops and collectives are drawn."
+    if schedule is None:
+        caption += " A compiled schedule stands above it where the plan was compiled."
+    else:
+        caption = (
+            f"Above, what the compiler for {subject.entry.compiled.topology} scheduled. {caption}"
+        )
+    parts: list[object] = [
+        figure_box(
+            "timeline",
+            330 if schedule is not None else 270,
+            "timeline of one step: computing and collectives, and memory over the same time",
+            f"{caption} Drag and scroll to move in time; a click selects the op.",
+        )
+    ]
+    if len(exposed):
+        parts += [
+            h("h3", "Waiting for communication, by source line"),
+            frame_table(
+                shown_exposed(exposed),
+                "exposed communication by source line",
+                numbers=("exposed, compiled", "exposed, estimated"),
+            ),
+        ]
+    return Section("timeline", "Timeline", "One step as a timeline", join(parts))
+
+
+def _schedule(subject: ReportSubject) -> Any:
+    return getattr(subject.entry.compiled, "schedule", None)
+
+
+def step_figure(subject: ReportSubject) -> Any:
+    """The picture of ``timeline_section``; clicks are told to the page."""
+    schedule = _schedule(subject)
+    bars = bars_frame(subject.cost, schedule, subject.where, MOST_BARS)
+    plot = timeline_figure(bars, memory_frame(subject.cost, schedule))
+    for tool in plot.select({"type": TapTool}):
+        for renderer in tool.renderers:
+            source = renderer.data_source
+            told = CustomJS(args={"source": source}, code=PICKED)
+            source.selected.js_on_change("indices", told)
+    return plot
+
+
+# -- memory ----------------------------------------------------------------------------------------
+def memory_section(subject: ReportSubject, links: ReportLinks) -> Section:
+    """What is in the memory of one device."""
+    held = held_frame(subject.cost)
+    parts = [
+        figure_box(
+            "memory",
+            300,
+            "memory of one device in program order; the tables below say where it peaks",
+            "Memory in program order. Markers stand at the peaks; plans differ by dashes too.",
+        ),
+        frame_table(
+            shown_peaks(subject.entries, subject.where),
+            "where each plan's memory peaks",
+            numbers=("peak", "of limit", "first", "last"),
+        ),
+        h("h3", "What is in memory at the peak"),
+        frame_table(
+            shown_held(held.head(MOST_HELD)).replace("unknown line", "–"),
+            "the largest entries in memory at the peak",
+            numbers=("bytes", "share"),
+            code=("value",),
+            picks=[links.pick_of_op(int(op)) for op in held["op"].head(MOST_HELD)],
+        ),
+    ]
+    return Section("memory", "Memory", "Memory", join(parts))
+
+
+def memory_figure(subject: ReportSubject) -> Any:
+    """The picture of ``memory_section``."""
+    return timeline_plot(subject.entries, subject.cost.memory_limit_bytes, subject.where)

@@ -1,0 +1,398 @@
+"""What a plan does and why, in sentences."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from toast_lab.conflicts.analysis import Analysis
+from toast_lab.conflicts.dimension_graph import ConflictPlace
+from toast_lab.cost.price_list import SOURCES
+from toast_lab.cost.problem import Cost, Problem
+from toast_lab.errors import ToastError
+from toast_lab.explain.board import Board, Dispute
+from toast_lab.explain.taken import side_on
+from toast_lab.report.page_tables import code_text, listed
+from toast_lab.report.subject import ReportSubject
+from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.space import Action, parse_action
+from toast_lab.sharding.state import State
+from toast_lab.text import gap_text, line_text
+from toast_lab.views.compare_table import PlanEntry, bytes_text, seconds_text
+from toast_lab.views.markup import Safe, h, join
+from toast_lab.views.overlay import name_axes
+
+
+class PlanActions(NamedTuple):
+    """The actions of a plan, and whether they alone give it."""
+
+    actions: tuple[Action, ...]
+    texts: tuple[str, ...]
+    #: False: it was refined afterwards, or never came from actions
+    exact: bool
+
+
+def plan_actions(problem: Problem, plan: ShardingPlan) -> PlanActions:
+    """The leading entries of a plan's history that are actions and change something."""
+    problem = problem.unpinned
+    state, actions = State(problem.space), []
+    for request in plan.actions:
+        try:
+            action = parse_action(problem.analysis, problem.mesh, request)
+        except ToastError:
+            break
+        if state.apply(action):
+            actions.append(action)
+    exact = bool(
+        (state.op_factor == plan.op_factor).all() and (state.value_dim == plan.value_dim).all()
+    )
+    return PlanActions(tuple(actions), tuple(map(problem.space.text, actions)), exact)
+
+
+def speed_text(baseline_s: float, time_s: float) -> str:
+    """``8.3 times as fast as``, ``1.2 times as slow as``."""
+    if not time_s or not baseline_s:
+        return "compared with"
+    factor = baseline_s / time_s
+    if 0.995 < factor < 1.005:
+        return "as fast as"
+    return f"{factor:.3g} times as fast as" if factor > 1 else f"{1 / factor:.3g} times as slow as"
+
+
+# -- summary ---------------------------------------------------------------------------------------
+def headline(subject: ReportSubject) -> Safe:
+    """The plan in two sentences."""
+    problem, cost = subject.problem, subject.cost
+    base_s, base_bytes = problem.baseline
+    devices = problem.mesh.n_devices
+    limit = cost.memory_limit_bytes
+    fit = (
+        f"A device holds at most {bytes_text(cost.peak_bytes)} of its {bytes_text(limit)}"
+        if cost.fits
+        else f"It does not fit: a device would need {bytes_text(cost.peak_bytes)} and has "
+        f"{bytes_text(limit)}"
+    )
+    whole = f"one alone would need {bytes_text(base_bytes)}" + (
+        ", which does not fit" if cost.fits and base_bytes > limit else ""
+    )
+    return h(
+        "p",
+        "With this plan one step of ",
+        h("b", problem.analysis.model.name),
+        f" takes an estimated {seconds_text(cost.time_s)} on {devices} "
+        f"{'device' if devices == 1 else 'devices'} of {problem.machine.name} "
+        f"({mesh_text(problem)}), {speed_text(base_s, cost.time_s)} one device "
+        f"({seconds_text(base_s)}). {fit}; {whole}.",
+        cls="lead",
+    )
+
+
+def mesh_text(problem: Problem) -> str:
+    """``data 4 × model 2``."""
+    mesh = problem.mesh
+    return " × ".join(f"{axis} {size}" for axis, size in zip(mesh.axes, mesh.sizes, strict=True))
+
+
+def summary_points(subject: ReportSubject, board: Board) -> list[tuple[str, object]]:
+    """(topic, sentences) of what a reader wants to know first."""
+    problem, cost = subject.problem, subject.cost
+    points: list[tuple[str, object]] = [
+        ("Cuts", cuts_text(problem, subject.plan)),
+        ("Time", time_text(cost)),
+    ]
+    if costly := costliest_text(cost):
+        points.append(("Costliest", costly))
+    points.append(("Choices", choices_text(problem, subject.plan, board)))
+    points += [
+        (f"Against {entry.name}", against_text(subject.entry, entry)) for _, entry in subject.others
+    ]
+    if (result := subject.results.get(subject.entry.name)) is not None:
+        points.append(("Search", search_text(result)))
+    points.append(("Evidence", evidence_text(subject)))
+    return points
+
+
+def cuts_text(problem: Problem, plan: ShardingPlan) -> Safe:
+    """What is cut along which axis."""
+    known = plan_actions(problem, plan)
+    groups: defaultdict[str, list[str]] = defaultdict(list)
+    for action in known.actions:
+        axis = problem.mesh.axes[action.axis]
+        groups[axis].append(problem.analysis.groups[action.group].name)
+    phrases = [
+        join([listed([*map(code_text, dict.fromkeys(names))], 6), " over ", h("b", axis)])
+        for axis, names in groups.items()
+    ]
+    if known.exact:
+        whole = Safe("Nothing: every device holds and computes everything.")
+        return join([join(phrases, "; "), "."]) if phrases else whole
+    begin = join([join(phrases, "; "), "; then refined op by op"]) if phrases else "Op by op"
+    return join([begin, ". Shares of each colour that are cut ", cut_shares(problem, plan), "."])
+
+
+def cut_shares(problem: Problem, plan: ShardingPlan) -> Safe:
+    """``over data: sequence 91%; over model: heads 100%``, whatever way the plan came about."""
+    analysis = problem.analysis
+    axes_of_name = name_axes(analysis, plan)
+    group_of_name = analysis.group[analysis.colour]
+    cuts: Counter[tuple[str, int]] = Counter()
+    for name in np.flatnonzero(analysis.names.size > 1).tolist():
+        for axis in axes_of_name[name]:
+            cuts[axis, int(group_of_name[name])] += 1
+    phrases = []
+    for axis in problem.mesh.axes:
+        shares = {
+            group.name: cuts[axis, group.index] / group.n_names
+            for group in analysis.groups
+            if group.n_names > 1 and cuts[axis, group.index]
+        }
+        largest = sorted(shares.items(), key=lambda share: -share[1])
+        texts = [join([code_text(name), f" {share:.0%}"]) for name, share in largest]
+        if texts:
+            phrases.append(join(["over ", h("b", axis), ": ", listed(texts, 5)]))
+    return join(phrases, "; ") if phrases else Safe("none")
+
+
+def time_text(cost: Cost) -> str:
+    """Compute and communication, one after the other and overlapped."""
+    if not cost.collectives:
+        return f"All {seconds_text(cost.compute_s)} are computing; the devices exchange nothing."
+    count = len(cost.collectives)
+    share = cost.comm_s / cost.time_s if cost.time_s else 0.0
+    words = (
+        f"{seconds_text(cost.compute_s)} of computing and {seconds_text(cost.comm_s)} "
+        f"({share:.0%}) of communication, in {count:,} collective{'s' if count > 1 else ''}"
+    )
+    hidden_s = cost.time_s - cost.overlapped_s
+    if hidden_s > 1e-3 * cost.time_s:
+        return (
+            f"{words}. If communication runs beside computing as far as the machine lets it, a "
+            f"step takes {seconds_text(cost.overlapped_s)}."
+        )
+    return f"{words}."
+
+
+def costliest_text(cost: Cost) -> Safe | None:
+    """The collectives of one kind at one line that take longest together."""
+    times: defaultdict[tuple[str, tuple[str, ...], str], list[float]] = defaultdict(list)
+    for row in cost.collectives:
+        times[row.kind, row.axes, row.where].append(row.time_s)
+    if not times:
+        return None
+    (kind, axes, where), each_s = max(times.items(), key=lambda group: sum(group[1]))
+    often = f"{len(each_s)} × " if len(each_s) > 1 else ""
+    share = sum(each_s) / cost.time_s if cost.time_s else 0.0
+    return join(
+        [
+            f"{often}{kind} over {' and '.join(axes)} at ",
+            code_text(line_text(where) or "an unknown line"),
+            f": {seconds_text(sum(each_s))}, {share:.0%} of the step.",
+        ]
+    )
+
+
+def choices_text(problem: Problem, plan: ShardingPlan, board: Board) -> Safe:
+    """How many conflicts the program has, and which side the plan takes."""
+    analysis = problem.analysis
+    if not board.disputes:
+        return Safe("None: no tensor of this program has two dims that would be cut alike.")
+    count, choices = len(analysis.conflicts), len(board.disputes)
+    places = "1 conflict" if count == 1 else f"{count:,} conflicts"
+    lead = f"{places}, settled by {choices} choice{'s' if choices > 1 else ''}. "
+    sentences = [
+        side_text(problem, plan, dispute, chosen_sides(problem, plan, board, row))
+        for row, dispute in enumerate(board.disputes)
+    ]
+    more = f" {len(sentences) - 3} more are in the table." if len(sentences) > 3 else ""
+    return join([lead, join(sentences[:3], " "), more])
+
+
+def chosen_sides(
+    problem: Problem, plan: ShardingPlan, board: Board, row: int
+) -> dict[str, int | None]:
+    """By mesh axis, the side of a row of the board that the plan's actions take."""
+    first = problem.analysis.compatibility_sets[board.disputes[row].sets[0]]
+    actions = plan_actions(problem, plan).actions
+    return {
+        axis: side_on(problem, actions, first.resolution, axis)
+        for axis, size in zip(problem.mesh.axes, problem.mesh.sizes, strict=True)
+        if size > 1
+    }
+
+
+def side_text(
+    problem: Problem, plan: ShardingPlan, dispute: Dispute, sides: dict[str, int | None]
+) -> Safe:
+    """What a plan does about one choice, and on how many tensors that has an effect."""
+    tensor = next(
+        (tensor for tensor in dispute.tensors if not tensor.value.startswith("%")),
+        dispute.tensors[0],
+    )
+    subject = join(
+        [
+            "Between ",
+            f"dims {min(tensor.dims)} and {max(tensor.dims)} of ",
+            code_text(f"{tensor.value} {list(tensor.shape)}"),
+            f" ({line_text(tensor.where)})",
+        ]
+    )
+    chosen = {axis: side for axis, side in sides.items() if side is not None}
+    places = [
+        place
+        for number in dispute.sets
+        for conflict in problem.analysis.compatibility_sets[number].conflicts
+        for place in problem.analysis.conflicts[conflict].places[:1]
+    ]
+    cuts = Counter(cut_dims(plan, place) for place in places)
+    cut_count = len(places) - cuts[NEITHER]
+    if chosen:
+        parts = [f"dim {tensor.dims[side]} over {axis}" for axis, side in chosen.items()]
+        lead = join([subject, f" the plan takes {' and '.join(parts)}"])
+        if cut_count == len(places):
+            return join([lead, "."])
+        if not cut_count:
+            return join([lead, ", but other dims have these axes at every place: no effect."])
+        effect = (
+            f". That cuts {cut_count} of the {len(places)} places in conflict; at the others "
+            "another dim has the axis."
+        )
+        return join([lead, effect])
+    if cut_count:
+        del cuts[NEITHER]
+        (words, count), *others = cuts.most_common()
+        rest = ", elsewhere otherwise" if others else ""
+        return join(
+            [
+                subject,
+                " no action takes a side; op by op the plan cuts "
+                f"{words} at {count} of {len(places)} places{rest}.",
+            ]
+        )
+    return join([subject, " the plan cuts neither."])
+
+
+NEITHER = "neither dim"
+
+
+def cut_dims(plan: ShardingPlan, place: ConflictPlace) -> str:
+    """``dim 0 over data``: which of the two dims in conflict a plan cuts."""
+    specs = plan.lowered.kept if place.use < 0 else plan.lowered.used
+    spec = specs[place.value if place.use < 0 else place.use]
+    both = [
+        axes if dim in (place.first_dim, place.second_dim) else () for dim, axes in enumerate(spec)
+    ]
+    return spec_words(both) if any(both) else NEITHER
+
+
+def against_text(ours: PlanEntry, other: PlanEntry) -> str:
+    """One plan beside another."""
+    memory = ours.cost.peak_bytes - other.cost.peak_bytes
+    less = (
+        "with as much memory"
+        if abs(memory) < 0.005 * other.cost.peak_bytes
+        else f"with {bytes_text(abs(memory))} {'less' if memory < 0 else 'more'} on a device"
+    )
+    fit = "" if other.cost.fits else "; that plan does not fit"
+    return (
+        f"{speed_text(other.cost.time_s, ours.cost.time_s)} that plan "
+        f"({seconds_text(other.cost.time_s)}, {bytes_text(other.cost.peak_bytes)}), {less}{fit}."
+    )
+
+
+def search_text(result: Any) -> str:
+    """How the plan was found, and what was proven of it."""
+    outcome = f"{result.method}, seed {result.seed}: {result.message}"
+    return f"{outcome} {gap_text(result.gap)}".rstrip()
+
+
+def evidence_text(subject: ReportSubject) -> str:
+    """Where the numbers come from."""
+    entry, from_lists = subject.entry, listed_text(subject.cost)
+    sources = []
+    if entry.compiled is not None:
+        sources.append(f"compiled for {entry.compiled.topology}")
+    if entry.run is not None:
+        sources.append(f"measured on {entry.run.devices}")
+    if not sources:
+        return (
+            "All numbers are estimates of the cost model; this plan was neither compiled nor "
+            f"measured.{from_lists}"
+        )
+    shown = " and ".join(sources)
+    return f"Estimates of the cost model, and what was {shown}: see below.{from_lists}"
+
+
+def listed_text(cost: Cost) -> str:
+    """Which share of the estimated time is from a price list; empty if it is from rules alone."""
+    times: defaultdict[str, float] = defaultdict(float)
+    for op in cost.ops:
+        times[op.source] += op.time_s
+    for collective in cost.collectives:
+        times[collective.source] += collective.time_s
+    total = sum(times.values())
+    shares = [f"{times[source] / total:.0%} {source}" for source in SOURCES[1:] if times[source]]
+    return f" Of the estimated time {', '.join(shares)}, the rest by rule." if shares else ""
+
+
+# -- actions ---------------------------------------------------------------------------------------
+def action_text(problem: Problem, action: Action) -> Safe:
+    """What an action cuts, in the names of the arguments."""
+    analysis = problem.analysis
+    group = analysis.groups[action.group]
+    axis, parts = problem.mesh.axes[action.axis], problem.mesh.sizes[action.axis]
+    carriers = argument_dims(analysis, action.group)
+    carried = (
+        join(["It is ", listed([*map(_carrier, carriers)], 2), "."])
+        if carriers
+        else "No argument has it: it arises inside."
+    )
+    side = (
+        f" Where two of its dims meet, it takes side {action.bits:0{len(group.resolutions)}b}."
+        if group.resolutions
+        else ""
+    )
+    mirrored = f" in {len(group.colours)} layers alike" if len(group.colours) > 1 else ""
+    return join(
+        [
+            "cuts ",
+            code_text(group.name),
+            f" ({group.size:,}{mirrored}) into {parts} parts over {axis}. ",
+            carried,
+            side,
+        ]
+    )
+
+
+def _carrier(place: tuple[int, str]) -> Safe:
+    dim, name = place
+    return join([f"dim {dim} of ", code_text(name)])
+
+
+def argument_dims(analysis: Analysis, group: int) -> list[tuple[int, str]]:
+    """(dim, argument) that carry a colour group; names of repeated layers once, as ``[*]``."""
+    program = analysis.program
+    places: dict[tuple[int, str], None] = {}
+    for argument in analysis.groups[group].arguments:
+        for dim, name in enumerate(program.def_names(argument)):
+            if analysis.group[analysis.colour[name]] == group:
+                places[dim, family(program.value_name[argument])] = None
+    return list(places)
+
+
+def family(path: str) -> str:
+    """A path with the numbers of layers left out.
+
+    >>> family("params['layers'][3]['w_up']")
+    "params['layers'][*]['w_up']"
+    """
+    return re.sub(r"(?<=\[)\d+(?=\])|(?<=_)\d+(?=\W|$)", "*", path)
+
+
+def spec_words(spec: Sequence[Sequence[str]]) -> str:
+    """``dim 0 over data, dim 2 over model and data``; ``whole`` if nothing is cut."""
+    parts = [f"dim {dim} over {' and '.join(axes)}" for dim, axes in enumerate(spec) if axes]
+    return ", ".join(parts) or "whole"

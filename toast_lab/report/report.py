@@ -1,0 +1,167 @@
+"""``report``: one HTML file that explains a plan, to send to somebody.
+
+    tl.report(problem, result, path="report.html")
+
+It opens anywhere without a server and without network.  Start reading at ``report``; what stands in
+it is made by ``document.page``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from toast_lab.cost.problem import Problem, price
+from toast_lab.errors import InvalidInput, InvalidProblem
+from toast_lab.files import PathLike, write_whole
+from toast_lab.runtime.compiled import Compiled
+from toast_lab.search.contract import SearchResult
+from toast_lab.sharding.plan import ShardingPlan
+
+if TYPE_CHECKING:
+    from toast_lab.report.subject import Measured, Planned, ReportSubject
+
+    Plans = Planned | Mapping[str, Planned] | Sequence[Planned]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Report:
+    """A report, ready to be written.
+
+    Attributes:
+        html: the whole file.
+        title: of the page.
+    """
+
+    html: str
+    title: str
+
+    def save(self, path: PathLike) -> None:
+        """Write the file, whole or not at all.  Raises NotSaved."""
+        write_whole(path, self.html, "the report")
+
+    def __repr__(self) -> str:
+        return f"<Report {self.title}, {len(self.html.encode()) / 2**20:.1f} MiB>"
+
+
+def report(
+    problem: Problem | SearchResult[Any],
+    plans: Plans | None = None,
+    path: PathLike | None = None,
+    *,
+    compiled: Compiled | Iterable[Compiled] = (),
+    measured: Measured | None = None,
+    kept: bool = True,
+    command: str = "",
+) -> Report:
+    """Explain a plan in one HTML file: what it does, why, what it costs, how that is known.
+
+    Nothing is searched, compiled or executed.
+
+    Args:
+        problem: of the plans.  In its place the result of a search is taken, if its machine is a
+            built-in one.
+        plans: the plan to explain, or several: it comes first, the others are compared with it.
+            Results of searches do as well.  A mapping names them.
+        path: where to write it; None: nowhere yet.
+        compiled: what ``tl.compile`` gave for some of the plans.
+        measured: a ``Run`` of the first plan, runs by the names of plans, or a ``Comparison``.
+        kept: also show what the files of compiled results and of measurements have of the plans.
+        command: how the report was made, if not from Python.
+
+    Raises:
+        InvalidPlan: a plan is of another program or mesh.
+        InvalidInput: there is no plan, or something was compiled or measured of none of them.
+        InvalidProblem: the machine of a search's result is not a built-in one, or its prices came
+            from a list.
+        NotSaved: the file cannot be written.
+    """
+    check_packages()
+    planned = _named(plans)
+    if isinstance(problem, SearchResult):
+        planned = {problem.method: problem, **planned}
+        problem = _problem_of(problem)
+    if not planned:
+        raise InvalidInput(
+            "a report needs a plan: give tl.report(problem, plan), or what tl.search gave"
+        )
+    from toast_lab.report.document import page
+    from toast_lab.report.subject import make_subject
+
+    subject = make_subject(
+        problem,
+        planned,
+        compiled=[compiled] if isinstance(compiled, Compiled) else [*compiled],
+        measured=measured,
+        kept=kept,
+        command=command,
+        time_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
+    finished = Report(page(subject), _title(subject))
+    if path is not None:
+        finished.save(path)
+    return finished
+
+
+def check_packages() -> None:
+    """Raise InvalidInput if the packages that draw the pictures are not installed."""
+    for package in ("bokeh", "pandas"):
+        try:
+            importlib.import_module(package)
+        except ModuleNotFoundError:
+            raise InvalidInput(
+                f'a report needs {package}, which is not installed: pip install "toast-lab[app]"'
+            ) from None
+
+
+def _title(subject: ReportSubject) -> str:
+    return f"plan {subject.entry.name} of {subject.problem.describe()}"
+
+
+def _named(plans: Plans | None) -> dict[str, Planned]:
+    """Plans by name; those without get the method that found them, or a number."""
+    if plans is None:
+        return {}
+    if isinstance(plans, Mapping):
+        return dict(plans)
+    listed = [plans] if isinstance(plans, ShardingPlan | SearchResult) else [*plans]
+    if wrong := [plan for plan in listed if not isinstance(plan, ShardingPlan | SearchResult)]:
+        kinds = ", ".join(sorted({type(plan).__name__ for plan in wrong}))
+        raise InvalidInput(f"plans of a report are Plans or results of searches, not {kinds}")
+    named: dict[str, Planned] = {}
+    for number, plan in enumerate(listed, 1):
+        name = plan.method if isinstance(plan, SearchResult) else f"plan {number}"
+        named[name if name not in named else f"{name} ({number})"] = plan
+    return named
+
+
+def _problem_of(result: SearchResult[Any]) -> Problem:
+    """The problem that a search was about, without its pins."""
+    about, plan = result.trace.about, result.plan
+    advice = "Give the problem first: tl.report(problem, result)"
+    if plan.analysis is None:
+        raise InvalidInput(f"this result came from another process, without its analysis. {advice}")
+    try:
+        problem = Problem(
+            plan.analysis,
+            plan.mesh,
+            about["machine"],
+            memory_limit_bytes=about["memory_limit_bytes"],
+            memory_weight=about["memory_weight"],
+            paper_mode=about["paper_mode"],
+        )
+    except (InvalidProblem, KeyError):
+        machine = about.get("machine")
+        raise InvalidProblem(
+            f"the machine {machine!r} of this search is not a built-in one. {advice}"
+        ) from None
+    if not math.isclose(price(problem, plan).time_s, result.cost.time_s, rel_tol=1e-6):
+        raise InvalidProblem(
+            f"this search priced its plan otherwise than {problem.machine.name} does by rule. "
+            f"{advice}"
+        )
+    return problem

@@ -1,0 +1,255 @@
+"""``ReportSubject``: what a report is about, and the kept results that belong to its plans."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from toast_lab.compare import provenance
+from toast_lab.compare.comparison_store import ComparisonStore
+from toast_lab.compare.result import Comparison
+from toast_lab.cost.problem import Cost, Problem, price
+from toast_lab.errors import InvalidInput, StoreError, join_offenders
+from toast_lab.runtime.compile import located
+from toast_lab.runtime.compiled import Compiled
+from toast_lab.runtime.compiled_store import CompiledStore
+from toast_lab.runtime.run import Run
+from toast_lab.search.contract import SearchResult
+from toast_lab.sharding import plan_file
+from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.text import line_text
+from toast_lab.views.compare_table import PlanEntry
+
+Planned = ShardingPlan | SearchResult[Any]
+Measured = Run | Comparison | Mapping[str, Run]
+
+
+class KeptRun(NamedTuple):
+    """A row of the file of measurements, as the tables of plans read a ``Run``."""
+
+    median_s: float | None
+    spread_s: float | None
+    step_times_s: tuple[float, ...]
+    #: of the compiled program, in bytes
+    peak_bytes: int | None
+    #: what an accelerator's allocator reached, in bytes
+    allocator_peak_bytes: int | None
+    max_relative_error: float | None
+    devices: str
+    device_kind: str
+    time_utc: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ReportSubject:
+    """The plan that a report explains, those that it is compared with, and their origin.
+
+    Attributes:
+        problem: of all plans.
+        plans: the explained one first.
+        entries: the plans' names, prices, and what was compiled and measured; in the same order.
+        results: of the searches that plans come from, by name of the plan.
+        command: that made the report, empty if it was no command.
+        time_utc: when it was made, ISO 8601.
+    """
+
+    problem: Problem
+    plans: tuple[ShardingPlan, ...]
+    entries: tuple[PlanEntry, ...]
+    results: Mapping[str, SearchResult[Any]]
+    command: str
+    time_utc: str
+
+    @property
+    def plan(self) -> ShardingPlan:
+        """The plan that is explained."""
+        return self.plans[0]
+
+    @property
+    def entry(self) -> PlanEntry:
+        """The same with its price."""
+        return self.entries[0]
+
+    @property
+    def cost(self) -> Cost:
+        """Its price."""
+        cost: Cost = self.entry.cost
+        return cost
+
+    @property
+    def others(self) -> list[tuple[ShardingPlan, PlanEntry]]:
+        """What it is compared with."""
+        return list(zip(self.plans[1:], self.entries[1:], strict=True))
+
+    @functools.cached_property
+    def where(self) -> list[str]:
+        """Source line of each op, without its folder."""
+        program = self.problem.analysis.program
+        return [line_text(program.where(op)) for op in range(program.n_ops)]
+
+
+def make_subject(
+    problem: Problem,
+    planned: Mapping[str, Planned],
+    *,
+    compiled: Sequence[Compiled] = (),
+    measured: Measured | None = None,
+    kept: bool = True,
+    command: str = "",
+    time_utc: str = "",
+) -> ReportSubject:
+    """Price the plans, and gather what is known of each.
+
+    Args:
+        problem: of the plans.
+        planned: at least one plan by name, the explained one first.
+        compiled: results of ``tl.compile`` for any of the plans.
+        measured: see ``report.report``.
+        kept: also look into the files of compiled results and measurements.
+        command: that makes the report.
+        time_utc: now, ISO 8601.
+
+    Raises:
+        InvalidPlan: a plan is of another program or mesh.
+        InvalidInput: something was compiled or measured of no plan here.
+    """
+    plans: dict[str, ShardingPlan] = {
+        name: given.plan if isinstance(given, SearchResult) else given
+        for name, given in planned.items()
+    }
+    costs = {name: price(problem, plan) for name, plan in plans.items()}
+    builds: dict[str, Compiled | None] = {}
+    runs: dict[str, Any] = {}
+    if kept:
+        builds = {name: _kept_compiled(problem, plan) for name, plan in plans.items()}
+        runs = {name: _kept_run(problem, plan) for name, plan in plans.items()}
+    builds |= _compiled_of(plans, compiled)
+    runs |= _runs_of(plans, measured)
+    entries = [
+        PlanEntry(
+            name=name,
+            actions=plan.actions,
+            cost=costs[name],
+            run=runs.get(name),
+            compiled=builds.get(name),
+            number=number,
+            machine=problem.machine.name,
+        )
+        for number, (name, plan) in enumerate(plans.items())
+    ]
+    results = {name: given for name, given in planned.items() if isinstance(given, SearchResult)}
+    return ReportSubject(
+        problem=problem,
+        plans=tuple(plans.values()),
+        entries=tuple(entries),
+        results=results,
+        command=command,
+        time_utc=time_utc,
+    )
+
+
+# -- given by the caller ---------------------------------------------------------------------------
+def _compiled_of(
+    plans: Mapping[str, ShardingPlan], compiled: Iterable[Compiled]
+) -> dict[str, Compiled]:
+    builds: dict[str, Compiled] = {}
+    offenders = []
+    for build in compiled:
+        names = [name for name, plan in plans.items() if _is_of(build, plan)]
+        builds.update(dict.fromkeys(names, build))
+        if not names:
+            offenders.append(
+                f"plan {build.plan_key:016x} of program {build.program}, for {build.topology}"
+            )
+    if offenders:
+        raise InvalidInput(
+            "compiled results of plans that are not in this report:\n"
+            f"{join_offenders(offenders)}\nIts plans:\n{_keys(plans)}\n"
+            "Give their plans as well, or leave them out"
+        )
+    return builds
+
+
+def _is_of(build: Compiled, plan: ShardingPlan) -> bool:
+    return build.plan_key == plan.key and build.program == plan.program.digest()
+
+
+def _keys(plans: Mapping[str, ShardingPlan]) -> str:
+    return join_offenders(
+        f"{name}: plan {plan.key:016x} of program {plan.program.digest()}"
+        for name, plan in plans.items()
+    )
+
+
+def _runs_of(plans: Mapping[str, ShardingPlan], measured: Measured | None) -> dict[str, Any]:
+    if measured is None:
+        return {}
+    if isinstance(measured, Run):
+        return {next(iter(plans)): measured}
+    if isinstance(measured, Comparison):
+        rows = {
+            provenance.plan_digest(row.plan): row
+            for row in measured.all_rows
+            if row.status == "ok" and row.plan is not None
+        }
+        digests = {name: _digest(plan) for name, plan in plans.items()}
+        return {name: rows[digest] for name, digest in digests.items() if digest in rows}
+    if unknown := [name for name in measured if name not in plans]:
+        raise InvalidInput(
+            f"measured, but no plans of this report: {', '.join(unknown)}; its plans are "
+            f"{', '.join(plans)}"
+        )
+    return dict(measured)
+
+
+def _digest(plan: ShardingPlan) -> str:
+    return provenance.plan_digest(plan_file.to_json(plan))
+
+
+# -- kept from before ------------------------------------------------------------------------------
+def _kept_compiled(problem: Problem, plan: ShardingPlan) -> Compiled | None:
+    """The newest result for this plan, one for the problem's own machine before others."""
+    digest, key = problem.analysis.program.digest(), f"{plan.key:016x}"
+    # Without the file there is nothing to show, and a report does not need it
+    with contextlib.suppress(StoreError), CompiledStore(read_only=True) as store:
+        rows = [
+            row
+            for row in store.rows(problem.analysis.model.name)
+            if (row["program"], row["plan"]) == (digest, key) and plan.key
+        ]
+        rows.sort(key=lambda row: row["machine"] != problem.machine.name)
+        if rows:
+            return located(store.get(rows[0]["id"])[1], plan.program)
+    return None
+
+
+def _kept_run(problem: Problem, plan: ShardingPlan) -> KeptRun | None:
+    """The newest measurement of this plan, one on accelerators before one on processors."""
+    digest = problem.analysis.program.digest()
+    with contextlib.suppress(StoreError), ComparisonStore(read_only=True) as store:
+        plan_digest = _digest(plan)
+        rows = [
+            row
+            for row in store.rows(problem.analysis.model.name)
+            if (row["program_digest"], row["plan_digest"]) == (digest, plan_digest)
+            and row["status"] == "ok"
+        ]
+        rows.sort(key=lambda row: row["device_kind"] == "cpu")
+        if rows:
+            row = store.get(rows[0]["id"])
+            batches = row["measured"].get("batches_s") or ()
+            return KeptRun(
+                median_s=row["median_s"],
+                spread_s=row["spread_s"],
+                step_times_s=tuple(time_s for batch in batches for time_s in batch),
+                peak_bytes=row["peak_bytes"],
+                allocator_peak_bytes=row["allocator_peak_bytes"],
+                max_relative_error=row["max_relative_error"],
+                devices=row["devices"],
+                device_kind=row["device_kind"],
+                time_utc=row["time_utc"],
+            )
+    return None

@@ -1,0 +1,326 @@
+"""What a person has to write to get a plan: rules for arguments, and places in the source.
+
+The *size* of a plan counts both.  A *rule* shards all arguments of one role alike: those whose
+paths end alike and that have one sharding, so that repeated layers, and the moments of an optimiser
+beside their parameters, are one rule.  Arguments that stay whole need none.  A *place* is a source
+line at which a tensor changes its sharding, with the sharding that it gets: what one
+``with_sharding_constraint`` says, for every layer that runs through the line, and for its gradient,
+which stands at the same line.
+
+An operand that is only cut further, along with another one of its op, needs no place.  Nor does a
+value that takes over shape and sharding of an argument: gradients and new parameters follow the
+parameter.  Propagation implies some of the other places too (``export.minimal`` finds out which,
+with minutes of compiling), so the size is what has to be written at most.  It takes milliseconds,
+which is why searches can ask for it.
+
+Start reading at ``plan_size``.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from toast_lab.hashing import classes
+from toast_lab.ir.program import Program
+from toast_lab.ragged import Ragged
+from toast_lab.sharding import steps
+from toast_lab.sharding.sharding import Sharding
+
+_INDEX = re.compile(r"\[\d+\]|(?<=[._])\d+(?=[._'\]]|$)|^\d+$")
+_WORD = re.compile(r"\w+")
+_LIBRARY = re.compile(r"site-packages|dist-packages|^lib/")
+#: words at the end of a path that tell roles apart, tried in this order; 0: all
+_LOOKS = (1, 2, 3, 0)
+_DEEPEST_ROOT = 3  #: words before the parameters in the tree of an optimiser, ``opt_state[0].mu``
+
+
+class PlanSize(NamedTuple):
+    """How much a person has to write."""
+
+    rules: int  #: of arguments
+    places: int  #: in the source
+
+    @property
+    def total(self) -> int:
+        """Rules and places."""
+        return self.rules + self.places
+
+    def __str__(self) -> str:
+        return f"{_counted(self.rules, 'argument rule')} and {_counted(self.places, 'place')}"
+
+
+class ArgumentRule(NamedTuple):
+    """Arguments of one role with one sharding."""
+
+    role: str  #: what their paths end with: ``wq``, or ``down[*].conv1``
+    arguments: tuple[int, ...]
+    layout: int  #: packed, see ``steps``
+    exception: bool  #: most arguments of the role have another sharding
+
+
+class ConstraintPlace(NamedTuple):
+    """A source line at which tensors of one rank get a sharding."""
+
+    line: str  #: "/home/me/model.py:31", the innermost that is not a library's
+    values: tuple[int, ...]  #: one for each layer that runs through it, and more
+    layout: int  #: packed, see ``steps``
+    exception: bool  #: most tensors of this shape get another sharding at the line
+
+
+class _Sites(NamedTuple):
+    """What of a program does not depend on plans."""
+
+    #: of each argument the number of its role, at finer and finer looks
+    roles: tuple[np.ndarray, ...]
+    role_texts: tuple[tuple[str, ...], ...]  #: text of each role by its number
+    shape: np.ndarray  #: [V] class of its shape
+    rank: np.ndarray  #: [V]
+    lines: tuple[str, ...]  #: text of each site by its number
+    value_site: np.ndarray  #: [V] place of the op that makes it
+    use_site: np.ndarray  #: [U] place of the op that reads it
+    has_op: np.ndarray  #: [V] bool: an op makes it, and not of constants alone
+
+
+def folded_path(path: str) -> str:
+    """The path of a layer's value as one for every layer.
+
+    >>> folded_path("params['layers'][3]['w1']"), folded_path("blocks.3.weight")
+    ("params['layers'][*]['w1']", 'blocks.*.weight')
+    """
+    return _INDEX.sub(lambda index: "[*]" if index[0].startswith("[") else "*", path)
+
+
+@functools.lru_cache(maxsize=8)
+def _sites(program: Program) -> _Sites:
+    paths = program.value_name[: program.n_arguments]
+    words = [[folded_path(word) for word in parts] for parts in own_words(paths)]
+    looks = [[".".join(parts[-count:]) for parts in words] for count in _LOOKS]
+    numbers: list[np.ndarray] = []
+    texts: list[tuple[str, ...]] = []
+    for look in looks:
+        number_of: dict[str, int] = {}
+        numbers.append(np.asarray([number_of.setdefault(text, len(number_of)) for text in look]))
+        texts.append(tuple(number_of))
+    shape = classes(program.n_values, Ragged(program.shape_ptr, program.shape)).label
+    line_of: dict[str, int] = {}
+    own = np.asarray(
+        [line_of.setdefault(_own_line(where), len(line_of)) for where in program.locations]
+    )
+    # Without a source line ops are told apart by their kinds
+    site = own[program.location].astype(np.int64)
+    for op in np.flatnonzero(
+        np.asarray([not where for where in program.locations])[program.location]
+    ):
+        site[op] = line_of.setdefault(f"{program.kind[op]} ops", len(line_of))
+    return _Sites(
+        roles=tuple(numbers),
+        role_texts=tuple(texts),
+        shape=shape,
+        rank=np.diff(program.shape_ptr),
+        lines=tuple(line_of),
+        value_site=site[program.value_op],
+        use_site=site[program.use_op],
+        has_op=(program.value_op >= program.n_arguments) & ~program.value_is_constant,
+    )
+
+
+def own_words(paths: Sequence[str]) -> list[list[str]]:
+    """The words of arguments' paths, without the roots of trees that are alike.
+
+    >>> own_words(["p['w1']", "p['w2'][3]", "opt[0].mu['w1']", "opt[0].mu['w2'][3]"])
+    [['w1'], ['w2.3'], ['w1'], ['w2.3']]
+    """
+    words = [_named(_WORD.findall(path) or [path]) for path in paths]
+    below: dict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
+    for parts in words:
+        for depth in range(1, min(len(parts) - 1, _DEEPEST_ROOT) + 1):
+            if "*" not in folded_path(parts[depth - 1]):
+                below[tuple(parts[:depth])].add(tuple(parts[depth:]))
+    twins = Counter(frozenset(rest) for rest in below.values())
+    roots = {root for root, rest in below.items() if twins[frozenset(rest)] > 1}
+    return [
+        next(
+            (parts[depth:] for depth in range(1, len(parts)) if tuple(parts[:depth]) in roots),
+            parts,
+        )
+        for parts in words
+    ]
+
+
+def _named(words: list[str]) -> list[str]:
+    """Words of a path with those at its end that are places in lists joined to their name."""
+    last = len(words)
+    while last > 1 and not words[last - 1].isidentifier():
+        last -= 1
+    return [*words[: last - 1], ".".join(words[last - 1 :])]
+
+
+def _own_line(location: str) -> str:
+    """The innermost line of a location that is not a library's, where somebody can write."""
+    frames = location.split(" < ")
+    return next((frame for frame in frames if not _LIBRARY.search(frame)), frames[0])
+
+
+class _Entries(NamedTuple):
+    """Values that get a sharding at a place, one for each time that it happens."""
+
+    value: np.ndarray
+    site: np.ndarray
+    op: np.ndarray  #: at whose source line
+    layout: np.ndarray
+
+
+class _Written(NamedTuple):
+    """Layouts of all arguments, and what has to be pinned elsewhere."""
+
+    arguments: np.ndarray  #: [n_arguments]
+    entries: _Entries
+
+
+def _written(program: Program, sharding: Sharding) -> _Written:
+    tables, sites = steps.tables(program), _sites(program)
+    kept = steps.kept_layouts(tables, *sharding)
+    wanted = steps.wants_of(tables, sharding.op_factor)
+    natural, _ = steps.natural_layouts_of(tables, sharding.op_factor)
+    of_arguments = kept[: program.n_arguments]
+    values = np.flatnonzero(sites.has_op & (kept != natural))
+    follows = _pairs_in(
+        (sites.shape[values], kept[values]),
+        (sites.shape[: program.n_arguments][of_arguments != 0], of_arguments[of_arguments != 0]),
+    )
+    values = values[~follows]
+    used = program.use_value
+    changed = (wanted != kept[used]) & ~program.value_is_constant[used]
+    uses = np.flatnonzero(
+        changed & ~_implied(program, wanted, kept[used], sharding.op_factor.shape[1])
+    )
+    entries = _Entries(
+        value=np.concatenate([values, used[uses]]),
+        site=np.concatenate([sites.value_site[values], sites.use_site[uses]]),
+        op=np.concatenate([program.value_op[values], program.use_op[uses]]),
+        layout=np.concatenate([kept[values], wanted[uses]]),
+    )
+    return _Written(of_arguments, entries)
+
+
+def _implied(program: Program, wanted: np.ndarray, kept: np.ndarray, axis_count: int) -> np.ndarray:
+    """[U] bool: is the value only cut further, as another operand of the op already is?"""
+    cuts = [(wanted >> steps.LAYOUT_BITS * axis) & 31 for axis in range(axis_count)]
+    cuts_before = [(kept >> steps.LAYOUT_BITS * axis) & 31 for axis in range(axis_count)]
+    implied = np.ones(len(wanted), bool)
+    for cut, before in zip(cuts, cuts_before, strict=True):
+        # Ops that read an operand as it is kept, cut on this axis
+        steady = np.zeros(program.n_ops, bool)
+        steady[program.use_op[(wanted == kept) & (cut != 0)]] = True
+        implied &= (cut == before) | ((before == 0) & steady[program.use_op])
+    return implied
+
+
+def _pairs_in(
+    pairs: tuple[np.ndarray, np.ndarray], among: tuple[np.ndarray, np.ndarray]
+) -> np.ndarray:
+    """[n] bool: is each pair of numbers one of the others?"""
+    count = len(pairs[0])
+    both = [np.concatenate(columns) for columns in zip(pairs, among, strict=True)]
+    label = classes(len(both[0]), *both).label
+    return np.isin(label[:count], label[count:])
+
+
+def plan_size(program: Program, sharding: Sharding) -> PlanSize:
+    """What a person has to write to get a plan, counted."""
+    written, sites = _written(program, sharding), _sites(program)
+    rules = 0
+    left = np.arange(program.n_arguments)
+    for role in sites.roles:
+        own, layout = role[left], written.arguments[left]
+        uniform = _uniform(own, layout)
+        rules += len(np.unique(own[uniform & (layout != 0)]))
+        left = left[~uniform]
+    if len(left):
+        own, layout = sites.roles[-1][left], written.arguments[left]
+        pairs = classes(len(left), own, layout)
+        usual = _usual(own, pairs.label)
+        rules += int(((layout[pairs.first] != 0) | ~usual[pairs.first]).sum())
+    entries = written.entries
+    rank = sites.rank[entries.value]
+    places = classes(len(entries.value), entries.site, rank, entries.layout).first
+    return PlanSize(rules, len(places))
+
+
+def argument_rules(program: Program, sharding: Sharding) -> list[ArgumentRule]:
+    """The rules, exceptions last; arguments that no rule names stay whole."""
+    layouts, sites = _written(program, sharding).arguments, _sites(program)
+    rules, left = [], np.arange(program.n_arguments)
+    for role, texts in zip(sites.roles, sites.role_texts, strict=True):
+        own, layout = role[left], layouts[left]
+        uniform = _uniform(own, layout)
+        for number in dict.fromkeys(own[uniform & (layout != 0)].tolist()):
+            members = left[own == number]
+            rules.append(_rule(texts[number], members, layouts, exception=False))
+        left = left[~uniform]
+    if len(left):
+        own, layout = sites.roles[-1][left], layouts[left]
+        pairs = classes(len(left), own, layout)
+        usual = _usual(own, pairs.label)
+        for number, first in enumerate(pairs.first.tolist()):
+            if layout[first] != 0 or not usual[first]:
+                members = left[pairs.label == number]
+                text = sites.role_texts[-1][int(own[first])]
+                rules.append(_rule(text, members, layouts, exception=not usual[first]))
+    return sorted(rules, key=lambda rule: rule.exception)
+
+
+def constraint_places(program: Program, sharding: Sharding) -> list[ConstraintPlace]:
+    """The places in program order, exceptions last."""
+    entries, sites = _written(program, sharding).entries, _sites(program)
+    rank = sites.rank[entries.value]
+    at_place = classes(len(entries.value), entries.site, rank, entries.layout)
+    at_line = classes(len(entries.value), entries.site, sites.shape[entries.value]).label
+    usual = _usual(at_line, at_place.label)
+    members = Ragged.by_key(at_place.label, len(at_place.first))
+    places = []
+    for number, first in enumerate(at_place.first.tolist()):
+        rows = members.row(number)
+        place = ConstraintPlace(
+            line=sites.lines[int(entries.site[first])],
+            values=tuple(dict.fromkeys(entries.value[rows].tolist())),
+            layout=int(entries.layout[first]),
+            exception=not usual[first],
+        )
+        places.append((place.exception, int(entries.op[first]), place))
+    return [place for *_, place in sorted(places, key=lambda row: row[:2])]
+
+
+def _rule(role: str, members: np.ndarray, layouts: np.ndarray, *, exception: bool) -> ArgumentRule:
+    return ArgumentRule(role, tuple(members.tolist()), int(layouts[members[0]]), exception)
+
+
+def _uniform(key: np.ndarray, layout: np.ndarray) -> np.ndarray:
+    """[n] bool: have all with the same key the same layout?"""
+    pairs = classes(len(key), key, layout).first
+    several = np.bincount(key[pairs], minlength=int(key.max(initial=0)) + 1) > 1
+    return ~several[key]
+
+
+def _usual(key: np.ndarray, variant: np.ndarray) -> np.ndarray:
+    """[n] bool: is it of the variant that most with the same key have, the first of equals?"""
+    counts = np.bincount(variant, minlength=1)
+    usual: dict[int, int] = {}
+    for own, label in zip(key.tolist(), variant.tolist(), strict=True):
+        best = usual.setdefault(own, label)
+        if counts[label] > counts[best]:
+            usual[own] = label
+    return np.asarray(
+        [usual[own] == label for own, label in zip(key.tolist(), variant.tolist(), strict=True)],
+        dtype=bool,
+    )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,151 @@
+"""A plan in the words of the model: what is cut, where, along which mesh axis.
+
+    train_step on data=4,model=2: 8 argument rules and 18 places
+    arguments
+      heads on model          wk, wo, wq, wv (48 arguments)
+      all others whole        69 arguments
+    places
+      model.py:157            logits [batch on data, vocab on model]
+      model.py:115            wq [heads on model], 4 times
+    exceptions
+      model.py:142            h whole
+
+Dims are called by their colours.  Paths of repeated layers are folded into one, and what most of a
+kind get stands before the exceptions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from toast_lab.sharding.plan import ShardingPlan, Spec
+from toast_lab.sharding.plan_rules import (
+    ArgumentRule,
+    ConstraintPlace,
+    argument_rules,
+    constraint_places,
+    own_words,
+    plan_size,
+)
+from toast_lab.text import bounded, few, line_text
+
+_WIDTH = 30  #: of the left column
+_ROLES = 8  #: that one line names
+
+
+def describe(plan: ShardingPlan, limit: int | None = 60) -> str:
+    """A plan as a few lines that a person can check, at most ``limit`` (None: all)."""
+    program, sharding = plan.program, plan.sharding
+    size = plan_size(program, sharding)
+    head = f"{program.name} on {plan.mesh}: {size}"
+    if not (sharding.value_dim >= 0).any() and not (sharding.op_factor >= 0).any():
+        return f"{head}; every device holds and computes everything"
+    rules = argument_rules(program, sharding)
+    places = constraint_places(program, sharding)
+    lines = [head, *_argument_lines(plan, rules)]
+    usual = [place for place in places if not place.exception]
+    if usual:
+        lines += ["places", *_place_lines(plan, usual)]
+    odd_rules = [rule for rule in rules if rule.exception]
+    odd_places = [place for place in places if place.exception]
+    if odd_rules or odd_places:
+        lines += [
+            "exceptions",
+            *(
+                _row(_words(plan, rule.arguments[0], rule.layout), _exception(plan, rule))
+                for rule in odd_rules
+            ),
+            *_place_lines(plan, odd_places),
+        ]
+    if limit is None:
+        return "\n".join(lines)
+    return bounded(lines, limit, " lines: plan.describe(None) has all")
+
+
+def layout_words(plan: ShardingPlan, value: int, spec: Spec) -> str:
+    """``batch on data, heads on model``; ``whole`` if no axis cuts the value."""
+    cut = [
+        f"{_dim_name(plan, value, dim)} on {'+'.join(axes)}"
+        for dim, axes in enumerate(spec)
+        if axes
+    ]
+    return ", ".join(cut) or "whole"
+
+
+def _words(plan: ShardingPlan, value: int, layout: int) -> str:
+    spec = plan.spec(layout, len(plan.program.dims(value)))
+    return layout_words(plan, value, spec)
+
+
+def _dim_name(plan: ShardingPlan, value: int, dim: int) -> str:
+    if plan.analysis is None:
+        return f"dim {dim}"
+    colour = plan.analysis.colour[plan.program.def_names(value)[dim]]
+    return plan.analysis.group_name[plan.analysis.group[colour]]
+
+
+def _argument_lines(plan: ShardingPlan, rules: Sequence[ArgumentRule]) -> list[str]:
+    """Roles that have the same dims on the same axes share a line."""
+    by_words: dict[str, list[ArgumentRule]] = {}
+    for rule in rules:
+        if not rule.exception:
+            first = rule.arguments[0]
+            spec = plan.spec(rule.layout, len(plan.program.dims(first)))
+            by_words.setdefault(_sorted_words(plan, first, spec), []).append(rule)
+    lines = ["arguments"] if plan.program.n_arguments else []
+    for words, alike in by_words.items():
+        count = sum(len(rule.arguments) for rule in alike)
+        roles = few(dict.fromkeys(rule.role for rule in alike), _ROLES)
+        lines.append(_row(words, f"{roles} ({_arguments(count)})"))
+    whole = plan.program.n_arguments - sum(len(rule.arguments) for rule in rules)
+    if whole and by_words:
+        lines.append(_row("all others whole", _arguments(whole)))
+    elif whole:
+        lines.append(_row("all whole", _arguments(whole)))
+    return lines
+
+
+def _sorted_words(plan: ShardingPlan, value: int, spec: Spec) -> str:
+    """The dims in the order of the mesh axes, so that transposed weights read alike."""
+    cut = [(axes, _dim_name(plan, value, dim)) for dim, axes in enumerate(spec) if axes]
+    cut.sort(key=lambda part: plan.mesh.axes.index(part[0][0]))
+    return ", ".join(f"{name} on {'+'.join(axes)}" for axes, name in cut)
+
+
+def _exception(plan: ShardingPlan, rule: ArgumentRule) -> str:
+    program = plan.program
+    words = own_words(program.value_name[: program.n_arguments])
+    return few(dict.fromkeys(".".join(words[argument]) for argument in rule.arguments), _ROLES)
+
+
+def _place_lines(plan: ShardingPlan, places: Iterable[ConstraintPlace]) -> list[str]:
+    """One line for each line of the source and sharding that stand beside each other."""
+    program, lines = plan.program, []
+    for place in places:
+        names = Counter(_value_name(plan, value) for value in place.values)
+        called = few(names)
+        times = f", {len(place.values)} times" if len(place.values) > len(names) else ""
+        words = _words(plan, place.values[0], place.layout)
+        lines.append(_row(line_text(place.line), f"{called} [{words}]{times}"))
+    return lines if program.n_ops else []
+
+
+def _value_name(plan: ShardingPlan, value: int) -> str:
+    """What the user calls a value; values without a name are called by what makes them."""
+    program = plan.program
+    name = program.value_name[value]
+    if value < program.n_arguments:
+        return name.rpartition(".")[2].rpartition("[")[2].strip("'\"]") or name
+    if not name.startswith("%"):
+        return name
+    op = int(program.value_op[value])
+    return "gradient" if "transpose(" in program.name_stack[op] else program.kind[op]
+
+
+def _row(left: str, right: str) -> str:
+    return f"  {left:<{_WIDTH}}  {right}"
+
+
+def _arguments(count: int) -> str:
+    return f"{count} argument{'' if count == 1 else 's'}"
