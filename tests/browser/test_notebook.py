@@ -159,7 +159,10 @@ print("kernel", os.getpid())
 START = (
     'run = tl.start_search(problem, "random", budget=tl.Budget(seconds=600))\ntl.views.search(run)'
 )
-BUSY = 'import time\ntime.sleep(4)\nprint("slept")'
+BUSY = (
+    'import pathlib, time\nwhile not pathlib.Path("wake").exists():\n    time.sleep(0.1)\n'
+    'print("slept")'
+)
 AFTER = (
     'found = run.result(60)\nprint(f"simulations {len(found.trace.simulations)} '
     '{found.status.name}")'
@@ -193,6 +196,7 @@ def test_views_are_live_in_jupyterlab(lab: tuple[str, Path], page: Page, outside
     seen: set[str] = set()
     until(lambda: seen.add(shown.inner_text()) or len(seen) > 3, "a growing number of simulations")
     expect(page.get_by_text("slept", exact=True)).not_to_be_visible()
+    lab[1].joinpath("wake").touch()
     search.get_by_role("button", name="Pause").click()
     expect(search.get_by_text("paused")).to_be_visible(timeout=SLOW)
     search.get_by_role("button", name="Go on").click()
@@ -206,7 +210,7 @@ def test_views_are_live_in_jupyterlab(lab: tuple[str, Path], page: Page, outside
     n = int(ended.inner_text().split()[1])
     expect(shown).to_have_text(f"{n:,}")
     until(lambda: not any(map(alive, workers)), f"the end of {workers}")
-    assert not children(kernel)
+    until(lambda: not children(kernel), "the end of every process of the kernel")
 
 
 def click_name(frame: FrameLocator, name: str) -> None:

@@ -11,12 +11,20 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.scheduled import KEPT, compiled_for
-from tests.browser.test_compare_page import PLAN, row, tab
+from tests.browser.test_compare_page import row, tab
 from tests.browser.test_explorer import SLOW, bokeh, go
+from tests.helpers import analysed
+from toast_lab.app.ready_plans import data_parallel
+from toast_lab.cost.problem import Problem
+from toast_lab.plan_verbs import Plan
 from toast_lab.text import line_text
 from toast_lab.views.compare_table import seconds_text
 
 pytestmark = pytest.mark.browser
+
+# What was compiled has the sizes of the model, not those of the gallery
+PROBLEM = Problem(analysed("attention"), {"data": 4, "model": 2})
+PLAN = Plan.from_actions(PROBLEM, data_parallel(PROBLEM))
 
 #: Where the middle of the compiled bar of an op is on the screen.
 PLACE = """(() => {
@@ -33,7 +41,8 @@ def test_the_longest_exposed_collective_leads_to_its_line(
 ) -> None:
     page = strict_page
     page.set_viewport_size({"width": 1280, "height": 720})
-    page.goto(served(command=[sys.executable, "-m", "tests.browser.scheduled", "{port}"]))
+    url = served(command=[sys.executable, "-m", "tests.browser.scheduled", "{port}"])
+    page.goto(f"{url}/?model=attention")
     expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
     go(page, "Compare & run")
     page.get_by_role("button", name="Add data parallel").click()

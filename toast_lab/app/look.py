@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import panel as pn
 from bokeh.models import CustomJS, Tabs
+from panel.io import JSCode
 from panel.models.tabulator import CellClickEvent
 
 from toast_lab.app import assets
@@ -142,8 +143,9 @@ def table(content: Any, **kwargs: Any) -> pn.widgets.Tabulator:
     columns = {
         "headerSort": False,
         "minWidth": 20,
-        "tooltip": True,
-        "headerTooltip": True,
+        # Of its own accord Tabulator makes HTML of the text, which may be anybody's
+        "tooltip": JSCode(assets.script("table_tip").strip()),
+        "headerTooltip": JSCode(assets.script("table_tip").strip()),
         # Between cells a handle would take clicks that are meant for the row
         "resizable": "header",
     }
