@@ -28,6 +28,7 @@ from toast_lab.app.gallery import SIZES
 from toast_lab.app.ready_plans import data_parallel
 from toast_lab.cost.problem import Problem
 from toast_lab.plan_verbs import Plan
+from toast_lab.sharding.plan_text import describe
 from toast_lab.views.compare_table import bytes_text, counts_text, seconds_text
 from toast_lab.views.plan_tables import ops_frame, shown_ops
 from toast_lab.views.time_memory import front
@@ -134,6 +135,12 @@ def test_pictures_listing_and_tables_say_what_the_api_says(compared: Page) -> No
     expect(
         page.get_by_role("gridcell", name=first.value, exact=True).locator("visible=true").first
     ).to_be_visible()
+    tab(page, "In words")
+    for line in describe(PLAN).splitlines()[1:]:
+        words = re.sub(r"\s+", " ", line).strip()
+        expect(page.locator("pre").locator("visible=true").last).to_contain_text(words)
+
+    tab(page, "Memory")
     row(page, "unsharded").click()
     expect(page.get_by_text("Held where unsharded peaks")).to_be_visible()
     row(page, "data parallel").click()

@@ -63,9 +63,12 @@ class Welcome(look.Pane):
             "Read what was pasted",
             lambda: take_file("pasted.mlir", str(self.pasted.value_input).encode()),
         )
+        about_python = look.text(quiet(python_help))
+        # Why code is refused here is for everybody; how it is brought, for who has some.
+        everybody = [] if python_help == OWN_HELP else [about_python]
         self.own = look.column(
             look.row(self.upload, pn.Spacer(width=8), look.column(self.pasted, read)),
-            look.text(quiet(python_help)),
+            *([] if everybody else [about_python]),
             visible=False,
         )
         gap = pn.Spacer(width=8)
@@ -77,6 +80,7 @@ class Welcome(look.Pane):
         self.doors = look.column(
             look.text(h("p", h("b", "TOAST Lab shards models. "), ABOUT)),
             look.row(self.learn, gap, self.mine, gap.clone(), self.billions),
+            *everybody,
         )
         self.view = look.column(self.doors, self.own, stylesheets=[assets.sheet("welcome")])
 
