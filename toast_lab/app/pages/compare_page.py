@@ -14,8 +14,8 @@ from toast_lab.app.pages.compare_listing import SideBySide
 from toast_lab.app.pages.compare_pictures import Breakdown, Picture, Timelines, TimeMemory
 from toast_lab.app.pages.compare_run import RunPane
 from toast_lab.app.pages.compare_tables import Ops, Runs
-from toast_lab.app.pages.compare_words import InWords
 from toast_lab.app.pages.compare_timeline import StepTimeline
+from toast_lab.app.pages.compare_words import InWords
 from toast_lab.app.saver import csv_button, heading, saver
 from toast_lab.app.session import Session
 from toast_lab.views.compare_table import GROUPS, TITLES, compare_frame, shown_frame
