@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -37,17 +38,19 @@ def test_a_change_of_a_plot_does_not_overtake_what_panel_has_still_to_send() -> 
     document._session_context = lambda: context
     panel_queue._WRITE_BLOCK[document] = True  # a message waits until the socket is free
     state._loaded[document] = True
-    with set_curdoc(document):
-        state._thread_id = threading.get_ident()
-        look.later(lambda: source.update(data={"x": [1]}))
-        (put_off,) = document.session_callbacks
-        at_once.clear()
 
-        async def act() -> list[Any]:
+    async def act() -> list[Any]:
+        with set_curdoc(document):
+            state._thread_id = threading.get_ident()
+            look.later(lambda: source.update(data={"x": [1]}))
+            (put_off,) = document.session_callbacks
+            at_once.clear()
             put_off.callback()
             return list(panel_queue._WRITE_MSGS[document][connection])
 
-        (message,) = asyncio.run(act())
+    # In a thread of its own: a browser test may have left a loop running in this one.
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        (message,) = thread.submit(asyncio.run, act()).result()
     assert [event for event in at_once if hasattr(event, "model")] == []
     assert message.content["events"][0]["model"] == {"id": source.id}
 

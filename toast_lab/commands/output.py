@@ -19,8 +19,6 @@ from rich.table import Table
 
 from toast_lab.commands import keeping
 from toast_lab.files import not_saved, write_whole
-from toast_lab.sharding.plan_rules import plan_size
-from toast_lab.sharding.plan_text import describe
 from toast_lab.text import JsonObject, bytes_text, line_text, plain_data
 
 if TYPE_CHECKING:
@@ -188,6 +186,8 @@ def problem_data(model: Model, problem: Problem) -> JsonObject:
 
 def plan_data(plan: ShardingPlan) -> JsonObject:
     """A plan for JSON, in brief: actions and what they mean for arguments and results."""
+    from toast_lab.sharding.plan_rules import plan_size
+
     return {
         "actions": plan.actions,
         "key": f"{plan.key:016x}",
@@ -245,6 +245,8 @@ def show_pins(console: Out, problem: Problem) -> None:
 
 def show_plan(console: Out, plan: ShardingPlan) -> None:
     """Actions, and the plan in the words of the model."""
+    from toast_lab.sharding.plan_text import describe
+
     console.print(
         "Actions: "
         + ("  ".join(plan.actions) or "none, every device holds and computes everything")

@@ -7,12 +7,11 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from typing import TYPE_CHECKING, Any
 
 from toast_lab.commands import command_options, common, keeping, output, reports
-from toast_lab.confirm.confirmed_result import ConfirmedResult
-from toast_lab.cost.problem import price
 from toast_lab.search.methods import options_text
 from toast_lab.text import JsonObject, gap_text
 
 if TYPE_CHECKING:
+    from toast_lab.confirm.confirmed_result import ConfirmedResult
     from toast_lab.cost.problem import Problem
     from toast_lab.ir.model import Model
     from toast_lab.search.contract import SearchResult
@@ -45,6 +44,8 @@ def run(args: Namespace) -> int:
 
     A search that was interrupted or terminated ends like any other, with the best plan so far.
     """
+    from toast_lab.cost.problem import price
+
     common.check_early(args)
     model, problem = common.load_problem(args)
     result = common.search_plan(args, problem, model)
@@ -58,6 +59,8 @@ def run(args: Namespace) -> int:
 
 def show_result(args: Namespace, model: Model, problem: Problem, result: SearchResult) -> int:
     """Print the plan of a search, its price and how the search went."""
+    from toast_lab.confirm.confirmed_result import ConfirmedResult
+
     simple = getattr(args, "simple", None) is not None
     report = {
         **output.problem_data(model, problem),
@@ -122,6 +125,8 @@ def search_data(result: SearchResult) -> JsonObject:
 def _show(
     console: output.Out, problem: Problem, result: SearchResult[Any], *, simple: bool
 ) -> None:
+    from toast_lab.confirm.confirmed_result import ConfirmedResult
+
     output.show_pins(console, problem)
     output.show_plan(console, result.plan)
     output.show_cost(console, problem, result.cost)

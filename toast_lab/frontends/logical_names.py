@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from toast_lab.ir.program import Program
@@ -33,8 +34,11 @@ def _names_of(box: Any) -> tuple[str | None, ...] | None:
     """Logical names of a flax box or nnx variable."""
     if not type(box).__module__.startswith("flax."):
         return None
-    for key in ("names", "sharding_names", "out_sharding", "sharding"):
-        names = getattr(box, key, None)
+    for key in ("names", "out_sharding", "sharding_names", "sharding"):
+        # Flax warns of what it renamed
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            names = getattr(box, key, None)
         if (
             isinstance(names, tuple)
             and names
