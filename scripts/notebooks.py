@@ -92,6 +92,8 @@ def keep(output: Any, own_places: tuple[str, ...]) -> list[Any]:
     content = {}
     if "text/plain" in output.data:
         content["text/plain"] = plain(output.data["text/plain"]).rstrip("\n")
+    if content.get("text/plain") == "" and output.output_type == "display_data":
+        return []  # an empty line
     if "\n" in content.get("text/plain", ""):
         pass  # a table that is written in words needs no picture
     elif "text/html" in output.data:

@@ -67,7 +67,7 @@ class ArgumentRule(NamedTuple):
 class ConstraintPlace(NamedTuple):
     """A source line at which tensors of one rank get a sharding."""
 
-    line: str  #: "/home/me/model.py:31", the innermost that is not a library's
+    line: str  #: "src/model.py:31", the innermost that is not a library's
     values: tuple[int, ...]  #: one for each layer that runs through it, and more
     layout: int  #: packed, see ``steps``
     exception: bool  #: most tensors of this shape get another sharding at the line
