@@ -135,7 +135,7 @@ def test_pictures_listing_and_tables_say_what_the_api_says(compared: Page) -> No
     expect(
         page.get_by_role("gridcell", name=first.value, exact=True).locator("visible=true").first
     ).to_be_visible()
-    tab(page, "In words")
+    tab(page, "Words")
     for line in describe(PLAN).splitlines()[1:]:
         words = re.sub(r"\s+", " ", line).strip()
         expect(page.locator("pre").locator("visible=true").last).to_contain_text(words)

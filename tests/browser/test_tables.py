@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 pytestmark = pytest.mark.browser
 
 SLOW = 90_000
-TABS = ("Time & memory", "Breakdown", "Memory", "A | B", "Collectives", "Ops", "Runs", "In words")
+TABS = ("Time & memory", "Breakdown", "Memory", "A | B", "Collectives", "Ops", "Runs", "Words")
 #: by how much the page is wider than the window, and what is cut in its tables
 LAYOUT = """() => {
   const cut = []

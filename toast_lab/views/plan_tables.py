@@ -269,9 +269,9 @@ def shown_ops(frame: pd.DataFrame, at_most: int = MAX_OPS) -> ShownOps:
             "line": [line_text(location) for location in frame["where"]],
             "share": scaled(frame["share"], 0.01),
             "time": scaled(frame["time_s"], time_scale),
+            "price": frame["source"],
             "FLOP": scaled(frame["flops"], flop_scale),
             "moved": scaled(frame["moved_bytes"], byte_scale),
-            "price": frame["source"],
         }
     )
     titles = {

@@ -15,7 +15,7 @@ from toast_lab.app.pages.compare_pictures import Breakdown, Picture, Timelines, 
 from toast_lab.app.pages.compare_run import RunPane
 from toast_lab.app.pages.compare_tables import Ops, Runs
 from toast_lab.app.pages.compare_timeline import StepTimeline
-from toast_lab.app.pages.compare_words import InWords
+from toast_lab.app.pages.compare_words import PlanWords
 from toast_lab.app.saver import csv_button, heading, saver
 from toast_lab.app.session import Session
 from toast_lab.views.compare_table import GROUPS, TITLES, compare_frame, shown_frame
@@ -96,7 +96,7 @@ class ComparePage:
             (Collectives.title, lambda: Collectives(session, save)),
             (Ops.title, lambda: Ops(session, save)),
             (Runs.title, lambda: Runs(session, save)),
-            (InWords.title, lambda: InWords(session, save)),
+            (PlanWords.title, lambda: PlanWords(session, save)),
         ]
         self.panes: dict[int, Any] = {}  #: made when they are opened first
         self._fresh: set[int] = set()  #: those that are up to date

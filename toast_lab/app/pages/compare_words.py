@@ -11,10 +11,10 @@ from toast_lab.sharding.plan_text import describe
 from toast_lab.views.markup import h, one_line
 
 
-class InWords:
+class PlanWords:
     """What a person would have to write down to have this plan."""
 
-    title = "In words"
+    title = "Words"
 
     def __init__(self, session: Session, save: Saver) -> None:
         self._item: PlanItem | None = None
