@@ -90,16 +90,13 @@ class PriceList:
                 f"a price list of another program: it has ops {sorted(set(foreign))}, this program "
                 f"{len(op_class)} ops"
             )
-        latest = {
-            (int(op_class[entry.op]), entry.code): place for place, entry in enumerate(self.entries)
-        }
-        rows = sorted((key, place) for key, place in latest.items())
-        classes = np.asarray([key[0] for key, _ in rows], np.int64)
+        rows = self._latest(op_class)
+        classes = np.asarray([op_class[entry.op] for entry in rows], np.int64)
         return ListedTimes(
             begin=np.searchsorted(classes, op_class, "left").astype(np.int32),
             end=np.searchsorted(classes, op_class, "right").astype(np.int32),
-            code=np.asarray([key[1] for key, _ in rows], np.int64),
-            time_s=np.asarray([self.entries[place].time_s for _, place in rows], np.float64),
+            code=np.asarray([entry.code for entry in rows], np.int64),
+            time_s=np.asarray([entry.time_s for entry in rows], np.float64),
             compute_scale=float(self.compute_scale),
             moving_scale=float(self.moving_scale),
         )
@@ -111,7 +108,11 @@ class PriceList:
 
     def sources(self, op_class: np.ndarray) -> list[str]:
         """Source of each row of ``listed_times``."""
-        latest = {(int(op_class[entry.op]), entry.code): entry.source for entry in self.entries}
+        return [entry.source for entry in self._latest(op_class)]
+
+    def _latest(self, op_class: np.ndarray) -> list[PriceEntry]:
+        """The entries that hold, by class and code."""
+        latest = {(int(op_class[entry.op]), entry.code): entry for entry in self.entries}
         return [latest[key] for key in sorted(latest)]
 
     def to_json(self) -> dict[str, Any]:

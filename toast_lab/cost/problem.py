@@ -17,7 +17,7 @@ from toast_lab import checks
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.kernel import PriceInputs
 from toast_lab.cost.peak import Held, held_at
-from toast_lab.cost.price_list import NO_PRICES, RULE, PriceList
+from toast_lab.cost.price_list import RULE, PriceList
 from toast_lab.cost.program_prices import ProgramPrices, Totals
 from toast_lab.cost.reprice import Repricer
 from toast_lab.machines.catalogue import machine as find_machine
@@ -134,7 +134,6 @@ class Problem:
         memory_limit_bytes: per device; the machine's memory by default.
         memory_weight: the constant C of the paper's memory penalty.
         paper_mode: price dot and convolution only, as the paper does.
-        price_list: times that are known better than by rule.
     """
 
     analysis: Analysis
@@ -158,12 +157,9 @@ class Problem:
         memory_limit_bytes: float | None = None,
         memory_weight: float = 10.0,
         paper_mode: bool = False,
-        price_list: PriceList = NO_PRICES,
     ) -> None:
         mesh, machine = make_mesh(mesh), find_machine(machine)
-        prices = ProgramPrices(
-            analysis, mesh, machine, paper_mode=paper_mode, price_list=price_list
-        )
+        prices = ProgramPrices(analysis, mesh, machine, paper_mode)
         if memory_limit_bytes is None:
             memory_limit_bytes = machine.memory_bytes
         elif memory_limit_bytes == np.inf:

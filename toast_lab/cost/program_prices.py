@@ -89,6 +89,8 @@ class ProgramPrices:
     @functools.cached_property
     def inputs(self) -> kernel.PriceInputs:
         """The program op by op, on the machine, as kernels read it."""
+        if self.price_list == NO_PRICES:
+            return self.by_rule
         listed = self.price_list.listed_times(self.op_class)
         return self.by_rule._replace(listed=listed)
 
