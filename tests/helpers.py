@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from toast_lab.cost.problem import Problem
 from toast_lab.frontends import from_jax, load
 from toast_lab.ir.model import Model
 from toast_lab.plan_verbs import Plan
+from toast_lab.runtime.compile import without_locations
 from toast_lab.sharding.propagate import Propagation
 from toast_lab.sharding.sharding import Sharding
 
@@ -52,6 +54,11 @@ def analysed(name: str, *, phases: str = "joined", **sizes: Any) -> Analysis:
 def small_transformer(**sizes: Any) -> Analysis:
     """The small Transformer with some sizes changed."""
     return analysed("transformer", **{**SMALL, **sizes})
+
+
+def program_digest(model: Model) -> str:
+    """Digest of a program's StableHLO without its locations, which change with lines above."""
+    return hashlib.sha256(without_locations(model.stablehlo).encode()).hexdigest()[:16]
 
 
 def traced(fn: Any, *args: Any, **options: Any) -> Analysis:

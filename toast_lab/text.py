@@ -166,6 +166,11 @@ def gap_text(gap: float | None) -> str:
     )
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 constraint``, ``2 constraints``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def few(items: Iterable[object], limit: int = 3) -> str:
     """The first items and how many are left out."""
     texts = [str(item) for item in items]

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tests.helpers import program_digest
 from toast_lab import frontends
 from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem
@@ -22,7 +23,6 @@ from toast_lab.errors import ToastError
 from toast_lab.ir.model import Model
 from toast_lab.models import registry
 from toast_lab.plan_verbs import Plan
-from toast_lab.runtime.compile import without_locations
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.space import Action
 from toast_lab.sharding.state import State, legal_actions
@@ -152,12 +152,8 @@ def model_of(name: str) -> Model:
 
 @functools.cache
 def digest(name: str) -> str:
-    """Digest of a case's StableHLO without its locations.
-
-    They change with every line above them.
-    """
-    bare = without_locations(model_of(name).stablehlo)
-    return hashlib.sha256(bare.encode()).hexdigest()[:16]
+    """Digest of a case's program."""
+    return program_digest(model_of(name))
 
 
 @functools.cache
@@ -201,7 +197,7 @@ def _rng(name: str, problem: Problem, kind: str) -> np.random.Generator:
 def _memory(name: str, problem: Problem) -> Iterator[Draft]:
     """One action each, on one axis: most of the program stays whole."""
     rng = _rng(name, problem, "memory")
-    actions = _worthwhile(State(problem.space))
+    actions = worthwhile(State(problem.space))
     for i, which in enumerate(rng.permutation(len(actions))[:N_MEMORY]):
         yield Draft(f"memory {i}", "memory", _plan(problem, [actions[which]]))
 
@@ -214,7 +210,7 @@ def _random(name: str, problem: Problem, found: dict[int, Draft]) -> Iterator[Dr
         tries += 1
         state, taken = State(problem.space), []
         for _ in range(int(rng.integers(1, LONGEST + 1))):
-            actions = _worthwhile(state)
+            actions = worthwhile(state)
             if not actions:
                 break
             action = actions[int(rng.integers(len(actions)))]
@@ -227,7 +223,7 @@ def _random(name: str, problem: Problem, found: dict[int, Draft]) -> Iterator[Dr
             count += 1
 
 
-def _worthwhile(state: State) -> list[Action]:
+def worthwhile(state: State) -> list[Action]:
     """Legal actions on at least 10 names, as the search takes them (TOAST section 4.2).
 
     All of them in tiny programs.

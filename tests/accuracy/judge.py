@@ -219,12 +219,12 @@ def ranked(judged: Iterable[Judged]) -> list[Ranked]:
     return found
 
 
-def spearman(ours: Sequence[float], theirs: Sequence[float]) -> float:
+def spearman(ours: Sequence[float], theirs: Sequence[float], fewest: int = FEWEST) -> float:
     """Rank correlation.
 
-    It is nan for fewer than FEWEST plans, or if one side is the same for all of them.
+    It is nan for fewer than ``fewest`` plans, or if one side is the same for all of them.
     """
-    if len(ours) < FEWEST or len(set(ours)) < 2 or len(set(theirs)) < 2:
+    if len(ours) < fewest or len(set(ours)) < 2 or len(set(theirs)) < 2:
         return float("nan")
     return float(stats.spearmanr(ours, theirs).statistic)
 

@@ -7,9 +7,7 @@ results stay in the store of compiled results.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -17,11 +15,11 @@ from typing import Any
 
 from tests.corpus import plans, programs
 from tests.corpus.targets import Target
-from toast_lab.conflicts.analysis import Analysis, analyse
+from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import ToastError
 from toast_lab.ir.model import Model
-from toast_lab.runtime.compile import compile_plan, without_locations
+from toast_lab.runtime.compile import compile_plan
 from toast_lab.runtime.compiled import Compiled
 
 ROWS = Path(__file__).parent / "compiled.jsonl"
@@ -44,40 +42,38 @@ def generate(
         plan_names: of plans; None for all twelve.
         time_limit_s: for one compile.
     """
-    known = {_name(row) for row in rows()}
+    known = {key(row) for row in rows()}
     for name in names:
-        try:
-            model = programs.PROGRAMS[name].make()
-            analysis, digest = analyse(model), digest_of(model)
-        except Exception as error:  # of a package; the others go on
-            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        traced = programs.traced(name)
+        if traced is None:
             continue
+        model, analysis, digest = traced
         for target in targets:
-            key = (name, digest, target.topology)
+            head = {"program": name, "digest": digest, "topology": target.topology}
             wanted = plan_names or (*plans.EXPERTS, *plans.SEARCHES, *plans.RANDOM)
-            if all((*key, plan) in known for plan in wanted):
+            if all((*head.values(), plan) in known for plan in wanted):
                 continue
             problem = Problem(analysis, target.mesh, target.machine)
             for draft in plans.drafts(problem, wanted):
-                if (*key, draft.name) not in known:
+                if (*head.values(), draft.name) not in known:
                     row = _compiled(model, analysis, target, draft, time_limit_s)
-                    head = {"program": name, "digest": digest, "topology": target.topology}
                     _append({**head, "plan": draft.name, **row})
-
-
-def digest_of(model: Model) -> str:
-    """Digest of a program's StableHLO without its locations, which change with lines above."""
-    return hashlib.sha256(without_locations(model.stablehlo).encode()).hexdigest()[:16]
 
 
 def rows() -> list[Row]:
     """The rows of ``compiled.jsonl``."""
-    if not ROWS.exists():
+    return read_rows(ROWS)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a file, none if there is none."""
+    if not path.exists():
         return []
-    return [json.loads(line) for line in ROWS.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def _name(row: Row) -> tuple[str, str, str, str]:
+def key(row: Row) -> tuple[str, str, str, str]:
+    """What names a row, compiled or priced."""
     return row["program"], row["digest"], row["topology"], row["plan"]
 
 
@@ -111,9 +107,10 @@ def _compiled(
 def _judged(result: Compiled) -> Row:
     """What is kept of a compiled plan; times in seconds, sizes in bytes."""
     by_op = result.compute_s_by_op
+    compute_s = sum(by_op.values())
     shown, covered = {}, 0.0
     for op, seconds in sorted(by_op.items(), key=lambda item: -item[1]):
-        if covered >= SHARE * sum(by_op.values()):
+        if covered >= SHARE * compute_s:
             break
         shown[str(op)] = float(f"{seconds:.4g}")
         covered += seconds
@@ -124,7 +121,7 @@ def _judged(result: Compiled) -> Row:
         "needed_bytes": result.needed_bytes,
         "limit_bytes": result.limit_bytes,
         "time_s": result.time_s,
-        "compute_s": sum(by_op.values()) if by_op else None,
+        "compute_s": compute_s if by_op else None,
         "exposed_s": None if schedule is None else schedule.exposed_s,
         "collective_s": None if schedule is None else schedule.collective_s,
         "left_out": 0 if result.times is None else len(result.times.left_out),

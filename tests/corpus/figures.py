@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import collections
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from scipy import stats
-
+from tests.accuracy.judge import spearman
 from tests.corpus import compiled, plans, priced, programs
 from toast_lab.files import write_whole
 
@@ -37,19 +37,19 @@ class Pair(NamedTuple):
         """Was no rule read off its family?"""
         return self.family in programs.HELD_ASIDE
 
-    def ratio(self, name: str, of: str | None = None) -> float | None:
+    def ratio(self, name: str) -> float | None:
         """Priced over compiled of one quantity; None where the compiler does not tell."""
-        told = self.compiled.get(of or name)
+        told = self.compiled.get(name)
         return self.priced[name] / told if told else None
 
 
 def pairs() -> list[Pair]:
     """Every plan that was compiled and priced."""
-    by_key = {priced.key(row): row for row in priced.rows()}
+    by_key = {compiled.key(row): row for row in priced.rows()}
     return [
-        Pair(row["program"], row["topology"], row["plan"], row, by_key[priced.key(row)])
+        Pair(row["program"], row["topology"], row["plan"], row, by_key[compiled.key(row)])
         for row in compiled.rows()
-        if priced.key(row) in by_key and "error" not in row
+        if compiled.key(row) in by_key and "error" not in row
     ]
 
 
@@ -172,10 +172,8 @@ def ranks(members: Iterable[Pair]) -> list[float]:
     for group in _by_problem(members):
         timed = [pair for pair in group if pair.compiled.get("time_s")]
         ours = [pair.priced["time_s"] for pair in timed]
-        theirs = [pair.compiled["time_s"] for pair in timed]
-        if len(timed) >= FEWEST and len(set(ours)) > 1 and len(set(theirs)) > 1:
-            found.append(float(stats.spearmanr(ours, theirs).statistic))
-    return found
+        found.append(spearman(ours, [pair.compiled["time_s"] for pair in timed], FEWEST))
+    return [rank for rank in found if not math.isnan(rank)]
 
 
 def regrets(members: Iterable[Pair]) -> list[float]:

@@ -37,7 +37,8 @@ def _normalised(x: jax.Array) -> jax.Array:
     return centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
 
 
-def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Mean cross entropy of whole-number labels, in float32."""
     shifted = jax.nn.log_softmax(logits.astype(F32))
     return -jnp.take_along_axis(shifted, labels[..., None], -1).mean()
 
@@ -508,7 +509,7 @@ def two_towers() -> Model:
         users = parameters["items"][seen].mean(1)
         left = tower(parameters["user"], users)
         right = tower(parameters["item"], parameters["items"][item])
-        return _cross_entropy(left @ right.T, jnp.arange(batch))
+        return cross_entropy(left @ right.T, jnp.arange(batch))
 
     layers = [(size, hidden), (hidden, size)]
     parameters = {"items": (rows, size), "user": layers, "item": layers}

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tests.corpus.own_programs import F32, Tree, gradient_step, trained
+from tests.corpus.own_programs import F32, Tree, cross_entropy, gradient_step, trained
 from tests.corpus.program import Program, shapes
 from toast_lab import frontends
 from toast_lab.ir.model import Model
@@ -31,19 +31,6 @@ def _key() -> jax.Array:
 def _flax_weights(model: Any, shape: tuple[int, ...]) -> Tree:
     """Shapes of the weights of a Flax model of ``transformers`` or ``diffusers``."""
     return jax.eval_shape(lambda key: model.init_weights(key, shape), _key())
-
-
-def _log_likelihood(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    logs = jax.nn.log_softmax(logits.astype(F32))
-    return -jnp.take_along_axis(logs, labels[..., None], -1).mean()
-
-
-def _token_loss(model: Any) -> Callable[..., jax.Array]:
-    def loss(parameters: Tree, ids: jax.Array) -> jax.Array:
-        logits = model(ids, jnp.ones_like(ids), params=parameters)[0]
-        return _log_likelihood(logits[:, :-1], ids[:, 1:])
-
-    return loss
 
 
 # -- transformers ---------------------------------------------------------------------------------
@@ -63,16 +50,16 @@ def gpt2() -> Model:
         use_cache=False,
     )
     model = FlaxGPT2LMHeadModel(config, _do_init=False, dtype=jnp.bfloat16)
-    return trained(_token_loss_positions(model), _flax_weights(model, (1, 8)), _ints(16, 1024))
+    return trained(_token_loss(model), _flax_weights(model, (1, 8)), _ints(16, 1024))
 
 
-def _token_loss_positions(model: Any) -> Callable[..., jax.Array]:
+def _token_loss(model: Any) -> Callable[..., jax.Array]:
     """Of models that ask for positions."""
 
     def loss(parameters: Tree, ids: jax.Array) -> jax.Array:
         positions = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
         logits = model(ids, jnp.ones_like(ids), positions, params=parameters)[0]
-        return _log_likelihood(logits[:, :-1], ids[:, 1:])
+        return cross_entropy(logits[:, :-1], ids[:, 1:])
 
     return loss
 
@@ -82,7 +69,7 @@ def llama() -> Model:
     from transformers import FlaxLlamaForCausalLM, LlamaConfig
 
     model = FlaxLlamaForCausalLM(_llama_sizes(LlamaConfig), _do_init=False, dtype=jnp.bfloat16)
-    return trained(_token_loss_positions(model), _flax_weights(model, (1, 8)), _ints(8, 1024))
+    return trained(_token_loss(model), _flax_weights(model, (1, 8)), _ints(8, 1024))
 
 
 def _llama_sizes(config: Any) -> Any:
@@ -150,7 +137,7 @@ def bert() -> Model:
     model = FlaxBertForMaskedLM(config, _do_init=False)
 
     def loss(parameters: Tree, ids: jax.Array, labels: jax.Array) -> jax.Array:
-        return _log_likelihood(model(ids, params=parameters)[0], labels)
+        return cross_entropy(model(ids, params=parameters)[0], labels)
 
     return trained(loss, _flax_weights(model, (1, 8)), _ints(64, 512), _ints(64, 512))
 
@@ -175,7 +162,7 @@ def bart() -> Model:
 
     def loss(parameters: Tree, ids: jax.Array, labels: jax.Array) -> jax.Array:
         result = model(ids, decoder_input_ids=labels, params=parameters)
-        return _log_likelihood(result.logits, labels)
+        return cross_entropy(result.logits, labels)
 
     return trained(loss, _flax_weights(model, (1, 8)), _ints(32, 512), _ints(32, 256))
 
@@ -197,7 +184,7 @@ def vit() -> Model:
     model = FlaxViTForImageClassification(config, _do_init=False, dtype=jnp.bfloat16)
 
     def loss(parameters: Tree, images: jax.Array, labels: jax.Array) -> jax.Array:
-        return _log_likelihood(model(images, params=parameters)[0], labels)
+        return cross_entropy(model(images, params=parameters)[0], labels)
 
     weights = _flax_weights(model, (1, 224, 224, 3))
     return trained(loss, weights, shapes((256, 3, 224, 224), F32), _ints(256))
@@ -229,7 +216,7 @@ def clip() -> Model:
 
     def loss(parameters: Tree, ids: jax.Array, images: jax.Array) -> jax.Array:
         scores = model(ids, images, params=parameters).logits_per_text
-        return _log_likelihood(scores, jnp.arange(scores.shape[0]))
+        return cross_entropy(scores, jnp.arange(scores.shape[0]))
 
     return trained(loss, weights, _ints(512, 64), shapes((512, 3, 224, 224), F32))
 
@@ -319,7 +306,7 @@ def flax_lstm() -> Model:
     weights = jax.eval_shape(model.init, _key(), _ints(1, 32))
 
     def loss(parameters: Tree, ids: jax.Array) -> jax.Array:
-        return _log_likelihood(model.apply(parameters, ids)[:, :-1], ids[:, 1:])
+        return cross_entropy(model.apply(parameters, ids)[:, :-1], ids[:, 1:])
 
     return trained(loss, weights, _ints(256, 32))
 
@@ -356,7 +343,7 @@ def haiku_resnet() -> Model:
 
     def loss(parameters: Tree, state: Tree, images: jax.Array, labels: jax.Array) -> jax.Array:
         logits, _ = net.apply(parameters, state, images)
-        return _log_likelihood(logits, labels)
+        return cross_entropy(logits, labels)
 
     return trained(loss, parameters, state, images, _ints(128))
 
@@ -516,7 +503,7 @@ def descent() -> Model:
     import jaxopt
 
     def objective(w: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
-        return _log_likelihood(x @ w, y) + 1e-4 * (w**2).sum()
+        return cross_entropy(x @ w, y) + 1e-4 * (w**2).sum()
 
     solver = jaxopt.GradientDescent(
         objective, maxiter=10, stepsize=1e-3, acceleration=True, implicit_diff=False, jit=False

@@ -13,19 +13,18 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tests.accuracy.cases import worthwhile
 from toast_lab import pipeline
 from toast_lab.app.ready_plans import batch_group, data_parallel
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import ToastError
-from toast_lab.ir.program import Program
 from toast_lab.plan_verbs import Plan
 from toast_lab.search.contract import Budget
-from toast_lab.sharding.mesh import Mesh
-from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.plan import ShardingPlan, make_plan
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.space import Action
-from toast_lab.sharding.state import State, legal_actions
+from toast_lab.sharding.state import State
 
 #: Methods whose plans are judged, with the evaluations that each may spend.
 SEARCHES = {"mcts": 30_000, "automap": 3_000, "alpa": 3_000, "beam": 10_000}
@@ -69,18 +68,18 @@ def _plan(problem: Problem, name: str) -> ShardingPlan:
 def _data(problem: Problem) -> list[tuple[str, str]]:
     """The batch on the first axis."""
     group = batch_group(problem.analysis)
-    return [(problem.analysis.group_name[group], next(iter(problem.mesh.axes)))]
+    return [(problem.analysis.group_name[group], problem.mesh.axes[0])]
 
 
 def _fsdp(problem: Problem) -> list[tuple[str, str]]:
     """The batch on the first axis, and the weights' heaviest other dim on it too."""
-    first = next(iter(problem.mesh.axes))
+    first = problem.mesh.axes[0]
     return [*_data(problem), (_weights_group(problem.analysis), first)]
 
 
 def _tensor(problem: Problem) -> list[tuple[str, str]]:
     """The batch on the first axis, and the weights' heaviest other dim on the second."""
-    return [*_data(problem), (_weights_group(problem.analysis), tuple(problem.mesh.axes)[1])]
+    return [*_data(problem), (_weights_group(problem.analysis), problem.mesh.axes[1])]
 
 
 def _weights_group(analysis: Analysis) -> str:
@@ -102,7 +101,7 @@ def _random(problem: Problem, depth: int) -> ShardingPlan:
     seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
     rng, state, taken = np.random.default_rng(seed), State(problem.space), list[Action]()
     for _ in range(depth):
-        actions = legal_actions(state, 10) or legal_actions(state)
+        actions = worthwhile(state)
         if not actions:
             break
         taken.append(actions[int(rng.integers(len(actions)))])
@@ -120,12 +119,12 @@ def encoded(plan: ShardingPlan) -> str:
     return base64.b85encode(zlib.compress(packed.tobytes(), 9)).decode()
 
 
-def decoded(program: Program, mesh: Mesh, text: str) -> ShardingPlan:
-    """The plan of this program that was ``encoded``."""
+def decoded(problem: Problem, text: str) -> ShardingPlan:
+    """The plan of this problem that was ``encoded``."""
     arrays = np.frombuffer(zlib.decompress(base64.b85decode(text)), np.int8)
-    n_axes = len(mesh.axes)
+    program, n_axes = problem.analysis.program, len(problem.mesh.axes)
     own = arrays[: program.n_ops * n_axes].reshape(-1, n_axes).astype(np.int32)
     op_factor = np.where(own >= 0, own + program.factor_ptr[:-1, None], -1).astype(np.int32)
     value_dim = arrays[own.size :].reshape(-1, n_axes).copy()
     sharding = Sharding(op_factor, value_dim)
-    return ShardingPlan(program, mesh, sharding, key=sharding.key())
+    return make_plan(problem.analysis, problem.mesh, sharding, key=sharding.key())

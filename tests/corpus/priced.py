@@ -1,4 +1,4 @@
-"""Price the compiled rows with the code of today, a row as soon as it is there.
+"""Price the compiled rows with the code of today.
 
 ``priced.jsonl``: times in seconds, sizes in bytes; made anew as a whole, since any change of the
 code may change a price.  Needs the packages, and no compiler.
@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import collections
 import json
-import sys
 from pathlib import Path
 
 from tests.corpus import compiled, plans, programs
-from tests.corpus.compiled import Row
+from tests.corpus.compiled import Row, key
 from tests.corpus.targets import target
-from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem, price
 from toast_lab.files import write_whole
 from toast_lab.runtime import diff
@@ -31,12 +29,10 @@ def generate() -> None:
     before = {key(row): row for row in rows()}
     fresh: dict[tuple[str, str, str, str], Row] = {}
     for name, members in by_program.items():
-        try:
-            model = programs.PROGRAMS[name].make()
-            analysis, digest = analyse(model), compiled.digest_of(model)
-        except Exception as error:  # of a package; the others go on
-            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        traced = programs.traced(name)
+        if traced is None:
             continue
+        _, analysis, digest = traced
         for topology in dict.fromkeys(row["topology"] for row in members):
             where = target(topology)
             problem = Problem(analysis, where.mesh, where.machine)
@@ -51,18 +47,11 @@ def generate() -> None:
 
 def rows() -> list[Row]:
     """The rows of ``priced.jsonl``."""
-    if not ROWS.exists():
-        return []
-    return [json.loads(line) for line in ROWS.read_text().splitlines()]
-
-
-def key(row: Row) -> tuple[str, str, str, str]:
-    """What names a row, compiled or priced."""
-    return row["program"], row["digest"], row["topology"], row["plan"]
+    return compiled.read_rows(ROWS)
 
 
 def _priced(problem: Problem, row: Row) -> Row:
-    plan = plans.decoded(problem.analysis.program, problem.mesh, row["sharding"])
+    plan = plans.decoded(problem, row["sharding"])
     cost = price(problem, plan)
     return {
         **{name: row[name] for name in ("program", "digest", "topology", "plan")},

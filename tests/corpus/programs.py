@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 from tests.corpus import own_programs, package_programs
 from tests.corpus.program import Program
+from tests.helpers import program_digest
+from toast_lab.conflicts.analysis import Analysis, analyse
+from toast_lab.ir.model import Model
 
 #: No rule is read off these families and nothing is fitted to them; figures give them apart.
 HELD_ASIDE = (
@@ -25,3 +30,13 @@ def families() -> dict[str, list[Program]]:
     for program in PROGRAMS.values():
         by_family.setdefault(program.family, []).append(program)
     return by_family
+
+
+def traced(name: str) -> tuple[Model, Analysis, str] | None:
+    """A program with its analysis and digest; None, and said, if its package does not trace."""
+    try:
+        model = PROGRAMS[name].make()
+        return model, analyse(model), program_digest(model)
+    except Exception as error:  # of a package; the others go on
+        print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        return None

@@ -37,7 +37,7 @@ def test_plans_differ_and_survive_being_written_down(problem: Problem) -> None:
     assert len(drafts) >= 5
     assert len({draft.plan.key for draft in drafts}) == len(drafts)
     for draft in drafts:
-        again = plans.decoded(problem.analysis.program, problem.mesh, plans.encoded(draft.plan))
+        again = plans.decoded(problem, plans.encoded(draft.plan))
         assert again.sharding.same_as(draft.plan.sharding)
         assert price(problem, again).time_s == price(problem, draft.plan).time_s
 
@@ -51,10 +51,10 @@ def test_random_plans_are_the_same_in_every_run(problem: Problem) -> None:
 def test_the_committed_rows_are_whole_and_the_page_is_made_from_them() -> None:
     rows = compiled.rows()
     assert rows
-    assert len({priced.key(row) for row in rows}) == len(rows)
+    assert len({compiled.key(row) for row in rows}) == len(rows)
     assert {row["topology"] for row in rows} <= {one.topology for one in TARGETS}
     assert {row["program"] for row in rows} <= set(programs.PROGRAMS)
-    assert {priced.key(row) for row in priced.rows()} <= {priced.key(row) for row in rows}
+    assert {compiled.key(row) for row in priced.rows()} <= {compiled.key(row) for row in rows}
     page = figures.page(figures.pairs())
     assert page == figures.PAGE.read_text(), "python -m tests.corpus figures makes it anew"
 

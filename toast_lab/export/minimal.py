@@ -30,7 +30,7 @@ from toast_lab.lowering.annotate import specs_on_ops
 from toast_lab.lowering.specs import partition_text, spec_entries
 from toast_lab.runtime import devices as dev
 from toast_lab.sharding.plan import ShardingPlan, Spec, model_of
-from toast_lab.text import line_text
+from toast_lab.text import counted, line_text
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Problem
@@ -355,8 +355,3 @@ def remaining(target: trial.Signature, reached: trial.Signature) -> list[str]:
             f"{reached.peak_bytes} bytes at the peak, {target.peak_bytes} in the plan"
         )
     return differences
-
-
-def counted(number: int, noun: str) -> str:
-    """``1 constraint``, ``2 constraints``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -18,11 +18,12 @@ from typing import Any
 from toast_lab._version import __version__
 from toast_lab.errors import InvalidPlan
 from toast_lab.export import constrained, sharded
-from toast_lab.export.minimal import MinimalConstraints, counted, family
+from toast_lab.export.minimal import MinimalConstraints, family
 from toast_lab.export.sharded import Shardings
 from toast_lab.frontends import calls, nnx_modules
 from toast_lab.lowering.specs import spec_entries
 from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.text import counted
 
 # Sources that exported code carries along, in this order
 CARRIED = (calls, nnx_modules, constrained, sharded)

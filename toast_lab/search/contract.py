@@ -33,8 +33,8 @@ from toast_lab.sharding.plan import PlanT, ShardingPlan
 from toast_lab.sharding.plan_text import describe
 from toast_lab.sharding.space import Action
 
-#: What callers of a search and its methods share; each is described where it is defined.
 _DESCRIBED = 40  #: lines of a plan that the text of a result has
+#: What callers of a search and its methods share; each is described where it is defined.
 __all__ = ["Budget", "Progress", "Recorder", "SearchResult", "Status", "Stop", "search"]
 
 

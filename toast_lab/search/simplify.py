@@ -32,7 +32,7 @@ from toast_lab.sharding.plan_rules import PlanSize, argument_rules, plan_size
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.space import parse_action
 from toast_lab.sharding.state import State
-from toast_lab.text import as_html, bytes_text, table
+from toast_lab.text import as_html, bytes_text, counted, table
 
 #: What another rule or place has to gain, as a share of C(s), to stand in a front.  Prices are off
 #: by several per cent (docs/accuracy.md); of that, plans which differ in one place share all but a
@@ -395,7 +395,7 @@ def _plan(problem: Problem, sharding: Sharding, origin: _ActionPlan) -> Sharding
     )
     labels = (*pinned_texts(problem.space), *origin.actions)
     if differing:
-        labels = (*labels, f"refined in {differing} place{'' if differing == 1 else 's'}")
+        labels = (*labels, f"refined in {counted(differing, 'place')}")
     return make_plan(problem.analysis, problem.mesh, sharding.copy(), labels, key=sharding.key())
 
 

@@ -31,10 +31,10 @@ from toast_lab.ir.program import Program
 from toast_lab.ragged import Ragged
 from toast_lab.sharding import steps
 from toast_lab.sharding.sharding import Sharding
+from toast_lab.text import counted, own_line
 
 _INDEX = re.compile(r"\[\d+\]|(?<=[._])\d+(?=[._'\]]|$)|^\d+$")
 _WORD = re.compile(r"\w+")
-_LIBRARY = re.compile(r"site-packages|dist-packages|^lib/")
 #: words at the end of a path that tell roles apart, tried in this order; 0: all
 _LOOKS = (1, 2, 3, 0)
 _DEEPEST_ROOT = 3  #: words before the parameters in the tree of an optimiser, ``opt_state[0].mu``
@@ -52,7 +52,7 @@ class PlanSize(NamedTuple):
         return self.rules + self.places
 
     def __str__(self) -> str:
-        return f"{_counted(self.rules, 'argument rule')} and {_counted(self.places, 'place')}"
+        return f"{counted(self.rules, 'argument rule')} and {counted(self.places, 'place')}"
 
 
 class ArgumentRule(NamedTuple):
@@ -110,7 +110,7 @@ def _sites(program: Program) -> _Sites:
     shape = classes(program.n_values, Ragged(program.shape_ptr, program.shape)).label
     line_of: dict[str, int] = {}
     own = np.asarray(
-        [line_of.setdefault(_own_line(where), len(line_of)) for where in program.locations]
+        [line_of.setdefault(own_line(where), len(line_of)) for where in program.locations]
     )
     # Without a source line ops are told apart by their kinds
     site = own[program.location].astype(np.int64)
@@ -159,12 +159,6 @@ def _named(words: list[str]) -> list[str]:
     while last > 1 and not words[last - 1].isidentifier():
         last -= 1
     return [*words[: last - 1], ".".join(words[last - 1 :])]
-
-
-def _own_line(location: str) -> str:
-    """The innermost line of a location that is not a library's, where somebody can write."""
-    frames = location.split(" < ")
-    return next((frame for frame in frames if not _LIBRARY.search(frame)), frames[0])
 
 
 class _Entries(NamedTuple):
@@ -320,7 +314,3 @@ def _usual(key: np.ndarray, variant: np.ndarray) -> np.ndarray:
         [usual[own] == label for own, label in zip(key.tolist(), variant.tolist(), strict=True)],
         dtype=bool,
     )
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

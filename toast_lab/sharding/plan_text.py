@@ -28,7 +28,7 @@ from toast_lab.sharding.plan_rules import (
     own_words,
     plan_size,
 )
-from toast_lab.text import bounded, few, line_text
+from toast_lab.text import bounded, counted, few, line_text
 
 _WIDTH = 30  #: of the left column
 _ROLES = 8  #: that one line names
@@ -97,12 +97,12 @@ def _argument_lines(plan: ShardingPlan, rules: Sequence[ArgumentRule]) -> list[s
     for words, alike in by_words.items():
         count = sum(len(rule.arguments) for rule in alike)
         roles = few(dict.fromkeys(rule.role for rule in alike), _ROLES)
-        lines.append(_row(words, f"{roles} ({_arguments(count)})"))
+        lines.append(_row(words, f"{roles} ({counted(count, 'argument')})"))
     whole = plan.program.n_arguments - sum(len(rule.arguments) for rule in rules)
     if whole and by_words:
-        lines.append(_row("all others whole", _arguments(whole)))
+        lines.append(_row("all others whole", counted(whole, "argument")))
     elif whole:
-        lines.append(_row("all whole", _arguments(whole)))
+        lines.append(_row("all whole", counted(whole, "argument")))
     return lines
 
 
@@ -145,7 +145,3 @@ def _value_name(plan: ShardingPlan, value: int) -> str:
 
 def _row(left: str, right: str) -> str:
     return f"  {left:<{_WIDTH}}  {right}"
-
-
-def _arguments(count: int) -> str:
-    return f"{count} argument{'' if count == 1 else 's'}"
