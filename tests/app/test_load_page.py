@@ -50,3 +50,15 @@ def test_a_list_of_sizes_is_typed_as_numbers() -> None:
     for text, wanted in (("1 2 4", (1, 2, 4)), ("1, 2", (1, 2)), ("one", "one"), ("", "")):
         page._inputs["multipliers"].value = text
         assert page.chosen_sizes()["multipliers"] == wanted
+
+
+def test_a_model_chosen_again_keeps_its_fields() -> None:
+    page = LoadPage(Session(jobs=Registry()))
+    page._show_sizes("attention")
+    key = page._inputs["key"]
+    key.value = 6
+    page._show_sizes("attention", {"sequence": 128})
+    assert page._inputs["key"] is key, "what is being typed into a field would be lost"
+    assert page.chosen_sizes() == registry.sizes("attention") | {"sequence": 128}
+    page._show_sizes("unet")
+    assert page.chosen_sizes() == registry.sizes("unet")

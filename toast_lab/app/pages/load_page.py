@@ -207,19 +207,28 @@ class LoadPage:
 
     def _choose(self, name: str) -> None:
         self._leave_welcome()
-        self._which = name
         if ":" in name:
+            self._which, self._inputs = name, {}
             self._sizes.objects, self._apply.visible = [], False
         else:
             self._show_sizes(name, SIZES.get(name))
         self.session.load(name, SIZES.get(name))
 
     def _show_sizes(self, name: str, current: dict[str, Any] | None = None) -> None:
-        self._which = name
-        self._inputs = {}
+        shown = dict(list(registry.sizes(name).items())[:SHOWN_SIZES])
+        values = {key: (current or {}).get(key, value) for key, value in shown.items()}
+        if name == self._which and self._inputs:
+            # Fields that are there stay: a new one would lose what is being typed into it
+            for key, value in values.items():
+                self._inputs[key].value = _field_value(value)
+        else:
+            self._which = name
+            self._make_fields(values)
+
+    def _make_fields(self, values: dict[str, Any]) -> None:
+        name, self._inputs = self._which, {}
         choices = registry.choices(name)
-        for key, value in list(registry.sizes(name).items())[:SHOWN_SIZES]:
-            value = (current or {}).get(key, value)
+        for key, value in values.items():
             common: dict[str, Any] = {
                 "name": key,
                 "sizing_mode": "stretch_width",
@@ -235,9 +244,9 @@ class LoadPage:
             elif isinstance(value, int):
                 self._inputs[key] = pn.widgets.IntInput(value=value, start=1, **common)
             elif isinstance(value, tuple):
-                self._inputs[key] = _Numbers(value=" ".join(map(str, value)), **common)
+                self._inputs[key] = _Numbers(value=_field_value(value), **common)
             else:
-                self._inputs[key] = pn.widgets.TextInput(value=str(value), **common)
+                self._inputs[key] = pn.widgets.TextInput(value=_field_value(value), **common)
         widgets = list(self._inputs.values())
         rows = [look.row(*widgets[i : i + 2]) for i in range(0, len(widgets), 2)]
         self._sizes.objects = [look.text(h("h2", f"sizes of {name}")), *rows]
@@ -328,6 +337,13 @@ class LoadPage:
 
 def _card(text: str, act: Callable[[], None]) -> pn.widgets.Button:
     return look.button(text, act, left=True, button_style="outline", button_type="default")
+
+
+def _field_value(value: Any) -> Any:
+    """What a field shows of a size: text, unless a widget has a value of this kind."""
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    return value if isinstance(value, int | str) else str(value)
 
 
 class _Numbers(pn.widgets.TextInput):
