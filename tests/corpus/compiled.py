@@ -1,8 +1,8 @@
 """Compile the corpus and keep what came out, a row as soon as it is there.
 
 ``compiled.jsonl``: a row for each plan of a program on a target, found again by program, digest,
-target and name of the plan.  A run that was stopped goes on where it was; the compiler's whole
-results stay in the store of compiled results.
+target and name of the plan; one that is the same sharding as another only names it.  A run that was
+stopped goes on where it was; the compiler's whole results stay in the store of compiled results.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def generate(
         plan_names: of plans; None for all twelve.
         time_limit_s: for one compile.
     """
-    known = {key(row) for row in rows()}
+    known = {key(row) for row in read_rows(ROWS)}
     for name in names:
         traced = programs.traced(name)
         if traced is None:
@@ -50,19 +50,28 @@ def generate(
         model, analysis, digest = traced
         for target in targets:
             head = {"program": name, "digest": digest, "topology": target.topology}
-            wanted = plan_names or (*plans.EXPERTS, *plans.SEARCHES, *plans.RANDOM)
+            wanted = plan_names or plans.names(target.topology)
             if all((*head.values(), plan) in known for plan in wanted):
                 continue
             problem = Problem(analysis, target.mesh, target.machine)
-            for draft in plans.drafts(problem, wanted):
-                if (*head.values(), draft.name) not in known:
+            for draft in plans.drafts(model, problem, target.topology, wanted):
+                if (*head.values(), draft.name) in known:
+                    continue
+                if draft.same_as:
+                    row: Row = {"same_as": draft.same_as}
+                else:
                     row = _compiled(model, analysis, target, draft, time_limit_s)
-                    _append({**head, "plan": draft.name, **row})
+                _append({**head, "plan": draft.name, **row})
 
 
 def rows() -> list[Row]:
-    """The rows of ``compiled.jsonl``."""
-    return read_rows(ROWS)
+    """The rows of ``compiled.jsonl`` that a compiler judged."""
+    return [row for row in read_rows(ROWS) if "same_as" not in row]
+
+
+def same_plans() -> dict[tuple[str, str, str, str], str]:
+    """Of rows that name a plan which is another one's sharding, the name of that one."""
+    return {key(row): row["same_as"] for row in read_rows(ROWS) if "same_as" in row}
 
 
 def read_rows(path: Path) -> list[Row]:

@@ -26,6 +26,7 @@ class Pair(NamedTuple):
     plan: str
     compiled: compiled.Row
     priced: compiled.Row
+    other_names: tuple[str, ...] = ()  # of plans that are the same sharding
 
     @property
     def family(self) -> str:
@@ -46,8 +47,18 @@ class Pair(NamedTuple):
 def pairs() -> list[Pair]:
     """Every plan that was compiled and priced."""
     by_key = {compiled.key(row): row for row in priced.rows()}
+    others = collections.defaultdict(list)
+    for (*head, name), same in compiled.same_plans().items():
+        others[(*head, same)].append(name)
     return [
-        Pair(row["program"], row["topology"], row["plan"], row, by_key[compiled.key(row)])
+        Pair(
+            row["program"],
+            row["topology"],
+            row["plan"],
+            row,
+            by_key[compiled.key(row)],
+            tuple(others[compiled.key(row)]),
+        )
         for row in compiled.rows()
         if compiled.key(row) in by_key and "error" not in row
     ]
@@ -181,11 +192,11 @@ def regrets(members: Iterable[Pair]) -> list[float]:
     found = []
     for group in _by_problem(members):
         times = {
-            pair.plan: pair.compiled["time_s"]
+            name: pair.compiled["time_s"]
             for pair in group
             if pair.compiled.get("time_s") and pair.compiled.get("fits")
+            for name in (pair.plan, *pair.other_names)
         }
-        # A search that found the plan of an expert left no row of its own.
         if len(times) > 1 and plans.OURS in times:
             found.append(times[plans.OURS] / min(times.values()) - 1.0)
     return found

@@ -14,11 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from tests.accuracy.cases import worthwhile
+from tests.corpus.autosharding import autosharded, is_available
 from toast_lab import pipeline
 from toast_lab.app.ready_plans import batch_group, data_parallel
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem
-from toast_lab.errors import ToastError
+from toast_lab.errors import RunFailed, ToastError
+from toast_lab.ir.model import Model
 from toast_lab.plan_verbs import Plan
 from toast_lab.search.contract import Budget
 from toast_lab.sharding.plan import ShardingPlan, make_plan
@@ -33,26 +35,43 @@ EXPERTS = ("data", "data both", "fsdp", "tensor")
 RANDOM = {"random 1": 1, "random 2": 2, "random 4": 4, "random 6": 6}  # actions of each
 
 
+RIVAL = "autosharding"  # XLA's, on TPUs, where its environment is there
+
+
 class Draft(NamedTuple):
     """A plan to compile."""
 
     name: str
     plan: ShardingPlan
+    same_as: str = ""  # the draft before it that is the same sharding
 
 
-def drafts(problem: Problem, names: Collection[str]) -> Iterator[Draft]:
-    """The plans of these names, without those that are the same sharding as one before."""
-    known: set[int] = set()
-    for name in (*EXPERTS, *SEARCHES, *RANDOM):
+def names(topology: str) -> tuple[str, ...]:
+    """Names of all plans that can be made for a target here."""
+    every = (*EXPERTS, *SEARCHES, *RANDOM)
+    return (*every, RIVAL) if topology.startswith("tpu") and is_available() else every
+
+
+def drafts(
+    model: Model, problem: Problem, topology: str, names: Collection[str]
+) -> Iterator[Draft]:
+    """The plans of these names."""
+    known: dict[int, str] = {}
+    for name in (*EXPERTS, *SEARCHES, *RANDOM, RIVAL):
         if name not in names:
             continue
         try:
-            plan = _plan(problem, name)
+            if name == RIVAL:
+                plan = autosharded(model, problem, topology)
+            else:
+                plan = _plan(problem, name)
+        except RunFailed as error:
+            print(f"{name}: {error}", flush=True)
+            continue
         except ToastError:
             continue  # no batch, nothing that divides, a space that the method cannot search
-        if plan.key not in known:
-            known.add(plan.key)
-            yield Draft(name, plan)
+        yield Draft(name, plan, same_as=known.get(plan.key, ""))
+        known.setdefault(plan.key, name)
 
 
 def _plan(problem: Problem, name: str) -> ShardingPlan:

@@ -10,6 +10,9 @@ from tests.corpus import compiled, figures, plans, priced, programs
 from tests.corpus.targets import TARGETS, target
 from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem, price
+from toast_lab.ir.model import Model
+
+TPU = "tpu:v5e:4x4"
 
 
 def test_it_is_wide_and_mostly_by_others() -> None:
@@ -25,26 +28,34 @@ def test_it_is_wide_and_mostly_by_others() -> None:
 
 
 @pytest.fixture(scope="module")
-def problem() -> Problem:
-    analysis = analyse(programs.PROGRAMS["moe_sorted"].make())
-    where = target("tpu:v5e:4x4")
-    return Problem(analysis, where.mesh, where.machine)
+def model() -> Model:
+    return programs.PROGRAMS["moe_sorted"].make()
 
 
-def test_plans_differ_and_survive_being_written_down(problem: Problem) -> None:
+@pytest.fixture(scope="module")
+def problem(model: Model) -> Problem:
+    where = target(TPU)
+    return Problem(analyse(model), where.mesh, where.machine)
+
+
+def test_plans_survive_being_written_down_and_equal_ones_are_named(
+    model: Model, problem: Problem
+) -> None:
     names = (*plans.EXPERTS, *plans.RANDOM)
-    drafts = list(plans.drafts(problem, names))
-    assert len(drafts) >= 5
-    assert len({draft.plan.key for draft in drafts}) == len(drafts)
+    drafts = list(plans.drafts(model, problem, TPU, names))
+    assert len({draft.plan.key for draft in drafts}) >= 5
+    first: dict[int, str] = {}
     for draft in drafts:
+        assert draft.same_as == first.get(draft.plan.key, "")
+        first.setdefault(draft.plan.key, draft.name)
         again = plans.decoded(problem, plans.encoded(draft.plan))
         assert again.sharding.same_as(draft.plan.sharding)
         assert price(problem, again).time_s == price(problem, draft.plan).time_s
 
 
-def test_random_plans_are_the_same_in_every_run(problem: Problem) -> None:
+def test_random_plans_are_the_same_in_every_run(model: Model, problem: Problem) -> None:
     names = tuple(plans.RANDOM)
-    first, second = (list(plans.drafts(problem, names)) for _ in range(2))
+    first, second = (list(plans.drafts(model, problem, TPU, names)) for _ in range(2))
     assert [draft.plan.key for draft in first] == [draft.plan.key for draft in second]
 
 
@@ -68,8 +79,11 @@ def pair(program: str, plan: str, time_s: float, priced_s: float) -> figures.Pai
 def test_regret_is_against_the_best_judged_plan() -> None:
     rows = [pair("mlp", "mcts", 1.2, 1.0), pair("mlp", "data", 1.0, 1.1)]
     assert figures.regrets(rows) == [pytest.approx(0.2)]
-    # Of a program whose search found what another plan is already, nothing is known.
+    # Of a program whose search was not judged, nothing is known.
     assert figures.regrets([pair("mlp", "data", 1.0, 1.0), pair("mlp", "alpa", 1.0, 1.0)]) == []
+    # One that found what another plan is already has no row of its own.
+    same = pair("mlp", "data", 1.1, 1.0)._replace(other_names=("mcts",))
+    assert figures.regrets([same, pair("mlp", "alpa", 1.0, 1.0)]) == [pytest.approx(0.1)]
 
 
 def test_ranks_are_of_one_program_on_one_target() -> None:
