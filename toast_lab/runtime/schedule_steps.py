@@ -20,7 +20,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from toast_lab.runtime import gpu_times, hlo, hlo_text
+from toast_lab.runtime import gpu_times, hlo, hlo_text, schedule_collectives
 from toast_lab.runtime.schedule import COMPUTE, DONE, FREE, LOOP, START, SYNC, ScheduleStep
 from toast_lab.runtime.schedule_text import Scheduled, ScheduleText, TextInstruction
 
@@ -150,7 +150,7 @@ class _Maker(NamedTuple):
             if not kind:
                 return step
             span_s, is_waited = waits.get(name, (math.inf, False))
-            step = step._replace(role=START)
+            step = self._sized(step._replace(role=START), instruction)
             if not self.clocks.of_tpu:
                 return self.clocked(step, self.clocks.collective_s.get(name))
             return self.clocked(step._replace(limit_s=span_s), span_s if is_waited else None)
@@ -167,6 +167,20 @@ class _Maker(NamedTuple):
         """Is this a product that a collective is fused into?  Then it computes all along."""
         return any(member.opcode in ("dot", "convolution") for member in self._members(instruction))
 
+    def _sized(self, step: ScheduleStep, instruction: TextInstruction) -> ScheduleStep:
+        """A collective with bytes and axes as the scheduler describes it."""
+        described = [instruction, *self._members(instruction)]
+        block = next((one.block for one in described if "shape" in one.block), None)
+        if block is None:
+            return step
+        groups = schedule_collectives.device_groups(block, math.prod(self.mesh.values()))
+        size = schedule_collectives.local_bytes(block)
+        return step._replace(bytes=size, axes=self._axes(step.kind, groups))
+
+    def _axes(self, kind: str, groups: list[list[int]]) -> tuple[str, ...] | None:
+        of = hlo.permute_axes if kind == "collective_permute" else hlo.group_axes
+        return of(groups, self.mesh)
+
     def clocked(self, step: ScheduleStep, time_s: float | None) -> ScheduleStep:
         """A collective with its time, or with what it takes to price it."""
         if time_s is not None:
@@ -178,12 +192,8 @@ class _Maker(NamedTuple):
         if instruction is None or not hlo.kind_of(instruction):
             return step._replace(time_s=None)
         groups = hlo.device_groups(instruction, math.prod(self.mesh.values()))
-        axes = (
-            hlo.permute_axes(groups, self.mesh)
-            if step.kind == "collective_permute"
-            else hlo.group_axes(groups, self.mesh)
-        )
         size = hlo.local_bytes(instruction, max(map(len, groups), default=1))
+        axes = self._axes(step.kind, groups)
         return step._replace(time_s=None, bytes=float(size), axes=axes)
 
     def _inside(

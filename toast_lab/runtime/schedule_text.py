@@ -26,9 +26,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from toast_lab.lowering.annotate import split_name
+from toast_lab.runtime.schedule_collectives import is_collective
 
 _FIELD = re.compile(r'(\w+): (?:"((?:[^"\\]|\\.)*)"|(\S+))$')
 _INSTRUCTION = ["hlo_module", "computations", "instructions"]
@@ -45,6 +46,8 @@ class TextInstruction:
     op: int = -1  #: number of the op of ours that it was compiled from, -1 if it does not say
     operand_ids: list[int] = dataclasses.field(default_factory=list)
     called_ids: list[int] = dataclasses.field(default_factory=list)  #: computations
+    #: of a collective everything that the text says, see ``schedule_collectives``
+    block: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
 
 
 class Scheduled(NamedTuple):
@@ -89,12 +92,16 @@ def _parse(text: str) -> ScheduleText:
     path: list[str] = []
     ids: list[int] = []
     current = TextInstruction()
+    blocks: list[dict[str, list[Any]]] = []  # of a collective, from its outermost one on
     row: dict[str, float] = {}
     computation_rows: list[dict[str, float]] = []
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.strip()
         if line.endswith(" {"):
             path.append(line[:-2])
+            if blocks:
+                blocks.append({})
+                blocks[-2].setdefault(line[:-2], []).append(blocks[-1])
             if path == _INSTRUCTION:
                 current = TextInstruction()
             elif path == _INSTRUCTION[:2]:
@@ -111,6 +118,8 @@ def _parse(text: str) -> ScheduleText:
             if not path:
                 raise _Unreadable(f"line {number} closes what was never opened")
             path.pop()
+            if blocks:
+                blocks.pop()
             continue
         field = _FIELD.match(line)
         if field is None:
@@ -118,11 +127,15 @@ def _parse(text: str) -> ScheduleText:
                 raise _Unreadable(f"line {number} is no field: {line[:60]!r}")
             continue
         key, literal = field[1], field[2] if field[3] is None else field[3]
+        if blocks:
+            blocks[-1].setdefault(key, []).append(literal)
         if path == _INSTRUCTION:
             if key == "name":
                 current.name = literal
             elif key == "opcode":
                 current.opcode = literal
+                if is_collective(literal):
+                    blocks = [current.block]
             elif key == "id":
                 instructions[_whole(literal, number)] = current
                 ids.append(_whole(literal, number))
