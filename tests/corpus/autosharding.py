@@ -128,7 +128,7 @@ def _behind_the_pass(text: str, words: Sequence[str], time_limit_s: float) -> st
                 [os.environ[VARIABLE], str(CHILD), str(program), str(folder), *words],
                 stdout=output,
                 stderr=output,
-                env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+                env=_environment(),
             )
             try:
                 ends_at_s = time.monotonic() + time_limit_s
@@ -144,6 +144,19 @@ def _behind_the_pass(text: str, words: Sequence[str], time_limit_s: float) -> st
             tail = log.read_text(errors="replace")[-400:]
             raise RunFailed(f"AutoSharding failed:\n{tail}")
         return dumps[-1].read_text()
+
+
+def _environment() -> dict[str, str]:
+    """Nothing of this process's packages; libtpu without a TPU, beside others of its kind."""
+    own = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return own | {
+        "JAX_PLATFORMS": "cpu",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_ACCELERATOR_TYPE": "v5litepod-16",  # any: the topology is named when it is made
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        "TPU_WORKER_ID": "0",
+    }
 
 
 # -- HLO text --------------------------------------------------------------------------------------

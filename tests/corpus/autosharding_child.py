@@ -12,19 +12,7 @@ there.  It imports nothing of this project, whose own jax is another one.
 
 from __future__ import annotations
 
-import os
 import sys
-
-#: As Google's cloud calls one slice of them
-ACCELERATORS = {"v5e:4x4": "v5litepod-16", "v6e:4x4": "v6e-16"}
-
-os.environ.update(
-    TPU_SKIP_MDS_QUERY="1",
-    TPU_ACCELERATOR_TYPE=ACCELERATORS[sys.argv[3]],
-    TPU_WORKER_HOSTNAMES="localhost",
-    TPU_WORKER_ID="0",
-    JAX_PLATFORMS="cpu",
-)
 
 import jax
 import numpy as np
