@@ -42,7 +42,6 @@ from toast_lab.sharding.sharding import Sharding
 VARIABLE = "TOAST_LAB_AUTOSHARDING"
 CHILD = Path(__file__).with_name("autosharding_child.py")
 AFTER_PASS = "*after_tpu_auto_sharding*.txt"
-NEXT_DUMP = "*after_auto_spmd_sharding*.txt"  # when it is there, the one before it is whole
 
 #: Mesh axes that cut each dim, by number
 Dims = tuple[tuple[int, ...], ...]
@@ -132,18 +131,24 @@ def _behind_the_pass(text: str, words: Sequence[str], time_limit_s: float) -> st
             )
             try:
                 ends_at_s = time.monotonic() + time_limit_s
-                while child.poll() is None and not list(folder.glob(NEXT_DUMP)):
+                while child.poll() is None and not _module_behind(folder):
                     if time.monotonic() > ends_at_s:
                         raise RunFailed(f"AutoSharding gave no result within {time_limit_s:g} s")
                     time.sleep(0.2)
             finally:
                 child.kill()
                 child.wait()
-        dumps = sorted(folder.glob(AFTER_PASS))
-        if not dumps:
-            tail = log.read_text(errors="replace")[-400:]
+        module = _module_behind(folder)
+        if not module:
+            tail = log.read_text(errors="replace")[-2000:]
             raise RunFailed(f"AutoSharding failed:\n{tail}")
-        return dumps[-1].read_text()
+        return module
+
+
+def _module_behind(folder: Path) -> str:
+    """The module behind the pass; empty while it is not there as a whole."""
+    texts = [dump.read_text() for dump in sorted(folder.glob(AFTER_PASS))]
+    return texts[-1] if texts and texts[-1].rstrip().endswith("\n}") else ""
 
 
 def _environment() -> dict[str, str]:
