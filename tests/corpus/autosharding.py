@@ -153,8 +153,8 @@ def _module_behind(folder: Path) -> str:
 
 def _environment() -> dict[str, str]:
     """Nothing of this process's packages; libtpu without a TPU, beside others of its kind."""
-    own = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    return own | {
+    ours = ("PYTHONPATH", "TPU_LIBRARY_PATH", "XLA_FLAGS")
+    return {key: value for key, value in os.environ.items() if key not in ours} | {
         "JAX_PLATFORMS": "cpu",
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         "TPU_SKIP_MDS_QUERY": "1",

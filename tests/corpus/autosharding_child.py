@@ -6,7 +6,8 @@ The last number is the memory that a device may use, in GB: without it the pass 
 least memory possible, whatever that costs.
 
 Leaves the module as it is behind the pass, as HLO text, in FOLDER.  What the compiler does after
-that is not needed; whoever started this may end it as soon as that text is there.  It imports nothing of this project, whose own jax is another one.
+that is not needed; whoever started this may end it as soon as that text is there.  It imports
+nothing of this project, whose own jax is another one.
 """
 
 from __future__ import annotations

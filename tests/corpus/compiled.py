@@ -32,7 +32,7 @@ def generate(
     targets: Sequence[Target],
     plan_names: tuple[str, ...] | None = None,
     *,
-    time_limit_s: float = 120.0,
+    time_limit_s: float = 400.0,
 ) -> None:
     """Compile what is not there yet, program by program.
 
