@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,19 @@ def test_what_nobody_prices_leaves_the_step_without_a_time() -> None:
     assert schedule.time_s is None
     assert schedule.exposed_s > 0
     assert schedule.notes == ("no clock at all: 1 all_reduce; so no time of one step",)
+
+
+def test_a_step_without_the_time_of_a_library_call_has_no_time() -> None:
+    """XLA tells none of convolutions: the microsecond of its schedule would pass for it."""
+    raw = (TEXTS / "scheduled_h100.hlo").read_text()
+    line = next(row for row in raw.splitlines() if "%custom-call.2 = " in row)
+    module = hlo_text.parse(raw.replace(line, re.sub(r'"reification_cost":\[[^]]*\]', "", line)))
+    clocks = schedule_steps.gpu_clocks(module, "sm_90", 8)
+    steps = schedule_steps.steps_of(text_of("scheduled_h100"), module, MESH, clocks=clocks)
+    schedule = replay(steps, lambda _: 1e-6)
+    assert schedule.time_s is None
+    assert "no clock at all: 1 custom-call; so no time of one step" in schedule.notes
+    assert replayed("scheduled_h100", lambda _: 1e-6).time_s is not None
 
 
 def test_a_loop_counts_by_its_rounds_and_shows_its_first() -> None:
