@@ -130,7 +130,8 @@ def _judged(result: Compiled) -> Row:
         "needed_bytes": result.needed_bytes,
         "limit_bytes": result.limit_bytes,
         "time_s": result.time_s,
-        "compute_s": compute_s if by_op else None,
+        # Without a time of the step something that computes has no clock
+        "compute_s": compute_s if by_op and result.time_s is not None else None,
         "exposed_s": None if schedule is None else schedule.exposed_s,
         "collective_s": None if schedule is None else schedule.collective_s,
         "left_out": 0 if result.times is None else len(result.times.left_out),

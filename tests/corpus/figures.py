@@ -102,6 +102,14 @@ def page(every: Sequence[Pair]) -> str:
             lambda pair: pair.family + (" (held aside)" if pair.is_held_aside else ""),
         ),
         "",
+        "## Against rivals",
+        "",
+        "Milliseconds of a step by the compiler's clock; - is a plan that does not fit or that "
+        "nobody judged. AutoSharding is XLA's, told how much memory a device has; data parallel is "
+        "on both axes. Programs of families that are held aside are in italics.",
+        "",
+        *rivals(every),
+        "",
         "## By program",
         "",
         *_table(every, lambda pair: f"{pair.program}, {pair.topology}"),
@@ -191,15 +199,50 @@ def regrets(members: Iterable[Pair]) -> list[float]:
     """How much slower our search's plan is than the best judged one, by program and target."""
     found = []
     for group in _by_problem(members):
-        times = {
-            name: pair.compiled["time_s"]
-            for pair in group
-            if pair.compiled.get("time_s") and pair.compiled.get("fits")
-            for name in (pair.plan, *pair.other_names)
-        }
+        times = fitting_times(group)
         if len(times) > 1 and plans.OURS in times:
             found.append(times[plans.OURS] / min(times.values()) - 1.0)
     return found
+
+
+def fitting_times(group: Iterable[Pair]) -> dict[str, float]:
+    """Seconds by the compiler's clock of the plans of one program that fit, by every name."""
+    return {
+        name: pair.compiled["time_s"]
+        for pair in group
+        if pair.compiled.get("time_s") and pair.compiled.get("fits")
+        for name in (pair.plan, *pair.other_names)
+    }
+
+
+_RIVALS = {
+    plans.OURS: "ours",
+    "data both": "data parallel",
+    "fsdp": "fully sharded",
+    "tensor": "tensor parallel",
+    plans.RIVAL: "AutoSharding",
+    "alpa": "Alpa's program",
+}
+
+
+def rivals(every: Sequence[Pair]) -> list[str]:
+    """The table of what methods find, without programs of which our search was not judged."""
+    lines = [
+        "| program | target | " + " | ".join(_RIVALS.values()) + " | best rival / ours |",
+        "|---|---" + "|--:" * (len(_RIVALS) + 1) + "|",
+    ]
+    for group in _by_problem(every):
+        times = fitting_times(group)
+        rivals = [times[name] for name in _RIVALS if name in times and name != plans.OURS]
+        if plans.OURS not in times or not rivals:
+            continue
+        program = f"*{group[0].program}*" if group[0].is_held_aside else group[0].program
+        cells = [f"{1e3 * times[name]:.3g}" if name in times else "-" for name in _RIVALS]
+        lines.append(
+            f"| {program} | {group[0].topology} | {' | '.join(cells)} "
+            f"| {min(rivals) / times[plans.OURS]:.2f} |"
+        )
+    return lines
 
 
 def _reasons(every: Iterable[Pair]) -> list[tuple[str, int]]:

@@ -86,6 +86,15 @@ def test_regret_is_against_the_best_judged_plan() -> None:
     assert figures.regrets([same, pair("mlp", "alpa", 1.0, 1.0)]) == [pytest.approx(0.1)]
 
 
+def test_a_rival_that_does_not_fit_is_none() -> None:
+    rows = [pair("mlp", "mcts", 0.004, 1.0), pair("mlp", "autosharding", 0.002, 1.0)]
+    rows.append(pair("mlp", "fsdp", 0.001, 1.0))
+    rows[-1].compiled["fits"] = False
+    (line,) = figures.rivals(rows)[2:]
+    assert line == "| mlp | tpu:v5e:4x4 | 4 | - | - | - | 2 | - | 0.50 |"
+    assert len(figures.rivals(rows[:1])) == 2, "nobody to compare with"
+
+
 def test_ranks_are_of_one_program_on_one_target() -> None:
     rows = [pair("mlp", f"random {i}", float(i), float(i)) for i in range(1, 7)]
     rows += [pair("gns", f"random {i}", float(i), float(-i)) for i in range(1, 7)]
