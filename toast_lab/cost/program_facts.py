@@ -16,6 +16,7 @@ import numpy as np
 
 from toast_lab.cost.bfloat16 import bfloat16_factors, no_factors, widened_factors
 from toast_lab.cost.fusion import STYLES, fuse
+from toast_lab.cost.layout_copies import extra_reads
 from toast_lab.cost.matrix_tiles import matrix_unit_flops, products
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind, ops_where
@@ -178,6 +179,8 @@ def make_static(
                 last_op[value] = max(last_op[value], when)
     delivered, brings = _partial_traffic(program, root, last_op)
     reads = fusion.reads.copy()
+    if compiler == "tpu":
+        reads += np.where(reads > 0.0, extra_reads(program, root), 0.0)
     updated = np.flatnonzero(brings >= 0)
     reads[program.use_ptr[updated]] = 0.0  # in place
     in_place = (np.isin(classes, (p.ELEMENTWISE, p.CONTROL)) | (brings >= 0)) & (
