@@ -4,5 +4,5 @@
 them and keeps the rows, ``figures`` makes docs/corpus.md from the rows.  A third of the families is
 held aside: no rule is read off them, nothing is fitted to them.
 
-``python -m tests.corpus compile|figures|list``; the packages are in ``requirements.txt``.
+``python -m tests.corpus compile|price|fit|figures|list``; the packages are in ``requirements.txt``.
 """

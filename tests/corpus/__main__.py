@@ -1,18 +1,18 @@
-"""``python -m tests.corpus compile|price|figures|list``: see the package."""
+"""``python -m tests.corpus compile|price|fit|figures|list``: see the package."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
-from tests.corpus import compiled, figures, priced, programs
+from tests.corpus import compiled, figures, fit, priced, programs
 from tests.corpus.targets import TARGETS, target
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one of the commands."""
     parser = argparse.ArgumentParser(prog="python -m tests.corpus", description=__doc__)
-    parser.add_argument("command", choices=("compile", "price", "figures", "list"))
+    parser.add_argument("command", choices=("compile", "price", "fit", "figures", "list"))
     parser.add_argument("--programs", nargs="*", help="by name; all by default")
     parser.add_argument("--targets", nargs="*", help="topologies; all by default")
     parser.add_argument("--plans", nargs="*", help="by name; all twelve by default")
@@ -27,6 +27,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if args.command == "price":
         priced.generate()
+        return 0
+    if args.command == "fit":
+        print("\n".join(fit.table(figures.pairs())))
         return 0
     if args.command == "figures":
         figures.write()

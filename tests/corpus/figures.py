@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.accuracy.judge import spearman
-from tests.corpus import compiled, plans, priced, programs
+from tests.corpus import compiled, fit, plans, priced, programs
 from toast_lab.files import write_whole
 
 PAGE = Path(__file__).parents[2] / "docs" / "corpus.md"
@@ -109,6 +109,14 @@ def page(every: Sequence[Pair]) -> str:
         "on both axes. Programs of families that are held aside are in italics.",
         "",
         *rivals(every),
+        "",
+        "## Would factors help?",
+        "",
+        "Errors of computing, median and 90th percentile, on each family with factors fitted to "
+        "the others (families held aside are in neither). A factor that does not help on families "
+        "left out is not used; so far none is.",
+        "",
+        *fit.table(every),
         "",
         "## By program",
         "",

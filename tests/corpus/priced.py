@@ -10,13 +10,17 @@ import collections
 import json
 from pathlib import Path
 
+import numpy as np
+
 from tests.corpus import compiled, plans, programs
 from tests.corpus.compiled import Row, key
+from tests.corpus.op_classes import class_of
 from tests.corpus.targets import target
 from toast_lab.cost.problem import Problem, price
 from toast_lab.files import write_whole
 from toast_lab.runtime import diff
 from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.step_kinds import COMPUTE
 
 ROWS = Path(__file__).parent / "priced.jsonl"
 
@@ -58,11 +62,21 @@ def _priced(problem: Problem, row: Row) -> Row:
         "time_s": cost.time_s,
         "overlapped_s": cost.overlapped_s,
         "compute_s": cost.compute_s,
+        "compute_s_by_class": _by_class(problem, plan),
         "comm_s": cost.comm_s,
         "peak_bytes": cost.peak_bytes,
         "fits": cost.fits,
         **(_collectives(problem, plan, row) if row.get("peak_bytes") else {}),
     }
+
+
+def _by_class(problem: Problem, plan: ShardingPlan) -> dict[str, float]:
+    totals = problem.prices.totals(plan.op_factor, plan.value_dim)
+    kind, op = totals.steps.kind[: totals.n_steps], totals.steps.op[: totals.n_steps]
+    seconds: dict[str, float] = collections.defaultdict(float)
+    for row in np.flatnonzero(kind == COMPUTE).tolist():
+        seconds[class_of(problem.analysis.program.kind[op[row]])] += float(totals.each.time_s[row])
+    return {name: float(f"{value:.6g}") for name, value in seconds.items() if value}
 
 
 def _collectives(problem: Problem, plan: ShardingPlan, row: Row) -> Row:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import pytest
 
-from tests.corpus import compiled, figures, plans, priced, programs
+from tests.corpus import compiled, figures, fit, plans, priced, programs
 from tests.corpus.targets import TARGETS, target
 from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem, price
@@ -100,3 +101,28 @@ def test_ranks_are_of_one_program_on_one_target() -> None:
     rows += [pair("gns", f"random {i}", float(i), float(-i)) for i in range(1, 7)]
     assert figures.ranks(rows) == [pytest.approx(1.0), pytest.approx(-1.0)]
     assert figures.ranks(rows[:3]) == []
+
+
+def test_factors_are_judged_on_the_family_that_was_left_out() -> None:
+    """Products twice as long everywhere: factors find it; by family as it comes: they do not."""
+
+    def pairs(products: list[float]) -> list[figures.Pair]:
+        made = []
+        names = ("mlp", "itx", "gns", "transformer")
+        for name, factor in zip(names, products, strict=True):
+            for share in (0.2, 0.5, 0.8):
+                row = pair(name, f"random {share}", 1.0, 1.0)
+                row.compiled["compute_s"] = share * factor + (1.0 - share)
+                row.priced["compute_s_by_class"] = {"product": share, "elementwise": 1.0 - share}
+                made.append(row)
+        return made
+
+    def classes(by_class: Mapping[str, float]) -> list[float]:
+        return [by_class["product"], by_class["elementwise"]]
+
+    rules, fitted = fit.ratios(pairs([2.0] * 4), classes)
+    assert abs(rules - 1.0).max() > 0.4
+    assert abs(fitted - 1.0).max() < 0.05
+    rules, fitted = fit.ratios(pairs([3.0, 1.0, 1.0, 1.0]), classes)
+    assert abs(fitted[:3] - 1.0).max() == pytest.approx(abs(rules[:3] - 1.0).max(), abs=0.1)
+    assert abs(fitted[3:] - 1.0).max() > abs(rules[3:] - 1.0).max()

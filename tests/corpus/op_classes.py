@@ -1,0 +1,20 @@
+"""Classes of ops by what computes them."""
+
+from __future__ import annotations
+
+#: The kinds of each; all others are loops over elements.
+CLASSES: dict[str, tuple[str, ...]] = {
+    "product": ("dot_general",),
+    "convolution": ("convolution",),
+    "reduction": ("reduce", "reduce_window", "cumsum", "argmax"),
+    "movement": tuple(
+        "transpose reshape pad slice concatenate gather scatter sort dynamic_slice "
+        "dynamic_update_slice reverse broadcast_in_dim iota select_and_scatter".split()
+    ),
+    "elementwise": (),
+}
+
+
+def class_of(kind: str) -> str:
+    """The class of an op kind."""
+    return next((name for name, kinds in CLASSES.items() if kind in kinds), "elementwise")
