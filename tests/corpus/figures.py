@@ -287,6 +287,43 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
+README = PAGE.parents[1] / "README.md"
+_BEGIN, _END = "<!-- rivals: python -m tests.corpus figures -->", "<!-- end of rivals -->"
+_SHOWN = {
+    "data both": "data parallel",
+    "tensor": "tensor parallel",
+    plans.RIVAL: "AutoSharding",
+    plans.OURS: "TOAST Lab",
+}
+
+
+def readme(every: Sequence[Pair], text: str) -> str:
+    """The README with the table of programs by others that AutoSharding was run on."""
+    lines = [
+        "| program | from | " + " | ".join(_SHOWN.values()) + " |",
+        "|---|---" + "|--:" * len(_SHOWN) + "|",
+    ]
+    for group in _by_problem(every):
+        times, package = fitting_times(group), programs.PROGRAMS[group[0].program].package
+        if not package or plans.RIVAL not in times or plans.OURS not in times:
+            continue
+        best_s = min(times[name] for name in _SHOWN if name in times)
+        cells = [
+            "-"
+            if name not in times
+            else f"**{1e3 * times[name]:.3g} ms**"
+            if times[name] <= 1.005 * best_s
+            else f"{1e3 * times[name]:.3g} ms"
+            for name in _SHOWN
+        ]
+        lines.append(f"| {group[0].program} | {package} | {' | '.join(cells)} |")
+    before, _, rest = text.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    return f"{before}{_BEGIN}\n" + "\n".join(lines) + f"\n{_END}{after}"
+
+
 def write() -> None:
-    """Make the page."""
-    write_whole(PAGE, page(pairs()))
+    """Make the page, and the README's table."""
+    every = pairs()
+    write_whole(PAGE, page(every))
+    write_whole(README, readme(every, README.read_text()))

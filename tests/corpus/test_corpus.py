@@ -67,8 +67,12 @@ def test_the_committed_rows_are_whole_and_the_page_is_made_from_them() -> None:
     assert {row["topology"] for row in rows} <= {one.topology for one in TARGETS}
     assert {row["program"] for row in rows} <= set(programs.PROGRAMS)
     assert {compiled.key(row) for row in priced.rows()} <= {compiled.key(row) for row in rows}
-    page = figures.page(figures.pairs())
-    assert page == figures.PAGE.read_text(), "python -m tests.corpus figures makes it anew"
+    every = figures.pairs()
+    assert figures.page(every) == figures.PAGE.read_text(), (
+        "python -m tests.corpus figures makes it"
+    )
+    text = figures.README.read_text()
+    assert figures.readme(every, text) == text, "python -m tests.corpus figures makes it anew"
 
 
 def pair(program: str, plan: str, time_s: float, priced_s: float) -> figures.Pair:
