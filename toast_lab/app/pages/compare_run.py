@@ -17,7 +17,6 @@ from toast_lab.app.saver import Saver
 from toast_lab.app.session import Session
 from toast_lab.cost.problem import Cost
 from toast_lab.jobs import plan_job
-from toast_lab.runtime import gpu_target
 from toast_lab.runtime import topologies as known
 from toast_lab.runtime.compiled import Compiled
 from toast_lab.views.markup import (
@@ -175,7 +174,6 @@ class RunPane(look.Pane):
 
 
 BAR = "background: var(--tl-accent, #1f6feb); border-radius: 2px; min-width: 4px"
-GPUS_PER_HOST = 8  # as in the boards that are sold
 TRACK = "background: var(--tl-line, #dfe5ec); border-radius: 2px; margin: 0 0 6px"
 
 
@@ -185,19 +183,9 @@ def topologies(n_devices: int, machine: str) -> dict[str, str]:
     The machine that the plan is priced on comes first, then what is attached, then the others.
     """
     attached = {f"{n_devices} virtual CPU devices": f"cpu:{n_devices}", ATTACHED: "gpu"}
-    described: dict[str, tuple[str, str]] = {}
-    for name, chip in known.CHIPS.items():
-        for dims in chip.slices:
-            if known.devices_in(chip, dims) == n_devices:
-                described[f"TPU {name}, {dims} chips"] = f"tpu:{name}:{dims}", chip.machine
-    for name in gpu_target.NAMES:
-        hosts, rest = divmod(n_devices, GPUS_PER_HOST)
-        several = hosts > 1 and not rest
-        title = f"{n_devices} {name.upper()}" + (f" in {hosts} hosts" if several else "")
-        shape = f"{hosts}x{GPUS_PER_HOST}" if several else f"{n_devices}"
-        described[title] = f"gpu:{name}:{shape}", gpu_target.find(name).machine
-    own = {title: topology for title, (topology, its) in described.items() if its == machine}
-    others = {title: topology for title, (topology, _) in described.items()}
+    described = known.targets(n_devices)
+    own = {target.title: target.topology for target in described if target.machine == machine}
+    others = {target.title: target.topology for target in described}
     return {**own, **attached, **others} if machine != "cpu" else {**attached, **others}
 
 
