@@ -382,6 +382,7 @@ DOING = {
     "search": "searching",
     "run": "executing",
     "race": "racing",
+    "confirm": "confirming",
     "compile": "compiling",
     "export": "exporting",
 }

@@ -33,6 +33,7 @@ class PlanStore(param.Parameterized):
     hidden: Any = param.Parameter(
         default=frozenset(), doc="names of plans that are not in the pictures"
     )
+    wanted: Any = param.String(default="", doc="name of the plan to be looked at next")
     exported: Any = param.Parameter(default=None, doc="the last plan_job.Exported")
     comparison: Any = param.Parameter(
         default=None, doc="the last toast_lab.compare.result.Comparison"

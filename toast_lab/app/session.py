@@ -13,6 +13,7 @@ from typing import Any
 
 import param
 
+from toast_lab.app.confirmations import Confirmations
 from toast_lab.app.hand_plan import HandPlan
 from toast_lab.app.items import MANUAL, PlanItem
 from toast_lab.app.loaded import LoadedState, Selection
@@ -23,6 +24,7 @@ from toast_lab.app.searches import Searches
 from toast_lab.app.work import Handler, Work
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem
+from toast_lab.jobs.confirm_job import ConfirmState
 from toast_lab.jobs.job import Job, Registry
 from toast_lab.jobs.load_job import LoadedModel, load_own, read_file
 from toast_lab.models import registry
@@ -41,6 +43,7 @@ class Session(param.Parameterized):
         plans: the plans so far.
         hand: the plan made by hand.
         searches: settings and state of searches and races.
+        confirmations: the same of searches that a judge confirms.
         work: the job that runs.
         notices: messages to the user.
     """
@@ -60,6 +63,9 @@ class Session(param.Parameterized):
         self.selection = Selection(self.loaded)
         self.plans = PlanStore(self.loaded, self.notices, self.work)
         self.searches = Searches(self.loaded, self.plans, self.work, self.notices)
+        self.confirmations = Confirmations(
+            self.loaded, self.plans, self.work, notices=self.notices, searches=self.searches
+        )
         self.hand = HandPlan(
             loaded=self.loaded,
             selection=self.selection,
@@ -131,6 +137,7 @@ class Session(param.Parameterized):
             self.plans.items = plans
         self.solved = None
         self.searches.forget()
+        self.confirmations.state = ConfirmState()
         self.notices.say(f"Loaded {loaded.model}.", "good")
         self.set_problem()
         if then is not None:
@@ -178,16 +185,18 @@ class Session(param.Parameterized):
     def adopt(self, job: Job) -> bool:
         """Watch a search or a race that another page started, from its beginning.
 
-        False: the job is neither.
+        So with a confirmed search.  False: the job is none of these.
         """
         about = job.about
-        if job.kind not in ("search", "race") or about is None:
+        if job.kind not in ("search", "race", "confirm") or about is None:
             return False
         self.show(LoadedModel(about["model"], about["analysis"]), about["which"], about["sizes"])
         names = ("mesh", "machine", "own_machines", "memory_gib")
         self.loaded.param.update(**{name: about[name] for name in names})
         self.set_problem()
         self.searches.adopt(job)
+        if job.kind == "confirm":
+            self.confirmations.adopt(job)
         return True
 
     def fork(self) -> Session:
@@ -200,6 +209,7 @@ class Session(param.Parameterized):
         forked._shelf = dict(self._shelf)
         forked.hand.follow(self.hand)
         forked.searches.follow(self.searches)
+        forked.confirmations.follow(self.confirmations)
         forked.work.follow(self.work)
         return forked
 
@@ -211,5 +221,6 @@ class Session(param.Parameterized):
             self.selection,
             self.plans,
             self.searches,
+            self.confirmations,
             self.work,
         )

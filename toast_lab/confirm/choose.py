@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
+from toast_lab.confirm.verdict import Verdict
 from toast_lab.cost.problem import Problem
 from toast_lab.search.simplify import FrontRow, PlanFront, simplest
 from toast_lab.sharding.plan import PlanT
@@ -70,6 +71,44 @@ def different_plans(
         chosen.append(wanted)
         keys.add(wanted.plan.sharding.key())
     return chosen
+
+
+def simple_row(
+    rows: Sequence[FrontRow[PlanT]],
+    verdicts: Sequence[Verdict[PlanT]],
+    best: Verdict[PlanT],
+    *,
+    within: float,
+    confirmed: bool,
+) -> FrontRow[PlanT]:
+    """The smallest plan that is at most ``within`` (a share) worse than the best that was judged.
+
+    A judged plan is compared by the clock.  One that is only priced is compared by the price, and
+    only where the price of the best one was confirmed: a price that the clock refuted says nothing
+    of others.
+
+    Args:
+        rows: plans with their size, the best one among them.
+        verdicts: all of them.
+        best: the best one of these.
+        within: how much worse, as a share.
+        confirmed: is the best one confirmed?
+    """
+    verdict_of = {verdict.plan.sharding.key(): verdict for verdict in verdicts}
+    best_key = best.plan.sharding.key()
+    own = next(row for row in rows if row.plan.sharding.key() == best_key)
+
+    def is_nearly_as_good(row: FrontRow[PlanT]) -> bool:
+        verdict = verdict_of.get(row.plan.sharding.key())
+        if verdict is None:
+            bound = own.quick.score * (1.0 + within)
+            return confirmed and row.quick.fits and row.quick.score <= bound
+        if verdict.time_s is None or best.time_s is None:
+            return False
+        return verdict.stands and verdict.time_s <= best.time_s * (1.0 + within)
+
+    allowed = [own, *filter(is_nearly_as_good, rows)]
+    return min(allowed, key=lambda row: (row.size.total, row.quick.score))
 
 
 def _distance(row: FrontRow[PlanT], others: Sequence[FrontRow[PlanT]]) -> float:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Sequence
 from typing import Generic
 
+from toast_lab import checks
+from toast_lab.confirm.choose import simple_row
 from toast_lab.confirm.verdict import Verdict
 from toast_lab.cost.problem import price
 from toast_lab.search.contract import SearchResult
+from toast_lab.search.simplify import FrontRow, simplest
 from toast_lab.sharding.plan import PlanT, ShardingPlan
 from toast_lab.text import JsonObject, bytes_text, table
 
@@ -69,8 +73,23 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
         return next(own, None)
 
     def simple(self, within: float = 0.02) -> PlanT:
-        """See ``SearchResult.simple``; the plan knows whether it was judged (``plan.judged``)."""
-        return self.with_judgement(super().simple(within))
+        """The smallest plan that is at most ``within`` (a share) worse than the best.
+
+        Worse by the clock, where a plan was judged; see ``choose.simple_row``.  The plan knows
+        whether it was (``plan.judged``).
+
+        Raises:
+            InvalidProblem: ``within`` is no share, or the problem is not known.
+        """
+        within = checks.number("within", within, 0.0)
+        return self.with_judgement(self.simple_row(self.front.rows, within).plan)
+
+    def simple_row(self, rows: Sequence[FrontRow[PlanT]], within: float) -> FrontRow[PlanT]:
+        """The row of ``simple`` among those of a front."""
+        best = self.best
+        if best is None:
+            return simplest(rows, within)
+        return simple_row(rows, self.verdicts, best, within=within, confirmed=self.confirmed)
 
     def with_judgement(self, plan: PlanT) -> PlanT:
         """A plan with what the judge says of it, which its file keeps (``plan.judged``)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 from toast_lab.cost.problem import Problem
@@ -11,6 +12,9 @@ from toast_lab.runtime import topologies
 from toast_lab.runtime.compile import check_compiler
 from toast_lab.runtime.topologies import Topology
 
+#: Of NVIDIA, AMD and Windows Subsystem for Linux; where there is none of them, no GPU is attached.
+GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+
 
 class JudgeTarget(NamedTuple):
     """A topology that plans of a problem could be judged for."""
@@ -19,6 +23,7 @@ class JudgeTarget(NamedTuple):
     topology: str  #: for ``Judging``
     refusal: str = ""  #: why it cannot judge here; empty: it can
     warning: str = ""  #: what it cannot say of this problem's plans; empty: nothing
+    elsewhere: bool = False  #: is it of another machine than the problem's prices?
 
     @property
     def possible(self) -> bool:
@@ -85,15 +90,20 @@ def _target(problem: Problem, title: str, topology: str) -> JudgeTarget:
         wanted = topologies.parse(topology, problem.mesh)
         check_compiler(wanted)
     except InvalidProblem as error:
-        return JudgeTarget(title, topology, str(error))
-    warnings = [judged_elsewhere(problem, wanted)]
+        # In the words of its kind, so that equal reasons of several targets are seen to be equal
+        kind = "TPUs" if topology.startswith("tpu:") else topology
+        return JudgeTarget(title, topology, str(error).replace(f"for {topology}", f"for {kind}"))
+    if topology == "gpu" and not any(map(os.path.exists, GPU_DRIVERS)):
+        return JudgeTarget(title, topology, "no GPU is attached to this machine")
+    elsewhere = judged_elsewhere(problem, wanted)
+    warnings = [elsewhere]
     machine = topologies.machine_name(wanted, "")
     if not is_attached(wanted) and machine not in topologies.TELL_TIMES:
         warnings.append(
             f"The compiler for {wanted} tells no times: it says whether a plan compiles and fits, "
             "and confirms none."
         )
-    return JudgeTarget(title, topology, "", " ".join(filter(None, warnings)))
+    return JudgeTarget(title, topology, "", " ".join(filter(None, warnings)), bool(elsewhere))
 
 
 def _without_topology(problem: Problem) -> str:
