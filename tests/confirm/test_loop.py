@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.helpers import small_transformer
+from toast_lab.confirm.choose import simple_row
 from toast_lab.confirm.confirmed_result import ConfirmedResult, Standing
 from toast_lab.confirm.loop import Judging, confirmed_search
 from toast_lab.confirm.targets import JudgeTarget, judge_targets, judged_elsewhere
@@ -21,7 +22,7 @@ from toast_lab.isolate import Cancelled
 from toast_lab.pipeline import search
 from toast_lab.plan_verbs import Plan
 from toast_lab.search.contract import Budget, SearchResult
-from toast_lab.search.simplify import PlanFront
+from toast_lab.search.simplify import FrontRow, PlanFront
 from toast_lab.sharding.plan import ShardingPlan
 
 
@@ -418,3 +419,33 @@ def test_a_judge_that_is_not_there_is_refused() -> None:
         search(problem, budget=Budget(None, 1), judge="abacus:2")
     with pytest.raises(InvalidProblem, match="resume"):
         search(problem, budget=Budget(None, 1), judge="cpu:2", resume="trace.npz")
+
+
+def test_the_simple_plan_is_nearly_as_good_by_the_clock(
+    problem: Problem, searched: SearchResult[Any]
+) -> None:
+    """What the clock has refuted is not shown first, however good its price is."""
+    rows = sorted(searched.front.rows, key=lambda row: row.quick.score)
+    ordered = sorted(rows[:6], key=lambda row: row.size.total)
+    smallest, largest = ordered[0], ordered[-1]
+    assert smallest.size.total < largest.size.total
+
+    def verdict(row: FrontRow[Any], time_s: float) -> Verdict[Any]:
+        quick = row.quick
+        judgement = Judgement(time_s, 1e6, True)
+        return Verdict(row.plan, 1, quick.time_s, quick.peak_bytes, judgement)
+
+    best = verdict(largest, 1e-3)
+    level = [row._replace(quick=largest.quick) for row in ordered]  # all of one price
+
+    def simple(*others: Verdict[Any], confirmed: bool) -> FrontRow[Any]:
+        return simple_row(level, [best, *others], best, within=0.02, confirmed=confirmed)
+
+    def is_row(row: FrontRow[Any], other: FrontRow[Any]) -> bool:
+        return bool(row.plan.sharding.same_as(other.plan.sharding))
+
+    assert is_row(simple(confirmed=True), smallest), "only priced, by a price that was confirmed"
+    assert is_row(simple(confirmed=False), largest), "only priced, by a price that was not"
+    assert is_row(simple(verdict(smallest, 1.01e-3), confirmed=False), smallest)
+    slow = simple(verdict(smallest, 1.5e-3), confirmed=True)
+    assert not is_row(slow, smallest), "the clock has refuted it"

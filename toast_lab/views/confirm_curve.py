@@ -33,7 +33,7 @@ VERDICT_COLUMNS = (
     "memory judged",
     "verdict",
 )
-FRONT_COLUMNS = ("rules", "places", "step, priced", "memory", "buys", "by the judge")
+FRONT_COLUMNS = ("rules + places", "step, priced", "memory", "buys", "by the judge")
 
 
 def confirm_frame(points: Iterable[Any], verdicts: Sequence[Any], until_s: float) -> pd.DataFrame:
@@ -73,13 +73,17 @@ def confirm_frame(points: Iterable[Any], verdicts: Sequence[Any], until_s: float
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def verdict_frame(verdicts: Sequence[Any], best: int | None, *, confirmed: bool) -> pd.DataFrame:
-    """The judged plans as people read them, in the order in which they were judged."""
+def verdict_frame(verdicts: Sequence[Any], best: int | None, standing: str) -> pd.DataFrame:
+    """The judged plans as people read them, in the order in which they were judged.
+
+    Args:
+        verdicts: ``JudgedPlan`` s.
+        best: number of the best of them; None: none stands.
+        standing: of the best one, in a word: "confirmed", "best so far".
+    """
     rows = []
     for number, verdict in enumerate(verdicts):
-        word = "only judged"
-        if number == best:
-            word = "confirmed" if confirmed else "best so far"
+        word = standing if number == best else "judged"
         rows.append(
             (
                 f"{number + 1}",
@@ -109,8 +113,7 @@ def front_frame(rows: Sequence[Any], words: Sequence[str]) -> pd.DataFrame:
             buys = _gain(before, row)
         cells.append(
             (
-                row.size.rules,
-                row.size.places,
+                f"{row.size.rules} + {row.size.places}",
                 seconds_text(row.quick.time_s),
                 bytes_text(row.quick.peak_bytes) + ("" if row.quick.fits else ", does not fit"),
                 buys,

@@ -144,7 +144,10 @@ class ConfirmPane:
         ended = state.end is not None and not (self._shown and self._shown[2])
         self._shown = shown
         self._draw()
-        self.verdicts.value = verdict_frame(state.verdicts, state.best, confirmed=state.confirmed)
+        standing = "best so far" if self._runs else "best judged"
+        self.verdicts.value = verdict_frame(
+            state.verdicts, state.best, "confirmed" if state.confirmed else standing
+        )
         self.verdicts.height = look.rows_height(max(3, len(state.verdicts)), 190)
         self._facts.object = self._say()
         self.compare.disabled = state.end is None
