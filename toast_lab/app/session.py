@@ -45,6 +45,7 @@ class Session(param.Parameterized):
         searches: settings and state of searches and races.
         confirmations: the same of searches that a judge confirms.
         work: the job that runs.
+        exports: the export that runs beside it.
         notices: messages to the user.
     """
 
@@ -61,7 +62,9 @@ class Session(param.Parameterized):
         self.work = Work(self.notices, jobs)
         self.loaded = LoadedState()
         self.selection = Selection(self.loaded)
-        self.plans = PlanStore(self.loaded, self.notices, self.work)
+        # Beside the other one: it takes minutes, and nothing waits for it
+        self.exports = Work(self.notices, jobs)
+        self.plans = PlanStore(self.loaded, self.notices, self.work, self.exports)
         self.searches = Searches(self.loaded, self.plans, self.work, self.notices)
         self.confirmations = Confirmations(
             self.loaded, self.plans, self.work, notices=self.notices, searches=self.searches
@@ -173,12 +176,26 @@ class Session(param.Parameterized):
             self.plans.remove(name)
 
     # -- jobs --------------------------------------------------------------------------------------
+    @property
+    def job(self) -> Job | None:
+        """The job that runs; an export only if nothing else does; None: nothing runs."""
+        runs = (work.job for work in (self.work, self.exports) if work.runs())
+        return next(runs, None)
+
+    def cancel(self) -> None:
+        """End what runs; an export only if nothing else does."""
+        if self.work.runs():
+            self.searches.cancel()
+        else:
+            self.exports.cancel()
+
     def tick(self) -> list[CurvePoint]:
         """Bring in what the job reported since the last call.
 
         Gives the new points of the search curves.
         """
         self.work.tick()
+        self.exports.tick()
         return self.searches.new_points()
 
     # -- reloading a page --------------------------------------------------------------------------
@@ -211,6 +228,7 @@ class Session(param.Parameterized):
         forked.searches.follow(self.searches)
         forked.confirmations.follow(self.confirmations)
         forked.work.follow(self.work)
+        forked.exports.follow(self.exports)
         return forked
 
     def _parts(self) -> tuple[param.Parameterized, ...]:
@@ -223,4 +241,5 @@ class Session(param.Parameterized):
             self.searches,
             self.confirmations,
             self.work,
+            self.exports,
         )

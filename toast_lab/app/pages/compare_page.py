@@ -226,7 +226,7 @@ class ComparePage:
         for pane in self.panes.values():
             if hasattr(pane, "tick"):
                 pane.tick()
-        if self.session.work.runs():
+        if self.session.job is not None:
             self.right.show_job()
 
 
