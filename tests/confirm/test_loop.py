@@ -13,8 +13,8 @@ import pytest
 from tests.helpers import small_transformer
 from toast_lab.confirm.choose import simple_row
 from toast_lab.confirm.confirmed_result import ConfirmedResult, Standing
+from toast_lab.confirm.judge_targets import JudgeTarget, judge_targets, judged_elsewhere
 from toast_lab.confirm.loop import Judging, confirmed_search
-from toast_lab.confirm.targets import JudgeTarget, judge_targets, judged_elsewhere
 from toast_lab.confirm.verdict import JudgeEvent, Judgement, Verdict
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, InvalidProblem

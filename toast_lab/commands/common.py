@@ -446,7 +446,7 @@ def search_plan(args: Namespace, problem: Problem, model: Model) -> SearchResult
             )
         options["plans"] = model.expert_plans
     if getattr(args, "judge", None):
-        from toast_lab.confirm.targets import judged_elsewhere
+        from toast_lab.confirm.judge_targets import judged_elsewhere
 
         elsewhere = judged_elsewhere(problem, args.judge)
         print_notes((elsewhere,) if elsewhere else ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Sequence
-from typing import Generic
+from typing import Generic, TypeVar
 
 from toast_lab import checks
 from toast_lab.confirm.choose import simple_row
@@ -15,6 +15,9 @@ from toast_lab.search.contract import SearchResult
 from toast_lab.search.simplify import FrontRow, simplest
 from toast_lab.sharding.plan import PlanT, ShardingPlan
 from toast_lab.text import JsonObject, bytes_text, table
+
+
+AnyPlan = TypeVar("AnyPlan", bound=ShardingPlan)
 
 
 class Standing(enum.Enum):
@@ -91,7 +94,7 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
             return simplest(rows, within)
         return simple_row(rows, self.verdicts, best, within=within, confirmed=self.confirmed)
 
-    def with_judgement(self, plan: PlanT) -> PlanT:
+    def with_judgement(self, plan: AnyPlan) -> AnyPlan:
         """A plan with what the judge says of it, which its file keeps (``plan.judged``)."""
         verdict = self.verdict_of(plan)
         judged: JsonObject = {

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from toast_lab.confirm.targets import is_attached, judged_elsewhere
+from toast_lab.confirm.judge_targets import is_attached, judged_elsewhere
 from toast_lab.confirm.verdict import Judge, Judgement
 from toast_lab.errors import RunFailed
 from toast_lab.files import PathLike

@@ -266,7 +266,11 @@ class _Teller:
             self._best_s, self._sent_at = last.best_time_s, at_s
             self.send(
                 PricePoint(
-                    at_s, self._round, last.best_time_s, last.best_peak_bytes, self._simulations
+                    at_s=at_s,
+                    round=self._round,
+                    best_s=last.best_time_s,
+                    best_bytes=last.best_peak_bytes,
+                    simulations=self._simulations,
                 )
             )
 
@@ -277,18 +281,25 @@ class _Teller:
             self._round, self._best_s, self._simulations = event.round, float("inf"), 0
         if event.stage == "searched" and event.priced_s is not None:
             # The end of the search, which the throttle may have swallowed
-            peak_bytes = float("nan")
-            self.send(PricePoint(at_s, event.round, event.priced_s, peak_bytes, self._simulations))
+            self.send(
+                PricePoint(
+                    at_s=at_s,
+                    round=event.round,
+                    best_s=event.priced_s,
+                    best_bytes=float("nan"),
+                    simulations=self._simulations,
+                )
+            )
         if event.verdict is not None:
             self.send(_judged_plan(at_s, event.verdict))
         self.send(
             JudgeStep(
-                at_s,
-                event.stage,
-                event.round,
-                event.compiles,
-                event.most_compiles,
-                event.priced_s,
+                at_s=at_s,
+                stage=event.stage,
+                round=event.round,
+                compiles=event.compiles,
+                most_compiles=event.most_compiles,
+                priced_s=event.priced_s,
             )
         )
 

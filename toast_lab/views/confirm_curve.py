@@ -191,7 +191,7 @@ class ConfirmCurve:
                 source.data = columns
 
     def _figure(self, title: str, scale_type: str) -> figure:
-        plot: figure = new_chart(
+        plot: Any = new_chart(
             "step by price and clock" if self.apart else "confirmed curve",
             y_axis_type=scale_type,
             min_height=150,

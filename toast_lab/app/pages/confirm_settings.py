@@ -9,7 +9,7 @@ import panel as pn
 from toast_lab.app import look
 from toast_lab.app.checked import CheckedField, number
 from toast_lab.app.session import Session
-from toast_lab.confirm.targets import JudgeTarget, judge_targets
+from toast_lab.confirm.judge_targets import JudgeTarget, judge_targets
 from toast_lab.views.markup import Safe, h, join, quiet
 
 NOBODY = "nobody: plans are only priced"

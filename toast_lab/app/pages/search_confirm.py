@@ -110,7 +110,8 @@ class ConfirmPane:
 
     def _until_s(self, state: ConfirmState) -> float:
         """To where the curves go on."""
-        latest = [event.at_s for event in (*state.points[-1:], *state.verdicts[-1:])]
+        latest = [point.at_s for point in state.points[-1:]]
+        latest += [verdict.at_s for verdict in state.verdicts[-1:]]
         if state.step is not None:
             since_s = time.monotonic() - state.step_since if self._runs else 0.0
             latest.append(state.step.at_s + since_s)

@@ -42,7 +42,8 @@ def judge_targets(problem: Problem) -> list[JudgeTarget]:
         _target(problem, f"{count} virtual CPU devices, executed", f"cpu:{count}"),
         _target(problem, "attached GPUs, executed", "gpu"),
     ]
-    own, others = [], []
+    own: list[JudgeTarget] = []
+    others: list[JudgeTarget] = []
     described = topologies.targets(count)
     for target in described:
         row = _target(problem, target.title, target.topology)
@@ -103,7 +104,8 @@ def _target(problem: Problem, title: str, topology: str) -> JudgeTarget:
             f"The compiler for {wanted} tells no times: it says whether a plan compiles and fits, "
             "and confirms none."
         )
-    return JudgeTarget(title, topology, "", " ".join(filter(None, warnings)), bool(elsewhere))
+    warning = " ".join(filter(None, warnings))
+    return JudgeTarget(title, topology, warning=warning, elsewhere=bool(elsewhere))
 
 
 def _without_topology(problem: Problem) -> str:
