@@ -16,7 +16,6 @@ from toast_lab.search.simplify import FrontRow, simplest
 from toast_lab.sharding.plan import PlanT, ShardingPlan
 from toast_lab.text import JsonObject, bytes_text, table
 
-
 AnyPlan = TypeVar("AnyPlan", bound=ShardingPlan)
 
 
