@@ -32,6 +32,7 @@ from toast_lab.confirm.loop import Judging, confirmed_search
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem
 from toast_lab.files import PathLike
+from toast_lab.ir.model import Model
 from toast_lab.plan_verbs import Plan
 from toast_lab.search import contract
 from toast_lab.search import race as racing
@@ -83,7 +84,7 @@ def search(
             )
         how = judge if isinstance(judge, Judging) else Judging(judge)
         arguments = {"method": method, "budget": budget, "on_progress": on_progress, **options}
-        return _judged(problem, how, arguments, seed=seed or 0, cancel=cancel)
+        return judged_search(problem, how, arguments, seed=seed or 0, cancel=cancel)
     result = contract.search(
         problem,
         method,
@@ -97,15 +98,28 @@ def search(
     return search_with_verbs(result)
 
 
-def _judged(
+def judged_search(
     problem: Problem,
     judging: Judging,
     arguments: Mapping[str, Any],
     *,
     seed: int,
     cancel: Callable[[], bool] | None,
+    model: Model | None = None,
 ) -> ConfirmedResult[Plan]:
-    """``search`` with a judge; each round has a seed of its own."""
+    """``search`` with a judge; each round has a seed of its own.
+
+    Args:
+        problem: as for ``search``.
+        judging: how plans are judged.
+        arguments: of each search: method, budget, on_progress and the method's options.
+        seed: of the first search.
+        cancel: as for ``search``.
+        model: that plans shard, where the problem came from another process and has no source.
+
+    Raises:
+        InvalidProblem: as ``search``.
+    """
     from toast_lab.confirm.judges import judge_named
 
     def search_once(priced: Problem, number: int) -> SearchResult[Plan]:
@@ -114,7 +128,7 @@ def _judged(
 
     judge = judge_named(
         problem,
-        problem.analysis.model,
+        problem.analysis.model if model is None else model,
         judging.topology,
         time_limit_s=judging.time_limit_s,
         store=judging.store,

@@ -311,6 +311,24 @@ def test_plans_tables_and_figures_are_saved_as_files(compared: Page, tmp_path: P
     assert "data parallel" in "".join(root.itertext())
 
 
+def test_an_export_leaves_the_other_buttons_alone(quick: Page) -> None:
+    page = quick
+    page.get_by_label("export as").select_option("Python with JAX alone")
+    with page.expect_download(timeout=SLOW) as download:
+        export = page.get_by_role("button", name="Export the selected plan")
+        export.click()
+        expect(export).to_be_disabled()
+        # While it runs, the plan is executed, and can be compiled
+        execute = page.get_by_role("button", name="Execute the selected plan")
+        expect(page.get_by_role("button", name="Compile the selected plan")).to_be_enabled()
+        expect(execute).to_be_enabled()
+        execute.click()
+        expect(page.get_by_text(re.compile("executing data parallel on cpu: "))).to_be_visible()
+        expect(page.get_by_text(re.compile("^exporting data parallel: python: "))).to_be_visible()
+    assert download.value.suggested_filename == "data_parallel_sharding.py"
+    expect(page.get_by_text(re.compile("executed on cpu:8")).first).to_be_visible(timeout=SLOW)
+
+
 def test_an_export_that_cannot_be_made_is_a_message(compared: Page) -> None:
     page = compared
     page.get_by_label("export as").select_option("Axis rules for flax")

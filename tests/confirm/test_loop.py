@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.helpers import small_transformer
+from toast_lab.confirm.choose import simple_row
 from toast_lab.confirm.confirmed_result import ConfirmedResult, Standing
+from toast_lab.confirm.judge_targets import JudgeTarget, judge_targets, judged_elsewhere
 from toast_lab.confirm.loop import Judging, confirmed_search
 from toast_lab.confirm.verdict import JudgeEvent, Judgement, Verdict
 from toast_lab.cost.problem import Problem, price
-from toast_lab.errors import InvalidProblem
+from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.isolate import Cancelled
 from toast_lab.pipeline import search
+from toast_lab.plan_verbs import Plan
 from toast_lab.search.contract import Budget, SearchResult
+from toast_lab.search.simplify import FrontRow, PlanFront
 from toast_lab.sharding.plan import ShardingPlan
 
 
@@ -154,25 +160,207 @@ def test_what_was_judged_is_learned_and_searched_with(
 
     def learn(current: Problem, verdicts: Sequence[Verdict[Any]]) -> Problem | None:
         learned.append(len(verdicts))
-        slow = dataclasses.replace(
-            fast.machine,
-            flops={name: rate / 2 for name, rate in fast.machine.flops.items()},
-            memory_bytes_per_s=fast.machine.memory_bytes_per_s / 2,
-            op_overhead_s=fast.machine.op_overhead_s * 2,
-            links=tuple(
-                dataclasses.replace(
-                    link, bytes_per_s=link.bytes_per_s / 2, latency_s=link.latency_s * 2
-                )
-                for link in fast.machine.links
-            ),
-        )
-        return Problem(fast.analysis, fast.mesh, slow)
+        return slower(fast, 2.0)
 
     result = confirm(problem, searched, judge, learn=learn, compiles=4, plans=2)
     assert learned == [2]
     assert result.confirmed
     assert result.best is not None
     assert result.best.ratio == pytest.approx(2.0), "priced before it was learned"
+
+
+def slower(problem: Problem, factor: float) -> Problem:
+    """The problem on a machine that takes ``factor`` times as long for everything."""
+    machine = dataclasses.replace(
+        problem.machine,
+        flops={name: rate / factor for name, rate in problem.machine.flops.items()},
+        memory_bytes_per_s=problem.machine.memory_bytes_per_s / factor,
+        op_overhead_s=problem.machine.op_overhead_s * factor,
+        links=tuple(
+            dataclasses.replace(
+                link, bytes_per_s=link.bytes_per_s / factor, latency_s=link.latency_s * factor
+            )
+            for link in problem.machine.links
+        ),
+    )
+    return Problem(problem.analysis, problem.mesh, machine)
+
+
+def test_a_plan_that_was_found_and_looks_better_keeps_the_best_unconfirmed(
+    problem: Problem, searched: SearchResult[Any]
+) -> None:
+    """The best judged plan agrees with its price, but plans between it and the best are priced
+    better, and nobody has judged them."""
+    rows = sorted(searched.front.rows, key=lambda row: row.quick.score)
+    distinct = [
+        row for i, row in enumerate(rows) if row.quick.time_s > 1.001 * rows[i - 1].quick.time_s
+    ]
+    worse = distinct[1]  # so that there are two that are better
+    # The first search gives the worse plan alone; the clock agrees with its price
+    first = dataclasses.replace(searched, plan=worse.plan, cost=price(problem, worse.plan))
+    first.__dict__["front"] = PlanFront((worse,))
+    last = dataclasses.replace(searched)
+    last.__dict__["front"] = PlanFront(tuple(rows))
+    results = [first, last]
+
+    def search_once(priced: Problem, number: int) -> SearchResult[Any]:
+        return results[number - 1]
+
+    judge = FakeJudge(problem)
+    # The best by the price fails, so that the worse one stays the best that was judged
+    judge.special[rows[0].plan.sharding.key()] = Judgement(None, None, False, failure="no")
+    learned = iter([slower(problem, 1.0), None])
+    result = confirmed_search(
+        problem,
+        Judging("fake", compiles=2, plans=1),
+        search_once=search_once,
+        judge=judge,
+        learn=lambda *_: next(learned),
+    )
+    assert result.best is not None
+    assert result.best.plan is worse.plan
+    assert result.best.ratio == pytest.approx(1.0)
+    assert result.standing is Standing.BUDGET, "plans that look better were not judged"
+
+
+def test_plans_of_earlier_searches_stay_in_mind(
+    problem: Problem, searched: SearchResult[Any]
+) -> None:
+    """A later search that comes upon less does not make what an earlier one found unknown."""
+    rows = searched.front.rows
+    worse = next(row for row in rows if row.quick.time_s > 1.02 * rows[0].quick.time_s)
+    poor = dataclasses.replace(searched, plan=worse.plan, cost=price(problem, worse.plan))
+    poor.__dict__["front"] = PlanFront((worse,))
+    results = [searched, poor, poor]
+    judge = FakeJudge(problem)
+    judge.special[rows[0].plan.sharding.key()] = Judgement(None, None, False, failure="no")
+    learned = iter([slower(problem, 1.0), slower(problem, 1.0)])
+    result = confirmed_search(
+        problem,
+        Judging("fake", compiles=2, plans=1),
+        search_once=lambda priced, number: results[number - 1],
+        judge=judge,
+        learn=lambda *_: next(learned),
+    )
+    keys = {row.plan.sharding.key() for row in rows}
+    assert len(result.verdicts) == 2
+    assert result.verdicts[1].plan.sharding.key() in keys - {worse.plan.sharding.key()}
+
+
+def test_prices_that_learned_are_searched_with_before_anything_is_confirmed(
+    problem: Problem, searched: SearchResult[Any]
+) -> None:
+    """Also where the clock agreed at once, and where the budget of compiles is used up."""
+    numbers: list[int] = []
+
+    def search_once(priced: Problem, number: int) -> SearchResult[Any]:
+        numbers.append(number)
+        return dataclasses.replace(searched, problem=priced)
+
+    result = confirmed_search(
+        problem,
+        Judging("fake", compiles=1),
+        search_once=search_once,
+        judge=FakeJudge(problem, 1.01),
+        learn=lambda *_: slower(problem, 1.01),
+    )
+    assert result.confirmed
+    assert numbers == [1, 2]
+
+
+def test_the_judges_error_is_how_far_learned_prices_miss_its_clock(
+    problem: Problem, searched: SearchResult[Any]
+) -> None:
+    """Plans that are priced better by less than that do not keep the best from being confirmed."""
+    rows = searched.front.rows
+    second = next(row for row in rows if row.quick.time_s > 1.0005 * rows[0].quick.time_s)
+    assert second.quick.time_s < 1.045 * rows[0].quick.time_s
+    alone = dataclasses.replace(searched, plan=second.plan, cost=price(problem, second.plan))
+    both = dataclasses.replace(searched)
+    both.__dict__["front"] = PlanFront((rows[0], second))
+    alone.__dict__["front"] = PlanFront((second,))
+
+    def standing(factor: float, noise: float) -> Standing:
+        results = [alone, both]
+        learned = iter([slower(problem, 1.0)])
+        time_s = factor * second.quick.time_s
+        return confirmed_search(
+            problem,
+            Judging("fake", compiles=1),
+            search_once=lambda priced, number: results[number - 1],
+            judge=lambda plan: Judgement(time_s, 1e6, True, noise=noise),
+            learn=lambda *_: next(learned),
+        ).standing
+
+    assert standing(1.0, 0.0) is Standing.BUDGET
+    assert standing(1.0, 0.05) is Standing.CONFIRMED
+    assert standing(1.0, 0.0001) is Standing.BUDGET
+
+
+def test_a_judge_of_another_machine_confirms_nothing_and_says_so(
+    problem: Problem, searched: SearchResult[Any]
+) -> None:
+    judge = FakeJudge(problem)
+
+    def elsewhere(plan: ShardingPlan) -> Judgement:
+        return judge(plan)._replace(elsewhere="cpu:4 is the machine cpu, prices are for tpu-v5e")
+
+    result = confirm(problem, searched, elsewhere, compiles=2, plans=2)
+    assert result.standing is Standing.ELSEWHERE
+    assert [verdict.ratio for verdict in result.verdicts] == [None, None]
+    assert result.best is not None, "the clock still chooses"
+    for text in (str(result), result.in_brief(), str(result.to_json())):
+        assert "is the machine cpu" in text
+
+
+def test_targets_are_those_of_the_machine_first_with_reasons(problem: Problem) -> None:
+    assert problem.machine.name == "tpu-v5e"
+    targets = judge_targets(problem)
+    assert targets[0].topology == "tpu:v5e:2x2"
+    assert [target.topology for target in targets[1:3]] == ["cpu:4", "gpu"]
+    by_topology = {target.topology: target for target in targets}
+    assert by_topology["cpu:4"].possible
+    assert "the machine cpu, and prices are for tpu-v5e" in by_topology["cpu:4"].warning
+    for topology, target in by_topology.items():
+        if topology != "gpu":
+            assert target.possible or "install" in target.refusal, target
+    on_cpu = Problem(problem.analysis, problem.mesh, "cpu")
+    assert judge_targets(on_cpu)[0] == JudgeTarget(
+        "4 virtual CPU devices, executed", "cpu:4", "", ""
+    )
+    odd = Problem(problem.analysis, {"data": 3}, "tpu-v5e")
+    first = judge_targets(odd)[0]
+    assert not first.possible
+    assert "no slice of tpu-v5e has 3 devices; there are slices of 1, 4, 8" in first.refusal
+    # A machine file of one's own is taken for what is attached
+    own = Problem(
+        problem.analysis, problem.mesh, dataclasses.replace(problem.machine, name="our rack")
+    )
+    assert judged_elsewhere(own, "cpu:4") == ""
+    assert "our rack" in judged_elsewhere(own, "gpu:h100:4")
+
+
+def test_verdicts_stand_in_json_and_in_the_file_of_the_plan(
+    problem: Problem, searched: SearchResult[Any], tmp_path: Path
+) -> None:
+    result = confirm(problem, searched, FakeJudge(problem, 1.05), plans=2)
+    data = json.loads(json.dumps(result.to_json()))
+    assert data["confirmed"] is True
+    assert data["standing"] == "CONFIRMED"
+    assert [verdict["best"] for verdict in data["verdicts"]] == [True, False]
+    assert data["verdicts"][0]["ratio"] == pytest.approx(1.05)
+    path = tmp_path / "plan.json"
+    result.plan.save(path)
+    kept = json.loads(path.read_text())["judged"]
+    assert kept["judge"] == "fake"
+    assert kept["confirmed"] is True
+    assert kept["verdict"]["judged_s"] == pytest.approx(result.best.time_s)  # type: ignore[union-attr]
+    assert Plan.load(path, problem).judged == kept
+    # Of the plan for another mesh nobody has said anything
+    assert Plan.load(path, Problem(problem.analysis, {"data": 4, "model": 2})).judged is None
+    damaged = {**result.plan.to_json(), "judged": {"judge": "x", "confirmed": "yes"}}
+    with pytest.raises(InvalidPlan, match="must say whether the plan is confirmed"):
+        Plan.from_json(damaged, problem)
 
 
 def test_a_cancelled_search_keeps_its_verdicts_and_goes_on(
@@ -200,9 +388,11 @@ def test_every_step_is_told(problem: Problem, searched: SearchResult[Any]) -> No
     events: list[JudgeEvent] = []
     confirm(problem, searched, FakeJudge(problem, 2.0), compiles=2, plans=2, on_event=events.append)
     stages = [event.stage for event in events]
-    assert stages == ["searching", "judging", "judged", "judging", "judged"]
-    assert [event.compiles for event in events] == [0, 0, 1, 1, 2]
-    assert events[2].best is events[2].verdict
+    assert stages == ["searching", "searched", "judging", "judged", "judging", "judged"]
+    assert [event.compiles for event in events] == [0, 0, 0, 1, 1, 2]
+    assert events[3].best is events[3].verdict
+    assert events[2].plan is events[3].plan
+    assert events[1].priced_s == searched.cost.time_s
 
 
 def test_wrong_options_are_all_listed() -> None:
@@ -229,3 +419,33 @@ def test_a_judge_that_is_not_there_is_refused() -> None:
         search(problem, budget=Budget(None, 1), judge="abacus:2")
     with pytest.raises(InvalidProblem, match="resume"):
         search(problem, budget=Budget(None, 1), judge="cpu:2", resume="trace.npz")
+
+
+def test_the_simple_plan_is_nearly_as_good_by_the_clock(
+    problem: Problem, searched: SearchResult[Any]
+) -> None:
+    """What the clock has refuted is not shown first, however good its price is."""
+    rows = sorted(searched.front.rows, key=lambda row: row.quick.score)
+    ordered = sorted(rows[:6], key=lambda row: row.size.total)
+    smallest, largest = ordered[0], ordered[-1]
+    assert smallest.size.total < largest.size.total
+
+    def verdict(row: FrontRow[Any], time_s: float) -> Verdict[Any]:
+        quick = row.quick
+        judgement = Judgement(time_s, 1e6, True)
+        return Verdict(row.plan, 1, quick.time_s, quick.peak_bytes, judgement)
+
+    best = verdict(largest, 1e-3)
+    level = [row._replace(quick=largest.quick) for row in ordered]  # all of one price
+
+    def simple(*others: Verdict[Any], confirmed: bool) -> FrontRow[Any]:
+        return simple_row(level, [best, *others], best, within=0.02, confirmed=confirmed)
+
+    def is_row(row: FrontRow[Any], other: FrontRow[Any]) -> bool:
+        return bool(row.plan.sharding.same_as(other.plan.sharding))
+
+    assert is_row(simple(confirmed=True), smallest), "only priced, by a price that was confirmed"
+    assert is_row(simple(confirmed=False), largest), "only priced, by a price that was not"
+    assert is_row(simple(verdict(smallest, 1.01e-3), confirmed=False), smallest)
+    slow = simple(verdict(smallest, 1.5e-3), confirmed=True)
+    assert not is_row(slow, smallest), "the clock has refuted it"

@@ -18,11 +18,14 @@ class Address:
 
     Attributes:
         extra: fields that are the server's own, such as the key of this page's state.
+        bound_for: what the link that was opened asks for, while its model is loaded; the address
+            stays that, so that a copy or a reload meanwhile leads there, too.
     """
 
     def __init__(self, session: Any, shell: Shell) -> None:
         self.session, self.shell = session, shell
         self.extra: dict[str, str] = {}
+        self.bound_for: list[tuple[str, str]] = []
         self._dirty = True
         self._at: tuple[str, str] | None = None  #: model and step of the last address
         for source, names in (
@@ -44,12 +47,14 @@ class Address:
         if not self._dirty or session.loaded.analysis is None or self.shell.framed:
             return
         self._dirty = False
-        pairs = link.write(session)
+        if not session.work.runs("load"):
+            self.bound_for = []
+        pairs = list(self.bound_for or link.write(session))
         job = session.work.job
         if job is not None and job.about is not None:
             pairs.append(("job", job.id))
         query = link.query([*pairs, *self.extra.items()])
-        view = (session.loaded.which, session.step)
+        view = None if self.bound_for else (session.loaded.which, session.step)
         push = self._at is not None and view != self._at
         self._at = view
         if self.shell.query[:1] != [query]:

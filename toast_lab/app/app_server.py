@@ -129,7 +129,7 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
         import panel as pn
 
         from toast_lab.app import gallery, link, theme
-        from toast_lab.app.explorer import Explorer
+        from toast_lab.app.explorer import TITLES, Explorer
         from toast_lab.app.session import STEPS, Session
         from toast_lab.jobs.job import JOBS
 
@@ -152,7 +152,9 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
             session.adopt(job)  # its id cannot be guessed; it watches, and starts nothing
         view, refused = link.read(location.search if location is not None else "", STEPS)
         if predecessor is not None:
-            session.step = view.step or session.step
+            # What loads takes its session to the link's page by itself
+            if not session.work.runs("load"):
+                session.step = view.step or session.step
         else:
             if session.loaded.analysis is None and not view.model:
                 which = offered or built_in or gallery.FIRST
@@ -170,6 +172,10 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
             session.notices.say("Ignored in the address:\n" + join_offenders(refused, 8), "error")
         explorer = Explorer(session, offered=offered, refusal=refusal)
         explorer.address.extra["state"] = key
+        if view.model and location is not None and session.work.runs("load"):
+            explorer.address.bound_for = link.asked(location.search)
+            where = TITLES[view.step or session.step].strip("12345 ")
+            session.notices.say(f"Loading {view.model}; then “{where}” opens, as the link asks.")
         explorer.watch()
         return explorer
 

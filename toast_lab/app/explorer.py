@@ -67,7 +67,7 @@ class Explorer(look.Pane):
         self._job = look.text(stylesheets=[look.HEADER + JOB], width=122, margin=(8, 0, 0, 8))
         self.cancel = look.button(
             "Cancel",
-            self.session.searches.cancel,
+            self.session.cancel,
             sizing_mode="fixed",
             width=70,
             height=30,
@@ -106,6 +106,7 @@ class Explorer(look.Pane):
         look.watch(state.loaded, self.show_model, "analysis")
         look.watch(state.loaded, self.show_head, "problem")
         look.watch(state.work, self.show_head, "changes")
+        look.watch(state.exports, self.show_head, "changes")
         look.watch(state.notices, self.show_messages, "messages")
         look.watch(state.selection, self.show_selection, "names", "conflicts")
         self.show_model()
@@ -246,17 +247,16 @@ class Explorer(look.Pane):
     def _show_job(self) -> None:
         """The running job and its clock."""
         session = self.session
-        job = session.work.job
-        running = session.work.runs()
-        self.cancel.disabled = not running
+        job = session.job
+        self.cancel.disabled = job is None
         text = "no job runs"
-        if running:
-            doing = "paused" if session.work.paused else DOING[job.kind]
+        if job is not None:
+            doing = "paused" if job is session.work.job and session.work.paused else DOING[job.kind]
             text = f"{doing}, {job.worked_s:.0f} s"
         self._job.object = h(
             "div",
             text,
-            cls="quiet" if running else "quiet idle",
+            cls="quiet" if job is not None else "quiet idle",
             style="text-align: right",
             title=job.title if job is not None else "no job runs",
         )
@@ -320,7 +320,7 @@ class Explorer(look.Pane):
         """Bring in what jobs report; called every ``TICK_MS`` or ``IDLE_MS``."""
         self.address.flush()
         points = self.session.tick()
-        if self.session.work.runs():
+        if self.session.job is not None:
             self._show_job()  # its clock goes on while the job has nothing to tell
         page = self._pages.get("search")
         if page is not None and points:
@@ -341,7 +341,8 @@ class Explorer(look.Pane):
     def _pace(self) -> None:
         """Tick fast while a job runs or the slider of the search may be moved, slowly else."""
         session = self.session
-        period_ms = TICK_MS if session.work.busy or session.step == "search" else IDLE_MS
+        busy = session.work.busy or session.exports.busy
+        period_ms = TICK_MS if busy or session.step == "search" else IDLE_MS
         if self._ticker is not None and self._ticker.period != period_ms:
             self._ticker.period = period_ms
 
@@ -358,6 +359,7 @@ class Explorer(look.Pane):
             self._ticker = pn.state.add_periodic_callback(self.tick, period=TICK_MS)
             look.watch(self.session, self._pace, "step")
             look.watch(self.session.work, self._pace, "job", "changes")
+            look.watch(self.session.exports, self._pace, "job", "changes")
 
         pn.state.onload(begin)
 
@@ -382,6 +384,7 @@ DOING = {
     "search": "searching",
     "run": "executing",
     "race": "racing",
+    "confirm": "confirming",
     "compile": "compiling",
     "export": "exporting",
 }

@@ -122,8 +122,8 @@ def _cancel(explorer: Any) -> None:
     session = explorer.session
     if explorer.dismiss():
         return
-    if session.work.runs():
-        session.searches.cancel()
+    if session.job is not None:
+        session.cancel()
     elif session.selection.names or session.selection.conflicts:
         session.selection.select((), ())
 

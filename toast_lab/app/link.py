@@ -183,6 +183,16 @@ def read(query_text: str, steps: Iterable[str]) -> tuple[LinkedView, list[str]]:
     return LinkedView(model=model, sizes=sizes, **values), refused
 
 
+def asked(query_text: str) -> list[tuple[str, str]]:
+    """The pairs of a query that was read, without the server's own.
+
+    >>> asked("?model=gns&step=graph&state=abc")
+    [('model', 'gns'), ('step', 'graph')]
+    """
+    pairs = parse_qsl(query_text.lstrip("?"), max_num_fields=200, errors="replace")
+    return [(key, value) for key, value in pairs if key not in OURS]
+
+
 def _short(text: str) -> str:
     return repr(text if len(text) <= 40 else text[:40] + "…")
 

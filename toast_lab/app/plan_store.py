@@ -33,17 +33,19 @@ class PlanStore(param.Parameterized):
     hidden: Any = param.Parameter(
         default=frozenset(), doc="names of plans that are not in the pictures"
     )
+    wanted: Any = param.String(default="", doc="name of the plan to be looked at next")
     exported: Any = param.Parameter(default=None, doc="the last plan_job.Exported")
     comparison: Any = param.Parameter(
         default=None, doc="the last toast_lab.compare.result.Comparison"
     )
 
-    def __init__(self, loaded: LoadedState, notices: Notices, work: Work) -> None:
+    def __init__(self, loaded: LoadedState, notices: Notices, work: Work, exports: Work) -> None:
         super().__init__()
         self._loaded, self._notices, self._work = loaded, notices, work
+        self._exports = exports
         work.handle("run", Handler(self._executed))
         work.handle("compile", Handler(self._compiled))
-        work.handle("export", Handler(self._take_export))
+        exports.handle("export", Handler(self._take_export))
 
     # -- reading -----------------------------------------------------------------------------------
     def named(self, name: str) -> PlanItem | None:
@@ -241,7 +243,10 @@ class PlanStore(param.Parameterized):
 
     # -- export ------------------------------------------------------------------------------------
     def start_export(self, name: str, kind: str) -> None:
-        """Write a plan as one of ``plan_job.EXPORTS``; it ends up in ``exported``."""
+        """Write a plan as one of ``plan_job.EXPORTS``; it ends up in ``exported``.
+
+        Minutes may go by, in which other work is started, too.
+        """
         with self._notices.guarded():
             if kind not in plan_job.EXPORTS.values():
                 raise InvalidProblem(
@@ -249,7 +254,7 @@ class PlanStore(param.Parameterized):
                     f"{', '.join(plan_job.EXPORTS.values())}"
                 )
             item = self._chosen([name])[0]
-            self._work.start(
+            self._exports.start(
                 "export",
                 f"exporting {name}: {kind}",
                 plan_job.export,

@@ -133,7 +133,7 @@ class Searches(param.Parameterized):
                 tuple(methods),
                 seed,
                 Budget(seconds),
-                about={**self._about(problem), "race": self.race},
+                about={**self.about(problem), "race": self.race},
             )
 
     def _free(self) -> Problem:
@@ -147,7 +147,7 @@ class Searches(param.Parameterized):
     def _launch(
         self, problem: Problem, settings: Mapping[str, Any], saved: Path | None = None
     ) -> None:
-        about = {**self._about(problem), **settings}
+        about = {**self.about(problem), **settings}
         trace_file = self._work.registry.keep_file(secrets.token_hex(8))
         request = SearchRequest(
             problem,
@@ -171,7 +171,7 @@ class Searches(param.Parameterized):
         self.problem, self.job = problem, job
         self._work.changed()
 
-    def _about(self, problem: Problem) -> dict[str, Any]:
+    def about(self, problem: Problem) -> dict[str, Any]:
         """What another page needs to know of a search, to watch it."""
         settings = {name: getattr(self, name) for name in SETTINGS}
         loaded = self._loaded.param.values()
@@ -206,19 +206,24 @@ class Searches(param.Parameterized):
             self._work.changed()
 
     def cancel(self) -> None:
-        """End whatever runs: a search and a race keep what they have, unless this is said twice."""
-        if self._work.runs("search", "race") and not self._work.job.stopping:
+        """End whatever runs: searches and races keep what they have, unless this is said twice."""
+        if self._work.runs("search", "race", "confirm") and not self._work.job.stopping:
             self.stop()
             self._notices.say(
-                "Stopping: the best plan is kept, and a search can be resumed. Cancel once more to "
-                "end it at once."
+                "Stopping: the best plan is kept"
+                + (
+                    ". What was judged is kept, too, and not judged again."
+                    if self._work.job.kind == "confirm"
+                    else ", and a search can be resumed."
+                )
+                + " Cancel once more to end it at once."
             )
         else:
             self._work.cancel()
 
     def stop(self) -> None:
         """End the search or the race, keeping what was found."""
-        if self._work.runs("search", "race"):
+        if self._work.runs("search", "race", "confirm"):
             self._work.job.stop()
             self._work.changed()
 
@@ -276,6 +281,8 @@ class Searches(param.Parameterized):
         """Watch a search or a race that another page started, from its beginning."""
         about = job.about
         self.param.update(**{name: about[name] for name in SETTINGS})
+        if job.kind == "confirm":
+            return  # ``Confirmations`` watches it
         if job.kind == "search":
             self.job, self.problem = job, about["problem"]
         else:

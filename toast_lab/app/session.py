@@ -13,6 +13,7 @@ from typing import Any
 
 import param
 
+from toast_lab.app.confirmations import Confirmations
 from toast_lab.app.hand_plan import HandPlan
 from toast_lab.app.items import MANUAL, PlanItem
 from toast_lab.app.loaded import LoadedState, Selection
@@ -23,6 +24,7 @@ from toast_lab.app.searches import Searches
 from toast_lab.app.work import Handler, Work
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem
+from toast_lab.jobs.confirm_job import ConfirmState
 from toast_lab.jobs.job import Job, Registry
 from toast_lab.jobs.load_job import LoadedModel, load_own, read_file
 from toast_lab.models import registry
@@ -41,7 +43,9 @@ class Session(param.Parameterized):
         plans: the plans so far.
         hand: the plan made by hand.
         searches: settings and state of searches and races.
+        confirmations: the same of searches that a judge confirms.
         work: the job that runs.
+        exports: the export that runs beside it.
         notices: messages to the user.
     """
 
@@ -58,8 +62,13 @@ class Session(param.Parameterized):
         self.work = Work(self.notices, jobs)
         self.loaded = LoadedState()
         self.selection = Selection(self.loaded)
-        self.plans = PlanStore(self.loaded, self.notices, self.work)
+        # Beside the other one: it takes minutes, and nothing waits for it
+        self.exports = Work(self.notices, jobs)
+        self.plans = PlanStore(self.loaded, self.notices, self.work, self.exports)
         self.searches = Searches(self.loaded, self.plans, self.work, self.notices)
+        self.confirmations = Confirmations(
+            self.loaded, self.plans, self.work, notices=self.notices, searches=self.searches
+        )
         self.hand = HandPlan(
             loaded=self.loaded,
             selection=self.selection,
@@ -131,6 +140,7 @@ class Session(param.Parameterized):
             self.plans.items = plans
         self.solved = None
         self.searches.forget()
+        self.confirmations.state = ConfirmState()
         self.notices.say(f"Loaded {loaded.model}.", "good")
         self.set_problem()
         if then is not None:
@@ -166,28 +176,44 @@ class Session(param.Parameterized):
             self.plans.remove(name)
 
     # -- jobs --------------------------------------------------------------------------------------
+    @property
+    def job(self) -> Job | None:
+        """The job that runs; an export only if nothing else does; None: nothing runs."""
+        runs = (work.job for work in (self.work, self.exports) if work.runs())
+        return next(runs, None)
+
+    def cancel(self) -> None:
+        """End what runs; an export only if nothing else does."""
+        if self.work.runs():
+            self.searches.cancel()
+        else:
+            self.exports.cancel()
+
     def tick(self) -> list[CurvePoint]:
         """Bring in what the job reported since the last call.
 
         Gives the new points of the search curves.
         """
         self.work.tick()
+        self.exports.tick()
         return self.searches.new_points()
 
     # -- reloading a page --------------------------------------------------------------------------
     def adopt(self, job: Job) -> bool:
         """Watch a search or a race that another page started, from its beginning.
 
-        False: the job is neither.
+        So with a confirmed search.  False: the job is none of these.
         """
         about = job.about
-        if job.kind not in ("search", "race") or about is None:
+        if job.kind not in ("search", "race", "confirm") or about is None:
             return False
         self.show(LoadedModel(about["model"], about["analysis"]), about["which"], about["sizes"])
         names = ("mesh", "machine", "own_machines", "memory_gib")
         self.loaded.param.update(**{name: about[name] for name in names})
         self.set_problem()
         self.searches.adopt(job)
+        if job.kind == "confirm":
+            self.confirmations.adopt(job)
         return True
 
     def fork(self) -> Session:
@@ -200,7 +226,9 @@ class Session(param.Parameterized):
         forked._shelf = dict(self._shelf)
         forked.hand.follow(self.hand)
         forked.searches.follow(self.searches)
+        forked.confirmations.follow(self.confirmations)
         forked.work.follow(self.work)
+        forked.exports.follow(self.exports)
         return forked
 
     def _parts(self) -> tuple[param.Parameterized, ...]:
@@ -211,5 +239,7 @@ class Session(param.Parameterized):
             self.selection,
             self.plans,
             self.searches,
+            self.confirmations,
             self.work,
+            self.exports,
         )

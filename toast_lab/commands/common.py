@@ -445,6 +445,11 @@ def search_plan(args: Namespace, problem: Problem, model: Model) -> SearchResult
                 '"toast-lab price MODEL --actions COLOUR->AXIS ..."'
             )
         options["plans"] = model.expert_plans
+    if getattr(args, "judge", None):
+        from toast_lab.confirm.judge_targets import judged_elsewhere
+
+        elsewhere = judged_elsewhere(problem, args.judge)
+        print_notes((elsewhere,) if elsewhere else ())
     seconds = args.seconds
     if seconds is None and args.evaluations is None:
         seconds = args.default_seconds

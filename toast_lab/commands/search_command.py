@@ -11,7 +11,6 @@ from toast_lab.search.methods import options_text
 from toast_lab.text import JsonObject, gap_text
 
 if TYPE_CHECKING:
-    from toast_lab.confirm.confirmed_result import ConfirmedResult
     from toast_lab.cost.problem import Problem
     from toast_lab.ir.model import Model
     from toast_lab.search.contract import SearchResult
@@ -52,7 +51,8 @@ def run(args: Namespace) -> int:
     if args.simple is not None:
         with output.working("looking for simpler plans"):
             plan = result.simple(args.simple / 100.0)
-            result = dataclasses.replace(result, plan=plan, cost=price(problem, plan))
+            cost = price(result.problem or problem, plan)  # by what a judge has taught
+            result = dataclasses.replace(result, plan=plan, cost=cost)
     keeping.keep_plan(args, result.plan, problem)
     return show_result(args, model, problem, result)
 
@@ -65,38 +65,13 @@ def show_result(args: Namespace, model: Model, problem: Problem, result: SearchR
     report = {
         **output.problem_data(model, problem),
         "search": search_data(result),
-        **({"judged": judged_data(result)} if isinstance(result, ConfirmedResult) else {}),
+        **({"judged": result.to_json()} if isinstance(result, ConfirmedResult) else {}),
         **({"front": front_data(result)} if simple else {}),
         "plan": output.plan_data(result.plan),
         "cost": output.cost_data(result.cost),
         "divisibility": reports.divisibility_data(problem.divisibility(result.plan)),
     }
     return output.emit(args, report, lambda console: _show(console, problem, result, simple=simple))
-
-
-def judged_data(result: ConfirmedResult[Any]) -> JsonObject:
-    """What a judge said of a search's plans, as plain data."""
-    return {
-        "judge": result.judge,
-        "confirmed": result.confirmed,
-        "standing": result.standing.name,
-        "verdicts": [
-            {
-                "round": verdict.round,
-                "plan": f"{verdict.plan.sharding.key():016x}",
-                "priced_s": verdict.priced_s,
-                "priced_peak_bytes": verdict.priced_bytes,
-                "judged_s": verdict.time_s,
-                "judged_peak_bytes": verdict.judgement.peak_bytes,
-                "fits": verdict.judgement.fits,
-                "compile_s": verdict.judgement.compile_s,
-                "cached": verdict.judgement.cached,
-                "best": verdict is result.best,
-                "remark": verdict.remark,
-            }
-            for verdict in result.verdicts
-        ],
-    }
 
 
 def front_data(result: SearchResult[Any]) -> list[JsonObject]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from toast_lab.confirm.judge_targets import is_attached, judged_elsewhere
 from toast_lab.confirm.verdict import Judge, Judgement
 from toast_lab.errors import RunFailed
 from toast_lab.files import PathLike
@@ -50,7 +51,7 @@ def judge_named(
     """
     wanted = topologies.parse(topology, problem.mesh)
     check_compiler(wanted)
-    attached = wanted.gpu is None and not wanted.chip
+    elsewhere = judged_elsewhere(problem, wanted)
 
     def compiled(plan: ShardingPlan) -> Judgement:
         began = time.monotonic()
@@ -59,7 +60,7 @@ def judge_named(
                 model, plan, topology, time_limit_s=time_limit_s, store=store, cancel=cancel
             )
         except RunFailed as error:
-            return _failed(error, began)
+            return _failed(error, began, elsewhere)
         return Judgement(
             time_s=None if result.refused else result.time_s,
             peak_bytes=result.total_needed_bytes,
@@ -67,6 +68,7 @@ def judge_named(
             compile_s=result.compile_s,
             cached=result.cached,
             evidence=result,
+            elsewhere=elsewhere,
         )
 
     def executed(plan: ShardingPlan) -> Judgement:
@@ -83,18 +85,27 @@ def judge_named(
                 time_limit_s=time_limit_s,
             )
         except RunFailed as error:
-            return _failed(error, began)
+            return _failed(error, began, elsewhere)
         return Judgement(
             time_s=measured.median_s,
             peak_bytes=measured.peak_bytes,
             fits=True,
             compile_s=measured.compile_s,
             evidence=measured,
+            noise=measured.spread_s / 2 / measured.median_s if measured.median_s else 0.0,
+            elsewhere=judged_elsewhere(problem, wanted, measured.device_kind),
         )
 
-    return executed if attached else compiled
+    return executed if is_attached(wanted) else compiled
 
 
-def _failed(error: RunFailed, began: float) -> Judgement:
+def _failed(error: RunFailed, began: float, elsewhere: str) -> Judgement:
     lines = str(error).splitlines() or [type(error).__name__]
-    return Judgement(None, None, False, failure=lines[0], compile_s=time.monotonic() - began)
+    return Judgement(
+        time_s=None,
+        peak_bytes=None,
+        fits=False,
+        failure=lines[0],
+        compile_s=time.monotonic() - began,
+        elsewhere=elsewhere,
+    )

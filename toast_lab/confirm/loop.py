@@ -2,12 +2,17 @@
 
 A search finds the errors of its price: what it thinks cheap is often what is priced too low.  So a
 few good plans that differ are given to the judge, what the judge says of their parts becomes prices
-(``learn``), and the search starts again with these.  It ends when
+(``learn``), and the search starts again with these.  It ends *confirmed* when, by all that the
+judge has said so far and after a search that knew it,
 
-* the best plan by the judge's clock is within the tolerance of its price, and the best plan by the
-  price was judged, too, or is priced no better than that clock: no judged plan is better, and none
-  that was not judged looks better;
-* or the budget of compiles is used up, or nothing is left that is worth a compile.
+* the clock of the best judged plan is within the tolerance of its price;
+* no judged plan is better;
+* and no plan that any of the searches came upon, and that was not judged, is priced better by more
+  than the judge's own error (``_Rounds.error``);
+
+and otherwise when the budget of compiles is used up, or nothing is left that is worth a compile.
+A judge of another machine than the problem's confirms nothing, since its clock says nothing of the
+price; it only chooses.
 
 What is judged stays judged: a plan is compiled once, its result is kept, and a search that is begun
 again finds it there.  Plans that fail to compile are dropped, with the reason on record.
@@ -16,11 +21,12 @@ again finds it there.  Plans that fail to compile are dropped, with the reason o
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from toast_lab import checks
-from toast_lab.confirm.choose import different_plans
+from toast_lab.confirm.choose import different_plans, known_plans
 from toast_lab.confirm.confirmed_result import ConfirmedResult, Standing, confirmed_result
 from toast_lab.confirm.verdict import Judge, JudgeEvent, Verdict
 from toast_lab.cost.problem import Problem, price
@@ -29,6 +35,7 @@ from toast_lab.files import PathLike
 from toast_lab.isolate import Cancelled
 from toast_lab.search.contract import SearchResult
 from toast_lab.search.limits import Status
+from toast_lab.search.simplify import FrontRow
 
 #: Searches with the prices of a problem; is also told the number of the round, counted from 1.
 SearchOnce = Callable[[Problem, int], SearchResult[Any]]
@@ -103,6 +110,7 @@ class _Rounds:
         self.problem, self.judging, self.cancel = problem, judging, cancel
         self.search_once, self.judge, self.learn = search_once, judge, learn
         self.verdicts: list[Verdict[Any]] = []
+        self.known: list[FrontRow[Any]] = []  # plans of all searches, by the prices of now
         self.judged = 0  # in this run, which is what the budget counts
         self.round = 0
         if judging.resume is not None:
@@ -115,6 +123,7 @@ class _Rounds:
             self.round += 1
             self._tell("searching")
             last = self.search_once(self.problem, self.round)
+            self._tell("searched", priced_s=last.cost.time_s, plan=last.plan)
             standing = self._judge_round(last)
             if standing is not None:
                 return confirmed_result(
@@ -129,16 +138,16 @@ class _Rounds:
         """Judge plans of a search until prices change (None), or there is an end."""
         if last.status is Status.CANCELLED or self._cancelled():
             return Standing.CANCELLED
+        self.known = known_plans(self.problem, self.known, last.front)
         while True:
-            left = self.judging.compiles - self.judged
-            keys = {verdict.plan.sharding.key() for verdict in self.verdicts}
-            chosen = different_plans(last, keys, min(self.judging.plans, left))
-            if self._confirms(last):
+            if self._confirms():
                 return Standing.CONFIRMED
+            left = self.judging.compiles - self.judged
             if not left:
-                return Standing.BUDGET
+                return self._unconfirmed(Standing.BUDGET)
+            chosen = different_plans(self.known, self._keys, min(self.judging.plans, left))
             if not chosen:
-                return Standing.NO_MORE
+                return self._unconfirmed(Standing.NO_MORE)
             for row in chosen:
                 try:
                     self._judge(row.plan)
@@ -146,17 +155,20 @@ class _Rounds:
                     return Standing.CANCELLED
                 if self._cancelled():
                     return Standing.CANCELLED
-            if self._confirms(last):
-                return Standing.CONFIRMED
             learned = self.learn(self.problem, self.verdicts)
             if learned is not None:
+                # Nothing is confirmed before a search with these prices has looked for better plans
                 self.problem = learned
                 self._tell("learned")
-                return None if self.judged < self.judging.compiles else Standing.BUDGET
+                return None
+
+    def _unconfirmed(self, standing: Standing) -> Standing:
+        best = self._best
+        return Standing.ELSEWHERE if best is not None and best.judgement.elsewhere else standing
 
     def _judge(self, plan: Any) -> Verdict[Any]:
         cost = price(self.problem, plan)
-        self._tell("judging")
+        self._tell("judging", priced_s=cost.time_s, plan=plan)
         verdict = Verdict(
             plan=plan,
             round=self.round,
@@ -166,7 +178,7 @@ class _Rounds:
         )
         self.verdicts.append(verdict)
         self.judged += 1
-        self._tell("judged", verdict)
+        self._tell("judged", verdict, priced_s=cost.time_s, plan=plan)
         return verdict
 
     @property
@@ -174,22 +186,50 @@ class _Rounds:
         standing = [verdict for verdict in self.verdicts if verdict.stands]
         return min(standing, key=lambda verdict: verdict.rank, default=None)
 
-    def _confirms(self, last: SearchResult[Any]) -> bool:
-        """Is the best judged plan as quick as its price says, and was the best priced judged?"""
+    @property
+    def _keys(self) -> set[int]:
+        return {verdict.plan.sharding.key() for verdict in self.verdicts}
+
+    @property
+    def error(self) -> float:
+        """The judge's own error: by which share prices that it taught may miss its clock.
+
+        In the median over the plans that it judged, and no less than the clock's own noise; the
+        tolerance at most.
+        """
+        misses = []
+        for verdict in self.verdicts:
+            if verdict.stands and verdict.time_s is not None:
+                priced_s = price(self.problem, verdict.plan).time_s
+                misses.append(max(abs(verdict.time_s / priced_s - 1.0), verdict.judgement.noise))
+        return min(self.judging.tolerance, statistics.median(misses)) if misses else 0.0
+
+    def _confirms(self) -> bool:
+        """Is the best judged plan as quick as priced, and does no known plan look better?"""
         best = self._best
-        if best is None or best.time_s is None:
-            return False
-        keys = {verdict.plan.sharding.key() for verdict in self.verdicts}
-        looks_better = price(self.problem, last.plan).time_s < best.time_s
-        if last.plan.sharding.key() not in keys and looks_better:
+        if best is None or best.time_s is None or best.judgement.elsewhere:
             return False
         priced_s = price(self.problem, best.plan).time_s
-        return abs(best.time_s / priced_s - 1.0) <= self.judging.tolerance
+        if abs(best.time_s / priced_s - 1.0) > self.judging.tolerance:
+            return False
+        keys, bound_s = self._keys, max(best.time_s, priced_s) * (1.0 - self.error)
+        return not any(
+            row.quick.fits and row.quick.time_s < bound_s
+            for row in self.known
+            if row.plan.sharding.key() not in keys
+        )
 
     def _cancelled(self) -> bool:
         return self.cancel is not None and self.cancel()
 
-    def _tell(self, stage: str, verdict: Verdict[Any] | None = None) -> None:
+    def _tell(
+        self,
+        stage: str,
+        verdict: Verdict[Any] | None = None,
+        *,
+        priced_s: float | None = None,
+        plan: Any = None,
+    ) -> None:
         if self.judging.on_event is not None:
             self.judging.on_event(
                 JudgeEvent(
@@ -199,6 +239,8 @@ class _Rounds:
                     most_compiles=self.judging.compiles,
                     verdict=verdict,
                     best=self._best,
+                    priced_s=priced_s,
+                    plan=plan,
                 )
             )
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Generic, NamedTuple
 
 from toast_lab.sharding.plan import PlanT
-from toast_lab.text import bytes_text
+from toast_lab.text import JsonObject, bytes_text
 
 
 class Judgement(NamedTuple):
@@ -21,6 +21,10 @@ class Judgement(NamedTuple):
     compile_s: float = 0.0
     cached: bool = False  #: it was compiled before
     evidence: Any = None  #: what prices can be learned from: a ``Compiled`` or a ``Run``
+    #: by which share the clock differs from itself; 0 for compilers, which say the same again
+    noise: float = 0.0
+    #: why clock and price are not of one machine, and are not compared; empty: they are of one
+    elsewhere: str = ""
 
 
 #: Judges one plan.  Raises InvalidProblem if it cannot judge any.
@@ -44,8 +48,10 @@ class Verdict(Generic[PlanT]):
 
     @property
     def ratio(self) -> float | None:
-        """The clock's time over the priced one."""
-        return None if self.time_s is None else self.time_s / self.priced_s
+        """The clock's time over the priced one; None: no time, or that of another machine."""
+        if self.time_s is None or self.judgement.elsewhere:
+            return None
+        return self.time_s / self.priced_s
 
     @property
     def rank(self) -> tuple[bool, bool, float]:
@@ -71,11 +77,28 @@ class Verdict(Generic[PlanT]):
             return "does not fit" + (f" ({bytes_text(peak)})" if peak is not None else "")
         return "no clock" if judgement.time_s is None else ""
 
+    def to_json(self) -> JsonObject:
+        """Everything but the plan, which is named by its key, and the evidence, as plain data."""
+        judgement = self.judgement
+        return {
+            "round": self.round,
+            "plan": f"{self.plan.sharding.key():016x}",
+            "priced_s": self.priced_s,
+            "priced_peak_bytes": self.priced_bytes,
+            "judged_s": self.time_s,
+            "judged_peak_bytes": judgement.peak_bytes,
+            "ratio": self.ratio,
+            "fits": judgement.fits,
+            "compile_s": judgement.compile_s,
+            "cached": judgement.cached,
+            "remark": self.remark,
+        }
+
 
 class JudgeEvent(NamedTuple):
     """A step of a confirmed search."""
 
-    #: "searching", "judging", "judged" or "learned"
+    #: "searching", "searched", "judging", "judged" or "learned"
     stage: str
     round: int
     compiles: int  #: plans judged so far
@@ -83,3 +106,5 @@ class JudgeEvent(NamedTuple):
     #: of stage "judged"
     verdict: Verdict[Any] | None = None
     best: Verdict[Any] | None = None  #: the best that was judged so far
+    priced_s: float | None = None  #: of the plan that is judged or was searched
+    plan: Any = None  #: that one

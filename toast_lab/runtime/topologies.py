@@ -27,7 +27,7 @@ import math
 import os
 import re
 from collections.abc import Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 from toast_lab.errors import InvalidProblem, did_you_mean
 from toast_lab.runtime import devices as dev
@@ -190,6 +190,42 @@ def _fitting(topology: Topology, wanted: int) -> str:
         f"tpu:{topology.chip}:{dims}" for dims in chip.slices if devices_in(chip, dims) == wanted
     ]
     return f", or the topology {' or '.join(names)}" if names else ""
+
+
+class Target(NamedTuple):
+    """Something that a plan can be compiled for, without its devices being attached."""
+
+    title: str  #: for people: "TPU v5e, 2x4 chips"
+    topology: str  #: "tpu:v5e:2x4"
+    machine: str  #: name of the machine model of one device
+
+
+#: Machines whose compilers tell what a step takes (see ``Compiled.time_s``); of the others they
+#: tell memory and collectives alone.
+TELL_TIMES = frozenset(("tpu-v5e", "tpu-v5p", "tpu-v6e", "h100", "h200", "b200"))
+GPUS_PER_HOST = 8  # as in the boards that are sold
+
+
+def targets(n_devices: int) -> list[Target]:
+    """Every TPU slice of so many devices, and as many of every known kind of GPU."""
+    slices = [
+        Target(f"TPU {name}, {dims} chips", f"tpu:{name}:{dims}", chip.machine)
+        for name, chip in CHIPS.items()
+        for dims in chip.slices
+        if devices_in(chip, dims) == n_devices
+    ]
+    hosts, rest = divmod(n_devices, GPUS_PER_HOST)
+    several = hosts > 1 and not rest
+    shape = f"{hosts}x{GPUS_PER_HOST}" if several else f"{n_devices}"
+    gpus = [
+        Target(
+            f"{n_devices} {name.upper()}" + (f" in {hosts} hosts" if several else ""),
+            f"gpu:{name}:{shape}",
+            gpu_target.find(name).machine,
+        )
+        for name in gpu_target.NAMES
+    ]
+    return [*slices, *gpus]
 
 
 def machine_of(topology: str, machines: Collection[str]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -57,6 +57,8 @@ class ShardingPlan:
     key: int = 0  #: 64-bit state key
     analysis: Analysis | None = None  #: that it was made for, None: nobody has one
     notes: tuple[str, ...] = ()  #: what a saved plan had that does not fit this program, and why
+    #: what a judge said of it, by ``ConfirmedResult.with_judgement``; None: nobody has judged it
+    judged: Mapping[str, Any] | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.in_brief()}>"

@@ -41,6 +41,8 @@ def offenders(data: Any, rounds: int) -> Iterator[str]:
     colours = data.get("colours", {})
     if not isinstance(colours, dict) or not all(isinstance(name, str) for name in colours.values()):
         yield f"colours must be an object from name to name, it is {_shown(colours)}"
+    if offence := _judged_offence(data.get("judged", {"judge": "", "confirmed": False})):
+        yield f"judged {offence}"
     key = data.get("key", "0")
     if not isinstance(key, str) or not re.fullmatch("[0-9a-f]{1,16}", key):
         yield f"key must be up to 16 hexadecimal digits, it is {_shown(key)}"
@@ -58,6 +60,22 @@ def offenders(data: Any, rounds: int) -> Iterator[str]:
     for number, entry in enumerate(ops):
         if offence := _entry_offence(entry, rounds):
             yield f"ops, entry {number}{_named(entry)}: {offence}"
+
+
+def _judged_offence(judged: Any) -> str:
+    """What is wrong with what a judge said of the plan."""
+    if not isinstance(judged, dict) or not isinstance(judged.get("judge"), str):
+        return f"must be an object that names its judge, it is {_shown(judged)}"
+    if not isinstance(judged.get("confirmed"), bool):
+        return f"must say whether the plan is confirmed, it is {_shown(judged)}"
+    verdict = judged.get("verdict", {})
+    if not isinstance(verdict, dict):
+        return f"must have a verdict that is an object, it is {_shown(verdict)}"
+    for name in ("priced_s", "judged_s"):
+        value = verdict.get(name)
+        if value is not None and (offence := checks.number_offence(value, 0.0)):
+            return f"has {name}, which {offence}"
+    return ""
 
 
 def _entry_offence(entry: Any, rounds: int) -> str:

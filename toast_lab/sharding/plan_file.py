@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ def to_json(plan: ShardingPlan) -> dict[str, Any]:
         "actions": list(plan.actions),
         "key": f"{plan.key:016x}",
         **_renames(plan),
+        **({"judged": dict(plan.judged)} if plan.judged is not None else {}),
         **portable.to_json(plan.program, plan.mesh, plan.sharding),
     }
 
@@ -120,7 +122,9 @@ def from_json(
         notes=applied.notes,
     )
     plan.check()
-    return plan
+    # What a judge said of one program says nothing of another
+    judged = data.get("judged") if same else None
+    return plan if judged is None else dataclasses.replace(plan, judged=judged)
 
 
 def _why_no_json(error: Exception) -> str:

@@ -24,6 +24,12 @@ from toast_lab.views.program_table import Line, colours_frame, program_frame, pr
 from toast_lab.views.svg import MAX_NODES, graph_svg
 
 SHOWN_LINES = 120  #: of a static listing
+#: JupyterLab gives preformatted text the proportional font of what is around it
+LISTING = (
+    "font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; white-space: pre; "
+    "overflow: auto; max-height: 620px"
+)
+MOST_TABLE = 240  #: pixels of the table of conflicts
 
 
 def graph(
@@ -125,9 +131,9 @@ def listing(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
             for line in lines[:SHOWN_LINES]
         ]
         more = f"… and {len(lines) - SHOWN_LINES:,} lines more" if len(lines) > SHOWN_LINES else ""
-        return h("pre", join(rows, "\n"), f"\n{more}" if more else "")
+        return h("pre", join(rows, "\n"), f"\n{more}" if more else "", style=LISTING)
 
-    height = min(620, 60 + 20 * len(program_lines(analysis)))
+    height = min(620, 60 + _listing_height(analysis))
     view = CellView(
         kind="listing",
         about=lambda: _about(analysis),
@@ -176,7 +182,7 @@ def conflicts(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
         about=lambda: _about(analysis),
         make=make,
         static=static,
-        height=860 if problem is not None else 460,
+        height=_board_height(analysis) if problem is not None else _table_height(analysis),
         table=table,
     )
     return shown(view, inline)
@@ -338,7 +344,7 @@ class ConflictsCell(TableCell):
 
     def __init__(self, session: Session) -> None:
         frame = inspect.conflicts_frame(session.loaded.analysis)
-        table = look.table(frame, height=look.rows_height(len(frame), 240))
+        table = look.table(frame, height=look.rows_height(len(frame), MOST_TABLE))
         super().__init__(
             session, table, "Click a conflict: where it is, and why both dims have one colour."
         )
@@ -382,6 +388,23 @@ class BoardCell(look.Pane):
             margin=(0, 0, 0, 6),
         )
         self.view = look.filled_row(self.hand.centre, aside)
+
+
+# -- heights, so that no frame is mostly white -----------------------------------------------------
+def _listing_height(analysis: Analysis) -> int:
+    return 20 * len(program_lines(analysis))
+
+
+def _table_height(analysis: Analysis) -> int:
+    """Of the conflicts above the listing; the words beside them need some room, too."""
+    table = look.rows_height(len(analysis.conflicts), MOST_TABLE)
+    return max(240, min(460, table + 40 + _listing_height(analysis)))
+
+
+def _board_height(analysis: Analysis) -> int:
+    """Of the conflict board, with a row for each side, above one device's listing."""
+    board = look.rows_height(2 * len(analysis.compatibility_sets), MOST_TABLE)
+    return max(480, min(860, board + 170 + _listing_height(analysis)))
 
 
 # -- inside ----------------------------------------------------------------------------------------

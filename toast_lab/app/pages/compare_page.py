@@ -123,7 +123,9 @@ class ComparePage:
         session.plans.param.watch(lambda event: self._changed(event.name), ["items", "hidden"])
         session.loaded.param.watch(lambda event: self._changed(event.name), "problem")
         look.watch(session.selection, self._selected, "names")
+        look.watch(session.plans, self._wanted, "wanted")
         self.show_plans()
+        self._wanted()
 
     # -- state -------------------------------------------------------------------------------------
     @property
@@ -143,6 +145,13 @@ class ComparePage:
                 elif not isinstance(pane, Runs):
                     self._fresh.discard(i)
             self._draw()
+
+    def _wanted(self) -> None:
+        """Select the plan that another page has asked for, once."""
+        wanted, self.session.plans.wanted = self.session.plans.wanted, ""
+        if wanted:
+            self.show_plans()
+            self.select(wanted)
 
     def _add_typed(self) -> None:
         self.session.plans.add_typed(
@@ -217,7 +226,7 @@ class ComparePage:
         for pane in self.panes.values():
             if hasattr(pane, "tick"):
                 pane.tick()
-        if self.session.work.runs():
+        if self.session.job is not None:
             self.right.show_job()
 
 

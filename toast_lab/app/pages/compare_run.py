@@ -17,7 +17,7 @@ from toast_lab.app.saver import Saver
 from toast_lab.app.session import Session
 from toast_lab.cost.problem import Cost
 from toast_lab.jobs import plan_job
-from toast_lab.runtime import gpu_target
+from toast_lab.jobs.job import Job
 from toast_lab.runtime import topologies as known
 from toast_lab.runtime.compiled import Compiled
 from toast_lab.views.markup import (
@@ -33,7 +33,7 @@ from toast_lab.views.markup import (
     seconds_text,
 )
 
-KINDS = ("run", "compile", "export")
+KINDS = ("run", "compile")
 DEVICES = {
     "virtual CPU devices, as many as the mesh has": "cpu",
     "attached GPUs": "gpu",
@@ -67,7 +67,7 @@ class RunPane(look.Pane):
         self.devices = pn.widgets.Select(name="devices", options=DEVICES, **common)
         self.repeats = pn.widgets.IntInput(name="repeats", value=10, start=1, end=1000, **common)
         self.warmup = pn.widgets.IntInput(name="warm-up steps", value=2, start=1, end=100, **common)
-        self._progress = look.text()
+        self._progress, self._exporting = look.text(), look.text()
         self.compile = look.button(
             "Compile the selected plan",
             lambda: self._act(
@@ -98,12 +98,14 @@ class RunPane(look.Pane):
             look.text(h("h2", "take it home")),
             self.kind,
             self.export,
+            self._exporting,
             self._facts,
             self.remove,
             save,
             width=300,
         )
         look.watch(session.work, self.show_job, "changes")
+        look.watch(session.exports, self.show_job, "changes")
         session.plans.param.watch(
             lambda event: (
                 self.save.hand_over(event.new.file, event.new.text) if event.new else None
@@ -147,35 +149,39 @@ class RunPane(look.Pane):
 
     def show_job(self) -> None:
         """Buttons, and the progress of what runs."""
-        session, job, item = self.session, self.session.work.job, self.item
+        session, item = self.session, self.item
         shown = len(session.plans.in_pictures())
-        for button in (self.execute, self.compile, self.export):
+        for button in (self.execute, self.compile):
             button.disabled = session.work.busy or item is None
+        # It runs beside the others: nothing has to wait for it
+        self.export.disabled = session.exports.busy or item is None
         self.every.disabled = session.work.busy or not shown
         self.every.name = f"Execute the {shown} checked plans in turns"
-        if job is None or job.kind not in KINDS:
-            progress: Safe = quiet(
-                "Runs in processes of its own; CPU times say nothing about accelerators."
-            )
-        elif job.running:
-            stage, fraction = _stage([event.data for event in job.events[-1:]])
-            bar = h(
-                "div", h("div", style=f"width: {fraction:.0%}; height: 4px; {BAR}"), style=TRACK
-            )
-            progress = join(
-                [
-                    quiet(f"{job.title}: {stage}, {job.elapsed_s:.0f} s"),
-                    bar,
-                ]
-            )
-        else:
-            progress = quiet(_ended(session))
-        if progress != self._progress.object:
-            self._progress.object = progress
+        job = session.work.job
+        own = None if job is None or job.kind not in KINDS else job
+        idle = "Runs in processes of its own; CPU times say nothing about accelerators."
+        for pane, words in (
+            (self._progress, quiet(idle) if own is None else _progress(own, _ended(session))),
+            (self._exporting, _exported(session.exports.job)),
+        ):
+            if words != pane.object:
+                pane.object = words
+
+
+def _progress(job: Job, ended: str) -> Safe:
+    """What a job does, and how far it is; ``ended`` once it is over."""
+    if not job.running:
+        return quiet(ended)
+    stage, fraction = _stage([event.data for event in job.events[-1:]])
+    bar = h("div", h("div", style=f"width: {fraction:.0%}; height: 4px; {BAR}"), style=TRACK)
+    return join([quiet(f"{job.title}: {stage}, {job.elapsed_s:.0f} s"), bar])
+
+
+def _exported(job: Job | None) -> Safe:
+    return join([]) if job is None else _progress(job, str(job.message))
 
 
 BAR = "background: var(--tl-accent, #1f6feb); border-radius: 2px; min-width: 4px"
-GPUS_PER_HOST = 8  # as in the boards that are sold
 TRACK = "background: var(--tl-line, #dfe5ec); border-radius: 2px; margin: 0 0 6px"
 
 
@@ -185,19 +191,9 @@ def topologies(n_devices: int, machine: str) -> dict[str, str]:
     The machine that the plan is priced on comes first, then what is attached, then the others.
     """
     attached = {f"{n_devices} virtual CPU devices": f"cpu:{n_devices}", ATTACHED: "gpu"}
-    described: dict[str, tuple[str, str]] = {}
-    for name, chip in known.CHIPS.items():
-        for dims in chip.slices:
-            if known.devices_in(chip, dims) == n_devices:
-                described[f"TPU {name}, {dims} chips"] = f"tpu:{name}:{dims}", chip.machine
-    for name in gpu_target.NAMES:
-        hosts, rest = divmod(n_devices, GPUS_PER_HOST)
-        several = hosts > 1 and not rest
-        title = f"{n_devices} {name.upper()}" + (f" in {hosts} hosts" if several else "")
-        shape = f"{hosts}x{GPUS_PER_HOST}" if several else f"{n_devices}"
-        described[title] = f"gpu:{name}:{shape}", gpu_target.find(name).machine
-    own = {title: topology for title, (topology, its) in described.items() if its == machine}
-    others = {title: topology for title, (topology, _) in described.items()}
+    described = known.targets(n_devices)
+    own = {target.title: target.topology for target in described if target.machine == machine}
+    others = {target.title: target.topology for target in described}
     return {**own, **attached, **others} if machine != "cpu" else {**attached, **others}
 
 

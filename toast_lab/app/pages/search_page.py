@@ -9,6 +9,8 @@ import panel as pn
 
 from toast_lab.app import keys, look
 from toast_lab.app.figure_export import figure_menu
+from toast_lab.app.pages.confirm_settings import ConfirmSettings
+from toast_lab.app.pages.search_confirm import ConfirmPane
 from toast_lab.app.pages.search_race import RacePane
 from toast_lab.app.pages.search_settings import SearchSettings
 from toast_lab.app.pages.search_trajectories import TrajectoryPane
@@ -32,7 +34,8 @@ from toast_lab.views.markup import (
 from toast_lab.views.search_curves import CurvePoint, SearchCurves
 
 WORDS_EVERY_S = 0.5
-VIEWS = {"Curves": "curves", "Tree": "tree", "Race": "race"}
+RUN = "Run the search"
+VIEWS = {"Curves": "curves", "Tree": "tree", "Race": "race", "Confirm": "confirm"}
 
 
 class SearchPage:
@@ -44,8 +47,9 @@ class SearchPage:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.settings = SearchSettings(session, self._checked)
+        self.confirm_settings = ConfirmSettings(session, self._checked)
         self.run = look.button(
-            "Run the search", self.run_now, button_type="primary", description=keys.tip("run")
+            RUN, self.run_now, button_type="primary", description=keys.tip("run")
         )
         self.pause = look.button("Pause", session.searches.pause, disabled=True)
         self.step = look.button("Step", self.step_now, description=keys.tip("step"))
@@ -86,11 +90,13 @@ class SearchPage:
         self.tree_state = TreeState(session.searches)
         self.tree = TreePane(self.tree_state, session)
         self.race = RacePane(session)
+        self.confirm = ConfirmPane(session)
         self.trajectories = TrajectoryPane(session, self.tree_state, lambda: self._show_view())
         self.trajectories.tree.on_click(lambda _: self._to_tree())
         self._why_not = look.text(visible=False)
         self._settings_box = look.column(
             self.settings.search_box,
+            self.confirm_settings,
             self.run,
             holds,
             self.stop,
@@ -106,7 +112,7 @@ class SearchPage:
             options=VIEWS,
             value="curves",
             margin=(0, 10, 0, 0),
-            width=210,
+            width=272,
             height=30,
             sizing_mode="fixed",
         )
@@ -148,6 +154,7 @@ class SearchPage:
             self._curves_box,
             self.tree.centre,
             self.race.centre,
+            self.confirm.centre,
             # Panel adds up hidden ones
             stylesheets=[look.CANVAS + ":host { min-height: 0 !important; }"],
         )
@@ -155,7 +162,12 @@ class SearchPage:
         go = look.button("Compare with other plans →", lambda: setattr(session, "step", "compare"))
         self._facts_box = look.column(self._facts, go)
         self.right = look.side(
-            self.trajectories.right, self._facts_box, self.tree.right, self.race.right, width=300
+            self.trajectories.right,
+            self._facts_box,
+            self.tree.right,
+            self.race.right,
+            self.confirm.right,
+            width=300,
         )
         self._scrubbed = False
         self._scrub_shown: tuple[int, int | None] = (-1, None)
@@ -167,8 +179,8 @@ class SearchPage:
         self._new_problem()
         self._show_view()
         job = session.work.job
-        if job is not None and job.kind == "race":
-            self.view.value = "race"
+        if job is not None and job.kind in ("race", "confirm"):
+            self.view.value = job.kind
 
     def _show_view(self) -> None:
         """Bring curves, tree or race to the front."""
@@ -177,13 +189,15 @@ class SearchPage:
             ("curves", (self._curves_box,)),
             ("tree", (self.tree.centre, self.tree.right)),
             ("race", (self.race.centre, self.race.right, self.race.left)),
+            ("confirm", (self.confirm.centre, self.confirm.right)),
         ):
             for part in parts:
                 part.visible = view == name
         picked = self.trajectories.picked is not None
         self.trajectories.right.visible = view == "curves" and picked
         self._facts_box.visible = view == "curves" and not picked
-        self._settings_box.visible = self._scrubber.visible = view != "race"
+        self._settings_box.visible = view != "race"
+        self._scrubber.visible = view in ("curves", "tree")
         self.tick()
 
     def _scrub(self, at: int | None) -> None:
@@ -257,6 +271,8 @@ class SearchPage:
             self.tree.refresh()
         elif self.view.value == "curves":
             self.trajectories.refresh()
+        elif self.view.value == "confirm":
+            self.confirm.tick()
 
     def _new_problem(self) -> None:
         problem = self.session.loaded.problem
@@ -282,8 +298,14 @@ class SearchPage:
     def run_now(self) -> None:
         """Run the search with these settings."""
         self.settings.apply()
-        self.session.searches.start()
-        self._new_problem()
+        if self.confirm_settings.apply():
+            self.session.confirmations.start()
+            self.view.value = "confirm"
+        else:
+            self.session.searches.start()
+            self._new_problem()
+            if self.view.value == "confirm":
+                self.view.value = "curves"
 
     def _resume(self) -> None:
         self.settings.apply_budget()
@@ -332,9 +354,12 @@ class SearchPage:
         session = self.session
         searching = session.work.runs("search")
         paused = searching and session.work.paused
-        errors = self.settings.errors
+        confirming = session.work.runs("confirm")
+        errors = self.settings.errors + self.confirm_settings.errors
+        self.run.name = "Run and confirm" if self.confirm_settings.judge.value else RUN
         self.run.disabled = session.work.busy or bool(errors)
-        self.pause.disabled = self.stop.disabled = not searching
+        self.pause.disabled = not searching
+        self.stop.disabled = not (searching or confirming)
         self.step.disabled = self.round.disabled = (session.work.busy and not searching) or (
             not searching and bool(errors)
         )
@@ -355,10 +380,18 @@ class SearchPage:
             h("b", problem.describe() if problem is not None else "no model"),
             " ",
             ESTIMATED,
-            h("span", f"  {session.searches.simulations:,} simulations", cls="quiet"),
+            h("span", f"  {self._simulations():,} simulations", cls="quiet"),
         )
         self.race.refresh()
+        self.confirm.refresh()
         self._facts.object = self._words(searching, paused)
+
+    def _simulations(self) -> int:
+        """Of the search that is shown."""
+        points = self.session.confirmations.state.points
+        if self.view.value == "confirm":
+            return points[-1].simulations if points else 0
+        return int(self.session.searches.simulations)
 
     def _words(self, searching: bool, paused: bool) -> Safe:
         session, problem, job = self.session, self.session.loaded.problem, self.session.work.job

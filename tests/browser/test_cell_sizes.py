@@ -1,0 +1,53 @@
+"""Views in notebook cells: as high as what is in them, listings in a font of one width."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+import toast_lab as tl
+
+pytestmark = [
+    pytest.mark.browser,
+    # How Panel 2 will call buttons; the pages are made in this process
+    pytest.mark.filterwarnings("ignore::PendingDeprecationWarning"),
+]
+
+SLOW = 90_000
+#: as JupyterLab's sheet for HTML outputs has it
+LAB = "body { font: 13px sans-serif } pre, code { font-family: inherit; white-space: pre-wrap }"
+
+
+@pytest.mark.parametrize("with_prices", [False, True])
+def test_the_frame_of_the_conflicts_is_not_mostly_white(with_prices: bool, page: Page) -> None:
+    analysis = tl.analyse(tl.load("crossed"))
+    shown: Any = tl.Problem(analysis, {"data": 4, "model": 2}) if with_prices else analysis
+    view = tl.views.conflicts(shown)
+    try:
+        page.set_viewport_size({"width": 1200, "height": view.height})
+        page.goto(view.url)
+        last = page.locator(".listing .row").locator("visible=true").last
+        expect(last).to_be_visible(timeout=SLOW)
+        expect(page.locator(".tabulator-row").first).to_be_visible(timeout=SLOW)
+        box = last.bounding_box()
+        assert box is not None
+        below = view.height - (box["y"] + box["height"])
+        assert 0 <= below < 0.45 * view.height, f"{below:.0f} px of {view.height} are white"
+    finally:
+        view.close()
+
+
+def test_a_static_listing_has_a_font_of_one_width(page: Page) -> None:
+    view = tl.views.listing(tl.analyse(tl.load("attention")))
+    page.set_content(f"<style>{LAB}</style>{view.to_html()}")
+    widths = page.locator("pre").evaluate(
+        """(pre) => ['iiiiiiiiii', 'mmmmmmmmmm'].map((text) => {
+          const span = document.createElement('span')
+          span.textContent = text
+          pre.append(span)
+          return span.getBoundingClientRect().width
+        })"""
+    )
+    assert widths[0] == pytest.approx(widths[1])

@@ -1,0 +1,104 @@
+"""A person has attached devices confirm a search, reads the simple plan and executes it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.test_explorer import SLOW, bokeh, wait_for_bokeh
+
+pytestmark = pytest.mark.browser
+
+LENGTH = (
+    "plot.model.renderers.find((r) => r.name === '{}').data_source.data.time_s"
+    ".filter((t) => t > 0).length"
+)
+
+
+def tag(page: Page, words: str) -> None:
+    """Wait until the page says how the best plan stands."""
+    shown = page.locator(".tag").locator("visible=true").filter(has_text=re.compile(f"^{words}$"))
+    expect(shown.first).to_be_visible(timeout=SLOW)
+
+
+def test_a_search_is_confirmed_by_attached_devices_read_and_executed(
+    served: Callable[..., str], strict_page: Page
+) -> None:
+    page = strict_page
+    page.set_viewport_size({"width": 1280, "height": 720})
+    page.goto(served() + "/?model=mlp&machine=cpu&mesh=data=4,model=2&step=search")
+    run = page.get_by_role("button", name="Run the search")
+    expect(run).to_be_enabled(timeout=SLOW)
+
+    # Who can judge: the problem's machine first, reasons for those that cannot
+    judge = page.get_by_label("confirm with")
+    options = judge.locator("option").all_inner_texts()
+    assert options[:2] == ["nobody: plans are only priced", "8 virtual CPU devices, executed"]
+    page.get_by_text(re.compile("cannot judge here, and why")).click()
+    expect(page.get_by_text("no GPU is attached to this machine").first).to_be_visible()
+    judge.select_option(label="8 virtual CPU devices, executed")
+    page.get_by_label("plans judged at most").fill("2")
+    page.get_by_label("seconds", exact=True).fill("2")
+    page.get_by_role("button", name="Run and confirm").click()
+
+    # The priced curve, what is executed and for how long, and then the clock's curve beside it
+    tag(page, "only priced")
+    doing = re.compile(r"executing plan 1 of at most 2 for cpu:8, priced .* \d+ s$")
+    expect(page.get_by_text(doing).first).to_be_visible(timeout=SLOW)
+    assert bokeh(page, "confirmed curve", LENGTH.format("priced")) >= 1
+    assert bokeh(page, "confirmed curve", LENGTH.format("clock")) == 0
+
+    # In the middle of it the page is loaded anew, and goes on
+    page.wait_for_url(re.compile("job="))
+    job = re.search(r"job=([^&]+)", page.url)
+    assert job
+    page.goto(f"{served()}/?step=search&job={job.group(1)}")
+    expect(page.get_by_text("In the comparison now:").first).to_be_visible(timeout=SLOW)
+    tag(page, r"(judged, not )?confirmed")
+
+    # The simple plan comes first: what each further place buys, and the plan in words
+    buys = page.get_by_text(re.compile("what each further rule or place buys")).first
+    expect(buys).to_be_visible()
+    expect(page.get_by_text(re.compile("within 2% of the best", re.I)).first).to_be_visible()
+    words = page.locator("pre").locator("visible=true").first
+    expect(words).to_contain_text(re.compile("arguments|Nothing has to be written"))
+    chosen = page.locator(".tabulator-row.tabulator-selected").locator("visible=true")
+    expect(chosen).to_have_count(1)
+
+    page.locator(".bk-tab", has_text="Curve and verdicts").locator("visible=true").click()
+    for name in ("priced", "clock", "judged"):
+        wait_for_bokeh(page, "confirmed curve", f"{LENGTH.format(name)} >= 1", True)
+    row = page.locator(".tabulator-row:visible").first
+    expect(row).to_contain_text(re.compile("confirmed|best judged"))
+
+    page.get_by_role("button", name="Compare & execute").click()
+    execute = page.get_by_role("button", name="Execute the selected plan")
+    expect(execute).to_be_enabled()
+    execute.click()
+    expect(page.get_by_text(re.compile(r"executed on cpu:8")).first).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("agrees with unsharded").first).to_be_visible()
+
+
+def test_a_judge_of_another_machine_and_one_that_is_stopped(
+    served: Callable[..., str], strict_page: Page
+) -> None:
+    page = strict_page
+    page.goto(served() + "/?model=mlp&machine=tpu-v5e&mesh=data=4,model=2&step=search")
+    expect(page.get_by_role("button", name="Run the search")).to_be_enabled(timeout=SLOW)
+    page.get_by_label("confirm with").select_option(
+        label="8 virtual CPU devices, executed (another machine)"
+    )
+    warning = page.get_by_text(re.compile("the clock and the price are of different machines"))
+    expect(warning.first).to_be_visible()
+    page.get_by_label("seconds", exact=True).fill("2")
+    page.get_by_role("button", name="Run and confirm").click()
+    tag(page, "judged, not confirmed")
+    ratio = page.locator(".tabulator-row:visible .tabulator-cell[tabulator-field='ratio']").first
+    expect(ratio).to_have_text("–")
+    if page.get_by_role("button", name="Cancel").is_enabled():
+        page.keyboard.press("Escape")
+    expect(page.get_by_text("In the comparison now:").first).to_be_visible(timeout=SLOW)
+    tag(page, "judged, not confirmed")

@@ -1,0 +1,35 @@
+"""A link to a step of a model that takes long to load arrives there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.test_shell import SLOW, on
+
+pytestmark = pytest.mark.browser
+
+# More layers than are traced without a child
+ASKED = (
+    "model=transformer&layers=3&d_model=64&hidden=128&heads=4&key_size=16&vocab=256&sequence=32"
+    "&step=graph"
+)
+
+
+def test_a_link_with_a_step_arrives_there_when_its_model_is_loaded(
+    served: Callable[..., str], strict_page: Page
+) -> None:
+    page = strict_page
+    page.goto(f"{served()}/?{ASKED}")
+    said = "Loading transformer; then “Graph & conflicts” opens, as the link asks."
+    expect(page.get_by_text(said).first).to_be_visible(timeout=SLOW)
+    # Meanwhile the address is still that of the link, for whoever copies it or loads it anew
+    page.wait_for_url(re.compile("state="))
+    assert re.search(r"model=transformer&layers=3.*step=graph", page.url), page.url
+    page.reload()
+    expect(page.get_by_text("Loaded transformer").first).to_be_visible(timeout=SLOW)
+    expect(on(page, "Graph & conflicts")).to_be_visible(timeout=SLOW)
+    expect(page).to_have_url(re.compile(r"model=transformer&layers=3.*step=graph"), timeout=SLOW)

@@ -1,0 +1,33 @@
+"""``toast-lab search --judge``: verdicts stand in the output, the JSON and the plan's file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+NET = ("mlp", "--mesh", "2", "--evaluations", "60", "--judge", "cpu:2", "--compiles", "1")
+
+
+def test_verdicts_stand_in_the_json_and_in_the_plan(toast: Any, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    status, out, err = toast(
+        "search", *NET, "--machine", "cpu", "--simple", "2", "--save", str(path), "--json"
+    )
+    assert status == 0, err
+    judged = json.loads(out)["judged"]
+    assert judged["judge"] == "cpu:2"
+    assert [verdict["judged_s"] > 0 for verdict in judged["verdicts"]] == [True]
+    assert judged["elsewhere"] == ""
+    kept = json.loads(path.read_text())["judged"]
+    assert kept["judge"] == "cpu:2"
+    assert kept["standing"] == judged["standing"]
+
+
+def test_a_judge_of_another_machine_is_said_before_and_after(toast: Any) -> None:
+    status, out, err = toast("search", *NET, "--machine", "tpu-v5e")
+    assert status == 0, err
+    assert "note: cpu:2 is the machine cpu, and prices are for tpu-v5e" in err
+    assert "the judge is of another machine than the prices" in " ".join(out.split())
+    row = next(line for line in out.splitlines() if "best judged" in line)
+    assert row.split()[5] == "-", "a ratio of two machines"

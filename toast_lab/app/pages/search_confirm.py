@@ -1,0 +1,274 @@
+"""A confirmed search: its curve and its verdicts, and at the end the simple plan in words."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pandas as pd
+import panel as pn
+
+from toast_lab.app import assets, look
+from toast_lab.app.figure_export import figure_menu
+from toast_lab.app.session import Session
+from toast_lab.jobs.confirm_job import SIMPLE, ConfirmState, FrontPlan
+from toast_lab.sharding.plan_text import describe
+from toast_lab.views.confirm_curve import (
+    FRONT_COLUMNS,
+    VERDICT_COLUMNS,
+    ConfirmCurve,
+    confirm_frame,
+    front_frame,
+    verdict_frame,
+)
+from toast_lab.views.markup import ESTIMATED, Facts, Safe, facts, h, join, quiet, seconds_text
+
+DRAWN_EVERY_S = 1.0
+HELP = (
+    "Choose a judge under “confirm with” on the left and run the search. Its plans are compiled or "
+    "executed, prices learn from the clock, and the search starts again until the best plan is "
+    "confirmed."
+)
+STAGES = {
+    "searching": "searching for plans",
+    "searched": "choosing plans to judge",
+    "learned": "prices have learned from the clock",
+    "judged": "choosing plans to judge",
+}
+CURVE_TAB, SIMPLE_TAB = 0, 1
+CHART = assets.sheet("confirm_chart")
+
+
+class ConfirmPane:
+    """What a confirmed search shows; ``refresh`` after a change, ``tick`` for its clock."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._progress = look.text(margin=(0, 0, 4, 0))
+        self.scale = look.scale_switch(self._new_chart)
+        self._pane = look.figure(min_height=170, stylesheets=[look.FILL + CHART])
+        self.verdicts = look.table(
+            _no_rows(VERDICT_COLUMNS), height=look.rows_height(3, 190), selectable=False
+        )
+        curve = look.filled_column(
+            self._pane,
+            look.row(self.scale, pn.HSpacer(), figure_menu("confirmed curve")),
+            look.text(h("h2", "judged plans")),
+            self.verdicts,
+            stylesheets=[look.FILL],
+        )
+        self.front = look.table(_no_rows(FRONT_COLUMNS), height=150)
+        look.on_row(self.front, self._pick)
+        self._head = look.text(margin=(4, 0, 2, 0))
+        self._words = look.text()
+        self._front_words = look.text()
+        simple = look.filled_column(
+            self._front_words,
+            self.front,
+            self._head,
+            look.filled_column(self._words, scroll=True),
+            stylesheets=[look.FILL],
+        )
+        self.tabs = look.tabs(("Curve and verdicts", curve), ("Simple plan", simple))
+        self.centre = look.filled_column(self._progress, self.tabs, stylesheets=[look.FILL])
+        self._facts = look.text()
+        self.compare = look.button(
+            "Compare & execute →",
+            self._compare,
+            button_type="primary",
+            disabled=True,
+            description="the plan that is chosen under “Simple plan”, beside others, ready to run",
+        )
+        self.right = look.column(self._facts, self.compare)
+        self._state: ConfirmState | None = None
+        self._shown: tuple[Any, ...] = ()
+        self._picked: int | None = None
+        self._drawn_at = 0.0
+        self._new_chart()
+
+    # -- chart -------------------------------------------------------------------------------------
+    def _new_chart(self) -> None:
+        state = self.session.confirmations.state
+        problem = state.problem
+        unsharded_s = 1.0 if problem is None else problem.baseline[0]
+        self._apart = self._elsewhere(state)
+        self.curve = ConfirmCurve(unsharded_s, str(self.scale.value), apart=self._apart)
+        self.curve.show(self._frame(state))
+        self._pane.object = self.curve.root
+        if state is not self._state:
+            self._picked = None
+            self.tabs.active = CURVE_TAB
+        self._state, self._shown = state, ()
+        self.refresh()
+
+    @staticmethod
+    def _elsewhere(state: ConfirmState) -> bool:
+        return any(verdict.elsewhere for verdict in state.verdicts)
+
+    def _frame(self, state: ConfirmState) -> pd.DataFrame:
+        return confirm_frame(state.points, state.verdicts, self._until_s(state))
+
+    def _until_s(self, state: ConfirmState) -> float:
+        """To where the curves go on."""
+        latest = [point.at_s for point in state.points[-1:]]
+        latest += [verdict.at_s for verdict in state.verdicts[-1:]]
+        if state.step is not None:
+            since_s = time.monotonic() - state.step_since if self._runs else 0.0
+            latest.append(state.step.at_s + since_s)
+        return max(latest, default=0.0)
+
+    @property
+    def _runs(self) -> bool:
+        return bool(self.session.work.runs("confirm"))
+
+    # -- showing -----------------------------------------------------------------------------------
+    def tick(self) -> None:
+        """Bring clock and curve up to date, at most once a second."""
+        if self._runs and time.monotonic() - self._drawn_at >= DRAWN_EVERY_S:
+            self._show_progress()
+            self._draw()
+
+    def _draw(self) -> None:
+        self._drawn_at = time.monotonic()
+        look.later(self.curve.show, self._frame(self.session.confirmations.state))
+
+    def refresh(self) -> None:
+        """Bring everything up to date."""
+        state = self.session.confirmations.state
+        if state is not self._state or self._elsewhere(state) != self._apart:
+            self._new_chart()
+            return
+        self._show_progress()
+        shown = (len(state.verdicts), len(state.points), state.end is not None, self._runs)
+        if shown == self._shown:
+            return
+        ended = state.end is not None and not (self._shown and self._shown[2])
+        self._shown = shown
+        self._draw()
+        standing = "best so far" if self._runs else "best judged"
+        self.verdicts.value = verdict_frame(
+            state.verdicts, state.best, "confirmed" if state.confirmed else standing
+        )
+        self.verdicts.height = look.rows_height(max(3, len(state.verdicts)), 190)
+        self._facts.object = self._say()
+        self.compare.disabled = state.end is None
+        if ended:
+            self._show_front()
+
+    def _show_front(self) -> None:
+        """Once the search is over: the simple plan, before everything else."""
+        state = self.session.confirmations.state
+        end = state.end
+        assert end is not None
+        self.front.value = front_frame(end.front, [_word(state, row) for row in end.front])
+        self.front.height = look.rows_height(len(end.front), 170)
+        self._front_words.object = h(
+            "h2", "size against time: what each further rule or place buys ", ESTIMATED
+        )
+        self._pick(end.simple)
+        self.tabs.active = SIMPLE_TAB
+
+    def _pick(self, number: int) -> None:
+        state = self.session.confirmations.state
+        if state.end is None or state.learned is None or number >= len(state.end.front):
+            return
+        self._picked = number
+        row = state.end.front[number]
+        self.front.selection = [number]
+        head, *lines = describe(row.parts.plan(state.learned), None).splitlines()
+        name = "this plan"
+        if number == state.end.simple:
+            name = f"the simplest plan within {SIMPLE:.0%} of the best"
+        self._head.object = join(
+            [h("h2", f"{name} ", h("span", _word(state, row), cls="tag")), quiet(head)]
+        )
+        self._words.object = h("pre", "\n".join(lines) or "Nothing has to be written.")
+
+    def _compare(self) -> None:
+        end = self.session.confirmations.state.end
+        if end is not None and self._picked is not None:
+            with self.session.notices.guarded():
+                name = self.session.confirmations.take(end.front[self._picked].parts)
+                self.session.plans.wanted = name
+                self.session.step = "compare"
+
+    def _show_progress(self) -> None:
+        words = progress(self.session.confirmations.state, runs=self._runs)
+        if words != self._progress.object:
+            self._progress.object = words
+
+    def _say(self) -> Safe:
+        """What is known so far."""
+        state = self.session.confirmations.state
+        if state.problem is None:
+            return join([h("h2", "confirmed search"), quiet(HELP)])
+        judged = f"{len(state.verdicts)} of at most {state.most_compiles}"
+        rows: Facts = [
+            ("judge", state.judge),
+            ("judged", judged),
+        ]
+        best = None if state.best is None else state.verdicts[state.best]
+        if best is not None:
+            rows.append(("best by the clock", seconds_text(best.time_s)))
+            if not best.elsewhere:
+                priced_s = best.priced_s if state.end is None else state.end.cost.time_s
+                rows.append(("its price", seconds_text(priced_s)))
+                if best.time_s is not None:
+                    rows.append(("clock over price", f"{best.time_s / priced_s:.2f}"))
+        if state.points:
+            rows.append(("best by the price", seconds_text(state.points[-1].best_s)))
+        rows.append(("round", f"{max((point.round for point in state.points), default=1)}"))
+        rows.append(("on", state.problem.describe()))
+        parts = [h("h2", "confirmed search"), facts(rows)]
+        if best is not None and best.elsewhere:
+            parts.append(h("p", best.elsewhere, cls="red"))
+        return join(parts)
+
+
+def progress(state: ConfirmState, *, runs: bool) -> Safe:
+    """What is being done and for how long, and how the best plan stands."""
+    if state.problem is None:
+        return quiet(HELP)
+    tag = standing_tag(state)
+    if not runs:
+        sentence = state.end.sentence if state.end is not None else "The search has ended."
+        return h("p", tag, f" {sentence}")
+    step = state.step
+    if step is None:
+        return h("p", tag, " The worker starts; the first plans come in a few seconds.")
+    since = f"{max(0.0, time.monotonic() - state.step_since):.0f} s"
+    if state.activity and step.stage != "judging":
+        doing = state.activity
+    elif step.stage == "judging":
+        number = f"plan {step.compiles + 1} of at most {step.most_compiles}"
+        verb = "executing" if state.judge.startswith("cpu") or state.judge == "gpu" else "compiling"
+        priced = f", priced {seconds_text(step.priced_s)}"
+        doing = f"{verb} {number} for {state.judge}{priced}"
+    else:
+        doing = STAGES.get(step.stage, step.stage)
+    return h("p", tag, f" Round {step.round}: {doing}, {since}")
+
+
+def standing_tag(state: ConfirmState) -> Safe:
+    """In two words, how the best plan stands at this moment."""
+    if state.confirmed:
+        return h("span", "confirmed", cls="tag measured")
+    if state.best is not None:
+        return h("span", "judged, not confirmed", cls="tag")
+    return h("span", "only priced", cls="tag estimated")
+
+
+def _word(state: ConfirmState, row: FrontPlan) -> str:
+    """What the judge says of a plan of the front."""
+    number = state.verdict_of(row.parts.sharding.key())
+    if number is None:
+        return "only priced"
+    verdict = state.verdicts[number]
+    if verdict.remark or verdict.time_s is None:
+        return verdict.remark
+    word = "confirmed" if state.confirmed and number == state.best else "judged"
+    return f"{word}, {seconds_text(verdict.time_s)}"
+
+
+def _no_rows(columns: tuple[str, ...]) -> pd.DataFrame:
+    return pd.DataFrame([], columns=list(columns))
