@@ -107,9 +107,9 @@ def test_pictures_listing_and_tables_say_what_the_api_says(compared: Page) -> No
         expect(plan).to_contain_text(words)
 
     peaks = [whole.peak_bytes / 2**20, cost.peak_bytes / 2**20]
-    expect_data(page, "time against memory", "estimated", "x", peaks)
+    expect_data(page, "time against memory", "estimated", "memory", peaks)
     expect_data(
-        page, "time against memory", "estimated", "y", [whole.time_s * 1e6, cost.time_s * 1e6]
+        page, "time against memory", "estimated", "time", [whole.time_s * 1e6, cost.time_s * 1e6]
     )
     points = page.locator(".tabulator-row", has_text="estimated")
     expect(points).to_have_count(2)

@@ -24,6 +24,12 @@ def new_figure(name: str, **options: Any) -> Any:
     plot: Any = figure(
         name=name, sizing_mode="stretch_both", tools=[], output_backend="canvas", **options
     )
+    page_look(plot)
+    return plot
+
+
+def page_look(plot: Any) -> None:
+    """Give a figure hover cards in the colours of the page, no ground, and quiet axes."""
     plot.stylesheets = [TOOLTIP]
     plot.background_fill_color = None
     plot.border_fill_color = None
@@ -37,19 +43,16 @@ def new_figure(name: str, **options: Any) -> Any:
         axis.minor_tick_line_color = None
         axis.major_label_text_color = NEUTRAL
         axis.major_label_text_font = FONT
-    return plot
 
 
-def new_chart(name: str, **options: Any) -> Any:
-    """A figure that compares plans, with labels on its axes."""
-    plot = new_figure(name, **options)
+def quiet_labels(plot: Any) -> None:
+    """Give a figure's axes labels that stay behind the data, and its tools a place on demand."""
     hide_toolbar(plot)
     for axis in plot.axis:
         axis.axis_label_text_color = NEUTRAL
         axis.axis_label_text_font_style = "normal"
         axis.axis_label_text_font = FONT
         axis.axis_label_text_font_size = "11px"
-    return plot
 
 
 def plain_ticks(plot: Any) -> None:

@@ -49,9 +49,11 @@ from toast_lab.views.markup import (
     seconds_text,
 )
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
-from toast_lab.views.race_curves import SHOWN, RaceCurves, race_frame
+from toast_lab.views.race_chart import RaceCurves
+from toast_lab.views.race_curves import SHOWN, race_frame
+from toast_lab.views.search_chart import SearchCurves, SearchScales
 from toast_lab.views.search_curves import CurvePoint as CurvePoint
-from toast_lab.views.search_curves import SearchCurves, improvements_frame, point, shown_frame
+from toast_lab.views.search_curves import improvements_frame, point, shown_frame
 
 MAX_POINTS = 2000  #: of a curve that is drawn at once, about
 STATIC_POINTS = 400  #: of the tried plans in a static picture
@@ -414,7 +416,7 @@ class SearchCell(look.Pane):
         self._run = result if isinstance(result, RunningSearch) else None
         self._follower = Follower(self._run) if self._run is not None else None
         snapshot = _facts_of(result)
-        self.curves = SearchCurves(snapshot.limit_bytes, *snapshot.unsharded)
+        self.curves = SearchCurves(SearchScales(snapshot.limit_bytes, *snapshot.unsharded))
         self._drawn = (
             thinned(self._follower.read()) if self._follower is not None else snapshot.points
         )
@@ -451,15 +453,11 @@ class SearchCell(look.Pane):
             # Improvements stay; of the others ever fewer are drawn
             if len(self._drawn) > 2 * MAX_POINTS:
                 self._drawn = thinned(self._drawn, MAX_POINTS // 2)
-                look.later(self._anew, list(self._drawn))
+                look.later(self.curves.restart, list(self._drawn))
             else:
                 look.later(self.curves.append, new)
         self._over = ended
         self._show(_facts_of_run(self._run, []))
-
-    def _anew(self, points: list[CurvePoint]) -> None:
-        self.curves.source.data = {name: [] for name in self.curves.source.data}
-        self.curves.append(points)
 
     def _show(self, snapshot: SearchSnapshot) -> None:
         improvements, method = snapshot.improvements, snapshot.method

@@ -29,7 +29,7 @@ from toast_lab.views.markup import (
     quiet,
     seconds_text,
 )
-from toast_lab.views.search_curves import CurvePoint, SearchCurves
+from toast_lab.views.search_curves import CurvePoint
 
 WORDS_EVERY_S = 0.5
 VIEWS = {"Curves": "curves", "Tree": "tree", "Race": "race"}
@@ -259,16 +259,22 @@ class SearchPage:
             self.trajectories.refresh()
 
     def _new_problem(self) -> None:
+        # HoloViews takes too long to import for the first page
+        from toast_lab.views.search_chart import SearchCurves, SearchScales
+
         problem = self.session.loaded.problem
-        if problem is None:
-            self.curves = SearchCurves()
-        else:
-            time_s, peak_bytes = problem.baseline
-            self.curves = SearchCurves(
-                problem.memory_limit_bytes, time_s, peak_bytes, str(self.scale.value)
+        scales = SearchScales()
+        if problem is not None:
+            scales = SearchScales(
+                problem.memory_limit_bytes, *problem.baseline, scale_type=str(self.scale.value)
             )
-        self.curves.append(self.session.searches.points)
-        self._curves_pane.object = self.curves.root
+        points = self.session.searches.points
+        if hasattr(self, "curves") and self.curves.scales == scales:
+            look.later(self.curves.restart, list(points))  # far quicker than new figures
+        else:
+            self.curves = SearchCurves(scales)
+            self.curves.append(points)
+            self._curves_pane.object = self.curves.root
         self.refresh()
 
     def _checked(self) -> None:
