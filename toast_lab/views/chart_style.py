@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import holoviews as hv
-import holoviews.plotting.bokeh  # noqa: F401  registers the renderer
+import holoviews.plotting.bokeh  # registers the renderer
 from bokeh.models import HoverTool, Label, PanTool, ResetTool, TapTool, WheelZoomTool
 
 from toast_lab.views import plot_style
@@ -150,6 +150,8 @@ def _page_look(plot: Any, _: Any, name: str) -> None:
     figure.output_backend = "canvas"
     plot_style.page_look(figure)
     plot_style.quiet_labels(figure)
+    figure.title.text_color = NEUTRAL
+    figure.title.text_font_size = "12px"
 
 
 def _quiet_legend(plot: Any, _: Any, columns: int | None) -> None:

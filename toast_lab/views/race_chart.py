@@ -23,7 +23,6 @@ from toast_lab.views.chart_style import (
     renderer_named,
 )
 from toast_lab.views.compare_table import byte_unit, time_unit
-from toast_lab.views.palette import NEUTRAL
 from toast_lab.views.race_curves import SHOWN, look_of, points_frame
 
 FIGURE = "race curves"
@@ -109,10 +108,7 @@ def _unit(kind: str, unsharded: tuple[float, float]) -> tuple[str, float]:
 
 def _wide_keys(plot: Any, _: Any) -> None:
     """Dashes are told apart only where a key is long enough for two of them."""
-    figure = plot.state
-    figure.title.text_color = NEUTRAL
-    figure.title.text_font_size = "12px"
-    for legend in figure.legend:
+    for legend in plot.state.legend:
         legend.label_text_font_size = "11.5px"
         legend.location = "top_right"
         legend.glyph_width = 44

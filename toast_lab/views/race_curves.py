@@ -62,9 +62,7 @@ def race_frame(rows: Iterable[Any]) -> pd.DataFrame:
     )
 
 
-def points_frame(
-    points: Mapping[str, Sequence[Any]], until_s: Mapping[str, float]
-) -> pd.DataFrame:
+def points_frame(points: Mapping[str, Sequence[Any]], until_s: Mapping[str, float]) -> pd.DataFrame:
     """Improvements of all methods in SI units; each goes on at its last height to ``until_s``.
 
     Args:

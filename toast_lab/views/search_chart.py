@@ -66,7 +66,7 @@ def _quantities(scales: SearchScales) -> tuple[_Quantity, ...]:
     limit = scales.memory_limit_bytes
     limit_text = f"; limit {bytes_text(limit)}" if limit else ""
     return (
-        _Quantity("curve cost", SCORE, "best_score", "tried_score", 1.0, 1.0),
+        _Quantity("curve cost", "C(s), estimated", "best_score", "tried_score", 1.0, 1.0),
         _Quantity(
             "curve time",
             f"step time ({time_name}), estimated",
@@ -154,8 +154,6 @@ def _chart(frame: pd.DataFrame, quantity: _Quantity, scales: SearchScales) -> An
 
 def _small_chart(plot: Any, _: Any) -> None:
     figure = plot.state
-    figure.title.text_color = NEUTRAL
-    figure.title.text_font_size = "12px"
     figure.yaxis.ticker.desired_num_ticks = 4
     figure.min_border = 0
     for legend in figure.legend:
@@ -190,6 +188,7 @@ class SearchCurves:
             )
         )
         cost, time, memory = self.figures
+        cost.title.text = SCORE  # it has the width of two
         time.x_range = memory.x_range = cost.x_range
         self.veils = [
             BoxAnnotation(
@@ -314,4 +313,5 @@ def _corners(columns: dict[str, Any], before: Any) -> dict[str, list[float]]:
             corners.append((simulation, *last))
         corners.append((simulation, *row))
         last = row
-    return {name: list(values) for name, values in zip(LINE_COLUMNS, zip(*corners, strict=True))}
+    values = zip(*corners, strict=True)
+    return {name: list(column) for name, column in zip(LINE_COLUMNS, values, strict=True)}

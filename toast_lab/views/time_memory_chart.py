@@ -25,7 +25,9 @@ FIGURE = "time against memory"
 def time_memory_chart(
     frame: pd.DataFrame, entries: Sequence[PlanEntry], memory_limit_bytes: float | None = None
 ) -> Any:
-    """An overlay of markers with names, and fronts; selections are linked by its dimension ``plan``.
+    """An overlay of markers with names, and fronts.
+
+    Selections are linked by its dimension ``plan``.
 
     Args:
         frame: ``time_memory_frame``, in SI units.
