@@ -66,23 +66,30 @@ def _quantities(scales: SearchScales) -> tuple[_Quantity, ...]:
     limit = scales.memory_limit_bytes
     limit_text = f"; limit {bytes_text(limit)}" if limit else ""
     return (
-        _Quantity("curve cost", "C(s), estimated", "best_score", "tried_score", 1.0, 1.0),
         _Quantity(
-            "curve time",
-            f"step time ({time_name}), estimated",
-            "best_s",
-            "tried_s",
-            time_scale,
-            scales.unsharded_s / time_scale,
+            name="curve cost",
+            title="C(s), estimated",
+            best="best_score",
+            tried="tried_score",
+            unit=1.0,
+            whole=1.0,
         ),
         _Quantity(
-            "curve memory",
-            f"peak ({byte_name}), estimated{limit_text}",
-            "best_bytes",
-            "tried_bytes",
-            byte_scale,
-            scales.unsharded_bytes / byte_scale,
-            limit / byte_scale,
+            name="curve time",
+            title=f"step time ({time_name}), estimated",
+            best="best_s",
+            tried="tried_s",
+            unit=time_scale,
+            whole=scales.unsharded_s / time_scale,
+        ),
+        _Quantity(
+            name="curve memory",
+            title=f"peak ({byte_name}), estimated{limit_text}",
+            best="best_bytes",
+            tried="tried_bytes",
+            unit=byte_scale,
+            whole=scales.unsharded_bytes / byte_scale,
+            limit=limit / byte_scale,
         ),
     )
 
