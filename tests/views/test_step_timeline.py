@@ -98,6 +98,11 @@ def test_the_figure_has_the_bars_in_one_unit_and_outlines_ops() -> None:
     assert compute["right"][list(compute["side"]).index("compiled")] == pytest.approx(2.0)
     exposed = plot.select_one({"name": "exposed"}).data_source.data
     assert np.all(exposed["right"] - exposed["left"] > 0)
+    legend = plot.select_one({"name": "memory over time"}).legend
+    assert [item.label.value for item in legend.items] == ["memory, compiled", "memory, estimated"]
+    alone = step_figure(bars_frame(cost, None, where), memory_frame(cost, None))
+    legend = alone.select_one({"name": "memory over time"}).legend
+    assert [item.label.value for item in legend.items] == ["memory, estimated"]
     marked = plot.select_one({"name": "marked"}).data_source
     assert not len(marked.data["left"])
     mark_ops(plot, bars, [8])

@@ -222,7 +222,7 @@ def breakdown(plans: Any, problem: Problem | None = None, *, by: str = "kind") -
             "charts.breakdown: give the problem as well: tl.charts.breakdown(plans, problem)"
         )
     machine = known.machine
-    trips = known.analysis.program.trips
+    trips = known.analysis.program.trips.tolist()
     rates = BreakdownRates(machine.memory_bytes_per_s, machine.op_overhead_s, trips)
     frame = breakdown_frame(entries, dict.fromkeys((entry.name for entry in entries), rates), by)
     return breakdown_chart(frame, entries)

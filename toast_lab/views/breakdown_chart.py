@@ -54,10 +54,10 @@ def breakdown_chart(frame: pd.DataFrame, entries: Sequence[PlanEntry]) -> Any:
         for plan_name, seconds in zip(part_rows["plan"], part_rows["time_s"], strict=True):
             left, middle = drawn_until[plan_name], row_of[plan_name]
             drawn_until[plan_name] += seconds
-            corners = (left / unit_s, middle - _HEIGHT / 2)
-            corners += (drawn_until[plan_name] / unit_s, middle + _HEIGHT / 2)
+            lower_left = (left / unit_s, middle - _HEIGHT / 2)
+            upper_right = (drawn_until[plan_name] / unit_s, middle + _HEIGHT / 2)
             text = (seconds_text(seconds), share_text(seconds, step_s[plan_name]))
-            bars.append((*corners, plan_name, part_name, *text, seconds))
+            bars.append((*lower_left, *upper_right, plan_name, part_name, *text, seconds))
         hue = style(part_index).hue
         elements.append(
             drawn(

@@ -22,7 +22,8 @@ from typing import Any
 
 import holoviews as hv
 import holoviews.plotting.bokeh  # registers the renderer
-from bokeh.models import HoverTool, Label, PanTool, ResetTool, TapTool, WheelZoomTool
+from bokeh.models import HoverTool, PanTool, ResetTool, TapTool, WheelZoomTool
+from bokeh.models.annotations import Label
 
 from toast_lab.views import plot_style
 from toast_lab.views.palette import NEUTRAL

@@ -310,7 +310,7 @@ class SearchCurves:
             veil.update(left=at, visible=at is not None)
 
 
-def _corners(columns: dict[str, Any], before: Any) -> dict[str, list[float]]:
+def _corners(columns: dict[str, Any], before: Any) -> dict[str, Any]:
     """Corners of the stepped line through points that follow those ``before``."""
     heights = LINE_COLUMNS[1:]
     last = [before[name][-1] for name in heights] if len(before["simulation"]) else None

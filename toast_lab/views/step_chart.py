@@ -209,8 +209,10 @@ def _curve(memory: pd.DataFrame, unit_name: str, unit_s: float, right: float) ->
                 **hover([("memory, @side", f"@memory{{0.000}} {bytes_name}")]),
             )
         )
+    # HoloViews gives a chart of one element no legend
+    nothing = drawn(hv.Scatter([], "time", "memory"), show_legend=False)
     return chart(
-        elements or [hv.Scatter([], "time", "memory")],
+        [*elements, nothing],
         name="memory over time",
         xlabel=f"time in the step ({unit_name})",
         ylabel=bytes_name,

@@ -265,14 +265,16 @@ class SearchPage:
         problem = self.session.loaded.problem
         scales = SearchScales()
         if problem is not None:
+            time_s, peak_bytes = problem.baseline
             scales = SearchScales(
-                problem.memory_limit_bytes, *problem.baseline, scale_type=str(self.scale.value)
+                problem.memory_limit_bytes, time_s, peak_bytes, str(self.scale.value)
             )
         points = self.session.searches.points
-        if hasattr(self, "curves") and self.curves.scales == scales:
-            look.later(self.curves.restart, list(points))  # far quicker than new figures
+        shown: SearchCurves | None = getattr(self, "curves", None)
+        if shown is not None and shown.scales == scales:
+            look.later(shown.restart, list(points))  # far quicker than new figures
         else:
-            self.curves = SearchCurves(scales)
+            self.curves: SearchCurves = SearchCurves(scales)
             self.curves.append(points)
             self._curves_pane.object = self.curves.root
         self.refresh()
