@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import holoviews as hv
@@ -212,8 +212,3 @@ def padded(low: float, high: float, part: float, *, logarithmic: bool) -> tuple[
         return low / factor, high * factor
     width = (high - low) or abs(high) or 1.0
     return low - part * width, high + part * width
-
-
-def columns_of(frame: Any, columns: Mapping[str, str]) -> Any:
-    """Columns of a frame under other names, in this order."""
-    return frame[list(columns)].rename(columns=dict(columns))
