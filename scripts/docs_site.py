@@ -64,7 +64,7 @@ REFERENCE = {
         "Comparison",
         "replay",
     ],
-    "Explorer": ["explore", "views"],
+    "Explorer": ["explore", "views", "charts"],
     "Errors": ["ToastError"],
 }
 #: functions that docstrings of a page refer to
@@ -76,7 +76,11 @@ ALSO = {
     ],
 }
 #: documented as a whole module
-MODULES = {"views": "toast_lab.app.cells", "ToastError": "toast_lab.errors"}
+MODULES = {
+    "views": "toast_lab.app.cells",
+    "charts": "toast_lab.charts",
+    "ToastError": "toast_lab.errors",
+}
 
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
 FENCE = re.compile(r"^(```.*?^```[^\n]*$)", re.MULTILINE | re.DOTALL)

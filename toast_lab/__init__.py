@@ -56,10 +56,10 @@ _NAMES = {
     "start_search": "toast_lab.jobs.background:start_search",
 }
 
-__all__ = ["__version__", *_NAMES, "views"]
+__all__ = ["__version__", *_NAMES, "charts", "views"]
 
 if TYPE_CHECKING:
-    from toast_lab import views
+    from toast_lab import charts, views
     from toast_lab.app.explore import explore
     from toast_lab.compare.compare import compare
     from toast_lab.compare.replay import replay
@@ -144,7 +144,7 @@ sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
-    if name == "views":
+    if name in ("charts", "views"):
         return importlib.import_module(f"{__name__}.{name}")
     if name not in _NAMES:
         raise AttributeError(f"module 'toast_lab' has no attribute {name!r}")

@@ -34,6 +34,7 @@ from toast_lab.app.cells.searching import MAX_POINTS, RaceCell, SearchCell, Tree
 from toast_lab.app.explore import explore  # noqa: E402
 from toast_lab.errors import InvalidInput  # noqa: E402
 from toast_lab.search.search_child import ImprovementPoint, MethodOutcome  # noqa: E402
+from toast_lab.views.compare_table import time_unit  # noqa: E402
 
 # Panel warns of what version 2 will call its buttons
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
@@ -195,11 +196,12 @@ def test_search(result: tl.SearchResult, problem: tl.Problem) -> None:
     assert Tags(view.to_html()).count("svg") == 2
     cell: SearchCell = view._make()
     assert list(cell.curves.source.data["simulation"])[-1] == len(result.trace.simulations)
-    assert cell.score.lines["mcts"].data["y"][-1] == pytest.approx(result.cost.score)
+    assert cell.score.lines["mcts"].data["score"][-1] == pytest.approx(result.cost.score)
     # The level line is the unsharded time, as the problem has it
-    unsharded = cell.curves.time.center
-    spans = [m.location for m in unsharded if type(m).__name__ == "Span"]
-    assert spans[0] * cell.curves.time_scale == pytest.approx(problem.baseline[0])
+    _, time, _ = cell.curves.figures
+    spans = [m.location for m in time.renderers if type(m).__name__ == "Span"]
+    _, scale = time_unit(problem.baseline[0])
+    assert spans[0] * scale == pytest.approx(problem.baseline[0])
 
 
 def test_tree(result: tl.SearchResult, problem: tl.Problem) -> None:
@@ -243,7 +245,8 @@ def test_search_live(problem: tl.Problem) -> None:
         time.sleep(0.02)
     cell.tick()
     assert len(cell.curves.source.data["simulation"]) < 2 * MAX_POINTS
-    assert 12.5 / cell.curves.time_scale in list(cell.curves.source.data["tried_s"])
+    _, scale = time_unit(problem.baseline[0])
+    assert 12.5 / scale in list(cell.curves.source.data["tried_s"])
     cell.controls._pause()
     assert run.state == "paused"
     assert cell.controls.pause.name == "Go on"
@@ -284,11 +287,11 @@ def test_race(problem: tl.Problem) -> None:
     view = tl.views.race(tl.Race(problem, 0, outcomes))
     assert view.table["best C(s)"].tolist() == ["0.5000", "0.7000"]
     cell: RaceCell = view._make()
-    assert list(cell.curves.lines["mcts"].data["y"]) == [0.9, 0.5, 0.5]
+    assert list(cell.curves.lines["mcts"].data["score"]) == [0.9, 0.5, 0.5]
     assert "best so far: mcts" in cell._words.object
     assert "beam: it died" in cell._words.object
     cell.kind.value = "time_s"
-    assert list(cell.curves.lines["beam"].data["x"]) == [0.2, 0.5]
+    assert list(cell.curves.lines["beam"].data["elapsed_s"]) == [0.2, 0.5]
     assert "mcts" in "".join(Tags(view.to_html()).text)
 
 

@@ -14,7 +14,8 @@ from toast_lab.jobs.job import Registry, Watch
 from toast_lab.jobs.orders import Order
 from toast_lab.jobs.race_job import race_methods
 from toast_lab.search.contract import Budget
-from toast_lab.views.race_curves import RaceCurves, look_of, race_frame
+from toast_lab.views.race_chart import RaceCurves
+from toast_lab.views.race_curves import look_of, race_frame
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ def test_a_curve_goes_on_to_the_end_of_its_search(session: Session) -> None:
     chart = RaceCurves(["beam"], "time_s", (2e-3, 1.0))
     chart.show({"beam": [ImprovementPoint(0.5, 0.9, 3e-3, 1.0, True, 1, ())]}, {"beam": 4.0})
     data = chart.lines["beam"].data
-    assert (data["x"], data["y"]) == ([0.5, 4.0], [3.0, 3.0])
+    assert (data["elapsed_s"], data["time_s"]) == ([0.5, 4.0], [3.0, 3.0])
 
 
 def test_another_session_finds_a_running_search_by_its_job(

@@ -6,6 +6,7 @@ import types
 
 import numpy as np
 import pytest
+from bokeh.models import Span
 
 import toast_lab as tl
 from tests.helpers import analysed
@@ -17,11 +18,13 @@ from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.views.breakdown import (
     BreakdownRates,
     breakdown_frame,
-    breakdown_plot,
     shown_breakdown,
 )
+from toast_lab.views.breakdown_chart import breakdown_chart
+from toast_lab.views.chart_style import bokeh_figure
 from toast_lab.views.compare_table import PlanEntry, compare_frame, shown_frame
-from toast_lab.views.memory_timeline import held_frame, shown_peaks, thinned, timeline_plot
+from toast_lab.views.memory_chart import memory_chart
+from toast_lab.views.memory_timeline import held_frame, shown_peaks, thinned
 from toast_lab.views.plan_tables import (
     collective_rows,
     collective_sums,
@@ -30,7 +33,8 @@ from toast_lab.views.plan_tables import (
     shown_sums,
 )
 from toast_lab.views.side_by_side import differing, side_by_side
-from toast_lab.views.time_memory import time_memory_frame, time_memory_plot
+from toast_lab.views.time_memory import time_memory_frame
+from toast_lab.views.time_memory_chart import time_memory_chart
 
 ACTIONS = ((), ("S->data",), ("S@1->data", "H1->model"))
 
@@ -84,7 +88,7 @@ def test_the_parts_of_the_breakdown_add_up_to_the_step(
     assert (
         shown[shown["part"] == "together"]["time"].tolist() == shown_frame(entries)["step"].tolist()
     )
-    bars = breakdown_plot(frame, entries).renderers
+    bars = bokeh_figure(breakdown_chart(frame, entries)).renderers
     assert max(max(b.data_source.data["right"]) for b in bars) == pytest.approx(
         max(e.cost.time_s for e in entries) * 1e6
     )
@@ -136,11 +140,11 @@ def test_the_front_is_what_no_other_plan_beats(entries: list[PlanEntry]) -> None
     assert frame[frame["source"] == "measured"]["plan"].tolist() == ["plan 1"]
     hidden = [e._replace(shown=e.number != 1) for e in entries]
     assert "plan 1" not in time_memory_frame(hidden)["plan"].tolist()
-    plot = time_memory_plot(frame, entries)
+    plot = bokeh_figure(time_memory_chart(frame, entries))
     fills = {
-        r.name: r.glyph.fill_color for r in plot.renderers if r.name in ("estimated", "measured")
+        r.name: r.glyph.fill_alpha for r in plot.renderers if r.name in ("estimated", "measured")
     }
-    assert fills == {"estimated": None, "measured": "hue"}
+    assert fills == {"estimated": 0.0, "measured": 1.0}
 
 
 def test_a_row_holds_estimated_compiled_and_measured(entries: list[PlanEntry]) -> None:
@@ -175,9 +179,9 @@ def test_what_is_held_at_the_peak_adds_up_to_it(problem: Problem, entries: list[
     for e in entries:
         assert held_frame(e.cost)["bytes"].sum() == pytest.approx(e.cost.peak_bytes)
     assert len(shown_peaks(entries, where)) == 3
-    limited = timeline_plot(entries, 30 * 1024.0, where)
-    assert [s.location for s in limited.select({"name": "memory limit"})] == [30.0]
-    assert not list(timeline_plot(entries, 2.0**40, where).select({"name": "memory limit"}))
+    limited = bokeh_figure(memory_chart(entries, 30 * 1024.0, where))
+    assert [span.location for span in limited.select({"type": Span})] == [30.0]
+    assert not list(bokeh_figure(memory_chart(entries, 2.0**40, where)).select({"type": Span}))
 
 
 def test_listings_meet_op_by_op(problem: Problem, plans: list[ShardingPlan]) -> None:

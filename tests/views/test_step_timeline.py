@@ -13,13 +13,12 @@ from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.machines.catalogue import MACHINES
 from toast_lab.plan_verbs import Plan
 from toast_lab.runtime.schedule import COMPUTE, MAX_EVENTS, SYNC, Schedule, ScheduleStep, replay
+from toast_lab.views.step_chart import mark_ops, step_figure
 from toast_lab.views.step_timeline import (
     bars_frame,
     exposed_frame,
-    mark,
     memory_frame,
     shown_exposed,
-    timeline_figure,
 )
 
 
@@ -93,17 +92,22 @@ def test_memory_of_both_sides_is_over_the_time_of_the_step() -> None:
 def test_the_figure_has_the_bars_in_one_unit_and_outlines_ops() -> None:
     cost, where = priced()
     bars = bars_frame(cost, scheduled(), where)
-    plot = timeline_figure(bars, memory_frame(cost, scheduled()))
+    plot = step_figure(bars, memory_frame(cost, scheduled()))
     compute = plot.select_one({"name": "compute"}).data_source.data
     assert len(compute["op"]) == int((bars["lane"] == "compute").sum())
-    assert compute["right"][compute["side"].index("compiled")] == pytest.approx(2.0)
+    assert compute["right"][list(compute["side"]).index("compiled")] == pytest.approx(2.0)
     exposed = plot.select_one({"name": "exposed"}).data_source.data
     assert np.all(exposed["right"] - exposed["left"] > 0)
+    legend = plot.select_one({"name": "memory over time"}).legend
+    assert [item.label.value for item in legend.items] == ["memory, compiled", "memory, estimated"]
+    alone = step_figure(bars_frame(cost, None, where), memory_frame(cost, None))
+    legend = alone.select_one({"name": "memory over time"}).legend
+    assert [item.label.value for item in legend.items] == ["memory, estimated"]
     marked = plot.select_one({"name": "marked"}).data_source
-    assert not marked.data["y"]
-    mark(plot, bars, [8])
-    assert "compiled: collectives" in marked.data["y"]
-    assert len(marked.data["y"]) == int((bars["op"] == 8).sum())
+    assert not len(marked.data["left"])
+    mark_ops(plot, bars, [8])
+    assert "compiled: collectives" in marked.data["lane"]
+    assert len(marked.data["left"]) == int((bars["op"] == 8).sum())
 
 
 def test_of_a_large_program_the_shortest_bars_are_left_out() -> None:

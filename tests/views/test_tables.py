@@ -23,6 +23,7 @@ from toast_lab.views import (
 )
 from toast_lab.views.graph_layout import lane_styles
 from toast_lab.views.palette import style
+from toast_lab.views.search_chart import MOST_DRAWN, SearchCurves, SearchScales
 
 
 @pytest.fixture(scope="module")
@@ -147,14 +148,46 @@ def test_curves_keep_every_simulation_in_order_and_scale_the_axes() -> None:
     assert search_curves.improvements_frame(points)["simulation"].tolist() == [1, 3]
     assert search_curves.shown_frame(points)["best step, estimated"].tolist() == ["667 ns", "2 µs"]
     assert [p.best_score for p in points] == [2, 1, 2 / 3]
-    curves = search_curves.SearchCurves(
-        memory_limit_bytes=2**24, unsharded_s=5e-6, unsharded_bytes=4e6
-    )
+    scales = SearchScales(memory_limit_bytes=2**24, unsharded_s=5e-6, unsharded_bytes=4e6)
+    curves = SearchCurves(scales)
     curves.append(points[:1])
     curves.append(points[1:])
-    assert curves.time_unit == "µs"
+    cost, time, memory = curves.figures
+    assert time.title.text == "step time (µs), estimated"
     assert np.allclose(curves.source.data["best_s"], [2, 1, 2 / 3])
-    assert curves.memory.x_range is curves.time.x_range
+    assert memory.x_range is time.x_range is cost.x_range
+    # The line goes on at its height until a better plan comes
+    assert curves.line_source.data["simulation"] == [1, 2, 2, 3, 3]
+    assert np.allclose(curves.line_source.data["best_s"], [2, 2, 1, 1, 2 / 3])
+    curves.restart(points[2:])
+    for source in (curves.source, curves.line_source):
+        assert source.data["simulation"] == [3]
+
+
+def test_a_long_search_is_thinned_and_keeps_its_improvements() -> None:
+    curves = SearchCurves(SearchScales())
+    for begin in range(0, 4 * MOST_DRAWN, 100):
+        curves.append(
+            [
+                search_curves.point(simulation(i, 1 / i, i % 1000 == 0))._replace(
+                    improved=i % 1000 == 0, best_s=1.0 / (1 + i // 1000)
+                )
+                for i in range(begin + 1, begin + 101)
+            ]
+        )
+    drawn = list(curves.source.data["simulation"])
+    assert len(drawn) <= MOST_DRAWN
+    assert drawn == sorted(drawn)
+    assert {1000, 2000, 3000, 4 * MOST_DRAWN} <= set(drawn)
+    line = curves.line_source.data
+    assert line["simulation"][-1] == drawn[-1]
+    # Down at an improvement and nowhere else
+    falls = [
+        line["simulation"][i + 1]
+        for i, (a, b) in enumerate(itertools.pairwise(line["best_s"]))
+        if b < a
+    ]
+    assert falls == [1000, 2000, 3000]
 
 
 def plan_entry(

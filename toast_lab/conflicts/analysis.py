@@ -12,19 +12,23 @@ import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from toast_lab.conflicts import compatibility, dimension_graph, repeated
 from toast_lab.conflicts.annotated_listing import listing
 from toast_lab.conflicts.colour_names import last_key, name_colours
+from toast_lab.conflicts.networkx_graph import networkx_graph
 from toast_lab.errors import ToastError, did_you_mean, join_offenders
 from toast_lab.ir.model import Model
 from toast_lab.ir.program import Program
 from toast_lab.nda.names import Names, name_dims
 from toast_lab.ragged import Ragged
 from toast_lab.text import bounded
+
+if TYPE_CHECKING:
+    import networkx
 
 
 class Colour(NamedTuple):
@@ -280,6 +284,53 @@ class Analysis:
     def dim_text(self, name: int) -> str:
         """Colour of a name, the text that stands for it in listings."""
         return self.colour_name[self.colour[name]]
+
+    def to_networkx(self) -> networkx.MultiDiGraph:
+        """The dimension graph, for the algorithms of networkx.
+
+        Colours are its weakly connected components, with or without the conflicts.  For instance
+        the cheapest places at which a reshard parts the two sides of a conflict::
+
+            graph = analysis.to_networkx()
+            of_m = networkx.Graph()  # undirected; flows have no direction here
+            for source, target, edge in graph.edges(data=True):
+                if edge["kind"] == "M":
+                    of_m.add_edge(source, target, bytes=edge["bytes"])
+            conflict = analysis.conflicts[0]
+            left, right = (analysis.name_text[name] for name in conflict.sides)
+            cut_bytes, parts = networkx.minimum_cut(of_m, left, right, capacity="bytes")
+
+        Returns:
+            A node for each dimension name, called as in listings (``S#5``), with
+
+            - ``index``: number of the name, as in ``Analysis.colour`` and ``Names``
+            - ``colour``, ``group``: names of its colour and colour group
+            - ``size``: of the dim, in elements
+            - ``shardable``: may an action split it
+            - ``factor_class``: what the op does along it, "pass", "reduction" and so on
+            - ``op``, ``op_kind``: number and kind of the op that the name splits; an argument has
+              the kind "argument"
+            - ``value``, ``dim``, ``on``: where the name is first seen: a value, a dim of it (from
+              0), and whether on its "definition" or, for a dim that is summed over, on a "use";
+              -1 and empty if on none
+            - ``compatibility_set``, ``resolution``, ``side``: of the first conflict that the name
+              is in; ``side`` is the bit of the resolution that splits this name.  -1 if in none
+            - ``source_line``: of the op, ``model.py:12``
+
+            An edge of kind and key "M" from a name on a definition to the name on a use of it, both
+            of which ought to be split alike, with
+
+            - ``value``, ``bytes``: what is passed, and the bytes of the whole values; a reshard
+              here moves that much, over all devices together
+            - ``next_round``: whether a loop hands it to its next round
+
+            An edge of kind and key "conflict" from side 0 to side 1 of its compatibility set, with
+
+            - ``conflict``, ``compatibility_set``, ``resolution``: their numbers
+            - ``value``, ``on``, ``first_dim``, ``second_dim``, ``source_line``: where the two names
+              first meet; ``n_places`` counts all
+        """
+        return networkx_graph(self)
 
     def __repr__(self) -> str:
         return (

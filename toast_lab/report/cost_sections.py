@@ -24,19 +24,21 @@ from toast_lab.text import line_text
 from toast_lab.views.breakdown import (
     BreakdownRates,
     breakdown_frame,
-    breakdown_plot,
     shown_breakdown,
 )
+from toast_lab.views.breakdown_chart import breakdown_chart
+from toast_lab.views.chart_style import bokeh_figure
 from toast_lab.views.compare_table import bytes_text, seconds_text
 from toast_lab.views.markup import Safe, h, join
-from toast_lab.views.memory_timeline import held_frame, shown_held, shown_peaks, timeline_plot
+from toast_lab.views.memory_chart import memory_chart
+from toast_lab.views.memory_timeline import held_frame, shown_held, shown_peaks
 from toast_lab.views.plan_tables import ops_frame, shown_ops
+from toast_lab.views.step_chart import step_figure
 from toast_lab.views.step_timeline import (
     bars_frame,
     exposed_frame,
     memory_frame,
     shown_exposed,
-    timeline_figure,
 )
 
 #: groups of collectives that are explained, the most costly first; each takes up to a second
@@ -197,7 +199,8 @@ def _rates(subject: ReportSubject) -> dict[str, BreakdownRates]:
 
 def price_figure(subject: ReportSubject) -> Any:
     """The picture of ``price_section``."""
-    return breakdown_plot(breakdown_frame(subject.entries, _rates(subject)), subject.entries)
+    frame = breakdown_frame(subject.entries, _rates(subject))
+    return bokeh_figure(breakdown_chart(frame, subject.entries))
 
 
 # -- timeline --------------------------------------------------------------------------------------
@@ -243,11 +246,11 @@ def _schedule(subject: ReportSubject) -> Any:
     return getattr(subject.entry.compiled, "schedule", None)
 
 
-def step_figure(subject: ReportSubject) -> Any:
+def timeline_figure(subject: ReportSubject) -> Any:
     """The picture of ``timeline_section``; clicks are told to the page."""
     schedule = _schedule(subject)
     bars = bars_frame(subject.cost, schedule, subject.where, MOST_BARS)
-    plot = timeline_figure(bars, memory_frame(subject.cost, schedule))
+    plot = step_figure(bars, memory_frame(subject.cost, schedule))
     for tool in plot.select({"type": TapTool}):
         for renderer in tool.renderers:
             source = renderer.data_source
@@ -286,4 +289,5 @@ def memory_section(subject: ReportSubject, links: ReportLinks) -> Section:
 
 def memory_figure(subject: ReportSubject) -> Any:
     """The picture of ``memory_section``."""
-    return timeline_plot(subject.entries, subject.cost.memory_limit_bytes, subject.where)
+    limit_bytes = subject.cost.memory_limit_bytes
+    return bokeh_figure(memory_chart(subject.entries, limit_bytes, subject.where))

@@ -66,7 +66,7 @@ def page_data(subject: ReportSubject, links: ReportLinks) -> dict[str, str]:
     figures = {
         "graph": graph.figure,
         "price": cost_sections.price_figure(subject),
-        "timeline": cost_sections.step_figure(subject),
+        "timeline": cost_sections.timeline_figure(subject),
         "memory": cost_sections.memory_figure(subject),
     }
     plots = {name: json_item(figure) for name, figure in figures.items()}

@@ -1,6 +1,6 @@
-"""Where the estimated step time of each plan goes.
+"""Where the estimated step time of each plan goes, with collectives by kind or by mesh axis.
 
-There is one bar per plan, with its collectives by kind or by mesh axis.
+``breakdown_chart`` draws it.
 """
 
 from __future__ import annotations
@@ -9,25 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import pandas as pd
-from bokeh.models import ColumnDataSource, FactorRange, HoverTool
-from bokeh.plotting import figure
 
-from toast_lab.views.compare_table import PlanEntry, seconds_text, time_unit
-from toast_lab.views.palette import NEUTRAL, style
-from toast_lab.views.plot_style import legend_above, new_chart
+from toast_lab.views.compare_table import PlanEntry, seconds_text
 
 COMPUTE, TRAFFIC = "compute", "memory traffic"
 BY = {"by kind": "kind", "by mesh axis": "axis"}
-_HATCH = (
-    None,
-    "dot",
-    "right_diagonal_line",
-    "horizontal_line",
-    "left_diagonal_line",
-    "cross",
-    "ring",
-    "vertical_line",
-)
 
 
 class BreakdownRates(NamedTuple):
@@ -81,84 +67,12 @@ def shown_breakdown(frame: pd.DataFrame) -> pd.DataFrame:
         step_s = float(plan_parts["time_s"].sum())
         part_seconds = [*zip(plan_parts["part"], plan_parts["time_s"], strict=True)]
         table_rows += [
-            (plan_name, part_name, seconds_text(seconds), _share_text(seconds, step_s))
+            (plan_name, part_name, seconds_text(seconds), share_text(seconds, step_s))
             for part_name, seconds in [*part_seconds, ("together", step_s)]
         ]
     return pd.DataFrame(table_rows, columns=["plan", "part", "time", "share"])
 
 
-def _share_text(seconds: float, step_s: float) -> str:
+def share_text(seconds: float, step_s: float) -> str:
+    """``12.5%`` of a step."""
     return f"{seconds / step_s:.1%}" if step_s else "–"
-
-
-def _shortened(plan_name: str) -> str:
-    return plan_name if len(plan_name) <= 18 else f"{plan_name[:17]}…"
-
-
-def breakdown_plot(frame: pd.DataFrame, entries: Sequence[PlanEntry]) -> figure:
-    """The picture of ``breakdown_frame``.
-
-    Parts differ by hue and by hatch, and the legend names them.
-    """
-    plan_names = list(dict.fromkeys(frame["plan"]))
-    symbol = {entry.name: entry.style.symbol for entry in entries}
-    labels = {name: f"{symbol.get(name, '')} {_shortened(name)}" for name in plan_names}
-    if len(set(labels.values())) < len(labels):
-        labels = {name: f"{symbol.get(name, '')} {name}" for name in plan_names}
-    step_s = frame.groupby("plan")["time_s"].sum().to_dict()
-    unit_name, unit_s = time_unit(max(step_s.values(), default=1.0))
-    plot = new_chart(
-        "cost breakdown",
-        y_range=FactorRange(factors=list(labels.values())[::-1], range_padding=0.15),
-        toolbar_location=None,
-        x_axis_label=f"estimated step time ({unit_name})",
-    )
-    plot.xgrid.grid_line_color, plot.xgrid.grid_line_alpha = NEUTRAL, 0.13
-    plot.ygrid.grid_line_color = None
-    drawn_until = dict.fromkeys(plan_names, 0.0)
-    renderers = []
-    for part_index, (part_name, part_rows) in enumerate(frame.groupby("part", sort=False)):
-        bars = []
-        for plan_name, seconds in zip(part_rows["plan"], part_rows["time_s"], strict=True):
-            left = drawn_until[plan_name]
-            drawn_until[plan_name] += seconds
-            bars.append(
-                {
-                    "plan": plan_name,
-                    "y": labels[plan_name],
-                    "left": left / unit_s,
-                    "right": drawn_until[plan_name] / unit_s,
-                    "part": part_name,
-                    "text": seconds_text(seconds),
-                    "share": _share_text(seconds, step_s[plan_name]),
-                }
-            )
-        part_hue = style(part_index).hue
-        renderers.append(
-            plot.hbar(
-                y="y",
-                left="left",
-                right="right",
-                height=0.62,
-                source=ColumnDataSource(pd.DataFrame(bars).to_dict("list")),
-                name=part_name,
-                fill_color=part_hue,
-                fill_alpha=0.75,
-                line_color=part_hue,
-                legend_label=part_name,
-                hatch_pattern=_HATCH[part_index % len(_HATCH)],
-                hatch_color="white",
-                hatch_alpha=0.7,
-                hatch_scale=7,
-            )
-        )
-    plot.x_range.start = 0
-    if renderers:
-        legend_above(plot, 4)
-    plot.add_tools(
-        HoverTool(
-            renderers=renderers,
-            tooltips=[("plan", "@plan"), ("", "@part"), ("time", "@text, @share of the step")],
-        )
-    )
-    return plot

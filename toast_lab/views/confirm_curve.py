@@ -18,7 +18,7 @@ from bokeh.plotting import figure
 
 from toast_lab.views.compare_table import bytes_text, seconds_text, time_unit
 from toast_lab.views.palette import ACCENT, NEUTRAL, style
-from toast_lab.views.plot_style import hide_toolbar, legend_above, new_chart, plain_ticks
+from toast_lab.views.plot_style import new_figure, plain_ticks, quiet_labels
 
 CLOCK = style(2).hue
 PRICED, JUDGED = "best by the price", "best by the judge's clock"
@@ -158,7 +158,7 @@ class ConfirmCurve:
             self.figures: tuple[figure, ...] = (both,)
             self._draw_price(both)
             self._draw_clock(both)
-            legend_above(both)
+            _legend_above(both)
             self.root: Any = both
             return
         price = self._figure(f"{title}, estimated for the problem's machine", scale_type)
@@ -167,7 +167,7 @@ class ConfirmCurve:
         self._draw_clock(clock)
         clock.x_range = price.x_range
         for plot in (price, clock):
-            legend_above(plot)
+            _legend_above(plot)
         self.figures = (price, clock)
         half: Any = ["minmax(0, 1fr)"] * 2
         places: Any = [(price, 0, 0), (clock, 0, 1)]
@@ -191,12 +191,13 @@ class ConfirmCurve:
                 source.data = columns
 
     def _figure(self, title: str, scale_type: str) -> figure:
-        plot: Any = new_chart(
+        plot: Any = new_figure(
             "step by price and clock" if self.apart else "confirmed curve",
             y_axis_type=scale_type,
             min_height=150,
             toolbar_location="right",
         )
+        quiet_labels(plot)
         plot.xaxis.axis_label = "seconds since the first search began"
         plot.title.text = title
         plot.title.text_color = NEUTRAL
@@ -211,7 +212,6 @@ class ConfirmCurve:
         whole = self.unsharded_s / self.scale
         plot.scatter([0, 1], [whole, whole], size=1, alpha=0)
         plot.add_tools(PanTool(), WheelZoomTool(dimensions="width"), ResetTool())
-        hide_toolbar(plot)
         return plot
 
     def _draw_price(self, plot: figure) -> None:
@@ -270,6 +270,17 @@ class ConfirmCurve:
         if not self.apart:
             tips.insert(1, ("priced", f"@priced_s{{0.000}} {self.unit}"))
         plot.add_tools(HoverTool(renderers=[dots], tooltips=tips))
+
+
+def _legend_above(plot: Any) -> None:
+    """Put the legend of a figure in a row above it, where it covers nothing."""
+    plot.add_layout(plot.legend[0], "above")
+    plot.legend.orientation = "horizontal"
+    plot.legend.border_line_color = None
+    plot.legend.background_fill_color = None
+    plot.legend.label_text_font_size = "11px"
+    plot.legend.label_text_color = NEUTRAL
+    plot.legend.padding = plot.legend.margin = 0
 
 
 def _equal(data: Any, columns: dict[str, list[Any]]) -> bool:

@@ -25,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis, CompatibilitySet
+from toast_lab.conflicts.networkx_graph import name_sides as sides
 from toast_lab.views.graph_rows import (
     LEVELS,
     GraphRow,
@@ -215,18 +216,6 @@ def linked_names(analysis: Analysis) -> defaultdict[int, list[int]]:
         neighbours[name].append(other)
         neighbours[other].append(name)
     return neighbours
-
-
-def sides(analysis: Analysis) -> np.ndarray:
-    """[N] side of each name in its conflicts, -1 where it has none.
-
-    Tied sets are turned the same way.
-    """
-    side_votes = np.zeros((analysis.names.n, 2), dtype=np.int64)
-    for conflict in analysis.conflicts:
-        flipped = analysis.compatibility_sets[conflict.set].flipped
-        side_votes[list(conflict.sides), [int(flipped), int(not flipped)]] += 1
-    return np.where(side_votes.any(axis=1), side_votes[:, 1] > side_votes[:, 0], -1)
 
 
 def graph_layout(

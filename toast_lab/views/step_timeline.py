@@ -1,11 +1,7 @@
 """One step as a timeline: what a compiler scheduled, above what the price expects.
 
 Two lanes each, one computes and the other carries collectives; below them the memory over the same
-time.  ``bars_frame`` and ``memory_frame`` are the numbers in SI units, ``timeline_figure`` the
-picture of them, also for notebooks:
-
-    bars = bars_frame(cost, compiled.schedule, where)
-    timeline_figure(bars, memory_frame(cost, compiled.schedule))
+time.  ``bars_frame`` and ``memory_frame`` are the numbers in SI units, ``step_chart`` draws them.
 
 The price is drawn as it counts overlap (``Cost.overlapped_s``).  A collective's *exposed* part is
 the one in which the compute lane is idle.
@@ -18,32 +14,18 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from bokeh.layouts import column
-from bokeh.models import (
-    ColumnDataSource,
-    FactorRange,
-    HoverTool,
-    PanTool,
-    Range1d,
-    ResetTool,
-    TapTool,
-    WheelZoomTool,
-)
 
 from toast_lab.text import line_text
-from toast_lab.views.compare_table import byte_unit, seconds_text, time_unit
+from toast_lab.views.compare_table import seconds_text
 from toast_lab.views.memory_timeline import thinned
-from toast_lab.views.palette import ACCENT, NEUTRAL, style
-from toast_lab.views.plot_style import legend_above, new_chart
 
 COMPILED, ESTIMATED = "compiled", "estimated"
 COMPUTE, COLLECTIVE, LOOP = "compute", "collective", "loop"
 COLUMNS = ("side", "lane", "kind", "op", "line", "start_s", "end_s", "exposed_s", "times")
 #: of each side; more are left out, the shortest first
 MAX_BARS = 4000
+#: name of the picture
 FIGURE = "step timeline"
-_HUES = {COMPUTE: style(0).hue, COLLECTIVE: style(1).hue, LOOP: NEUTRAL}
-_LANES = {COMPUTE: "compute", COLLECTIVE: "collectives", LOOP: "compute"}
 
 
 def bars_frame(
@@ -137,181 +119,3 @@ def shown_exposed(frame: pd.DataFrame) -> pd.DataFrame:
             "exposed, estimated": [seconds_text(s) if s else "–" for s in frame[ESTIMATED]],
         }
     )
-
-
-def timeline_figure(bars: pd.DataFrame, memory: pd.DataFrame) -> Any:
-    """The picture: lanes above, memory below; both pan and zoom along the time alone."""
-    end_s = float(bars["end_s"].max()) if len(bars) else 1.0
-    unit_name, unit_s = time_unit(end_s)
-    right = 1.01 * end_s / unit_s
-    x_range = Range1d(start=0.0, end=right, bounds=(0.0, right))
-    lanes = _lanes(bars, x_range, unit_s)
-    curve = _curve(memory, x_range, unit_name, unit_s)
-    return column(lanes, curve, name=FIGURE, sizing_mode="stretch_both", spacing=0)
-
-
-def _tools(plot: Any) -> None:
-    wheel = WheelZoomTool(dimensions="width")
-    plot.add_tools(PanTool(dimensions="width"), wheel, ResetTool())
-    plot.toolbar.active_scroll = wheel
-
-
-def _lanes(bars: pd.DataFrame, x_range: Range1d, unit_s: float) -> Any:
-    sides = [side for side in (COMPILED, ESTIMATED) if (bars["side"] == side).any()]
-    factors = [f"{side}: {lane}" for side in sides for lane in ("compute", "collectives")]
-    plot = new_chart(
-        "lanes",
-        x_range=x_range,
-        y_range=FactorRange(factors=factors[::-1], range_padding=0.06),
-        toolbar_location="right",
-        min_height=60,
-    )
-    plot.sizing_mode = "stretch_both"
-    plot.xaxis.visible = False
-    plot.ygrid.grid_line_color = None
-    renderers = []
-    for lane in (COMPUTE, COLLECTIVE, LOOP):
-        rows = bars[bars["lane"] == lane]
-        if not len(rows):
-            continue
-        renderers.append(
-            plot.hbar(
-                y="y",
-                left="left",
-                right="right",
-                height=0.74,
-                source=ColumnDataSource(_columns(rows, unit_s)),
-                name=lane,
-                fill_color=_HUES[lane],
-                fill_alpha=0.3 if lane == COLLECTIVE else 0.2 if lane == LOOP else 0.75,
-                line_color=_HUES[lane],
-                line_width=0.4,
-                hatch_pattern="horizontal_line" if lane == LOOP else None,
-                hatch_color=NEUTRAL,
-                hatch_alpha=0.5,
-                nonselection_fill_alpha=0.3 if lane == COLLECTIVE else 0.75,
-                nonselection_line_alpha=1.0,
-                selection_line_color=ACCENT,
-                selection_line_width=2.0,
-                legend_label={COLLECTIVE: "collective", LOOP: "further rounds of a loop"}.get(
-                    lane, lane
-                ),
-            )
-        )
-    exposed = bars[bars["exposed_s"] > 0]
-    if len(exposed):
-        columns = _columns(exposed, unit_s)
-        # A compiled collective is waited for at its end; ours is drawn likewise
-        columns["left"] = (exposed["end_s"] - exposed["exposed_s"]) / unit_s
-        plot.hbar(
-            y="y",
-            left="left",
-            right="right",
-            height=0.74,
-            source=ColumnDataSource(columns),
-            name="exposed",
-            fill_color=_HUES[COLLECTIVE],
-            fill_alpha=0.9,
-            line_color=None,
-            hatch_pattern="right_diagonal_line",
-            hatch_color="white",
-            hatch_alpha=0.5,
-            hatch_scale=9,
-            legend_label="exposed: the compute lane is idle",
-        )
-    plot.hbar(
-        y="y",
-        left="left",
-        right="right",
-        height=0.9,
-        source=ColumnDataSource({"y": [], "left": [], "right": []}),
-        name="marked",
-        fill_color=None,
-        line_color=ACCENT,
-        line_width=2.5,
-    )
-    if renderers:
-        legend_above(plot)
-    _tools(plot)
-    tooltips = [
-        ("", "@side @kind"),
-        ("line", "@line"),
-        ("takes", "@length@rounds"),
-        ("exposed", "@exposed"),
-    ]
-    plot.add_tools(HoverTool(renderers=renderers, tooltips=tooltips), TapTool(renderers=renderers))
-    return plot
-
-
-def _columns(rows: pd.DataFrame, unit_s: float) -> dict[str, Any]:
-    return {
-        "y": [
-            f"{side}: {_LANES[lane]}" for side, lane in zip(rows["side"], rows["lane"], strict=True)
-        ],
-        "left": rows["start_s"].to_numpy() / unit_s,
-        "right": rows["end_s"].to_numpy() / unit_s,
-        "op": rows["op"].to_numpy(),
-        "side": rows["side"].tolist(),
-        "kind": rows["kind"].tolist(),
-        "line": [line or "unknown" for line in rows["line"]],
-        "length": [seconds_text(s) for s in rows["end_s"] - rows["start_s"]],
-        "rounds": [f", {count:g} times" if count != 1 else "" for count in rows["times"]],
-        "exposed": [seconds_text(s) if s > 0 else "–" for s in rows["exposed_s"]],
-    }
-
-
-def mark(figure: Any, bars: pd.DataFrame, ops: Sequence[int]) -> None:
-    """Outline the bars of some ops in a figure that ``timeline_figure`` gave for ``bars``."""
-    _, unit_s = time_unit(float(bars["end_s"].max()) if len(bars) else 1.0)
-    columns = _columns(bars[bars["op"].isin(list(ops))], unit_s)
-    source = figure.select_one({"name": "marked"}).data_source
-    source.data = {name: columns[name] for name in ("y", "left", "right")}
-
-
-def _curve(memory: pd.DataFrame, x_range: Range1d, unit_name: str, unit_s: float) -> Any:
-    highest = float(memory["bytes"].max()) if len(memory) else 1.0
-    bytes_name, unit_bytes = byte_unit(highest)
-    plot = new_chart(
-        "memory over time",
-        x_range=x_range,
-        toolbar_location="right",
-        x_axis_label=f"time in the step ({unit_name})",
-        y_axis_label=bytes_name,
-        height=110,
-    )
-    plot.sizing_mode = "stretch_width"
-    lines = []
-    for side, dash in ((COMPILED, "solid"), (ESTIMATED, "dashed")):
-        rows = memory[memory["side"] == side]
-        if not len(rows):
-            continue
-        source = ColumnDataSource(
-            {
-                "x": rows["at_s"].to_numpy() / unit_s,
-                "y": rows["bytes"].to_numpy() / unit_bytes,
-                "side": [side] * len(rows),
-            }
-        )
-        lines.append(
-            plot.step(
-                "x",
-                "y",
-                source=source,
-                mode="after",
-                name=f"memory, {side}",
-                line_width=1.6,
-                line_dash=dash,
-                line_color=style(2).hue if side == COMPILED else style(3).hue,
-                legend_label=f"memory, {side}",
-            )
-        )
-    plot.yaxis.ticker.desired_num_ticks = 3
-    plot.yaxis.ticker.num_minor_ticks = 0
-    plot.y_range.start, plot.y_range.end = 0, 1.12 * highest / unit_bytes
-    if lines:
-        legend_above(plot)
-    _tools(plot)
-    plot.add_tools(
-        HoverTool(renderers=lines, tooltips=[("memory, @side", f"@y{{0.000}} {bytes_name}")])
-    )
-    return plot

@@ -30,7 +30,7 @@ from toast_lab.views.tiles import TilesPlot, dim_texts, parts, parts_frame, tile
 TAKES = (
     "a Comparison, a Race, a SearchResult, a ShardingPlan, or a dict of plans or results by name"
 )
-EXAMPLE = 'tl.views.{view}({{"searched": result.plan, "by hand": plan}}, problem)'
+EXAMPLE = 'tl.{call}({{"searched": result.plan, "by hand": plan}}, problem)'
 MAX_POINTS = 1200  #: of a memory line
 MAX_TENSORS = 60
 
@@ -50,7 +50,7 @@ def compare(plans: Any, problem: Problem | None = None, *, inline: bool = False)
     Raises:
         InvalidInput: another type, or plans without a problem.
     """
-    entries = _entries(plans, problem, "compare")
+    entries = plan_entries(plans, problem, "views.compare")
 
     def table() -> pd.DataFrame:
         return compare_frame(entries)
@@ -83,7 +83,7 @@ def memory(plans: Any, problem: Problem | None = None, *, inline: bool = False) 
     Raises:
         InvalidInput: another type, or plans without a problem.
     """
-    entries = _entries(plans, problem, "memory")
+    entries = plan_entries(plans, problem, "views.memory")
     if any(not hasattr(plan.cost, "timeline_bytes") for plan in entries):
         raise InvalidInput(
             "views.memory: give the problem as well: tl.views.memory(comparison, problem)"
@@ -173,11 +173,23 @@ def tiles(
 
 
 # -- data ------------------------------------------------------------------------------------------
-def _entries(plans: Any, problem: Problem | None, view: str) -> list[PlanEntry]:
-    """Plans with their prices, by name."""
-    example = EXAMPLE.format(view=view)
+def plan_entries(plans: Any, problem: Problem | None, call: str) -> list[PlanEntry]:
+    """Plans with their prices, by name.
+
+    Args:
+        plans: what ``compare`` takes.
+        problem: what prices are of; None: what ``plans`` know.
+        call: what was called, for messages: "views.compare".
+
+    Raises:
+        InvalidInput: another type, or plans without a problem.
+    """
+    example = EXAMPLE.format(call=call)
     if problem is not None and not isinstance(problem, Problem):
-        raise refused(view, "a Problem as second argument", problem, example)
+        raise InvalidInput(
+            f"{call} takes a Problem as second argument, not {kind_text(problem)}. For instance: "
+            f"{example}"
+        )
     if isinstance(plans, Comparison):
         return [_measured(row, problem) for row in plans.rows]
     if isinstance(plans, Race):
@@ -189,19 +201,18 @@ def _entries(plans: Any, problem: Problem | None, view: str) -> list[PlanEntry]:
     if isinstance(plans, Sequence) and not isinstance(plans, str):
         plans = {f"plan {i}": plan for i, plan in enumerate(plans, 1)}
     if not isinstance(plans, Mapping) or not plans:
-        raise refused(view, TAKES, plans, example)
+        raise InvalidInput(f"{call} takes {TAKES}, not {kind_text(plans)}. For instance: {example}")
     offenders = [
         f"{key!r} is {kind_text(value)}"
         for key, value in plans.items()
         if not isinstance(value, ShardingPlan | SearchResult)
     ]
     if offenders:
-        raise InvalidInput(f"views.{view} takes {TAKES}, but {', '.join(offenders)}")
+        raise InvalidInput(f"{call} takes {TAKES}, but {', '.join(offenders)}")
     bare = [str(key) for key, value in plans.items() if isinstance(value, ShardingPlan)]
     if bare and problem is None:
         raise InvalidInput(
-            f"views.{view}: the price of {', '.join(bare)} needs the problem. For instance: "
-            f"{example}"
+            f"{call}: the price of {', '.join(bare)} needs the problem. For instance: {example}"
         )
     entries = []
     for name, item in plans.items():

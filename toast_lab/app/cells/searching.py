@@ -49,9 +49,11 @@ from toast_lab.views.markup import (
     seconds_text,
 )
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
-from toast_lab.views.race_curves import SHOWN, RaceCurves, race_frame
+from toast_lab.views.race_chart import RaceCurves
+from toast_lab.views.race_curves import SHOWN, race_frame
+from toast_lab.views.search_chart import SearchCurves, SearchScales
 from toast_lab.views.search_curves import CurvePoint as CurvePoint
-from toast_lab.views.search_curves import SearchCurves, improvements_frame, point, shown_frame
+from toast_lab.views.search_curves import improvements_frame, point, shown_frame
 
 MAX_POINTS = 2000  #: of a curve that is drawn at once, about
 STATIC_POINTS = 400  #: of the tried plans in a static picture
@@ -76,10 +78,10 @@ def search(result: SearchResult | RunningSearch, *, inline: bool = False) -> Any
         raise refused("search", HANDLE, result, "tl.views.search(tl.search(problem))")
 
     def static() -> Safe:
-        return _static_search(_facts_of(result))
+        return _static_search(search_snapshot(result))
 
     def table() -> pd.DataFrame:
-        return improvements_frame(_facts_of(result).points)
+        return improvements_frame(search_snapshot(result).points)
 
     return shown(
         CellView(
@@ -174,7 +176,7 @@ def race(result: Race | RunningRace, *, inline: bool = False) -> Any:
         )
 
     def static() -> Safe:
-        points, rows = _race_points(result), list(result.rows)
+        points, rows = race_points(result), list(result.rows)
         until = {row.method: row.elapsed_s for row in rows}
         curves = [
             svg.Curve(
@@ -229,7 +231,8 @@ def _trace(result: SearchResult) -> Trace:
     return result.trace
 
 
-def _facts_of(result: SearchResult | RunningSearch) -> SearchSnapshot:
+def search_snapshot(result: SearchResult | RunningSearch) -> SearchSnapshot:
+    """What is known of a search, with at most about ``MAX_POINTS`` of its simulations."""
     if isinstance(result, RunningSearch):
         return _facts_of_run(result, thinned(Follower(result).read()))
     trace, cost = _trace(result), result.cost
@@ -312,7 +315,8 @@ def _about(result: SearchResult | RunningSearch) -> str:
     return f"{result.method} (seed {result.seed}) on {result.plan.program.name}, best {best}"
 
 
-def _race_points(result: Race | RunningRace) -> Mapping[str, Sequence[ImprovementPoint]]:
+def race_points(result: Race | RunningRace) -> Mapping[str, Sequence[ImprovementPoint]]:
+    """Improvements by method."""
     return (
         result.points
         if isinstance(result, RunningRace)
@@ -413,8 +417,8 @@ class SearchCell(look.Pane):
         self.what = result
         self._run = result if isinstance(result, RunningSearch) else None
         self._follower = Follower(self._run) if self._run is not None else None
-        snapshot = _facts_of(result)
-        self.curves = SearchCurves(snapshot.limit_bytes, *snapshot.unsharded)
+        snapshot = search_snapshot(result)
+        self.curves = SearchCurves(SearchScales(snapshot.limit_bytes, *snapshot.unsharded))
         self._drawn = (
             thinned(self._follower.read()) if self._follower is not None else snapshot.points
         )
@@ -451,15 +455,11 @@ class SearchCell(look.Pane):
             # Improvements stay; of the others ever fewer are drawn
             if len(self._drawn) > 2 * MAX_POINTS:
                 self._drawn = thinned(self._drawn, MAX_POINTS // 2)
-                look.later(self._anew, list(self._drawn))
+                look.later(self.curves.restart, list(self._drawn))
             else:
                 look.later(self.curves.append, new)
         self._over = ended
         self._show(_facts_of_run(self._run, []))
-
-    def _anew(self, points: list[CurvePoint]) -> None:
-        self.curves.source.data = {name: [] for name in self.curves.source.data}
-        self.curves.append(points)
 
     def _show(self, snapshot: SearchSnapshot) -> None:
         improvements, method = snapshot.improvements, snapshot.method
@@ -593,7 +593,7 @@ class RaceCell(look.Pane):
         )
         look.watch(self.kind, self._new_chart, "value")
         self._pane = look.figure(min_height=200, stylesheets=[FILL])
-        rows = len(_race_points(result))
+        rows = len(race_points(result))
         self.table = look.table(
             race_frame([]), height=look.rows_height(rows, 240), selectable=False
         )
@@ -608,7 +608,7 @@ class RaceCell(look.Pane):
 
     def _new_chart(self) -> None:
         self.curves = RaceCurves(
-            list(_race_points(self.what)), str(self.kind.value), self.what.problem.baseline
+            list(race_points(self.what)), str(self.kind.value), self.what.problem.baseline
         )
         self._pane.object = self.curves.figure
         self._shown = None
@@ -617,7 +617,7 @@ class RaceCell(look.Pane):
     def tick(self) -> None:
         """Show what is new."""
         self.controls.refresh()
-        points, rows = _race_points(self.what), list(self.what.rows)
+        points, rows = race_points(self.what), list(self.what.rows)
         state = self._run.state if self._run is not None else "over"
         shown_now = (state, [len(point) for point in points.values()], [row.status for row in rows])
         if shown_now == self._shown:

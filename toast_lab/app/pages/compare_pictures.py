@@ -1,6 +1,7 @@
 """The pictures that compare plans, each with its table.
 
-Time against memory, cost breakdown, memory timelines.
+Time against memory, cost breakdown, memory timelines.  Charts are imported when one is first drawn,
+since HoloViews takes too long to import for the first page.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from toast_lab.views.breakdown import (
     BY,
     BreakdownRates,
     breakdown_frame,
-    breakdown_plot,
     shown_breakdown,
 )
 from toast_lab.views.compare_table import PlanEntry
@@ -33,9 +33,8 @@ from toast_lab.views.memory_timeline import (
     shown_held,
     shown_peaks,
     timeline_frame,
-    timeline_plot,
 )
-from toast_lab.views.time_memory import shown_time_memory, time_memory_frame, time_memory_plot
+from toast_lab.views.time_memory import shown_time_memory, time_memory_frame
 
 
 class Picture:
@@ -130,9 +129,11 @@ class TimeMemory(Picture):
 
     def draw(self, entries: list[PlanEntry]) -> Any:
         """The figure."""
-        plot = time_memory_plot(
-            self._frame, entries, self.session.loaded.problem.memory_limit_bytes
-        )
+        from toast_lab.views.chart_style import bokeh_figure
+        from toast_lab.views.time_memory_chart import time_memory_chart
+
+        limit_bytes = self.session.loaded.problem.memory_limit_bytes
+        plot = bokeh_figure(time_memory_chart(self._frame, entries, limit_bytes))
         self.on_tap(plot, "estimated measured")
         return plot
 
@@ -181,7 +182,10 @@ class Breakdown(Picture):
 
     def draw(self, entries: list[PlanEntry]) -> Any:
         """The figure."""
-        return breakdown_plot(self._frame, entries)
+        from toast_lab.views.breakdown_chart import breakdown_chart
+        from toast_lab.views.chart_style import bokeh_figure
+
+        return bokeh_figure(breakdown_chart(self._frame, entries))
 
     def twin_frame(self, entries: list[PlanEntry]) -> Any:
         """The table as people read it."""
@@ -223,7 +227,11 @@ class Timelines(Picture):
 
     def draw(self, entries: list[PlanEntry]) -> Any:
         """The figure."""
-        plot = timeline_plot(entries, self.session.loaded.problem.memory_limit_bytes, self._where())
+        from toast_lab.views.chart_style import bokeh_figure
+        from toast_lab.views.memory_chart import memory_chart
+
+        limit_bytes = self.session.loaded.problem.memory_limit_bytes
+        plot = bokeh_figure(memory_chart(entries, limit_bytes, self._where()))
         self.on_tap(plot, "peaks")
         return plot
 

@@ -18,10 +18,8 @@ from toast_lab.views.step_timeline import (
     FIGURE,
     bars_frame,
     exposed_frame,
-    mark,
     memory_frame,
     shown_exposed,
-    timeline_figure,
 )
 
 NOTHING = "Select a plan."
@@ -64,8 +62,11 @@ class StepTimeline(Picture):
         """The figure."""
         if self._item is None:
             return None
+        # HoloViews takes too long to import for the first page
+        from toast_lab.views.step_chart import step_figure
+
         schedule = _schedule(self._item)
-        self._plot = timeline_figure(self._frame, memory_frame(self._item.cost, schedule))
+        self._plot = step_figure(self._frame, memory_frame(self._item.cost, schedule))
         for tool in self._plot.select({"type": TapTool}):
             for renderer in tool.renderers:
                 self._on_bar(renderer)
@@ -95,8 +96,10 @@ class StepTimeline(Picture):
         """Outline what is selected, and say how long it takes and where it stands."""
         if self._plot is None or self._item is None:
             return
+        from toast_lab.views.step_chart import mark_ops
+
         ops = self.session.selection.ops
-        mark(self._plot, self._frame, ops)
+        mark_ops(self._plot, self._frame, ops)
         self._words.object = self._summary(ops)
 
     def _summary(self, ops: list[int]) -> Safe:

@@ -31,7 +31,7 @@ from toast_lab.views.markup import (
     quiet,
     seconds_text,
 )
-from toast_lab.views.search_curves import CurvePoint, SearchCurves
+from toast_lab.views.search_curves import CurvePoint
 
 WORDS_EVERY_S = 0.5
 RUN = "Run the search"
@@ -275,16 +275,24 @@ class SearchPage:
             self.confirm.tick()
 
     def _new_problem(self) -> None:
+        # HoloViews takes too long to import for the first page
+        from toast_lab.views.search_chart import SearchCurves, SearchScales
+
         problem = self.session.loaded.problem
-        if problem is None:
-            self.curves = SearchCurves()
-        else:
+        scales = SearchScales()
+        if problem is not None:
             time_s, peak_bytes = problem.baseline
-            self.curves = SearchCurves(
+            scales = SearchScales(
                 problem.memory_limit_bytes, time_s, peak_bytes, str(self.scale.value)
             )
-        self.curves.append(self.session.searches.points)
-        self._curves_pane.object = self.curves.root
+        points = self.session.searches.points
+        shown: SearchCurves | None = getattr(self, "curves", None)
+        if shown is not None and shown.scales == scales:
+            look.later(shown.restart, list(points))  # far quicker than new figures
+        else:
+            self.curves: SearchCurves = SearchCurves(scales)
+            self.curves.append(points)
+            self._curves_pane.object = self.curves.root
         self.refresh()
 
     def _checked(self) -> None:

@@ -27,7 +27,7 @@ from toast_lab.views.markup import (
     quiet,
     seconds_text,
 )
-from toast_lab.views.race_curves import SHOWN, RaceCurves, race_frame
+from toast_lab.views.race_curves import SHOWN, race_frame
 
 HELP = (
     "One method after the other, each in a process of its own with the same budget, so that none "
@@ -129,6 +129,9 @@ class RacePane:
             self.refresh()
 
     def _new_chart(self) -> None:
+        # HoloViews takes too long to import for the first page
+        from toast_lab.views.race_chart import RaceCurves
+
         race = self.session.searches.race
         unsharded = race.problem.baseline if race.problem is not None else (1.0, 2.0**30)
         self.curves = RaceCurves(

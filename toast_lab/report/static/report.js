@@ -125,14 +125,15 @@
     const marked = named('timeline', 'marked')
     if (!marked) return
     const lines = new Set((selection?.lines ?? []).map(ownLine))
-    const data = { y: [], left: [], right: [] }
+    const corners = ['left', 'bottom', 'right', 'top']
+    const data = { left: [], bottom: [], right: [], top: [] }
     if (lines.size && lines.size < 200) {
       for (const lane of ['compute', 'collective']) {
         const bars = named('timeline', lane)?.data_source.data
         if (!bars) continue
         for (let index = 0; index < bars.op.length; index++) {
           if (!lines.has(links.lineOfOp[bars.op[index]])) continue
-          for (const column of ['y', 'left', 'right']) data[column].push(bars[column][index])
+          for (const corner of corners) data[corner].push(bars[corner][index])
         }
       }
     }

@@ -1,0 +1,42 @@
+"""The examples of docs/python.md that draw charts and ask questions of graphs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import holoviews as hv
+import pytest
+
+PAGE = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
+
+
+def example(heading: str) -> dict[str, Any]:
+    """What the first Python block below a heading leaves behind."""
+    section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    (code,) = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    left: dict[str, Any] = {}
+    exec(compile(code, "docs/python.md", "exec"), left)
+    return left
+
+
+def test_the_charts_of_the_page() -> None:
+    import toast_lab as tl
+
+    left = example("Charts")
+    assert len(left["curves"]) == 4
+    for name in ("curves", "step", "linked"):
+        assert hv.render(left[name], "bokeh")
+    listed = re.findall(r"^\| `(\w+)` \|", PAGE.partition("\n## Charts\n")[2], re.MULTILINE)
+    assert sorted(listed) == sorted(tl.charts.__all__)
+
+
+def test_the_graph_of_the_page() -> None:
+    left = example("Graphs")
+    cut = [
+        edge["bytes"]
+        for a, b, edge in left["joined"].edges(data=True)
+        if (a in left["left"]) != (b in left["left"])
+    ]
+    assert sum(cut) == left["cut_bytes"] == pytest.approx(2**20)

@@ -1,0 +1,34 @@
+"""Charts of results, as HoloViews elements: ``toast_lab.charts.search(result)`` and so on.
+
+Takes what the public functions give.  Gives elements that are put side by side with ``+``, on top
+of each other with ``*``, changed with ``.opts`` and linked with
+``holoviews.link_selections.instance(index_cols=["plan"])``: the ones that the explorer and reports
+show.  ``tl.views`` has the explorer's components, with their tables and buttons.  Start reading at
+``of_results``.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from toast_lab.charts.of_results import (
+        breakdown,
+        choices,
+        memory,
+        race,
+        search,
+        step,
+        time_memory,
+    )
+
+__all__ = ["breakdown", "choices", "memory", "race", "search", "step", "time_memory"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.of_results"), name)
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -1,0 +1,384 @@
+"""The public charts: what a result is made into a table for, and the element made from it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import holoviews as hv
+import pandas as pd
+
+from toast_lab.app.cells.plans import plan_entries
+from toast_lab.app.cells.searching import (
+    HANDLE,
+    MAX_POINTS,
+    RACE,
+    Follower,
+    race_points,
+    search_snapshot,
+    thinned,
+)
+from toast_lab.app.cells.view import kind_text
+from toast_lab.compare.result import Comparison
+from toast_lab.cost.problem import Problem
+from toast_lab.errors import InvalidInput, did_you_mean
+from toast_lab.ir.program import Program
+from toast_lab.jobs.background import RunningRace, RunningSearch
+from toast_lab.runtime.compiled import Compiled
+from toast_lab.search.contract import SearchResult
+from toast_lab.search.race import Race
+from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sweep.run_sweep import Sweep
+from toast_lab.text import line_text
+from toast_lab.views.breakdown import BY, BreakdownRates, breakdown_frame
+from toast_lab.views.breakdown_chart import breakdown_chart
+from toast_lab.views.chart_style import BOKEH
+from toast_lab.views.choice_map import choice_map
+from toast_lab.views.compare_table import PlanEntry
+from toast_lab.views.memory_chart import memory_chart
+from toast_lab.views.race_chart import race_chart
+from toast_lab.views.race_curves import SHOWN, points_frame
+from toast_lab.views.search_chart import SearchScales, search_charts
+from toast_lab.views.search_curves import CurvePoint, curve_frame
+from toast_lab.views.step_chart import step_charts
+from toast_lab.views.step_timeline import bars_frame, memory_frame
+from toast_lab.views.time_memory import time_memory_frame
+from toast_lab.views.time_memory_chart import time_memory_chart
+
+KINDS = {"score": 0, "time_s": 1, "peak_bytes": 2}
+SCALES = ("log", "linear")
+#: between two looks at a search or a race that runs.  A chart that is drawn anew takes a tenth of
+#: a second of the notebook's core
+FOLLOW_EVERY_S = 1.0
+
+
+def _in_notebook() -> None:
+    """Load what a notebook needs to show elements, unless its user has done so.
+
+    From this package and not from the network: what is on screen stays on this machine.
+    """
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if shell is not None and hasattr(shell, "kernel") and not hv.extension._loaded:
+        hv.extension(BOKEH, inline=True, logo=False)
+
+
+def search(
+    result: SearchResult | RunningSearch, *, kind: str | None = None, scale: str = "log"
+) -> Any:
+    """A search: C(s), step time and peak memory of the best plan so far, and what was tried.
+
+    Args:
+        result: a SearchResult; or what ``start_search`` gave, which the chart then follows, once a
+            second, until it ends.
+        kind: one chart alone: "score", "time_s" or "peak_bytes".
+        scale: of the y axes, "log" or "linear".
+
+    Returns:
+        A HoloViews layout of three charts, or one of them; of a search that runs, dynamic maps.
+
+    Raises:
+        InvalidInput: another type, kind or scale.
+    """
+    if not isinstance(result, SearchResult | RunningSearch):
+        raise _refused("search", HANDLE, result, "tl.charts.search(tl.search(problem))")
+    _one_of("search", "kind", kind, [*KINDS, None])
+    _one_of("search", "scale", scale, SCALES)
+    _in_notebook()
+    if isinstance(result, RunningSearch):
+        scales = _scales(result.problem, scale)
+        charts = _live(_SearchFollower(result), lambda frame: search_charts(frame, scales))
+    else:
+        snapshot = search_snapshot(result)
+        scales = SearchScales(snapshot.limit_bytes, *snapshot.unsharded, scale_type=scale)
+        charts = search_charts(curve_frame(snapshot.points), scales)
+    return hv.Layout(list(charts)) if kind is None else charts[KINDS[kind]]
+
+
+def _scales(problem: Problem, scale: str) -> SearchScales:
+    return SearchScales(problem.memory_limit_bytes, *problem.baseline, scale_type=scale)
+
+
+def race(result: Race | RunningRace, *, kind: str = "score", scale: str = "log") -> Any:
+    """A race: the best plan of each method so far against the seconds of its own search.
+
+    Args:
+        result: a Race; or what ``start_race`` gave, which the chart then follows, once a second,
+            until it ends.
+        kind: "score", "time_s" or "peak_bytes".
+        scale: of the y axis, "log" or "linear".
+
+    Returns:
+        A HoloViews overlay; of a race that runs, a dynamic map.
+
+    Raises:
+        InvalidInput: another type, kind or scale.
+    """
+    if not isinstance(result, Race | RunningRace):
+        raise _refused("race", RACE, result, 'tl.charts.race(tl.race(problem, ["mcts", "beam"]))')
+    _one_of("race", "kind", kind, list(SHOWN))
+    _one_of("race", "scale", scale, SCALES)
+    _in_notebook()
+    methods, unsharded = list(race_points(result)), result.problem.baseline
+
+    def draw(frame: pd.DataFrame) -> tuple[Any]:
+        return (race_chart(frame, methods, kind, unsharded=unsharded, scale_type=scale),)
+
+    if isinstance(result, RunningRace):
+        return _live(_RaceFollower(result), draw)[0]
+    return draw(_race_frame(result))[0]
+
+
+def _race_frame(result: Race | RunningRace) -> pd.DataFrame:
+    return points_frame(race_points(result), {row.method: row.elapsed_s for row in result.rows})
+
+
+class _SearchFollower:
+    """The rows of a search that runs."""
+
+    charts = len(KINDS)
+
+    def __init__(self, run: RunningSearch) -> None:
+        self.run, self._log = run, Follower(run)
+        self._points: list[CurvePoint] = []
+
+    def frame(self) -> pd.DataFrame:
+        """All that is drawn, improvements and ever fewer of the others."""
+        self._points = [*self._points, *self._log.read()]
+        if len(self._points) > 2 * MAX_POINTS:
+            self._points = thinned(self._points, MAX_POINTS // 2)
+        return curve_frame(self._points)
+
+
+class _RaceFollower:
+    """The rows of a race that runs."""
+
+    charts = 1
+
+    def __init__(self, run: RunningRace) -> None:
+        self.run = run
+
+    def frame(self) -> pd.DataFrame:
+        """All improvements so far."""
+        return _race_frame(self.run)
+
+
+def _live(follower: Any, draw: Any) -> tuple[Any, ...]:
+    """Dynamic maps of charts that are drawn anew until ``follower.run`` is over."""
+    pipe = hv.streams.Pipe(data=follower.frame())
+    ended = threading.Event()
+
+    def follow() -> None:
+        while follower.run.running and not ended.wait(FOLLOW_EVERY_S):
+            pipe.send(follower.frame())
+        pipe.send(follower.frame())
+
+    threading.Thread(target=follow, name="live chart", daemon=True).start()
+    return tuple(
+        hv.DynamicMap(lambda data, index=index: draw(data)[index], streams=[pipe])
+        for index in range(follower.charts)
+    )
+
+
+def time_memory(plans: Any, problem: Problem | None = None) -> Any:
+    """Step time against peak memory, one marker per plan, and those that no other plan beats.
+
+    Args:
+        plans: what ``tl.compare``, ``tl.race`` or ``tl.search`` gave; or plans, or search results,
+            by name.
+        problem: what prices are of; needed for plans.
+
+    Returns:
+        A HoloViews overlay.  Charts of the same plans are linked by their dimension ``plan``.
+
+    Raises:
+        InvalidInput: another type, or plans without a problem.
+    """
+    entries = _entries(plans, problem, "time_memory")
+    limit = _limit_bytes(problem, entries)
+    return time_memory_chart(time_memory_frame(entries), entries, limit)
+
+
+def breakdown(plans: Any, problem: Problem | None = None, *, by: str = "kind") -> Any:
+    """Where the estimated step time of each plan goes.
+
+    Args:
+        plans: as for ``time_memory``.
+        problem: what prices are of; needed unless search results or a race know it.
+        by: collectives by "kind", or by the mesh "axis" that they run over.
+
+    Returns:
+        A HoloViews overlay.
+
+    Raises:
+        InvalidInput: another type, or no problem is known.
+    """
+    _one_of("breakdown", "by", by, list(BY.values()))
+    entries = _entries(plans, problem, "breakdown")
+    known = problem or _problem_of(plans)
+    if known is None or any(not hasattr(entry.cost, "ops") for entry in entries):
+        raise InvalidInput(
+            "charts.breakdown: give the problem as well: tl.charts.breakdown(plans, problem)"
+        )
+    machine = known.machine
+    trips = known.analysis.program.trips.tolist()
+    rates = BreakdownRates(machine.memory_bytes_per_s, machine.op_overhead_s, trips)
+    frame = breakdown_frame(entries, dict.fromkeys((entry.name for entry in entries), rates), by)
+    return breakdown_chart(frame, entries)
+
+
+def memory(plans: Any, problem: Problem | None = None) -> Any:
+    """The memory of one device in program order, all plans on one axis.
+
+    Args:
+        plans: as for ``time_memory``; of a Comparison the predicted memory.
+        problem: as for ``time_memory``.
+
+    Returns:
+        A HoloViews overlay.
+
+    Raises:
+        InvalidInput: another type, or plans without a problem.
+    """
+    entries = _entries(plans, problem, "memory")
+    if any(not hasattr(entry.cost, "timeline_bytes") for entry in entries):
+        raise InvalidInput(
+            "charts.memory: give the problem as well: tl.charts.memory(comparison, problem)"
+        )
+    lines = _lines(_program_of(plans, problem))
+    return memory_chart(entries, float(entries[0].cost.memory_limit_bytes), lines)
+
+
+def step(plan: Any, problem: Problem | None = None, *, compiled: Compiled | None = None) -> Any:
+    """One step of a plan in time: computing, collectives, and memory below.
+
+    Args:
+        plan: a SearchResult, or a ShardingPlan with its problem.
+        problem: what the price is of; needed for a ShardingPlan.
+        compiled: what ``tl.compile`` gave for it; its schedule stands above the estimate.
+
+    Returns:
+        A HoloViews layout of the lanes and of the memory over the same time.
+
+    Raises:
+        InvalidInput: another type, a plan without a problem, or a schedule that is none.
+    """
+    if not isinstance(plan, SearchResult | ShardingPlan):
+        raise _refused(
+            "step", "a SearchResult or a ShardingPlan", plan, "tl.charts.step(result.plan, problem)"
+        )
+    if compiled is not None and not isinstance(compiled, Compiled):
+        raise InvalidInput(
+            f"charts.step: compiled is what tl.compile gave, not {kind_text(compiled)}"
+        )
+    (entry,) = _entries(plan, problem, "step")
+    schedule = getattr(compiled, "schedule", None)
+    bars = bars_frame(entry.cost, schedule, _lines(_program_of(plan, problem)))
+    return hv.Layout(list(step_charts(bars, memory_frame(entry.cost, schedule)))).cols(1)
+
+
+def choices(
+    rows: Sweep | pd.DataFrame | Iterable[Mapping[str, Any]],
+    x: str,
+    y: str,
+    value: str = "time_s",
+) -> Any:
+    """A map over two choices: the least ``value`` of the rows that made both.
+
+    Args:
+        rows: of a sweep, as it gives or keeps them; or any table with these columns.
+        x: column of the choice along the x axis, for instance "mesh".
+        y: column of the choice along the y axis, for instance "machine".
+        value: a column of numbers, of which less is better: "time_s", "peak_bytes", "score".
+
+    Returns:
+        A HoloViews overlay of a heat map and its numbers; a crossed cell fits no device.
+
+    Raises:
+        InvalidInput: no rows, or no such columns.
+    """
+    frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(_mappings(rows))
+    if not len(frame):
+        raise InvalidInput("charts.choices: there are no rows, so there is nothing to choose from")
+    missing = [name for name in (x, y, value) if name not in frame.columns]
+    if missing:
+        known = list(map(str, frame.columns))
+        names = ", ".join(f"{name!r}{did_you_mean(name, known)}" for name in missing)
+        raise InvalidInput(f"charts.choices: no column {names}; columns: {', '.join(known)}")
+    if x == y:
+        raise InvalidInput(f"charts.choices: x and y are both {x!r}; choose two columns")
+    if not pd.api.types.is_numeric_dtype(frame[value].dropna().infer_objects()):
+        raise InvalidInput(f"charts.choices: column {value!r} has no numbers")
+    _in_notebook()
+    return choice_map(frame, x, y, value)
+
+
+def _mappings(rows: Any) -> list[Mapping[str, Any]]:
+    if isinstance(rows, Sweep):
+        return list(rows.rows)
+    taken = list(rows) if isinstance(rows, Iterable) and not isinstance(rows, str) else [rows]
+    if not all(isinstance(row, Mapping) for row in taken):
+        raise _refused(
+            "choices", "rows of a sweep", rows, 'tl.charts.choices(rows, "mesh", "machine")'
+        )
+    return taken
+
+
+# -- arguments -------------------------------------------------------------------------------------
+def _entries(plans: Any, problem: Problem | None, chart: str) -> list[PlanEntry]:
+    if problem is None and isinstance(plans, ShardingPlan):
+        raise InvalidInput(
+            f"charts.{chart}: the price of a plan needs the problem: "
+            f"tl.charts.{chart}(plan, problem)"
+        )
+    entries = plan_entries(plans, problem, f"charts.{chart}")
+    _in_notebook()
+    return [entry._replace(number=index) for index, entry in enumerate(entries)]
+
+
+def _results(plans: Any) -> list[Any]:
+    return list(plans.values()) if isinstance(plans, Mapping) else list(plans)
+
+
+def _problem_of(plans: Any) -> Problem | None:
+    """The problem that a race or search results know."""
+    if isinstance(plans, Race | SearchResult):
+        return plans.problem
+    if isinstance(plans, Comparison | ShardingPlan):
+        return None
+    problems = [getattr(plan, "problem", None) for plan in _results(plans)]
+    return next((problem for problem in problems if isinstance(problem, Problem)), None)
+
+
+def _program_of(plans: Any, problem: Problem | None) -> Program:
+    known = problem or _problem_of(plans)
+    if known is not None:
+        return known.analysis.program
+    first = plans if isinstance(plans, SearchResult) else _results(plans)[0]
+    return (first.plan if isinstance(first, SearchResult) else first).program
+
+
+def _lines(program: Program) -> list[str]:
+    """Source line of each op."""
+    return [line_text(program.where(op)) for op in range(program.n_ops)]
+
+
+def _limit_bytes(problem: Problem | None, entries: list[PlanEntry]) -> float | None:
+    if problem is not None:
+        return problem.memory_limit_bytes
+    limits = [getattr(entry.cost, "memory_limit_bytes", None) for entry in entries]
+    return next((float(limit) for limit in limits if limit is not None), None)
+
+
+def _refused(chart: str, takes: str, argument: object, example: str) -> InvalidInput:
+    return InvalidInput(
+        f"charts.{chart} takes {takes}, not {kind_text(argument)}. For instance: {example}"
+    )
+
+
+def _one_of(chart: str, name: str, given: Any, known: Iterable[Any]) -> None:
+    known = list(known)
+    if given not in known:
+        texts = ", ".join(repr(value) for value in known if value is not None)
+        raise InvalidInput(f"charts.{chart}: {name} is one of {texts}, not {given!r}")

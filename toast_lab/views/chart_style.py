@@ -1,0 +1,214 @@
+"""What all charts of data share: HoloViews with its Bokeh renderer, and the look of the pages.
+
+A chart is a HoloViews element made from a tidy table.  Charts are put side by side with ``+``, on
+top of each other with ``*``, changed with ``.opts`` and linked with ``holoviews.link_selections``;
+the explorer and reports show the same elements, rendered once as Bokeh figures
+(``bokeh_figure``).
+
+Importing HoloViews takes about half a second, so nothing that the explorer's first page needs may
+import this module; pages import charts when one is first shown.
+
+Names of plans, ops and tensors are anybody's text.  They enter charts only as data, labels of
+legends and ticks, which Bokeh draws on a canvas or writes as plain text, and never as a template
+of a tooltip.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import holoviews as hv
+import holoviews.plotting.bokeh  # registers the renderer
+from bokeh.models import HoverTool, PanTool, ResetTool, TapTool, WheelZoomTool
+from bokeh.models.annotations import Label
+
+from toast_lab.views import plot_style
+from toast_lab.views.palette import NEUTRAL
+
+BOKEH = "bokeh"
+#: of a chart in a notebook, in pixels; in the explorer it fills what holds it
+MIN_HEIGHT = 280
+Hook = Callable[[Any, Any], None]
+
+if not getattr(hv.extension, "_loaded", False):
+    # Else the user has chosen a renderer
+    hv.Store.set_current_backend(BOKEH)
+
+
+def drawn(element: Any, *hooks: Hook, **options: Any) -> Any:
+    """An element with options of the Bokeh renderer; hooks see its glyphs."""
+    if hooks:
+        options["hooks"] = list(hooks)
+    return element.opts(**options, backend=BOKEH)
+
+
+def on_glyph(**properties: Any) -> Hook:
+    """Set properties of a glyph for which HoloViews has no option, such as ``hatch_pattern``."""
+
+    def hook(plot: Any, _: Any) -> None:
+        renderer = plot.handles["glyph_renderer"]
+        for glyph in (renderer.glyph, renderer.nonselection_glyph, renderer.selection_glyph):
+            if hasattr(glyph, "update"):  # "auto" stands for a copy
+                glyph.update(**properties)
+
+    return hook
+
+
+def renderer_named(name: str) -> Hook:
+    """Give the renderer of an element a name by which it is found in the figure."""
+
+    def hook(plot: Any, _: Any) -> None:
+        plot.handles["glyph_renderer"].name = name
+
+    return hook
+
+
+def level_line(
+    level: float, label: str, hue: str, *, offset_px: int = 2, vertical: bool = False
+) -> Any:
+    """A dashed line across the chart, with its label at the left, or at the foot if vertical.
+
+    The label stays in view when the chart is moved.
+    """
+
+    def hook(plot: Any, _: Any) -> None:
+        place: dict[str, Any] = (
+            {"x": level, "y": 4, "y_units": "screen", "x_offset": 4}
+            if vertical
+            else {"x": 8, "x_units": "screen", "y": level, "y_offset": offset_px}
+        )
+        plot.state.add_layout(
+            Label(
+                text=label,
+                text_color=hue,
+                text_font=plot_style.FONT,
+                text_font_size="11px",
+                **place,
+            )
+        )
+        plot.handles["glyph"].name = label
+
+    line = hv.VLine(level, label=label) if vertical else hv.HLine(level, label=label)
+    return drawn(line, hook, color=hue, line_dash="dashed", line_width=1.5)
+
+
+def chart(
+    elements: Sequence[Any],
+    *,
+    name: str,
+    xlabel: str,
+    ylabel: str,
+    xlim: tuple[float | None, float | None] = (None, None),
+    ylim: tuple[float | None, float | None] = (None, None),
+    **options: Any,
+) -> Any:
+    """Elements on one pair of axes, in the look of the pages.
+
+    Args:
+        elements: in the order in which they are drawn.
+        name: of the figure, by which its buttons find it.
+        xlabel: what the x axis shows, with its unit.
+        ylabel: the same of the y axis.
+        xlim: ends of the x axis; None: from the data.
+        ylim: the same of the y axis.
+        options: ``legend`` ("top", "right" or None), ``legend_columns``, ``zoom`` ("both", "width"
+            or None), ``tappable`` (names of renderers that can be clicked), ``hooks``, and any
+            option of a HoloViews overlay.
+    """
+    legend = options.pop("legend", "top")
+    columns = options.pop("legend_columns", None)
+    zoom = options.pop("zoom", "both")
+    tappable = options.pop("tappable", ())
+    hooks = [
+        functools.partial(_page_look, name=name),
+        functools.partial(_quiet_legend, columns=columns),
+        functools.partial(_page_tools, zoom=zoom, tappable=tappable),
+        *options.pop("hooks", ()),
+    ]
+    defaults: dict[str, Any] = {
+        "xlabel": xlabel,
+        "ylabel": ylabel,
+        "xlim": xlim,
+        "ylim": ylim,
+        "show_legend": legend is not None,
+        "default_tools": [],
+        "toolbar": "right" if zoom else None,
+        "responsive": True,
+        "min_height": MIN_HEIGHT,
+        "show_title": bool(options.get("title")),
+    }
+    if legend is not None:
+        defaults["legend_position"] = legend
+    return drawn(hv.Overlay(list(elements)), *hooks, **{**defaults, **options})
+
+
+def _page_look(plot: Any, _: Any, name: str) -> None:
+    figure = plot.state
+    figure.name = name
+    figure.output_backend = "canvas"
+    plot_style.page_look(figure)
+    plot_style.quiet_labels(figure)
+    figure.title.text_color = NEUTRAL
+    figure.title.text_font_size = "12px"
+
+
+def _quiet_legend(plot: Any, _: Any, columns: int | None) -> None:
+    for legend in plot.state.legend:
+        legend.border_line_color = None
+        legend.background_fill_color = None
+        legend.label_text_font_size = "11px"
+        legend.label_text_font = plot_style.FONT
+        legend.label_text_color = NEUTRAL
+        legend.padding = legend.margin = 0
+        legend.click_policy = "none"
+        if columns is not None:
+            legend.ncols = columns
+
+
+def _page_tools(plot: Any, _: Any, zoom: str | None, tappable: Sequence[str]) -> None:
+    figure = plot.state
+    figure.tools = [tool for tool in figure.tools if isinstance(tool, HoverTool)]
+    if zoom is not None:
+        pan = PanTool(dimensions="both" if zoom != "time" else "width")
+        wheel = WheelZoomTool(dimensions="both" if zoom == "both" else "width")
+        figure.add_tools(pan, wheel, ResetTool())
+        if zoom == "time":
+            figure.toolbar.active_scroll = wheel
+    if tappable:
+        renderers = [renderer for renderer in figure.renderers if renderer.name in tappable]
+        figure.add_tools(TapTool(renderers=renderers))
+
+
+def plain_ticks(plot: Any, _: Any) -> None:
+    """Hook: numbers beside the y axis, also on a logarithmic one."""
+    plot_style.plain_ticks(plot.state)
+
+
+def hover(tooltips: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Options that show rows of a hover card; what ``@column`` stands for is written as text."""
+    return {"tools": ["hover"], "hover_tooltips": list(tooltips)}
+
+
+def bokeh_figure(element: Any) -> Any:
+    """An element as a Bokeh figure that fills what holds it."""
+    figure = hv.render(element, backend=BOKEH)
+    figure.sizing_mode = "stretch_both"
+    figure.min_height = None
+    return figure
+
+
+def padded(low: float, high: float, part: float, *, logarithmic: bool) -> tuple[float, float]:
+    """(low, high) with ``part`` of their distance on both sides, on a log scale in decades.
+
+    >>> padded(0.0, 10.0, 0.1, logarithmic=False)
+    (-1.0, 11.0)
+    """
+    if logarithmic and low > 0:
+        decades = math.log10(high / low) or 1.0
+        factor = 10 ** (part * decades)
+        return low / factor, high * factor
+    width = (high - low) or abs(high) or 1.0
+    return low - part * width, high + part * width

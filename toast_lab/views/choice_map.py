@@ -1,0 +1,89 @@
+"""A map over two choices, as a chart: which pairs of choices make the best plans."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import holoviews as hv
+import pandas as pd
+
+from toast_lab.views.chart_style import chart, drawn, hover
+from toast_lab.views.compare_table import bytes_text, seconds_text
+from toast_lab.views.page_colours import LIGHT
+
+FIGURE = "choices"
+#: from dark, the best, to light
+_COLOURS = "cividis"
+#: texts of numbers by the ending of their column
+_TEXTS = {"_s": seconds_text, "_bytes": bytes_text}
+
+
+def map_frame(frame: pd.DataFrame, x: str, y: str, value: str) -> pd.DataFrame:
+    """The best row of each pair of choices: the least ``value``, of those that fit if any does."""
+    fits = frame["fits"].eq(True) if "fits" in frame.columns else pd.Series(True, frame.index)
+    rows = pd.DataFrame(
+        {
+            "x_choice": frame[x].map(str),
+            "y_choice": frame[y].map(str),
+            "value": pd.to_numeric(frame[value]),
+            "fits": fits,
+        }
+    ).dropna(subset=["value"])
+    places = ["x_choice", "y_choice"]
+    ranked = rows.sort_values(["fits", "value"], ascending=[False, True], kind="stable")
+    best = ranked.drop_duplicates(places).sort_index()
+    counts = rows.groupby(places, sort=False).size()
+    texts = [_text(value, number) for number in best["value"]]
+    return best.assign(
+        fits=["yes" if is_good else "no" for is_good in best["fits"]],
+        text=[
+            text if is_good else f"{text} ✕"
+            for text, is_good in zip(texts, best["fits"], strict=True)
+        ],
+        rows=[int(counts[pair]) for pair in zip(best["x_choice"], best["y_choice"], strict=True)],
+    ).reset_index(drop=True)
+
+
+def _text(column: str, number: float) -> str:
+    for ending, text in _TEXTS.items():
+        if column.endswith(ending):
+            return text(number)
+    return f"{number:.4g}"
+
+
+def choice_map(frame: pd.DataFrame, x: str, y: str, value: str) -> Any:
+    """An overlay of a heat map and its numbers; a cross beside a number says that it does not fit.
+
+    Args:
+        frame: rows with these columns, and ``fits`` where it is known.
+        x: the choice along the x axis.
+        y: the choice along the y axis.
+        value: what the cells show, the least of their rows.
+    """
+    cells = map_frame(frame, x, y, value)
+    tooltips = [
+        (x, "@x_choice"),
+        (y, "@y_choice"),
+        (value, "@text"),
+        ("fits", "@fits"),
+        ("rows", "@rows"),
+    ]
+    places = [hv.Dimension("x_choice", label=x), hv.Dimension("y_choice", label=y)]
+    low, high = float(cells["value"].min()), float(cells["value"].max())
+    parts = [
+        drawn(
+            hv.HeatMap(cells, places, ["value", "text", "fits", "rows"]),
+            cmap=_COLOURS,
+            clim=(low, high if high > low else low + 1.0),
+            line_color="white",
+            line_width=2,
+            **hover(tooltips),
+        )
+    ]
+    is_dark = cells["value"] <= (low + high) / 2
+    for chosen, ink in ((cells[is_dark], "white"), (cells[~is_dark], LIGHT["ink"])):
+        if len(chosen):
+            labels = hv.Labels(chosen, places, "text")
+            parts.append(drawn(labels, text_color=ink, text_font_size="12px"))
+    title = f"{value}, the least of each pair"
+    return chart(parts, name=FIGURE, title=title, xlabel=x, ylabel=y, legend=None, zoom=None)

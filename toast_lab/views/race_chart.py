@@ -1,0 +1,174 @@
+"""A race as a chart: the best plan of each method against the seconds of its own search.
+
+Each method has a hue, a dash and a marker of its own.  ``RaceCurves`` shows a race that runs:
+HoloViews draws the empty chart once, and what is new goes into the sources of its Bokeh figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import holoviews as hv
+import pandas as pd
+from bokeh.models import ColumnDataSource, DataRange1d
+
+from toast_lab.views.chart_style import (
+    bokeh_figure,
+    chart,
+    drawn,
+    hover,
+    padded,
+    plain_ticks,
+    renderer_named,
+)
+from toast_lab.views.compare_table import byte_unit, time_unit
+from toast_lab.views.race_curves import SHOWN, look_of, points_frame
+
+FIGURE = "race curves"
+
+
+def race_chart(
+    frame: pd.DataFrame,
+    methods: Sequence[str],
+    kind: str = "score",
+    *,
+    unsharded: tuple[float, float] = (1.0, 1.0),
+    scale_type: str = "log",
+) -> Any:
+    """An overlay of a line and markers for each method.
+
+    Args:
+        frame: ``points_frame``, in SI units.
+        methods: in the order that gives them their hues.
+        kind: "score", "time_s" or "peak_bytes".
+        unsharded: step time in seconds and peak memory in bytes of the unsharded program.
+        scale_type: of the y axis; linear, the first bad plans make flat lines of all that follow.
+    """
+    unit, scale = _unit(kind, unsharded)
+    elements: list[Any] = []
+    tooltips = [
+        ("method", "@method"),
+        ("after", "@elapsed_s{0.00} s"),
+        ("best", f"@{kind}"),
+        ("fits", "@fits"),
+    ]
+    markers = []
+    for index, method in enumerate(methods):
+        rows = frame[frame["method"] == method]
+        rows = rows.assign(**{kind: rows[kind] / scale})
+        hue, marker, dash = look_of(index)
+        elements.append(
+            drawn(
+                hv.Curve(rows, "elapsed_s", [kind, "method"], label=method),
+                renderer_named(method),
+                interpolation="steps-post",
+                color=hue,
+                line_dash=dash,
+                line_width=2.2,
+            )
+        )
+        markers.append(
+            drawn(
+                hv.Scatter(rows, "elapsed_s", [kind, "method", "fits"], label=method),
+                renderer_named(f"{method}: improvements"),
+                marker=marker,
+                color=hue,
+                size=6,
+                **hover(tooltips),
+            )
+        )
+    heights = (frame[kind] / scale).dropna().tolist() or [0.1, 1.0]
+    logarithmic = scale_type == "log"
+    low, high = padded(min(heights), max(heights), 0.1, logarithmic=logarithmic)
+    last_s = max(frame["elapsed_s"].tolist(), default=1.0) or 1.0
+    return chart(
+        [*elements, *markers] or [hv.Scatter([], "elapsed_s", kind)],
+        name=FIGURE,
+        title=f"{SHOWN[kind]} of the best plan so far, estimated{f' ({unit})' if unit else ''}",
+        xlabel="seconds of each method's own search",
+        ylabel="",
+        xlim=(0, last_s),
+        ylim=(low, high),
+        logy=logarithmic,
+        # Inside, it would lie over a curve
+        legend="right" if methods else None,
+        zoom="width",
+        hooks=[plain_ticks, _wide_keys],
+        min_height=220,
+    )
+
+
+def _unit(kind: str, unsharded: tuple[float, float]) -> tuple[str, float]:
+    """Name and size of the unit that ``kind`` is drawn in."""
+    if kind == "score":
+        return "", 1.0
+    return time_unit(unsharded[0]) if kind == "time_s" else byte_unit(unsharded[1])
+
+
+def _wide_keys(plot: Any, _: Any) -> None:
+    """Dashes are told apart only where a key is long enough for two of them."""
+    for legend in plot.state.legend:
+        legend.label_text_font_size = "11.5px"
+        legend.location = "top_right"
+        legend.glyph_width = 44
+        legend.padding = 4
+
+
+class RaceCurves:
+    """The chart of a race that runs; ``show`` brings it up to date.
+
+    Attributes:
+        figure: the Bokeh figure.
+        lines: by method, one row at each improvement and one where the curve ends.
+    """
+
+    def __init__(
+        self,
+        methods: Sequence[str],
+        kind: str = "score",
+        unsharded: tuple[float, float] = (1.0, 1.0),
+        scale_type: str = "log",
+    ) -> None:
+        self.kind, self.scale_type = kind, scale_type
+        _, self.scale = _unit(kind, unsharded)
+        empty = points_frame({}, {})
+        overlay = race_chart(empty, methods, kind, unsharded=unsharded, scale_type=scale_type)
+        self.figure = bokeh_figure(overlay)
+        self.figure.min_height = 220
+        self.lines = {method: ColumnDataSource(_columns(empty, kind, 1.0)) for method in methods}
+        self._corners = {
+            method: ColumnDataSource({"elapsed_s": [], kind: []}) for method in methods
+        }
+        renderers = {renderer.name: renderer for renderer in self.figure.renderers}
+        for method in methods:
+            renderers[method].data_source = self._corners[method]
+            renderers[f"{method}: improvements"].data_source = self.lines[method]
+        if methods:
+            drawn_ones = list(renderers.values())
+            self.figure.x_range = DataRange1d(renderers=drawn_ones, start=0)
+            self.figure.y_range = DataRange1d(renderers=drawn_ones, range_padding=0.1)
+
+    def show(self, points: Mapping[str, Sequence[Any]], until_s: Mapping[str, float]) -> None:
+        """Draw improvements (``search.search_child.Point``); each curve goes on to ``until_s``."""
+        for method, source in self.lines.items():
+            columns = _columns(
+                points_frame({method: points.get(method, ())}, until_s), self.kind, self.scale
+            )
+            if list(source.data["elapsed_s"]) != columns["elapsed_s"]:
+                # Each height goes on to the time of the next one
+                self._corners[method].data = {
+                    "elapsed_s": [time_s for time_s in columns["elapsed_s"] for _ in range(2)][1:],
+                    self.kind: [height for height in columns[self.kind] for _ in range(2)][:-1],
+                }
+                source.data = columns
+
+
+def _columns(frame: pd.DataFrame, kind: str, scale: float) -> dict[str, list[Any]]:
+    """What the markers of a method are drawn from, in the units of the axes."""
+    return {
+        "elapsed_s": frame["elapsed_s"].tolist(),
+        kind: (frame[kind] / scale).tolist(),
+        "fits": frame["fits"].tolist(),
+        "method": frame["method"].tolist(),
+    }

@@ -1,0 +1,324 @@
+"""A search as charts: C(s), step time and peak memory of the best plan so far, and what was tried.
+
+``search_charts`` makes them from the rows of ``search_curves``.  ``SearchCurves`` shows a search
+that runs: HoloViews draws the empty charts once, and points are then streamed into the sources of
+its Bokeh figures, because drawing a chart anew takes a tenth of a second of a core that the search
+wants.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import holoviews as hv
+import pandas as pd
+from bokeh.models import ColumnDataSource, DataRange1d, GridBox
+from bokeh.models.annotations import BoxAnnotation
+
+from toast_lab.views.chart_style import (
+    bokeh_figure,
+    chart,
+    drawn,
+    hover,
+    level_line,
+    padded,
+    plain_ticks,
+)
+from toast_lab.views.compare_table import byte_unit, bytes_text, time_unit
+from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
+from toast_lab.views.search_curves import COLUMNS, CurvePoint, curve_frame
+
+MOST_DRAWN = 800
+#: times the unsharded memory, up to which the limit is drawn whatever the curve does
+IN_VIEW = 3.0
+SCORE = "C(s) by simulation, estimated: time over unsharded, plus memory over the limit"
+#: of a line that is drawn in steps
+LINE_COLUMNS = ("simulation", "best_s", "best_bytes", "best_score")
+
+
+class SearchScales(NamedTuple):
+    """What the charts of a search are drawn against."""
+
+    memory_limit_bytes: float = 0.0
+    unsharded_s: float = 1.0
+    unsharded_bytes: float = 2.0**30
+    #: "log" or "linear"; linear, the first bad plans make flat lines of all that follow
+    scale_type: str = "log"
+
+
+class _Quantity(NamedTuple):
+    """One of the three charts."""
+
+    name: str
+    title: str
+    best: str
+    tried: str
+    unit: float
+    whole: float
+    limit: float = 0.0
+
+
+def _quantities(scales: SearchScales) -> tuple[_Quantity, ...]:
+    """C(s), time and memory, in the units that fit the unsharded program."""
+    time_name, time_scale = time_unit(scales.unsharded_s)
+    byte_name, byte_scale = byte_unit(scales.unsharded_bytes)
+    limit = scales.memory_limit_bytes
+    limit_text = f"; limit {bytes_text(limit)}" if limit else ""
+    return (
+        _Quantity(
+            name="curve cost",
+            title="C(s), estimated",
+            best="best_score",
+            tried="tried_score",
+            unit=1.0,
+            whole=1.0,
+        ),
+        _Quantity(
+            name="curve time",
+            title=f"step time ({time_name}), estimated",
+            best="best_s",
+            tried="tried_s",
+            unit=time_scale,
+            whole=scales.unsharded_s / time_scale,
+        ),
+        _Quantity(
+            name="curve memory",
+            title=f"peak ({byte_name}), estimated{limit_text}",
+            best="best_bytes",
+            tried="tried_bytes",
+            unit=byte_scale,
+            whole=scales.unsharded_bytes / byte_scale,
+            limit=limit / byte_scale,
+        ),
+    )
+
+
+def search_charts(frame: pd.DataFrame, scales: SearchScales | None = None) -> tuple[Any, ...]:
+    """Overlays of C(s), step time and peak memory against simulations.
+
+    Args:
+        frame: ``curve_frame``, in SI units.
+        scales: the memory limit, the unsharded program, and the scale.
+    """
+    scales = scales or SearchScales()
+    return tuple(_chart(frame, quantity, scales) for quantity in _quantities(scales))
+
+
+def _chart(frame: pd.DataFrame, quantity: _Quantity, scales: SearchScales) -> Any:
+    best, tried = quantity.best, quantity.tried
+    scaled = frame.assign(**{name: frame[name] / quantity.unit for name in (best, tried)})
+    tooltips = [
+        ("simulation", "@simulation"),
+        ("tried", f"@{tried}"),
+        ("best", f"@{best}"),
+        ("C(s)", "@tried_score{0.0000}"),
+        ("fits", "@fits"),
+    ]
+    columns = list(dict.fromkeys([tried, best, "tried_score", "fits"]))
+    elements = [
+        drawn(
+            hv.Scatter(scaled, "simulation", columns, label="tried"),
+            size=4,
+            color=NEUTRAL,
+            alpha=0.35,
+            **hover(tooltips),
+        ),
+        drawn(
+            hv.Curve(scaled, "simulation", [best], label="best so far"),
+            interpolation="steps-post",
+            color=ACCENT,
+            line_width=2.5,
+        ),
+    ]
+    logarithmic = scales.scale_type == "log"
+    in_view = [quantity.whole, *scaled[best].dropna().tolist()]
+    if quantity.limit:
+        limit_text = f"memory limit {bytes_text(scales.memory_limit_bytes)}"
+        if quantity.limit <= IN_VIEW * quantity.whole:
+            in_view.append(quantity.limit)
+        elements.append(level_line(quantity.limit, limit_text, CONFLICT))
+    if quantity.name != "curve memory":
+        label = "unsharded: 1" if quantity.name == "curve cost" else "unsharded"
+        elements.append(level_line(quantity.whole, label, NEUTRAL, offset_px=-16))
+    low, high = padded(min(in_view), max(in_view), 0.15, logarithmic=logarithmic)
+    keyed = quantity.name == "curve cost"
+    return chart(
+        elements,
+        name=quantity.name,
+        title=quantity.title,
+        xlabel="",
+        ylabel="",
+        xlim=(0, max(20, *scaled["simulation"].tolist())) if len(scaled) else (0, 20),
+        ylim=(low if logarithmic else 0, high),
+        logy=logarithmic,
+        legend="bottom_left" if keyed else None,  # the best plan's curve comes from above
+        zoom="width",
+        hooks=[plain_ticks, _small_chart],
+        min_height=110,
+    )
+
+
+def _small_chart(plot: Any, _: Any) -> None:
+    figure = plot.state
+    figure.yaxis.ticker.desired_num_ticks = 4
+    figure.min_border = 0
+    for legend in figure.legend:
+        legend.orientation = "horizontal"
+        legend.padding = 4
+
+
+class SearchCurves:
+    """Three linked charts that grow: C(s) above, time and memory below; feed them with ``append``.
+
+    The axes follow the best plan and the unsharded one; trials that are worse than both lie above
+    the frame.
+
+    Attributes:
+        scales: as given.
+        root: the Bokeh layout.
+        figures: of C(s), time and memory.
+        source: one row per simulation shown, in the units of the axes.
+        line_source: corners of the line of the best plan.
+    """
+
+    def __init__(self, scales: SearchScales | None = None) -> None:
+        self.scales = scales = scales or SearchScales()
+        self._quantities = _quantities(scales)
+        self.source = ColumnDataSource({name: [] for name in COLUMNS})
+        self.line_source = ColumnDataSource({name: [] for name in LINE_COLUMNS})
+        self._every, self._count = 1, 0
+        self.figures = tuple(
+            self._growing(overlay, quantity, scales)
+            for overlay, quantity in zip(
+                search_charts(curve_frame([]), scales), self._quantities, strict=True
+            )
+        )
+        cost, time, memory = self.figures
+        cost.title.text = SCORE  # it has the width of two
+        time.x_range = memory.x_range = cost.x_range
+        self.veils = [
+            BoxAnnotation(
+                fill_color=NEUTRAL,
+                fill_alpha=0.35,
+                line_color=NEUTRAL,
+                level="overlay",
+                visible=False,
+            )
+            for _ in self.figures
+        ]
+        for figure, veil in zip(self.figures, self.veils, strict=True):
+            figure.add_layout(veil)
+        places: Any = [(cost, 0, 0, 1, 2), (time, 1, 0), (memory, 1, 1)]
+        equal_tracks: Any = ["minmax(0, 1fr)"] * 2
+        self.root = GridBox(
+            children=places,
+            rows=equal_tracks,
+            cols=equal_tracks,
+            sizing_mode="stretch_both",
+            name="search curves",
+        )
+
+    def _growing(self, overlay: Any, quantity: _Quantity, scales: SearchScales) -> Any:
+        """The Bokeh figure of an overlay; it draws our sources, and its axes follow them."""
+        figure = bokeh_figure(overlay)
+        figure.min_height = 110
+        by_name = {renderer.name: renderer for renderer in figure.renderers}
+        tried, line = by_name["tried"], by_name["best so far"]
+        tried.data_source, line.data_source = self.source, self.line_source
+        line.level = "overlay"
+        # Points that are not seen give an empty chart its axes, and keep the limit in view
+        heights = [quantity.whole, quantity.whole]
+        if 0 < quantity.limit <= IN_VIEW * quantity.whole:
+            heights.append(quantity.limit)
+        seen = figure.scatter([0, 20, 0][: len(heights)], heights, size=1, alpha=0)
+        figure.x_range = DataRange1d(renderers=[tried, line, seen])
+        figure.y_range = DataRange1d(renderers=[line, seen], range_padding=0.15)
+        if scales.scale_type == "linear":
+            figure.y_range.start = 0
+        return figure
+
+    def append(self, points: list[CurvePoint]) -> None:
+        """Add points at the end.
+
+        A canvas takes some 15 ms to draw a thousand of them, several times a second, on cores that
+        the search wants, too.  Beyond ``MOST_DRAWN`` points, every second one that is no
+        improvement is dropped, and so are those that follow.
+        """
+        points = self._thinned(points)
+        if not points:
+            return
+        _, time, memory = self._quantities
+        scaled_points = [
+            point._replace(
+                best_s=point.best_s / time.unit,
+                tried_s=point.tried_s / time.unit,
+                best_bytes=point.best_bytes / memory.unit,
+                tried_bytes=point.tried_bytes / memory.unit,
+            )
+            for point in points
+        ]
+        new_columns: dict[str, Any] = dict(
+            zip(COLUMNS, map(list, zip(*scaled_points, strict=True)), strict=True)
+        )
+        if len(self.source.data["simulation"]) + len(scaled_points) <= MOST_DRAWN:
+            self.line_source.stream(_corners(new_columns, self.line_source.data))
+            self.source.stream(new_columns)
+            return
+        all_columns = {name: [*self.source.data[name], *new_columns[name]] for name in COLUMNS}
+        last_index = len(all_columns["simulation"]) - 1
+        while True:
+            kept_indices = [
+                index
+                for index, better in enumerate(all_columns["improved"])
+                if better or index % 2 == 0 or index == last_index
+            ]
+            all_columns = {
+                name: [values[index] for index in kept_indices]
+                for name, values in all_columns.items()
+            }
+            self._every *= 2
+            last_index = len(kept_indices) - 1
+            if last_index < MOST_DRAWN or all(all_columns["improved"]):
+                break
+        self.line_source.data = _corners(all_columns, {name: [] for name in LINE_COLUMNS})
+        self.source.data = all_columns
+
+    def restart(self, points: list[CurvePoint]) -> None:
+        """Show ``points`` in place of those that are shown."""
+        self._every, self._count = 1, 0
+        self.line_source.data = {name: [] for name in LINE_COLUMNS}
+        self.source.data = {name: [] for name in COLUMNS}
+        self.append(points)
+
+    def _thinned(self, points: list[CurvePoint]) -> list[CurvePoint]:
+        """Of ``points`` the improvements, the last one and some of the others.
+
+        The others are thinned as those before them were.
+        """
+        first_index, self._count = self._count, self._count + len(points)
+        last_index = len(points) - 1
+        return [
+            point
+            for index, point in enumerate(points)
+            if point.improved or index == last_index or (first_index + index) % self._every == 0
+        ]
+
+    def mark(self, at: int | None) -> None:
+        """Veil what came after simulation ``at``; None: nothing."""
+        for veil in self.veils:
+            veil.update(left=at, visible=at is not None)
+
+
+def _corners(columns: dict[str, Any], before: Any) -> dict[str, Any]:
+    """Corners of the stepped line through points that follow those ``before``."""
+    heights = LINE_COLUMNS[1:]
+    last = [before[name][-1] for name in heights] if len(before["simulation"]) else None
+    corners: list[tuple[float, ...]] = []
+    for simulation, *row in zip(*(columns[name] for name in LINE_COLUMNS), strict=True):
+        if last is not None and row != last and not all(map(math.isnan, last)):
+            corners.append((simulation, *last))
+        corners.append((simulation, *row))
+        last = row
+    values = zip(*corners, strict=True)
+    return {name: list(column) for name, column in zip(LINE_COLUMNS, values, strict=True)}
