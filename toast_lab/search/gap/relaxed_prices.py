@@ -1,0 +1,215 @@
+"""What an op takes at least: its computing under each row, whatever its operands come as.
+
+The evaluator's own kernels price one op at a time.  The time of computing grows with the bytes that
+are read, and is convex in them.  So it is at least what it is where every operand is read as
+cheaply as can be, and what one operand adds by being read otherwise may be added for each of them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from toast_lab.cost.kernel import _mixed
+from toast_lab.cost.one_op import Bench, price_one
+from toast_lab.kernels import compiled, copy_row, helper
+from toast_lab.packs import Float64Array, Int32Matrix, Int64Array
+from toast_lab.sharding import steps as st
+from toast_lab.sharding.step_kinds import COMPUTE
+from toast_lab.sharding.steps import LAYOUT_BITS, Steps
+
+#: Contexts of one op and row that are looked up in a price list; of more, none is told apart.
+MOST_CONTEXTS = 4096
+
+
+@helper
+def _computing_row(steps: Steps, n_steps: int) -> int:
+    """Row of the step that computes the op."""
+    for row in range(n_steps):
+        if steps.kind[row] == COMPUTE:
+            return row
+    return -1
+
+
+@compiled
+def computing_times(
+    bench: Bench,
+    op: int,
+    menu: Int32Matrix,
+    roots: Int64Array,
+    layout_ptr: Int64Array,
+    layouts: Int64Array,
+    fewest_bytes: Float64Array,
+    least_s: Float64Array,
+    more_s: Float64Array,
+) -> None:
+    """Fill what computing an op takes at least under each row, and how it is read adds to that.
+
+    Prices are those of the rules; a price list is ``listed_least``'s matter.
+
+    Args:
+        bench: without a price list; its facts are changed and put back.
+        op: of the folded program.
+        menu: [S, A] rows of the op.
+        roots: [R] values in whose memory the operands are.
+        layout_ptr: [R+1] row starts into layouts.
+        layouts: [T'] layouts in which each root may be kept.
+        fewest_bytes: [uses of the op] bytes of each operand, or of a copy, whichever is fewer.
+        least_s: [S] is filled with seconds, whatever the operands come as.
+        more_s: [S * T'] is filled with the seconds that reading a root in a layout adds.
+    """
+    tables, facts, steps = bench.inputs.tables, bench.inputs.facts, bench.steps
+    n_axes = menu.shape[1]
+    row = tables.op_row[op]
+    first, last = tables.use_ptr[op], tables.use_ptr[op + 1]
+    own_bytes = np.empty(last - first)
+    own_sent = np.empty(last - first)
+    for use in range(first, last):
+        own_bytes[use - first] = facts.value.bytes[tables.use_value[use]]
+        own_sent[use - first] = facts.use.sent[use]
+    for use in range(first, last):
+        value = tables.use_value[use]
+        if facts.root[use] != value:
+            # A view is read as it is, or as a copy: at least as the smaller of both.
+            facts.value.bytes[value] = fewest_bytes[use - first]
+            whole_bytes = tables.value_bytes[value]
+            if whole_bytes > 0.0:
+                facts.use.sent[use] = fewest_bytes[use - first] / whole_bytes
+    n_layouts = layouts.shape[0]
+    cheapest = np.zeros(roots.shape[0], np.int64)
+    for strategy in range(menu.shape[0]):
+        copy_row(bench.op_factor[row], menu[strategy])
+        for use in range(first, last):
+            want = st.use_layout(tables, bench.op_factor, tables.use_want[use], n_axes)
+            steps.wanted[tables.use_want[use]] = want
+            value = tables.use_value[use]
+            steps.layout[value] = 0 if tables.value_constant[value] else want
+        for root in range(roots.shape[0]):
+            steps.layout[roots[root]] = layouts[layout_ptr[root]]
+        for root in range(roots.shape[0]):
+            best = np.inf
+            for place in range(layout_ptr[root], layout_ptr[root + 1]):
+                steps.layout[roots[root]] = layouts[place]
+                n_steps = price_one(bench, op)
+                read_bytes = bench.each.bytes[_computing_row(steps, n_steps)]
+                if read_bytes < best:
+                    best = read_bytes
+                    cheapest[root] = place
+            steps.layout[roots[root]] = layouts[cheapest[root]]
+        n_steps = price_one(bench, op)
+        least = bench.each.time_s[_computing_row(steps, n_steps)]
+        least_s[strategy] = least
+        for root in range(roots.shape[0]):
+            for place in range(layout_ptr[root], layout_ptr[root + 1]):
+                steps.layout[roots[root]] = layouts[place]
+                n_steps = price_one(bench, op)
+                time_s = bench.each.time_s[_computing_row(steps, n_steps)]
+                more_s[strategy * n_layouts + place] = max(0.0, time_s - least)
+            steps.layout[roots[root]] = layouts[cheapest[root]]
+    for use in range(first, last):
+        facts.value.bytes[tables.use_value[use]] = own_bytes[use - first]
+        facts.use.sent[use] = own_sent[use - first]
+    bench.op_factor[row] = -1
+
+
+@compiled
+def listed_least(
+    bench: Bench,
+    op: int,
+    menu: Int32Matrix,
+    roots: Int64Array,
+    layout_ptr: Int64Array,
+    layouts: Int64Array,
+    least_s: Float64Array,
+) -> None:
+    """Let ``least_s[S]`` be no more than any entry of the price list that may hold for the op.
+
+    How the op may meet its operands and what each of these contexts is called in the list is gone
+    through; where every one of them is listed, the rule's price no longer matters.
+
+    Args:
+        bench: with the price list.
+        op: of the folded program; it has entries in the list.
+        menu: [S, A] rows of the op.
+        roots: [R] values in whose memory the operands are.
+        layout_ptr: [R+1] row starts into layouts.
+        layouts: layouts in which each root may be kept.
+        least_s: [S] what it takes by rule; is changed.
+    """
+    inputs, steps = bench.inputs, bench.steps
+    tables, facts, listed = inputs.tables, inputs.facts, inputs.listed
+    n_axes = menu.shape[1]
+    row = tables.op_row[op]
+    every_entry = np.inf
+    for entry in range(listed.begin[op], listed.end[op]):
+        every_entry = min(every_entry, listed.time_s[entry])
+    codes = np.empty(MOST_CONTEXTS, np.int64)
+    longer = np.empty(MOST_CONTEXTS, np.int64)
+    for strategy in range(menu.shape[0]):
+        mask = 0
+        for axis in range(n_axes):
+            if menu[strategy, axis] >= 0:
+                mask |= 1 << axis
+        copy_row(bench.op_factor[row], menu[strategy])
+        codes[0] = _mixed(COMPUTE, mask)
+        count, too_many = 1, False
+        for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
+            value = tables.use_value[use]
+            want = st.use_layout(tables, bench.op_factor, tables.use_want[use], n_axes)
+            new = 0
+            for place in range(count):
+                code = _mixed(codes[place], want)
+                # A copy: its source does not matter.
+                if not tables.value_constant[value]:
+                    if new == MOST_CONTEXTS:
+                        too_many = True
+                        break
+                    longer[new] = code
+                    new += 1
+                root = facts.root[use]
+                known = -1
+                for number in range(roots.shape[0]):
+                    if roots[number] == root:
+                        known = number
+                if root == value and known >= 0:
+                    # It is not a copy only where it is kept as it is wanted.
+                    begin, end = -1, 0
+                elif known >= 0:
+                    begin, end = layout_ptr[known], layout_ptr[known + 1]
+                else:
+                    begin, end = -1, 0
+                    want = 0
+                for option in range(begin, end):
+                    source_layout = want if option < 0 else layouts[option]
+                    if new == MOST_CONTEXTS:
+                        too_many = True
+                        break
+                    longer[new] = _mixed(code, 1 + source_layout)
+                    new += 1
+                if too_many:
+                    break
+            count = new
+            copy_row(codes[:count], longer[:count])
+            if too_many:
+                break
+        if too_many:
+            least_s[strategy] = min(least_s[strategy], every_entry)
+            continue
+        all_listed, least = True, np.inf
+        for place in range(count):
+            code = codes[place]
+            for result in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
+                value = tables.result[result]
+                natural = 0
+                if not tables.value_constant[value]:
+                    natural, _ = st.natural_layout(tables, bench.op_factor, value, n_axes)
+                code = _mixed(code, natural)
+            is_listed = False
+            for entry in range(listed.begin[op], listed.end[op]):
+                if listed.code[entry] == code:
+                    is_listed = True
+                    least = min(least, listed.time_s[entry])
+            all_listed &= is_listed
+        least_s[strategy] = least if all_listed else min(least_s[strategy], least)
+    bench.op_factor[row] = -1
+
+
