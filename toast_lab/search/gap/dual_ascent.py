@@ -79,6 +79,138 @@ def choice_graph(relaxation: Relaxation, extra_s: list[np.ndarray] | None = None
     )
 
 
+@packed
+class SharedCopies(NamedTuple):
+    """The ``Sharing``s of a relaxation as kernels read them; ``H`` of them with ``U`` uses."""
+
+    node_ptr: Int64Array  #: [N+1] row starts into the sharings, which are ordered by node
+    use_ptr: Int64Array  #: [H+1] row starts into the uses
+    n_wanted: Int64Array  #: [H] W
+    share_ptr: Int64Array  #: [H+1] row starts into share, [uses, uses] each
+    share: Float64Array
+    edge: Int64Array  #: [U]
+    times: Float64Array  #: [U]
+    wanted_ptr: Int64Array  #: [U+1] row starts into wanted
+    wanted: Int64Array  #: for each label of the edge
+    cost_ptr: Int64Array  #: [U+1] row starts into cost_s and part_s, [W, T] each
+    cost_s: Float64Array
+    part_s: Float64Array
+
+
+def shared_copies(relaxation: Relaxation) -> SharedCopies:
+    """The sharings of a relaxation."""
+    sharings = sorted(relaxation.sharings, key=lambda sharing: sharing.value)
+    uses = [use for sharing in sharings for use in sharing.uses]
+    nodes = np.asarray([sharing.value for sharing in sharings], np.int64)
+    n_nodes = len(relaxation.time_s)
+    empty = np.zeros(0)
+    return SharedCopies(
+        node_ptr=row_starts(np.bincount(nodes, minlength=n_nodes)),
+        use_ptr=row_starts([len(sharing.uses) for sharing in sharings]),
+        n_wanted=np.asarray([len(sharing.uses[0].cost_s) for sharing in sharings], np.int64),
+        share_ptr=row_starts([sharing.shares.size for sharing in sharings]),
+        share=np.concatenate([*(sharing.shares.ravel() for sharing in sharings), empty]),
+        edge=np.asarray([use.edge for use in uses], np.int64),
+        times=np.asarray([use.times for use in uses], np.float64),
+        wanted_ptr=row_starts([len(use.wanted) for use in uses]),
+        wanted=np.concatenate([*(use.wanted for use in uses), empty]).astype(np.int64),
+        cost_ptr=row_starts([use.cost_s.size for use in uses]),
+        cost_s=np.concatenate([*(use.cost_s.ravel() for use in uses), empty]),
+        part_s=np.concatenate([*(use.part_s.ravel() for use in uses), empty]),
+    )
+
+
+@helper
+def _share_anew(graph: ChoiceGraph, copies: SharedCopies, number: int, unit_s: float) -> None:
+    """Let uses that share copies count where it raises the bound.
+
+    Before and after, what each of the edges has left is at least 0.  A use that has more left than
+    it needs gives that up, and it goes to those of the same copy that have nothing left.
+    """
+    first, last = copies.use_ptr[number], copies.use_ptr[number + 1]
+    count = last - first
+    n_wanted = copies.n_wanted[number]
+    n_layouts = graph.n_layouts[copies.edge[first]]
+    left = np.empty((count, n_wanted))
+    is_tight = np.empty(count, np.bool_)
+    change, added = np.empty(n_wanted), np.empty((count, n_wanted))
+    for layout in range(n_layouts):
+        left[:] = np.inf
+        for place in range(count):
+            use = first + place
+            edge = copies.edge[use]
+            to_labels = graph.handed_ptr[2 * edge]
+            to_layout = graph.handed[graph.handed_ptr[2 * edge + 1] + layout]
+            for label in range(graph.n_labels[edge]):
+                wanted = copies.wanted[copies.wanted_ptr[use] + label]
+                entry = graph.edge_ptr[edge] + label * n_layouts + layout
+                amount = graph.table[entry] - graph.handed[to_labels + label] - to_layout
+                left[place, wanted] = min(left[place, wanted], amount)
+            for wanted in range(n_wanted):
+                change[wanted] = 0.0
+                if left[place, wanted] > unit_s and left[place, wanted] < np.inf:
+                    at = copies.cost_ptr[use] + wanted * n_layouts + layout
+                    less = min(copies.part_s[at], left[place, wanted] / copies.times[use])
+                    copies.part_s[at] -= less
+                    change[wanted] = -less
+            # At once: another use may be of the same edge.
+            _add_parts(graph, copies, use, layout, change)
+        for wanted in range(n_wanted):
+            any_tight = False
+            for place in range(count):
+                is_tight[place] = left[place, wanted] <= unit_s
+                any_tight |= is_tight[place]
+            # Without any that needs it, all get back the same part.
+            for place in range(count):
+                if not any_tight and left[place, wanted] < np.inf:
+                    is_tight[place] = True
+            for place in range(count):
+                added[place, wanted] = 0.0
+                if is_tight[place]:
+                    more = _room(copies, number, place, wanted * n_layouts + layout, is_tight)
+                    at = copies.cost_ptr[first + place] + wanted * n_layouts + layout
+                    copies.part_s[at] += more
+                    added[place, wanted] = more
+        for place in range(count):
+            for wanted in range(n_wanted):
+                change[wanted] = added[place, wanted]
+            _add_parts(graph, copies, first + place, layout, change)
+
+
+@helper
+def _room(
+    copies: SharedCopies, number: int, place: int, cell: int, is_tight: np.ndarray
+) -> float:
+    """How much more a use of a sharing may count, if those behind it that need it get as much."""
+    first, last = copies.use_ptr[number], copies.use_ptr[number + 1]
+    count, shares = last - first, copies.share_ptr[number]
+    more = np.inf
+    for payer in range(count):
+        cost_s = copies.cost_s[copies.cost_ptr[first + payer] + cell]
+        if copies.share[shares + payer * count + place] > 0.0 and cost_s < np.inf:
+            room, takers = cost_s, 0.0
+            for other in range(count):
+                share = copies.share[shares + payer * count + other]
+                room -= share * copies.part_s[copies.cost_ptr[first + other] + cell]
+                if is_tight[other] and other >= place:
+                    takers += share
+            more = min(more, room / takers)
+    return max(more, 0.0)
+
+
+@helper
+def _add_parts(
+    graph: ChoiceGraph, copies: SharedCopies, use: int, layout: int, change: np.ndarray
+) -> None:
+    """Add to the prices of a use's edge what it counts for more, for each layout wanted."""
+    edge = copies.edge[use]
+    for label in range(graph.n_labels[edge]):
+        wanted = copies.wanted[copies.wanted_ptr[use] + label]
+        graph.table[graph.edge_ptr[edge] + label * graph.n_layouts[edge] + layout] += (
+            copies.times[use] * change[wanted]
+        )
+
+
 @helper
 def _least_of_side(graph: ChoiceGraph, edge: int, side: int, least: np.ndarray) -> None:
     """Fill ``least`` with the least that an edge has left for each label, or layout, of a side."""
@@ -115,13 +247,22 @@ def _hand(graph: ChoiceGraph, edge: int, side: int, amount: np.ndarray) -> None:
 
 
 @compiled
-def sweep(graph: ChoiceGraph, order: Int64Array, rank: Int64Array, amount: Float64Array) -> None:
+def sweep(
+    graph: ChoiceGraph,
+    copies: SharedCopies,
+    order: Int64Array,
+    rank: Int64Array,
+    unit_s: float,
+    amount: Float64Array,
+) -> None:
     """Go through the nodes once.
 
     Args:
-        graph: ``price`` and ``handed`` change.
+        graph: ``price``, ``table`` and ``handed`` change.
+        copies: ``part_s`` changes.
         order: [N] nodes.
         rank: [N] the place of each in ``order``.
+        unit_s: too little time to matter.
         amount: scratch, as long as the most choices of a node.
     """
     for node in order:
@@ -135,6 +276,13 @@ def sweep(graph: ChoiceGraph, order: Int64Array, rank: Int64Array, amount: Float
                 ahead += 1
             else:
                 behind += 1
+        if copies.node_ptr[node + 1] > copies.node_ptr[node]:
+            for number in range(copies.node_ptr[node], copies.node_ptr[node + 1]):
+                _share_anew(graph, copies, number, unit_s)
+            for place in range(begin, end):
+                edge, side = graph.near[place] // 2, graph.near[place] % 2
+                _least_of_side(graph, edge, side, amount)
+                _hand(graph, edge, side, amount)
         if ahead == 0:
             continue
         first, last = graph.node_ptr[node], graph.node_ptr[node + 1]
@@ -194,6 +342,8 @@ class Ascent:
         self, relaxation: Relaxation, extra_s: list[np.ndarray] | None = None
     ) -> None:
         self.graph = choice_graph(relaxation, extra_s)
+        self.copies = shared_copies(relaxation)
+        self.unit_s = 1e-12 * max(1e-30, float(self.graph.price.max(initial=0.0)))
         order = np.argsort(relaxation.rank, kind="stable").astype(np.int64)
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
@@ -209,4 +359,4 @@ class Ascent:
     def sweep(self) -> None:
         """Go through the program, and back."""
         for order, rank in self.orders:
-            sweep(self.graph, order, rank, self.amount)
+            sweep(self.graph, self.copies, order, rank, self.unit_s, self.amount)

@@ -62,6 +62,29 @@ class Edge(NamedTuple):
     time_s: np.ndarray  #: [W, T]; infinite: cannot be
 
 
+class SharedUse(NamedTuple):
+    """A use that may share the copy of an earlier one, or whose copy a later one may share."""
+
+    edge: int
+    times: float  #: how many uses it stands for
+    wanted: np.ndarray  #: [labels of the edge] place of the layout that it wants in ``cost_s``
+    cost_s: np.ndarray  #: [W, T] seconds of bringing one copy, infinite: it never wants that
+    part_s: np.ndarray  #: [W, T] what of that the prices of the edge have, once for each it stands for
+
+
+class Sharing(NamedTuple):
+    """The uses of one value that may share copies.
+
+    What uses count for may be chosen anew: a copy is paid for by the earliest use that wants it,
+    and each later use that shares it finds that one among the wants before it.  So it is enough
+    that ``shares @ part_s <= cost_s`` for each layout wanted and kept.
+    """
+
+    value: int  #: node
+    uses: list[SharedUse]
+    shares: np.ndarray  #: [uses, uses] how many of the second may take their copy from the first
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Relaxation:
     """Choices (``K`` rows of ops, then ``N - K`` values) and their prices, in seconds."""
@@ -74,6 +97,7 @@ class Relaxation:
     value_menus: list[np.ndarray]  #: L of [T, A] int8 dims that each row of values may have
     time_s: list[np.ndarray]  #: N of [S] or [T]
     edges: list[Edge]
+    sharings: list[Sharing]
     rank: np.ndarray  #: [N] where each node stands in the program
 
     def price_s(self, choice: np.ndarray) -> float:
@@ -209,6 +233,7 @@ class _Relaxing:
         self.bench = bench_for(self.folded, self.n_rows)
         #: (op node, value node) -> prices by row and layout
         self.pairs: dict[tuple[int, int], list[tuple[np.ndarray, np.ndarray]]] = {}
+        self.sharings: list[tuple[int, list[tuple], np.ndarray]] = []
 
     def relaxation(self) -> Relaxation:
         self._menus()
@@ -228,6 +253,24 @@ class _Relaxing:
             if node >= 0:
                 rank[node] = min(rank[node], tables.value_op[value] + 0.5)
         program = self.problem.analysis.program
+        edges, edge_of, joined = [], {}, {}
+        for nodes, parts in self.pairs.items():
+            edge_of[nodes] = len(edges)
+            edge, joined[nodes] = _edge(*nodes, parts)
+            edges.append(edge)
+        sharings = [
+            Sharing(
+                value,
+                [
+                    SharedUse(
+                        edge_of[nodes], times, wanted[joined[nodes][:, number]], cost_s, part_s
+                    )
+                    for nodes, number, times, wanted, cost_s, part_s in uses
+                ],
+                shares,
+            )
+            for value, uses, shares in self.sharings
+        ]
         return Relaxation(
             alike=self.alike,
             folded=self.folded,
@@ -236,7 +279,8 @@ class _Relaxing:
             value_node=self.value_node,
             value_menus=self.value_menus,
             time_s=self.time_s,
-            edges=[_edge(*nodes, parts) for nodes, parts in self.pairs.items()],
+            edges=edges,
+            sharings=sharings,
             rank=rank,
             _name_starts=np.asarray(program.factor_ptr[:-1], np.int64),
             _constant=np.asarray(program.value_is_constant),
@@ -324,11 +368,21 @@ class _Relaxing:
         return self.layouts[self.value_node[value] - self.n_rows]
 
     # -- prices -----------------------------------------------------------------------------------
-    def _add(self, op_node: int, value: int, label: np.ndarray, time_s: np.ndarray) -> None:
-        """Add prices [W, T] of labels [S] of a row of ops and layouts of a value."""
-        if time_s.any():
-            key = (op_node, int(self.value_node[value]))
-            self.pairs.setdefault(key, []).append((label, time_s))
+    def _add(
+        self,
+        op_node: int,
+        value_node: int,
+        label: np.ndarray,
+        time_s: np.ndarray,
+        *,
+        always: bool = False,
+    ) -> None:
+        """Add prices [W, T] of labels [S] of a row of ops and layouts of a value.
+
+        Those that are all 0 are left out, but if ``always``.
+        """
+        if always or time_s.any():
+            self.pairs.setdefault((op_node, value_node), []).append((label, time_s))
 
     def _compute(self, op: int) -> None:
         tables, facts = self.tables, self.facts
@@ -361,7 +415,7 @@ class _Relaxing:
         more = times * more_s.reshape(len(menu), len(flat))
         for number, root in enumerate(roots.tolist()):
             part = more[:, ptr[number] : ptr[number + 1]]
-            self._add(row, root, np.arange(len(menu)), part)
+            self._add(row, int(self.value_node[root]), np.arange(len(menu)), part)
 
     def _results(self, op: int) -> None:
         tables = self.tables
@@ -379,7 +433,7 @@ class _Relaxing:
                 natural, _ = self._taken_apart(distinct)
                 left = ~np.isin(layouts, self.by_row[value])[None, :]
                 move_s[left & (natural[:, None] != layouts[None, :])] = np.inf
-            self._add(owner, value, place, move_s)
+            self._add(owner, int(self.value_node[value]), place, move_s)
 
     def _uses(self) -> None:
         """Prices of bringing values to uses, each use for its part of a shared copy."""
@@ -412,15 +466,24 @@ class _Relaxing:
                 cost[place, np.searchsorted(wanted, distinct[place])] = self._moves(
                     moves, op, use, distinct[place], layouts
                 )
-            part_s = self._parts(uses, cost, together)
+            shares = self._shares(uses, together)
+            shared = (shares + shares.T - 2 * np.eye(len(uses))).any(axis=1)
+            part_s = _even_parts(cost, shares)
+            members = []
             for place, use in enumerate(uses):
                 want = int(tables.use_want[use])
+                nodes = (int(tables.use_owner[want]), int(self.value_node[value]))
                 rows = np.searchsorted(wanted, distinct[place])
-                self._add(
-                    int(tables.use_owner[want]),
-                    value,
-                    np.searchsorted(distinct[place], wants[want]),
-                    self.folded.times[tables.use_op[use]] * part_s[place, rows],
+                times = float(self.folded.times[tables.use_op[use]])
+                label = np.searchsorted(distinct[place], wants[want])
+                if shared[place]:
+                    number = len(self.pairs.get(nodes, []))
+                    members.append((nodes, number, times, rows, cost[place], part_s[place]))
+                self._add(*nodes, label, times * part_s[place, rows], always=bool(shared[place]))
+            if members:
+                kept = np.flatnonzero(shared)
+                self.sharings.append(
+                    (int(self.value_node[value]), members, shares[np.ix_(kept, kept)])
                 )
 
     def _earlier(self, use: int) -> list[int]:
@@ -462,39 +525,46 @@ class _Relaxing:
         np.maximum.at(most, pairs[0], counts)
         return most
 
-    def _parts(self, uses: list[int], cost: np.ndarray, together: np.ndarray) -> np.ndarray:
-        """[uses, W, T] what each use counts for.
-
-        A copy is paid for by the earliest use that wants it; each later use that shares it finds
-        that one among the wants before it.  So it is enough that what a use counts for, and all
-        that may share with it, is no more than what it pays where it is the earliest.
+    def _shares(self, uses: list[int], together: np.ndarray) -> np.ndarray:
+        """[uses, uses] how many of the second may take their copy from one of the first.
 
         Args:
             uses: of one value.
-            cost: [uses, W, T] seconds that bringing takes, infinite: it never wants that.
             together: see ``_used_together``.
         """
-        tables = self.tables
-        earlier = [set(self._earlier(use)) for use in uses]
-        wants = [int(tables.use_want[use]) for use in uses]
-        can = np.isfinite(cost).any(axis=2)  # [uses, W]
-        sharers = np.ones(cost.shape[:2])  # [uses, W]: itself and whoever may share its copy
-        for place, want in enumerate(wants):
-            for other, use in enumerate(uses):
-                if want in earlier[other]:
-                    sharers[place] += together[use] * can[other]
-        each = cost / sharers[:, :, None]
-        part = each.copy()
-        for place in range(len(uses)):
-            for other, want in enumerate(wants):
-                if want in earlier[place]:
-                    part[place] = np.minimum(part[place], each[other])
-        return np.where(np.isfinite(cost), part, 0.0)
+        wants = [int(self.tables.use_want[use]) for use in uses]
+        shares = np.eye(len(uses))
+        for place, use in enumerate(uses):
+            for want in self._earlier(use):
+                for other in range(len(uses)):
+                    if wants[other] == want and other != place:
+                        shares[other, place] = together[use]
+        return shares
 
 
-def _edge(op: int, value: int, parts: list[tuple[np.ndarray, np.ndarray]]) -> Edge:
-    """The sum of prices that have labels of their own."""
+def _even_parts(cost_s: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """[uses, W, T] what each use counts for, where all that share a copy count alike.
+
+    Args:
+        cost_s: [uses, W, T] seconds that bringing takes, infinite: it never wants that.
+        shares: see ``Sharing``.
+    """
+    can = np.isfinite(cost_s)
+    each = cost_s / np.einsum("pu,uwt->pwt", shares, can.astype(np.float64))
+    part = each.copy()
+    for place in range(len(cost_s)):
+        part = np.minimum(
+            part, np.where((shares[place] > 0)[:, None, None], each[place], np.inf)
+        )
+    return np.where(can, part, 0.0)
+
+
+def _edge(
+    op: int, value: int, parts: list[tuple[np.ndarray, np.ndarray]]
+) -> tuple[Edge, np.ndarray]:
+    """The sum of prices that have labels of their own, and those labels [W, parts]."""
     labels = np.stack([label for label, _ in parts], axis=1)
     distinct, place = np.unique(labels, axis=0, return_inverse=True)
     total = sum(time_s[distinct[:, number]] for number, (_, time_s) in enumerate(parts))
-    return Edge(op=op, value=value, label=place.reshape(-1), time_s=np.asarray(total, np.float64))
+    edge = Edge(op=op, value=value, label=place.reshape(-1), time_s=np.asarray(total, np.float64))
+    return edge, distinct
