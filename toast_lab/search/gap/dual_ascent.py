@@ -23,6 +23,9 @@ from toast_lab.packs import Float64Array, Int64Array, packed
 from toast_lab.ragged import row_starts
 from toast_lab.search.gap.relaxation import Relaxation
 
+#: What a choice that was given up costs more than the best of its node, in units of what it may.
+_GIVEN_UP = 1e3
+
 
 @packed
 class ChoiceGraph(NamedTuple):
@@ -253,6 +256,7 @@ def sweep(
     order: Int64Array,
     rank: Int64Array,
     unit_s: float,
+    most_s: float,
     amount: Float64Array,
 ) -> None:
     """Go through the nodes once.
@@ -263,6 +267,8 @@ def sweep(
         order: [N] nodes.
         rank: [N] the place of each in ``order``.
         unit_s: too little time to matter.
+        most_s: what a choice may cost more than the best of its node; those that cost more are
+            given up, and bear a price beyond all others from then on.
         amount: scratch, as long as the most choices of a node.
     """
     for node in order:
@@ -283,15 +289,15 @@ def sweep(
                 edge, side = graph.near[place] // 2, graph.near[place] % 2
                 _least_of_side(graph, edge, side, amount)
                 _hand(graph, edge, side, amount)
-        if ahead == 0:
-            continue
         first, last = graph.node_ptr[node], graph.node_ptr[node + 1]
-        share = 1.0 / max(ahead, behind)
+        share = 1.0 / max(1, ahead, behind)
         total = np.empty(last - first)
         lowest = np.inf
         for choice in range(first, last):
             lowest = min(lowest, graph.price[choice])
         for choice in range(last - first):
+            if graph.price[first + choice] - lowest > most_s:
+                graph.price[first + choice] = max(graph.price[first + choice], lowest + _GIVEN_UP * most_s)
             # What is the same for all choices stays: it bounds as well here as there.
             total[choice] = share * (graph.price[first + choice] - lowest)
         for place in range(begin, end):
@@ -328,6 +334,35 @@ def least_sum(graph: ChoiceGraph, amount: Float64Array) -> float:
             least = min(least, amount[layout])
         total += least
     return total
+
+
+@compiled
+def give_up_pairs(graph: ChoiceGraph, most_s: float) -> int:
+    """Give up pairs of choices that cost more than ``most_s`` above the best of their edge.
+
+    Gives how many there are.
+    """
+    count = 0
+    for edge in range(graph.n_labels.shape[0]):
+        to_labels, to_layouts = graph.handed_ptr[2 * edge], graph.handed_ptr[2 * edge + 1]
+        n_layouts = graph.n_layouts[edge]
+        least = np.inf
+        for turn in range(2):
+            at = graph.edge_ptr[edge]
+            for label in range(graph.n_labels[edge]):
+                for layout in range(n_layouts):
+                    left = (
+                        graph.table[at]
+                        - graph.handed[to_labels + label]
+                        - graph.handed[to_layouts + layout]
+                    )
+                    if turn == 0:
+                        least = min(least, left)
+                    elif left - least > most_s:
+                        graph.table[at] += _GIVEN_UP * most_s
+                        count += 1
+                    at += 1
+    return count
 
 
 class Ascent:
@@ -367,7 +402,17 @@ class Ascent:
         total -= float(graph.handed[graph.handed_ptr[:-1:2] + label].sum())
         return total - float(graph.handed[graph.handed_ptr[1::2] + layout].sum())
 
-    def sweep(self) -> None:
-        """Go through the program, and back."""
+    def sweep(self, limit_s: float = np.inf) -> None:
+        """Go through the program, and back.
+
+        With ``limit_s`` choices are given up that only plans of a longer time make: the bound is of
+        the others alone from then on.
+        """
+        most_s = np.inf
+        if limit_s < np.inf:
+            most_s = limit_s * (1.0 + 1e-9) - self.bound_s
+            if most_s <= 0.0:
+                return
+            give_up_pairs(self.graph, most_s)
         for order, rank in self.orders:
-            sweep(self.graph, self.copies, order, rank, self.unit_s, self.amount)
+            sweep(self.graph, self.copies, order, rank, self.unit_s, most_s, self.amount)
