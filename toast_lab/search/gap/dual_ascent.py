@@ -23,10 +23,6 @@ from toast_lab.packs import Float64Array, Int64Array, packed
 from toast_lab.ragged import row_starts
 from toast_lab.search.gap.relaxation import Relaxation
 
-#: What a choice that was given up costs more than the best of its node, in units of what it may.
-_GIVEN_UP = 1e3
-
-
 @packed
 class ChoiceGraph(NamedTuple):
     """A ``Relaxation`` as kernels read it; the nodes are numbered in the order of the program.
@@ -49,16 +45,10 @@ class ChoiceGraph(NamedTuple):
     near: Int64Array  #: 2 * edge + side
 
 
-def choice_graph(relaxation: Relaxation, extra_s: list[np.ndarray] | None = None) -> ChoiceGraph:
-    """The graph of a relaxation, with ``extra_s`` added to the prices of its nodes.
-
-    Its nodes keep their numbers.
-    """
+def choice_graph(relaxation: Relaxation) -> ChoiceGraph:
+    """The graph of a relaxation; nodes and edges keep their numbers."""
     edges = relaxation.edges
-    price = [
-        times if extra_s is None else times + extra_s[node]
-        for node, times in enumerate(relaxation.time_s)
-    ]
+    price = relaxation.time_s
     ends = np.asarray([[edge.op, edge.value] for edge in edges], np.int64).reshape(-1)
     shapes = np.asarray([edge.time_s.shape for edge in edges], np.int64).reshape(-1, 2)
     n_nodes = len(price)
@@ -256,7 +246,6 @@ def sweep(
     order: Int64Array,
     rank: Int64Array,
     unit_s: float,
-    most_s: float,
     amount: Float64Array,
 ) -> None:
     """Go through the nodes once.
@@ -267,8 +256,6 @@ def sweep(
         order: [N] nodes.
         rank: [N] the place of each in ``order``.
         unit_s: too little time to matter.
-        most_s: what a choice may cost more than the best of its node; those that cost more are
-            given up, and bear a price beyond all others from then on.
         amount: scratch, as long as the most choices of a node.
     """
     for node in order:
@@ -296,8 +283,6 @@ def sweep(
         for choice in range(first, last):
             lowest = min(lowest, graph.price[choice])
         for choice in range(last - first):
-            if graph.price[first + choice] - lowest > most_s:
-                graph.price[first + choice] = max(graph.price[first + choice], lowest + _GIVEN_UP * most_s)
             # What is the same for all choices stays: it bounds as well here as there.
             total[choice] = share * (graph.price[first + choice] - lowest)
         for place in range(begin, end):
@@ -337,32 +322,22 @@ def least_sum(graph: ChoiceGraph, amount: Float64Array) -> float:
 
 
 @compiled
-def give_up_pairs(graph: ChoiceGraph, most_s: float) -> int:
-    """Give up pairs of choices that cost more than ``most_s`` above the best of their edge.
-
-    Gives how many there are.
-    """
-    count = 0
-    for edge in range(graph.n_labels.shape[0]):
-        to_labels, to_layouts = graph.handed_ptr[2 * edge], graph.handed_ptr[2 * edge + 1]
-        n_layouts = graph.n_layouts[edge]
-        least = np.inf
-        for turn in range(2):
-            at = graph.edge_ptr[edge]
-            for label in range(graph.n_labels[edge]):
-                for layout in range(n_layouts):
-                    left = (
-                        graph.table[at]
-                        - graph.handed[to_labels + label]
-                        - graph.handed[to_layouts + layout]
-                    )
-                    if turn == 0:
-                        least = min(least, left)
-                    elif left - least > most_s:
-                        graph.table[at] += _GIVEN_UP * most_s
-                        count += 1
-                    at += 1
-    return count
+def best_choices(graph: ChoiceGraph, amount: Float64Array) -> np.ndarray:
+    """[N] the best choice of each node, with what its edges have left for it."""
+    best = np.zeros(graph.node_ptr.shape[0] - 1, np.int64)
+    for node in range(best.shape[0]):
+        first = graph.node_ptr[node]
+        total = graph.price[first : graph.node_ptr[node + 1]].copy()
+        for place in range(graph.near_ptr[node], graph.near_ptr[node + 1]):
+            edge, side = graph.near[place] // 2, graph.near[place] % 2
+            _least_of_side(graph, edge, side, amount)
+            for choice in range(total.shape[0]):
+                own = choice if side == 1 else graph.label[graph.label_ptr[edge] + choice]
+                total[choice] += amount[own]
+        for choice in range(total.shape[0]):
+            if total[choice] < total[best[node]]:
+                best[node] = choice
+    return best
 
 
 class Ascent:
@@ -370,14 +345,13 @@ class Ascent:
 
     Args:
         relaxation: what is bounded.
-        extra_s: added to the prices of its nodes.
     """
 
-    def __init__(
-        self, relaxation: Relaxation, extra_s: list[np.ndarray] | None = None
-    ) -> None:
-        self.graph = choice_graph(relaxation, extra_s)
+    def __init__(self, relaxation: Relaxation) -> None:
+        self.relaxation = relaxation
+        self.graph = choice_graph(relaxation)
         self.copies = shared_copies(relaxation)
+        self.extra_s = np.zeros(len(self.graph.price))
         self.unit_s = 1e-12 * max(1e-30, float(self.graph.price.max(initial=0.0)))
         order = np.argsort(relaxation.rank, kind="stable").astype(np.int64)
         rank = np.empty_like(order)
@@ -402,17 +376,53 @@ class Ascent:
         total -= float(graph.handed[graph.handed_ptr[:-1:2] + label].sum())
         return total - float(graph.handed[graph.handed_ptr[1::2] + layout].sum())
 
-    def sweep(self, limit_s: float = np.inf) -> None:
-        """Go through the program, and back.
-
-        With ``limit_s`` choices are given up that only plans of a longer time make: the bound is of
-        the others alone from then on.
-        """
-        most_s = np.inf
-        if limit_s < np.inf:
-            most_s = limit_s * (1.0 + 1e-9) - self.bound_s
-            if most_s <= 0.0:
-                return
-            give_up_pairs(self.graph, most_s)
+    def sweep(self) -> None:
+        """Go through the program, and back.  The bound does not fall."""
         for order, rank in self.orders:
-            sweep(self.graph, self.copies, order, rank, self.unit_s, most_s, self.amount)
+            sweep(self.graph, self.copies, order, rank, self.unit_s, self.amount)
+
+    def add(self, extra_s: list[np.ndarray]) -> None:
+        """Let the prices of the nodes be those of the relaxation and ``extra_s``."""
+        extra = np.concatenate([*extra_s, np.zeros(0)])
+        self.graph.price[:] += extra - self.extra_s
+        self.extra_s = extra
+
+    def choice(self) -> np.ndarray:
+        """[N] what is best for each node and its edges by itself."""
+        return best_choices(self.graph, self.amount)
+
+    def stated_anew(self) -> float:
+        """The bound, worked out from what was handed over alone.
+
+        Sums that were carried along for many sweeps, and their rounding, do not enter.
+        """
+        graph, copies, relaxation = self.graph, self.copies, self.relaxation
+        fresh = choice_graph(relaxation)
+        fresh.handed[:] = graph.handed
+        fresh.price[:] += self.extra_s
+        for edge, node in enumerate(relaxation.edges):
+            first = fresh.handed_ptr[2 * edge]
+            middle, last = fresh.handed_ptr[2 * edge + 1], fresh.handed_ptr[2 * edge + 2]
+            op_begin, value_begin = fresh.node_ptr[node.op], fresh.node_ptr[node.value]
+            fresh.price[op_begin : op_begin + len(node.label)] += graph.handed[first:middle][
+                node.label
+            ]
+            fresh.price[value_begin : value_begin + last - middle] += graph.handed[middle:last]
+        sharings = sorted(relaxation.sharings, key=lambda sharing: sharing.value)
+        use_number = 0
+        for sharing in sharings:
+            cells = [
+                slice(copies.cost_ptr[use_number + place], copies.cost_ptr[use_number + place + 1])
+                for place in range(len(sharing.uses))
+            ]
+            part = np.stack([np.maximum(copies.part_s[cell], 0.0) for cell in cells])
+            cost = np.stack([use.cost_s.ravel() for use in sharing.uses])
+            taken = sharing.shares @ part
+            fits = np.where(taken > cost, cost / np.maximum(taken, 1e-300), 1.0).min(axis=0)
+            part = np.where(np.isfinite(cost), part * fits, 0.0)
+            for place, use in enumerate(sharing.uses):
+                change = part[place].reshape(use.cost_s.shape) - use.part_s
+                begin, end = fresh.edge_ptr[use.edge], fresh.edge_ptr[use.edge + 1]
+                fresh.table[begin:end] += (use.times * change[use.wanted]).ravel()
+            use_number += len(sharing.uses)
+        return float(least_sum(fresh, self.amount))
