@@ -34,6 +34,7 @@ from toast_lab.cost import kernel
 from toast_lab.cost.kernel import PriceInputs
 from toast_lab.cost.one_op import make_bench
 from toast_lab.cost.problem import Problem
+from toast_lab.errors import InvalidProblem
 from toast_lab.ragged import row_starts
 from toast_lab.search.alpa.strategy_prices import (
     bench_for,
@@ -116,7 +117,19 @@ class Relaxation:
         Args:
             op_factor: [O, A] of the plan.
             value_dim: [V, A] of the plan.
+
+        Raises:
+            InvalidProblem: the plan is of another program or mesh.
         """
+        known = (len(self._name_starts), len(self._constant))
+        if (len(op_factor), len(value_dim)) != known or (
+            op_factor.shape[1] != len(self.folded.axis_size)
+        ):
+            raise InvalidProblem(
+                f"a plan of another program or mesh: it has {len(op_factor)} ops, {len(value_dim)} "
+                f"values and {op_factor.shape[1]} mesh axes, this program {known[0]} ops, "
+                f"{known[1]} values and {len(self.folded.axis_size)} mesh axes"
+            )
         alike, tables = self.alike, self.folded.tables
         ops, values = op_factor[alike.ops.first], value_dim[alike.values.first]
         starts = self._name_starts
@@ -419,7 +432,9 @@ class _Relaxing:
 
     def _results(self, op: int) -> None:
         tables = self.tables
-        for value in tables.result[tables.result_ptr[op] : tables.result_ptr[op + 1]].tolist():
+        results = tables.result[tables.result_ptr[op] : tables.result_ptr[op + 1]]
+        # Results that are alike are one value, whose prices are those of all of them.
+        for value in np.unique(results).tolist():
             if tables.value_constant[value]:
                 continue
             owner = int(tables.value_owner[value])
