@@ -71,7 +71,7 @@ def test_with_a_memory_limit_plans_that_fit_and_all_plans_are_above_their_bounds
     )
     best = tl.search(problem, budget=tl.Budget(seconds=None, evaluations=8000))
     assert best.cost.fits
-    fitting, general = tl.bound(problem, seconds=30, cost=best.cost), tl.bound(problem, seconds=30)
+    fitting, general = tl.bound(problem, seconds=8, cost=best.cost), tl.bound(problem, seconds=8)
     assert fitting.fitting and not general.fitting
     pricer, relaxation = problem.pricer(), relax(problem)
     memory = MemoryTerms(problem, relaxation)
@@ -104,7 +104,7 @@ def test_a_limit_raises_the_bound_of_plans_that_fit() -> None:
     )
     best = tl.search(tight, budget=tl.Budget(seconds=None, evaluations=8000))
     assert best.cost.fits and best.cost.time_s > quickest.cost.time_s
-    loose, bound = tl.bound(free, seconds=30), tl.bound(tight, seconds=30, cost=best.cost)
+    loose, bound = tl.bound(free, seconds=8), tl.bound(tight, seconds=8, cost=best.cost)
     assert loose.score < bound.score <= best.cost.score * CLOSE
 
 
@@ -124,12 +124,12 @@ def test_it_can_be_stopped_at_any_time_and_holds_then() -> None:
 
 
 def test_time_is_kept() -> None:
-    problem = tl.Problem(analysed("unet"), mesh="2x4", machine="a100")
+    problem = tl.Problem(small_transformer(layers=2), mesh="2x2x2", machine="a100")
     lower_bound(problem, 0.0)  # kernels are there
     began = time.monotonic()
-    bound = lower_bound(problem, 3.0)
-    # Far from the hour that it could take, however busy the machine
-    assert time.monotonic() - began < 90.0
+    bound = lower_bound(problem, 1.0)
+    # Far from what it takes to settle, however busy the machine
+    assert time.monotonic() - began < 30.0
     assert not bound.settled
 
 

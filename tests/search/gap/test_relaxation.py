@@ -95,7 +95,7 @@ def test_no_plan_is_below_its_relaxed_price_with_a_price_list(machine: str) -> N
 
 def test_pins_and_what_is_forbidden_narrow_the_space() -> None:
     problem = Problem(small_transformer(), mesh="2x4", machine="a100")
-    pinned = problem.pin("batch->d0").forbid("hidden")
+    pinned = problem.pin("batch->data").forbid("hidden")
     check_validity(pinned, "2x4", 45)
     relaxation = relax(pinned)
     unsharded = next(random_states(problem, relax(problem), 10**6))  # nothing is drawn

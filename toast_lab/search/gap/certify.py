@@ -60,7 +60,7 @@ class LowerBound:
         """Seconds that no plan (that fits) is below."""
         return self.score * self.problem.baseline[0]
 
-    def gap(self, cost: Cost | float) -> float | None:
+    def gap(self, cost: Cost | float, fits: bool = True) -> float | None:
         """By which part a plan may be above the best: C(s) / bound - 1, at least 0.
 
         None where that is not known: the bound is 0, or it holds of plans that fit alone and the
@@ -68,9 +68,10 @@ class LowerBound:
 
         Args:
             cost: of the plan, or its C(s).
+            fits: does the plan fit, where only its C(s) is given?
         """
-        score = cost.score if isinstance(cost, Cost) else cost
-        if isinstance(cost, Cost) and self.fitting and not cost.fits:
+        score, fits = (cost.score, cost.fits) if isinstance(cost, Cost) else (cost, fits)
+        if self.fitting and not fits:
             return None
         return max(0.0, score / self.score - 1.0) if self.score > 0 else None
 
