@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from toast_lab.bench.cases import MESH, OURS, Case
+from toast_lab.bench.page import markdown
 from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.cost.problem import Problem
-from toast_lab.bench.page import markdown
+from toast_lab.files import write_whole
 from toast_lab.frontends import load
 from toast_lab.search.contract import Budget, search
 from toast_lab.text import csv_text
-from toast_lab.files import write_whole
 
 ROWS = "gaps.jsonl"
 

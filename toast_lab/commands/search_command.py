@@ -147,6 +147,4 @@ def _show(
         console.print(result.in_brief(), soft_wrap=True)
         console.print(result.verdict_table(), soft_wrap=True)
         console.print()
-    console.print(
-        f"{result.method}, seed {result.seed}: {result.message} {result.proof}".rstrip()
-    )
+    console.print(f"{result.method}, seed {result.seed}: {result.message} {result.proof}".rstrip())

@@ -55,7 +55,8 @@ class SearchResult(Generic[PlanT]):
     #: beyond those that the problem has pinned; empty if the plan did not come from actions
     actions: tuple[Action, ...]
     message: str  #: the status in a sentence, with the numbers
-    #: Proved: no plan of the method's space (``certified``: of any method's) has a C(s) below this; None: nothing was proved.  Where
+    #: Proved: no plan of the method's space (``certified``: of any method's) has a C(s) below this;
+    #: None: nothing was proved.  Where
     #: ``cost.fits`` this holds of plans that fit alone: one that is over the limit may have a lower
     #: C(s), its penalty included, and is still not preferred.
     bound: float | None = None
@@ -102,9 +103,7 @@ class SearchResult(Generic[PlanT]):
         own = type(self.plan).of
         return PlanFront(tuple(row._replace(plan=own(row.plan)) for row in rows))
 
-    def certified(
-        self, seconds: float = 60.0, cancel: Callable[[], bool] | None = None
-    ) -> Self:
+    def certified(self, seconds: float = 60.0, cancel: Callable[[], bool] | None = None) -> Self:
         """This result with a bound that holds for the plans of every method of the space.
 
         ``bound`` is then what ``tl.bound`` proves, whatever the method has proven of its own space.

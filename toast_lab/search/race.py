@@ -245,9 +245,7 @@ def not_started(method: str) -> MethodOutcome:
     )
 
 
-def rows(
-    outcomes: Iterable[MethodOutcome], certificate: LowerBound | None = None
-) -> list[RaceRow]:
+def rows(outcomes: Iterable[MethodOutcome], certificate: LowerBound | None = None) -> list[RaceRow]:
     """The table of a race: what each method found, judged by the best and by the bounds of all.
 
     A ``certificate`` stands in place of the bounds that methods prove of their own plans.

@@ -37,7 +37,8 @@ def test_the_bound_is_at_most_the_best_plan_and_not_far_below(
     assert bound.settled
     assert bound.score <= min(optimum.cost.score, best.cost.score) * CLOSE
     gap = bound.gap(best.cost)
-    assert gap is not None and gap < 0.05
+    assert gap is not None
+    assert gap < 0.05
 
 
 def test_the_bound_is_below_thousands_of_plans() -> None:
@@ -72,7 +73,8 @@ def test_with_a_memory_limit_plans_that_fit_and_all_plans_are_above_their_bounds
     best = tl.search(problem, budget=tl.Budget(seconds=None, evaluations=8000))
     assert best.cost.fits
     fitting, general = tl.bound(problem, seconds=8, cost=best.cost), tl.bound(problem, seconds=8)
-    assert fitting.fitting and not general.fitting
+    assert fitting.fitting
+    assert not general.fitting
     pricer, relaxation = problem.pricer(), relax(problem)
     memory = MemoryTerms(problem, relaxation)
     fit = 0
@@ -103,7 +105,8 @@ def test_a_limit_raises_the_bound_of_plans_that_fit() -> None:
         analysis, mesh="2x4", machine="a100", memory_limit_bytes=0.55 * quickest.cost.peak_bytes
     )
     best = tl.search(tight, budget=tl.Budget(seconds=None, evaluations=8000))
-    assert best.cost.fits and best.cost.time_s > quickest.cost.time_s
+    assert best.cost.fits
+    assert best.cost.time_s > quickest.cost.time_s
     loose, bound = tl.bound(free, seconds=8), tl.bound(tight, seconds=8, cost=best.cost)
     assert loose.score < bound.score <= best.cost.score * CLOSE
 
@@ -111,16 +114,19 @@ def test_a_limit_raises_the_bound_of_plans_that_fit() -> None:
 def test_it_can_be_stopped_at_any_time_and_holds_then() -> None:
     problem = tl.Problem(small_transformer(), mesh="2x4", machine="a100")
     points: list[BoundPoint] = []
-    stopped = lower_bound(
-        problem, 60.0, on_progress=points.append, cancel=lambda: len(points) > 0
-    )
+    stopped = lower_bound(problem, 60.0, on_progress=points.append, cancel=lambda: len(points) > 0)
     whole = lower_bound(problem, 60.0)
-    assert points and not stopped.settled and whole.settled
+    assert points
+    assert not stopped.settled
+    assert whole.settled
     assert 0.0 < stopped.score <= whole.score
     scores = [point.score for point in whole.curve]
-    assert scores == sorted(scores) and scores[-1] == whole.score
+    assert scores == sorted(scores)
+    assert scores[-1] == whole.score
     nothing = lower_bound(problem, 0.0)
-    assert nothing.score == 0.0 and nothing.gap(1.0) is None and not nothing.settled
+    assert nothing.score == 0.0
+    assert nothing.gap(1.0) is None
+    assert not nothing.settled
 
 
 def test_time_is_kept() -> None:
@@ -165,6 +171,8 @@ def test_a_result_takes_the_bound_over() -> None:
     result = tl.search(problem, budget=tl.Budget(seconds=None, evaluations=3000))
     assert result.gap is None
     certified = result.certified(seconds=20)
-    assert certified.plan is result.plan and result.bound is None
-    assert certified.gap is not None and certified.gap < 0.2
+    assert certified.plan is result.plan
+    assert result.bound is None
+    assert certified.gap is not None
+    assert certified.gap < 0.2
     assert certified.bound == pytest.approx(certified.cost.score / (1.0 + certified.gap))

@@ -95,7 +95,7 @@ def test_no_plan_is_below_its_relaxed_price_with_a_price_list(machine: str) -> N
 
 def test_pins_and_what_is_forbidden_narrow_the_space() -> None:
     problem = Problem(small_transformer(), mesh="2x4", machine="a100")
-    pinned = problem.pin("batch->data").forbid("hidden")
+    pinned = problem.pin("batch->data").forbid("hidden->data")
     check_validity(pinned, "2x4", 45)
     relaxation = relax(pinned)
     unsharded = next(random_states(problem, relax(problem), 10**6))  # nothing is drawn
@@ -112,9 +112,7 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("method", "options"), METHODS)
-def test_plans_of_every_method_of_the_space_are_in_it(
-    method: str, options: dict[str, Any]
-) -> None:
+def test_plans_of_every_method_of_the_space_are_in_it(method: str, options: dict[str, Any]) -> None:
     problem = Problem(analysed("transformer", layers=2, sequence=64), mesh="2x2", machine="a100")
     result = search(
         problem, method, seed=0, budget=Budget(seconds=None, evaluations=3000), **options

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-
 from toast_lab import checks
 from toast_lab.cost.problem import Cost, Problem
 from toast_lab.isolate import Cancelled
@@ -147,7 +146,11 @@ class _Proof:
         settled = False
         if self.base_s > 0.0:
             try:
-                settled = self._climb(relax(self.problem, self.check))
+                # Of a program too large for all of its prices, those there is time for
+                relaxation = relax(
+                    self.problem, self.check, lambda: self.elapsed_s > 0.4 * self.seconds
+                )
+                settled = self._climb(relaxation) and relaxation.whole
             except (_Late, Cancelled):
                 settled = False
         return LowerBound(
@@ -230,5 +233,3 @@ class _Proof:
             ):
                 self._reported_at = point.elapsed_s
                 self.on_progress(point)
-
-

@@ -23,6 +23,7 @@ from toast_lab.packs import Float64Array, Int64Array, packed
 from toast_lab.ragged import row_starts
 from toast_lab.search.gap.relaxation import Relaxation
 
+
 @packed
 class ChoiceGraph(NamedTuple):
     """A ``Relaxation`` as kernels read it; the nodes are numbered in the order of the program.
@@ -171,9 +172,7 @@ def _share_anew(graph: ChoiceGraph, copies: SharedCopies, number: int, unit_s: f
 
 
 @helper
-def _room(
-    copies: SharedCopies, number: int, place: int, cell: int, is_tight: np.ndarray
-) -> float:
+def _room(copies: SharedCopies, number: int, place: int, cell: int, is_tight: np.ndarray) -> float:
     """How much more a use of a sharing may count, if those behind it that need it get as much."""
     first, last = copies.use_ptr[number], copies.use_ptr[number + 1]
     count, shares = last - first, copies.share_ptr[number]

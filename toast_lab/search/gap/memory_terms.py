@@ -72,8 +72,8 @@ class MemoryTerms:
             np.add.at(weight, self.node[variable], byte_s * self.bytes[variable])
             fixed = float(self.bytes[alive & (self.node < 0)].sum())
             taken_off += byte_s * (self.limit_bytes - fixed)
-        extra = [share * seconds for share, seconds in zip(self.share, weight.tolist(), strict=True)]
-        return extra, taken_off
+        each = zip(self.share, weight.tolist(), strict=True)
+        return [share * seconds for share, seconds in each], taken_off
 
     def move(self, choice: np.ndarray, gap_s: float, most_byte_s: float) -> None:
         """Price bytes higher where a choice has too many of them, and lower where it has too few.

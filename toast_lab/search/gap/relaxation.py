@@ -50,8 +50,10 @@ from toast_lab.sharding.alike import Alike, Effects
 from toast_lab.sharding.steps import LAYOUT_BITS
 
 Check = Callable[[], None]
-#: Choices of one node; a program that has a node of more is not bounded.
-MOST_CHOICES = 20_000
+#: Pairs of a row of an op and a layout of what it reads; where there are more, how operands lie is
+#: left out of its price.
+_MOST_READINGS = 100_000
+_MOST_ENTRIES = 40_000_000  # of all edges: 320 MB; prices beyond are left out
 
 
 class Edge(NamedTuple):
@@ -70,7 +72,8 @@ class SharedUse(NamedTuple):
     times: float  #: how many uses it stands for
     wanted: np.ndarray  #: [labels of the edge] place of the layout that it wants in ``cost_s``
     cost_s: np.ndarray  #: [W, T] seconds of bringing one copy, infinite: it never wants that
-    part_s: np.ndarray  #: [W, T] what of that the prices of the edge have, once for each it stands for
+    #: [W, T] what of that the prices of the edge have, once for each that it stands for
+    part_s: np.ndarray
 
 
 class Sharing(NamedTuple):
@@ -100,6 +103,7 @@ class Relaxation:
     edges: list[Edge]
     sharings: list[Sharing]
     rank: np.ndarray  #: [N] where each node stands in the program
+    whole: bool  #: False: some prices were left out, for time or memory
 
     def price_s(self, choice: np.ndarray) -> float:
         """Seconds that a choice for each node takes at least."""
@@ -168,14 +172,19 @@ class Relaxation:
     _n_arguments: int
 
 
-def relax(problem: Problem, check: Check = lambda: None) -> Relaxation:
+def relax(
+    problem: Problem,
+    check: Check = lambda: None,
+    enough: Callable[[], bool] = lambda: False,
+) -> Relaxation:
     """Take the price of a problem's plans apart.
 
     Args:
         problem: program, mesh, machine, price list and pins.
         check: called now and then; may raise to end this.
+        enough: polled; once True, prices that are still missing are left out.
     """
-    return _Relaxing(problem, check).relaxation()
+    return _Relaxing(problem, check, enough).relaxation()
 
 
 def _possible(effects: Effects, cut: np.ndarray, count: int) -> list[dict[int, int]]:
@@ -226,8 +235,9 @@ def packed_layouts(rows: np.ndarray) -> np.ndarray:
 class _Relaxing:
     """The making of a ``Relaxation``."""
 
-    def __init__(self, problem: Problem, check: Check) -> None:
-        self.problem, self.check = problem, check
+    def __init__(self, problem: Problem, check: Check, enough: Callable[[], bool]) -> None:
+        self.problem, self.check, self.enough = problem, check, enough
+        self.n_entries, self.whole = 0, True
         self.alike = fine_rows(problem)
         self.folded = problem.prices.folded(self.alike)
         self.tables, self.facts = self.folded.tables, self.folded.facts
@@ -254,10 +264,11 @@ class _Relaxing:
         self.time_s = [np.zeros(len(menu)) for menu in (*self.menus, *self.layouts)]
         rank = np.full(len(self.time_s), np.inf)
         tables = self.tables
-        for op in range(tables.n_arguments, len(tables.op_row)):
-            self.check()
-            self._compute(op)
-            self._results(op)
+        for priced in (self._compute, self._results):
+            for op in range(tables.n_arguments, len(tables.op_row)):
+                self.check()
+                if self._goes_on():
+                    priced(op)
         self._uses()
         for op in range(len(tables.op_row)):
             row = int(tables.op_row[op])
@@ -295,10 +306,16 @@ class _Relaxing:
             edges=edges,
             sharings=sharings,
             rank=rank,
+            whole=self.whole,
             _name_starts=np.asarray(program.factor_ptr[:-1], np.int64),
             _constant=np.asarray(program.value_is_constant),
             _n_arguments=program.n_arguments,
         )
+
+    def _goes_on(self) -> bool:
+        """Are there time and memory for more prices?"""
+        self.whole = self.whole and not self.enough() and self.n_entries < _MOST_ENTRIES
+        return self.whole
 
     # -- choices ----------------------------------------------------------------------------------
     def _menus(self) -> None:
@@ -335,9 +352,7 @@ class _Relaxing:
         """
         tables = self.tables
         inner = (
-            ~tables.value_constant
-            & (tables.value_op >= tables.n_arguments)
-            & ~tables.value_output
+            ~tables.value_constant & (tables.value_op >= tables.n_arguments) & ~tables.value_output
         )
         self.value_node = np.full(len(tables.value_op), -1, np.int64)
         self.layouts: list[np.ndarray] = []
@@ -395,6 +410,7 @@ class _Relaxing:
         Those that are all 0 are left out, but if ``always``.
         """
         if always or time_s.any():
+            self.n_entries += time_s.size
             self.pairs.setdefault((op_node, value_node), []).append((label, time_s))
 
     def _compute(self, op: int) -> None:
@@ -412,6 +428,10 @@ class _Relaxing:
         sources = facts.root[uses].astype(np.int64)
         roots = np.unique(sources[(facts.use.reads[uses] > 0) & (self.value_node[sources] >= 0)])
         layouts = [self._layouts_of(root) for root in roots.tolist()]
+        coarse = len(menu) * sum(map(len, layouts)) > _MOST_READINGS
+        if coarse:
+            finest = sum(1 << LAYOUT_BITS * axis for axis in range(len(self.axis_size)))
+            layouts = [np.asarray([finest], np.int64) for _ in layouts]
         ptr = row_starts([*map(len, layouts)])
         flat = np.concatenate([*layouts, np.zeros(0, np.int64)]).astype(np.int64)
         values = tables.use_value[uses]
@@ -419,12 +439,18 @@ class _Relaxing:
             facts.value.bytes[values], facts.use.sent[uses] * tables.value_bytes[values]
         )
         least_s, more_s = np.zeros(len(menu)), np.zeros(len(menu) * len(flat))
-        computing_times(self.rules, op, menu, roots, ptr, flat, fewest, least_s, more_s)
+        computing_times(self.rules, op, menu, roots, ptr, flat, fewest, coarse, least_s, more_s)
         listed, times = self.folded.listed, float(self.folded.times[op])
         if listed.begin[op] < listed.end[op]:
+            if coarse:
+                layouts = [self._layouts_of(root) for root in roots.tolist()]
+                ptr, flat = row_starts([*map(len, layouts)]), np.concatenate(layouts)
+                more_s = np.zeros(len(menu) * len(flat))
             listed_least(self.bench, op, menu, roots, ptr, flat, least_s)
             more_s[:] = 0.0
         self.time_s[row] += times * least_s
+        if not more_s.any():
+            return
         more = times * more_s.reshape(len(menu), len(flat))
         for number, root in enumerate(roots.tolist()):
             part = more[:, ptr[number] : ptr[number + 1]]
@@ -466,6 +492,8 @@ class _Relaxing:
         moves: dict[tuple[object, ...], np.ndarray] = {}
         for value, uses in uses_of.items():
             self.check()
+            if not self._goes_on():
+                return
             layouts = self._layouts_of(value)
             uses = [
                 use
@@ -513,7 +541,7 @@ class _Relaxing:
         wanted: np.ndarray,
         layouts: np.ndarray,
     ) -> np.ndarray:
-        """[W, T] seconds of one use; moves of equal tensors cost the same, whatever they are for."""
+        """[W, T] seconds of one use; moves of equal tensors cost the same."""
         tables, facts, listed = self.tables, self.facts, self.folded.listed
         value = tables.use_value[use]
         key: tuple[object, ...] = (
@@ -568,9 +596,7 @@ def _even_parts(cost_s: np.ndarray, shares: np.ndarray) -> np.ndarray:
     each = cost_s / np.einsum("pu,uwt->pwt", shares, can.astype(np.float64))
     part = each.copy()
     for place in range(len(cost_s)):
-        part = np.minimum(
-            part, np.where((shares[place] > 0)[:, None, None], each[place], np.inf)
-        )
+        part = np.minimum(part, np.where((shares[place] > 0)[:, None, None], each[place], np.inf))
     return np.where(can, part, 0.0)
 
 

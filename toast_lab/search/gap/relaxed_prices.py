@@ -15,7 +15,7 @@ from toast_lab.kernels import compiled, copy_row, helper
 from toast_lab.packs import Float64Array, Int32Matrix, Int64Array
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.step_kinds import COMPUTE
-from toast_lab.sharding.steps import LAYOUT_BITS, Steps
+from toast_lab.sharding.steps import Steps
 
 #: Contexts of one op and row that are looked up in a price list; of more, none is told apart.
 MOST_CONTEXTS = 4096
@@ -39,6 +39,7 @@ def computing_times(
     layout_ptr: Int64Array,
     layouts: Int64Array,
     fewest_bytes: Float64Array,
+    coarse: bool,
     least_s: Float64Array,
     more_s: Float64Array,
 ) -> None:
@@ -54,6 +55,7 @@ def computing_times(
         layout_ptr: [R+1] row starts into layouts.
         layouts: [T'] layouts in which each root may be kept.
         fewest_bytes: [uses of the op] bytes of each operand, or of a copy, whichever is fewer.
+        coarse: are the layouts but one for each root, finer than all that there are?
         least_s: [S] is filled with seconds, whatever the operands come as.
         more_s: [S * T'] is filled with the seconds that reading a root in a layout adds.
     """
@@ -68,7 +70,7 @@ def computing_times(
         own_sent[use - first] = facts.use.sent[use]
     for use in range(first, last):
         value = tables.use_value[use]
-        if facts.root[use] != value:
+        if coarse or facts.root[use] != value:
             # A view is read as it is, or as a copy: at least as the smaller of both.
             facts.value.bytes[value] = fewest_bytes[use - first]
             whole_bytes = tables.value_bytes[value]
@@ -135,7 +137,7 @@ def listed_least(
         layouts: layouts in which each root may be kept.
         least_s: [S] what it takes by rule; is changed.
     """
-    inputs, steps = bench.inputs, bench.steps
+    inputs = bench.inputs
     tables, facts, listed = inputs.tables, inputs.facts, inputs.listed
     n_axes = menu.shape[1]
     row = tables.op_row[op]
@@ -211,5 +213,3 @@ def listed_least(
             all_listed &= is_listed
         least_s[strategy] = least if all_listed else min(least_s[strategy], least)
     bench.op_factor[row] = -1
-
-
