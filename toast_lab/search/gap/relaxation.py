@@ -442,11 +442,13 @@ class _Relaxing:
         computing_times(self.rules, op, menu, roots, ptr, flat, fewest, coarse, least_s, more_s)
         listed, times = self.folded.listed, float(self.folded.times[op])
         if listed.begin[op] < listed.end[op]:
-            if coarse:
-                layouts = [self._layouts_of(root) for root in roots.tolist()]
-                ptr, flat = row_starts([*map(len, layouts)]), np.concatenate(layouts)
-                more_s = np.zeros(len(menu) * len(flat))
-            listed_least(self.bench, op, menu, roots, ptr, flat, least_s)
+            # The list tells layouts of all operands apart, of those that are not read, too.
+            every = np.unique(sources[self.value_node[sources] >= 0])
+            layouts = [self._layouts_of(root) for root in every.tolist()]
+            flat_layouts = np.concatenate([*layouts, np.zeros(0, np.int64)]).astype(np.int64)
+            listed_least(
+                self.bench, op, menu, every, row_starts([*map(len, layouts)]), flat_layouts, least_s
+            )
             more_s[:] = 0.0
         self.time_s[row] += times * least_s
         if not more_s.any():

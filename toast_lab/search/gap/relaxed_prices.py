@@ -205,11 +205,17 @@ def listed_least(
                 if not tables.value_constant[value]:
                     natural, _ = st.natural_layout(tables, bench.op_factor, value, n_axes)
                 code = _mixed(code, natural)
-            is_listed = False
-            for entry in range(listed.begin[op], listed.end[op]):
-                if listed.code[entry] == code:
-                    is_listed = True
-                    least = min(least, listed.time_s[entry])
-            all_listed &= is_listed
+            # The entries of an op are ordered by their codes.
+            low, high = listed.begin[op], listed.end[op]
+            while low < high:
+                middle = (low + high) // 2
+                if listed.code[middle] < code:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low < listed.end[op] and listed.code[low] == code:
+                least = min(least, listed.time_s[low])
+            else:
+                all_listed = False
         least_s[strategy] = least if all_listed else min(least_s[strategy], least)
     bench.op_factor[row] = -1
