@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import analysed, small_transformer, traced
+from toast_lab.cost.price_list import COMPILED, PriceEntry, PriceList
 from toast_lab.cost.problem import Problem
 from toast_lab.pipeline import search
 from toast_lab.search.contract import Budget, Status

@@ -36,8 +36,7 @@ def make_bound(
     rounds: int = ROUNDS,
     check: Callable[[], None] = lambda: None,
 ) -> Bound | None:
-    """Price all tables; None where they would be too large (see ``MOST_ENTRIES``), or
-    where prices are listed.
+    """Price all tables; None where they would be too large, or where prices are listed.
 
     Args:
         problem: program, mesh and machine.

@@ -43,7 +43,7 @@ from toast_lab.search.alpa.strategy_prices import (
     use_costs,
     want_labels,
 )
-from toast_lab.search.gap.relaxed_prices import computing_times, listed_least
+from toast_lab.search.gap.relaxed_prices import computing_times
 from toast_lab.search.mcts.refine import fine_rows
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.alike import Alike, Effects
@@ -442,13 +442,10 @@ class _Relaxing:
         computing_times(self.rules, op, menu, roots, ptr, flat, fewest, coarse, least_s, more_s)
         listed, times = self.folded.listed, float(self.folded.times[op])
         if listed.begin[op] < listed.end[op]:
-            # The list tells layouts of all operands apart, of those that are not read, too.
-            every = np.unique(sources[self.value_node[sources] >= 0])
-            layouts = [self._layouts_of(root) for root in every.tolist()]
-            flat_layouts = np.concatenate([*layouts, np.zeros(0, np.int64)]).astype(np.int64)
-            listed_least(
-                self.bench, op, menu, every, row_starts([*map(len, layouts)]), flat_layouts, least_s
-            )
+            # An entry holds for one way to meet all operands and results; which one does is not
+            # asked: computing takes what the rule says, or what one of the entries does.
+            entries = slice(int(listed.begin[op]), int(listed.end[op]))
+            least_s = np.minimum(least_s, listed.time_s[entries].min())
             more_s[:] = 0.0
         self.time_s[row] += times * least_s
         if not more_s.any():

@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from toast_lab.cost.kernel import _mixed
 from toast_lab.cost.one_op import Bench, price_one
 from toast_lab.kernels import compiled, copy_row, helper
 from toast_lab.packs import Float64Array, Int32Matrix, Int64Array
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.step_kinds import COMPUTE
 from toast_lab.sharding.steps import Steps
-
-#: Contexts of one op and row that are looked up in a price list; of more, none is told apart.
-MOST_CONTEXTS = 4096
 
 
 @helper
@@ -45,7 +41,7 @@ def computing_times(
 ) -> None:
     """Fill what computing an op takes at least under each row, and how it is read adds to that.
 
-    Prices are those of the rules; a price list is ``listed_least``'s matter.
+    Prices are those of the rules, without a price list.
 
     Args:
         bench: without a price list; its facts are changed and put back.
@@ -110,112 +106,4 @@ def computing_times(
     for use in range(first, last):
         facts.value.bytes[tables.use_value[use]] = own_bytes[use - first]
         facts.use.sent[use] = own_sent[use - first]
-    bench.op_factor[row] = -1
-
-
-@compiled
-def listed_least(
-    bench: Bench,
-    op: int,
-    menu: Int32Matrix,
-    roots: Int64Array,
-    layout_ptr: Int64Array,
-    layouts: Int64Array,
-    least_s: Float64Array,
-) -> None:
-    """Let ``least_s[S]`` be no more than any entry of the price list that may hold for the op.
-
-    How the op may meet its operands and what each of these contexts is called in the list is gone
-    through; where every one of them is listed, the rule's price no longer matters.
-
-    Args:
-        bench: with the price list.
-        op: of the folded program; it has entries in the list.
-        menu: [S, A] rows of the op.
-        roots: [R] values in whose memory the operands are.
-        layout_ptr: [R+1] row starts into layouts.
-        layouts: layouts in which each root may be kept.
-        least_s: [S] what it takes by rule; is changed.
-    """
-    inputs = bench.inputs
-    tables, facts, listed = inputs.tables, inputs.facts, inputs.listed
-    n_axes = menu.shape[1]
-    row = tables.op_row[op]
-    every_entry = np.inf
-    for entry in range(listed.begin[op], listed.end[op]):
-        every_entry = min(every_entry, listed.time_s[entry])
-    codes = np.empty(MOST_CONTEXTS, np.int64)
-    longer = np.empty(MOST_CONTEXTS, np.int64)
-    for strategy in range(menu.shape[0]):
-        mask = 0
-        for axis in range(n_axes):
-            if menu[strategy, axis] >= 0:
-                mask |= 1 << axis
-        copy_row(bench.op_factor[row], menu[strategy])
-        codes[0] = _mixed(COMPUTE, mask)
-        count, too_many = 1, False
-        for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
-            value = tables.use_value[use]
-            want = st.use_layout(tables, bench.op_factor, tables.use_want[use], n_axes)
-            new = 0
-            for place in range(count):
-                code = _mixed(codes[place], want)
-                # A copy: its source does not matter.
-                if not tables.value_constant[value]:
-                    if new == MOST_CONTEXTS:
-                        too_many = True
-                        break
-                    longer[new] = code
-                    new += 1
-                root = facts.root[use]
-                known = -1
-                for number in range(roots.shape[0]):
-                    if roots[number] == root:
-                        known = number
-                if root == value and known >= 0:
-                    # It is not a copy only where it is kept as it is wanted.
-                    begin, end = -1, 0
-                elif known >= 0:
-                    begin, end = layout_ptr[known], layout_ptr[known + 1]
-                else:
-                    begin, end = -1, 0
-                    want = 0
-                for option in range(begin, end):
-                    source_layout = want if option < 0 else layouts[option]
-                    if new == MOST_CONTEXTS:
-                        too_many = True
-                        break
-                    longer[new] = _mixed(code, 1 + source_layout)
-                    new += 1
-                if too_many:
-                    break
-            count = new
-            copy_row(codes[:count], longer[:count])
-            if too_many:
-                break
-        if too_many:
-            least_s[strategy] = min(least_s[strategy], every_entry)
-            continue
-        all_listed, least = True, np.inf
-        for place in range(count):
-            code = codes[place]
-            for result in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
-                value = tables.result[result]
-                natural = 0
-                if not tables.value_constant[value]:
-                    natural, _ = st.natural_layout(tables, bench.op_factor, value, n_axes)
-                code = _mixed(code, natural)
-            # The entries of an op are ordered by their codes.
-            low, high = listed.begin[op], listed.end[op]
-            while low < high:
-                middle = (low + high) // 2
-                if listed.code[middle] < code:
-                    low = middle + 1
-                else:
-                    high = middle
-            if low < listed.end[op] and listed.code[low] == code:
-                least = min(least, listed.time_s[low])
-            else:
-                all_listed = False
-        least_s[strategy] = least if all_listed else min(least_s[strategy], least)
     bench.op_factor[row] = -1
