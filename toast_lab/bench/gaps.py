@@ -86,7 +86,8 @@ def run_gaps(
                     return rows
                 kept[case.name, machine] = row
                 with (folder / ROWS).open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(row._asdict()) + "\n")
+                    # The line before may have been cut off; empty ones are skipped
+                    file.write("\n" + json.dumps(row._asdict()) + "\n")
             rows.append(kept[case.name, machine])
     return rows
 

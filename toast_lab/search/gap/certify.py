@@ -109,7 +109,7 @@ def lower_bound(
     return _Proof(problem, seconds, cost, on_progress, cancel).run()
 
 
-class _Late(Exception):
+class _TimeIsOver(Exception):
     """The time is over, or it was cancelled."""
 
 
@@ -140,7 +140,7 @@ class _Proof:
 
     def check(self) -> None:
         if self.elapsed_s > self.seconds or (self.cancel is not None and self.cancel()):
-            raise _Late
+            raise _TimeIsOver
 
     def run(self) -> LowerBound:
         settled = False
@@ -151,7 +151,7 @@ class _Proof:
                     self.problem, self.check, lambda: self.elapsed_s > 0.4 * self.seconds
                 )
                 settled = self._climb(relaxation) and relaxation.whole
-            except (_Late, Cancelled):
+            except (_TimeIsOver, Cancelled):
                 settled = False
         return LowerBound(
             problem=self.problem,
@@ -192,7 +192,7 @@ class _Proof:
                 self._sweeps(ascent, taken_off_s, _BETWEEN_PRICES, most=_BETWEEN_PRICES)
             if priced:
                 self._sweeps(ascent, taken_off_s, _PATIENCE, most=10**9)
-        except _Late:
+        except _TimeIsOver:
             self._keep(ascent, taken_off_s)
             raise
         return True

@@ -43,7 +43,7 @@ from toast_lab.search.alpa.strategy_prices import (
     use_costs,
     want_labels,
 )
-from toast_lab.search.gap.relaxed_prices import computing_times
+from toast_lab.search.gap.relaxed_prices import Readings, computing_times
 from toast_lab.search.mcts.refine import fine_rows
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.alike import Alike, Effects
@@ -56,7 +56,7 @@ _MOST_READINGS = 100_000
 _MOST_ENTRIES = 40_000_000  # of all edges: 320 MB; prices beyond are left out
 
 
-class Edge(NamedTuple):
+class ChoiceEdge(NamedTuple):
     """Prices of a row of ops and a value together."""
 
     op: int  #: node
@@ -100,7 +100,7 @@ class Relaxation:
     value_node: np.ndarray  #: [V'] node of each value of the folded program, -1: constant
     value_menus: list[np.ndarray]  #: L of [T, A] int8 dims that each row of values may have
     time_s: list[np.ndarray]  #: N of [S] or [T]
-    edges: list[Edge]
+    edges: list[ChoiceEdge]
     sharings: list[Sharing]
     rank: np.ndarray  #: [N] where each node stands in the program
     whole: bool  #: False: some prices were left out, for time or memory
@@ -439,7 +439,8 @@ class _Relaxing:
             facts.value.bytes[values], facts.use.sent[uses] * tables.value_bytes[values]
         )
         least_s, more_s = np.zeros(len(menu)), np.zeros(len(menu) * len(flat))
-        computing_times(self.rules, op, menu, roots, ptr, flat, fewest, coarse, least_s, more_s)
+        readings = Readings(roots, ptr, flat, fewest, coarse)
+        computing_times(self.rules, op, menu, readings, least_s, more_s)
         listed, times = self.folded.listed, float(self.folded.times[op])
         if listed.begin[op] < listed.end[op]:
             # An entry holds for one way to meet all operands and results; which one does is not
@@ -601,10 +602,12 @@ def _even_parts(cost_s: np.ndarray, shares: np.ndarray) -> np.ndarray:
 
 def _edge(
     op: int, value: int, parts: list[tuple[np.ndarray, np.ndarray]]
-) -> tuple[Edge, np.ndarray]:
+) -> tuple[ChoiceEdge, np.ndarray]:
     """The sum of prices that have labels of their own, and those labels [W, parts]."""
     labels = np.stack([label for label, _ in parts], axis=1)
     distinct, place = np.unique(labels, axis=0, return_inverse=True)
     total = sum(time_s[distinct[:, number]] for number, (_, time_s) in enumerate(parts))
-    edge = Edge(op=op, value=value, label=place.reshape(-1), time_s=np.asarray(total, np.float64))
+    edge = ChoiceEdge(
+        op=op, value=value, label=place.reshape(-1), time_s=np.asarray(total, np.float64)
+    )
     return edge, distinct

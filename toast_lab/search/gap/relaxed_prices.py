@@ -7,14 +7,27 @@ cheaply as can be, and what one operand adds by being read otherwise may be adde
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from toast_lab.cost.one_op import Bench, price_one
 from toast_lab.kernels import compiled, copy_row, helper
-from toast_lab.packs import Float64Array, Int32Matrix, Int64Array
+from toast_lab.packs import Float64Array, Int32Matrix, Int64Array, packed
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.step_kinds import COMPUTE
 from toast_lab.sharding.steps import Steps
+
+
+@packed
+class Readings(NamedTuple):
+    """How the operands of an op may lie; ``R`` values in whose memory they are."""
+
+    roots: Int64Array  #: [R] values
+    layout_ptr: Int64Array  #: [R+1] row starts into layouts
+    layouts: Int64Array  #: layouts in which each root may be kept
+    fewest_bytes: Float64Array  #: [uses] bytes of each operand, or of a copy, whichever is fewer
+    coarse: bool  #: is there but one layout for each root, finer than all that there are?
 
 
 @helper
@@ -31,11 +44,7 @@ def computing_times(
     bench: Bench,
     op: int,
     menu: Int32Matrix,
-    roots: Int64Array,
-    layout_ptr: Int64Array,
-    layouts: Int64Array,
-    fewest_bytes: Float64Array,
-    coarse: bool,
+    readings: Readings,
     least_s: Float64Array,
     more_s: Float64Array,
 ) -> None:
@@ -47,14 +56,12 @@ def computing_times(
         bench: without a price list; its facts are changed and put back.
         op: of the folded program.
         menu: [S, A] rows of the op.
-        roots: [R] values in whose memory the operands are.
-        layout_ptr: [R+1] row starts into layouts.
-        layouts: [T'] layouts in which each root may be kept.
-        fewest_bytes: [uses of the op] bytes of each operand, or of a copy, whichever is fewer.
-        coarse: are the layouts but one for each root, finer than all that there are?
+        readings: how its operands may lie.
         least_s: [S] is filled with seconds, whatever the operands come as.
         more_s: [S * T'] is filled with the seconds that reading a root in a layout adds.
     """
+    roots, layout_ptr, layouts = readings.roots, readings.layout_ptr, readings.layouts
+    fewest_bytes, coarse = readings.fewest_bytes, readings.coarse
     tables, facts, steps = bench.inputs.tables, bench.inputs.facts, bench.steps
     n_axes = menu.shape[1]
     row = tables.op_row[op]
