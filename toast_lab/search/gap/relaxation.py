@@ -277,7 +277,9 @@ class _Relaxing:
             if node >= 0:
                 rank[node] = min(rank[node], tables.value_op[value] + 0.5)
         program = self.problem.analysis.program
-        edges, edge_of, joined = [], {}, {}
+        edges: list[ChoiceEdge] = []
+        edge_of: dict[tuple[int, int], int] = {}
+        joined: dict[tuple[int, int], np.ndarray] = {}
         for nodes, parts in self.pairs.items():
             edge_of[nodes] = len(edges)
             edge, joined[nodes] = _edge(*nodes, parts)
