@@ -161,10 +161,10 @@ class Relaxation:
         for value, node in enumerate(self.value_node.tolist()):
             if node >= 0:
                 layouts = self.layouts[node - len(self.menus)]
-                place = int(np.searchsorted(layouts, kept[value]))
-                if place == len(layouts) or layouts[place] != kept[value]:
+                at = int(np.searchsorted(layouts, kept[value]))
+                if at == len(layouts) or layouts[at] != kept[value]:
                     return None
-                choice[node] = place
+                choice[node] = at
         return choice
 
     _name_starts: np.ndarray  #: [O] first name of each op of the program
