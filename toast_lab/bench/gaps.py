@@ -81,7 +81,7 @@ def run_gaps(
                 on_progress(len(rows) / total, f"{case.name} on {machine}")
                 if analysis is None:
                     analysis = analyse(load(case.model, **(case.quick if quick else case.sizes)))
-                row = _row(case, machine, analysis, limits, cancel)
+                row = _row(case, machine, analysis, limits, cancel=cancel)
                 if cancel is not None and cancel():
                     return rows
                 kept[case.name, machine] = row

@@ -106,7 +106,7 @@ def lower_bound(
     """
     seconds = checks.number("seconds", seconds, 0.0)
     prepare("price", "bound", cancel=cancel)
-    return _Proof(problem, seconds, cost, on_progress, cancel).run()
+    return _Proof(problem, seconds, cost, on_progress, cancel=cancel).run()
 
 
 class _TimeIsOver(Exception):

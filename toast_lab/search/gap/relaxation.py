@@ -289,7 +289,11 @@ class _Relaxing:
                 value,
                 [
                     SharedUse(
-                        edge_of[nodes], times, wanted[joined[nodes][:, number]], cost_s, part_s
+                        edge_of[nodes],
+                        times,
+                        wanted[joined[nodes][:, number]],
+                        cost_s,
+                        part_s=part_s,
                     )
                     for nodes, number, times, wanted, cost_s, part_s in uses
                 ],
@@ -441,7 +445,7 @@ class _Relaxing:
             facts.value.bytes[values], facts.use.sent[uses] * tables.value_bytes[values]
         )
         least_s, more_s = np.zeros(len(menu)), np.zeros(len(menu) * len(flat))
-        readings = Readings(roots, ptr, flat, fewest, coarse)
+        readings = Readings(roots, ptr, flat, fewest, coarse=coarse)
         computing_times(self.rules, op, menu, readings, least_s, more_s)
         listed, times = self.folded.listed, float(self.folded.times[op])
         if listed.begin[op] < listed.end[op]:
@@ -509,7 +513,7 @@ class _Relaxing:
             for place, use in enumerate(uses):
                 op = int(tables.use_op[use])
                 cost[place, np.searchsorted(wanted, distinct[place])] = self._moves(
-                    moves, op, use, distinct[place], layouts
+                    moves, op, use, distinct[place], layouts=layouts
                 )
             shares = self._shares(uses, together)
             shared = (shares + shares.T - 2 * np.eye(len(uses))).any(axis=1)
