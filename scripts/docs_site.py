@@ -53,6 +53,8 @@ REFERENCE = {
         "race",
         "start_race",
         "Race",
+        "bound",
+        "LowerBound",
     ],
     "Plans": ["Plan", "listing", "annotate", "why", "diff", "report"],
     "Execution": [

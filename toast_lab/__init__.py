@@ -17,6 +17,7 @@ _NAMES = {
     "ConfirmedResult": "toast_lab.confirm.confirmed_result:ConfirmedResult",
     "Cost": "toast_lab.cost.problem:Cost",
     "Judging": "toast_lab.confirm.loop:Judging",
+    "LowerBound": "toast_lab.search.gap.certify:LowerBound",
     "Machine": "toast_lab.machines.machine_model:Machine",
     "Mesh": "toast_lab.sharding.mesh:Mesh",
     "Model": "toast_lab.ir.model:Model",
@@ -32,6 +33,7 @@ _NAMES = {
     "analyse": "toast_lab.conflicts.analysis:analyse",
     "annotations": "toast_lab.ir.annotations:annotations_of",
     "annotate": "toast_lab.lowering.annotate:annotate",
+    "bound": "toast_lab.search.gap.certify:lower_bound",
     "conflicts": "toast_lab.explain.board:conflicts",
     "coverage": "toast_lab.conflicts.coverage:coverage",
     "diff": "toast_lab.explain.difference:difference",
@@ -89,6 +91,8 @@ if TYPE_CHECKING:
     from toast_lab.runtime.diff import diff_compiled
     from toast_lab.runtime.run import run
     from toast_lab.search.contract import Budget, SearchResult, Status
+    from toast_lab.search.gap.certify import LowerBound
+    from toast_lab.search.gap.certify import lower_bound as bound
     from toast_lab.search.race import Race
     from toast_lab.sharding.mesh import Mesh
 

@@ -50,6 +50,11 @@ NEEDS = {
     "refine": ("search.mcts.refine", "search.alpa.strategy_prices"),
     "alpa": ("search.alpa.strategy_prices",),
     "automap": ("search.automap", "sharding.propagate"),
+    "bound": (
+        "search.gap.dual_ascent",
+        "search.gap.relaxed_prices",
+        "search.alpa.strategy_prices",
+    ),
     "exhaustive": (
         "search.exhaustive.exhaustive",
         "search.exhaustive.bound",

@@ -145,25 +145,24 @@ def share_text(share: float | None) -> str:
     return "<0.1%" if share < 0.001 else f"{share:.1%}"
 
 
-def gap_text(gap: float | None) -> str:
+def gap_text(gap: float | None, *, of_all: bool = False) -> str:
     """What a search proved of its plan, as a sentence; empty if nothing.
 
     Args:
         gap: score of the plan over the proven bound, less 1; see ``SearchResult.gap``.
+        of_all: was it proven of the plans of all methods, not of one's own alone?
 
     >>> gap_text(0.0314)
     'Proven: no plan that this method can make scores more than 3.1% lower.'
     """
     if gap is None:
         return ""
+    whose = "of the space, by whatever method," if of_all else "that this method can make"
     if gap < 1e-9:
-        return "Proven: no plan that this method can make scores lower."
+        return f"Proven: no plan {whose} scores lower."
     # The gap is a share of the bound, the sentence tells it as one of the plan found
     lower = gap / (1 + gap)
-    return (
-        "Proven: no plan that this method can make scores more than "
-        f"{math.ceil(lower * 1000) / 10:.1f}% lower."
-    )
+    return f"Proven: no plan {whose} scores more than {math.ceil(lower * 1000) / 10:.1f}% lower."
 
 
 def counted(number: int, noun: str) -> str:

@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toast_lab.commands import command_options, common, output
+from toast_lab.commands import command_options, common, output, stopping
 from toast_lab.commands.sweep_command import keep_rows, sweeping
 from toast_lab.errors import InvalidProblem
 
@@ -17,10 +17,37 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """``toast-lab bench`` has one evaluation so far."""
+    """The evaluations of ``toast-lab bench``."""
     evaluations = parser.add_subparsers(metavar="EVALUATION", required=True)
     summary = "section 5: step times, search times and scaling; resumable, Ctrl-C keeps the rows"
     _add_paper_options(command_options.command_parser(evaluations, "paper", summary, "bench"))
+    summary = "how far the plans of section 5 may be from the best: a proof for each; resumable"
+    gaps = command_options.command_parser(evaluations, "gaps", summary, "bench")
+    _add_gaps_options(gaps)
+    gaps.set_defaults(evaluation=run_gaps)
+
+
+def _add_gaps_options(parser: ArgumentParser) -> None:
+    """The options of ``toast-lab bench gaps``."""
+    add_option = parser.add_argument
+    add_option("--models", nargs="+", metavar="MODEL", help="gns, unet, itx, t2b, t7b (all)")
+    add_option("--machines", nargs="+", metavar="MACHINE", help="(a100 p100 tpu-v3)")
+    add_option(
+        "--seconds",
+        type=command_options.positive,
+        default=20.0,
+        metavar="SECONDS",
+        help="time limit of each search (20)",
+    )
+    add_option(
+        "--bound",
+        type=command_options.positive,
+        default=60.0,
+        metavar="SECONDS",
+        help="time limit of each proof (60)",
+    )
+    add_option("--quick", action="store_true", help="small sizes, to try it out")
+    add_option("--out", required=True, metavar="FOLDER", help="for rows and tables")
 
 
 def _add_paper_options(parser: ArgumentParser) -> None:
@@ -62,6 +89,11 @@ def _add_paper_options(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
+    """Run the evaluation that was asked for."""
+    return int(getattr(args, "evaluation", run_paper_evaluation)(args))
+
+
+def run_paper_evaluation(args: Namespace) -> int:
     """Search what has no row yet, then write everything.
 
     Ctrl-C keeps what is done and writes that.
@@ -163,3 +195,38 @@ def _show(console: output.Out, evaluation: Paper, data: dict[str, Any]) -> None:
         )
     if data["files"]:
         console.print(f"Page: {data['files'][-1]}")
+
+
+def run_gaps(args: Namespace) -> int:
+    """Search and prove what has no row yet, then write the tables; Ctrl-C keeps what is done."""
+    from toast_lab.bench import gaps
+    from toast_lab.bench.cases import Choice
+
+    choice = Choice.make(models=args.models, machines=args.machines)
+    folder = Path(args.out)
+    with output.progress("proving") as update, stopping.stop_gently() as stopped:
+        rows = gaps.run_gaps(
+            choice.cases,
+            choice.machines,
+            folder,
+            search_seconds=args.seconds,
+            bound_seconds=args.bound,
+            quick=args.quick,
+            on_progress=update,
+            cancel=stopped,
+        )
+    files = gaps.write_tables(rows, folder)
+    missing = len(choice.cases) * len(choice.machines) - len(rows)
+    report = {
+        "rows": [row._asdict() for row in rows],
+        "missing": missing,
+        "files": [str(path) for path in files],
+    }
+
+    def show(console: output.Out) -> None:
+        console.print(gaps.gap_table(rows), soft_wrap=True)
+        if missing:
+            console.print(f"{missing} problems are missing; the same command goes on with them.")
+
+    output.emit(args, report, show)
+    return 130 if missing else 0

@@ -255,6 +255,19 @@ def positive(text: str) -> float:
     return _number(text, 0.0)
 
 
+def bound(parser: ArgumentParser) -> None:
+    """``--bound``: how long to prove how good a plan is."""
+    parser.add_argument(
+        "--bound",
+        type=not_negative,
+        nargs="?",
+        const=60.0,
+        default=None,
+        metavar="SECONDS",
+        help="then prove, for at most so long (60), how far any plan may be better",
+    )
+
+
 def not_negative(text: str) -> float:
     """A number from 0."""
     return _number(text, None)

@@ -33,6 +33,7 @@ def add_options(parser: ArgumentParser) -> None:
         metavar="N",
         help="methods that run at once; they share the cores (%(default)s)",
     )
+    command_options.bound(parser)
     parser.add_argument(
         "--csv",
         metavar="FILE",
@@ -85,6 +86,12 @@ def run(args: Namespace) -> int:
             cancel=stopped,
             parallel=args.parallel,
         )
+    if args.bound is not None:
+        with (
+            output.working("proving how good the plans are"),
+            stopping.stop_gently() as stopped,
+        ):
+            outcome = outcome.certified(args.bound, cancel=stopped)
     if args.csv:
         from toast_lab.text import csv_text, write_csv
 
@@ -111,6 +118,7 @@ def race_data(outcome: Race) -> JsonObject:
     return {
         "seed": outcome.seed,
         "best": None if best is None else best.method,
+        "bound": None if outcome.certificate is None else outcome.certificate.score,
         "rows": [row._asdict() for row in outcome.rows],
         "curves": outcome.curves,
     }

@@ -6,9 +6,9 @@ import dataclasses
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from typing import TYPE_CHECKING, Any
 
-from toast_lab.commands import command_options, common, keeping, output, reports
+from toast_lab.commands import command_options, common, keeping, output, reports, stopping
 from toast_lab.search.methods import options_text
-from toast_lab.text import JsonObject, gap_text
+from toast_lab.text import JsonObject
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Problem
@@ -23,6 +23,7 @@ def add_options(parser: ArgumentParser) -> None:
     command_options.pins(parser)
     command_options.search(parser, seconds=30.0)
     command_options.judge(parser)
+    command_options.bound(parser)
     parser.add_argument(
         "--simple",
         type=command_options.not_negative,
@@ -48,6 +49,12 @@ def run(args: Namespace) -> int:
     common.check_early(args)
     model, problem = common.load_problem(args)
     result = common.search_plan(args, problem, model)
+    if args.bound is not None:
+        with (
+            output.working("proving how good the plan is"),
+            stopping.stop_gently() as stopped,
+        ):
+            result = result.certified(args.bound, cancel=stopped)
     if args.simple is not None:
         with output.working("looking for simpler plans"):
             plan = result.simple(args.simple / 100.0)
@@ -115,6 +122,4 @@ def _show(
         console.print(result.in_brief(), soft_wrap=True)
         console.print(result.verdict_table(), soft_wrap=True)
         console.print()
-    console.print(
-        f"{result.method}, seed {result.seed}: {result.message} {gap_text(result.gap)}".rstrip()
-    )
+    console.print(f"{result.method}, seed {result.seed}: {result.message} {result.proof}".rstrip())

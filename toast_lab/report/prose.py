@@ -21,7 +21,7 @@ from toast_lab.report.subject import ReportSubject
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.space import Action, parse_action
 from toast_lab.sharding.state import State
-from toast_lab.text import gap_text, line_text
+from toast_lab.text import line_text
 from toast_lab.views.compare_table import PlanEntry, bytes_text, seconds_text
 from toast_lab.views.markup import Safe, h, join
 from toast_lab.views.overlay import name_axes
@@ -306,7 +306,7 @@ def against_text(ours: PlanEntry, other: PlanEntry) -> str:
 def search_text(result: Any) -> str:
     """How the plan was found, and what was proven of it."""
     outcome = f"{result.method}, seed {result.seed}: {result.message}"
-    return f"{outcome} {gap_text(result.gap)}".rstrip()
+    return f"{outcome} {result.proof}".rstrip()
 
 
 def evidence_text(subject: ReportSubject) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Generic
+from typing import Any, Generic, Self
 
 from toast_lab import checks
 from toast_lab.cost.problem import Cost, Problem
@@ -23,6 +23,7 @@ from toast_lab.errors import InvalidProblem
 from toast_lab.files import PathLike
 from toast_lab.prepare import prepare
 from toast_lab.search.advice import how_to_fit
+from toast_lab.search.gap.certify import LowerBound, lower_bound
 from toast_lab.search.limits import Budget, Status, Stop
 from toast_lab.search.methods import method_named
 from toast_lab.search.recorder import Progress, Recorder
@@ -32,6 +33,7 @@ from toast_lab.search.trace import Trace
 from toast_lab.sharding.plan import PlanT, ShardingPlan
 from toast_lab.sharding.plan_text import describe
 from toast_lab.sharding.space import Action
+from toast_lab.text import gap_text
 
 _DESCRIBED = 40  #: lines of a plan that the text of a result has
 #: What callers of a search and its methods share; each is described where it is defined.
@@ -53,10 +55,13 @@ class SearchResult(Generic[PlanT]):
     #: beyond those that the problem has pinned; empty if the plan did not come from actions
     actions: tuple[Action, ...]
     message: str  #: the status in a sentence, with the numbers
-    #: Proved: no plan of the method's space has a C(s) below this; None: nothing was proved.  Where
+    #: Proved: no plan of the method's space (``certified``: of any method's) has a C(s) below this;
+    #: None: nothing was proved.  Where
     #: ``cost.fits`` this holds of plans that fit alone: one that is over the limit may have a lower
     #: C(s), its penalty included, and is still not preferred.
     bound: float | None = None
+    #: what ``certified`` proved; None: it was not asked
+    certificate: LowerBound | None = dataclasses.field(default=None, repr=False)
     #: that was searched; None: only what the other fields say is known
     problem: Problem | None = dataclasses.field(default=None, repr=False)
 
@@ -66,6 +71,11 @@ class SearchResult(Generic[PlanT]):
         if self.bound is None or not self.bound > 0:
             return None
         return max(0.0, self.cost.score / self.bound - 1.0)
+
+    @property
+    def proof(self) -> str:
+        """What is proven of the plan, as a sentence; empty if nothing."""
+        return gap_text(self.gap, of_all=self.certificate is not None)
 
     def __repr__(self) -> str:
         return f"<SearchResult {self.in_brief()}>"
@@ -92,6 +102,25 @@ class SearchResult(Generic[PlanT]):
         rows = simplified(self.problem, self.plan, self.trace)
         own = type(self.plan).of
         return PlanFront(tuple(row._replace(plan=own(row.plan)) for row in rows))
+
+    def certified(self, seconds: float = 60.0, cancel: Callable[[], bool] | None = None) -> Self:
+        """This result with a bound that holds for the plans of every method of the space.
+
+        ``bound`` is then what ``tl.bound`` proves, whatever the method has proven of its own space.
+
+        Args:
+            seconds: after which no more is tried.
+            cancel: polled; True ends it, keeping what is proven.
+
+        Raises:
+            InvalidProblem: the problem that was searched is not known.
+        """
+        if self.problem is None:
+            raise InvalidProblem("the problem of this result is not known; search it again")
+        proven = lower_bound(self.problem, seconds, cost=self.cost, cancel=cancel)
+        return dataclasses.replace(
+            self, bound=proven.score if proven.score > 0 else None, certificate=proven
+        )
 
     def simple(self, within: float = 0.02) -> PlanT:
         """The smallest plan whose C(s) is at most ``within`` (a share) above that of the best.

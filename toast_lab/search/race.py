@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple
 
 from toast_lab import checks, text
-from toast_lab.cost.problem import Problem
+from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidProblem, join_offenders
 from toast_lab.prepare import FIRST, prepare
 from toast_lab.search import search_child
 from toast_lab.search.contract import Budget
+from toast_lab.search.gap.certify import LowerBound, lower_bound
 from toast_lab.search.methods import METHODS, no_method
 from toast_lab.search.search_child import ImprovementPoint, MethodOutcome
 from toast_lab.sharding.plan import PlanT, ShardingPlan
@@ -40,7 +41,8 @@ class RaceRow(NamedTuple):
     elapsed_s: float
     own_best_s: float | None  #: from the start of the search to its last improvement
     close_s: float | None  #: to a plan within 1% of the best of any method; None: never
-    #: score over the largest bound that any method proved, less one; None: no bound
+    #: score over the bound of ``certified``, or else the largest that any method proved, less one;
+    #: None: no bound
     gap: float | None
     actions: tuple[str, ...]
     message: str
@@ -53,11 +55,26 @@ class Race(Generic[PlanT]):
     problem: Problem
     seed: int
     outcomes: tuple[MethodOutcome, ...]  #: in the order of the methods given
+    #: what ``certified`` proved; gaps are then of its bound
+    certificate: LowerBound | None = None
 
     @property
     def rows(self) -> tuple[RaceRow, ...]:
         """One row for each method, in the order given."""
-        return tuple(rows(self.outcomes))
+        return tuple(rows(self.outcomes, self.certificate))
+
+    def certified(
+        self, seconds: float = 60.0, cancel: Callable[[], bool] | None = None
+    ) -> Race[PlanT]:
+        """This race with gaps to a bound that no plan of any method of the space is below.
+
+        Args:
+            seconds: after which no more is tried.
+            cancel: polled; True ends it, keeping what is proven.
+        """
+        cost = None if self.plan is None else price(self.problem, self.plan)
+        proven = lower_bound(self.problem, seconds, cost=cost, cancel=cancel)
+        return dataclasses.replace(self, certificate=proven)
 
     @property
     def best(self) -> RaceRow | None:
@@ -138,6 +155,8 @@ class Race(Generic[PlanT]):
             for row in self.rows
             if row.status in (search_child.CRASHED, search_child.FAILED)
         ]
+        if self.certificate is not None:
+            troubles.append(f"Proven: {self.certificate}.")
         return "\n".join(
             [f"{self.problem.describe()}, seed {self.seed}", text.table(columns, lines), *troubles]
         )
@@ -226,8 +245,11 @@ def not_started(method: str) -> MethodOutcome:
     )
 
 
-def rows(outcomes: Iterable[MethodOutcome]) -> list[RaceRow]:
-    """The table of a race: what each method found, judged by the best and by the bounds of all."""
+def rows(outcomes: Iterable[MethodOutcome], certificate: LowerBound | None = None) -> list[RaceRow]:
+    """The table of a race: what each method found, judged by the best and by the bounds of all.
+
+    A ``certificate`` stands in place of the bounds that methods prove of their own plans.
+    """
     outcomes = list(outcomes)
     ends = [
         (not outcome.last.fits, outcome.last.score)
@@ -235,7 +257,13 @@ def rows(outcomes: Iterable[MethodOutcome]) -> list[RaceRow]:
         if outcome.last is not None
     ]
     bound = max((outcome.bound for outcome in outcomes if outcome.bound is not None), default=None)
-    return [_row(outcome, min(ends, default=None), bound) for outcome in outcomes]
+    table = [_row(outcome, min(ends, default=None), bound) for outcome in outcomes]
+    if certificate is None:
+        return table
+    return [
+        row._replace(gap=None if row.score is None else certificate.gap(row.score, bool(row.fits)))
+        for row in table
+    ]
 
 
 def _row(outcome: MethodOutcome, best: tuple[bool, float] | None, bound: float | None) -> RaceRow:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import analysed, small_transformer, traced
+from toast_lab.cost.price_list import COMPILED, PriceEntry, PriceList
 from toast_lab.cost.problem import Problem
 from toast_lab.pipeline import search
 from toast_lab.search.contract import Budget, Status
@@ -299,3 +300,11 @@ def test_rounds_follow_one_another(options):
     assert [r for r, _ in rounds] == sorted(r for r, _ in rounds)
     if not options.get("bounded", True):
         assert all(r == n for r, n in rounds)
+
+
+def test_with_listed_prices_nothing_is_ruled_out_by_the_rules() -> None:
+    """An entry may be below the rules' price of every row, so their tables bound nothing."""
+    problem = Problem(analysed("mlp"), mesh="2x2", machine="a100")
+    assert make_bound(problem) is not None
+    entry = PriceEntry(problem.analysis.program.n_ops - 1, 1, 1e-9, COMPILED)
+    assert make_bound(problem.with_prices(PriceList((entry,)))) is None

@@ -36,7 +36,7 @@ def make_bound(
     rounds: int = ROUNDS,
     check: Callable[[], None] = lambda: None,
 ) -> Bound | None:
-    """Price all tables; None where they would be too large (see ``MOST_ENTRIES``).
+    """Price all tables; None where they would be too large, or where prices are listed.
 
     Args:
         problem: program, mesh and machine.
@@ -44,6 +44,8 @@ def make_bound(
         rounds: of diffusion.
         check: called every few milliseconds; may raise to end this.
     """
+    if len(problem.prices.price_list):
+        return None  # an entry may be below what the rules bound
     space, alike, n_axes = problem.space, problem.space.alike, len(problem.mesh.axes)
     tables, facts = problem.folded.tables, problem.folded.facts
     op_effects, value_effects = alike.op_effects, alike.value_effects

@@ -1,0 +1,166 @@
+"""The price of a relaxation is no more than the evaluator's, whatever the plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.certification import draw
+from tests.certification.programs import programs
+from tests.helpers import analysed, small_transformer
+from tests.search.gap.states import CLOSE, Arrays, random_states
+from toast_lab.conflicts.analysis import analyse
+from toast_lab.cost import kernel
+from toast_lab.cost.price_list import COMPILED, PriceEntry, PriceList
+from toast_lab.cost.problem import Problem
+from toast_lab.errors import InvalidProblem
+from toast_lab.search.contract import Budget, search
+from toast_lab.search.gap.dual_ascent import Ascent
+from toast_lab.search.gap.relaxation import relax
+from toast_lab.sharding.plan import ShardingPlan
+
+#: One program or two of every family; all of them are run by the slow test.
+QUICK = ("attention", "transformer_train", "scan_gradient", "cond_and_switch", "kv_cache", "sorts")
+
+
+def check_validity(problem: Problem, mesh: str, count: int, sweeps: int = 10) -> float:
+    """No plan is below its relaxed price or the bound; gives the least price over the bound."""
+    relaxation = relax(problem)
+    ascent = Ascent(relaxation)
+    for _ in range(sweeps):
+        ascent.sweep()
+    bound_s, least_s = ascent.stated_anew(), np.inf
+    assert bound_s == pytest.approx(ascent.bound_s, rel=1e-9)
+    plans: list[Arrays] = [
+        *random_states(problem, relaxation, count),
+        *(tuple(plan.sharding) for plan in draw.random_plans(problem, mesh, count // 3)),
+    ]
+    for plan in plans:
+        time_s = problem.prices.totals(*plan).time_s
+        choice = relaxation.choice_of(*plan)
+        assert choice is not None
+        assert relaxation.price_s(choice) <= time_s * CLOSE
+        # As uses that share copies count in the end
+        assert ascent.price_s(choice) <= time_s * CLOSE
+        least_s = min(least_s, time_s)
+    assert bound_s <= least_s * CLOSE
+    return least_s / bound_s if bound_s > 0 else np.inf
+
+
+@pytest.mark.parametrize("machine", ["tpu-v5e", "h100", "cpu"])
+@pytest.mark.parametrize("name", QUICK)
+def test_no_plan_is_below_its_relaxed_price(name: str, machine: str) -> None:
+    case = next(case for case in programs() if case.name == name)
+    check_validity(Problem(analyse(case.model()), mesh="2x4", machine=machine), "2x4", 60)
+
+
+@pytest.mark.slow
+def test_no_plan_of_any_program_is_below_its_relaxed_price() -> None:
+    """All programs of the certification, on one axis, two and three."""
+    for case in programs():
+        analysis = analyse(case.model())
+        for mesh, machine in (("4", "cpu"), ("2x4", "tpu-v5e"), ("2x4", "h100"), ("2x2x2", "cpu")):
+            check_validity(Problem(analysis, mesh=mesh, machine=machine), mesh, 90)
+
+
+def _listed(
+    problem: Problem, plans: list[Arrays], seed: int, share: float, factors: tuple[float, float]
+) -> PriceList:
+    """A list with a share of the steps of plans, at their price times a number between two."""
+    rng = np.random.default_rng(seed)
+    entries = []
+    for plan in plans:
+        totals = problem.prices.totals(*plan)
+        codes = np.empty(totals.n_steps, np.int64)
+        kernel.step_codes(problem.prices.inputs, totals.steps, totals.n_steps, codes)
+        for row in np.flatnonzero(rng.random(totals.n_steps) < share).tolist():
+            time_s = float(totals.each.time_s[row]) * rng.uniform(*factors)
+            entries.append(PriceEntry(int(totals.steps.op[row]), int(codes[row]), time_s, COMPILED))
+    return PriceList(tuple(entries), compute_scale=1.3, moving_scale=0.7)
+
+
+@pytest.mark.parametrize("mode", ["forward", "train"])
+@pytest.mark.parametrize("machine", ["tpu-v5e"])
+@pytest.mark.parametrize(("share", "factors"), [(0.5, (0.3, 3.0)), (1.0, (0.2, 0.3))])
+def test_no_plan_is_below_its_relaxed_price_with_a_price_list(
+    machine: str, mode: str, share: float, factors: tuple[float, float]
+) -> None:
+    """Where all steps of a few plans are listed far below their price, those are the quickest."""
+    problem = Problem(small_transformer(mode=mode), mesh="2x2", machine=machine)
+    plans = [
+        *random_states(problem, relax(problem), 6, seed=1),
+        *(tuple(plan.sharding) for plan in draw.random_plans(problem, "2x2", 12)),
+    ]
+    listed = problem.with_prices(_listed(problem, plans, 1, share, factors))
+    relaxation = relax(listed)
+    ascent = Ascent(relaxation)
+    for _ in range(10):
+        ascent.sweep()
+    for plan in plans:
+        choice = relaxation.choice_of(*plan)
+        assert choice is not None
+        time_s = listed.prices.totals(*plan).time_s
+        assert relaxation.price_s(choice) <= time_s * CLOSE
+        assert ascent.stated_anew() <= time_s * CLOSE
+    check_validity(listed, "2x2", 45)
+
+
+def test_pins_and_what_is_forbidden_narrow_the_space() -> None:
+    problem = Problem(small_transformer(), mesh="2x4", machine="a100")
+    pinned = problem.pin("batch->data").forbid("hidden->data")
+    check_validity(pinned, "2x4", 45)
+    relaxation = relax(pinned)
+    unsharded = next(random_states(problem, relax(problem), 10**6))  # nothing is drawn
+    assert relaxation.choice_of(*unsharded) is None
+
+
+METHODS: list[tuple[str, dict[str, Any]]] = [
+    ("mcts", {}),
+    ("beam", {}),
+    ("random", {}),
+    ("exhaustive", {}),
+    ("alpa", {}),
+]
+
+
+@pytest.mark.parametrize(("method", "options"), METHODS)
+def test_plans_of_every_method_of_the_space_are_in_it(method: str, options: dict[str, Any]) -> None:
+    problem = Problem(analysed("transformer", layers=2, sequence=64), mesh="2x2", machine="a100")
+    result = search(
+        problem, method, seed=0, budget=Budget(seconds=None, evaluations=3000), **options
+    )
+    relaxation = relax(problem)
+    choice = relaxation.choice_of(*result.plan.sharding)
+    assert choice is not None
+    assert relaxation.price_s(choice) <= result.cost.time_s * CLOSE
+
+
+def test_a_plan_that_treats_layers_apart_is_not_in_the_space() -> None:
+    problem = Problem(analysed("transformer", layers=2, sequence=64), mesh="2x2", machine="a100")
+    relaxation = relax(problem)
+    plan = draw.random_plan(problem, np.random.default_rng(0))
+    assert relaxation.choice_of(*plan.sharding) is not None
+    op_factor = plan.op_factor.copy()
+    row = next(
+        members
+        for members in map(
+            np.flatnonzero, np.equal.outer(np.arange(1000), relaxation.alike.ops.label)
+        )
+        if len(members) > 1
+        and members[0] >= problem.analysis.program.n_arguments
+        and (op_factor[members[0]] >= 0).any()
+    )
+    op_factor[row[1]] = -1
+    assert relaxation.choice_of(op_factor, plan.value_dim) is None
+
+
+def test_a_plan_of_another_program_is_not_in_the_space() -> None:
+    problem = Problem(analysed("mlp"), mesh="2x2", machine="a100")
+    relaxation = relax(problem)
+    other: ShardingPlan = draw.random_plan(
+        Problem(small_transformer(), mesh="2x2", machine="a100"), np.random.default_rng(0)
+    )
+    with pytest.raises(InvalidProblem, match="program"):
+        relaxation.choice_of(*other.sharding)

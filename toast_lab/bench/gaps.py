@@ -1,0 +1,161 @@
+"""How far the plans of the evaluation may be from the best: a search and a proof for each problem.
+
+Rows are kept as they come, so that a run that was interrupted goes on with the rest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from toast_lab.bench.cases import MESH, OURS, Case
+from toast_lab.bench.page import markdown
+from toast_lab.conflicts.analysis import Analysis, analyse
+from toast_lab.cost.problem import Problem
+from toast_lab.files import write_whole
+from toast_lab.frontends import load
+from toast_lab.search.contract import Budget, search
+from toast_lab.text import csv_text
+
+ROWS = "gaps.jsonl"
+
+
+class GapRow(NamedTuple):
+    """A problem of the evaluation, the best plan found, and what is proven of it."""
+
+    model: str
+    machine: str
+    mesh: str
+    time_s: float  #: of the plan found, predicted
+    peak_bytes: float
+    fits: bool
+    score: float  #: C(s)
+    bound: float | None  #: that no plan (that fits, if this one does) is below
+    gap: float | None  #: ``score / bound - 1``
+    search_s: float
+    bound_s: float  #: seconds that the proof took
+    settled: bool  #: would more time hardly have raised the bound?
+    seconds: tuple[float, float]  #: limits of the search and of the proof
+
+
+def run_gaps(
+    cases: tuple[Case, ...],
+    machines: tuple[str, ...],
+    folder: Path,
+    *,
+    search_seconds: float,
+    bound_seconds: float,
+    quick: bool = False,
+    on_progress: Callable[[float, str], None] = lambda share, remark: None,
+    cancel: Callable[[], bool] | None = None,
+) -> list[GapRow]:
+    """Search and prove what has no row yet; gives the rows of all.
+
+    Args:
+        cases: models at their sizes.
+        machines: by name.
+        folder: where the rows and tables are kept.
+        search_seconds: time limit of each search.
+        bound_seconds: time limit of each proof.
+        quick: small sizes, to try it out.
+        on_progress: told the share that is done and what is next.
+        cancel: polled; True keeps what is done.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    limits = (search_seconds, bound_seconds)
+    kept = {
+        (row.model, row.machine): row
+        for row in read_rows(folder / ROWS)
+        if tuple(row.seconds) == limits
+    }
+    rows: list[GapRow] = []
+    total = len(cases) * len(machines)
+    for case in cases:
+        analysis: Analysis | None = None
+        for machine in machines:
+            if (case.name, machine) not in kept:
+                if cancel is not None and cancel():
+                    return rows
+                on_progress(len(rows) / total, f"{case.name} on {machine}")
+                if analysis is None:
+                    analysis = analyse(load(case.model, **(case.quick if quick else case.sizes)))
+                row = _row(case, machine, analysis, limits, cancel=cancel)
+                if cancel is not None and cancel():
+                    return rows
+                kept[case.name, machine] = row
+                with (folder / ROWS).open("a", encoding="utf-8") as file:
+                    # The line before may have been cut off; empty ones are skipped
+                    file.write("\n" + json.dumps(row._asdict()) + "\n")
+            rows.append(kept[case.name, machine])
+    return rows
+
+
+def _row(
+    case: Case,
+    machine: str,
+    analysis: Analysis,
+    limits: tuple[float, float],
+    cancel: Callable[[], bool] | None,
+) -> GapRow:
+    problem = Problem(analysis, mesh=MESH, machine=machine)
+    result = search(problem, OURS, budget=Budget(seconds=limits[0]), cancel=cancel)
+    certified = result.certified(limits[1], cancel)
+    assert certified.certificate is not None
+    return GapRow(
+        model=case.name,
+        machine=machine,
+        mesh=MESH,
+        time_s=result.cost.time_s,
+        peak_bytes=result.cost.peak_bytes,
+        fits=result.cost.fits,
+        score=result.cost.score,
+        bound=certified.bound,
+        gap=certified.gap,
+        search_s=result.elapsed_s,
+        bound_s=certified.certificate.elapsed_s,
+        settled=certified.certificate.settled,
+        seconds=limits,
+    )
+
+
+def read_rows(path: Path) -> list[GapRow]:
+    """The rows of a file; none if it is not there, and a line that was cut off is left out."""
+    if not path.exists():
+        return []
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            rows.append(GapRow(**json.loads(line)))
+        except (ValueError, TypeError):
+            continue
+    return rows
+
+
+def gap_table(rows: list[GapRow]) -> str:
+    """The rows for a page, in Markdown."""
+    lines = [
+        (
+            row.model,
+            row.machine,
+            f"{row.time_s * 1e3:,.2f} ({row.peak_bytes / 2**30:.3g} GiB)"
+            + ("" if row.fits else ", over the limit"),
+            "–" if not row.bound else f"{row.time_s * row.bound / row.score * 1e3:,.2f}",
+            "–" if row.gap is None else f"{row.gap:.2%}",
+            f"{row.bound_s:.0f}" + ("" if row.settled else "+"),
+        )
+        for row in rows
+    ]
+    return markdown(
+        ("model", "machine", ">plan found, ms", ">no plan below, ms", ">gap", ">proof, s"), lines
+    )
+
+
+def write_tables(rows: list[GapRow], folder: Path) -> list[Path]:
+    """Write ``gaps.csv`` and ``gaps.md``."""
+    columns = GapRow._fields[:-1]
+    table, page = folder / "gaps.csv", folder / "gaps.md"
+    write_whole(table, csv_text(columns, [row._asdict() for row in rows]))
+    write_whole(page, gap_table(rows) + "\n")
+    return [table, page]

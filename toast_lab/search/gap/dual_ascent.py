@@ -1,0 +1,427 @@
+"""A lower bound on the least price of a graph of choices, raised step by step.
+
+Every edge of a ``Relaxation`` may hand a part of its prices to its two nodes, and take back: the
+sum over all choices stays what it is.  Whatever was handed over, the sum of the least prices of
+each node and each edge is no more than the price of any choice.  A sweep goes through the nodes in
+the order of the program and back: each node takes all that its edges can give, and gives it to
+those of its edges that lead on, so that what a plan pays in one place is known in the next.  No
+sweep lowers the bound.
+
+The dual of the linear program over local polytopes is what this climbs; it may stop a little below
+its optimum.  Reference: Kolmogorov, A new look at reweighted message passing, IEEE PAMI 37(5),
+2015.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from toast_lab.kernels import compiled, helper
+from toast_lab.packs import Float64Array, Int64Array, packed
+from toast_lab.ragged import row_starts
+from toast_lab.search.gap.relaxation import Relaxation
+
+
+@packed
+class ChoiceGraph(NamedTuple):
+    """A ``Relaxation`` as kernels read it; the nodes are numbered in the order of the program.
+
+    ``E`` edges, each with a side 0, the row of ops, and a side 1, the value.
+    """
+
+    node_ptr: Int64Array  #: [N+1] row starts into price
+    price: Float64Array  #: of each choice of each node, with what edges handed over
+    edge_node: Int64Array  #: [2 E] node of side 0 and of side 1
+    edge_ptr: Int64Array  #: [E+1] row starts into table, [W, T] each
+    n_labels: Int64Array  #: [E] W
+    n_layouts: Int64Array  #: [E] T
+    table: Float64Array
+    label_ptr: Int64Array  #: [E+1] row starts into label
+    label: Int64Array  #: of each choice of side 0
+    handed_ptr: Int64Array  #: [2 E + 1] row starts into handed
+    handed: Float64Array  #: to each label of side 0 and each choice of side 1
+    near_ptr: Int64Array  #: [N+1] row starts into near
+    near: Int64Array  #: 2 * edge + side
+
+
+def choice_graph(relaxation: Relaxation) -> ChoiceGraph:
+    """The graph of a relaxation; nodes and edges keep their numbers."""
+    edges = relaxation.edges
+    price = relaxation.time_s
+    ends = np.asarray([[edge.op, edge.value] for edge in edges], np.int64).reshape(-1)
+    shapes = np.asarray([edge.time_s.shape for edge in edges], np.int64).reshape(-1, 2)
+    n_nodes = len(price)
+    order = np.argsort(ends, kind="stable")
+    return ChoiceGraph(
+        node_ptr=row_starts([*map(len, price)]),
+        price=np.concatenate([*price, np.zeros(0)]),
+        edge_node=ends,
+        edge_ptr=row_starts(shapes.prod(axis=1)),
+        n_labels=np.ascontiguousarray(shapes[:, 0]),
+        n_layouts=np.ascontiguousarray(shapes[:, 1]),
+        table=np.concatenate([*(edge.time_s.ravel() for edge in edges), np.zeros(0)]),
+        label_ptr=row_starts([len(edge.label) for edge in edges]),
+        label=np.concatenate([*(edge.label for edge in edges), np.zeros(0, np.int64)]).astype(
+            np.int64
+        ),
+        handed_ptr=row_starts(shapes.reshape(-1)),
+        handed=np.zeros(int(shapes.sum())),
+        near_ptr=row_starts(np.bincount(ends, minlength=n_nodes)),
+        near=order.astype(np.int64),
+    )
+
+
+@packed
+class SharedCopies(NamedTuple):
+    """The ``Sharing``s of a relaxation as kernels read them; ``H`` of them with ``U`` uses."""
+
+    node_ptr: Int64Array  #: [N+1] row starts into the sharings, which are ordered by node
+    use_ptr: Int64Array  #: [H+1] row starts into the uses
+    n_wanted: Int64Array  #: [H] W
+    share_ptr: Int64Array  #: [H+1] row starts into share, [uses, uses] each
+    share: Float64Array
+    edge: Int64Array  #: [U]
+    times: Float64Array  #: [U]
+    wanted_ptr: Int64Array  #: [U+1] row starts into wanted
+    wanted: Int64Array  #: for each label of the edge
+    cost_ptr: Int64Array  #: [U+1] row starts into cost_s and part_s, [W, T] each
+    cost_s: Float64Array
+    part_s: Float64Array
+
+
+def shared_copies(relaxation: Relaxation) -> SharedCopies:
+    """The sharings of a relaxation."""
+    sharings = sorted(relaxation.sharings, key=lambda sharing: sharing.value)
+    uses = [use for sharing in sharings for use in sharing.uses]
+    nodes = np.asarray([sharing.value for sharing in sharings], np.int64)
+    n_nodes = len(relaxation.time_s)
+    empty = np.zeros(0)
+    return SharedCopies(
+        node_ptr=row_starts(np.bincount(nodes, minlength=n_nodes)),
+        use_ptr=row_starts([len(sharing.uses) for sharing in sharings]),
+        n_wanted=np.asarray([len(sharing.uses[0].cost_s) for sharing in sharings], np.int64),
+        share_ptr=row_starts([sharing.shares.size for sharing in sharings]),
+        share=np.concatenate([*(sharing.shares.ravel() for sharing in sharings), empty]),
+        edge=np.asarray([use.edge for use in uses], np.int64),
+        times=np.asarray([use.times for use in uses], np.float64),
+        wanted_ptr=row_starts([len(use.wanted) for use in uses]),
+        wanted=np.concatenate([*(use.wanted for use in uses), empty]).astype(np.int64),
+        cost_ptr=row_starts([use.cost_s.size for use in uses]),
+        cost_s=np.concatenate([*(use.cost_s.ravel() for use in uses), empty]),
+        part_s=np.concatenate([*(use.part_s.ravel() for use in uses), empty]),
+    )
+
+
+@helper
+def _share_anew(graph: ChoiceGraph, copies: SharedCopies, number: int, unit_s: float) -> None:
+    """Let uses that share copies count where it raises the bound.
+
+    Before and after, what each of the edges has left is at least 0.  A use that has more left than
+    it needs gives that up, and it goes to those of the same copy that have nothing left.
+    """
+    first, last = copies.use_ptr[number], copies.use_ptr[number + 1]
+    count = last - first
+    n_wanted = copies.n_wanted[number]
+    n_layouts = graph.n_layouts[copies.edge[first]]
+    left = np.empty((count, n_wanted))
+    is_tight = np.empty(count, np.bool_)
+    change, added = np.empty(n_wanted), np.empty((count, n_wanted))
+    for layout in range(n_layouts):
+        left[:] = np.inf
+        for place in range(count):
+            use = first + place
+            edge = copies.edge[use]
+            to_labels = graph.handed_ptr[2 * edge]
+            to_layout = graph.handed[graph.handed_ptr[2 * edge + 1] + layout]
+            for label in range(graph.n_labels[edge]):
+                wanted = copies.wanted[copies.wanted_ptr[use] + label]
+                entry = graph.edge_ptr[edge] + label * n_layouts + layout
+                amount = graph.table[entry] - graph.handed[to_labels + label] - to_layout
+                left[place, wanted] = min(left[place, wanted], amount)
+            for wanted in range(n_wanted):
+                change[wanted] = 0.0
+                if left[place, wanted] > unit_s and left[place, wanted] < np.inf:
+                    at = copies.cost_ptr[use] + wanted * n_layouts + layout
+                    less = min(copies.part_s[at], left[place, wanted] / copies.times[use])
+                    copies.part_s[at] -= less
+                    change[wanted] = -less
+            # At once: another use may be of the same edge.
+            _add_parts(graph, copies, use, layout, change)
+        for wanted in range(n_wanted):
+            any_tight = False
+            for place in range(count):
+                is_tight[place] = left[place, wanted] <= unit_s
+                any_tight |= is_tight[place]
+            # Without any that needs it, all get back the same part.
+            for place in range(count):
+                if not any_tight and left[place, wanted] < np.inf:
+                    is_tight[place] = True
+            for place in range(count):
+                added[place, wanted] = 0.0
+                if is_tight[place]:
+                    more = _room(copies, number, place, wanted * n_layouts + layout, is_tight)
+                    at = copies.cost_ptr[first + place] + wanted * n_layouts + layout
+                    copies.part_s[at] += more
+                    added[place, wanted] = more
+        for place in range(count):
+            for wanted in range(n_wanted):
+                change[wanted] = added[place, wanted]
+            _add_parts(graph, copies, first + place, layout, change)
+
+
+@helper
+def _room(copies: SharedCopies, number: int, place: int, cell: int, is_tight: np.ndarray) -> float:
+    """How much more a use of a sharing may count, if those behind it that need it get as much."""
+    first, last = copies.use_ptr[number], copies.use_ptr[number + 1]
+    count, shares = last - first, copies.share_ptr[number]
+    more = np.inf
+    for payer in range(count):
+        cost_s = copies.cost_s[copies.cost_ptr[first + payer] + cell]
+        if copies.share[shares + payer * count + place] > 0.0 and cost_s < np.inf:
+            room, takers = cost_s, 0.0
+            for other in range(count):
+                share = copies.share[shares + payer * count + other]
+                room -= share * copies.part_s[copies.cost_ptr[first + other] + cell]
+                if is_tight[other] and other >= place:
+                    takers += share
+            more = min(more, room / takers)
+    return max(more, 0.0)
+
+
+@helper
+def _add_parts(
+    graph: ChoiceGraph, copies: SharedCopies, use: int, layout: int, change: np.ndarray
+) -> None:
+    """Add to the prices of a use's edge what it counts for more, for each layout wanted."""
+    edge = copies.edge[use]
+    for label in range(graph.n_labels[edge]):
+        wanted = copies.wanted[copies.wanted_ptr[use] + label]
+        graph.table[graph.edge_ptr[edge] + label * graph.n_layouts[edge] + layout] += (
+            copies.times[use] * change[wanted]
+        )
+
+
+@helper
+def _least_of_side(graph: ChoiceGraph, edge: int, side: int, least: np.ndarray) -> None:
+    """Fill ``least`` with the least that an edge has left for each label, or layout, of a side."""
+    n_labels, n_layouts = graph.n_labels[edge], graph.n_layouts[edge]
+    to_labels, to_layouts = graph.handed_ptr[2 * edge], graph.handed_ptr[2 * edge + 1]
+    at = graph.edge_ptr[edge]
+    for place in range(n_labels if side == 0 else n_layouts):
+        least[place] = np.inf
+    for label in range(n_labels):
+        taken = graph.handed[to_labels + label]
+        for layout in range(n_layouts):
+            left = graph.table[at] - taken - graph.handed[to_layouts + layout]
+            at += 1
+            place = label if side == 0 else layout
+            if left < least[place]:
+                least[place] = left
+
+
+@helper
+def _hand(graph: ChoiceGraph, edge: int, side: int, amount: np.ndarray) -> None:
+    """Hand ``amount`` of an edge to its node on a side: to its labels, or layouts."""
+    node = graph.edge_node[2 * edge + side]
+    begin, first = graph.handed_ptr[2 * edge + side], graph.node_ptr[node]
+    if side == 1:
+        for layout in range(graph.n_layouts[edge]):
+            graph.handed[begin + layout] += amount[layout]
+            graph.price[first + layout] += amount[layout]
+    else:
+        for label in range(graph.n_labels[edge]):
+            graph.handed[begin + label] += amount[label]
+        start = graph.label_ptr[edge]
+        for choice in range(graph.node_ptr[node + 1] - first):
+            graph.price[first + choice] += amount[graph.label[start + choice]]
+
+
+@compiled
+def sweep(
+    graph: ChoiceGraph,
+    copies: SharedCopies,
+    order: Int64Array,
+    rank: Int64Array,
+    unit_s: float,
+    amount: Float64Array,
+) -> None:
+    """Go through the nodes once.
+
+    Args:
+        graph: ``price``, ``table`` and ``handed`` change.
+        copies: ``part_s`` changes.
+        order: [N] nodes.
+        rank: [N] the place of each in ``order``.
+        unit_s: too little time to matter.
+        amount: scratch, as long as the most choices of a node.
+    """
+    for node in order:
+        begin, end = graph.near_ptr[node], graph.near_ptr[node + 1]
+        ahead, behind = 0, 0
+        for place in range(begin, end):
+            edge, side = graph.near[place] // 2, graph.near[place] % 2
+            _least_of_side(graph, edge, side, amount)
+            _hand(graph, edge, side, amount)
+            if rank[graph.edge_node[2 * edge + 1 - side]] > rank[node]:
+                ahead += 1
+            else:
+                behind += 1
+        if copies.node_ptr[node + 1] > copies.node_ptr[node]:
+            for number in range(copies.node_ptr[node], copies.node_ptr[node + 1]):
+                _share_anew(graph, copies, number, unit_s)
+            for place in range(begin, end):
+                edge, side = graph.near[place] // 2, graph.near[place] % 2
+                _least_of_side(graph, edge, side, amount)
+                _hand(graph, edge, side, amount)
+        first, last = graph.node_ptr[node], graph.node_ptr[node + 1]
+        share = 1.0 / max(1, ahead, behind)
+        total = np.empty(last - first)
+        lowest = np.inf
+        for choice in range(first, last):
+            lowest = min(lowest, graph.price[choice])
+        for choice in range(last - first):
+            # What is the same for all choices stays: it bounds as well here as there.
+            total[choice] = share * (graph.price[first + choice] - lowest)
+        for place in range(begin, end):
+            edge, side = graph.near[place] // 2, graph.near[place] % 2
+            if rank[graph.edge_node[2 * edge + 1 - side]] > rank[node]:
+                if side == 1:
+                    for layout in range(graph.n_layouts[edge]):
+                        amount[layout] = -total[layout]
+                else:
+                    start = graph.label_ptr[edge]
+                    for label in range(graph.n_labels[edge]):
+                        amount[label] = np.inf
+                    for choice in range(last - first):
+                        label = graph.label[start + choice]
+                        amount[label] = min(amount[label], total[choice])
+                    for label in range(graph.n_labels[edge]):
+                        amount[label] = -amount[label]
+                _hand(graph, edge, side, amount)
+
+
+@compiled
+def least_sum(graph: ChoiceGraph, amount: Float64Array) -> float:
+    """The bound: the sum of the least prices of all nodes and edges."""
+    total = 0.0
+    for node in range(graph.node_ptr.shape[0] - 1):
+        least = np.inf
+        for choice in range(graph.node_ptr[node], graph.node_ptr[node + 1]):
+            least = min(least, graph.price[choice])
+        total += least
+    for edge in range(graph.n_labels.shape[0]):
+        _least_of_side(graph, edge, 1, amount)
+        least = np.inf
+        for layout in range(graph.n_layouts[edge]):
+            least = min(least, amount[layout])
+        total += least
+    return total
+
+
+@compiled
+def best_choices(graph: ChoiceGraph, amount: Float64Array) -> np.ndarray:
+    """[N] the best choice of each node, with what its edges have left for it."""
+    best = np.zeros(graph.node_ptr.shape[0] - 1, np.int64)
+    for node in range(best.shape[0]):
+        first = graph.node_ptr[node]
+        total = graph.price[first : graph.node_ptr[node + 1]].copy()
+        for place in range(graph.near_ptr[node], graph.near_ptr[node + 1]):
+            edge, side = graph.near[place] // 2, graph.near[place] % 2
+            _least_of_side(graph, edge, side, amount)
+            for choice in range(total.shape[0]):
+                own = choice if side == 1 else graph.label[graph.label_ptr[edge] + choice]
+                total[choice] += amount[own]
+        for choice in range(total.shape[0]):
+            if total[choice] < total[best[node]]:
+                best[node] = choice
+    return best
+
+
+class Ascent:
+    """A graph with its bound.
+
+    Args:
+        relaxation: what is bounded.
+    """
+
+    def __init__(self, relaxation: Relaxation) -> None:
+        self.relaxation = relaxation
+        self.graph = choice_graph(relaxation)
+        self.copies = shared_copies(relaxation)
+        self.extra_s = np.zeros(len(self.graph.price))
+        self.unit_s = 1e-12 * max(1e-30, float(self.graph.price.max(initial=0.0)))
+        order = np.argsort(relaxation.rank, kind="stable").astype(np.int64)
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        self.orders = [(order, rank), (order[::-1].copy(), len(order) - 1 - rank)]
+        longest = np.diff(self.graph.node_ptr).max(initial=1)
+        self.amount = np.empty(max(int(longest), int(self.graph.n_labels.max(initial=1))))
+
+    @property
+    def bound_s(self) -> float:
+        """Seconds that no choice is below."""
+        return float(least_sum(self.graph, self.amount))
+
+    def price_s(self, choice: np.ndarray) -> float:
+        """Seconds of a choice for each node, as uses that share copies count now."""
+        graph = self.graph
+        total = float(graph.price[graph.node_ptr[:-1] + choice].sum())
+        op, value = graph.edge_node[::2], graph.edge_node[1::2]
+        label = graph.label[graph.label_ptr[:-1] + choice[op]]
+        layout = choice[value]
+        total += float(graph.table[graph.edge_ptr[:-1] + label * graph.n_layouts + layout].sum())
+        total -= float(graph.handed[graph.handed_ptr[:-1:2] + label].sum())
+        return total - float(graph.handed[graph.handed_ptr[1::2] + layout].sum())
+
+    def sweep(self) -> None:
+        """Go through the program, and back.  The bound does not fall."""
+        for order, rank in self.orders:
+            sweep(self.graph, self.copies, order, rank, self.unit_s, self.amount)
+
+    def add(self, extra_s: list[np.ndarray]) -> None:
+        """Let the prices of the nodes be those of the relaxation and ``extra_s``."""
+        extra = np.concatenate([*extra_s, np.zeros(0)])
+        self.graph.price[:] += extra - self.extra_s
+        self.extra_s = extra
+
+    def choice(self) -> np.ndarray:
+        """[N] what is best for each node and its edges by itself."""
+        return best_choices(self.graph, self.amount)
+
+    def stated_anew(self) -> float:
+        """The bound, worked out from what was handed over alone.
+
+        Sums that were carried along for many sweeps, and their rounding, do not enter.
+        """
+        graph, copies, relaxation = self.graph, self.copies, self.relaxation
+        fresh = choice_graph(relaxation)
+        fresh.handed[:] = graph.handed
+        fresh.price[:] += self.extra_s
+        for edge, node in enumerate(relaxation.edges):
+            first = fresh.handed_ptr[2 * edge]
+            middle, last = fresh.handed_ptr[2 * edge + 1], fresh.handed_ptr[2 * edge + 2]
+            op_begin, value_begin = fresh.node_ptr[node.op], fresh.node_ptr[node.value]
+            fresh.price[op_begin : op_begin + len(node.label)] += graph.handed[first:middle][
+                node.label
+            ]
+            fresh.price[value_begin : value_begin + last - middle] += graph.handed[middle:last]
+        sharings = sorted(relaxation.sharings, key=lambda sharing: sharing.value)
+        use_number = 0
+        for sharing in sharings:
+            cells = [
+                slice(copies.cost_ptr[use_number + place], copies.cost_ptr[use_number + place + 1])
+                for place in range(len(sharing.uses))
+            ]
+            part = np.stack([np.maximum(copies.part_s[cell], 0.0) for cell in cells])
+            cost = np.stack([use.cost_s.ravel() for use in sharing.uses])
+            taken = sharing.shares @ part
+            fits = np.where(taken > cost, cost / np.maximum(taken, 1e-300), 1.0).min(axis=0)
+            part = np.where(np.isfinite(cost), part * fits, 0.0)
+            for place, use in enumerate(sharing.uses):
+                change = part[place].reshape(use.cost_s.shape) - use.part_s
+                begin, end = fresh.edge_ptr[use.edge], fresh.edge_ptr[use.edge + 1]
+                fresh.table[begin:end] += (use.times * change[use.wanted]).ravel()
+            use_number += len(sharing.uses)
+        return float(least_sum(fresh, self.amount))

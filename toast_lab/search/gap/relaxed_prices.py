@@ -1,0 +1,116 @@
+"""What an op takes at least: its computing under each row, whatever its operands come as.
+
+The evaluator's own kernels price one op at a time.  The time of computing grows with the bytes that
+are read, and is convex in them.  So it is at least what it is where every operand is read as
+cheaply as can be, and what one operand adds by being read otherwise may be added for each of them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from toast_lab.cost.one_op import Bench, price_one
+from toast_lab.kernels import compiled, copy_row, helper
+from toast_lab.packs import Float64Array, Int32Matrix, Int64Array, packed
+from toast_lab.sharding import steps as st
+from toast_lab.sharding.step_kinds import COMPUTE
+from toast_lab.sharding.steps import Steps
+
+
+@packed
+class Readings(NamedTuple):
+    """How the operands of an op may lie; ``R`` values in whose memory they are."""
+
+    roots: Int64Array  #: [R] values
+    layout_ptr: Int64Array  #: [R+1] row starts into layouts
+    layouts: Int64Array  #: layouts in which each root may be kept
+    fewest_bytes: Float64Array  #: [uses] bytes of each operand, or of a copy, whichever is fewer
+    coarse: bool  #: is there but one layout for each root, finer than all that there are?
+
+
+@helper
+def _computing_row(steps: Steps, n_steps: int) -> int:
+    """Row of the step that computes the op."""
+    for row in range(n_steps):
+        if steps.kind[row] == COMPUTE:
+            return row
+    return -1
+
+
+@compiled
+def computing_times(
+    bench: Bench,
+    op: int,
+    menu: Int32Matrix,
+    readings: Readings,
+    least_s: Float64Array,
+    more_s: Float64Array,
+) -> None:
+    """Fill what computing an op takes at least under each row, and how it is read adds to that.
+
+    Prices are those of the rules, without a price list.
+
+    Args:
+        bench: without a price list; its facts are changed and put back.
+        op: of the folded program.
+        menu: [S, A] rows of the op.
+        readings: how its operands may lie.
+        least_s: [S] is filled with seconds, whatever the operands come as.
+        more_s: [S * T'] is filled with the seconds that reading a root in a layout adds.
+    """
+    roots, layout_ptr, layouts = readings.roots, readings.layout_ptr, readings.layouts
+    fewest_bytes, coarse = readings.fewest_bytes, readings.coarse
+    tables, facts, steps = bench.inputs.tables, bench.inputs.facts, bench.steps
+    n_axes = menu.shape[1]
+    row = tables.op_row[op]
+    first, last = tables.use_ptr[op], tables.use_ptr[op + 1]
+    own_bytes = np.empty(last - first)
+    own_sent = np.empty(last - first)
+    for use in range(first, last):
+        own_bytes[use - first] = facts.value.bytes[tables.use_value[use]]
+        own_sent[use - first] = facts.use.sent[use]
+    for use in range(first, last):
+        value = tables.use_value[use]
+        if coarse or facts.root[use] != value:
+            # A view is read as it is, or as a copy: at least as the smaller of both.
+            facts.value.bytes[value] = fewest_bytes[use - first]
+            whole_bytes = tables.value_bytes[value]
+            if whole_bytes > 0.0:
+                facts.use.sent[use] = fewest_bytes[use - first] / whole_bytes
+    n_layouts = layouts.shape[0]
+    cheapest = np.zeros(roots.shape[0], np.int64)
+    for strategy in range(menu.shape[0]):
+        copy_row(bench.op_factor[row], menu[strategy])
+        for use in range(first, last):
+            want = st.use_layout(tables, bench.op_factor, tables.use_want[use], n_axes)
+            steps.wanted[tables.use_want[use]] = want
+            value = tables.use_value[use]
+            steps.layout[value] = 0 if tables.value_constant[value] else want
+        for root in range(roots.shape[0]):
+            steps.layout[roots[root]] = layouts[layout_ptr[root]]
+        for root in range(roots.shape[0]):
+            best = np.inf
+            for place in range(layout_ptr[root], layout_ptr[root + 1]):
+                steps.layout[roots[root]] = layouts[place]
+                n_steps = price_one(bench, op)
+                read_bytes = bench.each.bytes[_computing_row(steps, n_steps)]
+                if read_bytes < best:
+                    best = read_bytes
+                    cheapest[root] = place
+            steps.layout[roots[root]] = layouts[cheapest[root]]
+        n_steps = price_one(bench, op)
+        least = bench.each.time_s[_computing_row(steps, n_steps)]
+        least_s[strategy] = least
+        for root in range(roots.shape[0]):
+            for place in range(layout_ptr[root], layout_ptr[root + 1]):
+                steps.layout[roots[root]] = layouts[place]
+                n_steps = price_one(bench, op)
+                time_s = bench.each.time_s[_computing_row(steps, n_steps)]
+                more_s[strategy * n_layouts + place] = max(0.0, time_s - least)
+            steps.layout[roots[root]] = layouts[cheapest[root]]
+    for use in range(first, last):
+        facts.value.bytes[tables.use_value[use]] = own_bytes[use - first]
+        facts.use.sent[use] = own_sent[use - first]
+    bench.op_factor[row] = -1
