@@ -113,8 +113,8 @@ def page(every: Sequence[Pair]) -> str:
         "## Would factors help?",
         "",
         "Errors of computing, median and 90th percentile, on each family with factors fitted to "
-        "the others (families held aside are in neither). A factor that does not help on families "
-        "left out is not used; so far none is.",
+        "the others (families held aside are in neither). None is used so far: what they gain, if "
+        "anything, is little.",
         "",
         *fit.table(every),
         "",
