@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 import toast_lab as tl
+from toast_lab.sharding.plan import make_plan
 
 F32 = "float32"
 L, D, B = 12, 64, 32
@@ -135,3 +136,30 @@ def test_a_branch_counts_as_often_as_it_is_taken() -> None:
 
     found = cost(fn, jax.ShapeDtypeStruct((), bool), leaf(B, D), leaf(D, D))
     assert sum(row.flops for row in found.ops) == pytest.approx(0.5 * 2 * B * D * D)
+
+
+def test_what_is_gathered_where_it_enters_a_loop_is_gathered_in_every_round() -> None:
+    """The loop hands its state on in parts, and whoever needs all of it is inside."""
+
+    def rounds(w: jax.Array, x: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, 7, lambda _, z: jnp.tanh(z @ w), x)
+
+    model = tl.from_jax(rounds, leaf(D, D), leaf(D, D))
+    found = tl.Problem(tl.analyse(model), "d=4", "cpu")
+    columns = tl.Plan.from_actions(found, [("w_rows", "d", "1")])
+    program = found.analysis.program
+    enters = [op for op in range(program.n_ops) if program.kind[op] == "while.enter"]
+    (entered,) = (op for op in enters if program.operands(op) == [1])  # x
+    (state,) = program.results(entered)
+    sharding = columns.sharding.copy()
+    sharding.value_dim[state] = -1  # kept whole inside, handed on in parts
+    plan = make_plan(found.analysis, found.mesh, sharding, key=sharding.key())
+    (gather,) = tl.price(found, plan).collectives
+    assert (gather.kind, gather.op, gather.times) == ("all_gather", entered, 7.0)
+    (in_body,) = tl.price(found, columns).collectives
+    assert in_body.times == 7.0
+    assert gather.time_s == pytest.approx(in_body.time_s)
+    compiled = tl.compile(model, plan, topology="cpu:4", store=False)
+    ours = [(row.kind, row.times * row.local_bytes) for row in tl.price(found, plan).collectives]
+    theirs = [(row.kind, row.times * row.bytes) for row in compiled.collectives]
+    assert ours == theirs

@@ -47,7 +47,7 @@ class Address:
         if not self._dirty or session.loaded.analysis is None or self.shell.framed:
             return
         self._dirty = False
-        if not session.work.runs("load"):
+        if not session.work.awaits("load"):
             self.bound_for = []
         pairs = list(self.bound_for or link.write(session))
         job = session.work.job

@@ -55,6 +55,10 @@ class Work(param.Parameterized):
         job = self.job
         return job is not None and job.running and (not kinds or job.kind in kinds)
 
+    def awaits(self, kind: str) -> bool:
+        """Does a job of this kind run, or is what it made not yet brought in?"""
+        return self.busy and self.job.kind == kind
+
     @property
     def paused(self) -> bool:
         """Does the job stand still?"""

@@ -10,8 +10,9 @@ throughout), written values from their definition to their last use, copies that
 until their last use, the whole result before a reduce_scatter, what is computed on the way into a
 product beside it, and in-place reuse of an operand that dies in an elementwise op.
 
-Loops and conditionals: an op counts as often as it runs (``Program.trips``); what a loop reads from
-outside lives until the loop ends; what it hands on unchanged is the very buffer that came in.
+Loops and conditionals: an op counts as often as it runs (``Program.trips``), and what is done to
+a value where it enters a loop as often as the loop's body does; what a loop reads from outside
+lives until the loop ends; what it hands on unchanged is the very buffer that came in.
 Slices and gathers read no more than they deliver, and updates in place write no more than they
 bring, or a loop over stacked layers would read all of them in every round.
 
@@ -327,7 +328,7 @@ def price_steps(
                     rates.switched,
                     rates.link_shape,
                 )
-                time_s *= facts.op.trips[op]
+                time_s *= facts.op.trips[op] if use >= 0 else facts.op.made[op]
             # memory: a copy for uses lives until its last use; the input of a definition's reshard
             # only now
             if use < 0:

@@ -47,6 +47,7 @@ class CollectiveRow(NamedTuple):
     local_bytes: float  #: the larger of what a device holds before and after
     time_s: float
     source: str = RULE  #: where the time comes from, one of ``price_list.SOURCES``
+    times: float = 1.0  #: how often a step runs it
 
 
 class OpRow(NamedTuple):
@@ -393,6 +394,7 @@ class Pricer:
         collectives, ops, op_steps, collective_steps = [], [], [], []
         steps, each = totals.steps, totals.each
         source = self.problem.prices.source
+        facts = self.problem.prices.inputs.facts.op
         start_s = _starts(totals, self.problem.machine.overlap)
         for row in range(totals.n_steps):
             kind, op = int(steps.kind[row]), int(steps.op[row])
@@ -429,6 +431,9 @@ class Pricer:
                         local_bytes=float(each.bytes[row]),
                         time_s=float(each.time_s[row]),
                         source=source(int(each.entry[row]), computing=False),
+                        times=float(
+                            facts.trips[op] if int(steps.use[row]) >= 0 else facts.made[op]
+                        ),
                     )
                 )
         memory = self.problem.prices.inputs.memory

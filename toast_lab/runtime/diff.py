@@ -225,14 +225,13 @@ def compare(
 
 def predicted(problem: Problem, plan: ShardingPlan) -> list[Side]:
     """The collectives of a plan's price."""
-    trips = plan.program.trips
     return [
         Side(
             op=row.op,
             kind="collective_permute" if row.kind == "permute" else row.kind,
             axes=row.axes,
             bytes=row.local_bytes,
-            times=float(trips[row.op]),
+            times=row.times,
             value=row.value,
         )
         for row in price(problem, plan).collectives
