@@ -77,6 +77,8 @@ def test_the_longest_exposed_collective_leads_to_its_line(
         timeout=SLOW
     )
     page.get_by_role("button", name="Show", exact=True).click()
+    # Its headings move while it opens
+    expect(page.get_by_role("button", name="Hide", exact=True)).to_be_visible(timeout=SLOW)
     tab(page, "Source")
     number = line.rpartition(":")[2]
     expect(

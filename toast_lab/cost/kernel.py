@@ -328,7 +328,7 @@ def price_steps(
                     rates.switched,
                     rates.link_shape,
                 )
-                time_s *= facts.op.trips[op] if use >= 0 else facts.op.made[op]
+                time_s *= facts.op.trips[op] if use >= 0 else facts.op.result_trips[op]
             # memory: a copy for uses lives until its last use; the input of a definition's reshard
             # only now
             if use < 0:

@@ -432,7 +432,7 @@ class Pricer:
                         time_s=float(each.time_s[row]),
                         source=source(int(each.entry[row]), computing=False),
                         times=float(
-                            facts.trips[op] if int(steps.use[row]) >= 0 else facts.made[op]
+                            facts.trips[op] if int(steps.use[row]) >= 0 else facts.result_trips[op]
                         ),
                     )
                 )

@@ -34,9 +34,7 @@ class OpFacts(NamedTuple):
     flops: Float64Array  #: [O] whole op, times trips
     peak: Float64Array  #: [O] FLOP/s of the op's element type
     trips: Float64Array  #: [O] how often it runs
-    made: (
-        Float64Array  #: [O] how often its results come about: of what enters a loop, in each round
-    )
+    result_trips: Float64Array  #: [O] how often its results come about: see ``_result_trips``
     op_class: Int32Array  #: [O]
     free: BoolArray  #: [O] bool: op costs nothing (constants, views, arguments)
     slices: BoolArray  #: [O] bool: reads no more of its first operand than it delivers
@@ -199,7 +197,7 @@ def make_static(
             flops=flops * program.trips,
             peak=np.asarray(peak_flops, dtype=np.float64) / narrowed.passes,
             trips=program.trips,
-            made=_made(program),
+            result_trips=_result_trips(program),
             op_class=classes,
             free=free,
             slices=ops_where(program.kind, "reads_part"),
@@ -226,20 +224,20 @@ def make_static(
     return facts, memory
 
 
-def _made(program: p.Program) -> np.ndarray:
+def _result_trips(program: p.Program) -> np.ndarray:
     """[O] how often an op's results come about.
 
     What enters a loop is handed over once, and is there in every round: what is done to it inside,
     as when it is gathered for all its uses, is done as often as the body runs.
     """
-    made = np.array(program.trips, np.float64)
+    result_trips = np.array(program.trips, np.float64)
     for body in program.regions:
         if body.kind == "body":
             op = program.regions[body.parent].begin
             while program.kind[op] == "while.enter":
-                made[op] *= body.times
+                result_trips[op] *= body.times
                 op += 1
-    return made
+    return result_trips
 
 
 def _reordering(program: p.Program) -> list[int]:
