@@ -10,8 +10,9 @@ throughout), written values from their definition to their last use, copies that
 until their last use, the whole result before a reduce_scatter, what is computed on the way into a
 product beside it, and in-place reuse of an operand that dies in an elementwise op.
 
-Loops and conditionals: an op counts as often as it runs (``Program.trips``), and what is done to
-a value where it enters a loop as often as the loop's body does; what a loop reads from outside
+Loops and conditionals: an op counts as often as it runs (``Program.trips``), what is done to a
+value where it enters a loop as often as the loop's body does, and a sum over devices of what a loop
+only adds up once, where the compiler moves it behind the loop; what a loop reads from outside
 lives until the loop ends; what it hands on unchanged is the very buffer that came in.
 Slices and gathers read no more than they deliver, and updates in place write no more than they
 bring, or a loop over stacked layers would read all of them in every round.
@@ -42,8 +43,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.matrix_tiles import BATCH, CONTRACTED, FREE, ROLE_BITS, busy, waves_busy
+from toast_lab.cost.loop_residents import SHARE as RESIDENT_SHARE
+from toast_lab.cost.matrix_tiles import (
+    BATCH,
+    CONTRACTED,
+    FREE,
+    ROLE_BITS,
+    VECTOR_BYTES,
+    busy,
+    sublane_padding,
+    waves_busy,
+)
 from toast_lab.cost.program_facts import Memory, ProgramFacts
+from toast_lab.cost.row_layouts import row_padding
 from toast_lab.ir import program as p
 from toast_lab.kernels import compiled, helper
 from toast_lab.machines.collectives import collective_time_s
@@ -57,7 +69,7 @@ from toast_lab.packs import (
     packed,
 )
 from toast_lab.sharding.step_kinds import ALL_REDUCE, COMPUTE, REDUCE_SCATTER, SLICE
-from toast_lab.sharding.steps import LAYOUT_BITS, Steps, Tables, ways
+from toast_lab.sharding.steps import LAYOUT_BITS, Steps, Tables, cut_dims, layout_dim, ways
 
 
 @packed
@@ -126,12 +138,19 @@ class StepPrices(NamedTuple):
     time_s: Float64Array  #: [S]
     flops: Float64Array  #: [S]
     bytes: Float64Array  #: [S] read and written
+    times: Float64Array  #: [S] how often it runs
     entry: Int32Array  #: [S] entry of ``ListedTimes`` that the time is from, -1: the rule
 
 
 def step_prices(rows: int) -> StepPrices:
     """Scratch for ``rows`` steps."""
-    return StepPrices(np.zeros(rows), np.zeros(rows), np.zeros(rows), np.full(rows, -1, np.int32))
+    return StepPrices(
+        time_s=np.zeros(rows),
+        flops=np.zeros(rows),
+        bytes=np.zeros(rows),
+        times=np.ones(rows),
+        entry=np.full(rows, -1, np.int32),
+    )
 
 
 def prices(tables: Tables) -> Prices:
@@ -211,6 +230,7 @@ def price_steps(
         time_s = 0.0
         each.flops[row] = 0.0
         each.bytes[row] = 0.0
+        each.times[row] = facts.op.trips[op]
         if kind == COMPUTE:
             if not facts.op.free[op]:
                 cut = 1.0
@@ -220,15 +240,17 @@ def price_steps(
                 moved = 0.0
                 result_bytes = 0.0
                 written_bytes = 0.0
+                sliced_bytes = 0.0
+                heavy = facts.op.op_class[op] == p.DOT or facts.op.op_class[op] == p.CONVOLUTION
                 for place in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
                     value = tables.result[place]
                     if facts.value.written[value] or facts.op.slices[op]:
-                        size = facts.value.bytes[value] / ways(
-                            _result_layout(steps, row, n_steps, value), axis_size
-                        )
+                        layout = _result_layout(steps, row, n_steps, value)
+                        size = _kept_bytes(facts, value, layout, axis_size)
                         result_bytes += size
                         if facts.value.written[value] and facts.op.brings[op] < 0:
-                            moved += size
+                            stays = 0.0 < facts.op.resident_parts[op] <= ways(layout, axis_size)
+                            moved += RESIDENT_SHARE * size if stays else size
                             written_bytes += size
                 for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
                     value = tables.use_value[use]
@@ -245,21 +267,43 @@ def price_steps(
                             else facts.value.bytes[value]
                         )
                         piece_bytes = whole_bytes / ways(layout, axis_size)
-                        source_bytes = facts.value.bytes[source] / ways(
-                            steps.layout[source], axis_size
-                        )
+                        source_bytes = _kept_bytes(facts, source, steps.layout[source], axis_size)
+                        if source == value:
+                            piece_bytes *= row_padding(
+                                facts.value.row_dim[value],
+                                facts.value.row_size[value],
+                                layout,
+                                axis_size,
+                            )
                         if not is_copy:
                             piece_bytes = min(piece_bytes, source_bytes)
+                        elif (
+                            heavy
+                            and steps.kind[steps.copy[use]] == SLICE
+                            and steps.use[steps.copy[use]] == use
+                            and facts.value.written[source]
+                        ):
+                            # A product cannot begin to read where a device's part does: the part
+                            # is cut out and written down before.
+                            sliced_bytes += piece_bytes + facts.value.bytes[value] / ways(
+                                layout, axis_size
+                            )
                         if facts.use.delivered[use]:
                             piece_bytes = min(piece_bytes, result_bytes)
-                        moved += facts.use.reads[use] * piece_bytes
+                        parts = facts.use.resident_parts[use]
+                        stays = not is_copy and 0.0 < parts <= ways(layout, axis_size)
+                        moved += (
+                            facts.use.reads[use]
+                            * piece_bytes
+                            * (facts.use.resident_share[use] if stays else 1.0)
+                        )
                         if not is_copy and not facts.value.written[source]:
                             # Only products read what is not written: it is prepared beside them, as
                             # they take it.
                             prices.passing_bytes[op] += facts.use.sent[use] * piece_bytes
                     if use == tables.use_ptr[op] + facts.op.brings[op] and facts.op.brings[op] >= 0:
-                        moved += facts.value.bytes[value] / ways(
-                            steps.wanted[tables.use_want[use]], axis_size
+                        moved += _kept_bytes(
+                            facts, value, steps.wanted[tables.use_want[use]], axis_size
                         )
                 flops = facts.op.flops[op] / cut
                 each.flops[row] = flops
@@ -300,11 +344,21 @@ def price_steps(
                         start_s += rates.product_start_s
                     else:
                         peak *= busy(rows, columns, depth, rates.tile)
-                heavy = facts.op.op_class[op] == p.DOT or facts.op.op_class[op] == p.CONVOLUTION
+                if facts.op.vector_use[op] >= 0:
+                    wanted = steps.wanted[
+                        tables.use_want[tables.use_ptr[op] + facts.op.vector_use[op]]
+                    ]
+                    rows = facts.op.vector_rows[op]
+                    for axis in range(n_axes):
+                        if layout_dim(wanted, axis) == facts.op.vector_row_dim[op]:
+                            rows /= axis_size[axis]
+                    numbers = 0.5 * flops * sublane_padding(rows)
+                    tail_s += numbers * VECTOR_BYTES / rates.memory_bytes_per_s
                 if heavy or not rates.paper_mode:
                     time_s = max(flops / peak + tail_s, each.bytes[row] / rates.memory_bytes_per_s)
                     if facts.op.starts[op]:
                         time_s += start_s * facts.op.trips[op]
+                    time_s += sliced_bytes * facts.op.trips[op] / rates.memory_bytes_per_s
         else:
             use = steps.use[row]
             # What is cast before it is summed is not scattered by the compilers that cast: as slow
@@ -328,7 +382,11 @@ def price_steps(
                     rates.switched,
                     rates.link_shape,
                 )
-                time_s *= facts.op.trips[op] if use >= 0 else facts.op.result_trips[op]
+            if use < 0:
+                cut_after = cut_dims(steps.after[row], n_axes)
+                moved_out = kind == ALL_REDUCE and cut_after & facts.op.sum_whole[op] == 0
+                each.times[row] = facts.op.sum_trips[op] if moved_out else facts.op.result_trips[op]
+            time_s *= each.times[row]
             # memory: a copy for uses lives until its last use; the input of a definition's reshard
             # only now
             if use < 0:
@@ -348,6 +406,16 @@ def price_steps(
                 time_s = inputs.listed.time_s[entry]
         each.time_s[row] = time_s
         prices.op_time_s[op] += time_s
+
+
+@helper
+def _kept_bytes(facts: ProgramFacts, value: int, layout: int, axis_size: Int64Array) -> float:
+    """Bytes in memory of a device's part of a value."""
+    return (
+        facts.value.bytes[value]
+        / ways(layout, axis_size)
+        * row_padding(facts.value.row_dim[value], facts.value.row_size[value], layout, axis_size)
+    )
 
 
 @helper
@@ -478,7 +546,7 @@ def live_bytes(
     wanted, size, last, live = steps.wanted, lives.size, lives.last, lives.live
     n_ops = live.shape[0] - 2
     for value in range(size.shape[0]):
-        size[value] = facts.value.bytes[value] / ways(steps.layout[value], inputs.axis_size)
+        size[value] = _kept_bytes(facts, value, steps.layout[value], inputs.axis_size)
     live[:] = 0.0
     # Copies: until the last use that takes the copy.
     for like in range(prices.copied.shape[0]):

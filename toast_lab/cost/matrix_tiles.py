@@ -6,6 +6,9 @@ Local sizes are rounded up to tiles.
 the contracted dim by ``t`` of a free dim, while rows of the other pass through eight at a time.  A
 shard of 32 columns keeps a quarter of 128 busy: cutting further then buys no time.
 
+A product of vectors, each with a matrix of its own, as of a decoding step with its cached keys, has
+nothing to pass through: it is multiplied and summed on the vector unit (``vector_products``).
+
 **GPUs** (``waves_busy``).  A result is cut into tiles, and each of the multiprocessors computes one
 at a time: tiles run in waves, and the last wave takes as long as a full one.  A product of 512 by
 512 is 32 tiles for the 132 multiprocessors of an H100: three quarters of it have nothing to do.
@@ -35,6 +38,10 @@ ROLE_BITS = 2
 SUBLANES = 8.0
 FOURIER_POINTS = 128.0  # of one stage of a Fourier transform on a TPU
 FULL_PRECISION_PASSES = 6.0
+#: Time for each number that a vector unit multiplies and adds, as bytes of memory traffic: 4 to 14
+#: by libtpu 0.0.42 (12 shapes, and a decoding step), 71 to 200 numbers a cycle on v5e, 118 to 350
+#: on v6e, fewest where more than the product is in the fusion.
+VECTOR_BYTES = 6.5
 GPU_TILE = (128.0, 64.0)
 GPU_INSTRUCTION = 16.0
 GPU_DEPTH = 2048.0
@@ -86,6 +93,38 @@ def products(program: p.Program) -> Products:
     return shapes
 
 
+class VectorProducts(NamedTuple):
+    """Products of one row or column with each of many matrices."""
+
+    use: np.ndarray  #: [O] int32 position of the operand that holds the matrices, -1: another op
+    row_dim: np.ndarray  #: [O] int32 its last dim but one, which lies along the sublanes
+    rows: np.ndarray  #: [O] float64 size of it
+
+
+def no_vector_products(program: p.Program) -> VectorProducts:
+    """For machines to which this does not apply."""
+    op_count = program.n_ops
+    return VectorProducts(
+        use=np.full(op_count, -1, np.int32),
+        row_dim=np.zeros(op_count, np.int32),
+        rows=np.full(op_count, SUBLANES),
+    )
+
+
+def vector_products(program: p.Program, shapes: Products) -> VectorProducts:
+    """What a TPU computes on its vector unit; ``shapes`` are those of ``products``."""
+    vectors = no_vector_products(program)
+    one_row = np.minimum(shapes.rows, shapes.columns) <= 1.0
+    several = (shapes.batch > 1.0) & (np.maximum(shapes.rows, shapes.columns) > 1.0)
+    for op in np.flatnonzero(one_row & several).tolist():
+        use = 1 if shapes.rows[op] <= 1.0 else 0
+        dims = program.dims(int(program.use_value[program.uses(op)[use]]))
+        vectors.use[op] = use
+        vectors.row_dim[op] = len(dims) - 2
+        vectors.rows[op] = dims[-2]
+    return vectors
+
+
 def matrix_unit_flops(program: p.Program) -> np.ndarray:
     """[O] FLOPs of each op as a TPU does them: its Fourier transforms are products.
 
@@ -134,6 +173,12 @@ def waves_busy(
         worked = waves * multiprocessors * height * width / chunks
         share = max(share, rows * columns * batch / worked)
     return share
+
+
+@helper
+def sublane_padding(rows: float) -> float:
+    """By how much fewer numbers a vector unit works on at once than it could."""
+    return 1.0 / _filled(rows, SUBLANES)
 
 
 @helper

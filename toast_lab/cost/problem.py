@@ -394,7 +394,6 @@ class Pricer:
         collectives, ops, op_steps, collective_steps = [], [], [], []
         steps, each = totals.steps, totals.each
         source = self.problem.prices.source
-        facts = self.problem.prices.inputs.facts.op
         start_s = _starts(totals, self.problem.machine.overlap)
         for row in range(totals.n_steps):
             kind, op = int(steps.kind[row]), int(steps.op[row])
@@ -431,9 +430,7 @@ class Pricer:
                         local_bytes=float(each.bytes[row]),
                         time_s=float(each.time_s[row]),
                         source=source(int(each.entry[row]), computing=False),
-                        times=float(
-                            facts.trips[op] if int(steps.use[row]) >= 0 else facts.result_trips[op]
-                        ),
+                        times=float(each.times[row]),
                     )
                 )
         memory = self.problem.prices.inputs.memory

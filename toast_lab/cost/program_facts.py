@@ -17,7 +17,15 @@ import numpy as np
 from toast_lab.cost.bfloat16 import bfloat16_factors, no_factors, widened_factors
 from toast_lab.cost.fusion import STYLES, fuse
 from toast_lab.cost.layout_copies import extra_reads
-from toast_lab.cost.matrix_tiles import matrix_unit_flops, products
+from toast_lab.cost.loop_residents import no_residents, residents
+from toast_lab.cost.loop_sums import result_trips, sums_in_loops
+from toast_lab.cost.matrix_tiles import (
+    matrix_unit_flops,
+    no_vector_products,
+    products,
+    vector_products,
+)
+from toast_lab.cost.row_layouts import no_rows, rows_of
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.packs import BoolArray, Float64Array, Int32Array, Int64Array, packed
@@ -34,7 +42,9 @@ class OpFacts(NamedTuple):
     flops: Float64Array  #: [O] whole op, times trips
     peak: Float64Array  #: [O] FLOP/s of the op's element type
     trips: Float64Array  #: [O] how often it runs
-    result_trips: Float64Array  #: [O] how often its results come about: see ``_result_trips``
+    result_trips: Float64Array  #: [O] how often its results come about: see ``loop_sums``
+    sum_trips: Float64Array  #: [O] how often they are summed over devices: see ``loop_sums``
+    sum_whole: Int64Array  #: [O] dims that must be whole for that, a bit each
     op_class: Int32Array  #: [O]
     free: BoolArray  #: [O] bool: op costs nothing (constants, views, arguments)
     slices: BoolArray  #: [O] bool: reads no more of its first operand than it delivers
@@ -48,6 +58,10 @@ class OpFacts(NamedTuple):
     batch: Float64Array
     left: Int64Array
     right: Int64Array
+    resident_parts: Float64Array  #: [O] of what it writes, see ``loop_residents``
+    vector_use: Int32Array  #: [O] these three: see ``matrix_tiles.VectorProducts``
+    vector_row_dim: Int32Array
+    vector_rows: Float64Array
 
 
 @packed
@@ -58,6 +72,8 @@ class UseFacts(NamedTuple):
     delivered: BoolArray  #: [U] bool: reads no more than the op's result
     #: [U] float64 factor on the bytes of collectives that bring the value here, see ``bfloat16``
     sent: Float64Array
+    resident_parts: Float64Array  #: [U] these two: see ``loop_residents``
+    resident_share: Float64Array
 
 
 @packed
@@ -68,6 +84,8 @@ class ValueFacts(NamedTuple):
     written: BoolArray  #: [V] bool: the value is in memory (not fused away, not a view)
     #: [V] float64 factor on the bytes of collectives where the value is made, see ``bfloat16``
     moved: Float64Array
+    row_dim: Int32Array  #: [V] dim along the lanes of memory, -1: any, see ``row_layouts``
+    row_size: Float64Array  #: [V] its size
 
 
 @packed
@@ -122,6 +140,7 @@ def make_static(
     compiler: str = "cpu",
     *,
     has_bfloat16: bool = True,
+    vector_memory_bytes: float = 0.0,
 ) -> tuple[ProgramFacts, Memory]:
     """Work out fusion, aliases and live ranges, once per program.
 
@@ -131,6 +150,7 @@ def make_static(
         peak_flops: FLOP/s of the device by op.
         compiler: whose style of fusion to expect.
         has_bfloat16: has the device bfloat16 arithmetic?
+        vector_memory_bytes: of a device, 0: none.  Loops keep there what they read in every round.
     """
     n_ops, n_values = program.n_ops, program.n_values
     classes = program.op_class
@@ -191,24 +211,55 @@ def make_static(
         # What is reordered on the way cannot be written where it is read.  A TPU's compiler chooses
         # layouts in which nothing has to be
         in_place[runs_at[_reordering(program)]] = False
+    staying = (
+        residents(
+            program,
+            root=root,
+            reads=np.where(delivered, 0.0, reads),
+            value_bytes=tables.value_bytes * narrowed.kept,
+            vector_memory_bytes=vector_memory_bytes,
+        )
+        if vector_memory_bytes > 0.0
+        else no_residents(program)
+    )
     flops = matrix_unit_flops(program) if compiler == "tpu" else program.flops
+    shapes = products(program)
+    vectors = vector_products(program, shapes) if compiler == "tpu" else no_vector_products(program)
+    rows = rows_of(program) if compiler == "tpu" else no_rows(program)
+    sums = sums_in_loops(program, moved_out=compiler != "cpu")
     facts = ProgramFacts(
         op=OpFacts(
             flops=flops * program.trips,
             peak=np.asarray(peak_flops, dtype=np.float64) / narrowed.passes,
             trips=program.trips,
-            result_trips=_result_trips(program),
+            result_trips=result_trips(program),
+            sum_trips=sums.trips,
+            sum_whole=sums.whole,
             op_class=classes,
             free=free,
             slices=ops_where(program.kind, "reads_part"),
             brings=brings,
             starts=fusion.starts,
             cuts=fusion.soft,
-            **products(program)._asdict(),
+            **shapes._asdict(),
+            resident_parts=staying.result_parts,
+            vector_use=vectors.use,
+            vector_row_dim=vectors.row_dim,
+            vector_rows=vectors.rows,
         ),
-        use=UseFacts(reads=reads, delivered=delivered, sent=narrowed.sent),
+        use=UseFacts(
+            reads=reads,
+            delivered=delivered,
+            sent=narrowed.sent,
+            resident_parts=staying.use_parts,
+            resident_share=staying.use_share,
+        ),
         value=ValueFacts(
-            bytes=tables.value_bytes * narrowed.kept, written=written, moved=narrowed.moved
+            bytes=tables.value_bytes * narrowed.kept,
+            written=written,
+            moved=narrowed.moved,
+            row_dim=rows.dim,
+            row_size=rows.size,
         ),
         root=root[program.use_value].astype(np.int32),
     )
@@ -222,22 +273,6 @@ def make_static(
         early=compiler == "tpu",
     )
     return facts, memory
-
-
-def _result_trips(program: p.Program) -> np.ndarray:
-    """[O] how often an op's results come about.
-
-    What enters a loop is handed over once, and is there in every round: what is done to it inside,
-    as when it is gathered for all its uses, is done as often as the body runs.
-    """
-    result_trips = np.array(program.trips, np.float64)
-    for body in program.regions:
-        if body.kind == "body":
-            op = program.regions[body.parent].begin
-            while program.kind[op] == "while.enter":
-                result_trips[op] *= body.times
-                op += 1
-    return result_trips
 
 
 def _reordering(program: p.Program) -> list[int]:

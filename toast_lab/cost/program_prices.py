@@ -114,6 +114,7 @@ class ProgramPrices:
             peak_flops,
             self.machine.compiler,
             has_bfloat16="bf16" in self.machine.flops,
+            vector_memory_bytes=float(self.machine.vector_memory_bytes),
         )
         products = self.machine.products
         rates = kernel.MachineRates(

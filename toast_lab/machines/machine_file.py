@@ -11,6 +11,7 @@ does).
     op_overhead_s = 1e-6
     overlap = 0.8                # optional, 1 if left out
     tile = 128                   # optional: side of the matrix unit; local sizes round up to it
+    vector_memory_bytes = 134217728  # optional, of a TPU: what loops keep on the chip
     compiler = "gpu"             # whose fusions to expect: "cpu" (if left out), "gpu" or "tpu"
     [flops]
     f32 = 15e12
@@ -54,6 +55,7 @@ _NUMBERS = {
     "op_overhead_s": True,
     "overlap": False,
     "tile": False,
+    "vector_memory_bytes": False,
 }
 #: Tables likewise.
 _TABLES = {"flops": True, "sources": False, "provenance": False}

@@ -46,6 +46,8 @@ class Machine:
     provenance: Mapping[str, str] = dataclasses.field(default_factory=dict)
     #: Side of the matrix unit, to which local sizes of products are rounded up; 0: they are not.
     tile: float = 0.0
+    #: Of a TPU: memory on the chip, in which loops keep what they read in every round; 0: none.
+    vector_memory_bytes: float = 0.0
     #: Whose habits of fusing to expect, one of ``machine_checks.COMPILERS``.
     compiler: str = "cpu"
     #: Of a GPU: how products fill it, instead of ``tile``.

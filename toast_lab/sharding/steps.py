@@ -178,6 +178,17 @@ def ways(layout: int, axis_size: np.ndarray) -> float:
 
 
 @helper
+def cut_dims(layout: int, n_axes: int) -> int:
+    """The dims that a layout cuts, as bits."""
+    dims = 0
+    for axis in range(n_axes):
+        dim = layout_dim(layout, axis)
+        if dim >= 0:
+            dims |= 1 << dim
+    return dims
+
+
+@helper
 def _put(layout: int, axis: int, dim: int) -> int:
     cleared = layout & ~(31 << (LAYOUT_BITS * axis))
     return cleared | ((dim + 1) << (LAYOUT_BITS * axis))

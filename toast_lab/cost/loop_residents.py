@@ -1,0 +1,105 @@
+"""What stays on the chip while a loop runs.
+
+A TPU's vector memory holds 128 MiB on v5e and v6e.  Its compiler loads the weights that every round
+of a loop reads into it once, and keeps the sums of gradients there that every round adds to: a
+recurrent step that would read its weights from memory in each of its rounds does so but once.
+
+There is no telling what else the compiler keeps, and a price looks at one op at a time.  So room is
+given by the loop: to what is only read first, then to sums, in proportion to their sizes.  A value
+stays if a plan cuts it into as many parts as all of its kind in the loop would have to be cut into.
+
+Read off libtpu 0.0.42 for v5e (memory space ``S(1)`` in its final HLO) on recurrent steps and a
+solver of linear equations.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import NamedTuple
+
+import numpy as np
+
+from toast_lab.cost.loop_sums import accumulating_ops, users_of_values
+from toast_lab.ir import program as p
+from toast_lab.packs import Float64Array
+
+#: Of the vector memory; ops need the rest for what they work on.
+ROOM = 0.75
+#: Time for a byte in vector memory, for one in memory: products read 2 to 9 TB/s on v5e.
+SHARE = 0.15
+
+
+class Residents(NamedTuple):
+    """Which uses and results stay in vector memory, if they are cut into enough parts."""
+
+    use_parts: Float64Array  #: [U] least number of parts, 0: it never stays
+    use_share: Float64Array  #: [U] of the time of reading memory, where it stays
+    result_parts: Float64Array  #: [O] likewise of what an op writes
+
+
+def no_residents(program: p.Program) -> Residents:
+    """For machines without such a memory."""
+    return Residents(
+        use_parts=np.zeros(program.n_uses),
+        use_share=np.ones(program.n_uses),
+        result_parts=np.zeros(program.n_ops),
+    )
+
+
+def residents(
+    program: p.Program,
+    *,
+    root: np.ndarray,
+    reads: np.ndarray,
+    value_bytes: np.ndarray,
+    vector_memory_bytes: float,
+) -> Residents:
+    """Find them.
+
+    Args:
+        program: the program.
+        root: [V] the value that each value is a view of.
+        reads: [U] is 0 where a use reads no memory, or only a part of the value.
+        value_bytes: [V] as products take them.
+        vector_memory_bytes: of a device.
+    """
+    staying = no_residents(program)
+    sums = accumulating_ops(program, users_of_values(program))
+    room_bytes = ROOM * vector_memory_bytes
+    read_only: dict[int, set[int]] = defaultdict(set)
+    loop_of: dict[int, int] = {}
+    for use in np.flatnonzero((reads > 0.0) & (program.region[program.use_op] >= 0)).tolist():
+        op, value = int(program.use_op[use]), int(root[program.use_value[use]])
+        loop = _loop(program, op, int(program.value_op[value]))
+        if loop >= 0:
+            loop_of[use] = loop
+            read_only[loop].add(value)
+    read_bytes = {
+        loop: float(value_bytes[list(values)].sum()) for loop, values in read_only.items()
+    }
+    for use, loop in loop_of.items():
+        rounds = program.regions[loop].times
+        staying.use_parts[use] = read_bytes[loop] / room_bytes
+        staying.use_share[use] = min(SHARE + 1.0 / rounds, 1.0)
+    sum_bytes: dict[int, float] = defaultdict(float)
+    for op, accumulation in sums.items():
+        sum_bytes[int(program.region[op])] += float(value_bytes[accumulation.value])
+    for op, accumulation in sums.items():
+        body = int(program.region[op])
+        parts = (read_bytes.get(body, 0.0) + sum_bytes[body]) / room_bytes
+        staying.result_parts[op] = parts
+        for use in program.uses(op):
+            if int(program.use_value[use]) == accumulation.value:
+                staying.use_parts[use], staying.use_share[use] = parts, SHARE
+    return staying
+
+
+def _loop(program: p.Program, op: int, maker: int) -> int:
+    """The outermost body of a loop that an op is in and ``maker`` is not; -1 if there is none."""
+    outermost, region = -1, int(program.region[op])
+    while region >= 0:
+        parent = program.regions[region].parent
+        if program.regions[region].kind == "body" and maker < program.regions[parent].begin:
+            outermost = region
+        region = parent
+    return outermost

@@ -1,0 +1,129 @@
+"""How often what is done to the results of an op is done, where there are loops.
+
+What enters a loop is handed over once and is there in every round; what a loop only adds up is
+summed over the devices once, behind it, where the compiler moves the sum.
+
+Reference: none; XLA's ``WhileLoopAllReduceCodeMotion``, which runs for GPUs and TPUs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from toast_lab.ir import program as p
+from toast_lab.ir.op_kinds import op_kind
+from toast_lab.packs import Float64Array, Int64Array
+
+
+class Sums(NamedTuple):
+    """How often partial sums that an op leaves on the devices are added up."""
+
+    trips: Float64Array  #: [O]
+    #: [O] a bit for each dim of the results that no axis may cut, or the sum stays in the loop
+    whole: Int64Array
+
+
+class Accumulation(NamedTuple):
+    """An op that adds to what a loop hands on."""
+
+    value: int  #: that it adds to
+    trips: float  #: how often the loop is begun
+
+
+def result_trips(program: p.Program) -> np.ndarray:
+    """[O] how often an op's results come about.
+
+    What enters a loop is handed over once, and is there in every round: what is done to it inside,
+    as when it is gathered for all its uses, is done as often as the body runs.
+    """
+    trips = np.array(program.trips, np.float64)
+    for body in program.regions:
+        if body.kind == "body":
+            op = program.regions[body.parent].begin
+            while program.kind[op] == "while.enter":
+                trips[op] *= body.times
+                op += 1
+    return trips
+
+
+def sums_in_loops(program: p.Program, *, moved_out: bool) -> Sums:
+    """How often what an op leaves in partial sums is added up over the devices.
+
+    As often as its results come about, but once behind a loop that only adds them to what it hands
+    on, as it does with gradients of weights that every round reads.  They may be reordered on the
+    way, and several may be slices of one value: then the sliced dims must be whole, or devices
+    would exchange slices before they are added.
+
+    Args:
+        program: the program.
+        moved_out: does the compiler move such sums out of loops?
+    """
+    sums = Sums(trips=result_trips(program), whole=np.zeros(program.n_ops, np.int64))
+    if not moved_out:
+        return sums
+    users = users_of_values(program)
+    accumulating = accumulating_ops(program, users)
+    passing = set(accumulating)  # ops that do no more with what they get than to add it up
+    for op in range(program.n_ops - 1, program.n_arguments - 1, -1):
+        if op in accumulating or len(program.results(op)) != 1:
+            continue
+        after = users[program.results(op)[0]]
+        if after and passing.issuperset(after):
+            sums.trips[op] = max(
+                accumulating[user].trips if user in accumulating else sums.trips[user]
+                for user in after
+            )
+            sums.whole[op] = _whole(program, after, sums)
+            facts = op_kind(program.kind[op])
+            slices = facts.moves_elements and facts.reads_part
+            if _adds(program, op) or facts.reorders or slices:
+                passing.add(op)
+    return sums
+
+
+def users_of_values(program: p.Program) -> list[list[int]]:
+    """[V] ops that use each value."""
+    users: list[list[int]] = [[] for _ in range(program.n_values)]
+    for op in program.ops():
+        for operand in program.operands(op):
+            users[operand].append(op)
+    return users
+
+
+def accumulating_ops(program: p.Program, users: list[list[int]]) -> dict[int, Accumulation]:
+    """Ops that add to what a loop hands on and does not use otherwise."""
+    accumulating: dict[int, Accumulation] = {}
+    for handed_on in program.ops():
+        if program.kind[handed_on] != "while.next":
+            continue
+        enter = int(program.owner[handed_on])
+        total, value = program.operands(handed_on)[0], program.results(enter)[0]
+        adds: dict[int, Accumulation] = {}
+        while value != total and len(users[value]) == 1 and _adds(program, users[value][0]):
+            adds[users[value][0]] = Accumulation(value, float(program.trips[enter]))
+            (value,) = program.results(users[value][0])
+        if value == total and len(users[value]) == 1:
+            accumulating |= adds
+    return accumulating
+
+
+def _adds(program: p.Program, op: int) -> bool:
+    return op_kind(program.kind[op]).as_combiner == "add"
+
+
+def _whole(program: p.Program, users: list[int], sums: Sums) -> int:
+    """Dims of a value to be whole, as bits: what is sliced, here or behind an op that reorders."""
+    whole = 0
+    for op in users:
+        result = program.results(op)[0]
+        names, sizes = program.def_names(result), program.dims(result)
+        whole_names = {name for dim, name in enumerate(names) if sums.whole[op] >> dim & 1}
+        first = program.uses(op)[0]
+        value = int(program.use_value[first])
+        for dim, name in enumerate(program.use_names(first)):
+            sliced = program.kind[op] == "slice" and program.dims(value)[dim] != sizes[dim]
+            if sliced or name in whole_names:
+                whole |= 1 << dim
+    return whole

@@ -1,0 +1,95 @@
+"""Values that a TPU has to keep in rows, however few numbers a row has.
+
+Memory comes in lines of 128 lanes.  The compiler puts along them whichever dim fills them, so that
+small dims cost nothing: numbers of shape [200000, 16] lie in 16 rows of 200,000.  Rows that a
+gather looks up or a scatter updates must lie along the lanes instead, and so must whatever is
+computed from them element by element; rows of 16 numbers then take eight times their room, and as
+much longer to read and write.  To cut the width of an embedding is therefore worth nothing below
+128 numbers.
+
+Read off libtpu 0.0.42 (layouts in its final HLO, tables of embeddings cut to 16 and 64 numbers).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from toast_lab.ir import program as p
+from toast_lab.ir.op_kinds import op_kind
+from toast_lab.kernels import helper
+from toast_lab.packs import Float64Array, Int32Array
+from toast_lab.sharding.steps import layout_dim
+
+LANES = 128.0
+
+
+class RowLayouts(NamedTuple):
+    """Which dim of each value lies along the lanes."""
+
+    dim: Int32Array  #: [V] -1: whichever fills them
+    size: Float64Array  #: [V] its size, 0 if there is none
+
+
+def no_rows(program: p.Program) -> RowLayouts:
+    """For compilers to which this does not apply."""
+    n_values = program.n_values
+    return RowLayouts(dim=np.full(n_values, -1, np.int32), size=np.zeros(n_values))
+
+
+def rows_of(program: p.Program) -> RowLayouts:
+    """What gathers and scatters keep in rows; arguments stand in an order of their own."""
+    rows = no_rows(program)
+    neighbours = _neighbours(program)
+    waiting = [
+        value
+        for op in program.ops()
+        if op_kind(program.kind[op]).looks_up
+        for value in _joined(program, op)
+    ]
+    while waiting:
+        value = waiting.pop()
+        if rows.dim[value] < 0 and program.value_op[value] >= program.n_arguments:
+            rows.dim[value] = len(program.dims(value)) - 1
+            rows.size[value] = program.dims(value)[-1]
+            waiting.extend(neighbours.get(value, ()))
+    return rows
+
+
+def _neighbours(program: p.Program) -> dict[int, list[int]]:
+    """For each value those that lie in memory as it does, since an op goes over both at once."""
+    neighbours: dict[int, list[int]] = {}
+    for op in program.ops():
+        generates = op_kind(program.kind[op]).generates
+        if generates or program.op_class[op] in (p.ELEMENTWISE, p.REDUCE):
+            joined = _joined(program, op)
+            for value in joined:
+                neighbours.setdefault(value, []).extend(joined)
+    return neighbours
+
+
+def _joined(program: p.Program, op: int) -> list[int]:
+    """The values of an op of two dims and more whose last dim is that of its result."""
+    last = {
+        program.def_names(result)[-1]
+        for result in program.results(op)
+        if len(program.dims(result)) > 1
+    }
+    operands = [
+        int(program.use_value[use])
+        for use in program.uses(op)
+        if len(program.use_names(use)) > 1 and program.use_names(use)[-1] in last
+    ]
+    return [*operands, *program.results(op)] if operands else []
+
+
+@helper
+def row_padding(dim: int, size: float, layout: int, axis_size: np.ndarray) -> float:
+    """By how much a part of a value is larger in memory, because its rows fill up lines."""
+    if dim < 0 or size <= 0.0:
+        return 1.0
+    for axis in range(axis_size.shape[0]):
+        if layout_dim(layout, axis) == dim:
+            size /= axis_size[axis]
+    return np.ceil(size / LANES) * LANES / size
