@@ -240,8 +240,6 @@ def price_steps(
                 moved = 0.0
                 result_bytes = 0.0
                 written_bytes = 0.0
-                sliced_bytes = 0.0
-                heavy = facts.op.op_class[op] == p.DOT or facts.op.op_class[op] == p.CONVOLUTION
                 for place in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
                     value = tables.result[place]
                     if facts.value.written[value] or facts.op.slices[op]:
@@ -277,17 +275,6 @@ def price_steps(
                             )
                         if not is_copy:
                             piece_bytes = min(piece_bytes, source_bytes)
-                        elif (
-                            heavy
-                            and steps.kind[steps.copy[use]] == SLICE
-                            and steps.use[steps.copy[use]] == use
-                            and facts.value.written[source]
-                        ):
-                            # A product cannot begin to read where a device's part does: the part
-                            # is cut out and written down before.
-                            sliced_bytes += piece_bytes + facts.value.bytes[value] / ways(
-                                layout, axis_size
-                            )
                         if facts.use.delivered[use]:
                             piece_bytes = min(piece_bytes, result_bytes)
                         parts = facts.use.resident_parts[use]
@@ -354,11 +341,11 @@ def price_steps(
                             rows /= axis_size[axis]
                     numbers = 0.5 * flops * sublane_padding(rows)
                     tail_s += numbers * VECTOR_BYTES / rates.memory_bytes_per_s
+                heavy = facts.op.op_class[op] == p.DOT or facts.op.op_class[op] == p.CONVOLUTION
                 if heavy or not rates.paper_mode:
                     time_s = max(flops / peak + tail_s, each.bytes[row] / rates.memory_bytes_per_s)
                     if facts.op.starts[op]:
                         time_s += start_s * facts.op.trips[op]
-                    time_s += sliced_bytes * facts.op.trips[op] / rates.memory_bytes_per_s
         else:
             use = steps.use[row]
             # What is cast before it is summed is not scattered by the compilers that cast: as slow
@@ -386,6 +373,13 @@ def price_steps(
                 cut_after = cut_dims(steps.after[row], n_axes)
                 moved_out = kind == ALL_REDUCE and cut_after & facts.op.sum_whole[op] == 0
                 each.times[row] = facts.op.sum_trips[op] if moved_out else facts.op.result_trips[op]
+            elif kind == SLICE and facts.use.cut_out[use]:
+                # A product cannot begin to read where a device's part does: the part is cut out and
+                # written down before.
+                value = steps.value[row]
+                kept = facts.value.bytes[value] / tables.value_bytes[value]
+                each.bytes[row] = (kept + sent) * steps.out_bytes[row]
+                time_s = each.bytes[row] / rates.memory_bytes_per_s
             time_s *= each.times[row]
             # memory: a copy for uses lives until its last use; the input of a definition's reshard
             # only now
@@ -398,7 +392,8 @@ def price_steps(
             else:
                 prices.passing_bytes[op] += sent * steps.out_bytes[row]
         each.entry[row] = -1
-        time_s *= inputs.listed.compute_scale if kind == COMPUTE else inputs.listed.moving_scale
+        computes = kind == COMPUTE or kind == SLICE
+        time_s *= inputs.listed.compute_scale if computes else inputs.listed.moving_scale
         if inputs.listed.begin[op] < inputs.listed.end[op]:
             entry = _entry_of(inputs, steps, row, n_steps)
             each.entry[row] = entry
@@ -525,6 +520,10 @@ def clocks(
                 comm_s += time_s[row]
                 start = max(start, link_clock)
                 link_clock = start + time_s[row]
+            elif time_s[row] > 0.0:
+                compute_s += time_s[row]
+                start = max(start, compute_clock)
+                compute_clock = start + time_s[row]
             copy_ready[row] = start + time_s[row]
             start_s[row] = start
             if steps.use[row] < 0:

@@ -397,23 +397,11 @@ class Pricer:
         start_s = _starts(totals, self.problem.machine.overlap)
         for row in range(totals.n_steps):
             kind, op = int(steps.kind[row]), int(steps.op[row])
-            if kind == COMPUTE:
+            if kind in (COMPUTE, SLICE):
                 if each.time_s[row] > 0 or each.flops[row] > 0:
-                    results = program.results(op)
                     op_steps.append(row)
-                    ops.append(
-                        OpRow(
-                            op=op,
-                            kind=program.kind[op],
-                            result=program.value_name[results[0]] if results else "",
-                            where=program.where(op),
-                            flops=float(each.flops[row]),
-                            moved_bytes=float(each.bytes[row]),
-                            time_s=float(each.time_s[row]),
-                            source=source(int(each.entry[row]), computing=True),
-                        )
-                    )
-            elif kind != SLICE:
+                    ops.append(self._op_row(totals, row))
+            else:
                 axes = tuple(
                     axis
                     for number, axis in enumerate(mesh.axes)
@@ -460,6 +448,23 @@ class Pricer:
             collective_start_s=start_s[collective_steps],
         )
 
+    def _op_row(self, totals: Totals, row: int) -> OpRow:
+        """The row of a step that computes: an op, or the cutting of a part that a product reads."""
+        program, steps, each = self.problem.analysis.program, totals.steps, totals.each
+        kind, op = int(steps.kind[row]), int(steps.op[row])
+        results = program.results(op)
+        value = int(steps.value[row]) if kind == SLICE else results[0] if results else -1
+        return OpRow(
+            op=op,
+            kind=STEP_KINDS[SLICE] if kind == SLICE else program.kind[op],
+            result=program.value_name[value] if value >= 0 else "",
+            where=program.where(op),
+            flops=float(each.flops[row]),
+            moved_bytes=float(each.bytes[row]),
+            time_s=float(each.time_s[row]),
+            source=self.problem.prices.source(int(each.entry[row]), computing=True),
+        )
+
 
 def _starts(totals: Totals, overlap: float) -> np.ndarray:
     """When each step starts, where the part ``overlap`` of what could overlap does.
@@ -467,7 +472,7 @@ def _starts(totals: Totals, overlap: float) -> np.ndarray:
     Between one step after the other and all that can overlap the starts move as the whole time
     does, so no two steps of a lane come to overlap, and the last one ends with ``overlapped_s``.
     """
-    time_s = totals.each.time_s[: totals.n_steps] * (totals.steps.kind[: totals.n_steps] != SLICE)
+    time_s = totals.each.time_s[: totals.n_steps]
     in_turn = np.cumsum(time_s) - time_s
     return in_turn + overlap * (totals.start_s[: totals.n_steps] - in_turn)
 

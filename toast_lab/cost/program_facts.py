@@ -72,6 +72,7 @@ class UseFacts(NamedTuple):
     delivered: BoolArray  #: [U] bool: reads no more than the op's result
     #: [U] float64 factor on the bytes of collectives that bring the value here, see ``bfloat16``
     sent: Float64Array
+    cut_out: BoolArray  #: [U] bool: a part of the value is written down before it is read
     resident_parts: Float64Array  #: [U] these two: see ``loop_residents``
     resident_share: Float64Array
 
@@ -211,6 +212,7 @@ def make_static(
         # What is reordered on the way cannot be written where it is read.  A TPU's compiler chooses
         # layouts in which nothing has to be
         in_place[runs_at[_reordering(program)]] = False
+    heavy = np.isin(classes, (p.DOT, p.CONVOLUTION))
     staying = (
         residents(
             program,
@@ -251,6 +253,7 @@ def make_static(
             reads=reads,
             delivered=delivered,
             sent=narrowed.sent,
+            cut_out=heavy[tables.use_op] & written[root[program.use_value]],
             resident_parts=staying.use_parts,
             resident_share=staying.use_share,
         ),

@@ -153,6 +153,7 @@ def fit(
         sources=sources,
         provenance=dict(provenance),
         tile=base.tile,
+        vector_memory_bytes=base.vector_memory_bytes,
         compiler=base.compiler,
         # A measured rate is one that full waves reach.
         products=base.products and base.products._replace(sustained=1.0),

@@ -349,7 +349,14 @@ def price_choices(
                 sharers[use] = earlier
             if group in earlier:
                 continue
-            key = (group, tables.value_bytes[value], facts.use.sent[use], facts.op.trips[op])
+            key = (
+                group,
+                tables.value_bytes[value],
+                facts.value.bytes[value],
+                facts.use.sent[use],
+                facts.use.cut_out[use],
+                facts.op.trips[op],
+            )
             if key not in moves:
                 moves[key], _ = use_costs(bench, op, use, groups[group].distinct, layout[row])
             add(int(group), earlier, times[op] * moves[key])

@@ -552,7 +552,9 @@ class _Relaxing:
         value = tables.use_value[use]
         key: tuple[object, ...] = (
             tables.value_bytes[value],
+            facts.value.bytes[value],
             facts.use.sent[use],
+            facts.use.cut_out[use],
             facts.op.trips[op],
             wanted.tobytes(),
             layouts.tobytes(),
