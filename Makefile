@@ -3,6 +3,9 @@
 PORT ?= 5006
 export PYTHON
 
+# Hundreds of processes load the package. Without kept bytecode each of them compiles its sources.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: explore test lint docs notebooks pictures package environment benchmarks clean help
 
 help:

@@ -24,7 +24,7 @@ skipped() {
     exit 0
 }
 
-pip=("$python" -m pip install -q --disable-pip-version-check --constraint constraints.txt)
+pip=("$python" -m pip install -q --no-compile --disable-pip-version-check --constraint constraints.txt)
 # A dry run says which wheel it would be; it need not be built, and its dependencies do not matter yet.
 would="$(timeout 20 "${pip[@]}" --dry-run --no-deps --only-binary :all: --report - "$torch" 2>/dev/null || true)"
 if ! grep -Eq '"version": *"[0-9.]+\+cpu"' <<<"$would" && [ "$(uname -s)" != Darwin ]; then

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from tests.kept_models import kept
 from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.cost.problem import Problem
 from toast_lab.frontends import from_jax, load
-from toast_lab.ir.model import Model
+from toast_lab.ir.model import Model, Recipe
 from toast_lab.plan_verbs import Plan
 from toast_lab.runtime.compile import without_locations
 from toast_lab.sharding.propagate import Propagation
@@ -32,7 +33,8 @@ SMALL = {
 
 @functools.lru_cache(maxsize=64)
 def _model(name: str, sizes: tuple[tuple[str, Any], ...]) -> Model:
-    return load(name, **dict(sizes))
+    own = dict(sizes)
+    return kept(f"{name} {sizes}", lambda: load(name, **own), Recipe(name, own))
 
 
 @functools.lru_cache(maxsize=64)

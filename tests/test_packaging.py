@@ -6,6 +6,7 @@ Files that agree, a light import, nothing tied to one machine.
 from __future__ import annotations
 
 import ast
+import os
 import re
 import runpy
 import shutil
@@ -270,6 +271,15 @@ def test_a_stage_init_is_its_docstring(stage: str) -> None:
     assert len(tree.body) == 1, "an import here is how import cycles start"
     for part in ("Takes: ", "Gives: ", "paper", "Start reading at `"):
         assert part in text
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_lets_processes_keep_their_bytecode() -> None:
+    command = ["make", "-s", "--eval=asked: ; @env", "asked"]
+    given = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=True)
+    assert "PATH=" in done.stdout
+    assert "PYTHONDONTWRITEBYTECODE" not in done.stdout
 
 
 def test_typing_marker_is_shipped() -> None:

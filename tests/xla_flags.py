@@ -11,3 +11,5 @@ QUICK_COMPILES = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensiv
 # that XLA does not know ends the process.
 if importlib.metadata.version("jaxlib").startswith("0.10."):
     QUICK_COMPILES += " --xla_cpu_use_fusion_emitters=false"
+    # Splitting a module for several threads is a sixth of a compilation, and the cores are taken.
+    QUICK_COMPILES += " --xla_cpu_parallel_codegen_split_count=1"

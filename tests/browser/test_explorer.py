@@ -127,6 +127,9 @@ def test_a_new_user_finds_shards_searches_and_compares(explorer: Page) -> None:
     # the search: points come in, it stands still when told, and goes on
     go(page, "4 Search")
     page.get_by_label("machine").select_option("cpu")
+    plans = page.get_by_label("plans", exact=True)
+    plans.fill("1000")  # enough to see them come; to its own end a search takes half a minute
+    plans.press("Enter")
     page.get_by_role("button", name="Step").click()
     expect(page.get_by_text("1 simulations", exact=True).first).to_be_visible(timeout=SLOW)
     page.get_by_role("button", name="Step").click()

@@ -9,6 +9,8 @@ a ``mode``.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import importlib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -21,6 +23,7 @@ from tests.certification import (
     numeric_programs,
 )
 from tests.certification.case import Case, Maker, positive
+from tests.kept_models import kept
 from toast_lab import frontends
 from toast_lab.models import registry
 
@@ -144,12 +147,16 @@ def _zoo_case(name: str, sizes: dict[str, Any]) -> Case:
 
 
 def programs() -> list[Case]:
-    """All programs, the zoo first."""
-    return [
+    """All programs, the zoo first.  In a run of the tests each is traced once."""
+    cases = [
         *zoo(),
         *control_programs.CASES,
         *indexing_programs.CASES,
         *network_programs.CASES,
         *numeric_programs.CASES,
         *fourier_programs.CASES,
+    ]
+    return [
+        dataclasses.replace(case, model=functools.partial(kept, f"case {case.name}", case.model))
+        for case in cases
     ]

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tests.helpers import small_transformer, traced
 from toast_lab.conflicts.compatibility import _ParityUnion
-from toast_lab.conflicts.dimension_graph import has_path
+from toast_lab.conflicts.dimension_graph import _smallest_connected, has_path
+from toast_lab.conflicts.repeated import _form, _Graph, _isomorphism
 
 S = jax.ShapeDtypeStruct
 F = jnp.float32
@@ -26,6 +27,46 @@ def test_colours_are_the_weak_components_of_m():
     for component in nx.connected_components(graph):
         assert len({int(analysis.colour[n]) for n in component}) == 1
     assert len(analysis.colours) == nx.number_connected_components(graph)
+
+
+@given(st.integers(1, 40), st.lists(st.tuples(st.integers(0, 39), st.integers(0, 39))))
+def test_connected_nodes_have_one_smallest_node(count, edges):
+    edges = [(a % count, b % count) for a, b in edges]
+    source, target = np.array(edges, dtype=np.int32).reshape(-1, 2).T
+    graph = nx.Graph(edges)
+    graph.add_nodes_from(range(count))
+    expected = {n: min(part) for part in nx.connected_components(graph) for n in part}
+    assert _smallest_connected(count, source, target).tolist() == [*map(expected.get, range(count))]
+
+
+@given(
+    st.lists(st.sampled_from("ab"), min_size=1, max_size=7),
+    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=14),
+    st.randoms(use_true_random=False),
+)
+def test_graphs_are_isomorphic_as_networkx_says_and_then_of_one_form(labels, edges, rng):
+    count = len(labels)
+    edges = {(a % count, b % count): None for a, b in edges}
+    left = _Graph(dict(enumerate(labels)), edges)
+    to = rng.sample(range(count), count)
+    turned = _Graph(
+        {to[i]: labels[i] for i in rng.sample(range(count), count)},
+        {(to[a], to[b]): None for a, b in edges},
+    )
+    mapping = _isomorphism(left, turned)
+    assert mapping is not None
+    assert all(labels[i] == turned.label[mapping[i]] for i in range(count))
+    assert {(mapping[a], mapping[b]) for a, b in edges} == set(turned.edges)
+    assert _form(left) == _form(turned)
+    # The same number of edges elsewhere
+    shifted = _Graph(left.label, {(a, (b + 1) % count): None for a, b in edges})
+    whole = []
+    for graph in (left, shifted):
+        whole.append(nx.DiGraph(graph.edges.keys()))
+        whole[-1].add_nodes_from((node, {"label": text}) for node, text in graph.label.items())
+    same = nx.is_isomorphic(*whole, node_match=lambda a, b: a["label"] == b["label"])
+    assert (_isomorphism(left, shifted) is not None) == same
+    assert _form(left) == _form(shifted) or not same
 
 
 def test_conflicts_are_exactly_the_pairs_of_one_colour_on_one_tensor():

@@ -182,3 +182,14 @@ def test_the_registry_loads_no_method_and_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+def test_searching_loads_no_library_that_only_some_searches_need() -> None:
+    """Every command and every child process would spend longer on them than on an analysis."""
+    code = (
+        "import sys, toast_lab.search.contract, toast_lab.search.mcts.mcts; "
+        "print([name for name in ('scipy.sparse', 'scipy.optimize', 'networkx', 'jax')"
+        " if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")

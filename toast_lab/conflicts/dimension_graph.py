@@ -9,7 +9,6 @@ import itertools
 from typing import NamedTuple
 
 import numpy as np
-import scipy.sparse
 
 from toast_lab.ir.program import Program
 from toast_lab.kernels import compiled
@@ -20,16 +19,25 @@ from toast_lab.ragged import row_numbers
 
 def colour_names(names: Names) -> np.ndarray:
     """Colour of each name, [N] int32, numbered by first appearance in the program."""
-    name_count = names.n
-    graph = scipy.sparse.coo_matrix(
-        (np.ones(len(names.source), np.int8), (names.source, names.target)),
-        shape=(name_count, name_count),
-    )
-    _, label = scipy.sparse.csgraph.connected_components(graph, directed=True, connection="weak")
-    _, first = np.unique(label, return_index=True)
-    rank = np.empty(len(first), dtype=np.int32)
-    rank[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
-    return rank[label]
+    smallest = _smallest_connected(names.n, names.source, names.target)
+    _, colour = np.unique(smallest, return_inverse=True)
+    return colour.astype(np.int32)
+
+
+def _smallest_connected(count: int, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """[N] the smallest node that each one is connected with by edges in any direction.
+
+    SciPy has this, but loading it takes longer than an analysis.
+    """
+    smallest = np.arange(count)
+    while True:
+        left, right = smallest[source], smallest[target]
+        if (left == right).all():
+            return smallest
+        # Trees are hooked onto smaller ones, then every node onto the root of its tree.
+        np.minimum.at(smallest, np.maximum(left, right), np.minimum(left, right))
+        while (smallest != (above := smallest[smallest])).any():
+            smallest = above
 
 
 class ConflictPlace(NamedTuple):

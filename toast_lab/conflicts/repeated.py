@@ -15,7 +15,6 @@ import re
 from collections import defaultdict
 from typing import Any, NamedTuple
 
-import networkx as nx
 import numpy as np
 
 from toast_lab.conflicts.compatibility import Sets
@@ -38,14 +37,12 @@ def tie_repeated(names: Names, pairs: list[tuple[int, int]], sets: Sets) -> Ties
     in_set = Ragged.by_key(sets.set_of, n_sets)
     members = [in_set.row(set_index).tolist() for set_index in range(n_sets)]
     graphs = [_graph(names, pairs, conflicts) for conflicts in members]
-    buckets: dict[str, list[int]] = defaultdict(list)
+    buckets: dict[tuple[int, ...], list[int]] = defaultdict(list)
     class_of = np.zeros(n_sets, dtype=np.int32)
     flipped = np.zeros(n_sets, dtype=bool)
     n_classes = 0
     for set_index, graph in enumerate(graphs):
-        key = nx.weisfeiler_lehman_graph_hash(
-            graph.to_undirected(), node_attr="label", iterations=3
-        )
+        key = _form(graph)
         for other in buckets[key]:
             mapping = _isomorphism(graphs[other], graph)
             if mapping is not None:
@@ -78,35 +75,65 @@ def name_label(names: Names, name: int) -> str:
     return "|".join((program.kind[op], program.detail[op], position, ",".join(roles)))
 
 
-def _graph(names: Names, pairs: list[tuple[int, int]], conflicts: list[int]) -> nx.DiGraph:
-    graph = nx.DiGraph()
+class _Graph(NamedTuple):
+    """The labelled graph of a compatibility set."""
+
+    label: dict[Any, str]  #: of each node, in order: names, then a node for each conflict
+    edges: dict[tuple[Any, Any], None]  #: from, to; in the order in which they were added
+
+
+def _graph(names: Names, pairs: list[tuple[int, int]], conflicts: list[int]) -> _Graph:
     nodes = sorted({name for conflict in conflicts for name in pairs[conflict]})
-    for node in nodes:
-        graph.add_node(node, label=name_label(names, node))
-    inside = set(nodes)
+    label: dict[Any, str] = {node: name_label(names, node) for node in nodes}
+    edges: dict[tuple[Any, Any], None] = {}
     for node in nodes:
         targets = names.followers(node).tolist()
-        graph.add_edges_from((node, target) for target in targets if target in inside)
+        edges.update(((node, target), None) for target in targets if target in label)
     for conflict in conflicts:
         key = ("conflict", conflict)
-        graph.add_node(key, label="conflict")
-        graph.add_edges_from((key, node) for node in pairs[conflict])
-    return graph
+        label[key] = "conflict"
+        edges.update(((key, node), None) for node in pairs[conflict])
+    return _Graph(label, edges)
 
 
-def _isomorphism(left: nx.DiGraph, right: nx.DiGraph) -> dict[Any, Any] | None:
+def _form(graph: _Graph) -> tuple[int, ...]:
+    """What isomorphic graphs have in common; few others have, and ``_isomorphism`` tells.
+
+    Each node is known by its label and, three times, by what it and its neighbours are known by
+    (Weisfeiler and Leman).
+    """
+    known = {node: hash(text) for node, text in graph.label.items()}
+    for _ in range(3):
+        after: dict[Any, list[int]] = {node: [] for node in known}
+        before: dict[Any, list[int]] = {node: [] for node in known}
+        for source, target in graph.edges:
+            after[source].append(known[target])
+            before[target].append(known[source])
+        known = {
+            node: hash((own, tuple(sorted(after[node])), tuple(sorted(before[node]))))
+            for node, own in known.items()
+        }
+    return tuple(sorted(known.values()))
+
+
+def _isomorphism(left: _Graph, right: _Graph) -> dict[Any, Any] | None:
     # Layers are written in the same order, so matching nodes by rank nearly always succeeds at
     # once.
-    if len(left) == len(right) and left.number_of_edges() == right.number_of_edges():
-        mapping = dict(zip(left.nodes, right.nodes, strict=True))
-        if all(
-            left.nodes[node]["label"] == right.nodes[image]["label"]
-            for node, image in mapping.items()
-        ) and all(
-            right.has_edge(mapping[source], mapping[target]) for source, target in left.edges
+    if len(left.label) == len(right.label) and len(left.edges) == len(right.edges):
+        mapping = dict(zip(left.label, right.label, strict=True))
+        if all(left.label[node] == right.label[image] for node, image in mapping.items()) and all(
+            (mapping[source], mapping[target]) in right.edges for source, target in left.edges
         ):
             return mapping
-    return nx.vf2pp_isomorphism(left, right, node_label="label")
+    # Loaded late: its import takes longer than most analyses.
+    import networkx
+
+    graphs = []
+    for graph in (left, right):
+        graphs.append(networkx.DiGraph())
+        graphs[-1].add_nodes_from((node, {"label": text}) for node, text in graph.label.items())
+        graphs[-1].add_edges_from(graph.edges)
+    return networkx.vf2pp_isomorphism(*graphs, node_label="label")
 
 
 def _sides_swap(

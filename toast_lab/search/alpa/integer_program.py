@@ -25,12 +25,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import scipy.optimize
-import scipy.sparse
 
 from toast_lab.ragged import row_starts
 
 if TYPE_CHECKING:
+    import scipy.sparse
+
     from toast_lab.search.alpa.strategies import ClusteredProgram
 
 
@@ -102,6 +102,9 @@ class _Rows:
 
     def matrix(self, n_columns: int) -> scipy.sparse.csr_array:
         """All rows as one sparse matrix."""
+        # Loaded late: every search imports this module, and few come to a program.
+        import scipy.sparse
+
         parts = [
             np.concatenate(pieces) if pieces else np.zeros(0)
             for pieces in (self.value, self.row, self.column)
@@ -285,6 +288,8 @@ def solve(
         gap: relative gap at which it may stop.
         nodes: of branch and bound; None: as many as it takes.
     """
+    import scipy.optimize
+
     began = time.monotonic()
     integrality = np.zeros(len(program.cost))
     integrality[: program.n_binary] = 1

@@ -1,0 +1,31 @@
+"""Programs that a run keeps for its workers are those that were traced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tests.kept_models import kept
+from toast_lab.frontends import from_jax
+from toast_lab.ir.model import Model
+
+
+def test_a_program_is_traced_by_whoever_asks_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOAST_LAB_TESTS_DATA", str(tmp_path))
+    traced: list[Model] = []
+
+    def make() -> Model:
+        traced.append(from_jax(jnp.tanh, jax.ShapeDtypeStruct((4, 2), jnp.float32)))
+        return traced[-1]
+
+    first, again = kept("tanh", make), kept("tanh", make)
+    assert len(traced) == 1
+    assert first.stablehlo == again.stablehlo == traced[0].stablehlo
+    assert first.function is again.function is None  # also for the one that traced it
+    kept("another", make)
+    assert len(traced) == 2
