@@ -133,18 +133,23 @@ class Plan(ShardingPlan):
         return export.minimal_constraints(self, **options)
 
     def to_python(
-        self, constraints: MinimalConstraints | None = None, model: Model | None = None
+        self,
+        constraints: MinimalConstraints | None = None,
+        model: Model | None = None,
+        **options: Any,
     ) -> str:
         """A file of Python that shards the function with JAX alone.
 
         See ``toast_lab.export.python.to_python``.
 
-        ``constraints``: what ``constraints(minimal=True)`` gave; looked for if not given.
+        ``constraints``: what ``constraints(minimal=True)`` gave; looked for if not given, which
+        takes minutes for a training step.  ``options`` are those of that search: ``seconds`` limits
+        it (300), and ``proof="propagated"`` makes it quicker.
         """
         from toast_lab.export import python
 
         if constraints is None:
-            constraints = self.constraints(minimal=True, model=model)
+            constraints = self.constraints(minimal=True, model=model, **options)
         return python.to_python(self, constraints)
 
     def to_patch(

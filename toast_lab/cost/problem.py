@@ -178,6 +178,13 @@ class Problem:
             prices=prices,
         )
 
+    def __repr__(self) -> str:
+        limit = self.memory_limit_bytes
+        memory = "no memory limit" if limit == float("inf") else f"{bytes_text(limit)} a device"
+        pins = "" if self.pins is None else ", with pins"
+        name = self.analysis.program.name
+        return f"<Problem {name} on {self.mesh} of {self.machine.name}, {memory}{pins}>"
+
     def _hold(self, **fields: object) -> None:
         """Set the fields, once and for all."""
         for name, value in fields.items():

@@ -169,6 +169,10 @@ def _chosen(
         or [row for row in rows if which in program.locations[int(program.location[row.op])]]
     )
     if not matching:
+        if not rows:
+            raise ToastError(
+                f"this plan has no collectives at all, so none of kind, op, value or line {which!r}"
+            )
         known = sorted({name for row in rows for name in (row.kind, kinds[row.op], row.value)})
         lines = sorted({f"{row.kind} at {line_text(row.where)}" for row in rows})
         raise ToastError(
