@@ -29,7 +29,24 @@ if TYPE_CHECKING:
 
 
 class Plan(ShardingPlan):
-    """A sharding of one program on one mesh, and what can be done with it."""
+    """A sharding of one program on one mesh, and what can be done with it.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> model = tl.load("mlp", batch=64)
+        >>> problem = tl.Problem(tl.analyse(model), {"data": 2, "model": 2})
+        >>> plan = tl.Plan.from_actions(problem, ["B->data", "U->model"])
+        >>> plan.argument_specs()
+        {'x': (('data',), ()), 'w1': ((), ('model',)), 'w2': (('model',), ())}
+        >>> print(plan.describe())
+        mlp on data=2,model=2: 3 argument rules and 0 places
+        arguments
+          B on data                       x (1 argument)
+          U on model                      w1, w2 (2 arguments)
+        >>> plan.save("plan.json")  # applies to other sizes, too
+        >>> tl.Plan.load("plan.json", problem).argument_specs() == plan.argument_specs()
+        True
+    """
 
     def __str__(self) -> str:
         return self.describe()

@@ -19,7 +19,9 @@ def test_a_module_is_imported_from_once() -> None:
     assert [name for name, count in collections.Counter(origins).items() if count > 1] == []
     assert not [line for line in lines if "toast_lab" in line]
     names = [
-        alias.asname or alias.name for node in ast.parse("\n".join(lines)).body for alias in node.names
+        alias.asname or alias.name
+        for node in ast.parse("\n".join(lines)).body
+        for alias in node.names
     ]
     assert len(names) == len(set(names))
 

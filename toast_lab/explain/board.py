@@ -139,6 +139,17 @@ def conflicts(problem: Problem) -> Board:
     """Every resolution of a problem with the predicted time and memory of its sides on each axis.
 
     Axes of size 1 are left out.  Reference: TOAST sections 3.4 to 3.6.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> problem = tl.Problem(tl.analyse(tl.load("attention", sequence=4096)), {"data": 4})
+        >>> board = tl.conflicts(problem)
+        >>> len(board.disputes), board.disputes[0].colour
+        (1, 'S')
+        >>> [option.action for option in board.disputes[0].options]
+        ['S@0->data', 'S@1->data']
+        >>> board.disputes[0].cheapest.axis
+        'data'
     """
     problem = problem.unpinned  # each action is priced by itself
     analysis, pricer = problem.analysis, problem.pricer()

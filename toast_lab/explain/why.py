@@ -140,6 +140,14 @@ def why(
     Raises:
         InvalidPlan: the plan belongs to another program or mesh.
         ToastError: the plan has no such collective, or more than ``MOST`` of them.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> problem = tl.Problem(tl.analyse(tl.load("attention", sequence=4096)), {"data": 4})
+        >>> plan = tl.Plan.from_actions(problem, ["S@0->data"])
+        >>> reason = tl.why(problem, plan, "all_gather")[0]
+        >>> reason.collective.kind, reason.causes
+        ('all_gather', ('S@0->data',))
     """
     problem = problem.unpinned  # pins are shown like the plan's other actions
     cost = price(problem, plan)

@@ -42,7 +42,19 @@ __all__ = ["Budget", "Progress", "Recorder", "SearchResult", "Status", "Stop", "
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SearchResult(Generic[PlanT]):
-    """Outcome of a search."""
+    """Outcome of a search.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> problem = tl.Problem(tl.analyse(tl.load("attention", sequence=4096)), {"data": 4})
+        >>> result = tl.search(problem, budget=tl.Budget(None, 200))
+        >>> result.method, result.status.name
+        ('mcts', 'COMPLETE')
+        >>> result.cost.relative_time < 1  # faster than one device
+        True
+        >>> result.plan.argument_specs()["x"]
+        (('data',), ())
+    """
 
     plan: PlanT
     cost: Cost
