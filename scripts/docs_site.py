@@ -169,6 +169,11 @@ def on_post_page(output: str, page: Any, config: Any) -> str:
     return output.replace(FETCHED_WORKER, "../" * page.file.dest_uri.count("/") + WORKER)
 
 
+def on_post_template(output_content: str, template_name: str, config: Any) -> str:
+    """The same for pages that are made of no document, such as 404.html."""
+    return output_content.replace(FETCHED_WORKER, f"/{WORKER}")
+
+
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Links between files of the repository become links between pages of the site."""
     place = page.file.src_uri
