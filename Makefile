@@ -48,6 +48,7 @@ pictures:
 	@bash scripts/ensure_chromium.sh
 	@bash scripts/warm.sh
 	@.venv/bin/python -m tests.browser.front_picture
+	@.venv/bin/python -m tests.browser.report_pictures
 	@exec .venv/bin/python -m tests.browser.screens
 
 package:

@@ -84,6 +84,10 @@ MODULES = {
     "ToastError": "toast_lab.errors",
 }
 
+#: what the plugin `offline` loads into each page, and what it loads instead
+FETCHED_WORKER = "https://unpkg.com/iframe-worker/shim"
+WORKER = "assets/file_worker.js"
+
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
 FENCE = re.compile(r"^(```.*?^```[^\n]*$)", re.MULTILINE | re.DOTALL)
 
@@ -156,7 +160,18 @@ def on_files(files: Any, config: Any) -> Any:
         add(page, text)
     for title in REFERENCE:
         add(f"reference/{title.lower()}.md", reference_page(title))
+    add(WORKER, (ROOT / "scripts" / "file_worker.js").read_text())
     return files
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """The theme would fetch what makes its search work from the disk; it gets ours."""
+    return output.replace(FETCHED_WORKER, "../" * page.file.dest_uri.count("/") + WORKER)
+
+
+def on_post_template(output_content: str, template_name: str, config: Any) -> str:
+    """The same for pages that are made of no document, such as 404.html."""
+    return output_content.replace(FETCHED_WORKER, f"/{WORKER}")
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:

@@ -16,6 +16,14 @@ class ToastError(Exception):
 
     Attributes:
         message: The full text, as `str` gives it.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> try:
+        ...     tl.load("trasformer")
+        ... except tl.ToastError as error:
+        ...     print(error.message.split(";")[0])
+        no built-in model is called 'trasformer' (did you mean "transformer"?)
     """
 
     def __init__(self, message: str) -> None:

@@ -74,6 +74,15 @@ def search(
     Raises:
         InvalidProblem: unknown method, options that are unknown or wrong (all are listed), a trace
             of another problem or method, or a judge that is not there.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> problem = tl.Problem(tl.analyse(tl.load("attention", sequence=4096)), {"data": 4})
+        >>> result = tl.search(problem, budget=tl.Budget(seconds=None, evaluations=200))
+        >>> result.cost.relative_time < 1
+        True
+        >>> result.plan.argument_specs()["x"]
+        (('data',), ())
     """
     judge = options.pop("judge", None)
     if judge is not None:
@@ -168,6 +177,13 @@ def race(
     Raises:
         InvalidProblem: unknown or repeated methods, options of methods that do not take part; all
             are listed.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> problem = tl.Problem(tl.analyse(tl.load("attention", sequence=4096)), {"data": 4})
+        >>> race = tl.race(problem, ["mcts", "exhaustive"], budget=tl.Budget(None, 200))
+        >>> race.best.method in ("mcts", "exhaustive")
+        True
     """
     finished = racing.race(
         problem,
@@ -183,7 +199,14 @@ def race(
 
 
 def replicated(problem: Problem) -> Plan:
-    """The plan that shards nothing, whatever is pinned."""
+    """The plan that shards nothing, whatever is pinned.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> problem = tl.Problem(tl.analyse(tl.load("attention", sequence=4096)), {"data": 4})
+        >>> tl.price(problem, tl.replicated(problem)).collectives
+        ()
+    """
     return Plan.of(unsharded_plan(problem.analysis, problem.mesh))
 
 

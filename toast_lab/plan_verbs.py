@@ -29,7 +29,24 @@ if TYPE_CHECKING:
 
 
 class Plan(ShardingPlan):
-    """A sharding of one program on one mesh, and what can be done with it."""
+    """A sharding of one program on one mesh, and what can be done with it.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> model = tl.load("mlp", batch=64)
+        >>> problem = tl.Problem(tl.analyse(model), {"data": 2, "model": 2})
+        >>> plan = tl.Plan.from_actions(problem, ["B->data", "U->model"])
+        >>> plan.argument_specs()
+        {'x': (('data',), ()), 'w1': ((), ('model',)), 'w2': (('model',), ())}
+        >>> print(plan.describe())
+        mlp on data=2,model=2: 3 argument rules and 0 places
+        arguments
+          B on data                       x (1 argument)
+          U on model                      w1, w2 (2 arguments)
+        >>> plan.save("plan.json")  # applies to other sizes, too
+        >>> tl.Plan.load("plan.json", problem).argument_specs() == plan.argument_specs()
+        True
+    """
 
     def __str__(self) -> str:
         return self.describe()
@@ -133,18 +150,23 @@ class Plan(ShardingPlan):
         return export.minimal_constraints(self, **options)
 
     def to_python(
-        self, constraints: MinimalConstraints | None = None, model: Model | None = None
+        self,
+        constraints: MinimalConstraints | None = None,
+        model: Model | None = None,
+        **options: Any,
     ) -> str:
         """A file of Python that shards the function with JAX alone.
 
         See ``toast_lab.export.python.to_python``.
 
-        ``constraints``: what ``constraints(minimal=True)`` gave; looked for if not given.
+        ``constraints``: what ``constraints(minimal=True)`` gave; looked for if not given, which
+        takes minutes for a training step.  ``options`` are those of that search: ``seconds`` limits
+        it (300), and ``proof="propagated"`` makes it quicker.
         """
         from toast_lab.export import python
 
         if constraints is None:
-            constraints = self.constraints(minimal=True, model=model)
+            constraints = self.constraints(minimal=True, model=model, **options)
         return python.to_python(self, constraints)
 
     def to_patch(

@@ -240,3 +240,11 @@ def test_a_problem_holds_still_and_shares_what_pins_do_not_touch():
     again = pickle.loads(pickle.dumps(pinned))
     assert again.pins.texts == pinned.pins.texts
     assert again.baseline == problem.baseline
+
+
+def test_a_problem_says_what_it_is() -> None:
+    problem = Problem(analysed("mlp"), {"data": 2, "model": 4}, memory_limit_bytes=2.0**30)
+    assert repr(problem) == "<Problem mlp on data=2,model=4 of tpu-v5e, 1 GiB a device>"
+    assert repr(problem.pin(("B", "data"))).endswith("1 GiB a device, with pins>")
+    unlimited = Problem(analysed("mlp"), {"data": 2}, memory_limit_bytes=float("inf"))
+    assert "no memory limit" in repr(unlimited)

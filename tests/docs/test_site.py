@@ -5,20 +5,13 @@ Skipped without the extra ``docs``; `make docs` builds the same.
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-LACKING = [
-    name for name in ("mkdocs", "material", "mkdocstrings") if not importlib.util.find_spec(name)
-]
+from tests.docs.building import LACKING, build
 
 pytestmark = pytest.mark.skipif(bool(LACKING), reason="needs the extra docs")
 
@@ -26,15 +19,7 @@ pytestmark = pytest.mark.skipif(bool(LACKING), reason="needs the extra docs")
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    argv = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
-    # Whoever asks for the network gets an answer at once
-    nowhere = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), "http://127.0.0.1:9")
-    environment = {**os.environ, **nowhere, "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(
-        argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500, check=False
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert "WARNING" not in done.stderr
+    build(folder)
     return folder
 
 
@@ -59,3 +44,15 @@ def test_reference_and_notebooks_are_found_by_the_search(site: Path) -> None:
         '<img alt="toast_lab.views.graph'
         in (site / "tutorials" / "00_toast_from_nothing.html").read_text()
     )
+
+
+def test_fields_of_public_types_are_described(site: Path) -> None:
+    """From the comments behind ``#:``, which have shapes and units."""
+    prices = (site / "reference" / "prices.html").read_text()
+    assert "Op at which memory peaks" in prices
+    assert "bytes alive at each op" in prices
+
+
+def test_examples_are_shown(site: Path) -> None:
+    for page in ("models", "analysis", "prices", "search", "plans", "execution", "errors"):
+        assert "Examples:" in (site / "reference" / f"{page}.html").read_text(), page

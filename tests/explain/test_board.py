@@ -94,6 +94,7 @@ def test_a_program_without_conflicts():
     board = conflicts(Problem(analysed("mlp"), MESH))
     assert board.disputes == ()
     assert "no conflicts" in str(board)
+    assert str(board).startswith("unsharded: ")
 
 
 def test_it_is_public_and_its_stage_stays_importable():

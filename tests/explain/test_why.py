@@ -164,3 +164,9 @@ def test_a_line_that_calls_a_library_is_known_and_texts_name_files_without_their
     with pytest.raises(ToastError, match=rf"all_reduce at test_why.py:{inner}") as caught:
         why(problem, asked, "nowhere.py:1")
     assert folder not in str(caught.value)
+
+
+def test_a_plan_that_sends_nothing_is_told_so():
+    nothing_sent = Problem(analysed("mlp"), {"data": 2})
+    with pytest.raises(ToastError, match="has no collectives at all"):
+        why(nothing_sent, plan(nothing_sent, ("B", "data")), "all_gather")

@@ -105,4 +105,5 @@ def test_the_result_was_refined(result: SearchResult[Plan]) -> None:
 def test_a_result_prints_its_plan(result: SearchResult[Plan]) -> None:
     lines = str(result).splitlines()
     assert lines[0] == result.in_brief()
+    assert f" ms, {result.cost.relative_time:.3g} of unsharded, " in lines[0]
     assert "argument rule" in lines[1]

@@ -70,6 +70,10 @@ def explore(
     Returns:
         Inside a notebook the explorer, to be shown by the cell; elsewhere it is served on 127.0.0.1
             until interrupted.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> tl.explore("attention", show=False)  # doctest: +SKIP
     """
     import panel as pn
 

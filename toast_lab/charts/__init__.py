@@ -5,6 +5,15 @@ of each other with ``*``, changed with ``.opts`` and linked with
 ``holoviews.link_selections.instance(index_cols=["plan"])``: the ones that the explorer and reports
 show.  ``tl.views`` has the explorer's components, with their tables and buttons.  Start reading at
 ``of_results``.
+
+Examples:
+    >>> import toast_lab as tl
+    >>> problem = tl.Problem(tl.analyse(tl.load("attention", sequence=4096)), {"data": 4})
+    >>> result = tl.search(problem, budget=tl.Budget(None, 200))
+    >>> curves = tl.charts.search(result)
+    >>> rows = tl.charts.time_memory({"found": result}, problem)
+    >>> type(rows).__name__
+    'Overlay'
 """
 
 import importlib

@@ -79,6 +79,15 @@ def compare(
         InvalidProblem: bad devices, too few of them, wrong options, inputs that do not fit.
 
     What happens to a plan while it is compiled and run is never raised: its row says it.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> model = tl.load("mlp", batch=64)
+        >>> problem = tl.Problem(tl.analyse(model), {"data": 2, "model": 2})
+        >>> plan = tl.Plan.from_actions(problem, ["B->data", "U->model"])
+        >>> rows = tl.compare(model, {"mine": plan}, "cpu:4", repeats=2, rounds=1)
+        >>> rows["mine"].status, rows["mine"].certificate.passed
+        ('ok', True)
     """
     turns = Turns(**options)
     named = _named(model, plans)

@@ -174,6 +174,15 @@ def replay(
         UnsupportedOp: ops that cannot be replayed on this device (all are listed).
         RunFailed: the child crashed, hung or ran out of memory, or the compiler refused the
             program.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> model = tl.load("mlp", batch=64)
+        >>> problem = tl.Problem(tl.analyse(model), {"data": 2, "model": 2})
+        >>> plan = tl.Plan.from_actions(problem, ["B->data", "U->model"])
+        >>> share = tl.replay(model, plan, "cpu", repeats=2)
+        >>> len(share.step_times_s), share.finite
+        (2, True)
     """
     timing = Timing(**options)
     plan.check_is_of(model.program, None if problem is None else problem.mesh)

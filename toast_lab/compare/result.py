@@ -162,7 +162,19 @@ CSV_COLUMNS = (
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Rows in the order of the plans, and the unsharded program beside them."""
+    """Rows in the order of the plans, and the unsharded program beside them.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> model = tl.load("mlp", batch=64)
+        >>> problem = tl.Problem(tl.analyse(model), {"data": 2, "model": 2})
+        >>> plan = tl.Plan.from_actions(problem, ["B->data", "U->model"])
+        >>> rows = tl.compare(model, {"mine": plan}, "cpu:4", repeats=2, rounds=1)
+        >>> rows["mine"].certificate.passed
+        True
+        >>> [row.name for row in rows.rows]
+        ['mine']
+    """
 
     model: str
     program_digest: str

@@ -39,6 +39,17 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
 
     ``plan`` is the best by the judge's clock, and ``cost`` its price by the prices that the search
     ended with; if no judged plan stands, both are those of the best by the price.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> model = tl.load("mlp", batch=64)
+        >>> problem = tl.Problem(tl.analyse(model), {"data": 2, "model": 2})
+        >>> judge = tl.Judging("cpu:4", compiles=2, plans=1, store=False)
+        >>> result = tl.search(problem, judge=judge, budget=tl.Budget(None, 200))
+        >>> result.judge, type(result).__name__
+        ('cpu:4', 'ConfirmedResult')
+        >>> all(verdict.time_s > 0 for verdict in result.verdicts)
+        True
     """
 
     judge: str = ""  #: the topology

@@ -49,6 +49,16 @@ class Judging:
 
     Raises:
         InvalidProblem: numbers out of range; all are listed.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> tl.Judging("tpu:v5e:2x2", compiles=4).compiles
+        4
+        >>> tl.Judging("tpu:v5e:2x2", compiles=0)
+        Traceback (most recent call last):
+            ...
+        toast_lab.errors.InvalidProblem: these judging options are wrong:
+          compiles 0 is no whole number from 1
     """
 
     topology: str  #: "tpu:v5e:4x4", "gpu:h100:8", or attached devices: "cpu:8", "gpu"

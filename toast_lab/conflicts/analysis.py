@@ -89,6 +89,16 @@ class Analysis:
     """Result of the analysis of one program.
 
     Arrays are indexed by name (``N``) or conflict (``K``).
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> analysis = tl.analyse(tl.load("attention", sequence=4096))
+        >>> analysis.group_name
+        ('S', 'D', 'H1', 'H2')
+        >>> len(analysis.conflicts), len(analysis.compatibility_sets), analysis.n_resolutions
+        (5, 1, 2)
+        >>> [analysis.name_text[name] for name in analysis.conflicts[0].sides]
+        ['S#5', 'S#6']
     """
 
     model: Model
@@ -383,6 +393,19 @@ def analyse(model: Model, *, phases: str = "joined") -> Analysis:
 
     Raises:
         ToastError: there are no such phases.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> analysis = tl.analyse(tl.load("mlp", batch=64))
+        >>> print(analysis)
+        def mlp(x : [B, X],
+                w1 : [X, U],
+                w2 : [U, W]) {
+          y : [B, U] = matmul(x, w1)
+          z : [B, U] = max(y, 0)
+          w : [B, W] = matmul(z, w2)
+          return w
+        }
     """
     if phases not in ("joined", "separate"):
         raise ToastError(f'phases must be "joined" or "separate", not {phases!r}')

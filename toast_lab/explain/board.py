@@ -101,9 +101,14 @@ class Board:
 
     def text(self, limit: int | None = SHOWN) -> str:
         """A table of at most ``limit`` rows: conflicts in program order, each with its choices."""
+        before = (
+            f"unsharded: {self.unsharded_time_s * 1e3:.3f} ms, "
+            f"{bytes_text(self.unsharded_peak_bytes)}"
+        )
         if not self.disputes:
             return (
-                "This program has no conflicts: no tensor has two dims that would be sharded alike."
+                f"{before}\nThis program has no conflicts: no tensor has two dims that would be "
+                "sharded alike."
             )
         rows = []
         for dispute in self.disputes:
@@ -126,10 +131,6 @@ class Board:
                 time = f"{option.time_s * 1e3:.3f} ms"
                 size = bytes_text(option.peak_bytes) + ("" if option.fits else ", too large")
                 rows.append((*row, time, size, sent or "nothing sent", option.action))
-        before = (
-            f"unsharded: {self.unsharded_time_s * 1e3:.3f} ms, "
-            f"{bytes_text(self.unsharded_peak_bytes)}"
-        )
         header = ("colour", "tensor or choice", "line", "time", "memory", "sent", "action")
         return before + "\n" + table(header, rows, len(rows) if limit is None else limit, REST)
 
@@ -138,6 +139,17 @@ def conflicts(problem: Problem) -> Board:
     """Every resolution of a problem with the predicted time and memory of its sides on each axis.
 
     Axes of size 1 are left out.  Reference: TOAST sections 3.4 to 3.6.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> problem = tl.Problem(tl.analyse(tl.load("attention", sequence=4096)), {"data": 4})
+        >>> board = tl.conflicts(problem)
+        >>> len(board.disputes), board.disputes[0].colour
+        (1, 'S')
+        >>> [option.action for option in board.disputes[0].options]
+        ['S@0->data', 'S@1->data']
+        >>> board.disputes[0].cheapest.axis
+        'data'
     """
     problem = problem.unpinned  # each action is priced by itself
     analysis, pricer = problem.analysis, problem.pricer()

@@ -132,6 +132,14 @@ def difference(problem: Problem, before: ShardingPlan, after: ShardingPlan) -> D
 
     Raises:
         InvalidPlan: a plan belongs to another program or mesh.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> problem = tl.Problem(tl.analyse(tl.load("attention", sequence=4096)), {"data": 4})
+        >>> plan = tl.Plan.from_actions(problem, ["S@0->data"])
+        >>> change = tl.diff(problem, tl.replicated(problem), plan)
+        >>> [row for row in str(change).splitlines() if row.startswith("x ")]
+        ['x       argument         whole   [data, -]']
     """
     costs = price(problem, before), price(problem, after)
     return Difference(

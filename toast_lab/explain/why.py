@@ -140,6 +140,14 @@ def why(
     Raises:
         InvalidPlan: the plan belongs to another program or mesh.
         ToastError: the plan has no such collective, or more than ``MOST`` of them.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> problem = tl.Problem(tl.analyse(tl.load("attention", sequence=4096)), {"data": 4})
+        >>> plan = tl.Plan.from_actions(problem, ["S@0->data"])
+        >>> reason = tl.why(problem, plan, "all_gather")[0]
+        >>> reason.collective.kind, reason.causes
+        ('all_gather', ('S@0->data',))
     """
     problem = problem.unpinned  # pins are shown like the plan's other actions
     cost = price(problem, plan)
@@ -169,6 +177,10 @@ def _chosen(
         or [row for row in rows if which in program.locations[int(program.location[row.op])]]
     )
     if not matching:
+        if not rows:
+            raise ToastError(
+                f"this plan has no collectives at all, so none of kind, op, value or line {which!r}"
+            )
         known = sorted({name for row in rows for name in (row.kind, kinds[row.op], row.value)})
         lines = sorted({f"{row.kind} at {line_text(row.where)}" for row in rows})
         raise ToastError(

@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -203,7 +204,8 @@ def minimal_constraints(
             and memory with those of the whole plan; "propagated": let Shardy's propagation alone
             judge, which is quicker and needs more constraints.
         seconds: time limit, after which the smallest set so far is returned.
-        on_event: receives ``trial.TrialProgress``.
+        on_event: receives ``trial.TrialProgress``; without it a line on stderr says what is being
+            done and for how long at most.
         cancel: polled; True ends the search with ``isolate.Cancelled``.
 
     Raises:
@@ -219,6 +221,14 @@ def minimal_constraints(
     request = trial.TrialRequest(
         model.stablehlo, plan, units=units, compiled=proof == "compiled", seconds=seconds
     )
+    if on_event is None and sys.stderr is not None:
+        how = "compiling for" if proof == "compiled" else "propagation over"
+        print(
+            f"looking for the fewest constraints of {model.name} by {how} "
+            f"{plan.mesh.n_devices} virtual devices, {seconds:.0f} s at most ...",
+            file=sys.stderr,
+            flush=True,
+        )
     outcome: trial.TrialResult = isolate.run_in_child(
         "toast_lab.export.trial:search",
         request,

@@ -167,16 +167,20 @@ def _rule(rule: constrained.PinRule) -> str:
 
 
 def _imports(*modules: Any) -> list[str]:
-    """Imports of modules, except of each other."""
-    imports = []
+    """Imports of modules, except of each other: a line for each module that they import from."""
+    plain: set[str] = set()
+    names_from: dict[str, set[str]] = {}
     for module in modules:
         for node in ast.parse(inspect.getsource(module)).body:
-            if isinstance(node, ast.Import) or (
-                isinstance(node, ast.ImportFrom)
-                and not (node.module or "").startswith(("toast_lab", "__future__"))
-            ):
-                imports.append(ast.unparse(node))
-    return sorted(set(imports), key=lambda line: (line.startswith("from"), line))
+            if isinstance(node, ast.Import):
+                plain |= {ast.unparse(alias) for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                names_from.setdefault(node.module or "", set()).update(map(ast.unparse, node.names))
+    return [f"import {name}" for name in sorted(plain)] + [
+        f"from {origin} import {', '.join(sorted(names))}"
+        for origin, names in sorted(names_from.items())
+        if not origin.startswith(("toast_lab", "__future__"))
+    ]
 
 
 def _body(module: Any) -> list[str]:

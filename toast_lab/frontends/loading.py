@@ -37,6 +37,15 @@ def load(
     ``models.registry.Example``; ``fn`` may be a torch module or exported program, with its example
     inputs.  ``make`` runs in a child process with a time limit.  Raises FrontendError or RunFailed
     with what went wrong.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> print(tl.load("attention", sequence=4096))
+        attention: 10 ops, 4 arguments, 1 results
+        >>> tl.load("atention")
+        Traceback (most recent call last):
+            ...
+        toast_lab.errors.FrontendError: no built-in model is called 'atention' (did you mean ...
     """
     if ":" not in which:
         from toast_lab.models import registry

@@ -61,6 +61,14 @@ def from_torch(
         FrontendError: torch or torchax are missing or do not fit together, the module cannot be
             exported (with the user's line), has dynamic shapes, or uses ops that torchax does not
             know (all are listed).
+
+    Examples:
+        >>> import torch
+        >>> import toast_lab as tl
+        >>> module = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU())
+        >>> model = tl.from_torch(module, torch.zeros(8, 32))
+        >>> model.program.value_name[:2]
+        ('0.weight', '0.bias')
     """
     traced = trace_torch(module, example_inputs, example_kwargs)
     called = module_name(module)

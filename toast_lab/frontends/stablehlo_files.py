@@ -49,6 +49,12 @@ def from_stablehlo(
             be sharded (dynamic shapes, foreign dialects, host communication: each op is named with
             its line).
         RunFailed: the parser crashed, hung or ran out of memory.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> text = tl.load("mlp", batch=64).stablehlo
+        >>> print(tl.from_stablehlo(text, name="again"))
+        again: 5 ops, 3 arguments, 1 results
     """
     data = source
     if isinstance(source, str) and not _looks_like_text(source):

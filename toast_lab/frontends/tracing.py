@@ -48,6 +48,15 @@ def from_jax(
     Raises:
         FrontendError: ``fn`` does not trace (with the user's line), an argument is not an array
             for JAX, or ``fn`` calls back to the host (all offenders are listed).
+
+    Examples:
+        >>> import jax
+        >>> import toast_lab as tl
+        >>> x = jax.ShapeDtypeStruct((64, 32), "float32")
+        >>> w = jax.ShapeDtypeStruct((32, 16), "float32")
+        >>> model = tl.from_jax(lambda x, w: jax.nn.relu(x @ w), x, w, name="layer")
+        >>> print(model)
+        layer: 4 ops, 2 arguments, 1 results
     """
     start_early()  # beside the tracing, the kernels of a first search
     look_for_devices()

@@ -37,6 +37,16 @@ def annotations_of(program: Any) -> tuple[Annotation, ...]:
     """The shardings that the user has written into a program.
 
     Takes a Model, a Problem, an Analysis or a Program.
+
+    Examples:
+        >>> import jax
+        >>> import toast_lab as tl
+        >>> mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> rows = jax.NamedSharding(mesh, jax.P("data"))
+        >>> x = jax.ShapeDtypeStruct((8, 4), "float32")
+        >>> model = tl.from_jax(lambda x: jax.lax.with_sharding_constraint(2 * x, rows), x)
+        >>> [annotation.kind for annotation in tl.annotations(model)]
+        ['constraint']
     """
     for inner in ("analysis", "program"):
         program = getattr(program, inner, program)

@@ -49,7 +49,16 @@ def _nothing() -> None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Model:
-    """A program and where it came from."""
+    """A program and where it came from.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> model = tl.load("mlp", batch=64)
+        >>> print(model)
+        mlp: 5 ops, 3 arguments, 1 results
+        >>> model.program.value_name[:3]
+        ('x', 'w1', 'w2')
+    """
 
     name: str
     program: Program

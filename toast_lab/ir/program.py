@@ -96,6 +96,16 @@ class Program:
 
     Sizes: ``V`` values, ``O`` ops (arguments first), ``U`` operand uses, ``F`` factors; ``*_ptr``
     arrays are row starts, one longer than the rows they index.  All arrays are read-only.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> program = tl.load("mlp", batch=64).program
+        >>> program.n_ops, program.n_values
+        (8, 8)
+        >>> [kind for kind in program.kind if kind != "argument"]
+        ['dot_general', 'constant', 'broadcast_in_dim', 'maximum', 'dot_general']
+        >>> program.dims(0)  # of the first argument
+        (64, 32)
     """
 
     name: str

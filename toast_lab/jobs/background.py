@@ -320,6 +320,13 @@ def start_search(
     Raises:
         InvalidProblem: unknown method, or options that are unknown or wrong; all are listed.
         ToastError: four jobs run already.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> problem = tl.Problem(tl.analyse(tl.load("attention", sequence=4096)), {"data": 4})
+        >>> running = tl.start_search(problem, budget=tl.Budget(None, 200))
+        >>> running.result().method  # waits until it has ended
+        'mcts'
     """
     _check_problem(problem, "start_search")
     method_named(method).of(options)
@@ -360,6 +367,14 @@ def start_race(
         InvalidProblem: unknown or repeated methods, options of methods that do not take part; all
             are listed.
         ToastError: four jobs run already.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> problem = tl.Problem(tl.analyse(tl.load("attention", sequence=4096)), {"data": 4})
+        >>> running = tl.start_race(problem, ["mcts", "beam"], budget=tl.Budget(None, 200))
+        >>> race = running.result()
+        >>> [outcome.method for outcome in race.outcomes]
+        ['mcts', 'beam']
     """
     _check_problem(problem, "start_race")
     check(methods, options)

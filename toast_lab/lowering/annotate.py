@@ -90,6 +90,15 @@ def annotate(
 
     Raises:
         InvalidPlan: the plan shards another program than this text holds.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> model = tl.load("mlp", batch=64)
+        >>> problem = tl.Problem(tl.analyse(model), {"data": 2, "model": 2})
+        >>> plan = tl.Plan.from_actions(problem, ["B->data", "U->model"])
+        >>> text = tl.annotate(model, plan)
+        >>> "sdy.mesh" in text, text.count("sdy.sharding_constraint")
+        (True, 4)
     """
     if isinstance(model, str):
         text = model

@@ -48,6 +48,22 @@ def listing(problem: Problem, plan: ShardingPlan, *, dims: str = "sizes") -> str
 
     Raises:
         InvalidPlan: the plan belongs to another program.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> model = tl.load("mlp", batch=64)
+        >>> problem = tl.Problem(tl.analyse(model), {"data": 2, "model": 2})
+        >>> plan = tl.Plan.from_actions(problem, ["B->data", "U->model"])
+        >>> print(tl.listing(problem, plan))
+        def mlp(x : [64{data}, 32],
+                w1 : [32, 64{model}],
+                w2 : [64{model}, 16]) {
+          y  : [64{data}, 64{model}] = matmul(x, w1)
+          z  : [64{data}, 64{model}] = max(y, 0)
+          w_ : [64{data}, 16] = matmul(z, w2)
+          w  : [64{data}, 16] = all_reduce {model} w_
+          return w
+        }
     """
     plan.check_is_of(problem.analysis.program)
     if dims not in ("sizes", "names"):

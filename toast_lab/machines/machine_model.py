@@ -26,6 +26,15 @@ class Machine:
 
     Raises:
         InvalidProblem: numbers are impossible; all of them are listed.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> problem = tl.Problem(tl.analyse(tl.load("mlp")), {"data": 4}, machine="tpu-v5e")
+        >>> machine = problem.machine
+        >>> machine.name, machine.memory_bytes / 2**30, machine.peak_flops("bf16") / 1e12
+        ('tpu-v5e', 16.0, 197.0)
+        >>> [link.name for link in machine.links]
+        ['ICI']
     """
 
     name: str

@@ -79,6 +79,17 @@ def report(
         InvalidProblem: the machine of a search's result is not a built-in one, or its prices came
             from a list.
         NotSaved: the file cannot be written.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> model = tl.load("mlp", batch=64)
+        >>> problem = tl.Problem(tl.analyse(model), {"data": 2, "model": 2})
+        >>> plan = tl.Plan.from_actions(problem, ["B->data", "U->model"])
+        >>> report = tl.report(problem, plan, "report.html", kept=False)
+        >>> report.title
+        'plan 1 of mlp on data=2,model=2 of tpu-v5e'
+        >>> report
+        <Report plan 1 of mlp on data=2,model=2 of tpu-v5e, 1... MiB>
     """
     check_packages()
     planned = _named(plans)
@@ -119,7 +130,7 @@ def check_packages() -> None:
 
 
 def _title(subject: ReportSubject) -> str:
-    return f"plan {subject.entry.name} of {subject.problem.describe()}"
+    return f"{subject.called} of {subject.problem.describe()}"
 
 
 def _named(plans: Plans | None) -> dict[str, Planned]:

@@ -69,6 +69,12 @@ class ReportSubject:
         return self.plans[0]
 
     @property
+    def called(self) -> str:
+        """The explained plan as titles say it: "plan mcts", but not "plan plan 1"."""
+        name = self.entry.name
+        return name if name.startswith("plan ") else f"plan {name}"
+
+    @property
     def entry(self) -> PlanEntry:
         """The same with its price."""
         return self.entries[0]

@@ -89,6 +89,15 @@ def compile_plan(
             GPUs is missing.
         RunFailed: the compiler crashed, hung or refused the program for another reason than its
             memory.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> model = tl.load("mlp", batch=64)
+        >>> problem = tl.Problem(tl.analyse(model), {"data": 2, "model": 2})
+        >>> plan = tl.Plan.from_actions(problem, ["B->data", "U->model"])
+        >>> compiled = tl.compile(model, plan, topology="cpu:4", store=False)
+        >>> compiled.fits, compiled.bytes_by_kind()
+        (True, {'all_reduce': 2048.0})
     """
     plan.check_is_of(model.program)
     wanted = top.parse(topology, plan.mesh)

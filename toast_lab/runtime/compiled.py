@@ -32,6 +32,17 @@ class Compiled:
     The compiler for GPUs that need not be there never refuses a program for its memory.  There
     ``fits`` is ours: is the peak within the share that JAX's allocator takes by default
     (``default_memory_bytes``, 75%)?  ``fits_all_memory`` asks the same of the whole device.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> model = tl.load("mlp", batch=64)
+        >>> problem = tl.Problem(tl.analyse(model), {"data": 2, "model": 2})
+        >>> plan = tl.Plan.from_actions(problem, ["B->data", "U->model"])
+        >>> compiled = tl.compile(model, plan, topology="cpu:4", store=False)
+        >>> compiled.fits, compiled.peak_bytes > 0
+        (True, True)
+        >>> compiled.counts_by_kind()
+        {'all_reduce': 1.0}
     """
 
     program: str  #: digest of the program

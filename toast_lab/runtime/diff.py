@@ -182,6 +182,17 @@ def diff_compiled(problem: Problem, plan: ShardingPlan, compiled: Compiled | Run
     Raises:
         InvalidPlan: it was compiled from another program or plan, or refused, which leaves nothing
             to compare.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> model = tl.load("mlp", batch=64)
+        >>> problem = tl.Problem(tl.analyse(model), {"data": 2, "model": 2})
+        >>> plan = tl.Plan.from_actions(problem, ["B->data", "U->model"])
+        >>> compiled = tl.compile(model, plan, topology="cpu:4", store=False)
+        >>> print(tl.diff_compiled(problem, plan, compiled))
+        compiled for cpu:4, priced on the machine tpu-v5e: compare no times
+        1 equal, 0 changed, 0 missing, 0 extra
+          all_reduce           priced      2 KiB   compiled      2 KiB
     """
     program = plan.program
     remats: Iterable[int] = ()

@@ -141,6 +141,15 @@ def run(
         InvalidProblem: bad devices, too few of them, wrong options, or inputs that do not fit.
         RunFailed: the child crashed, hung or ran out of memory, or the compiler refused the
             program.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> model = tl.load("mlp", batch=64)
+        >>> problem = tl.Problem(tl.analyse(model), {"data": 2, "model": 2})
+        >>> plan = tl.Plan.from_actions(problem, ["B->data", "U->model"])
+        >>> measured = tl.run(model, plan, devices="cpu:4", repeats=2)
+        >>> measured.agrees
+        True
     """
     runs = run_many(
         model,

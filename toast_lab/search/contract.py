@@ -33,7 +33,7 @@ from toast_lab.search.trace import Trace
 from toast_lab.sharding.plan import PlanT, ShardingPlan
 from toast_lab.sharding.plan_text import describe
 from toast_lab.sharding.space import Action
-from toast_lab.text import gap_text
+from toast_lab.text import bytes_text, gap_text
 
 _DESCRIBED = 40  #: lines of a plan that the text of a result has
 #: What callers of a search and its methods share; each is described where it is defined.
@@ -42,7 +42,19 @@ __all__ = ["Budget", "Progress", "Recorder", "SearchResult", "Status", "Stop", "
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SearchResult(Generic[PlanT]):
-    """Outcome of a search."""
+    """Outcome of a search.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> problem = tl.Problem(tl.analyse(tl.load("attention", sequence=4096)), {"data": 4})
+        >>> result = tl.search(problem, budget=tl.Budget(None, 200))
+        >>> result.method, result.status.name
+        ('mcts', 'COMPLETE')
+        >>> result.cost.relative_time < 1  # faster than one device
+        True
+        >>> result.plan.argument_specs()["x"]
+        (('data',), ())
+    """
 
     plan: PlanT
     cost: Cost
@@ -85,8 +97,11 @@ class SearchResult(Generic[PlanT]):
 
     def in_brief(self) -> str:
         """Method, price and how the search ended, on one line."""
-        time_ms, peak_gib = self.cost.time_s * 1e3, self.cost.peak_bytes / 2**30
-        return f"{self.method}: {time_ms:.3f} ms, {peak_gib:.2f} GiB. {self.message}"
+        return (
+            f"{self.method}: {self.cost.time_s * 1e3:.3f} ms, "
+            f"{self.cost.relative_time:.3g} of unsharded, {bytes_text(self.cost.peak_bytes)}. "
+            f"{self.message}"
+        )
 
     @functools.cached_property
     def front(self) -> PlanFront[PlanT]:

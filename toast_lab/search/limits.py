@@ -17,7 +17,17 @@ from toast_lab.search.ledger import Ledger
 
 
 class Status(enum.Enum):
-    """How a search ended; the value is a sentence for people."""
+    """How a search ended; the value is a sentence for people.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> problem = tl.Problem(tl.analyse(tl.load("attention", sequence=4096)), {"data": 4})
+        >>> result = tl.search(problem, "exhaustive", budget=tl.Budget(30))
+        >>> result.status is tl.Status.COMPLETE
+        True
+        >>> [status.name for status in tl.Status]
+        ['CONVERGED', 'COMPLETE', 'BUDGET', 'CANCELLED', 'NO_ACTIONS', 'DONE', 'CRASHED']
+    """
 
     CONVERGED = "Further trajectories brought no improvement, so the search stopped early."
     COMPLETE = (
@@ -48,6 +58,14 @@ class Budget:
     None: no such limit; 0: only the unsharded program is priced.  Seconds are those of searching:
     the clock starts when kernels are ready (``toast_lab.prepare``), and stands while the search is
     paused or whoever listens to its progress takes time.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> problem = tl.Problem(tl.analyse(tl.load("attention", sequence=4096)), {"data": 4})
+        >>> budget = tl.Budget(seconds=None, evaluations=200)  # the same plan on every machine
+        >>> result = tl.search(problem, budget=budget)
+        >>> result.evaluations <= 200
+        True
     """
 
     seconds: float | None = 30.0

@@ -50,7 +50,17 @@ class RaceRow(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Race(Generic[PlanT]):
-    """Outcome of a race; ``str`` gives the table."""
+    """Outcome of a race; ``str`` gives the table.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> problem = tl.Problem(tl.analyse(tl.load("attention", sequence=4096)), {"data": 4})
+        >>> race = tl.race(problem, ["mcts", "exhaustive"], budget=tl.Budget(None, 200))
+        >>> [outcome.method for outcome in race.outcomes]
+        ['mcts', 'exhaustive']
+        >>> race.best.fits, "mcts" in str(race)
+        (True, True)
+    """
 
     problem: Problem
     seed: int

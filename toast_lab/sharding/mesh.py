@@ -16,7 +16,16 @@ MOST_DEVICES = 2**31 - 1
 
 @dataclasses.dataclass(frozen=True)
 class Mesh:
-    """Named axes and their sizes; at most 8 axes."""
+    """Named axes and their sizes; at most 8 axes.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> mesh = tl.Mesh(("data", "model"), (4, 2))
+        >>> print(mesh, mesh.n_devices)
+        data=4,model=2 8
+        >>> mesh == tl.Problem(tl.analyse(tl.load("mlp")), {"data": 4, "model": 2}).mesh
+        True
+    """
 
     axes: tuple[str, ...]
     sizes: tuple[int, ...]

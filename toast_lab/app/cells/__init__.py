@@ -4,6 +4,11 @@
 
 Takes what the public functions give, gives a ``View`` that a cell shows.  The views are imported on
 first use.  Start reading at ``view``.
+
+Examples:
+    >>> import toast_lab as tl
+    >>> tl.views.graph(tl.analyse(tl.load("attention")))
+    toast_lab.views.graph: attn, 31 names, 5 conflicts in 1 compatibility set
 """
 
 import importlib

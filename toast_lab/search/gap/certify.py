@@ -41,7 +41,16 @@ class BoundPoint(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LowerBound:
-    """What no plan of a problem is below."""
+    """What no plan of a problem is below.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> problem = tl.Problem(tl.analyse(tl.load("attention", sequence=4096)), {"data": 4})
+        >>> bound = tl.bound(problem, seconds=10.0)
+        >>> result = tl.search(problem, budget=tl.Budget(None, 200))
+        >>> 0 < bound.score <= result.cost.score
+        True
+    """
 
     problem: Problem = dataclasses.field(repr=False)
     #: No plan has a C(s) below this (``fitting``: no plan that fits).
@@ -103,6 +112,14 @@ def lower_bound(
 
     Raises:
         InvalidProblem: ``seconds`` is no time.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> problem = tl.Problem(tl.analyse(tl.load("attention", sequence=4096)), {"data": 4})
+        >>> result = tl.search(problem, budget=tl.Budget(None, 200))
+        >>> bound = tl.bound(problem, seconds=10.0, cost=result.cost)
+        >>> bound.score <= result.cost.score
+        True
     """
     seconds = checks.number("seconds", seconds, 0.0)
     prepare("price", "bound", cancel=cancel)

@@ -1,0 +1,62 @@
+"""The documentation's site in a browser: its search box finds public names, from the disk too."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.docs.building import LACKING, build
+
+pytestmark = pytest.mark.skipif(bool(LACKING), reason="needs the extra docs")
+SLOW = 60_000
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    build(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(site: Path) -> Iterator[str]:
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("place", ["disk", "server"])
+@pytest.mark.parametrize("start", ["index.html", "reference/search.html"])
+def test_the_search_box_leads_to_a_public_name(
+    browser: Browser, site: Path, request: pytest.FixtureRequest, place: str, start: str
+) -> None:
+    base = site.as_uri() if place == "disk" else request.getfixturevalue("served")
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    foreign: list[str] = []
+    page.on("request", lambda asked: asked.url.startswith(base) or foreign.append(asked.url))
+    try:
+        page.goto(f"{base}/{start}")
+        first = page.locator(".md-search-result__link", has_text="tl.diff_compiled").first
+        for _ in range(20):  # what is typed before the search listens is lost
+            page.get_by_placeholder("Search").fill("")
+            page.get_by_placeholder("Search").press_sequentially("diff_compiled")
+            with contextlib.suppress(AssertionError):
+                expect(first).to_be_visible(timeout=SLOW / 20)
+                break
+        expect(first).to_be_visible()
+        first.click()
+        expect(page.get_by_role("heading", name="tl.diff_compiled").first).to_be_visible(
+            timeout=SLOW
+        )
+    finally:
+        page.close()
+    assert not [url for url in foreign if not url.startswith(("data:", "blob:", "about:"))]

@@ -1,0 +1,28 @@
+"""Building the documentation's site, for the tests that look at it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+#: of the extra ``docs``, not installed
+LACKING = [
+    name for name in ("mkdocs", "material", "mkdocstrings") if not importlib.util.find_spec(name)
+]
+
+
+def build(folder: Path) -> None:
+    """Build the site into a folder, without network and without a warning."""
+    argv = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    # Whoever asks for the network gets an answer at once
+    nowhere = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), "http://127.0.0.1:9")
+    environment = {**os.environ, **nowhere, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "WARNING" not in done.stderr
