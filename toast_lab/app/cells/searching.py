@@ -14,7 +14,6 @@ from toast_lab.app.cells.view import (
     CellView,
     beside,
     every_tick,
-    filling,
     refused,
     shown,
     table_html,
@@ -568,7 +567,7 @@ class TreeCell(look.Pane):
         self.pane = TreePane(state)
         self.controls = Controls(result if isinstance(result, RunningSearch) else None)
         self.view = beside(
-            look.canvas(filling(self.pane.centre)), self.controls, self.pane.right, width=270
+            look.canvas(self.pane.centre), self.controls, self.pane.right, width=270
         )
         every_tick(self.tick)
 

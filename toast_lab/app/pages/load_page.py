@@ -46,7 +46,7 @@ class TableReport:
         self._table = look.table(
             columns, selectable=False, layout="fit_data_stretch", widths=widths, grows=False
         )
-        self._table.stylesheets = [look.TABLE + WRAP]
+        self._table.stylesheets = [look.TABLE + look.WRAP]
 
     def view(self) -> pn.Column:
         """The report for a tab.
@@ -378,7 +378,6 @@ def _verdict(report: Any) -> str:
     return f"{headline[:1].upper()}{headline[1:]}."
 
 
-WRAP = assets.sheet("wrap")
 BELOW = assets.sheet("below")
 
 REPORT_COLUMNS = {
