@@ -310,7 +310,7 @@
     const foot = Math.min(r.bottom, clip(el).box.bottom, height)
     const last = Math.max(r.top, ...content.filter((c) => centreIn(c, r)).map((c) => c.bottom))
     const isAtEnd = el.scrollTop + el.clientHeight > el.scrollHeight - 8
-    if (!isAtEnd && foot - last > 90 && el.matches('.listing, .source, .tabulator-tableholder'))
+    if (!isAtEnd && r.top >= 0 && foot - last > 90 && el.matches('.listing, .source, .tabulator-tableholder'))
       tell('blank foot of rows that scroll', `${name(el)}, ${Math.round(foot - last)} px`)
     if (el.clientHeight < 44 && el.clientHeight > 0 && !el.matches('textarea'))
       tell('too low to scroll in', `${name(el)} has ${el.clientHeight} px of ${el.scrollHeight}`)
@@ -323,6 +323,8 @@
         if (kid === branch || kid.matches('style,link,script') || !seen(kid)) continue
         const pane = kid.getBoundingClientRect()
         if (pane.width < 80 || pane.height < 100 || holds(kid, branch)) continue
+        // What is in it is known only for what is in the window
+        if (pane.top < 0 || pane.bottom > height + 2) continue
         const isStacked = pane.top >= mine.bottom - 4 || pane.bottom <= mine.top + 4
         const isSame = Math.min(pane.right, mine.right) - Math.max(pane.left, mine.left) >
           0.5 * Math.min(pane.width, mine.width)
@@ -450,7 +452,7 @@
     return hit !== null && related(hit, el)
   }
   const missing = []
-  for (const promise of settings.shows) {
+  for (const promise of settings.shows.map(plain)) {
     const found = texts.filter((node) => {
       const text = plain(node.data)
       return text === promise || (promise.length > 5 && text.startsWith(promise))

@@ -224,7 +224,7 @@ STATES: tuple[PageState, ...] = (
         "load",
         _load,
         (*HEADER, "Load with these sizes", "Use this mesh and machine", "Learn in five minutes"),
-        fields=("axes and sizes", "machine"),
+        fields=("axes and sizes", "hardware"),
         rows=3,
     ),
     PageState(
@@ -245,8 +245,14 @@ STATES: tuple[PageState, ...] = (
     PageState(
         "hand",
         _hand,
-        (*HEADER, "Conflict board", "One device's listing", "Collectives", "Devices"),
-        fields=("collectives and changes only",),
+        (
+            *HEADER,
+            "Conflict board",
+            "One device's listing",
+            "Collectives",
+            "Devices",
+            "collectives and changes only",
+        ),
         rows=3,
     ),
     PageState("hand, conflict", _board, (*HEADER, "Conflict board", "Beside the search"), rows=3),

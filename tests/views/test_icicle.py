@@ -9,6 +9,7 @@ import pytest
 
 from toast_lab.views import icicle as view
 from toast_lab.views.icicle_layout import icicle
+from toast_lab.views.text_width import fitted, text_px
 
 #                     root  a  b  c  aa ab ba
 PARENT = np.array([-1, 0, 0, 0, 1, 1, 2])

@@ -50,7 +50,7 @@ class GraphControls:
         self.back = look.button("Show everything", visible=False)
         self.colours = look.colour_table(
             ["", "colour", "size", "names", "conflicts"],
-            {"names": 54, "colour": 84, "size": 54, "conflicts": 40},
+            {"names": 58, "colour": 74, "size": 52, "conflicts": 38},
             titles={"names": "names", "conflicts": "red"},
             height=250,
         )

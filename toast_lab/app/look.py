@@ -260,6 +260,7 @@ def rows_height(n_rows: int, at_most: int) -> int:
     """Height of a table that shows all its rows, or scrolls them."""
     return min(38 + 25 * max(n_rows, 1), at_most)
 
+
 def colour_table(columns: list[str], widths: dict[str, int], **kwargs: Any) -> pn.widgets.Tabulator:
     """A table of colours in a side column: long names wrap, so that every column is in sight."""
     fitted = table(

@@ -566,9 +566,7 @@ class TreeCell(look.Pane):
         state.count(now=True)
         self.pane = TreePane(state)
         self.controls = Controls(result if isinstance(result, RunningSearch) else None)
-        self.view = beside(
-            look.canvas(self.pane.centre), self.controls, self.pane.right, width=270
-        )
+        self.view = beside(look.canvas(self.pane.centre), self.controls, self.pane.right, width=270)
         every_tick(self.tick)
 
     def tick(self) -> None:
