@@ -56,7 +56,7 @@
     const isRoot = el === document.documentElement || el === document.body
     if (!isRoot && s.display !== 'contents' && s.display !== 'inline') {
       // Headings of a table go sideways with its rows
-      const follows = el.matches('.tabulator-header')
+      const follows = el.matches('.tabulator-header, .tabulator-header-contents')
       const isHidden = [HIDES.has(s.overflowX) && !follows, HIDES.has(s.overflowY)]
       const isScrolled = [SCROLLS.has(s.overflowX) || follows, SCROLLS.has(s.overflowY)]
       if (isHidden.some(Boolean) || isScrolled.some(Boolean)) {
