@@ -20,7 +20,14 @@
     if (!styles.has(el)) styles.set(el, getComputedStyle(el))
     return styles.get(el)
   }
-  const seen = (el) => el.checkVisibility({ opacityProperty: true, visibilityProperty: true })
+  // Panes of tabs that are not open are hidden, whatever is said of what is in them
+  const sights = new Map()
+  const seen = (el) => {
+    if (!sights.has(el))
+      sights.set(el, el.checkVisibility({ opacityProperty: true, visibilityProperty: true }) &&
+        chain(el).every((at) => style(at).visibility !== 'hidden'))
+    return sights.get(el)
+  }
   const name = (el) => {
     const at = el.nodeType === 3 ? el.parentElement : el
     const own = (at.getAttribute?.('title') || at.getAttribute?.('aria-label') || '').slice(0, 30)
@@ -88,14 +95,12 @@
     clips.set(el, own)
     return own
   }
-  const deepAt = (x, y) => {
-    let el = document.elementFromPoint(x, y)
-    while (el && el.shadowRoot) {
-      const inner = el.shadowRoot.elementFromPoint(x, y)
-      if (!inner || inner === el) break
-      el = inner
+  const deepAt = (x, y, root = document) => {
+    for (const el of root.elementsFromPoint(x, y)) {
+      if (el.getRootNode() !== root || !seen(el)) continue
+      return (el.shadowRoot && deepAt(x, y, el.shadowRoot)) || el
     }
-    return el
+    return null
   }
   const holds = (outer, inner) => {
     for (let at = inner; at; at = up(at)) if (at === outer) return true

@@ -223,7 +223,7 @@ STATES: tuple[PageState, ...] = (
     PageState(
         "load",
         _load,
-        (*HEADER, "Load with these sizes", "Use this mesh and machine", "Learn in five minutes"),
+        (*HEADER, "Load with these sizes", "Use this mesh and machine"),
         fields=("axes and sizes", "hardware"),
         rows=3,
     ),

@@ -10,7 +10,6 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.cells.view import (
-    FILL,
     CellView,
     beside,
     every_tick,
@@ -589,7 +588,7 @@ class RaceCell(look.Pane):
             margin=(0, 0, 4, 0),
         )
         look.watch(self.kind, self._new_chart, "value")
-        self._pane = look.figure(min_height=200, stylesheets=[FILL])
+        self._pane = look.figure(min_height=200, stylesheets=[look.FILL])
         rows = len(race_points(result))
         self.table = look.table(
             race_frame([]), height=look.rows_height(rows, 240), selectable=False

@@ -198,9 +198,7 @@ class Solver:
                 return False
             choice, outcome = solved
             proof = "optimal" if outcome.gap < _PROVEN else f"gap {outcome.gap:.1e}"
-            text = f"{self.grain}: {label}, {proof}" + (
-                f", memory row {turn}" if turn else ""
-            )
+            text = f"{self.grain}: {label}, {proof}" + (f", memory row {turn}" if turn else "")
             quick = self.try_(choice, text + (f", {left_out} choices left out" if left_out else ""))
             key = choice[0].tobytes() + choice[1].tobytes()
             better = turn if self.best_rank < before else better
