@@ -319,7 +319,8 @@
       tell('blank foot of rows that scroll', `${name(el)}, ${Math.round(foot - last)} px`)
     if (el.clientHeight < 44 && el.clientHeight > 0 && !el.matches('textarea'))
       tell('too low to scroll in', `${name(el)} has ${el.clientHeight} px of ${el.scrollHeight}`)
-    // Is there room in the same column that nothing uses?
+    // Is there room in the same column that nothing uses?  Narrow pages are scrolled anyway.
+    if (width < 1100 && settings.isApp || el.localName === 'select') continue
     for (let branch = el, parent = up(el); parent; branch = parent, parent = up(parent)) {
       if (parent === document.body) break
       const kids = [...parent.children, ...(parent.shadowRoot?.children || [])]

@@ -49,7 +49,12 @@ def measured(page: Page, state: PageState | None = None) -> dict[str, Any]:
             "fields": list(state.fields),
             "figures": list(state.figures),
         }
-    settings = {"longText": LONG, "minContrast": LEAST_CONTRAST, **promised}
+    settings = {
+        "longText": LONG,
+        "minContrast": LEAST_CONTRAST,
+        "isApp": page.url.startswith("http"),
+        **promised,
+    }
     result: dict[str, Any] = page.evaluate(GEOMETRY, settings)
     return result
 

@@ -292,7 +292,11 @@ class LoadPage:
         model = self.session.loaded.model
         if model is not None and not self._busy_shown:
             self._title.object = h(
-                "p", h("b", model.name), h("span", self._note, cls="quiet"), cls="one"
+                "p",
+                h("b", model.name),
+                h("span", self._note, cls="quiet"),
+                cls="one",
+                title=self._note.strip(),
             )
 
     def _show_reports(self) -> None:
