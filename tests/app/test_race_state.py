@@ -33,13 +33,18 @@ def test_a_race_tells_of_each_method_and_its_plans_are_compared(session: Session
     assert session.searches.race.status("random") in ("prepares", "runs", "budget")
     assert session.searches.race.status("beam") == "waits"
     settle(session)
-    assert "The race is over" in session.notices.messages[-1].text
+    ended = session.notices.messages[-1].text
+    assert "The race is over" in ended
+    # Who won, and by what
+    assert re.search(r"its C\(s\) \d+\.\d% below that of (random|beam)|found one as good", ended)
     assert set(session.searches.race.outcomes) == {"random", "beam"}
     assert all(session.searches.race.points[m] for m in ("random", "beam"))
     frame = race_frame(session.searches.race.rows)
     assert frame["method"].tolist() == ["random", "beam"]
     assert frame["status"].tolist() == ["budget", "converged"]
     race_to_compare(session)
+    best = session.searches.race.raced.race.best
+    assert session.plans.wanted == f"{best.method} (race, seed 3)", "the winner is selected"
     for name in ("random", "beam"):
         item = session.plans.named(f"{name} (race, seed 3)")
         assert item is not None

@@ -95,7 +95,7 @@ def test_mesh_and_machine_are_checked_with_every_key(load_page: Page) -> None:
     field.press_sequentially("2000")
     expect(page.get_by_text("at most 4,096 are taken here")).to_be_visible()
     expect(take).to_be_disabled()
-    expect(page.get_by_text("mesh data=4,model=2").first).to_be_visible()  # nothing was taken yet
+    expect(page.get_by_text("data=4,model=2 · ").first).to_be_visible()  # nothing was taken yet
     field.fill("a=2,b=8")
     take.click()
     said(page, "Mesh a=2,b=8, tpu-v5e.")

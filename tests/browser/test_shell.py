@@ -198,7 +198,7 @@ def test_a_hostile_address_does_nothing_and_says_so(
     expect(page.locator(".status")).to_contain_text("built-in models only")
     expect(page.locator(".status")).to_contain_text("load")
     assert page.locator("img[src=x]").count() == 0
-    expect(page.get_by_text("mesh data=4,model=2").first).to_be_visible()
+    expect(page.get_by_text("data=4,model=2 · ").first).to_be_visible()
     act(page, "Escape")
     expect(page.locator(".status")).to_have_text("")
 

@@ -9,6 +9,7 @@ import pytest
 
 from toast_lab.views import icicle as view
 from toast_lab.views.icicle_layout import icicle
+from toast_lab.views.text_width import fitted, text_px
 
 #                     root  a  b  c  aa ab ba
 PARENT = np.array([-1, 0, 0, 0, 1, 1, 2])
@@ -88,9 +89,11 @@ def test_blocks_never_overlap_and_stay_within_their_parent() -> None:
 
 
 def test_text_fits_and_the_scale_is_not_spoilt_by_one_bad_block() -> None:
-    assert view.fitted("batch->data", 200) == "batch->data"
-    assert view.fitted("batch->data", 60) == "batch->…"
-    assert view.fitted("batch->data", 20) == ""
+    assert fitted("batch->data", 200) == "batch->data"
+    assert fitted("batch->data", 20) == ""
+    for text, size_px in (("S@1->model", 11), ("W@0->model, M", 10.5), ("iiiiiiiiii", 12)):
+        for pixels in range(20, 140, 7):
+            assert text_px(fitted(text, pixels, size_px), size_px) <= pixels
     assert view.tint_range(np.array([0.1] * 5 + [0.2] * 5 + [np.nan, 900.0])) == (
         0.1,
         pytest.approx(0.2),

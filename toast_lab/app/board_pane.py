@@ -19,9 +19,10 @@ from toast_lab.views.markup import ESTIMATED, cost_text, h, join, quiet
 
 MAX_TENSORS = 12
 NOWHERE = "whole"
-WIDTHS = {"colour": 92, "tensor": 150, "side": 66, "line": 130}
-MAX_HEIGHT = 300
-AXIS_WIDTH = 134
+WIDTHS = {"colour": 56, "tensor": 120, "side": 60, "line": 96}
+MAX_HEIGHT = 324
+AXIS_WIDTH = 120
+DETAIL_HEIGHT = 62  #: of the tensors of a resolution; more are scrolled
 
 
 class BoardPane(look.Pane):
@@ -65,7 +66,7 @@ class BoardPane(look.Pane):
         """Of all that is shown, in pixels, or of what is enough to scroll in."""
         if not self.board.disputes:
             return 62
-        below = 24 if self.row is None else 46 + 34 * max(1, len(self._axes()))
+        below = 24 if self.row is None else DETAIL_HEIGHT + 8 + 34 * max(1, len(self._axes()))
         return min(MAX_HEIGHT, 44 + int(self.table.height or 64) + below)
 
     # -- showing -----------------------------------------------------------------------------------
@@ -157,7 +158,9 @@ class BoardPane(look.Pane):
         )
         sets = f"set {numbers}" if len(dim.sets) == 1 else f"sets {numbers}, settled alike"
         detail = f"{sets}, side 0 | side 1 on: {'; '.join(tensors[:MAX_TENSORS])}{more}"
-        self._detail.object = quiet(detail, style="max-height: 38px; overflow: auto; margin: 4px 0")
+        self._detail.object = quiet(
+            detail, style=f"max-height: {DETAIL_HEIGHT}px; overflow: auto; margin: 4px 0"
+        )
 
     # -- choosing ----------------------------------------------------------------------------------
     def _show_choices(self) -> None:

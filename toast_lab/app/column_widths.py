@@ -10,21 +10,12 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from toast_lab.views.text_width import text_px
+
 PADDING_PX = 16
 ARROW_PX = 30  #: of a heading that sorts
 WIDEST_PX = 360  #: what is longer is cut, and a tip has all of it
 MOST_ROWS = 400  #: that are looked at
-_NARROW = frozenset("ijlftrI.,:;|!'()[]{} ")
-_WIDE = frozenset("mwMWABCDEFGHKNOPQRSTUVXYZ%@#+−–→±×✓✗●▲■◆▼☑☐✖≐")
-
-
-def text_px(text: str) -> float:
-    """Width of a text of 12 px, in the widest of the fonts that systems come with.
-
-    >>> text_px("104") > text_px("10")
-    True
-    """
-    return sum(4.7 if sign in _NARROW else 10.2 if sign in _WIDE else 7.7 for sign in text)
 
 
 def column_widths(

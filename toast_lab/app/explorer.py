@@ -86,9 +86,16 @@ class Explorer(look.Pane):
         )
         self._status = look.text(stylesheets=[look.STATUS], height=30)
         header = look.row(
-            self._head, self.nav, self._job, self.cancel, self.shell, tour_button, height=36
+            self._head,
+            self.nav,
+            self._job,
+            self.cancel,
+            self.shell,
+            tour_button,
+            height=36,
+            stylesheets=[BAR],
         )
-        self._body = look.filled_column(stylesheets=[look.FILL])
+        self._body = look.filled_column(stylesheets=[look.GROWING])
         self.drawer = self._drawer()
         # Panel makes the page as tall as all parts of all pages together, the hidden ones included.
         style = {"height": "100vh" if height is None else f"{height}px", "min-height": "0"}
@@ -223,25 +230,16 @@ class Explorer(look.Pane):
     def show_head(self) -> None:
         """Model, mesh, machine and the running job."""
         session = self.session
-        elements: list[Any] = [h("span", "TOAST Lab", cls="brand")]
+        subject: list[Any] = []
         if session.loaded.model is not None:
-            elements.append(
-                h(
-                    "span",
-                    h("b", session.loaded.model.name),
-                    cls="model",
-                    title=session.loaded.model.source,
-                )
+            subject.append(
+                h("b", session.loaded.model.name, cls="model", title=session.loaded.model.source)
             )
         if session.loaded.problem is not None:
-            elements.append(
-                h(
-                    "span",
-                    f"mesh {session.loaded.problem.mesh} · {session.loaded.problem.machine.name}",
-                    cls="quiet",
-                )
-            )
-        self._head.object = h("div", *elements, cls="bar")
+            where = f"{session.loaded.problem.mesh} · {session.loaded.problem.machine.name}"
+            subject.append(h("span", where, cls="quiet", title=f"mesh and machine: {where}"))
+        brand = h("span", "TOAST Lab", cls="brand")
+        self._head.object = h("div", brand, h("div", *subject, cls="subject"), cls="bar")
         self._show_job()
 
     def _show_job(self) -> None:
@@ -274,6 +272,7 @@ class Explorer(look.Pane):
             "div",
             shown_text,
             cls=f"status {newest.level if newest else ''}",
+            title=shown_text,
             role="status",
             aria_live="polite",
         )
@@ -390,8 +389,8 @@ DOING = {
     "compile": "compiling",
     "export": "exporting",
 }
-# On narrow screens it is hidden, since the pages say it again
-HEAD = "@media (max-width: 1100px) { :host { display: none !important; } }"
+HEAD = assets.sheet("head")
+BAR = assets.sheet("bar")
 JOB = assets.sheet("job")
 NAV = assets.sheet("nav")
 

@@ -12,13 +12,18 @@ from toast_lab.jobs.race_job import RaceState
 from toast_lab.sharding.plan import plan_of_actions
 
 
+def race_name(race: RaceState, method: str) -> str:
+    """What the plan of a method is called in the comparison."""
+    return f"{method} (race, seed {race.seed})"
+
+
 def race_items(race: RaceState) -> list[PlanItem]:
     """The best plan of each method of a race, for the comparison."""
     if race.raced is None or race.problem is None:
         return []
     return [
         PlanItem(
-            name=f"{method} (race, seed {race.seed})",
+            name=race_name(race, method),
             origin="race",
             plan=plan,
             problem=race.problem,
@@ -36,6 +41,9 @@ def race_to_compare(session: Session) -> None:
         *[item for item in session.plans.items if item.name not in names],
         *items,
     ]
+    race = session.searches.race
+    best = race.raced.race.best if race.raced is not None else None
+    session.plans.wanted = race_name(race, best.method) if best is not None else ""
     session.notices.say(f"{len(items)} plans of the race are in the comparison now.", "good")
     session.step = "compare"
 

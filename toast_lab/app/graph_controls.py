@@ -48,12 +48,11 @@ class GraphControls:
         )
         self.focus = look.button("Focus on the selection")
         self.back = look.button("Show everything", visible=False)
-        self.colours = look.table(
+        self.colours = look.colour_table(
             ["", "colour", "size", "names", "conflicts"],
-            height=250,
-            layout="fit_data_table",
-            widths={"": 24, "colour": 72, "size": 58, "names": 58, "conflicts": 50},
+            {"names": 58, "colour": 74, "size": 52, "conflicts": 38},
             titles={"names": "names", "conflicts": "red"},
+            height=250,
         )
         self.view = look.side(
             self.level,
@@ -92,7 +91,7 @@ class GraphControls:
         self.colours.value = colours_frame(analysis).drop(
             columns=["shardable", "group", "resolutions", "mirrored"]
         )
-        self.colours.height = look.rows_height(len(self.colours.value), 250)
+        look.show_rows(self.colours, 250)
 
     def mark_colour(self, name: str | None) -> None:
         """Select a colour's row of the table."""

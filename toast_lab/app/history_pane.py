@@ -45,9 +45,7 @@ class HistoryPane(look.Pane):
         self._detail = look.text()
         self.undo = look.button("Undo", session.hand.undo, description=keys.tip("undo"))
         self.redo = look.button("Redo", session.hand.redo, description=keys.tip("redo"))
-        self.kept_name = pn.widgets.TextInput(
-            placeholder="name of the kept plan", max_length=60, **common
-        )
+        self.kept_name = pn.widgets.TextInput(placeholder="its name", max_length=60, **common)
         self.branch = look.button("Keep a copy", self._branch)
         self.other = pn.widgets.Select(options=[NOTHING], **common)
         look.watch_value(self.other, self._go_on)

@@ -26,7 +26,10 @@ STATUS = TEXT + assets.sheet("status")
 
 CARD = assets.sheet("card")
 CANVAS = assets.sheet("canvas")
+#: of a pane that takes what others leave
 FILL = assets.sheet("fill")
+#: the same of the page's body, which on a narrow screen grows with what is in it
+GROWING = assets.sheet("growing")
 BODY = assets.sheet("body")
 SIDE = CARD + assets.sheet("side")
 MIDDLE = assets.sheet("middle")
@@ -37,6 +40,8 @@ LEFT_BUTTON = BUTTON + ".bk-btn { text-align: left; padding: 6px 10px; white-spa
 INPUT = assets.sheet("input")
 TABS = assets.sheet("tabs")
 TABLE = assets.sheet("table")
+WRAP = assets.sheet("wrap")
+TALL = "@media (max-width: 1100px) { :host { height: var(--rows-height) !important; } }"
 #: of a widget that is as wide as its column
 FIELD: dict[str, Any] = {
     "sizing_mode": "stretch_width",
@@ -254,6 +259,29 @@ def on_row(table: pn.widgets.Tabulator, act: Callable[[int], Any]) -> None:
 def rows_height(n_rows: int, at_most: int) -> int:
     """Height of a table that shows all its rows, or scrolls them."""
     return min(38 + 25 * max(n_rows, 1), at_most)
+
+
+def colour_table(columns: list[str], widths: dict[str, int], **kwargs: Any) -> pn.widgets.Tabulator:
+    """A table of colours in a side column: long names wrap, so that every column is in sight."""
+    fitted = table(
+        columns,
+        layout="fit_data_table",
+        widths={"": 26, "colour": 104, "size": 62, **widths},
+        grows=False,
+        **kwargs,
+    )
+    fitted.stylesheets = [TABLE + WRAP, TALL]
+    return fitted
+
+
+def show_rows(table: pn.widgets.Tabulator, at_most: int) -> None:
+    """Make a table of a side column as high as its rows, up to a limit.
+
+    On a narrow page, where side columns grow with what is in them, it is four times as much.
+    """
+    count = len(table.value)
+    table.height = rows_height(count, at_most)
+    table.styles = {"--rows-height": f"{rows_height(count, 4 * at_most)}px"}
 
 
 def row(*objects: Any, **kwargs: Any) -> pn.Row:

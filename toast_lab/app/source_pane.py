@@ -14,7 +14,7 @@ from toast_lab.views.markup import h
 from toast_lab.views.program_table import Segment
 
 #: the number of a line that computes something; so does the number of its ops on the right
-OPS = "#1a7f8c"
+OPS = "var(--tl-code, #9a4b00)"
 
 
 class SourcePane(look.Pane):

@@ -155,6 +155,16 @@ class RaceState:
         return "waits"
 
     def verdict(self) -> str:
-        """Who won."""
+        """Who won, and by what."""
         best = None if self.raced is None else self.raced.race.best
-        return "no method found a plan." if best is None else f"{best.method} found the best plan."
+        if best is None:
+            return "no method found a plan."
+        won = f"{best.method} found the best plan"
+        others = [row for row in self.rows if row.method != best.method and row.score is not None]
+        if best.score is None or not others:
+            return f"{won}."
+        near = min(others, key=lambda row: row.score or 0.0)
+        assert near.score is not None
+        if near.score == best.score:
+            return f"{won}; {near.method} found one as good."
+        return f"{won}, its C(s) {1.0 - best.score / near.score:.1%} below that of {near.method}."

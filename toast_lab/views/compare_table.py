@@ -298,7 +298,7 @@ def room_text(free_bytes: float) -> str:
 GROUPS = {
     "estimated": ["step", "peak", "fits"],
     "compiled, × est.": ["compiled", "compiled ratio"],
-    "measured: median ± half IQR, × est.": ["measured", "spread", "steps", "ratio", "error", "on"],
+    "measured, median": ["measured", "spread", "steps", "ratio", "error", "on"],
     "collectives": ["collectives", "compiled collectives"],
 }
 TITLES = {

@@ -26,6 +26,7 @@ from bokeh.plotting import figure
 from toast_lab.views.icicle_layout import Icicle
 from toast_lab.views.palette import CONFLICT, NEUTRAL
 from toast_lab.views.plot_style import FONT, new_figure
+from toast_lab.views.text_width import fitted
 
 LEVELS = 6
 LEAST_ROWS = 4
@@ -36,8 +37,7 @@ LEGEND = {
     "over the limit)"
     for key, kind in (("best_score", "best"), ("mean_score", "mean"))
 }
-# pixels, on average
-_CHARACTER = 6.3
+LABEL_SIZE, LABEL_OFFSET = 11, 5  #: of the texts of blocks, in pixels
 
 
 class IcicleScene(NamedTuple):
@@ -55,18 +55,6 @@ class IcicleScene(NamedTuple):
 def fold_label(child_count: int) -> str:
     """Text of a block that stands for ``child_count`` children."""
     return f"{child_count:,} more"
-
-
-def fitted(label: str, pixels: float) -> str:
-    """``label`` as far as it fits into a block; nothing if that says nothing.
-
-    >>> fitted("batch->data", 60), fitted("batch->data", 20)
-    ('batch->…', '')
-    """
-    letter_count = int((pixels - 6) / _CHARACTER)
-    if len(label) <= letter_count:
-        return label
-    return "" if letter_count < 4 else label[: letter_count - 1] + "…"
 
 
 def tint_range(tint: np.ndarray) -> tuple[float, float]:
@@ -135,7 +123,10 @@ class IciclePlot:
             "bottom": blocks.level + 0.94,
             "middle": blocks.level + 0.47,
             "tint": scene.tint,
-            "text": list(map(fitted, scene.labels, widths)),
+            "text": [
+                fitted(label, width - 2 * LABEL_OFFSET, LABEL_SIZE)
+                for label, width in zip(scene.labels, widths, strict=True)
+            ],
             "action": scene.labels,
             "visits": blocks.visits,
             "ink": np.where(shades < 0.55, "#ffffff", "#10151c").tolist(),
@@ -192,8 +183,8 @@ class IciclePlot:
             source=self.source,
             text_color="ink",
             text_font=value(FONT),
-            text_font_size="11px",
-            x_offset=5,
+            text_font_size=f"{LABEL_SIZE}px",
+            x_offset=LABEL_OFFSET,
             text_baseline="middle",
         )
         self.bar = ColorBar(

@@ -193,8 +193,8 @@ def shown_sums(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 SUM_GROUPS = {
-    "estimated, one step": ["number", "bytes", "time"],
-    "compiled, one step (×: bytes over estimated)": ["its number", "its bytes", "ratio"],
+    "estimated, a step": ["number", "bytes", "time"],
+    "compiled": ["its number", "its bytes", "ratio"],
 }
 SUM_TITLES = {"its number": "number", "its bytes": "bytes", "ratio": "×"}
 

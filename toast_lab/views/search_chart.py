@@ -152,7 +152,7 @@ def _chart(frame: pd.DataFrame, quantity: _Quantity, scales: SearchScales) -> An
         xlim=(0, max(20, *scaled["simulation"].tolist())) if len(scaled) else (0, 20),
         ylim=(low if logarithmic else 0, high),
         logy=logarithmic,
-        legend="bottom_left" if keyed else None,  # the best plan's curve comes from above
+        legend="top" if keyed else None,
         zoom="width",
         hooks=[plain_ticks, _small_chart],
         min_height=110,

@@ -18,8 +18,9 @@ import numpy as np
 from bokeh.palettes import Cividis256
 
 from toast_lab.views.graph_layout import GraphLayout
-from toast_lab.views.icicle import FOLD, IcicleScene, fitted, tint_range
+from toast_lab.views.icicle import FOLD, IcicleScene, tint_range
 from toast_lab.views.palette import CONFLICT, NEUTRAL, style
+from toast_lab.views.text_width import fitted
 
 #: of a graph; more say nothing at this size
 MAX_NODES = 400
@@ -281,7 +282,7 @@ def icicle_svg(scene: IcicleScene, width_px: float = 760.0) -> str:
             block_hue, score = Cividis256[int(255 * shade)], f"C(s) {block_tint:.4f}"
         block_title = html.escape(f"{block_label}: {blocks.visits[block_index]:,} visits, {score}")
         ink = "#ffffff" if shade < 0.55 else "#10151c"
-        caption = _text(x + 4, y + 18, fitted(block_label, width), size=10.5, fill=ink)
+        caption = _text(x + 4, y + 18, fitted(block_label, width - 8, 10.5), size=10.5, fill=ink)
         rectangle = _rect(x, y, width - 1, row_height - 2, fill=block_hue)
         elements.append(f"<g><title>{block_title}</title>{rectangle}{caption}</g>")
     return _drawing(width_px, row_height * (int(blocks.level.max()) + 1), elements, "search tree")

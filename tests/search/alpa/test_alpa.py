@@ -474,6 +474,14 @@ def test_labels_say_the_gap_and_what_was_left_out(monkeypatch):
     assert "left out" not in " ".join(" ".join(s.actions) for s in whole.trace.simulations)
 
 
+def test_what_is_proven_is_called_optimal_and_not_a_gap_of_nothing():
+    problem = Problem(analysed("mlp"), {"a": 2, "c": 4})
+    result = search(problem, "alpa", budget=BUDGET, grains="colours")
+    labels = [" ".join(simulation.actions) for simulation in result.trace.simulations]
+    assert "colours: all axes free, optimal" in labels
+    assert not [label for label in labels if "gap 0" in label]
+
+
 def test_cancel_reaches_the_making_of_tables(monkeypatch):
     entered = []
     real = alpa.price_choices

@@ -10,11 +10,9 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.cells.view import (
-    FILL,
     CellView,
     beside,
     every_tick,
-    filling,
     refused,
     shown,
     table_html,
@@ -567,9 +565,7 @@ class TreeCell(look.Pane):
         state.count(now=True)
         self.pane = TreePane(state)
         self.controls = Controls(result if isinstance(result, RunningSearch) else None)
-        self.view = beside(
-            look.canvas(filling(self.pane.centre)), self.controls, self.pane.right, width=270
-        )
+        self.view = beside(look.canvas(self.pane.centre), self.controls, self.pane.right, width=270)
         every_tick(self.tick)
 
     def tick(self) -> None:
@@ -592,7 +588,7 @@ class RaceCell(look.Pane):
             margin=(0, 0, 4, 0),
         )
         look.watch(self.kind, self._new_chart, "value")
-        self._pane = look.figure(min_height=200, stylesheets=[FILL])
+        self._pane = look.figure(min_height=200, stylesheets=[look.FILL])
         rows = len(race_points(result))
         self.table = look.table(
             race_frame([]), height=look.rows_height(rows, 240), selectable=False

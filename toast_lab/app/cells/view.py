@@ -24,21 +24,6 @@ MAX_ROWS = 40  #: of a static table
 FRAME = assets.sheet("cell")
 
 
-FILL = ":host { flex: 1 1 0 !important; min-height: 0 !important; overflow: hidden; }"
-
-
-def filling(component_tree: Any) -> Any:
-    """Make a component of the explorer fill its frame even on a narrow page.
-
-    There it would otherwise be stacked and scrolled.
-    """
-    for component in component_tree.select():
-        sheets = list(getattr(component, "stylesheets", ()))
-        if look.FILL in sheets:
-            component.stylesheets = [FILL if sheet == look.FILL else sheet for sheet in sheets]
-    return component_tree
-
-
 class CellView:
     """One component; the last value of a cell is shown.
 

@@ -94,7 +94,7 @@ class Collectives:
         self.view = look.filled_column(
             heading(self._words, sums),
             self.sums,
-            heading(look.text(quiet("One by one"), margin=(5, 0, 0, 2)), rows),
+            heading(look.text(quiet("One by one, the longest first"), margin=(5, 0, 0, 2)), rows),
             look.filled_row(left, why),
         )
 
@@ -154,9 +154,11 @@ class Collectives:
                 self.answer.object = join(_reason(reason) for reason in answered.future.result())
 
     def _show(self, rows: Any, words: str) -> None:
+        # What costs most comes first; what only the compiler has is at the end
+        rows = rows.sort_values("predicted_s", ascending=False, kind="stable", ignore_index=True)
         self._rows = rows
         if len(rows) > MAX_ROWS:
-            words += f" The first {MAX_ROWS:,} of {len(rows):,} are shown."
+            words += f" The longest {MAX_ROWS:,} of {len(rows):,} are shown."
         self._words.object = one_line(words)
         self.sums.value = shown_sums(self._sums())
         self.table.selection = []

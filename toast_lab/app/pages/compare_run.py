@@ -35,7 +35,7 @@ from toast_lab.views.markup import (
 
 KINDS = ("run", "compile")
 DEVICES = {
-    "virtual CPU devices, as many as the mesh has": "cpu",
+    "virtual CPU devices, of the mesh": "cpu",
     "attached GPUs": "gpu",
     "attached TPUs": "tpu",
     "whatever is attached": "auto",

@@ -53,12 +53,7 @@ class HandPage:
         self._shown: tuple[LocalLine, ...] = ()
         self._plan: ShardingPlan | None = None
         self._making = Pending()
-        self.colours = look.table(
-            COLOUR_COLUMNS,
-            height=60,
-            layout="fit_data_table",
-            widths={"": 30, "colour": 80, "size": 56, "on": 92},
-        )
+        self.colours = look.colour_table(COLOUR_COLUMNS, {"on": 70}, height=60)
         self.colours.on_click(self._colour_clicked)
         self.actions = ActionButtons(session, reasons=True)
         self._hint = look.text(quiet("Select a colour, or a name in the listing or the graph."))
@@ -194,7 +189,7 @@ class HandPage:
         frame = _colours(session.loaded.problem, session.hand.actions)
         if not frame.equals(self.colours.value):
             self.colours.value = frame
-            self.colours.height = look.rows_height(len(frame), 236)
+            look.show_rows(self.colours, 236)
         group = session.selection.group
         name = session.loaded.analysis.groups[group].name if group is not None else None
         self.colours.selection = [i for i, colour in enumerate(frame["colour"]) if colour == name][

@@ -46,7 +46,7 @@ class TableReport:
         self._table = look.table(
             columns, selectable=False, layout="fit_data_stretch", widths=widths, grows=False
         )
-        self._table.stylesheets = [look.TABLE + WRAP]
+        self._table.stylesheets = [look.TABLE + look.WRAP]
 
     def view(self) -> pn.Column:
         """The report for a tab.
@@ -292,7 +292,11 @@ class LoadPage:
         model = self.session.loaded.model
         if model is not None and not self._busy_shown:
             self._title.object = h(
-                "p", h("b", model.name), h("span", self._note, cls="quiet"), cls="one"
+                "p",
+                h("b", model.name),
+                h("span", self._note, cls="quiet"),
+                cls="one",
+                title=self._note.strip(),
             )
 
     def _show_reports(self) -> None:
@@ -378,7 +382,6 @@ def _verdict(report: Any) -> str:
     return f"{headline[:1].upper()}{headline[1:]}."
 
 
-WRAP = assets.sheet("wrap")
 BELOW = assets.sheet("below")
 
 REPORT_COLUMNS = {

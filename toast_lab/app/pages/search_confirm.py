@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import panel as pn
 
-from toast_lab.app import assets, look
+from toast_lab.app import look
 from toast_lab.app.figure_export import figure_menu
 from toast_lab.app.session import Session
 from toast_lab.jobs.confirm_job import SIMPLE, ConfirmState, FrontPlan
@@ -36,7 +36,6 @@ STAGES = {
     "judged": "choosing plans to judge",
 }
 CURVE_TAB, SIMPLE_TAB = 0, 1
-CHART = assets.sheet("confirm_chart")
 
 
 class ConfirmPane:
@@ -46,7 +45,7 @@ class ConfirmPane:
         self.session = session
         self._progress = look.text(margin=(0, 0, 4, 0))
         self.scale = look.scale_switch(self._new_chart)
-        self._pane = look.figure(min_height=170, stylesheets=[look.FILL + CHART])
+        self._pane = look.figure(min_height=170, stylesheets=[look.FILL])
         self.verdicts = look.table(
             _no_rows(VERDICT_COLUMNS), height=look.rows_height(3, 190), selectable=False
         )

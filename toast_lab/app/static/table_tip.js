@@ -3,5 +3,14 @@
   if (!text) return ''
   const tip = document.createElement('div')
   tip.textContent = text
+  // Tabulator takes a tip away when the pointer leaves the cell, which a cell that was drawn anew
+  // under the pointer, by a click for instance, never sees.
+  const cell = part.getElement()
+  const leave = (move) => {
+    if (cell.isConnected && move.composedPath().includes(cell)) return
+    document.removeEventListener('pointermove', leave, true)
+    ;(tip.closest('.tabulator-tooltip') ?? tip).remove()
+  }
+  document.addEventListener('pointermove', leave, true)
   return tip
 }

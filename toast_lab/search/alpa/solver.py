@@ -35,6 +35,7 @@ _PART = 8_000  # columns of a part of the program that is solved alone
 _QUIET = 12  # such parts in a row that bring nothing, after which the search has converged
 _MOST_ROWS = 32  # for memory, the latest
 _PATIENCE = 3  # rounds of memory rows without a better plan
+_PROVEN = 5e-7  # gap of an integer program below which its solution is the optimum
 _TIE = 1e-4  # part of the unsharded time that all ties together may come to
 NODES = 20  #: of branch and bound, where the budget counts evaluations
 
@@ -196,9 +197,8 @@ class Solver:
             if solved is None:
                 return False
             choice, outcome = solved
-            text = f"{self.grain}: {label}, gap {outcome.gap:.1e}" + (
-                f", memory row {turn}" if turn else ""
-            )
+            proof = "optimal" if outcome.gap < _PROVEN else f"gap {outcome.gap:.1e}"
+            text = f"{self.grain}: {label}, {proof}" + (f", memory row {turn}" if turn else "")
             quick = self.try_(choice, text + (f", {left_out} choices left out" if left_out else ""))
             key = choice[0].tobytes() + choice[1].tobytes()
             better = turn if self.best_rank < before else better

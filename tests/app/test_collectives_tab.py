@@ -1,0 +1,32 @@
+"""The collectives of a plan as a table, without a browser."""
+
+from __future__ import annotations
+
+import pytest
+
+from toast_lab.app.pages.compare_collectives import Collectives
+from toast_lab.app.saver import saver
+from toast_lab.app.session import Session
+from toast_lab.jobs.job import Registry
+
+
+# How Panel 2 will call widgets
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
+def test_the_longest_collective_comes_first_and_is_the_one_that_is_asked_for(
+    jobs: Registry,
+) -> None:
+    session = Session(jobs=jobs)
+    session.load("attention")
+    session.plans.add_typed("S@1->data, S@0->model, D->model", "mixed")
+    item = session.plans.named("mixed")
+    assert item is not None
+    times_s = [collective.time_s for collective in item.cost.collectives]
+    assert times_s != sorted(times_s, reverse=True), "else the order says nothing"
+
+    tab = Collectives(session, saver())
+    tab.refresh(item)
+    assert tab._rows["predicted_s"].tolist() == sorted(times_s, reverse=True)
+    tab.ask(0)
+    asked = int(tab._rows.iloc[0]["number"])
+    assert item.cost.collectives[asked].time_s == max(times_s)
+    assert session.selection.ops, "its op is selected"

@@ -1,0 +1,337 @@
+"""The states of the explorer that a person sees, how one comes to each, and what is in it.
+
+`STATES` is walked in its order on one page: each begins where the one before ended.  What a state
+`shows` is a promise: at every size it can be reached, read, and is covered by nothing, so that a
+check of what stands wrong cannot be satisfied by leaving something out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+from playwright.sync_api import Locator, Page, expect
+
+from toast_lab.app.gallery import SIZES
+
+SLOW = 120_000
+
+
+class Subject(NamedTuple):
+    """A program that is looked at in all states.
+
+    Attributes:
+        model: its name in the gallery.
+        sizes: that are not the gallery's.
+        names: what the page that loads says of its names.
+        colour: one that can be sharded along `data`.
+        conflict: a text in the row of a conflict, empty if it has none.
+    """
+
+    model: str
+    sizes: dict[str, int]
+    names: str
+    colour: str
+    conflict: str = ""
+
+    def link(self, url: str) -> str:
+        """Its address on a server."""
+        fields = {"model": self.model, **self.sizes, "mesh": "data=4,model=2", "step": "load"}
+        return f"{url}/?{urlencode(fields, safe='=,')}"
+
+
+ATTENTION = Subject("attention", SIZES["attention"], "31 of 31 names", "D", "attention.py")
+#: a graph network, much smaller than the paper's: dozens of colours, and no conflict
+GNS = Subject(
+    "gns",
+    {"steps": 2, "nodes": 256, "edges": 1024, "latent": 64, "hidden": 32, "features": 16},
+    "of 5,954 names",
+    "edges",
+)
+SUBJECTS = {"attention": ATTENTION, "gns": GNS}
+
+
+class PageState(NamedTuple):
+    """A state of the explorer.
+
+    Attributes:
+        name: by which findings name it.
+        reach: gets there from the state before.
+        shows: texts and labels of buttons that are there to be read at every size.
+        fields: labels of what can be filled in or chosen.
+        figures: names of the figures that are drawn.
+        rows: least number of rows of tables that are in the page.
+    """
+
+    name: str
+    reach: Callable[[Page, Subject], None]
+    shows: tuple[str, ...]
+    fields: tuple[str, ...] = ()
+    figures: tuple[str, ...] = ()
+    rows: int = 0
+
+
+def go(page: Page, number: int) -> None:
+    """To a step, by its button in the header."""
+    button = page.locator("button").filter(has_text=re.compile(rf"^\s*{number}\s"))
+    button.first.click()
+
+
+def row(page: Page, text: str) -> Locator:
+    """The first visible row of a table with a text."""
+    return page.locator(".tabulator-row", has_text=text).locator("visible=true").first
+
+
+def tab(page: Page, title: str) -> None:
+    """Open a tab."""
+    named = page.locator(".bk-tab").filter(has_text=re.compile(rf"^{re.escape(title)}$"))
+    named.locator("visible=true").first.click()
+
+
+def button(page: Page, name: str | re.Pattern[str]) -> Locator:
+    """The first visible button of a name."""
+    return page.get_by_role("button", name=name, exact=isinstance(name, str)).first
+
+
+def _load(page: Page, subject: Subject) -> None:
+    expect(page.get_by_text(re.compile(subject.names)).first).to_be_visible(timeout=SLOW)
+
+
+def _graph(page: Page, subject: Subject) -> None:
+    go(page, 2)
+    expect(page.get_by_text(re.compile(r"^\d+ nodes")).first).to_be_visible(timeout=SLOW)
+    if subject.conflict:
+        tab(page, "Conflicts")
+        row(page, subject.conflict).click()
+        why = page.get_by_text("Why both dims have one colour").first
+        expect(why).to_be_visible(timeout=SLOW)
+    else:
+        _pick_colour(page, subject)
+
+
+def _pick_colour(page: Page, subject: Subject) -> None:
+    cell = page.get_by_role("gridcell", name=subject.colour, exact=True)
+    page.locator(".tabulator-row", has=cell).locator("visible=true").first.click()
+    heading = page.get_by_role("heading", name=re.compile(f"shard {subject.colour} on"))
+    expect(heading.locator("visible=true").first).to_be_visible(timeout=SLOW)
+
+
+def _names(page: Page, subject: Subject) -> None:
+    page.get_by_label("level", exact=True).first.select_option("dimension names")
+    tab(page, "Source")
+    expect(page.get_by_text(re.compile(r"^[\d,]+ nodes")).first).to_be_visible(timeout=SLOW)
+
+
+def _hand(page: Page, subject: Subject) -> None:
+    go(page, 3)
+    expect(page.get_by_text("Conflict board").first).to_be_visible(timeout=SLOW)
+    _pick_colour(page, subject)
+    offer = page.get_by_role("button", name=re.compile("^data: "))
+    offer.locator("visible=true").first.click()
+    expect(page.locator(".status")).to_contain_text("->data", timeout=SLOW)
+
+
+def _board(page: Page, subject: Subject) -> None:
+    if subject.conflict:
+        row(page, "0: dim 0").click()
+        expect(page.locator(".listing .row.on").locator("visible=true").first).to_be_visible()
+
+
+def _opened(title: str, sign: str) -> Callable[[Page, Subject], None]:
+    """Open a tab and wait for something in it."""
+
+    def reach(page: Page, _: Subject) -> None:
+        tab(page, title)
+        expect(page.get_by_text(re.compile(sign)).locator("visible=true").first).to_be_visible(
+            timeout=SLOW
+        )
+
+    return reach
+
+
+def _search_idle(page: Page, _: Subject) -> None:
+    go(page, 4)
+    expect(button(page, "Run the search")).to_be_enabled(timeout=SLOW)
+
+
+def _search(page: Page, _: Subject) -> None:
+    fill(page, "seconds", "3")
+    button(page, "Run the search").click()
+    ended = page.get_by_text(re.compile(r"^mcts \(seed 0\): ")).first
+    expect(ended).to_be_visible(timeout=SLOW)
+    expect(button(page, "Run the search")).to_be_enabled(timeout=SLOW)
+
+
+def fill(page: Page, label: str, value: str) -> None:
+    """Fill a field in and take it."""
+    field = page.get_by_label(label, exact=True).locator("visible=true").first
+    field.fill(value)
+    field.press("Enter")
+
+
+def _pressed(name: str, sign: str) -> Callable[[Page, Subject], None]:
+    """Press a button and wait for something to be seen."""
+
+    def reach(page: Page, _: Subject) -> None:
+        button(page, name).click()
+        expect(page.get_by_text(re.compile(sign)).locator("visible=true").first).to_be_visible(
+            timeout=SLOW
+        )
+
+    return reach
+
+
+def _race(page: Page, subject: Subject) -> None:
+    button(page, "Race").click()
+    fill(page, "seconds each", "1")
+    button(page, "Run the race").click()
+    expect(page.get_by_text(re.compile("3 of 3 through")).first).to_be_visible(timeout=SLOW)
+    expect(button(page, "Run the race")).to_be_enabled(timeout=SLOW)
+
+
+def _compare(page: Page, _: Subject) -> None:
+    go(page, 5)
+    button(page, "Add data parallel").click()
+    expect(row(page, "data parallel")).to_be_visible(timeout=SLOW)
+
+
+def _leave_for_tour(page: Page, _: Subject) -> None:
+    button(page, "Tour").click()
+    expect(page.locator(".words p").first).not_to_contain_text("One moment", timeout=SLOW)
+    expect(button(page, "Next →")).to_be_visible(timeout=SLOW)
+
+
+def _tour_code(page: Page, _: Subject) -> None:
+    button(page, "Figures").click()
+    row(page, "Figure 2b").click()
+    expect(page.locator(".title", has_text="Batch partitioning")).to_be_visible(timeout=SLOW)
+    # After Back the step before it is done already
+    do_it = button(page, "Do it for me")
+    expect(do_it).to_be_visible(timeout=SLOW)
+    do_it.click()
+    expect(button(page, "✓ done")).to_be_visible(timeout=SLOW)
+
+
+HEADER = ("1  Load", "2  Graph & conflicts", "3  By hand", "4  Search", "5  Compare & run", "Tour")
+COMPARE = (*HEADER, "Add data parallel", "Add typed plan", "data parallel", "unsharded")
+COMPARE_FIELDS = ("actions (colour->axis, ...)", "name of that plan")
+SEARCHED = (*HEADER, "Run the search", "Pause", "Step", "Round", "Stop and keep the best", "Resume")
+
+STATES: tuple[PageState, ...] = (
+    PageState(
+        "load",
+        _load,
+        (*HEADER, "Load with these sizes", "Use this mesh and machine"),
+        fields=("axes and sizes", "hardware"),
+        rows=3,
+    ),
+    PageState(
+        "graph",
+        _graph,
+        (*HEADER, "Zoom to selection", "Reset view", "All rows", "Hide", "Listing", "Conflicts"),
+        fields=("level",),
+        figures=("dimension graph",),
+        rows=3,
+    ),
+    PageState(
+        "graph of all names",
+        _names,
+        (*HEADER, "Zoom to selection", "Reset view", "All rows", "Hide", "Source", "Log"),
+        fields=("level",),
+        figures=("dimension graph",),
+    ),
+    PageState(
+        "hand",
+        _hand,
+        (
+            *HEADER,
+            "Conflict board",
+            "One device's listing",
+            "Collectives",
+            "Devices",
+            "collectives and changes only",
+        ),
+        rows=3,
+    ),
+    PageState("hand, conflict", _board, (*HEADER, "Conflict board", "Beside the search"), rows=3),
+    PageState(
+        "hand, collectives",
+        _opened("Collectives", "in the plan"),
+        (*HEADER, "Conflict board", "in the plan", "by action"),
+    ),
+    PageState(
+        "hand, devices",
+        _opened("Devices", "a whole copy|each|cut|over|whole"),
+        (*HEADER, "Conflict board"),
+        figures=("device tiles",),
+    ),
+    PageState(
+        "hand, beside the search",
+        _opened("Beside the search", "search"),
+        (*HEADER, "Conflict board"),
+    ),
+    PageState(
+        "search, nothing run",
+        _search_idle,
+        (*SEARCHED, "Curves", "Tree", "Race", "Confirm", "log", "linear"),
+        fields=("method", "seconds", "confirm with"),
+        figures=("search curves",),
+    ),
+    PageState(
+        "search",
+        _search,
+        (*SEARCHED, "Curves", "Live", "log", "actions of the best plan", "best step"),
+        fields=("method", "seconds", "confirm with"),
+        figures=("search curves",),
+    ),
+    PageState(
+        "search, tree",
+        _pressed("Tree", "selected step"),
+        (*SEARCHED, "Tree", "selected step"),
+        figures=("search tree",),
+    ),
+    PageState(
+        "search, race",
+        _race,
+        (*HEADER, "Run the race", "the race as a table", "best of all", "mcts", "beam", "random"),
+        fields=("seconds each", "seed"),
+        figures=("race curves",),
+        rows=3,
+    ),
+    PageState(
+        "search, confirm",
+        _pressed("Confirm", "judged plans"),
+        (*SEARCHED, "Curve and verdicts", "Simple plan", "judged plans"),
+        figures=("confirmed curve",),
+    ),
+    PageState(
+        "compare",
+        _compare,
+        (*COMPARE, "Time & memory", "Execute the selected plan"),
+        fields=COMPARE_FIELDS,
+        figures=("time against memory",),
+        rows=4,
+    ),
+    PageState(
+        "compare, breakdown",
+        _opened("Breakdown", "together"),
+        (*COMPARE, "by mesh axis"),
+        fields=COMPARE_FIELDS,
+        rows=4,
+    ),
+    PageState("compare, timeline", _opened("Timeline", "Compile|compiled"), COMPARE, rows=2),
+    PageState("compare, memory", _opened("Memory", "peak"), COMPARE, rows=2),
+    PageState("compare, A | B", _opened("A | B", "collectives"), COMPARE, rows=2),
+    PageState("compare, collectives", _opened("Collectives", "all_reduce"), COMPARE, rows=3),
+    PageState("compare, ops", _opened("Ops", "FLOP"), COMPARE, rows=4),
+    PageState("compare, runs", _opened("Runs", "run"), COMPARE, rows=2),
+    PageState("compare, words", _opened("Words", "data"), COMPARE, rows=2),
+    PageState("tour", _leave_for_tour, (*HEADER, "Next →", "Leave", "Figures"), rows=0),
+    PageState(
+        "tour, with code",
+        _tour_code,
+        (*HEADER, "Next →", "← Back", "Leave", "Figures", "✓ done"),
+    ),
+)

@@ -1,0 +1,185 @@
+"""Nothing on any page is cut, covered, overlapped or out of reach, at any size and in both themes.
+
+One check of all states of the explorer (`page_states.py`) by what the browser has laid out
+(`geometry.js`).  Leaving things out does not satisfy it: each state has a list of what is in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from playwright.sync_api import Page
+
+from tests.browser.page_states import STATES, SUBJECTS, PageState
+
+pytestmark = pytest.mark.browser
+
+GEOMETRY = Path(__file__).with_name("geometry.js").read_text()
+LONG = 40  #: letters of a text that may be cut if a tip has all of it
+LEAST_CONTRAST = 3.0  #: of letters, as WCAG has it for large ones and for parts of an interface
+SETTLES_MS, PATIENCE = 400, 6
+
+
+class Screen(NamedTuple):
+    """A window and its theme; 960 px is a cell of a notebook."""
+
+    width: int
+    height: int
+    theme: str
+
+    def __str__(self) -> str:
+        return f"{self.width}x{self.height} {self.theme}"
+
+
+SIZES = ((1280, 720), (1440, 900), (1920, 1080), (900, 900), (960, 900))
+ALL = [Screen(*size, theme) for size in SIZES for theme in ("light", "dark")]
+FEW = [Screen(1280, 720, "light"), Screen(900, 900, "dark")]
+
+
+def measured(page: Page, state: PageState | None = None) -> dict[str, Any]:
+    """What `geometry.js` finds in the part of the page that is in the window."""
+    promised = {"shows": [], "fields": [], "figures": []}
+    if state is not None:
+        promised = {
+            "shows": list(state.shows),
+            "fields": list(state.fields),
+            "figures": list(state.figures),
+        }
+    settings = {
+        "longText": LONG,
+        "minContrast": LEAST_CONTRAST,
+        "isApp": page.url.startswith("http"),
+        **promised,
+    }
+    result: dict[str, Any] = page.evaluate(GEOMETRY, settings)
+    return result
+
+
+def windows(page: Page) -> Iterator[int]:
+    """Scroll the page through, a window at a time."""
+    height, step = page.evaluate("[document.scrollingElement.scrollHeight, innerHeight]")
+    for top in range(0, max(1, int(height) - 40), int(step) - 80):
+        page.evaluate("(top) => scrollTo(0, top)", top)
+        yield top
+    page.evaluate("scrollTo(0, 0)")
+
+
+def wrong(page: Page, state: PageState) -> list[str]:
+    """Everything that is wrong with a state at the size that the window has."""
+    promises = measured(page, state)
+    found = [f"cannot be read or used: {promise}" for promise in promises["missing"]]
+    rows = page.locator(".tabulator-row:visible").count()
+    if rows < state.rows:
+        found.append(f"{rows} rows of tables, not {state.rows}")
+    for _ in windows(page):
+        found += measured(page)["offences"]
+    return list(dict.fromkeys(found))
+
+
+def settled(page: Page, state: PageState) -> list[str]:
+    """What stays wrong: what is laid out anew is given time."""
+    # Away from buttons, whose tips would lie over the page
+    page.mouse.move(1, 1)
+    found: list[str] = []
+    for _ in range(PATIENCE):
+        page.wait_for_timeout(SETTLES_MS)
+        found = wrong(page, state)
+        if not found:
+            break
+    return found
+
+
+def offences(page: Page, subject: str, screens: Iterable[Screen], url: str) -> list[str]:
+    """Walk through all states and say what is wrong with them."""
+    found: list[str] = []
+    start = {"width": 1280, "height": 720}
+    page.set_viewport_size(start)
+    page.goto(SUBJECTS[subject].link(url))
+    for state in STATES:
+        state.reach(page, SUBJECTS[subject])
+        for screen in screens:
+            page.set_viewport_size({"width": screen.width, "height": screen.height})
+            page.emulate_media(color_scheme=screen.theme)  # type: ignore[arg-type]
+            found += [f"{state.name}, {screen}: {words}" for words in settled(page, state)]
+        page.set_viewport_size(start)
+    return found
+
+
+def test_all_is_in_its_place_on_a_laptop_and_in_a_narrow_dark_window(
+    served: Callable[..., str], strict_page: Page
+) -> None:
+    found = offences(strict_page, "attention", FEW, served())
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_all_is_in_its_place_at_every_size(
+    subject: str, served: Callable[..., str], strict_page: Page
+) -> None:
+    found = offences(strict_page, subject, ALL, served())
+    assert not found, "\n".join(found)
+
+
+# -- the check itself ------------------------------------------------------------------------------
+SHEET = "<style>body { margin: 8px; font: 14px sans-serif } * { box-sizing: border-box }</style>"
+BAD = {
+    "page scrolls sideways": "<div style='width: 4000px'>wide</div>",
+    "text cut": "<p style='width: 30px; overflow: hidden; white-space: nowrap'>1.0123456789</p>",
+    "text cut at its top or foot": "<p style='height: 9px; overflow: hidden'>half of a row</p>",
+    "text covered": (
+        "<p>below</p><div style='position: absolute; inset: 0; background: white'></div>"
+    ),
+    "texts overlap": "<p>first words</p><p style='margin-top: -26px'>second words</p>",
+    "text too faint": "<p style='color: #ddd'>pale</p>",
+    "control outside the window": (
+        "<button style='position: absolute; left: 98vw; width: 90px'>go</button>"
+    ),
+    "control cut across": "<div style='width: 40px; overflow: hidden'><button>press this</button>",
+    "control covered": (
+        "<button>go</button><i style='position: absolute; left: 0; top: 0; width: 90px; "
+        "height: 90px; background: red'></i>"
+    ),
+    "words cut in a field": "<input style='width: 60px' placeholder='name of the kept plan'>",
+    "pane scrolls sideways": "<div style='width: 90px; overflow: auto'><p style='width: 300px'>a",
+    "too low to scroll in": "<div style='height: 24px; overflow: auto'>a<br>b<br>c<br>d",
+    "empty room beside a scrollbar": (
+        "<div><div style='height: 60px; overflow: auto'>a<br>b<br>c<br>d<br>e<br>f<br>g</div>"
+        "<div style='height: 300px; width: 400px'>one line</div></div>"
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_what_is_out_of_place_is_found(kind: str, page: Page) -> None:
+    page.set_viewport_size({"width": 1000, "height": 700})
+    page.set_content(f"{SHEET}{BAD[kind]}")
+    assert [words for words in measured(page)["offences"] if words.startswith(f"{kind}:")]
+
+
+def test_what_is_in_its_place_is_not_accused(page: Page) -> None:
+    page.set_viewport_size({"width": 1000, "height": 700})
+    page.set_content(
+        f"{SHEET}<h1>Title</h1><p>first</p><p>second</p><button>press this</button>"
+        "<label>size <input value='4'></label><select><option>one</option></select>"
+        "<div style='height: 100px; overflow: auto'>" + "<p>row</p>" * 20 + "</div>"
+    )
+    assert measured(page)["offences"] == []
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    ["display: none", "visibility: hidden", "opacity: 0", "position: fixed; left: -900px"],
+)
+def test_hiding_what_is_promised_is_found(hidden: str, page: Page) -> None:
+    state = PageState("one", lambda *_: None, ("press this", "some words"), fields=("size",))
+    parts = "<button>press this</button><p>some words</p><label>size <input></label>"
+    page.set_content(f"{SHEET}<div>{parts}</div>")
+    assert wrong(page, state) == []
+    page.set_content(f"{SHEET}<div style='{hidden}'>{parts}</div>")
+    missing = [words for words in wrong(page, state) if re.match("cannot be read or used", words)]
+    assert len(missing) == 3
