@@ -71,3 +71,18 @@ def test_in_doubt_all_candidates_are_named() -> None:
     assert "several dims could be the batch" in str(refused.value)
     assert "size 24, of left" in str(refused.value)
     assert "size 36, of right" in str(refused.value)
+
+
+def test_the_steps_of_a_sequence_are_no_batch() -> None:
+    """Time comes first, as recurrent nets of Haiku have it; each round of a loop takes a step."""
+
+    def step(w: jax.Array, x: jax.Array) -> jax.Array:
+        def loss(w: jax.Array) -> jax.Array:
+            first = jnp.zeros(x.shape[1:])
+            state, states = jax.lax.scan(lambda h, now: (jnp.tanh((h + now) @ w),) * 2, first, x)
+            return (states**2).mean() + state.sum()
+
+        return w - 0.1 * jax.grad(loss)(w)
+
+    size, _ = chosen(step, shape(512, 512), shape(32, 1024, 512))
+    assert size == 1024

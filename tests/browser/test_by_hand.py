@@ -128,7 +128,7 @@ def test_actions_are_undone_redone_branched_and_compared(
     expect(cost(page, "their number")).to_have_text("1")
 
     row(page, f"{batch}->data").click()
-    page.get_by_placeholder("name of the kept plan").fill("both")
+    page.get_by_placeholder("its name").fill("both")
     page.get_by_role("button", name="Keep, go on from 1").click()
     expect(page.get_by_text(re.compile("^Kept both: ")).first).to_be_visible()
     expect(cost(page, "their number")).to_have_text("0")

@@ -162,7 +162,7 @@ def test_a_link_reopens_model_mesh_step_selection_and_plan(
     other = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
     other.goto(link)
     expect(on(other, "By hand")).to_be_visible(timeout=SLOW)
-    expect(other.get_by_text("mesh a=2,b=4").first).to_be_visible()
+    expect(other.get_by_text("a=2,b=4 · ").first).to_be_visible()
     expect(other.locator(".tabulator-row:visible", has_text="1: dim 1")).to_contain_text("●")
     expect(
         other.locator(".tabulator-row.tabulator-selected:visible", has_text="0: dim 0")

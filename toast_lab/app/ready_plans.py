@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidPlan, ToastError
+from toast_lab.ir.op_kinds import op_kind
 from toast_lab.ir.program import Program
 from toast_lab.sharding.plan import ShardingPlan, plan_of_actions
 from toast_lab.sharding.space import Action, parse_action
@@ -64,7 +65,8 @@ def batch_group(analysis: Analysis) -> int:
 
     It is one that is called so; else the first dim that can be cut of the inputs that carry data:
     those of whole numbers, else those that the program does not give back (a training step returns
-    parameters and moments), else any.  Of several colours it is one that results have, on most of
+    parameters and moments), else any.  The steps of a sequence that a loop goes through are no
+    batch.  Of several colours it is one that results have, on most of
     the computed values.
 
     Raises InvalidPlan listing the candidates: nothing looks like a batch, or several do.
@@ -73,11 +75,12 @@ def batch_group(analysis: Analysis) -> int:
         for group in analysis.groups:
             if group.name.casefold() == word and group.shardable:
                 return group.index
+    walked = _walked_groups(analysis)
     for arguments in _data_arguments(analysis.program):
         inputs = {
             leading: analysis.program.value_name[argument]
             for argument in reversed(arguments)
-            if (leading := _leading_group(analysis, argument)) is not None
+            if (leading := _leading_group(analysis, argument, walked)) is not None
         }
         if not inputs:
             continue
@@ -130,11 +133,32 @@ def _data_arguments(program: Program) -> list[list[int]]:
     return [whole, kept, arguments]
 
 
-def _leading_group(analysis: Analysis, argument: int) -> int | None:
-    """Colour group of the first dim of an argument that an action can cut."""
+def _walked_groups(analysis: Analysis) -> set[int]:
+    """Colour groups of dims of which each round of a loop takes or writes a part."""
+    program = analysis.program
+    walked: set[int] = set()
+    for op in program.ops():
+        if not op_kind(program.kind[op]).picks_slice or program.trips[op] <= 1.0:
+            continue
+        stacked, *others = program.operands(op)
+        brings = op_kind(program.kind[op]).brings
+        part = others[brings - 1] if brings >= 0 else program.results(op)[0]
+        for name, size, taken in zip(
+            program.use_names(program.uses(op)[0]),
+            program.dims(stacked),
+            program.dims(part),
+            strict=True,
+        ):
+            if size != taken:
+                walked.add(int(analysis.group[analysis.colour[name]]))
+    return walked
+
+
+def _leading_group(analysis: Analysis, argument: int, walked: set[int]) -> int | None:
+    """Colour group of the first dim of an argument that an action can cut, not in ``walked``."""
     for name in analysis.program.def_names(argument):
         group = analysis.groups[int(analysis.group[analysis.colour[name]])]
-        if group.shardable and group.n_names > 1:
+        if group.shardable and group.n_names > 1 and group.index not in walked:
             return int(group.index)
     return None
 
