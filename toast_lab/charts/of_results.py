@@ -10,7 +10,7 @@ from typing import Any
 import holoviews as hv
 import pandas as pd
 
-from toast_lab.app.cells.plans import plan_entries
+from toast_lab.app.cells.plans import check_priced, plan_entries
 from toast_lab.app.cells.searching import (
     HANDLE,
     MAX_POINTS,
@@ -242,10 +242,7 @@ def memory(plans: Any, problem: Problem | None = None) -> Any:
         InvalidInput: another type, or plans without a problem.
     """
     entries = _entries(plans, problem, "memory")
-    if any(not hasattr(entry.cost, "timeline_bytes") for entry in entries):
-        raise InvalidInput(
-            "charts.memory: give the problem as well: tl.charts.memory(comparison, problem)"
-        )
+    check_priced(entries, "charts.memory")
     lines = _lines(_program_of(plans, problem))
     return memory_chart(entries, float(entries[0].cost.memory_limit_bytes), lines)
 

@@ -84,10 +84,7 @@ def memory(plans: Any, problem: Problem | None = None, *, inline: bool = False) 
         InvalidInput: another type, or plans without a problem.
     """
     entries = plan_entries(plans, problem, "views.memory")
-    if any(not hasattr(plan.cost, "timeline_bytes") for plan in entries):
-        raise InvalidInput(
-            "views.memory: give the problem as well: tl.views.memory(comparison, problem)"
-        )
+    check_priced(entries, "views.memory")
 
     def table() -> pd.DataFrame:
         rows = [
@@ -173,6 +170,16 @@ def tiles(
 
 
 # -- data ------------------------------------------------------------------------------------------
+def check_priced(entries: Sequence[PlanEntry], call: str) -> None:
+    """Are there prices with all their parts?  A comparison keeps the times alone.
+
+    Raises:
+        InvalidInput: there are not.
+    """
+    if any(not hasattr(entry.cost, "timeline_bytes") for entry in entries):
+        raise InvalidInput(f"{call}: give the problem as well: tl.{call}(comparison, problem)")
+
+
 def plan_entries(plans: Any, problem: Problem | None, call: str) -> list[PlanEntry]:
     """Plans with their prices, by name.
 
