@@ -15,7 +15,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("command", choices=("compile", "price", "fit", "figures", "list"))
     parser.add_argument("--programs", nargs="*", help="by name; all by default")
     parser.add_argument("--targets", nargs="*", help="topologies; all by default")
-    parser.add_argument("--plans", nargs="*", help="by name; all twelve by default")
+    parser.add_argument("--plans", nargs="*", help="by name; all by default")
     args = parser.parse_args(arguments)
     if args.command == "list":
         for family, members in programs.families().items():

@@ -39,7 +39,7 @@ def generate(
     Args:
         names: of programs.
         targets: for each of them.
-        plan_names: of plans; None for all twelve.
+        plan_names: of plans; None for all.
         time_limit_s: for one compile.
     """
     known = {key(row) for row in read_rows(ROWS)}

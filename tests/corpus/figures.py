@@ -244,7 +244,8 @@ def fitting_times(group: Iterable[Pair]) -> dict[str, float]:
 _RIVALS = {
     plans.OURS: "ours",
     "data both": "data parallel",
-    "fsdp": "fully sharded",
+    "fsdp": "fully sharded, one axis",
+    "fsdp both": "fully sharded",
     "tensor": "tensor parallel",
     plans.RIVAL: "AutoSharding",
     "alpa": "Alpa's program",
@@ -309,6 +310,7 @@ README = PAGE.parents[1] / "README.md"
 _BEGIN, _END = "<!-- rivals: python -m tests.corpus figures -->", "<!-- end of rivals -->"
 _SHOWN = {
     "data both": "data parallel",
+    "fsdp both": "FSDP",
     "tensor": "tensor parallel",
     plans.RIVAL: "AutoSharding",
     plans.OURS: "TOAST Lab",

@@ -1,4 +1,4 @@
-"""Twelve plans of a program on a target: what experts would do, random ones, what searches find.
+"""The plans of a program on a target: what experts would do, random ones, what searches find.
 
 The same ones in every run: searches have budgets of evaluations, random ones a seed of their own.
 """
@@ -31,7 +31,7 @@ from toast_lab.sharding.state import State
 #: Methods whose plans are judged, with the evaluations that each may spend.
 SEARCHES = {"mcts": 30_000, "automap": 3_000, "alpa": 3_000, "beam": 10_000}
 OURS = "mcts"  # of which regret is told
-EXPERTS = ("data", "data both", "fsdp", "tensor")
+EXPERTS = ("data", "data both", "fsdp", "fsdp both", "tensor")
 RANDOM = {"random 1": 1, "random 2": 2, "random 4": 4, "random 6": 6}  # actions of each
 
 
@@ -80,7 +80,13 @@ def _plan(problem: Problem, name: str) -> ShardingPlan:
         return pipeline.search(problem, name, 0, budget).plan
     if name in RANDOM:
         return _random(problem, RANDOM[name])
-    make = {"data": _data, "data both": data_parallel, "fsdp": _fsdp, "tensor": _tensor}[name]
+    make = {
+        "data": _data,
+        "data both": data_parallel,
+        "fsdp": _fsdp,
+        "fsdp both": _fsdp_both,
+        "tensor": _tensor,
+    }[name]
     return Plan.from_actions(problem, make(problem))
 
 
@@ -94,6 +100,12 @@ def _fsdp(problem: Problem) -> list[tuple[str, str]]:
     """The batch on the first axis, and the weights' heaviest other dim on it too."""
     first = problem.mesh.axes[0]
     return [*_data(problem), (_weights_group(problem.analysis), first)]
+
+
+def _fsdp_both(problem: Problem) -> list[Action | tuple[str, str]]:
+    """The batch on every axis, and the weights' heaviest other dim on all of them too."""
+    weights = _weights_group(problem.analysis)
+    return [*data_parallel(problem), *((weights, axis) for axis in problem.mesh.axes)]
 
 
 def _tensor(problem: Problem) -> list[tuple[str, str]]:
