@@ -40,6 +40,7 @@ from toast_lab.search.contract import Budget, Progress, SearchResult
 from toast_lab.search.race import Race
 from toast_lab.search.search_child import ImprovementPoint
 from toast_lab.search.trace import Trace
+from toast_lab.search.usual_plans import usual_plans
 from toast_lab.sharding.plan import unsharded_plan
 
 
@@ -143,8 +144,17 @@ def judged_search(
         store=judging.store,
         cancel=cancel,
     )
+    usual = {
+        name: Plan.from_actions(problem, actions) for name, actions in usual_plans(problem).items()
+    }
     return confirmed_search(
-        problem, judging, search_once=search_once, judge=judge, learn=learn, cancel=cancel
+        problem,
+        judging,
+        search_once=search_once,
+        judge=judge,
+        learn=learn,
+        usual=usual,
+        cancel=cancel,
     )
 
 

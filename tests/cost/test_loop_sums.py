@@ -91,6 +91,43 @@ def test_slices_of_one_sum_are_added_up_too_if_their_dim_is_whole() -> None:
     assert times == [[1.0], [ROUNDS]]
 
 
+@pytest.mark.parametrize("where", ["in the addition", "where it is transposed"])
+def test_a_sum_of_which_each_device_adds_up_a_part_is_made_in_every_round(where: str) -> None:
+    """The part would have to be taken before it is summed."""
+    analysis = tl.analyse(tl.from_jax(gradient, leaf(D, D), leaf(B, D)))
+    program, problem = analysis.program, tl.Problem(analysis, "d=4", "tpu-v5e")
+    plan = tl.Plan.from_actions(problem, [("x.0", "d")])
+    (add,) = (
+        op
+        for op in program.ops()
+        if program.kind[op] == "add"
+        and program.trips[op] == ROUNDS
+        and program.dims(program.results(op)[0]) == (D, D)
+    )
+    enter = int(program.value_op[program.operands(add)[0]])
+    begun = int(program.value_op[program.operands(enter)[0]])
+    handed_out = [
+        op
+        for op in program.ops()
+        if program.kind[op] == "while.result" and program.owner[op] == enter
+    ]
+    cut = plan.sharding.copy()
+    for op in (begun, enter, add, *handed_out):
+        (result,) = program.results(op)
+        if program.owner[op] == op:
+            cut.op_factor[op, 0] = program.def_names(result)[0]
+        cut.value_dim[result, 0] = 0
+    if where == "where it is transposed":
+        cut.value_dim[program.operands(add)[1], 0] = 0
+    parts = make_plan(analysis, problem.mesh, cut, key=cut.key())
+    whole_s, parts_s = (tl.price(problem, one).time_s for one in (plan, parts))
+    (summed,) = tl.price(problem, plan).collectives
+    assert summed.times == 1
+    # Adding up parts reads and writes less
+    saved_s = whole_s + (ROUNDS - 1) * summed.time_s - parts_s
+    assert 0.0 < saved_s < 2.0 * summed.time_s
+
+
 @pytest.mark.parametrize("topology", ["tpu:v5e:4x4", "gpu:h100:8"])
 def test_the_compilers_sum_a_recurrent_steps_gradients_once(topology: str) -> None:
     """Against what they compiled, kept in the corpus."""

@@ -54,7 +54,7 @@ def _nodes(analysis: Any) -> list[tuple[str, dict[str, Any]]]:
     for conflict in analysis.conflicts:
         for name in conflict.sides:
             first_conflict.setdefault(name, conflict)
-    lines = [line_text(program.where(op)) for op in range(program.n_ops)]
+    lines = program.source_lines()
     nodes = []
     for name, text in enumerate(analysis.name_text):
         op, colour = int(names.op[name]), int(analysis.colour[name])

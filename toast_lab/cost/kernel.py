@@ -69,7 +69,7 @@ from toast_lab.packs import (
     packed,
 )
 from toast_lab.sharding.step_kinds import ALL_REDUCE, COMPUTE, REDUCE_SCATTER, SLICE
-from toast_lab.sharding.steps import LAYOUT_BITS, Steps, Tables, cut_dims, layout_dim, ways
+from toast_lab.sharding.steps import LAYOUT_BITS, Steps, Tables, cut_dims, local_size, ways
 
 
 @packed
@@ -267,12 +267,7 @@ def price_steps(
                         piece_bytes = whole_bytes / ways(layout, axis_size)
                         source_bytes = _kept_bytes(facts, source, steps.layout[source], axis_size)
                         if source == value:
-                            piece_bytes *= row_padding(
-                                facts.value.row_dim[value],
-                                facts.value.row_size[value],
-                                layout,
-                                axis_size,
-                            )
+                            piece_bytes *= _padding(facts, value, layout, axis_size)
                         if not is_copy:
                             piece_bytes = min(piece_bytes, source_bytes)
                         if facts.use.delivered[use]:
@@ -335,10 +330,9 @@ def price_steps(
                     wanted = steps.wanted[
                         tables.use_want[tables.use_ptr[op] + facts.op.vector_use[op]]
                     ]
-                    rows = facts.op.vector_rows[op]
-                    for axis in range(n_axes):
-                        if layout_dim(wanted, axis) == facts.op.vector_row_dim[op]:
-                            rows /= axis_size[axis]
+                    rows = local_size(
+                        facts.op.vector_rows[op], facts.op.vector_row_dim[op], wanted, axis_size
+                    )
                     numbers = 0.5 * flops * sublane_padding(rows)
                     tail_s += numbers * VECTOR_BYTES / rates.memory_bytes_per_s
                 heavy = facts.op.op_class[op] == p.DOT or facts.op.op_class[op] == p.CONVOLUTION
@@ -358,9 +352,18 @@ def price_steps(
                 else facts.value.moved[steps.value[row]]
             )
             each.bytes[row] = sent * max(steps.in_bytes[row], steps.out_bytes[row])
-            if kind != SLICE:
-                time_s = collective_time_s(
-                    kind,
+            # A sum of which each device adds up a part is made in every round.
+            rounds = 0.0
+            if kind == SLICE:
+                rounds = (
+                    facts.use.sum_rounds[use]
+                    if use >= 0
+                    else facts.op.result_trips[op] - facts.op.sum_trips[op]
+                )
+            sending_s = 0.0
+            if kind != SLICE or rounds > 0.0:
+                sending_s = collective_time_s(
+                    ALL_REDUCE if kind == SLICE else kind,
                     steps.axes[row],
                     sent * steps.in_bytes[row],
                     axis_size,
@@ -369,6 +372,8 @@ def price_steps(
                     rates.switched,
                     rates.link_shape,
                 )
+            if kind != SLICE:
+                time_s = sending_s
             if use < 0:
                 cut_after = cut_dims(steps.after[row], n_axes)
                 moved_out = kind == ALL_REDUCE and cut_after & facts.op.sum_whole[op] == 0
@@ -380,7 +385,7 @@ def price_steps(
                 kept = facts.value.bytes[value] / tables.value_bytes[value]
                 each.bytes[row] = (kept + sent) * steps.out_bytes[row]
                 time_s = each.bytes[row] / rates.memory_bytes_per_s
-            time_s *= each.times[row]
+            time_s = time_s * each.times[row] + rounds * sending_s
             # memory: a copy for uses lives until its last use; the input of a definition's reshard
             # only now
             if use < 0:
@@ -406,11 +411,14 @@ def price_steps(
 @helper
 def _kept_bytes(facts: ProgramFacts, value: int, layout: int, axis_size: Int64Array) -> float:
     """Bytes in memory of a device's part of a value."""
-    return (
-        facts.value.bytes[value]
-        / ways(layout, axis_size)
-        * row_padding(facts.value.row_dim[value], facts.value.row_size[value], layout, axis_size)
-    )
+    part_bytes = facts.value.bytes[value] / ways(layout, axis_size)
+    return part_bytes * _padding(facts, value, layout, axis_size)
+
+
+@helper
+def _padding(facts: ProgramFacts, value: int, layout: int, axis_size: Int64Array) -> float:
+    """By how much a device's part of a value is larger in memory than its numbers are."""
+    return row_padding(facts.value.row_dim[value], facts.value.row_size[value], layout, axis_size)
 
 
 @helper

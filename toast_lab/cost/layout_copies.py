@@ -7,7 +7,7 @@ stand in their own order, so ``w`` is copied into the other order before the upd
 half of all computing, and the more the less their weights are cut.
 
 Read off libtpu 0.0.42 on steps with plain gradient descent and Adam: 1 to 4 copies of each weight,
-2 in the median, see ``docs/accuracy.md``.
+2 in the median.
 """
 
 from __future__ import annotations

@@ -15,11 +15,12 @@ solver of linear equations.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.loop_sums import accumulating_ops, users_of_values
+from toast_lab.cost.loop_sums import Accumulation
 from toast_lab.ir import program as p
 from toast_lab.packs import Float64Array
 
@@ -52,6 +53,7 @@ def residents(
     root: np.ndarray,
     reads: np.ndarray,
     value_bytes: np.ndarray,
+    accumulating: Mapping[int, Accumulation],
     vector_memory_bytes: float,
 ) -> Residents:
     """Find them.
@@ -61,10 +63,10 @@ def residents(
         root: [V] the value that each value is a view of.
         reads: [U] is 0 where a use reads no memory, or only a part of the value.
         value_bytes: [V] as products take them.
+        accumulating: see ``loop_sums.accumulating_ops``.
         vector_memory_bytes: of a device.
     """
     staying = no_residents(program)
-    sums = accumulating_ops(program, users_of_values(program))
     room_bytes = ROOM * vector_memory_bytes
     read_only: dict[int, set[int]] = defaultdict(set)
     loop_of: dict[int, int] = {}
@@ -82,9 +84,9 @@ def residents(
         staying.use_parts[use] = read_bytes[loop] / room_bytes
         staying.use_share[use] = min(SHARE + 1.0 / rounds, 1.0)
     sum_bytes: dict[int, float] = defaultdict(float)
-    for op, accumulation in sums.items():
+    for op, accumulation in accumulating.items():
         sum_bytes[int(program.region[op])] += float(value_bytes[accumulation.value])
-    for op, accumulation in sums.items():
+    for op, accumulation in accumulating.items():
         body = int(program.region[op])
         parts = (read_bytes.get(body, 0.0) + sum_bytes[body]) / room_bytes
         staying.result_parts[op] = parts

@@ -8,6 +8,7 @@ Reference: none; XLA's ``WhileLoopAllReduceCodeMotion``, which runs for GPUs and
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind
 from toast_lab.packs import Float64Array, Int64Array
+from toast_lab.sharding.steps import Tables
 
 
 class Sums(NamedTuple):
@@ -23,6 +25,9 @@ class Sums(NamedTuple):
     trips: Float64Array  #: [O]
     #: [O] a bit for each dim of the results that no axis may cut, or the sum stays in the loop
     whole: Int64Array
+    #: [U] rounds more in which the value is summed if the use takes only a device's part of it:
+    #: then the sum stays in the loop
+    use_rounds: Float64Array
 
 
 class Accumulation(NamedTuple):
@@ -48,51 +53,54 @@ def result_trips(program: p.Program) -> np.ndarray:
     return trips
 
 
-def sums_in_loops(program: p.Program, *, moved_out: bool) -> Sums:
+def sums_in_loops(
+    program: p.Program,
+    tables: Tables,
+    accumulating: Mapping[int, Accumulation],
+    trips: Float64Array,
+) -> Sums:
     """How often what an op leaves in partial sums is added up over the devices.
 
     As often as its results come about, but once behind a loop that only adds them to what it hands
     on, as it does with gradients of weights that every round reads.  They may be reordered on the
     way, and several may be slices of one value: then the sliced dims must be whole, or devices
-    would exchange slices before they are added.
+    would exchange slices before they are added.  And what a loop hands on must be whole where the
+    sum is: if each device adds up a part only, the sum is made before that part is taken, in every
+    round.
 
     Args:
         program: the program.
-        moved_out: does the compiler move such sums out of loops?
+        tables: its tables.
+        accumulating: see ``accumulating_ops``; none if the compiler leaves such sums in loops.
+        trips: see ``result_trips``.
     """
-    sums = Sums(trips=result_trips(program), whole=np.zeros(program.n_ops, np.int64))
-    if not moved_out:
+    sums = Sums(
+        trips=trips.copy(),
+        whole=np.zeros(program.n_ops, np.int64),
+        use_rounds=np.zeros(program.n_uses),
+    )
+    if not accumulating:
         return sums
-    users = users_of_values(program)
-    accumulating = accumulating_ops(program, users)
     passing = set(accumulating)  # ops that do no more with what they get than to add it up
     for op in range(program.n_ops - 1, program.n_arguments - 1, -1):
         if op in accumulating or len(program.results(op)) != 1:
             continue
-        after = users[program.results(op)[0]]
+        after = _users(tables, program.results(op)[0])
         if after and passing.issuperset(after):
             sums.trips[op] = max(
                 accumulating[user].trips if user in accumulating else sums.trips[user]
                 for user in after
             )
             sums.whole[op] = _whole(program, after, sums)
-            facts = op_kind(program.kind[op])
-            slices = facts.moves_elements and facts.reads_part
-            if _adds(program, op) or facts.reorders or slices:
+            reorders = op_kind(program.kind[op]).reorders
+            if _adds(program, op) or reorders or _slices(program, op):
                 passing.add(op)
+            uses = _uses(tables, program.results(op)[0])
+            sums.use_rounds[uses] = trips[op] - sums.trips[op]
     return sums
 
 
-def users_of_values(program: p.Program) -> list[list[int]]:
-    """[V] ops that use each value."""
-    users: list[list[int]] = [[] for _ in range(program.n_values)]
-    for op in program.ops():
-        for operand in program.operands(op):
-            users[operand].append(op)
-    return users
-
-
-def accumulating_ops(program: p.Program, users: list[list[int]]) -> dict[int, Accumulation]:
+def accumulating_ops(program: p.Program, tables: Tables) -> dict[int, Accumulation]:
     """Ops that add to what a loop hands on and does not use otherwise."""
     accumulating: dict[int, Accumulation] = {}
     for handed_on in program.ops():
@@ -101,16 +109,33 @@ def accumulating_ops(program: p.Program, users: list[list[int]]) -> dict[int, Ac
         enter = int(program.owner[handed_on])
         total, value = program.operands(handed_on)[0], program.results(enter)[0]
         adds: dict[int, Accumulation] = {}
-        while value != total and len(users[value]) == 1 and _adds(program, users[value][0]):
-            adds[users[value][0]] = Accumulation(value, float(program.trips[enter]))
-            (value,) = program.results(users[value][0])
-        if value == total and len(users[value]) == 1:
+        while len(users := _users(tables, value)) == 1 and value != total:
+            if not _adds(program, users[0]):
+                break
+            adds[users[0]] = Accumulation(value, float(program.trips[enter]))
+            (value,) = program.results(users[0])
+        if value == total and len(users) == 1:
             accumulating |= adds
     return accumulating
 
 
+def _users(tables: Tables, value: int) -> list[int]:
+    """Ops that use a value, once for each use."""
+    users: list[int] = tables.use_op[_uses(tables, value)].tolist()
+    return users
+
+
+def _uses(tables: Tables, value: int) -> np.ndarray:
+    return tables.value_use[tables.value_use_ptr[value] : tables.value_use_ptr[value + 1]]
+
+
 def _adds(program: p.Program, op: int) -> bool:
     return op_kind(program.kind[op]).as_combiner == "add"
+
+
+def _slices(program: p.Program, op: int) -> bool:
+    facts = op_kind(program.kind[op])
+    return facts.moves_elements and facts.reads_part
 
 
 def _whole(program: p.Program, users: list[int], sums: Sums) -> int:
@@ -123,7 +148,7 @@ def _whole(program: p.Program, users: list[int], sums: Sums) -> int:
         first = program.uses(op)[0]
         value = int(program.use_value[first])
         for dim, name in enumerate(program.use_names(first)):
-            sliced = program.kind[op] == "slice" and program.dims(value)[dim] != sizes[dim]
+            sliced = _slices(program, op) and program.dims(value)[dim] != sizes[dim]
             if sliced or name in whole_names:
                 whole |= 1 << dim
     return whole

@@ -18,7 +18,7 @@ from toast_lab.cost.bfloat16 import bfloat16_factors, no_factors, widened_factor
 from toast_lab.cost.fusion import STYLES, fuse
 from toast_lab.cost.layout_copies import extra_reads
 from toast_lab.cost.loop_residents import no_residents, residents
-from toast_lab.cost.loop_sums import result_trips, sums_in_loops
+from toast_lab.cost.loop_sums import accumulating_ops, result_trips, sums_in_loops
 from toast_lab.cost.matrix_tiles import (
     matrix_unit_flops,
     no_vector_products,
@@ -73,6 +73,8 @@ class UseFacts(NamedTuple):
     #: [U] float64 factor on the bytes of collectives that bring the value here, see ``bfloat16``
     sent: Float64Array
     cut_out: BoolArray  #: [U] bool: a part of the value is written down before it is read
+    #: [U] float64 rounds more in which it is summed if only a part is used: see ``loop_sums``
+    sum_rounds: Float64Array
     resident_parts: Float64Array  #: [U] these two: see ``loop_residents``
     resident_share: Float64Array
 
@@ -213,12 +215,14 @@ def make_static(
         # layouts in which nothing has to be
         in_place[runs_at[_reordering(program)]] = False
     heavy = np.isin(classes, (p.DOT, p.CONVOLUTION))
+    accumulating = accumulating_ops(program, tables)
     staying = (
         residents(
             program,
             root=root,
             reads=np.where(delivered, 0.0, reads),
             value_bytes=tables.value_bytes * narrowed.kept,
+            accumulating=accumulating,
             vector_memory_bytes=vector_memory_bytes,
         )
         if vector_memory_bytes > 0.0
@@ -228,13 +232,14 @@ def make_static(
     shapes = products(program)
     vectors = vector_products(program, shapes) if compiler == "tpu" else no_vector_products(program)
     rows = rows_of(program) if compiler == "tpu" else no_rows(program)
-    sums = sums_in_loops(program, moved_out=compiler != "cpu")
+    trips = result_trips(program)
+    sums = sums_in_loops(program, tables, accumulating if compiler != "cpu" else {}, trips)
     facts = ProgramFacts(
         op=OpFacts(
             flops=flops * program.trips,
             peak=np.asarray(peak_flops, dtype=np.float64) / narrowed.passes,
             trips=program.trips,
-            result_trips=result_trips(program),
+            result_trips=trips,
             sum_trips=sums.trips,
             sum_whole=sums.whole,
             op_class=classes,
@@ -254,6 +259,7 @@ def make_static(
             delivered=delivered,
             sent=narrowed.sent,
             cut_out=heavy[tables.use_op] & written[root[program.use_value]],
+            sum_rounds=sums.use_rounds,
             resident_parts=staying.use_parts,
             resident_share=staying.use_share,
         ),

@@ -20,7 +20,7 @@ from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind
 from toast_lab.kernels import helper
 from toast_lab.packs import Float64Array, Int32Array
-from toast_lab.sharding.steps import layout_dim
+from toast_lab.sharding.steps import local_size
 
 LANES = 128.0
 
@@ -89,7 +89,5 @@ def row_padding(dim: int, size: float, layout: int, axis_size: np.ndarray) -> fl
     """By how much a part of a value is larger in memory, because its rows fill up lines."""
     if dim < 0 or size <= 0.0:
         return 1.0
-    for axis in range(axis_size.shape[0]):
-        if layout_dim(layout, axis) == dim:
-            size /= axis_size[axis]
-    return np.ceil(size / LANES) * LANES / size
+    local = local_size(size, dim, layout, axis_size)
+    return np.ceil(local / LANES) * LANES / local

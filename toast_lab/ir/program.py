@@ -21,7 +21,7 @@ import numpy as np
 
 from toast_lab.ir.annotations import Annotation
 from toast_lab.ragged import row_numbers
-from toast_lab.text import own_line
+from toast_lab.text import line_text, own_line
 
 # How an op's cost behaves; see toast_lab.cost.
 CLASSES = (
@@ -255,6 +255,10 @@ class Program:
     def where(self, op: int) -> str:
         """The user's source line of ``op``, "unknown line" if the input had none."""
         return own_line(self.locations[int(self.location[op])]) or "unknown line"
+
+    def source_lines(self) -> list[str]:
+        """[n_ops] ``where`` of each op, without its folder."""
+        return [line_text(self.where(op)) for op in range(self.n_ops)]
 
     def digest(self) -> str:
         """Hex digest of everything that decides an analysis, for caching and plan files."""

@@ -178,6 +178,15 @@ def ways(layout: int, axis_size: np.ndarray) -> float:
 
 
 @helper
+def local_size(size: float, dim: int, layout: int, axis_size: np.ndarray) -> float:
+    """Size of a dim of each device's part, of ``size`` in all."""
+    for axis in range(axis_size.shape[0]):
+        if layout_dim(layout, axis) == dim:
+            size /= axis_size[axis]
+    return size
+
+
+@helper
 def cut_dims(layout: int, n_axes: int) -> int:
     """The dims that a layout cuts, as bits."""
     dims = 0

@@ -355,6 +355,7 @@ def price_choices(
                 facts.value.bytes[value],
                 facts.use.sent[use],
                 facts.use.cut_out[use],
+                facts.use.sum_rounds[use],
                 facts.op.trips[op],
             )
             if key not in moves:

@@ -555,6 +555,7 @@ class _Relaxing:
             facts.value.bytes[value],
             facts.use.sent[use],
             facts.use.cut_out[use],
+            facts.use.sum_rounds[use],
             facts.op.trips[op],
             wanted.tobytes(),
             layouts.tobytes(),

@@ -12,9 +12,9 @@ number of threads.  A search that was interrupted goes on exactly where it was: 
 its trace.
 
 Batches make up rounds; after ``patience`` rounds in a row without improvement the search begins
-anew at the root: it keeps prices and closed subtrees but forgets which plans were good, and
-when ``restarts`` such starts in a row bring nothing it stops early.  Subtrees whose every state has
-been priced are closed and not walked again, so small spaces end in complete enumeration.
+anew at the root: it keeps prices and closed subtrees but forgets which plans were good, and when
+more than ``restarts`` such starts in a row bring nothing it stops early.  Subtrees whose every
+state has been priced are closed and not walked again, so small spaces end in complete enumeration.
 
 Where we differ from the paper, and why:
 
