@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import re
 from pathlib import Path
@@ -147,6 +148,21 @@ def test_on_tpus_computing_is_the_estimated_cycles() -> None:
     assert kinds == {"all_gather", "all_reduce", "collective_permute"}
 
 
+def test_on_tpus_our_links_price_every_collective() -> None:
+    """Also those that the schedule has a time of: it takes lines of chips for rings."""
+    asked: list[ScheduleStep] = []
+
+    def price_s(step: ScheduleStep) -> float:
+        asked.append(step)
+        return 1e-3
+
+    schedule = replayed("step_v6e", price_s)
+    lengths = [event.end_s - event.start_s for event in schedule.events if event.lane != COMPUTE]
+    assert lengths == [pytest.approx(1e-3)] * len(asked)
+    assert asked
+    assert all(step.bytes > 0 and step.axes for step in asked)
+
+
 def test_on_gpus_collectives_take_what_the_tables_say() -> None:
     """Of the schedule itself each instruction that does nothing hides a microsecond of them."""
     schedule = replayed("scheduled_h100", lambda step: 3e-6 if step.bytes == 4 else None)
@@ -258,11 +274,58 @@ def test_exposed_is_what_the_compute_lane_waits_for(
     assert all(end <= time_s + 1e-9 for end in ends)
 
 
-def test_a_hidden_collective_takes_no_longer_than_what_hid_it() -> None:
-    hidden = start("a", None)._replace(limit_s=2.0)
-    long, short = (replay([hidden, done("a")], lambda _, s=s: s) for s in (5.0, 0.5))
-    assert (long.exposed_s, short.exposed_s) == (2.0, 0.5)
-    assert replay([hidden, done("a")]).exposed_s == 2.0
+def test_the_schedules_own_time_counts_where_there_is_no_price() -> None:
+    without_clock = start("a", None)._replace(own_s=2.0)
+    priced = replay([without_clock, done("a")], lambda _: 5.0)
+    assert priced.exposed_s == 5.0
+    assert any("priced by our links" in note for note in priced.notes)
+    assert replay([without_clock, done("a")]).exposed_s == 2.0
+    assert replay([without_clock._replace(own_s=math.inf), done("a")]).time_s is None
+
+
+@pytest.mark.parametrize(("sent_s", "exposed_s"), [(3.0, 1.0), (1.5, 0.0)])
+def test_a_collective_that_is_fused_into_a_product_runs_beside_it(
+    sent_s: float, exposed_s: float
+) -> None:
+    collective = ScheduleStep(SYNC, "all-reduce.1", "all_reduce", 5, sent_s)
+    schedule = replay([*schedule_steps.beside(collective, compute(2.0)), compute(1.0)])
+    assert (schedule.compute_s, schedule.exposed_s_by_op) == (3.0, {5: exposed_s})
+    assert schedule.time_s == 3.0 + exposed_s
+
+
+FUSED = """HloModule m, entry_computation_layout={(f32[8,16]{1,0}, f32[16,8]{1,0})->f32[8,8]{1,0}}
+
+%sum (x: f32[], y: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  ROOT %add = f32[] add(%x, %y)
+}
+
+%fused (a: f32[8,16], b: f32[16,8]) -> f32[8,8] {
+  %a = f32[8,16]{1,0} parameter(0)
+  %b = f32[16,8]{1,0} parameter(1)
+  %dot.1 = f32[8,8]{1,0} dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT %all-reduce.1 = f32[8,8]{1,0} all-reduce(%dot.1), replica_groups={{0,1},{2,3}}, to_apply=%sum
+}
+
+ENTRY %main (p: f32[8,16], q: f32[16,8]) -> f32[8,8] {
+  %p = f32[8,16]{1,0} parameter(0)
+  %q = f32[16,8]{1,0} parameter(1)
+  ROOT %fusion.1 = f32[8,8]{1,0} fusion(%p, %q), kind=kOutput, calls=%fused, CYCLES
+}
+"""
+
+
+def test_a_text_without_a_schedule_has_both_sides_of_such_a_fusion() -> None:
+    cycles = 'backend_config={"window_config":{"estimated_cycles":"1000"}}'
+    module = hlo_text.parse(FUSED.replace("CYCLES", cycles))
+    clocks = schedule_steps.tpu_clocks(module, 1e9)
+    steps = schedule_steps.in_order(module, {"d": 2, "m": 2}, clocks)
+    (sent,) = (step for step in steps if step.role == START)
+    assert (sent.kind, sent.bytes, sent.axes) == ("all_reduce", 8 * 8 * 4, ("m",))
+    schedule = replay(steps, lambda _: 3e-6)
+    assert schedule.compute_s == pytest.approx(1e-6)
+    assert schedule.exposed_s == pytest.approx(2e-6)
 
 
 def test_loops_inside_loops_multiply() -> None:

@@ -36,8 +36,8 @@ class ScheduleStep(NamedTuple):
     op: int  #: op of ours, -1 if unknown
     #: COMPUTE and SYNC: how long it takes; START: how long its collective does; None: no clock
     time_s: float | None = 0.0
-    #: START without a clock: it was hidden behind so much, so it takes no longer
-    limit_s: float = math.inf
+    #: of a collective without a clock and without a price: how long the schedule makes it at most
+    own_s: float = math.inf
     memory_bytes: float | None = None  #: in use after it
     start: str = ""  #: DONE: name of its START
     bytes: float = 0.0  #: of a collective without a clock: the larger of before and after
@@ -192,12 +192,13 @@ class _Lanes:
         if step.time_s is not None:
             return step.time_s
         price_s = self.price_s(step) if step.role in (SYNC, START) else None
-        if price_s is None and math.isinf(step.limit_s):
-            self.unclocked[step.kind] = self.unclocked.get(step.kind, 0) + 1
-            return 0.0
         if price_s is not None:
             self.priced[step.kind] = self.priced.get(step.kind, 0) + 1
-        return min(step.limit_s, math.inf if price_s is None else price_s)
+            return price_s
+        if math.isfinite(step.own_s):
+            return step.own_s
+        self.unclocked[step.kind] = self.unclocked.get(step.kind, 0) + 1
+        return 0.0
 
     def _collective(
         self, step: ScheduleStep, begin: float, end: float, *, exposed_s: float, times: float

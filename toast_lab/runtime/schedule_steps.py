@@ -8,9 +8,11 @@ The scheduler's own order is kept, its clocks only where no better one is known:
   computing are inflated: a fusion of a few numbers takes 3,600 cycles there.)
 * computing on GPUs: XLA's own times, of which those that mean nothing are left out as in
   ``gpu_times``; products among them leave the step without a time.
-* collectives on TPUs: the schedule's.  Of an asynchronous one it shows how long it takes only where
-  it is waited for; one that is wholly hidden is priced by our links, at most as long as what hid it
-  in the schedule.
+* collectives on TPUs: our links.  The schedule takes every axis for a closed ring, which the dims
+  of small slices are not, has none if nothing is asynchronous, and gives next to no time to sums in
+  loops; so its times would favour one plan of a program over another.  They count only where the
+  schedule does not tell what is sent, and between whom.  A collective that is fused into a product
+  runs beside it.
 * collectives on GPUs: XLA's measured tables; outside of them our links.
 """
 
@@ -31,6 +33,7 @@ _FREE = frozenset(
 )
 #: What XLA hands to libraries: its schedule has a microsecond for each
 _HEAVY = ("custom-call", "fft")
+_PRODUCTS = ("dot", "convolution")
 _INSIDE = ("while", "conditional", "call")
 
 
@@ -40,7 +43,7 @@ class Clocks(NamedTuple):
     #: None: its time means nothing, and the schedule's no more
     compute_s: Mapping[str, float | None]
     collective_s: Mapping[str, float | None]  #: None: to be priced by our links
-    #: the schedule's own times of collectives count, and what was renamed shares what is left
+    #: our links price all collectives, and what was renamed shares what is left of computing
     of_tpu: bool = False
 
 
@@ -89,22 +92,17 @@ class _Maker(NamedTuple):
         """The steps of one scheduled computation."""
         rows = self.text.scheduled[computation]
         waits = self._waits(rows)
-        return tuple(self._step(row, waits) for row in rows)
+        return tuple(step for row in rows for step in self._steps(row, waits))
 
-    def _waits(self, rows: list[Scheduled]) -> dict[str, tuple[float, bool]]:
-        """By first half: how long until its second half, and whether it is waited for."""
-        waits: dict[str, tuple[float, bool]] = {}
-        begun: dict[int, tuple[float, bool]] = {}
-        for row, after in zip(rows, [*rows[1:], None], strict=True):
-            if after is not None:
-                # An instruction takes up a cycle at least, whatever it shows
-                slot_s = max(after.end_s - after.start_s, self.text.cycle_s)
-                idle_s = after.end_s - slot_s - row.end_s
-                begun[id(row.instruction)] = row.end_s, idle_s > 0.5 * self.text.cycle_s
+    def _waits(self, rows: list[Scheduled]) -> dict[str, float]:
+        """By first half: how long until its second half begins."""
+        waits: dict[str, float] = {}
+        ended: dict[int, float] = {}
+        for row in rows:
+            ended[id(row.instruction)] = row.end_s
             first = self._first_half(row.instruction)
-            if first is not None and id(first) in begun:
-                end_s, is_waited = begun[id(first)]
-                waits[first.name] = max(0.0, row.start_s - end_s), is_waited
+            if first is not None and id(first) in ended:
+                waits[first.name] = max(0.0, row.start_s - ended[id(first)])
         return waits
 
     def _first_half(self, instruction: TextInstruction) -> TextInstruction | None:
@@ -137,7 +135,15 @@ class _Maker(NamedTuple):
         ops = [member.op for member in self._members(instruction) if member.op >= 0]
         return max(ops, key=lambda op: (ops.count(op), op)) if ops else -1
 
-    def _step(self, row: Scheduled, waits: Mapping[str, tuple[float, bool]]) -> ScheduleStep:
+    def _steps(self, row: Scheduled, waits: Mapping[str, float]) -> tuple[ScheduleStep, ...]:
+        step, instruction = self._step(row, waits), row.instruction
+        kind = self._kind(instruction) if self.clocks.of_tpu and step.role == COMPUTE else ""
+        if not kind or instruction.opcode != "fusion":
+            return (step,)
+        collective = self._sized(step._replace(kind=kind, own_s=step.time_s or 0.0), instruction)
+        return beside(self.clocked(collective, None), step)
+
+    def _step(self, row: Scheduled, waits: Mapping[str, float]) -> ScheduleStep:
         instruction, length_s = row.instruction, row.end_s - row.start_s
         name, opcode = instruction.name, instruction.opcode
         op, kind = self._op(instruction), self._kind(instruction)
@@ -153,14 +159,16 @@ class _Maker(NamedTuple):
         if opcode.endswith("-start"):
             if not kind:
                 return step
-            span_s, is_waited = waits.get(name, (math.inf, False))
+            span_s = waits.get(name, math.inf)
             step = self._sized(step._replace(role=START), instruction)
             if not self.clocks.of_tpu:
                 return self.clocked(step, self.clocks.collective_s.get(name))
-            return self.clocked(step._replace(limit_s=span_s), span_s if is_waited else None)
+            return self.clocked(step._replace(own_s=span_s), None)
         if kind and not (opcode == "fusion" and self._multiplies(instruction)):
-            clock = length_s if self.clocks.of_tpu else self.clocks.collective_s.get(name)
-            return self.clocked(step._replace(role=SYNC), clock)
+            step = step._replace(role=SYNC)
+            if not self.clocks.of_tpu:
+                return self.clocked(step, self.clocks.collective_s.get(name))
+            return self.clocked(self._sized(step, instruction)._replace(own_s=length_s), None)
         if name in self.clocks.compute_s:
             return step._replace(role=COMPUTE, time_s=self.clocks.compute_s[name])
         # One cycle is what the scheduler gives to everything that it has no time for
@@ -169,16 +177,23 @@ class _Maker(NamedTuple):
 
     def _multiplies(self, instruction: TextInstruction) -> bool:
         """Is this a product that a collective is fused into?  Then it computes all along."""
-        return any(member.opcode in ("dot", "convolution") for member in self._members(instruction))
+        return any(member.opcode in _PRODUCTS for member in self._members(instruction))
 
     def _sized(self, step: ScheduleStep, instruction: TextInstruction) -> ScheduleStep:
         """A collective with bytes and axes as the scheduler describes it."""
-        described = [instruction, *self._members(instruction)]
-        block = next((one.block for one in described if "shape" in one.block), None)
-        if block is None:
+        inside = [
+            member
+            for member in self._members(instruction)
+            if schedule_collectives.is_collective(member.opcode)
+        ]
+        described = next((one for one in (*inside, instruction) if "shape" in one.block), None)
+        if described is None:
             return step
-        groups = schedule_collectives.device_groups(block, math.prod(self.mesh.values()))
-        size = schedule_collectives.local_bytes(block)
+        groups = schedule_collectives.device_groups(described.block, math.prod(self.mesh.values()))
+        size = schedule_collectives.local_bytes(described.block)
+        if described.opcode == "reduce-scatter":
+            # Its shape is what it gives; an all-reduce of which a part is kept has the whole
+            size *= max(map(len, groups), default=1)
         return step._replace(bytes=size, axes=self._axes(step.kind, groups))
 
     def _axes(self, kind: str, groups: list[list[int]]) -> tuple[str, ...] | None:
@@ -190,9 +205,10 @@ class _Maker(NamedTuple):
         if time_s is not None:
             return step._replace(time_s=time_s)
         _, instruction = self.compiled.get(step.name, (None, None))
-        if instruction is not None and instruction.opcode == "async-start":
+        if instruction is not None and instruction.opcode in ("async-start", "fusion"):
             wrapped = self.module.computations.get(instruction.called("calls"))
-            instruction = wrapped.root if wrapped is not None else None
+            inside = wrapped.instructions if wrapped is not None else ()
+            instruction = next(filter(hlo.kind_of, inside), None)
         if instruction is None or not hlo.kind_of(instruction):
             return step._replace(time_s=None)
         groups = hlo.device_groups(instruction, math.prod(self.mesh.values()))
@@ -216,6 +232,16 @@ class _Maker(NamedTuple):
             if computation is not None and loop is not None:
                 rounds = hlo_text.loop_rounds(self.module, computation, loop, self.rounds)
         return step._replace(role=LOOP, rounds=rounds, body=body)
+
+
+def beside(collective: ScheduleStep, product: ScheduleStep) -> tuple[ScheduleStep, ...]:
+    """A product that a collective is fused into: one runs beside the other, part by part.
+
+    What the product does not hide is waited for behind it.
+    """
+    start = collective._replace(role=START, name=f"{product.name} (sent)", memory_bytes=None)
+    done = ScheduleStep(DONE, f"{product.name} (waited)", start.kind, start.op, start=start.name)
+    return start, product, done
 
 
 def _length_s(steps: tuple[ScheduleStep, ...]) -> float:
@@ -321,19 +347,35 @@ def in_order(
     maker = _maker(text, module, mesh, clocks=clocks, rounds=rounds)
 
     def steps(computation: hlo_text.Computation) -> tuple[ScheduleStep, ...]:
-        return tuple(step(computation, instruction) for instruction in computation.instructions)
+        return tuple(
+            each
+            for instruction in computation.instructions
+            for each in fused(instruction) or (step(computation, instruction),)
+        )
+
+    def fused(instruction: hlo_text.Instruction) -> tuple[ScheduleStep, ...]:
+        """The steps of a collective that is fused with what it serves."""
+        inside = module.computations.get(instruction.called("calls"))
+        if instruction.opcode != "fusion" or inside is None:
+            return ()
+        wrapped = next(filter(hlo.kind_of, inside.instructions), None)
+        if wrapped is None:
+            return ()
+        op = hlo.op_of(instruction)
+        op = hlo.op_inside(module, instruction) if op < 0 else op
+        whole = ScheduleStep(SYNC, instruction.name, hlo.kind_of(wrapped), op)
+        collective = maker.clocked(whole, clocks.collective_s.get(wrapped.name))
+        compute_s = clocks.compute_s.get(instruction.name)
+        if compute_s is None or not any(one.opcode in _PRODUCTS for one in inside.instructions):
+            return (collective,)
+        product = ScheduleStep(COMPUTE, instruction.name, "fusion", op, time_s=compute_s)
+        return beside(collective, product)
 
     def step(computation: hlo_text.Computation, instruction: hlo_text.Instruction) -> ScheduleStep:
         name, kind = instruction.name, hlo.kind_of(instruction)
         op = hlo.op_of(instruction)
-        inside = module.computations.get(instruction.called("calls"))
-        if instruction.opcode == "fusion" and inside is not None:
+        if instruction.opcode == "fusion" and instruction.called("calls") in module.computations:
             op = hlo.op_inside(module, instruction) if op < 0 else op
-            wrapped = next((each for each in inside.instructions if hlo.kind_of(each)), None)
-            if wrapped is not None:
-                whole = ScheduleStep(SYNC, wrapped.name, hlo.kind_of(wrapped), op)
-                known_s = clocks.collective_s.get(wrapped.name)
-                return maker.clocked(whole, known_s)._replace(name=name)
         body = module.computations.get(instruction.called("body"))
         if body is not None:
             count = hlo_text.loop_rounds(module, computation, instruction, rounds)
