@@ -194,6 +194,8 @@ def test_search(result: tl.SearchResult, problem: tl.Problem) -> None:
     assert f"{len(result.trace.simulations):,} simulations" in text
     assert result.message in text
     assert Tags(view.to_html()).count("svg") == 2
+    for words in ("step time (µs), estimated", "simulations", "tried", "best so far", "unsharded"):
+        assert words in Tags(view.to_html()).text, words
     cell: SearchCell = view._make()
     assert list(cell.curves.source.data["simulation"])[-1] == len(result.trace.simulations)
     assert cell.score.lines["mcts"].data["score"][-1] == pytest.approx(result.cost.score)
@@ -292,7 +294,9 @@ def test_race(problem: tl.Problem) -> None:
     assert "beam: it died" in cell._words.object
     cell.kind.value = "time_s"
     assert list(cell.curves.lines["beam"].data["elapsed_s"]) == [0.2, 0.5]
-    assert "mcts" in "".join(Tags(view.to_html()).text)
+    words = Tags(view.to_html()).text
+    assert {"mcts", "seconds of each method's own search"} <= set(words)
+    assert "C(s) of the best plan so far, estimated" in words
 
 
 # -- plans -----------------------------------------------------------------------------------------
@@ -311,7 +315,14 @@ def test_compare_and_memory(result: tl.SearchResult, problem: tl.Problem) -> Non
     memory = tl.views.memory(plans, problem)
     assert memory.table["peak_bytes"].tolist() == [result.cost.peak_bytes, cost.peak_bytes]
     assert memory.table["largest_bytes"][1] == cost.at_peak[0].bytes
+    words = set(Tags(view.to_html()).text)
+    assert {"compute", "all_reduce", "● searched", "■ data"} <= words
+    assert any(re.match(r"estimated step time \((µs|ms)\)", text) for text in words)
+    words = set(Tags(memory.to_html()).text)
+    assert {"program order (op)", "searched", "data"} <= words
+    assert any(re.match(r"memory \([KMG]iB\)", text) for text in words)
     page = memory._make()
+    assert {"searched", "data"} <= {renderer.name for renderer in page.figure.renderers}
     page.pick(1)
     assert len(page.held.value) == len(cost.at_peak)
     assert repr(tl.views.memory(result)) == "toast_lab.views.memory: 1 plan: mcts"

@@ -18,7 +18,8 @@ from toast_lab.jobs.confirm_job import (
 )
 from toast_lab.jobs.job import Registry
 from toast_lab.sharding.plan import unsharded_plan
-from toast_lab.views.confirm_curve import ConfirmCurve, confirm_frame, verdict_frame
+from toast_lab.views.confirm_chart import ConfirmCurve
+from toast_lab.views.confirm_curve import confirm_frame, verdict_frame
 
 # How Panel 2 will call buttons
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
@@ -127,6 +128,7 @@ def verdict(session: Session, at_s: float, time_s: float | None, *, elsewhere: s
         stands=time_s is not None,
         rank=(time_s is None, False, time_s or 0.0),
         remark="" if time_s is not None else "dropped: the compiler crashed",
+        name="",
         elsewhere=elsewhere,
         compile_s=1.0,
         cached=False,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.helpers import small_transformer
-from toast_lab.confirm.choose import simple_row
+from toast_lab.confirm.choose import USUAL_WORTH_JUDGING, simple_row, usual_plans_worth
 from toast_lab.confirm.confirmed_result import ConfirmedResult, Standing
 from toast_lab.confirm.judge_targets import JudgeTarget, judge_targets, judged_elsewhere
 from toast_lab.confirm.loop import Judging, confirmed_search
@@ -23,6 +23,7 @@ from toast_lab.pipeline import search
 from toast_lab.plan_verbs import Plan
 from toast_lab.search.contract import Budget, SearchResult
 from toast_lab.search.simplify import FrontRow, PlanFront
+from toast_lab.search.usual_plans import usual_plans
 from toast_lab.sharding.plan import ShardingPlan
 
 
@@ -63,6 +64,7 @@ def confirm(
     judge: Callable[[ShardingPlan], Judgement],
     *,
     learn: Callable[[Problem, Sequence[Verdict[Any]]], Problem | None] = lambda *_: None,
+    usual: dict[str, Any] | None = None,
     cancel: Callable[[], bool] | None = None,
     **options: Any,
 ) -> ConfirmedResult[Any]:
@@ -78,6 +80,7 @@ def confirm(
         search_once=search_once,
         judge=judge,
         learn=learn,
+        usual=usual,
         cancel=cancel,
     )
     assert rounds == sorted(rounds)
@@ -119,6 +122,54 @@ def test_the_clock_decides_between_judged_plans(
     assert not result.plan.sharding.same_as(searched.plan.sharding)
     assert result.cost.time_s == price(problem, result.plan).time_s
     assert result.priced_plan.sharding.same_as(searched.plan.sharding)
+
+
+def test_the_plans_that_everybody_would_try_are_judged_in_the_first_round(
+    problem: Problem, searched: SearchResult[Any]
+) -> None:
+    usual = {
+        name: Plan.from_actions(problem, taken) for name, taken in usual_plans(problem).items()
+    }
+    assert set(usual) == {"data parallel", "fully sharded", "tensor parallel"}
+    judge = FakeJudge(problem)
+    # By the clock one that the price thinks worse is the best
+    best = usual["tensor parallel"]
+    judge.special[best.sharding.key()] = Judgement(1e-9, 1e6, True)
+    learned = [slower(problem, 1.0)]
+
+    def learn(*_: Any) -> Problem | None:
+        return learned.pop() if learned else None
+
+    result = confirm(problem, searched, judge, learn=learn, usual=usual, compiles=8, plans=2)
+    names = [verdict.name for verdict in result.verdicts]
+    assert names[:2] == ["", ""], "those of the search come first"
+    near = {
+        name
+        for name, plan in usual.items()
+        if price(problem, plan).score <= USUAL_WORTH_JUDGING * searched.cost.score
+    }
+    assert "tensor parallel" in near
+    assert set(names) - {""} == near
+    assert [verdict.round for verdict in result.verdicts if verdict.name] == [1] * len(near)
+    assert result.plan.sharding.same_as(best.sharding)
+    assert "tensor parallel, best judged" in str(result)
+    assert {row["name"] for row in result.to_json()["verdicts"]} == {"", *near}
+
+
+def test_usual_plans_that_the_price_thinks_nothing_of_are_not_judged(
+    problem: Problem, searched: SearchResult[Any]
+) -> None:
+    plan = Plan.from_actions(problem, usual_plans(problem)["data parallel"])
+    usual, score = {"data parallel": plan}, price(problem, plan).score
+    row = searched.front.rows[0]
+
+    def worth(best: float, *judged: int) -> list[tuple[Any, str]]:
+        known = row._replace(quick=row.quick._replace(score=best))
+        return usual_plans_worth(problem, usual, [known], judged)
+
+    assert worth(1.01 * score / USUAL_WORTH_JUDGING) == [(plan, "data parallel")]
+    assert worth(0.99 * score / USUAL_WORTH_JUDGING) == []
+    assert worth(score, plan.sharding.key()) == []
 
 
 def test_plans_that_fail_or_do_not_fit_are_dropped_and_said(

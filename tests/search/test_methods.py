@@ -174,22 +174,22 @@ def test_every_option_of_ours_has_a_good_default_and_a_description(name: str) ->
         assert cls.offenders({key: each.default}) == []
 
 
-def test_the_registry_loads_no_method_and_nothing_heavy() -> None:
-    code = (
-        "import sys, toast_lab.search.methods as m; m.options_text(); "
-        "print([name for name in ('numpy', 'numba', 'scipy', 'jax', 'toast_lab.search.beam',"
-        " 'toast_lab.search.mcts.mcts') if name in sys.modules])"
-    )
+def loaded_by(code: str, *modules: str) -> tuple[str, str]:
+    """Which of the modules a process has loaded that ran the code, printed, and its complaints."""
+    code += f"; import sys; print([name for name in {modules} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+    return done.stdout.strip(), done.stderr
+
+
+def test_the_registry_loads_no_method_and_nothing_heavy() -> None:
+    heavy = ("numpy", "numba", "scipy", "jax")
+    methods = ("toast_lab.search.beam", "toast_lab.search.mcts.mcts")
+    code = "import toast_lab.search.methods as m; m.options_text()"
+    assert loaded_by(code, *heavy, *methods) == ("[]", "")
 
 
 def test_searching_loads_no_library_that_only_some_searches_need() -> None:
     """Every command and every child process would spend longer on them than on an analysis."""
-    code = (
-        "import sys, toast_lab.search.contract, toast_lab.search.mcts.mcts; "
-        "print([name for name in ('scipy.sparse', 'scipy.optimize', 'networkx', 'jax')"
-        " if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+    code = "import toast_lab.search.contract, toast_lab.search.mcts.mcts"
+    rare = ("scipy.sparse", "scipy.optimize", "networkx", "jax")
+    assert loaded_by(code, *rare) == ("[]", "")

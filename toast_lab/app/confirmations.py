@@ -32,7 +32,7 @@ class Confirmations(param.Parameterized):
     """Settings of the next confirmed search, and the state of the last one."""
 
     judge: Any = param.String(default="", doc="topology that plans are judged for; empty: none")
-    compiles: Any = param.Integer(default=8, doc="plans that are judged at most")
+    compiles: Any = param.Integer(default=12, doc="plans that are judged at most")
 
     def __init__(
         self,

@@ -11,7 +11,6 @@ import param
 from toast_lab.app.items import PlanItem
 from toast_lab.app.loaded import LoadedState
 from toast_lab.app.notices import Notices
-from toast_lab.app.ready_plans import data_parallel
 from toast_lab.app.work import Handler, Work
 from toast_lab.cost.problem import price
 from toast_lab.errors import InvalidPlan, InvalidProblem, ToastError
@@ -19,6 +18,7 @@ from toast_lab.explain.why import CollectiveReason, why
 from toast_lab.jobs import plan_job
 from toast_lab.jobs.job import Job
 from toast_lab.pipeline import replicated
+from toast_lab.search.usual_plans import data_parallel
 from toast_lab.sharding.plan import ShardingPlan, plan_of_actions
 from toast_lab.views.compare_table import PlanEntry
 

@@ -13,7 +13,7 @@ from toast_lab.app.items import PlanItem
 from toast_lab.app.loaded import LoadedState
 from toast_lab.app.notices import Notices
 from toast_lab.app.plan_store import PlanStore
-from toast_lab.app.ready_plans import rescue
+from toast_lab.app.rescued_plan import rescue
 from toast_lab.app.work import Handler, Work
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.errors import ToastError

@@ -160,7 +160,7 @@ def judge(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--compiles",
         type=positive_int,
-        default=8,
+        default=12,
         help="plans that the judge is given at most (%(default)s)",
     )
     parser.add_argument(

@@ -15,7 +15,7 @@ def add_options(parser: ArgumentParser) -> None:
         "--folder",
         metavar="FOLDER",
         help="where to install it; compiling finds it there if $TOAST_LAB_GPU_COMPILER names the "
-        "folder ($TOAST_LAB_GPU_COMPILER, or a folder beside the compiled results)",
+        "folder ($TOAST_LAB_GPU_COMPILER, else a folder in the user's cache)",
     )
 
 

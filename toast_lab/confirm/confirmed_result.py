@@ -163,6 +163,7 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
         for verdict in self.verdicts:
             peak = verdict.judgement.peak_bytes
             state = "confirmed" if self.confirmed else "best judged"
+            word = state if verdict is best else verdict.remark
             rows.append(
                 (
                     verdict.round,
@@ -171,7 +172,7 @@ class ConfirmedResult(SearchResult[PlanT], Generic[PlanT]):
                     "-" if verdict.ratio is None else f"{verdict.ratio:.2f}",
                     bytes_text(verdict.priced_bytes),
                     "-" if peak is None else bytes_text(peak),
-                    state if verdict is best else verdict.remark,
+                    ", ".join(filter(None, (verdict.name, word))),
                 )
             )
         columns = (">round", ">priced", ">judged", ">ratio", ">memory priced", ">judged", "")

@@ -11,6 +11,10 @@ judge has said so far and after a search that knew it,
   than the judge's own error (``_Rounds.error``);
 
 and otherwise when the budget of compiles is used up, or nothing is left that is worth a compile.
+The plans that everybody would try (data parallel and the like) are judged in the first round as
+well, unless the price thinks nothing of them: a search cannot be worse than these by the clock, and
+plans unlike its own teach prices what its own do not.
+
 A judge of another machine than the problem's confirms nothing, since its clock says nothing of the
 price; it only chooses.
 
@@ -22,11 +26,11 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from toast_lab import checks
-from toast_lab.confirm.choose import different_plans, known_plans
+from toast_lab.confirm.choose import different_plans, known_plans, usual_plans_worth
 from toast_lab.confirm.confirmed_result import ConfirmedResult, Standing, confirmed_result
 from toast_lab.confirm.verdict import Judge, JudgeEvent, Verdict
 from toast_lab.cost.problem import Problem, price
@@ -62,7 +66,7 @@ class Judging:
     """
 
     topology: str  #: "tpu:v5e:4x4", "gpu:h100:8", or attached devices: "cpu:8", "gpu"
-    compiles: int = 8  #: plans that are judged at most
+    compiles: int = 12  #: plans that are judged at most
     plans: int = 3  #: of them in one round
     tolerance: float = 0.1  #: by how much, as a share, clock and price may differ
     time_limit_s: float = 600.0  #: for each plan
@@ -91,6 +95,7 @@ def confirmed_search(
     search_once: SearchOnce,
     judge: Judge,
     learn: Learn,
+    usual: Mapping[str, Any] | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> ConfirmedResult[Any]:
     """Search until a judge confirms the best plan; see the module.
@@ -101,9 +106,13 @@ def confirmed_search(
         search_once: one search.
         judge: one plan; raises ``isolate.Cancelled`` if it is cancelled meanwhile.
         learn: prices from verdicts.
+        usual: plans by name that are judged beside those of the first search.
         cancel: polled between steps; True keeps what there is.
     """
-    return _Rounds(problem, judging, search_once, judge, learn=learn, cancel=cancel).run()
+    rounds = _Rounds(
+        problem, judging, search_once, judge, learn=learn, usual=usual or {}, cancel=cancel
+    )
+    return rounds.run()
 
 
 class _Rounds:
@@ -115,9 +124,11 @@ class _Rounds:
         judge: Judge,
         *,
         learn: Learn,
+        usual: Mapping[str, Any],
         cancel: Callable[[], bool] | None,
     ) -> None:
         self.problem, self.judging, self.cancel = problem, judging, cancel
+        self.usual = usual
         self.search_once, self.judge, self.learn = search_once, judge, learn
         self.verdicts: list[Verdict[Any]] = []
         self.known: list[FrontRow[Any]] = []  # plans of all searches, by the prices of now
@@ -155,12 +166,17 @@ class _Rounds:
             left = self.judging.compiles - self.judged
             if not left:
                 return self._unconfirmed(Standing.BUDGET)
-            chosen = different_plans(self.known, self._keys, min(self.judging.plans, left))
+            rows = different_plans(self.known, self._keys, min(self.judging.plans, left))
+            chosen = [(row.plan, "") for row in rows]
+            if self.round == 1:
+                keys = self._keys | {plan.sharding.key() for plan, _ in chosen}
+                usual = usual_plans_worth(self.problem, self.usual, self.known, keys)
+                chosen = [*chosen, *usual][:left]
             if not chosen:
                 return self._unconfirmed(Standing.NO_MORE)
-            for row in chosen:
+            for plan, name in chosen:
                 try:
-                    self._judge(row.plan)
+                    self._judge(plan, name)
                 except Cancelled:
                     return Standing.CANCELLED
                 if self._cancelled():
@@ -176,7 +192,7 @@ class _Rounds:
         best = self._best
         return Standing.ELSEWHERE if best is not None and best.judgement.elsewhere else standing
 
-    def _judge(self, plan: Any) -> Verdict[Any]:
+    def _judge(self, plan: Any, name: str) -> Verdict[Any]:
         cost = price(self.problem, plan)
         self._tell("judging", priced_s=cost.time_s, plan=plan)
         verdict = Verdict(
@@ -185,6 +201,7 @@ class _Rounds:
             priced_s=cost.time_s,
             priced_bytes=cost.peak_bytes,
             judgement=self.judge(plan),
+            name=name,
         )
         self.verdicts.append(verdict)
         self.judged += 1

@@ -40,6 +40,7 @@ class Verdict(Generic[PlanT]):
     priced_s: float  #: one step by the prices of that round
     priced_bytes: float  #: peak by these prices
     judgement: Judgement
+    name: str = ""  #: of a plan that no search gave, such as "data parallel"
 
     @property
     def time_s(self) -> float | None:
@@ -83,6 +84,7 @@ class Verdict(Generic[PlanT]):
         return {
             "round": self.round,
             "plan": f"{self.plan.sharding.key():016x}",
+            "name": self.name,
             "priced_s": self.priced_s,
             "priced_peak_bytes": self.priced_bytes,
             "judged_s": self.time_s,

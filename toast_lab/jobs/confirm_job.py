@@ -118,6 +118,7 @@ class JudgedPlan(NamedTuple):
     stands: bool
     rank: tuple[bool, bool, float]
     remark: str
+    name: str  #: as ``Verdict.name``
     elsewhere: str
     compile_s: float
     cached: bool
@@ -318,6 +319,7 @@ def _judged_plan(at_s: float, verdict: Verdict[Any]) -> JudgedPlan:
         stands=verdict.stands,
         rank=verdict.rank,
         remark=verdict.remark,
+        name=verdict.name,
         elsewhere=judgement.elsewhere,
         compile_s=judgement.compile_s,
         cached=judgement.cached,

@@ -160,11 +160,11 @@ class RaceState:
         if best is None:
             return "no method found a plan."
         won = f"{best.method} found the best plan"
-        others = [row for row in self.rows if row.method != best.method and row.score is not None]
-        if best.score is None or not others:
+        scores = {row.method: row.score for row in self.rows if row.score is not None}
+        scores.pop(best.method, None)
+        if best.score is None or not scores:
             return f"{won}."
-        near = min(others, key=lambda row: row.score or 0.0)
-        assert near.score is not None
-        if near.score == best.score:
-            return f"{won}; {near.method} found one as good."
-        return f"{won}, its C(s) {1.0 - best.score / near.score:.1%} below that of {near.method}."
+        near = min(scores, key=scores.__getitem__)
+        if scores[near] == best.score:
+            return f"{won}; {near} found one as good."
+        return f"{won}, its C(s) {1.0 - best.score / scores[near]:.1%} below that of {near}."

@@ -47,7 +47,7 @@ class MctsOptions:
         0.4, "chance of each further change to a varied trajectory", at_least=0, at_most=1
     )
     restarts: int = option(
-        3, "starts in a row that must bring nothing before the search stops early", at_least=0
+        3, "starts in a row that may bring nothing; one more stops the search early", at_least=0
     )
     refine: int = option(
         40,

@@ -1,4 +1,4 @@
-"""Which dim is taken for the batch where nobody says so."""
+"""The plans that everybody would try, and which dim is taken for the batch where nobody says so."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-pytest.importorskip("panel")
-
-from toast_lab.app.ready_plans import batch_group
 from toast_lab.conflicts.analysis import Analysis, analyse
+from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidPlan
 from toast_lab.frontends import from_jax
+from toast_lab.plan_verbs import Plan
+from toast_lab.search.usual_plans import batch_group, usual_plans
 
 
 def shape(*sizes: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:
@@ -86,3 +86,59 @@ def test_the_steps_of_a_sequence_are_no_batch() -> None:
 
     size, _ = chosen(step, shape(512, 512), shape(32, 1024, 512))
     assert size == 1024
+
+
+def updated_step(params: Any, momentum: Any, x: Any, y: Any) -> Any:
+    return updated(params, momentum, lambda p: jnp.mean((hidden(p, x) - y) ** 2))
+
+
+@pytest.mark.parametrize(
+    ("mesh", "expected"),
+    [
+        (
+            {"d": 4, "m": 2},
+            {
+                "data parallel": ("d+m,-", "-,-"),
+                "fully sharded": ("d+m,-", "d+m,-"),
+                "tensor parallel": ("d,m", "m,-"),
+            },
+        ),
+        (
+            {"d": 4},
+            {
+                "data parallel": ("d,-", "-,-"),
+                "fully sharded": ("d,-", "d,-"),
+                "tensor parallel": ("-,d", "d,-"),
+            },
+        ),
+        # An axis that divides neither 48 nor 64 is left out of all
+        (
+            {"d": 4, "o": 5, "m": 2},
+            {
+                "data parallel": ("d+m,-", "-,-"),
+                "fully sharded": ("d+m,-", "d+m,-"),
+                "tensor parallel": ("d,m", "m,-"),
+            },
+        ),
+    ],
+)
+def test_usual_plans_cut_the_batch_and_the_weights(
+    mesh: dict[str, int], expected: dict[str, tuple[str, str]]
+) -> None:
+    """The width of 64, which the inputs have too, is on most bytes of arguments."""
+    analysis = analyse(from_jax(updated_step, PARAMS, PARAMS, shape(48, 64), shape(48, 64)))
+    problem = Problem(analysis, mesh)
+
+    def text(spec: Any) -> str:
+        return ",".join("+".join(axes) or "-" for axes in spec)
+
+    found = {}
+    for name, actions in usual_plans(problem).items():
+        specs = Plan.from_actions(problem, actions).argument_specs()
+        found[name] = text(specs["x"]), text(specs["params['w1']"])
+    assert found == expected
+
+
+def test_where_no_axis_divides_there_is_no_usual_plan() -> None:
+    analysis = analyse(from_jax(hidden, PARAMS, shape(48, 64)))
+    assert usual_plans(Problem(analysis, {"odd": 7})) == {}

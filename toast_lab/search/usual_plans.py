@@ -1,20 +1,21 @@
-"""Plans that come without a search.
+"""The plans that everybody would try first: data parallel, fully sharded, tensor parallel.
 
-The batch dimension on every axis, and what is left of a search that died.
+They are made of colour actions, so they need to know which dim is the batch and which one the
+weights; what nobody has named is guessed (``batch_group``, ``weights_group``).
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem
-from toast_lab.errors import InvalidPlan, ToastError
+from toast_lab.errors import InvalidPlan
 from toast_lab.ir.op_kinds import op_kind
 from toast_lab.ir.program import Program
-from toast_lab.sharding.plan import ShardingPlan, plan_of_actions
+from toast_lab.sharding.plan import plan_of_actions
 from toast_lab.sharding.space import Action, parse_action
 
 
@@ -23,41 +24,69 @@ def data_parallel(problem: Problem) -> list[Action]:
 
     Raises InvalidPlan if there is none.
     """
-    analysis = problem.analysis
-    group = batch_group(analysis)
-    taken: list[Action] = []
-    for axis in problem.mesh.axes:
-        action = parse_action(analysis, problem.mesh, (analysis.group_name[group], axis))
+    group = batch_group(problem.analysis)
+    try:
+        return _along(problem, group, problem.mesh.axes, [])
+    except InvalidPlan as error:
+        raise InvalidPlan(f"data parallel: {error}") from None
+
+
+def fully_sharded(problem: Problem) -> list[Action]:
+    """Data parallel, and the weights cut along every axis as well (FSDP, ZeRO-3).
+
+    Raises InvalidPlan if there is no batch, or no weights to cut.
+    """
+    taken = data_parallel(problem)
+    return _along(problem, weights_group(problem.analysis), problem.mesh.axes, taken)
+
+
+def tensor_parallel(problem: Problem) -> list[Action]:
+    """The weights along the last axis of the mesh, the batch along those before.
+
+    Raises InvalidPlan if there is no batch, or no weights to cut.
+    """
+    *others, last = problem.mesh.axes
+    batch = batch_group(problem.analysis)
+    taken = _along(problem, batch, others, []) if others else []
+    return _along(problem, weights_group(problem.analysis), (last,), taken)
+
+
+#: what everybody would try first
+USUAL = {
+    "data parallel": data_parallel,
+    "fully sharded": fully_sharded,
+    "tensor parallel": tensor_parallel,
+}
+
+
+def usual_plans(problem: Problem) -> dict[str, list[Action]]:
+    """The actions of the usual plans that this problem allows, by name."""
+    usual: dict[str, list[Action]] = {}
+    for name, actions in USUAL.items():
         with contextlib.suppress(InvalidPlan):
-            plan_of_actions(problem.space, [*taken, action])
-            taken.append(action)
-    if not taken:
+            usual[name] = actions(problem)
+    return usual
+
+
+def _along(
+    problem: Problem, group: int, axes: Iterable[str], taken: Sequence[Action]
+) -> list[Action]:
+    """Actions that also cut a colour group along these axes, as far as each divides it.
+
+    Raises InvalidPlan if none does.
+    """
+    analysis, actions = problem.analysis, list(taken)
+    for axis in axes:
+        with contextlib.suppress(InvalidPlan):
+            action = parse_action(analysis, problem.mesh, (analysis.group_name[group], axis))
+            plan_of_actions(problem.space, [*actions, action])
+            actions.append(action)
+    if len(actions) == len(taken):
         size = analysis.groups[group].size
         raise InvalidPlan(
-            f"data parallel: {analysis.group_name[group]} has size {size}, which no axis of "
-            f"{problem.mesh} divides"
+            f"{analysis.group_name[group]} has size {size}, which no axis of {problem.mesh} divides"
         )
-    return taken
-
-
-def rescue(problem: Problem, method: str, reported: Sequence[str]) -> tuple[ShardingPlan, str]:
-    """The best plan that a search which died had reported, and a note on it.
-
-    What was refined has been lost with the process; the actions that it began with have not.
-    Raises ToastError if no actions are left.
-    """
-    actions = [action for action in reported if "->" in action]
-    try:
-        if reported and not actions:
-            raise InvalidPlan("a plan of no actions")
-        plan = plan_of_actions(problem.space, actions)
-    except InvalidPlan:
-        raise ToastError(
-            f"{method} makes plans that no actions give, so what it had reported cannot be made "
-            "again; stop such a search instead of cancelling it"
-        ) from None
-    lost = ", before it was refined" if len(actions) < len(reported) else ""
-    return plan, f"Ended early; this is the best plan that it had reported{lost}."
+    return actions
 
 
 def batch_group(analysis: Analysis) -> int:
@@ -107,6 +136,22 @@ def batch_group(analysis: Analysis) -> int:
     raise InvalidPlan(
         "no dimension looks like a batch; type an action list instead, for instance batch->data"
     )
+
+
+def weights_group(analysis: Analysis) -> int:
+    """The colour group, other than the batch, on most bytes of arguments.
+
+    Raises InvalidPlan if there is no batch, or no other colour that can be cut.
+    """
+    batch, program = batch_group(analysis), analysis.program
+    weight: Counter[int] = Counter()
+    for argument in range(program.n_arguments):
+        for group in _groups_of(analysis, argument):
+            if group != batch and analysis.groups[group].shardable:
+                weight[group] += program.nbytes(argument)
+    if not weight:
+        raise InvalidPlan("no dimension but the batch can be cut")
+    return max(weight, key=lambda group: (weight[group], -group))
 
 
 IN_DOUBT = 0.9  #: a colour on that share of the values of the first is a batch as well as it
@@ -166,11 +211,14 @@ def _leading_group(analysis: Analysis, argument: int, walked: set[int]) -> int |
 def _computed_values(analysis: Analysis) -> tuple[Counter[int], set[int]]:
     """On how many values that are no arguments each colour group is; those that results have."""
     program = analysis.program
-
-    def groups(value: int) -> set[int]:
-        return {int(analysis.group[analysis.colour[name]]) for name in program.def_names(value)}
-
     counts: Counter[int] = Counter()
     for value in range(program.n_arguments, program.n_values):
-        counts.update(groups(value))
-    return counts, {group for value in program.outputs for group in groups(int(value))}
+        counts.update(_groups_of(analysis, value))
+    returned = {group for value in program.outputs for group in _groups_of(analysis, int(value))}
+    return counts, returned
+
+
+def _groups_of(analysis: Analysis, value: int) -> set[int]:
+    """Colour groups of the dims of a value."""
+    names = analysis.program.def_names(value)
+    return {int(analysis.group[analysis.colour[name]]) for name in names}

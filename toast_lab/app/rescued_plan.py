@@ -1,0 +1,29 @@
+"""What is left of a search that died: the plan that it had reported last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from toast_lab.cost.problem import Problem
+from toast_lab.errors import InvalidPlan, ToastError
+from toast_lab.sharding.plan import ShardingPlan, plan_of_actions
+
+
+def rescue(problem: Problem, method: str, reported: Sequence[str]) -> tuple[ShardingPlan, str]:
+    """The best plan that a search which died had reported, and a note on it.
+
+    What was refined has been lost with the process; the actions that it began with have not.
+    Raises ToastError if no actions are left.
+    """
+    actions = [action for action in reported if "->" in action]
+    try:
+        if reported and not actions:
+            raise InvalidPlan("a plan of no actions")
+        plan = plan_of_actions(problem.space, actions)
+    except InvalidPlan:
+        raise ToastError(
+            f"{method} makes plans that no actions give, so what it had reported cannot be made "
+            "again; stop such a search instead of cancelling it"
+        ) from None
+    lost = ", before it was refined" if len(actions) < len(reported) else ""
+    return plan, f"Ended early; this is the best plan that it had reported{lost}."
