@@ -11,6 +11,7 @@ import functools
 import html
 import io
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,13 +79,32 @@ def bytes_text(size: float) -> str:
     return f"{size:.0f} B"
 
 
+def file_text(path: str) -> str:
+    """A source file without its folder, or the cell of the running notebook that it stands for.
+
+    A kernel gives each cell the name of a temporary file, such as ``2029801056.py``, which tells a
+    reader nothing; IPython knows the number of the cell.
+
+    >>> file_text("lib/flax/nnx/nn/linear.py")
+    'linear.py'
+    """
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    # Shells other than a kernel's may lack the table
+    cell_numbers = getattr(getattr(shell, "compile", None), "_filename_map", {})
+    if path in cell_numbers:
+        return f"In[{cell_numbers[path]}]"
+    return path.replace("\\", "/").rsplit("/", 1)[-1]
+
+
 def line_text(location: str) -> str:
     """A source line without its folder.
 
     >>> line_text("lib/flax/nnx/nn/linear.py:422")
     'linear.py:422'
     """
-    return location.replace("\\", "/").rsplit("/", 1)[-1]
+    file, _, line = location.rpartition(":")
+    return f"{file_text(file)}:{line}" if line.isdigit() else file_text(location)
 
 
 _TRACING = "toast_lab/frontends/"

@@ -11,11 +11,13 @@ import json
 import math
 import xml.etree.ElementTree as ET
 
+import holoviews as hv
 import pytest
 
 from tests.accuracy import cases, dataset, judge, report
-from tests.accuracy.scatter import Panel, svg
+from tests.accuracy.scatter import Panel, scatter
 from toast_lab.runtime.diff import Side
+from toast_lab.views.saved_chart import chart_svg
 
 
 def rows_of(case: str) -> list[dict[str, str]]:
@@ -111,16 +113,34 @@ def test_misses_are_those_of_the_table() -> None:
     assert any("0.500" in line for line in report.misses([row._replace(time=0.5)], []))
 
 
-def test_the_scatter_is_well_formed_and_has_every_point() -> None:
-    points = [("a<b", 1.0, 2.0, "x & y"), ("c", 10.0, 9.0, "z"), ("c", 1000.0, 900.0, "w")]
-    root = ET.fromstring(svg([Panel("t", points), Panel("u", points[:1])]))
-    space = "{http://www.w3.org/2000/svg}"
-    titles = [title.text for title in root.iter(f"{space}title")]
-    assert titles == ["x & y", "z", "w", "x & y"]
-    circles = [c for c in root.iter(f"{space}circle") if len(c)]
-    assert (
-        float(circles[0].get("cx", 0))
-        < float(circles[1].get("cx", 0))
-        < float(circles[2].get("cx", 0))
-    )
-    assert float(circles[0].get("cy", 0)) > float(circles[2].get("cy", 0)), "up is more"
+def test_the_page_begins_with_what_its_tables_come_to() -> None:
+    row = judge.Ranked("a", "t", 10, 0.95, 0.9, 0.1, 2, 0)
+    order, memory, _ = report.findings([row, row._replace(case="b", time=0.5)], [])
+    assert order.endswith("in 1 of 2 cases (a program on a slice); below it: b on t.")
+    assert "4 plans that the compiler refused, none was" in memory
+    order, _, _ = report.findings([row, row._replace(time=math.nan)], [])
+    assert order.endswith("in 1 of 1 cases (a program on a slice).")
+    judged = [one for one in judge.judge() if one.case == "mlp"]
+    _, _, collectives = report.findings([row], judged)
+    assert collectives.startswith("- **Collectives.** The bytes of all_gather")
+
+
+def test_the_scatter_has_every_point_in_the_look_of_its_group() -> None:
+    points = [("a<b", 1.0, 2.0), ("c", 10.0, 9.0), ("c", 1000.0, 900.0)]
+    chart = scatter([Panel("t", points), Panel("u", points[:1])])
+    text = chart_svg(chart, one_legend=True)
+    root = ET.fromstring(text)
+    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"t", "u", "compiled", "priced", "1", "1,000"} <= set(texts)
+    assert sorted(text for text in texts if text in ("a<b", "c")) == ["a<b", "c"], "one legend"
+    first, second = chart
+    for panel, expected in ((first, points), (second, points[:1])):
+        dots = panel.traverse(lambda element: element, [hv.Scatter])
+        rows = [row for one in dots for row in one.dframe()[["group", "compiled", "priced"]].values]
+        assert [tuple(row) for row in rows] == expected
+    looks = {
+        hv.Store.lookup_options("bokeh", dots, "style").kwargs["color"]
+        for dots in chart.traverse(lambda element: element, [hv.Scatter])
+        if dots.label == "a<b"
+    }
+    assert len(looks) == 1

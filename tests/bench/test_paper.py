@@ -22,6 +22,7 @@ from toast_lab.bench.tables import CaseResult
 from toast_lab.errors import InvalidProblem
 from toast_lab.models import registry
 from toast_lab.sweep.sweep_store import SweepStore
+from toast_lab.sweep.sweep_worker import code_digest
 
 ITX = [
     "--quick",
@@ -221,6 +222,34 @@ def test_missing_rows_and_several_versions_are_said(
     assert "2026-11-18 to 2026-11-20" in text
 
 
+def test_the_page_begins_with_what_its_rows_come_to(
+    found: Callable[..., CaseResult], tmp_path: Path
+) -> None:
+    def beginning(rows: list[CaseResult]) -> str:
+        text = page(content(rows), tmp_path, tmp_path / "evaluation.md")
+        return text[: text.index("## Targets")]
+
+    rows = some(found)
+    # The one that does not fit is behind, whatever its score
+    assert "the best plan or one as good for 1 of 1 problems (a model on a machine).\n" in (
+        beginning(rows)
+    )
+    assert "predicted to be 1.10 to 1.10 times as fast" in beginning(rows)
+    assert "- 2 of 2 targets are met" in beginning(rows)
+    rows.append(found("UNet", "a100", "beam", 0.4))
+    assert "for 0 of 1 problems" in beginning(rows)
+    assert "on the others its C(s) is up to 25.00% higher" in beginning(rows)
+
+
+def test_rows_of_other_code_are_said_to_be_old(
+    found: Callable[..., CaseResult], tmp_path: Path
+) -> None:
+    rows = [found("UNet", "a100", "mcts", 0.5)]
+    assert "may have changed since" in page(content(rows), tmp_path, tmp_path / "evaluation.md")
+    rows = [rows[0]._replace(row={**rows[0].row, "code": code_digest()})]
+    assert "have changed since" not in page(content(rows), tmp_path, tmp_path / "evaluation.md")
+
+
 def test_charts_are_deterministic_and_say_what_does_not_fit(
     found: Callable[..., CaseResult], tmp_path: Path
 ) -> None:
@@ -272,9 +301,27 @@ def test_compiled_rows_resume_and_stand_beside_the_prediction(
         tmp_path,
         tmp_path / "evaluation.md",
     )
-    assert "| ITX | cpu:4 | mcts |" in text
+    memory = row["compiled_peak_bytes"] / row["peak_bytes"]
+    assert f"| ITX | cpu:4 | 1 | 0 | {memory:.2f} to {memory:.2f} |" in text
     assert "reduced programs" in text
     assert "1 of 2 are still missing" in text
+
+
+def test_compiled_plans_are_summed_up_by_program_and_slice(tmp_path: Path) -> None:
+    row = {"case": "ITX", "topology": "tpu:v3:4x4", "sizes": "batch=8", "peak_bytes": 2.0}
+    rows = [
+        {**row, "compiled_peak_bytes": 3.0, "bytes_by_kind": '{"a": [4, 8], "b": [4, 2]}'},
+        {**row, "compiled_peak_bytes": 5.0, "compute_s": 2.0, "compiled_compute_s": 1.0},
+        {**row, "compiled_peak_bytes": 9.0, "compiled_fits": False},
+        {**row, "topology": "tpu:v5e:4x8", "error": "it took too long"},
+    ]
+    made = Content(Choice.make(), "", [], 0, [], [], rows, 4, [])
+    text = page(made, tmp_path, tmp_path / "evaluation.md")
+    assert (
+        "| ITX | tpu:v3:4x4 | 3 | 1 | 1.50 to 4.50 | 0.50 to 0.50 | 1.25 to 1.25 |\n"
+        "| ITX | tpu:v5e:4x8 | 0 | 0 | – | – | – |\n"
+    ) in text
+    assert "still missing" not in text
 
 
 def test_a_cancelled_job_leaves_no_row(tmp_path: Path) -> None:

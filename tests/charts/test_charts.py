@@ -17,7 +17,10 @@ from bokeh.models.widgets.markups import Markup
 
 import toast_lab as tl
 from tests.helpers import analysed
+from toast_lab.confirm.confirmed_result import Standing, confirmed_result
+from toast_lab.confirm.verdict import Judgement, Verdict
 from toast_lab.errors import InvalidInput
+from toast_lab.views.saved_chart import chart_svg
 
 ROOT = Path(__file__).parents[2]
 EVIL = "<img src=x onerror=alert(1)> {x} @plan $$x$$"
@@ -149,6 +152,55 @@ def test_a_race_is_a_line_for_each_method(problem: tl.Problem) -> None:
         assert min(column(line, "time_s")) * 1e-6 == pytest.approx(best.time_s)
 
 
+def confirmed(
+    problem: tl.Problem, result: tl.SearchResult, elsewhere: str = ""
+) -> tl.ConfirmedResult:
+    """A search whose judge finds plans 1.5 times, once and 3 times as long as priced."""
+    plans = [tl.replicated(problem), result.plan, tl.Plan.from_actions(problem, ["S->data"])]
+    verdicts = []
+    for number, (plan, ratio) in enumerate(zip(plans, (1.5, 1.0, 3.0), strict=True)):
+        cost = tl.price(problem, plan)
+        clock = Judgement(ratio * cost.time_s, cost.peak_bytes, True, elsewhere=elsewhere)
+        verdicts.append(Verdict(plan, 1 + number // 2, cost.time_s, cost.peak_bytes, clock))
+    return confirmed_result(
+        result, tuple(verdicts), standing=Standing.BUDGET, judge="cpu:8", tolerance=0.1
+    )
+
+
+def test_a_confirmed_search_has_clock_and_price_of_each_judged_plan(
+    problem: tl.Problem, result: tl.SearchResult
+) -> None:
+    judged = confirmed(problem, result)
+    chart = tl.charts.confirm(judged)
+    priced, clock = elements(chart, hv.Curve)
+    marks = next(one for one in elements(chart, hv.Scatter) if one.label.startswith("a judged"))
+    assert column(marks, "judged") == [1, 2, 3]
+    times_s = [verdict.time_s for verdict in judged.verdicts]
+    assert [time * 1e-6 for time in column(marks, "time_s")] == pytest.approx(times_s)
+    assert column(marks, "state") == ["1.50× priced", "1.00× priced", "3.00× priced"]
+    (errors,) = elements(chart, hv.Segments)
+    assert column(errors, "time_s") == column(marks, "time_s")
+    assert [price * 1e-6 for price in column(errors, "priced_s")] == pytest.approx(
+        [verdict.priced_s for verdict in judged.verdicts]
+    )
+    assert column(clock, "judged") == [1, 2, 3], "better with the second, and up to the last"
+    assert min(column(clock, "time_s")) * 1e-6 == pytest.approx(min(times_s))
+    first_round = min(verdict.priced_s for verdict in judged.verdicts[:2])
+    assert column(priced, "time_s")[0] * 1e-6 == pytest.approx(first_round)
+    texts = re.findall(r">([^<>]+)</text>", chart_svg(chart))
+    for words in ("plans judged", "best by the judge's clock", "a judged plan, ○ its price"):
+        assert words in texts
+    assert any(re.match(r"step time \(.s\): estimated", text) for text in texts)
+
+
+def test_clock_and_price_of_different_machines_are_two_charts(
+    problem: tl.Problem, result: tl.SearchResult
+) -> None:
+    charts = tl.charts.confirm(confirmed(problem, result, "cpu:8 is no TPU"), scale="linear")
+    assert len(charts) == 2
+    assert not elements(charts, hv.Segments)
+
+
 def test_a_chart_follows_a_search_until_it_ends(
     problem: tl.Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +244,7 @@ def test_a_map_has_the_best_row_of_each_pair() -> None:
         (lambda p, r: tl.charts.search(r, kind="speed"), "kind is one of 'score'"),
         (lambda p, r: tl.charts.search(r, scale="ln"), "scale is one of 'log', 'linear'"),
         (lambda p, r: tl.charts.race(r), "charts.race takes a Race"),
+        (lambda p, r: tl.charts.confirm(r), "charts.confirm takes a ConfirmedResult"),
         (lambda p, r: tl.charts.time_memory(r.plan), "needs the problem"),
         (lambda p, r: tl.charts.time_memory({"a": 1}, p), "'a' is an int"),
         (lambda p, r: tl.charts.memory({"a": r}, "p"), "charts.memory takes a Problem"),

@@ -21,10 +21,12 @@ def example(heading: str) -> dict[str, Any]:
     return left
 
 
-def test_the_charts_of_the_page() -> None:
+def test_the_charts_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import toast_lab as tl
 
+    monkeypatch.chdir(tmp_path)
     left = example("Charts")
+    assert (tmp_path / "step.svg").read_text().startswith("<svg ")
     assert len(left["curves"]) == 4
     for name in ("curves", "step", "linked"):
         assert hv.render(left[name], "bokeh")

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tests.helpers import analysed
-from toast_lab.app.ready_plans import data_parallel
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.machines.catalogue import MACHINES
 from toast_lab.plan_verbs import Plan
 from toast_lab.runtime.schedule import COMPUTE, MAX_EVENTS, SYNC, Schedule, ScheduleStep, replay
+from toast_lab.search.usual_plans import data_parallel
 from toast_lab.views.step_chart import mark_ops, step_figure
 from toast_lab.views.step_timeline import (
     bars_frame,

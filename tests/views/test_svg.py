@@ -1,8 +1,7 @@
-"""Pictures as SVG: well-formed, escaped, and as many marks as there are data."""
+"""Diagrams as SVG: well-formed, escaped, and as many marks as there are data."""
 
 from __future__ import annotations
 
-import doctest
 import re
 import xml.etree.ElementTree as ET
 
@@ -26,16 +25,6 @@ def parsed(text: str) -> ET.Element:
     return ET.fromstring(text)
 
 
-def texts(picture: ET.Element) -> list[str]:
-    return [e.text or "" for e in picture.iter(f"{NS}text")]
-
-
-def test_examples_in_docstrings() -> None:
-    result = doctest.testmod(svg)
-    assert result.attempted > 0
-    assert result.failed == 0
-
-
 def test_graph() -> None:
     layout = graph_layout(analysed("attention"))
     picture = parsed(svg.graph_svg(layout))
@@ -43,41 +32,6 @@ def test_graph() -> None:
     lines = list(picture.iter(f"{NS}polyline"))
     assert len(lines) == len(layout.edges) + len(layout.conflicts) + len(layout.outlines)
     assert svg.graph_svg(layout) == svg.graph_svg(layout)
-
-
-def test_curves_hold_their_value_until_the_next_point() -> None:
-    curve = svg.Curve("<b>", [(0.0, 4.0), (10.0, 2.0)], "#123456")
-    text = svg.curves_svg(
-        [curve, svg.Curve("other", [(0.0, 1.0)], "#654321")],
-        "seconds",
-        "C(s)",
-        {"limit": (4.0, "red")},
-    )
-    picture = parsed(text)
-    assert "<b>" in texts(picture)  # the name as text, not as an element
-    stepped = next(
-        e
-        for e in picture.iter(f"{NS}polyline")
-        if e.get("stroke") == "#123456" and e.get("points").count(",") == 3
-    )
-    (x0, y0), (x1, y1), (x2, y2) = [
-        tuple(map(float, p.split(","))) for p in stepped.get("points").split()
-    ]
-    assert y0 == y1 < y2  # y grows downwards
-    assert x0 < x1 == x2
-    limit = next(e for e in picture.iter(f"{NS}polyline") if e.get("stroke") == "red")
-    assert limit.get("points").split()[0].endswith(f",{y0:.1f}")
-
-
-def test_no_data_is_a_picture_all_the_same() -> None:
-    curves, bars = parsed(svg.curves_svg([], "x", "y")), parsed(svg.bars_svg([], "time"))
-    assert {"x", "y", "0", "1"} <= set(texts(curves))  # its axes go from 0 to 1
-    # Only level lines: nothing was measured.
-    for line in curves.iter(f"{NS}polyline"):
-        (_, left), (_, right) = (at.split(",") for at in line.get("points").split())
-        assert left == right
-    assert texts(bars) == ["time"]
-    assert list(bars.iter(f"{NS}rect")) == []
 
 
 def test_blocks_of_a_tree_are_as_wide_as_their_visits() -> None:
@@ -100,15 +54,3 @@ def test_tiles_are_filled_where_a_device_holds_something() -> None:
         "a 0, b 0",
         "a 1, b 0",
     ]
-
-
-def test_bars_add_up() -> None:
-    picture = parsed(
-        svg.bars_svg(
-            [("one", [("compute", 3.0), ("all_reduce", 1.0)]), ("two", [("compute", 2.0)])], "ms"
-        )
-    )
-    bars = [float(r.get("width")) for r in picture.iter(f"{NS}rect") if float(r.get("height")) > 10]
-    assert bars[0] == 3 * bars[1]
-    assert bars[2] == 2 * bars[1]
-    assert {"compute", "all_reduce", "one", "two", "4", "2"} <= set(texts(picture))

@@ -1,131 +1,142 @@
-"""The figures of section 5 as SVG: step time, search time, scaling, anytime curves.
+"""The figures of section 5: step time, search time, scaling, anytime curves.
 
-Every chart is drawn from tidy rows of ``tables``.  Files are the same, byte for byte, for the same
-rows: no date, a fixed salt for names, text left as text.  Hues are those of Okabe and Ito, which
-people with any kind of colour blindness can tell apart; a plan that does not fit is hatched and
-says OOM.
+Every chart is a HoloViews layout made from tidy rows of ``tables``, with a panel for each problem,
+and ``views.saved_chart`` writes it to a file.  Hues are those of Okabe and Ito, which people with
+any kind of colour blindness can tell apart; a plan that does not fit is hatched and says OOM.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import importlib
-import io
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from toast_lab.errors import InvalidProblem
-from toast_lab.files import write_whole
+import holoviews as hv
+import pandas as pd
+
+from toast_lab.views.chart_style import chart, drawn, on_glyph
+from toast_lab.views.saved_chart import save_chart
 
 #: Hue and marker of each method.
 APPEARANCE = {
-    "mcts": ("#0072B2", "o"),
-    "manual": ("#8c8c8c", "s"),
-    "automap": ("#E69F00", "^"),
-    "alpa": ("#009E73", "D"),
-    "beam": ("#CC79A7", "v"),
-    "random": ("#56B4E9", "P"),
-    "exhaustive": ("#D55E00", "X"),
+    "mcts": ("#0072B2", "circle"),
+    "manual": ("#8c8c8c", "square"),
+    "automap": ("#E69F00", "triangle"),
+    "alpa": ("#009E73", "diamond"),
+    "beam": ("#CC79A7", "inverted_triangle"),
+    "random": ("#56B4E9", "plus"),
+    "exhaustive": ("#D55E00", "x"),
 }
-OTHER_APPEARANCE = ("#000000", "*")
+OTHER_APPEARANCE = ("#000000", "star")
 FARTHEST = 2.0  # times the best score that curves are shown up to
-STYLE = {
-    "svg.hashsalt": "toast-lab",
-    "svg.fonttype": "none",
-    "font.family": "sans-serif",
-    "font.sans-serif": ["Helvetica", "Arial", "DejaVu Sans", "sans-serif"],
-    "font.size": 9,
-    "axes.titlesize": 9.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "grid.color": "#dddddd",
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "hatch.linewidth": 0.7,
-    "figure.facecolor": "white",
-    "figure.constrained_layout.use": True,
-    "path.simplify": True,
-}
+LEAST_S = 1e-3  #: that a logarithmic axis of seconds shows
+GREY = "#555555"
+INK = "#1c2430"
+DOES_NOT_FIT = "best plan does not fit (OOM)"
+CORNERS = ["left", "bottom", "right", "top"]
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
 
 
-def step_time_bars(rows: Rows, path: Path) -> None:
+def save_figure(figure: Any, path: Path, size_px: tuple[float, float]) -> None:
+    """Write a layout with one legend, on white, each panel of this size."""
+    save_chart(figure, path, size_px=size_px, one_legend=True, ground="white")
+
+
+# -- step time -------------------------------------------------------------------------------------
+def step_time_bars(rows: Rows) -> Any:
     """Step time by method: a panel for each machine (down) and model (across), bars from 0.
 
     ``rows``: step_times.
     """
-    with _figure() as plt:
-        machines, names = _kinds(rows, "machine"), _kinds(rows, "case")
-        methods = _kinds(rows, "method")
-        figure, axes = plt.subplots(
-            len(machines),
-            len(names),
-            figsize=(2.3 * len(names) + 1.2, 1.9 * len(machines) + 0.9),
-            squeeze=False,
+    machines, names, methods = (_kinds(rows, key) for key in ("machine", "case", "method"))
+    panels = []
+    for machine, name in itertools.product(machines, names):
+        by_method = {
+            row["method"]: row for row in rows if row["machine"] == machine and row["case"] == name
+        }
+        panels.append(
+            _panel(
+                _bars(methods, by_method),
+                f"{name}, {machine}",
+                ylabel="step time, ms" if name == names[0] else "",
+                xlim=(-0.6, len(methods) - 0.4),
+                ylim=(0, _top_ms(list(by_method.values()))),
+                xticks=[(0, "")],
+            )
         )
-        panels = itertools.product(machines, names)
-        for panel_axes, (machine, name) in zip(axes.flat, panels, strict=True):
-            by_method = {
-                row["method"]: row
-                for row in rows
-                if row["machine"] == machine and row["case"] == name
-            }
-            _bars(panel_axes, methods, by_method)
-            panel_axes.set_title(f"{name}, {machine}")
-        for panel_axes in axes[:, 0]:
-            panel_axes.set_ylabel("step time, ms")
-        _legend(figure, methods, oom=any(row["outcome"] == "OOM" for row in rows))
-        _save(figure, path)
+    return hv.Layout(panels).cols(max(len(names), 1))
 
 
-def _bars(axes: Any, methods: Sequence[str], by_method: Mapping[str, Row]) -> None:
-    timed = [row for row in by_method.values() if row.get("time_s") is not None]
+def _top_ms(rows: Rows) -> float:
+    """Where a panel ends.
+
+    A plan that does not fit may be slower by far; its bar is cut off rather than the others made
+    too small to read.
+    """
+    timed = [row for row in rows if row.get("time_s") is not None]
     fitting = [row for row in timed if row["outcome"] == "ok"]
-    # A plan that does not fit may be slower by far; its bar is cut off rather than the others made
-    # too small to read.
-    top = 1.3 * max((row["time_s"] * 1e3 for row in fitting or timed), default=1.0)
-    write_upright = functools.partial(axes.text, rotation=90, ha="center", fontsize=7)
+    return 1.3 * max((row["time_s"] * 1e3 for row in fitting or timed), default=1.0)
+
+
+def _bars(methods: Sequence[str], by_method: Mapping[str, Row]) -> list[Any]:
+    top = _top_ms(list(by_method.values()))
+    elements: list[Any] = []
+    texts: dict[tuple[str, str, str | None], list[tuple[float, float, str]]] = {}
     for position, method in enumerate(methods):
         row = by_method.get(method)
+        elements.append(_filled([], method))  # the legend has every method, in order
         if row is None:
             continue
         if row.get("time_s") is None:
-            write_upright(position, 0.02 * top, str(row["outcome"]).lower(), va="bottom")
+            place = (position, 0.02 * top, str(row["outcome"]).lower())
+            texts.setdefault(("bottom", INK, None), []).append(place)
             continue
         value, exceeds = row["time_s"] * 1e3, row["outcome"] == "OOM"
-        colour = _hue(method)
-        axes.bar(
-            position,
-            min(value, top),
-            0.8,
-            color="white" if exceeds else colour,
-            edgecolor=colour,
-            hatch="////" if exceeds else None,
-            linewidth=0.9,
-        )
-        label = f"OOM {_short(value)}" if exceeds else _short(value)
+        height = min(value, top)
+        bar = (position - 0.4, 0.0, position + 0.4, height)
+        elements.append(_hatched([bar], _hue(method)) if exceeds else _filled([bar], method))
         inside = value > 0.72 * top or exceeds
-        write_upright(
-            position,
-            min(value, top) * 0.97 if inside else value + 0.02 * top,
-            label,
-            va="top" if inside else "bottom",
-            color="black" if exceeds or not inside else "white",
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6} if exceeds else None,
+        label = f"OOM {_short(value)}" if exceeds else _short(value)
+        at = height * 0.97 if inside else value + 0.02 * top
+        ink = "white" if inside and not exceeds else INK
+        look = ("top" if inside else "bottom", ink, "white" if exceeds else None)
+        texts.setdefault(look, []).append((position, at, label))
+    if any(row["outcome"] == "OOM" for row in by_method.values()):
+        elements.append(_hatched([], GREY, label=DOES_NOT_FIT))
+    for (baseline, ink, ground), places in texts.items():
+        options = {"background_fill_color": ground} if ground else {}
+        elements.append(
+            drawn(
+                hv.Labels(places, ["left", "top"], "text"),
+                angle=90,
+                text_baseline=baseline,
+                text_color=ink,
+                text_font_size="8px",
+                **options,
+            )
         )
-    axes.set_ylim(0, top)
-    axes.set_xlim(-0.6, len(methods) - 0.4)
-    axes.set_xticks([])
+    return elements
 
 
-def search_time_bars(rows: Rows, path: Path) -> None:
+def _filled(bars: Sequence[tuple[float, ...]], method: str) -> Any:
+    hue = _hue(method)
+    return drawn(hv.Rectangles(bars, CORNERS, label=method), fill_color=hue, line_color=hue)
+
+
+def _hatched(bars: Sequence[tuple[float, ...]], hue: str, label: str = "") -> Any:
+    return drawn(
+        hv.Rectangles(bars, CORNERS, label=label),
+        on_glyph(hatch_pattern="right_diagonal_line", hatch_color=hue),
+        fill_color="white",
+        line_color=hue,
+    )
+
+
+# -- search time -----------------------------------------------------------------------------------
+def search_time_bars(rows: Rows) -> Any:
     """Seconds of each search to its own best plan (log).
 
     A panel for each model, machines side by side.
@@ -133,108 +144,140 @@ def search_time_bars(rows: Rows, path: Path) -> None:
     A ring marks when it was within 1% of the best plan of any method; without a ring it never was.
     ``rows``: search_times.
     """
-    with _figure() as plt:
-        rows = [row for row in rows if row.get("own_best_s") is not None]
-        machines, names = _kinds(rows, "machine"), _kinds(rows, "case")
-        methods = _kinds(rows, "method")
-        panel_count = max(len(names), 1)
-        figure, axes = plt.subplots(
-            1, panel_count, figsize=(2.4 * panel_count + 1.2, 3.0), squeeze=False, sharey=True
-        )
-        floor = 1e-3
-        step = 0.8 / max(len(methods), 1)
-        ring = {"ms": 4.2, "mfc": "white", "mec": "black", "mew": 0.8, "zorder": 3}
-        for ax, name in zip(axes[0], names, strict=False):
-            for row in (row for row in rows if row["case"] == name):
-                slot = step * (methods.index(row["method"]) + 0.5)
-                position = machines.index(row["machine"]) - 0.4 + slot
-                seconds = max(row["own_best_s"], floor)
-                ax.bar(position, seconds, step * 0.9, color=_hue(row["method"]))
+    rows = [row for row in rows if row.get("own_best_s") is not None]
+    machines, names, methods = (_kinds(rows, key) for key in ("machine", "case", "method"))
+    step = 0.8 / max(len(methods), 1)
+    highest = max((max(row["own_best_s"], row.get("close_s") or 0.0) for row in rows), default=1.0)
+    panels = []
+    for name in names:
+        elements, rings = [], []
+        for method in methods:
+            bars = []
+            for row in rows:
+                if (row["case"], row["method"]) != (name, method):
+                    continue
+                middle = machines.index(row["machine"]) - 0.4
+                middle += step * (methods.index(method) + 0.5)
+                left, right = middle - 0.45 * step, middle + 0.45 * step
+                bars.append((left, LEAST_S, right, max(row["own_best_s"], LEAST_S)))
                 if row.get("close_s") is not None:
-                    ax.plot(position, max(row["close_s"], floor), "o", **ring)
-            ax.set_yscale("log")
-            ax.set_ylim(bottom=floor)
-            ax.set_xticks(range(len(machines)), machines)
-            ax.set_title(name)
-        axes[0][0].set_ylabel("search time to own best, s")
-        _legend(figure, methods, ring="within 1% of the best of any")
-        _save(figure, path)
+                    rings.append((middle, max(row["close_s"], LEAST_S)))
+            elements.append(_filled(bars, method))
+        elements.append(
+            drawn(
+                hv.Scatter(rings, "left", "top", label="within 1% of the best of any"),
+                size=4.5,
+                fill_color="white",
+                line_color="black",
+            )
+        )
+        panels.append(
+            _panel(
+                elements,
+                name,
+                ylabel="search time to own best, s" if name == names[0] else "",
+                xlim=(-0.5, max(len(machines), 1) - 0.5),
+                ylim=(LEAST_S, 1.6 * max(highest, LEAST_S)),
+                xticks=list(enumerate(machines)),
+                logy=True,
+            )
+        )
+    return hv.Layout(panels).cols(max(len(panels), 1))
 
 
-def scaling_lines(steps: Rows, searches: Rows, path: Path) -> None:
+# -- scaling ---------------------------------------------------------------------------------------
+def scaling_lines(steps: Rows, searches: Rows) -> Any:
     """Step and search time against devices, both logarithmic; crosses do not fit.
 
     Rows of one part.
     """
-    with _figure() as plt:
-        methods = _kinds(steps, "method")
-        names = list(dict.fromkeys((row["devices"], row["case"]) for row in steps))
-        figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 3.4))
-        close = {(row["case"], row["method"]): row["own_best_s"] for row in searches}
-        for order, method in enumerate(methods):
-            mine = sorted(
-                (row for row in steps if row["method"] == method), key=lambda row: row["devices"]
-            )
-            timed = [row for row in mine if row.get("time_s") is not None]
-            colour, marker = APPEARANCE.get(method, OTHER_APPEARANCE)
-            style = {"color": colour, "lw": 1.4, "zorder": 3 - 0.01 * order}
-            fitting = [
-                row["time_s"] * 1e3 if row["outcome"] == "ok" else float("nan") for row in timed
-            ]
-            left.plot([row["devices"] for row in timed], fitting, marker=marker, ms=5, **style)
-            for row in timed:
-                if row["outcome"] == "OOM":
-                    point = row["devices"], row["time_s"] * 1e3
-                    left.plot(*point, "x", color=colour, ms=6, mew=1.6)
-                    left.annotate(
-                        "OOM",
-                        point,
-                        textcoords="offset points",
-                        xytext=(4, 4),
-                        fontsize=7,
-                        color=colour,
-                    )
-            searched = [row for row in mine if close.get((row["case"], method))]
-            seconds = [max(close[row["case"], method], 1e-3) for row in searched]
-            right.plot([row["devices"] for row in searched], seconds, marker=marker, ms=5, **style)
-        for ax, title in ((left, "step time, ms"), (right, "search time to own best, s")):
-            ax.set_ylabel(title)
-            labels = [f"{count}\n{case}".replace(", ", "\n") for count, case in names]
-            _log_log(ax, [count for count, _ in names], labels, fontsize=7.5)
-            ax.set_xlabel("devices, mesh Batch x Seq x Model, positions")
-        _legend(
-            figure, methods, markers=True, oom_cross=any(row["outcome"] == "OOM" for row in steps)
-        )
-        _save(figure, path)
+    own_best = {(row["case"], row["method"]): row["own_best_s"] for row in searches}
+    names = dict.fromkeys((row["devices"], row["case"]) for row in steps)
+    ticks = [(count, f"{count}\n{case}".replace(", ", "\n")) for count, case in names]
+    left: list[Any] = []
+    right: list[Any] = []
+    too_large: list[tuple[float, float, str]] = []
+    for method in _kinds(steps, "method"):
+        rows = [row for row in steps if row["method"] == method]
+        rows.sort(key=lambda row: row["devices"])
+        timed = [row for row in rows if row.get("time_s") is not None]
+        fitting = [
+            (row["devices"], row["time_s"] * 1e3 if row["outcome"] == "ok" else float("nan"))
+            for row in timed
+        ]
+        left += _line(fitting, "devices", "ms", method)
+        exceeding = [
+            (row["devices"], row["time_s"] * 1e3) for row in timed if row["outcome"] == "OOM"
+        ]
+        too_large += [(*point, "  OOM") for point in exceeding]
+        if exceeding:
+            crosses = hv.Scatter(exceeding, "devices", "ms")
+            left.append(drawn(crosses, marker="x", size=7, color=_hue(method), line_width=1.6))
+        searched = [row for row in rows if own_best.get((row["case"], method))]
+        seconds = [
+            (row["devices"], max(own_best[row["case"], method], LEAST_S)) for row in searched
+        ]
+        right += _line(seconds, "devices", "s", method)
+    if too_large:
+        cross = hv.Scatter([], "devices", "ms", label=DOES_NOT_FIT)
+        left.append(drawn(cross, marker="x", color=GREY))
+        words = hv.Labels(too_large, ["devices", "ms"], "text")
+        places = {"text_align": "left", "text_baseline": "bottom", "text_font_size": "8px"}
+        left.append(drawn(words, text_color=GREY, **places))
+    common: dict[str, Any] = {"logx": True, "logy": True, "xticks": ticks}
+    common["xlabel"] = "devices, mesh Batch x Seq x Model, positions"
+    panels = [
+        _panel(left, "", ylabel="step time, ms", **common),
+        _panel(right, "", ylabel="search time to own best, s", **common),
+    ]
+    return hv.Layout(panels).cols(2)
 
 
-def growth_lines(groups: Mapping[str, Rows], path: Path) -> None:
+def _line(points: Sequence[tuple[float, float]], x: str, y: str, method: str) -> list[Any]:
+    """A line with markers, in the look of a method."""
+    hue, marker = APPEARANCE.get(method, OTHER_APPEARANCE)
+    return [
+        drawn(hv.Curve(points, x, y, label=method), color=hue, line_width=1.4),
+        drawn(hv.Scatter(points, x, y, label=method), marker=marker, color=hue, size=5),
+    ]
+
+
+# -- growth ----------------------------------------------------------------------------------------
+def growth_lines(groups: Mapping[str, Rows]) -> Any:
     """Search time of ours against layers and against devices, a panel each.
 
     Both have the line of a square root.
     """
-    with _figure() as plt:
-        groups = {name: group for name, group in groups.items() if group}
-        panel_count = max(len(groups), 1)
-        figure, axes = plt.subplots(1, panel_count, figsize=(4.6 * panel_count, 3.2), squeeze=False)
-        for ax, (name, rows) in zip(axes[0], groups.items(), strict=False):
-            rows = sorted(rows, key=lambda row: row["x"])
-            numbers = [row["x"] for row in rows]
-            total = [row["elapsed_s"] for row in rows]
-            ax.plot(numbers, total, "o-", color=_hue("mcts"), ms=4, label="whole search")
-            own_best_s = [max(row["own_best_s"] or 1e-3, 1e-3) for row in rows]
-            ax.plot(numbers, own_best_s, "s--", color=_hue("automap"), ms=4, label="to own best")
-            root = [total[0] * (number / numbers[0]) ** 0.5 for number in numbers]
-            ax.plot(numbers, root, ":", color="#555555", label="square root")
-            _log_log(ax, numbers, [f"{number:g}" for number in numbers])
-            ax.set_xlabel(name)
-            ax.set_ylabel("seconds")
-        handles, labels = axes[0][-1].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-        _save(figure, path)
+    panels = []
+    for name, group in groups.items():
+        if not group:
+            continue
+        rows = sorted(group, key=lambda row: row["x"])
+        numbers = [row["x"] for row in rows]
+        total = [row["elapsed_s"] for row in rows]
+        own_best_s = [max(row["own_best_s"] or LEAST_S, LEAST_S) for row in rows]
+        root = [total[0] * (number / numbers[0]) ** 0.5 for number in numbers]
+        elements = []
+        for label, seconds, hue, dash, marker in (
+            ("whole search", total, _hue("mcts"), "solid", "circle"),
+            ("to own best", own_best_s, _hue("automap"), "dashed", "square"),
+            ("square root", root, GREY, "dotted", ""),
+        ):
+            points = pd.DataFrame({name: numbers, "seconds": seconds})
+            line = hv.Curve(points, name, "seconds", label=label)
+            elements.append(drawn(line, color=hue, line_dash=dash))
+            if marker:
+                dots = hv.Scatter(points, name, "seconds", label=label)
+                elements.append(drawn(dots, color=hue, marker=marker, size=4))
+        ticks = [(number, f"{number:g}") for number in numbers]
+        panels.append(
+            _panel(elements, "", xlabel=name, ylabel="seconds", logx=True, logy=True, xticks=ticks)
+        )
+    return hv.Layout(panels).cols(max(len(panels), 1))
 
 
-def anytime_lines(rows: Rows, ends: Rows, path: Path) -> None:
+# -- anytime ---------------------------------------------------------------------------------------
+def anytime_lines(rows: Rows, ends: Rows) -> Any:
     """Best score so far over that of the best method, against seconds, a panel per problem.
 
     The seconds are on a log scale.
@@ -242,65 +285,58 @@ def anytime_lines(rows: Rows, ends: Rows, path: Path) -> None:
     Curves begin where a plan first fits, or at once where none ever does; along the upper edge they
     are farther away.  ``ends`` are search_times: how long each search went on.
     """
-    with _figure() as plt:
-        names = list(dict.fromkeys((row["case"], row["machine"]) for row in rows))
-        methods = _kinds(rows, "method")
-        wide = 3 if len(names) % 3 == 0 else min(5, max(len(names), 1))
-        tall = -(-max(len(names), 1) // wide)
-        figure, axes = plt.subplots(
-            tall, wide, figsize=(3.2 * wide, 1.9 * tall + 0.8), squeeze=False, sharex=True
+    names = list(dict.fromkeys((row["case"], row["machine"]) for row in rows))
+    methods = _kinds(rows, "method")
+    wide = 3 if len(names) % 3 == 0 else min(5, max(len(names), 1))
+    lasted = {(row["case"], row["machine"], row["method"]): row["elapsed_s"] for row in ends}
+    last_s = max([row["elapsed_s"] for row in (*rows, *ends)], default=1.0)
+    panels = []
+    for number, (case, machine) in enumerate(names):
+        panel = [row for row in rows if (row["case"], row["machine"]) == (case, machine)]
+        panel = [row for row in panel if row["fits"]] or panel
+        best = min((row["score"] for row in panel), default=1.0)
+        elements = []
+        for method in methods:
+            curve = [row for row in panel if row["method"] == method]
+            seconds = [max(row["elapsed_s"], LEAST_S) for row in curve]
+            # Along the upper edge: farther away
+            ratios = [min(row["score"] / best, FARTHEST) for row in curve]
+            if curve:
+                end_s = lasted.get((case, machine, method), seconds[-1])
+                seconds.append(max(end_s, seconds[-1]))
+                ratios.append(ratios[-1])
+            elements += _steps(seconds, ratios, method)
+        panels.append(
+            _panel(
+                elements,
+                f"{case}, {machine}",
+                xlabel="search time, s" if number >= len(names) - wide else "",
+                ylabel="score / best" if number % wide == 0 else "",
+                xlim=(LEAST_S, 1.3 * max(last_s, LEAST_S)),
+                ylim=(0.97, FARTHEST * 1.01),
+                logx=True,
+            )
         )
-        lasted = {(row["case"], row["machine"], row["method"]): row["elapsed_s"] for row in ends}
-        for ax, (case, machine) in zip(axes.flat, names, strict=False):
-            panel = [row for row in rows if (row["case"], row["machine"]) == (case, machine)]
-            panel = [row for row in panel if row["fits"]] or panel
-            best = min((row["score"] for row in panel), default=1.0)
-            for method in methods:
-                curve = [row for row in panel if row["method"] == method]
-                if not curve:
-                    continue
-                hue, marker = APPEARANCE.get(method, OTHER_APPEARANCE)
-                seconds = [max(row["elapsed_s"], 1e-3) for row in curve]
-                seconds.append(max(lasted.get((case, machine, method), seconds[-1]), seconds[-1]))
-                # Along the upper edge: farther away
-                ratios = [min(row["score"] / best, FARTHEST) for row in curve]
-                ax.step(seconds, [*ratios, ratios[-1]], where="post", color=hue, lw=1.4)
-                ax.plot(seconds[-1], ratios[-1], marker, color=hue, ms=4)
-            ax.set_xscale("log")
-            ax.set_ylim(0.97, FARTHEST * 1.01)
-            ax.set_title(f"{case}, {machine}")
-        for ax in list(axes.flat)[len(names) :]:
-            ax.set_visible(False)
-        for ax in axes[:, 0]:
-            ax.set_ylabel("score / best")
-        for ax in axes[-1]:
-            ax.set_xlabel("search time, s")
-        _legend(figure, methods, markers=True)
-        _save(figure, path)
+    return hv.Layout(panels).cols(wide)
+
+
+def _steps(seconds: Sequence[float], ratios: Sequence[float], method: str) -> list[Any]:
+    """A line that holds each height until the next one, with a marker at its end."""
+    hue, marker = APPEARANCE.get(method, OTHER_APPEARANCE)
+    points = pd.DataFrame({"seconds": seconds, "ratio": ratios}, dtype=float)
+    line = hv.Curve(points, "seconds", "ratio", label=method)
+    end = hv.Scatter(points.tail(1), "seconds", "ratio", label=method)
+    return [
+        drawn(line, interpolation="steps-post", color=hue, line_width=1.4),
+        drawn(end, color=hue, marker=marker, size=4),
+    ]
 
 
 # -- shared ----------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _figure() -> Iterator[Any]:
-    """Matplotlib without a window, with our style; closes what was drawn."""
-    plt = pyplot()
-    with plt.rc_context(STYLE):
-        try:
-            yield plt
-        finally:
-            plt.close("all")
-
-
-def pyplot() -> Any:
-    """Matplotlib's pyplot, or InvalidProblem that says how to get it."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise InvalidProblem('charts need matplotlib: pip install "toast-lab[bench]"') from None
-    matplotlib.use("svg")
-    return importlib.import_module("matplotlib.pyplot")
+def _panel(elements: Sequence[Any], title: str, **options: Any) -> Any:
+    """A chart of a layout, whose legend is that of the whole layout."""
+    labels = {"xlabel": "", "ylabel": "", **options}
+    return chart(elements, name=title or "panel", title=title, legend=None, zoom=None, **labels)
 
 
 def _hue(method: str) -> str:
@@ -312,56 +348,5 @@ def _kinds(rows: Rows, key: str) -> list[str]:
     return list(dict.fromkeys(str(row[key]) for row in rows))
 
 
-def _legend(
-    figure: Any,
-    methods: Sequence[str],
-    *,
-    oom: bool = False,
-    ring: str = "",
-    markers: bool = False,
-    oom_cross: bool = False,
-) -> None:
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    line = functools.partial(Line2D, [], [])
-    handles: list[Any] = []
-    for method in methods:
-        hue, marker = APPEARANCE.get(method, OTHER_APPEARANCE)
-        if markers:
-            handles.append(line(color=hue, marker=marker, ms=5, label=method))
-        else:
-            handles.append(Patch(color=hue, label=method))
-    exceeds, grey = "best plan does not fit (OOM)", "#555555"
-    if oom:
-        handles.append(Patch(facecolor="white", edgecolor=grey, hatch="////", label=exceeds))
-    if oom_cross:
-        handles.append(line(color=grey, marker="x", ls="", label=exceeds))
-    if ring:
-        handles.append(line(marker="o", ls="", mfc="white", mec="black", label=ring))
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=min(len(handles), 8) or 1, frameon=False
-    )
-
-
-def _log_log(axes: Any, ticks: Sequence[float], labels: Sequence[str], **style: Any) -> None:
-    """Both scales logarithmic, with these ticks below and plain numbers at the side."""
-    from matplotlib.ticker import FuncFormatter, LogLocator
-
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks(ticks, labels, **style)
-    axes.minorticks_off()
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-
-
 def _short(milliseconds: float) -> str:
     return f"{milliseconds:.3g}" if milliseconds < 1000 else f"{milliseconds:,.0f}"
-
-
-def _save(figure: Any, path: Path) -> None:
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    lines = [line.rstrip() for line in buffer.getvalue().splitlines()]
-    write_whole(path, "\n".join(lines) + "\n", "the chart")

@@ -14,7 +14,8 @@ from typing import NamedTuple
 from toast_lab.bench import cases, tables
 from toast_lab.bench.cases import OURS, Choice
 from toast_lab.bench.tables import CaseResult, Row
-from toast_lab.bench.targets import EvaluationTarget
+from toast_lab.bench.targets import EvaluationTarget, contests_of
+from toast_lab.sweep.sweep_worker import code_digest
 from toast_lab.sweep.table import assignments_text
 from toast_lab.text import bytes_text
 
@@ -73,9 +74,17 @@ def _head(content: Content, link: str) -> str:
     lines = [
         "# The paper's evaluation, rerun",
         "",
-        f"`{content.command}` made this page from {len(rows)} searches{lacking if missing else ''}."
-        " Each search ran in a process of its own, one after the other, for at most "
-        f"{content.choice.seconds:g} s where a table says nothing else.",
+        "Section 5 of the TOAST paper asks how good the plans of the search are beside those of "
+        "other methods, how long each method takes, and how that grows with devices, sequence and "
+        "layers. Here these experiments are run again, with every method on one analysis and one "
+        "cost model.",
+        "",
+        *(f"- {finding}" for finding in _findings(content)),
+        "",
+        "Times and memory of plans are predictions of the cost model, the same one for all "
+        "methods, and not measurements. Search times are seconds of the wall clock from the "
+        "analysed program on, in a warm process; tracing, analysis and loading compiled kernels "
+        "are in the tables.",
     ]
     if content.choice.quick:
         lines += [
@@ -83,26 +92,61 @@ def _head(content: Content, link: str) -> str:
             "**These are small sizes to try the command out (`--quick`). The numbers mean "
             "nothing.**",
         ]
-    lines += ["", f"Made on: {'; '.join(_places(rows)) or 'nothing yet'}."]
+    lines += [
+        "",
+        f"`{content.command}` made this page from {len(rows)} searches{lacking if missing else ''}."
+        " Each search ran in a process of its own, one after the other, for at most "
+        f"{content.choice.seconds:g} s where a table says nothing else. Made on: "
+        f"{'; '.join(_places(rows)) or 'nothing yet'}.",
+    ]
     codes = {str(row.get("code")) for row in rows if row.get("code")}
     if len(codes) > 1:
         lines.append(
-            f"Rows come from {len(codes)} versions of the code ({', '.join(sorted(codes))}): "
-            "remove the rows' file to make them all with one."
+            f"Rows come from {len(codes)} versions of the code ({', '.join(sorted(codes))})."
+        )
+    if codes - {code_digest()}:
+        lines.append(
+            "**Prices may have changed since:** some rows were made with older code than this "
+            "page. Without `rows.jsonl` the same command makes all of them anew."
         )
     lines += [
         "",
-        "Times and memory of plans are predictions of one cost model, the same for all methods, "
-        "not measurements. Search times are seconds of the wall clock from the analysed program "
-        "in a warm process: tracing, analysis and loading compiled kernels are not in them, and "
-        "are in the tables.",
-        "",
-        f"Tables: [step times]({link}step_times.csv), [search times]({link}search_times.csv), "
-        f"[scaling]({link}scaling.csv), [anytime curves]({link}anytime.csv), "
+        f"Tables as CSV: [step times]({link}step_times.csv), [search times]({link}search_times.csv)"
+        f", [scaling]({link}scaling.csv), [anytime curves]({link}anytime.csv), "
         f"[growth]({link}growth.csv)"
         + (f", [compiled]({link}compiled.csv)." if content.compiled_wanted else "."),
     ]
     return "\n".join(lines)
+
+
+def _findings(content: Content) -> list[str]:
+    """What the page comes to, in a few lines."""
+    judged = [target for target in content.targets if target.met is not None]
+    met = sum(target.met is True for target in judged)
+    lines = []
+    contests = contests_of(content.results)
+    if contests:
+        behind = [one.behind for one in contests if not one.is_as_good and one.ours.row["fits"]]
+        as_good = sum(one.is_as_good for one in contests)
+        lines.append(
+            f"`{OURS}`, our search, has the best plan or one as good for {as_good} of "
+            f"{len(contests)} problems (a model on a machine)"
+            + (f"; on the others its C(s) is up to {max(behind):.2%} higher." if behind else ".")
+        )
+    speedups = [
+        rival.row["time_s"] / one.ours.row["time_s"]
+        for one in contests
+        for rival in one.rivals
+        if rival.method == "manual" and rival.row["fits"] and one.ours.row["fits"]
+    ]
+    if speedups:
+        lines.append(
+            f"Its steps are predicted to be {min(speedups):.2f} to {max(speedups):.2f} times as "
+            "fast as those of the best expert plan (`manual`), where that one fits."
+        )
+    if judged:
+        lines.append(f"{met} of {len(judged)} targets are met ([which, and why not](#targets)).")
+    return lines or ["Nothing was run yet."]
 
 
 def _places(rows: Sequence[Row]) -> list[str]:
@@ -122,6 +166,8 @@ def _places(rows: Sequence[Row]) -> list[str]:
 def _targets(targets: Sequence[EvaluationTarget]) -> str:
     lines = [
         "## Targets",
+        "",
+        "What the evaluation set out to reach.",
         "",
         markdown(
             ("target", "found"), [(target.text, f"**{target.verdict}**") for target in targets]
@@ -159,10 +205,11 @@ def _sizes(content: Content) -> str:
         [
             "## Sizes, and why",
             "",
-            "The paper gives neither batch sizes nor meshes. All machines get the mesh "
-            f"{cases.MESH} of {tables.devices(cases.MESH)} devices: a TPU v3 slice of 4x4 chips "
-            "with two cores each, four hosts of eight GPUs. Everything is float32, and models are "
-            "trained with Adam, but ITX, which decodes.",
+            "The paper gives neither batch sizes nor meshes, so these are ours. Batches are chosen "
+            "so that memory decides: no device holds the unsharded program. The mesh is "
+            f"{cases.MESH} everywhere, {tables.devices(cases.MESH)} devices: on TPU v3 a slice of "
+            "4x4 chips with two cores each, on GPUs four hosts of eight. Everything is float32. "
+            "The program is a training step with Adam; of ITX it is a decoding step.",
             "",
             markdown(("model", "sizes", ">ops", "unsharded peak", "why"), rows),
         ]
@@ -185,9 +232,10 @@ def _step_times(content: Content, link: str) -> str:
             "",
             f"![Step time by model, machine and method]({link}step_times.svg)",
             "",
-            "Predicted milliseconds of one step with the best plan of each method, its memory on "
-            "a device in brackets. **Bold**: the best, or within 0.1% of it. OOM: even the best "
-            "plan exceeds the device's memory.",
+            "Predicted milliseconds of one step with the best plan of each method, and the memory "
+            "of a device in brackets. **Bold**: the best plan, or one within 0.1% of it. OOM: even "
+            "the method's best plan exceeds the memory. `manual` is the best of the plans that "
+            "experts use for the model, over all ways to give the mesh axes to their roles.",
             "",
             markdown(("model", "machine", *(f">{method}" for method in methods)), lines),
         ]
@@ -231,7 +279,8 @@ def _search_times(content: Content, link: str) -> str:
         for problem, by_method in _problems(rows).items()
     ]
     longer = ", ".join(
-        f"{method} on {model} {factor:g} times" for (method, model), factor in cases.LONGER.items()
+        f"{method} on {model} ({factor:g} times as long)"
+        for (method, model), factor in cases.LONGER.items()
     )
     return "\n".join(
         [
@@ -239,8 +288,9 @@ def _search_times(content: Content, link: str) -> str:
             "",
             f"![Search time by model, machine and method]({link}search_times.svg)",
             "",
-            "Seconds to the method's own best plan / to within 1% of the best plan of any method "
-            f"(–: never) / in all. Longer than the others may run: {longer}.",
+            "Seconds until the method had its own best plan / until it was within 1% of the best "
+            "plan of any method (–: never) / until it ended. Allowed more time than the others: "
+            f"{longer}.",
             "",
             markdown(("model", "machine", *(f">{method}" for method in methods)), lines),
             "",
@@ -271,10 +321,10 @@ def _scaling(content: Content, link: str) -> str:
             "",
             f"![Step and search time against devices]({link}scaling.svg)",
             "",
-            f"T2B on {cases.SCALING_MACHINE}, mesh Batch x Seq x Model, batch 8, the model's own "
-            "remat: positions and devices of the axis `seq` double together, so every shard has "
-            "1024 positions. Step time in ms (memory), then search time in s (own best / within "
-            "1% / in all).",
+            f"T2B on {cases.SCALING_MACHINE} with batch 8 and the model's own remat, on meshes "
+            "data x seq x model. Positions and the devices of the axis `seq` double together, so "
+            "that every shard has 1024 positions. First predicted step times in ms (memory), then "
+            "search times in s (own best / within 1% / in all).",
             "",
             markdown(
                 (
@@ -315,11 +365,12 @@ def _growth(content: Content, link: str) -> str:
             "",
             f"![Search time against layers and devices]({link}growth.svg)",
             "",
-            f"`{OURS}` on the T2B training step, {cases.LARGE_MACHINE}. Layers: sequence 2048, "
-            "batch 16. Devices: sequence 4096, batch 256, the model's own remat. The tree search "
-            "alone, over colour actions as in the paper (`refine=0`): refinement and integer "
-            "programs use whatever time there is. Seconds; *load* is tracing and reading, "
-            "*search* the whole search, which ends by itself where the status is converged.",
+            f"`{OURS}` on the T2B training step on {cases.LARGE_MACHINE}, restricted to the tree "
+            "search over colour actions, as in the paper (`refine=0`), because refinement and "
+            "integer programs take whatever time there is. The rows by layers have sequence 2048 "
+            "and batch 16, those by devices sequence 4096, batch 256 and the model's own remat. "
+            "In seconds: *load* is tracing and reading, *search* the whole search, which ended by "
+            "itself where the status is converged.",
             "",
             markdown(
                 (
@@ -371,7 +422,7 @@ def _small(content: Content) -> str:
         return ""
     head = (
         "program",
-        ">exhaustive C(s)",
+        ">exhaustive, C(s)",
         "it ended",
         ">priced",
         ">seeds",
@@ -379,31 +430,31 @@ def _small(content: Content) -> str:
         ">worst",
         ">slowest own best, s",
     )
-    return "\n".join(["## Small programs, against the optimum", "", markdown(head, lines)])
+    intro = (
+        "Where `exhaustive` runs to its end (complete), it has proven that no sequence of colour "
+        f"actions has a lower C(s). Refinement leaves that space, so `{OURS}` may end below. "
+        "*Best* and *worst* are over its seeds."
+    )
+    return "\n".join(
+        ["## Small programs, against the proven optimum", "", intro, "", markdown(head, lines)]
+    )
 
 
 def _compiled(content: Content, target: Path) -> str:
-    lines = []
+    groups: dict[tuple[str, str], list[Row]] = {}
     for row in content.compiled:
-        plan = (row["case"], row["topology"], row["method"])
-        if row.get("error"):
-            lines.append((*plan, *[""] * 7, str(row["error"])[:80].replace("|", "/")))
-            continue
-        need = row.get("compiled_peak_bytes")
-        lines.append(
-            (
-                *plan,
-                bytes_text(row["peak_bytes"]) + ("" if row["fits"] else " OOM"),
-                ("–" if need is None else bytes_text(need))
-                + ("" if row["compiled_fits"] else " refused"),
-                f"{row['compute_s'] * 1e3:.2f}",
-                _ms(row.get("compiled_compute_s")),
-                f"{row['comm_s'] * 1e3:.2f}",
-                _kinds(row.get("collectives")),
-                _kinds(row.get("compiled_collectives")),
-                _bytes_both(row.get("bytes_by_kind")),
-            )
+        groups.setdefault((row["case"], row["topology"]), []).append(row)
+    lines = [
+        (
+            *problem,
+            sum(not row.get("error") for row in rows),
+            sum(not row.get("compiled_fits", True) for row in rows),
+            _range(_ratio(row, "compiled_peak_bytes", "peak_bytes") for row in rows),
+            _range(_ratio(row, "compiled_compute_s", "compute_s") for row in rows),
+            _range(_bytes_ratio(row) for row in rows),
         )
+        for problem, rows in groups.items()
+    ]
     missing = content.compiled_wanted - len(content.compiled)
     has_accuracy = (target.parent / "accuracy.md").exists()
     accuracy = "[accuracy](accuracy.md)" if has_accuracy else "docs/accuracy.md"
@@ -414,34 +465,27 @@ def _compiled(content: Content, target: Path) -> str:
         [
             "## Compiled ahead of time",
             "",
-            "The best plan of each method, compiled by libtpu for slices that were not there. "
-            "**These are reduced programs**, since a compiler takes minutes to hours for whole "
-            "ones, and each method searched the reduced program again: "
-            f"{sizes_text or 'none yet'}.{lacking if missing else ''}",
+            "Do the predictions hold in a compiler? libtpu compiled the best plan of each method "
+            "for TPU slices that were not attached. **These are reduced programs**, since whole "
+            "ones take it minutes to hours; each method searched the reduced program again. "
+            f"Sizes: {sizes_text or 'none yet'}.{lacking if missing else ''}",
             "",
-            "Memory of one device; *compiled* compute is the compiler's own estimate in cycles "
-            "over the clock of the cores (it makes none for collectives, gathers and scatters). "
-            "Collectives are counts by kind (ag all_gather, ar all_reduce, rs reduce_scatter, a2a "
-            "all_to_all, cp collective_permute); bytes are predicted / compiled, all kinds "
-            f"together. What compilers do otherwise, and why: {accuracy}.",
-            "",
-            "Compiled compute over predicted, lowest to highest: "
-            f"{_compute_ratios(content.compiled)}. A model whose ratios lie far apart is one "
-            "whose methods the cost model may rank wrongly.",
+            "The table has what was compiled over what was predicted, lowest to highest over the "
+            "plans of a program on a slice; `compiled.csv` has the plans one by one. Memory is "
+            "that of one device. Computing is the compiler's estimate of cycles over the clock of "
+            "the cores; it has none for collectives, gathers and scatters. Where ratios of "
+            "computing lie far apart, the cost model may rank plans wrongly. What the compiler "
+            f"does otherwise, and why: {accuracy}.",
             "",
             markdown(
                 (
                     "model",
                     "slice",
-                    "method",
+                    ">plans compiled",
+                    ">of these refused",
                     ">memory",
-                    ">compiled",
-                    ">compute ms",
-                    ">compiled ms",
-                    ">collectives ms",
-                    "collectives",
-                    "compiled",
-                    ">bytes",
+                    ">computing",
+                    ">bytes of collectives",
                 ),
                 lines,
             ),
@@ -449,40 +493,23 @@ def _compiled(content: Content, target: Path) -> str:
     )
 
 
-def _compute_ratios(rows: Rows) -> str:
-    """Per model the range of compiled compute over predicted."""
-    ratios: dict[str, list[float]] = {}
-    for row in rows:
-        if row.get("compiled_compute_s") and row.get("compute_s"):
-            ratios.setdefault(row["case"], []).append(row["compiled_compute_s"] / row["compute_s"])
-    ranges = [
-        f"{case} {min(of_case):.2f} to {max(of_case):.2f}" for case, of_case in ratios.items()
-    ]
-    return ", ".join(ranges) or "none yet"
+def _range(ratios: Iterable[float | None]) -> str:
+    known = [ratio for ratio in ratios if ratio is not None]
+    return f"{min(known):.2f} to {max(known):.2f}" if known else "–"
 
 
-_SHORT = {
-    "all_gather": "ag",
-    "all_reduce": "ar",
-    "reduce_scatter": "rs",
-    "all_to_all": "a2a",
-    "collective_permute": "cp",
-    "permute": "cp",
-}
+def _ratio(row: Row, compiled: str, predicted: str) -> float | None:
+    """One number of a compiled plan over the predicted one; None where one of them is missing."""
+    if not row.get(compiled) or not row.get(predicted):
+        return None
+    return float(row[compiled] / row[predicted])
 
 
-def _kinds(counts_json: str | None) -> str:
-    counts = sorted(json.loads(counts_json or "{}").items())
-    return ", ".join(f"{count:g} {_SHORT.get(kind, kind)}" for kind, count in counts) or "none"
-
-
-def _bytes_both(bytes_json: str | None) -> str:
-    pairs = json.loads(bytes_json or "{}").values()
-    return " / ".join(bytes_text(sum(sizes)) for sizes in zip(*pairs, strict=True)) or "–"
-
-
-def _ms(seconds: float | None) -> str:
-    return "–" if seconds is None else f"{seconds * 1e3:.2f}"
+def _bytes_ratio(row: Row) -> float | None:
+    """Compiled over predicted bytes of a step, all kinds of collectives together."""
+    pairs = list(json.loads(row.get("bytes_by_kind") or "{}").values())
+    predicted, compiled = sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
+    return compiled / predicted if predicted else None
 
 
 def _reading() -> str:
@@ -490,11 +517,11 @@ def _reading() -> str:
         [
             "## How it compares with the paper",
             "",
-            "The paper's Alpa and AutoMap are other programs, which propagate and price in their "
-            "own ways; here every method is written anew on one analysis, one cost model and one "
-            "machine, so that plans and search times can be compared. What the published form of "
-            "each has that ours lacks stands in its module (`toast_lab/search`). The paper's step "
-            "times are measured on devices and ours are predicted, so they compare among methods "
-            "and not with the paper's figures.",
+            "Compare methods with each other here, and not with the paper's figures. The paper's "
+            "step times are measured on devices, ours are predicted. Its Alpa and AutoMap are the "
+            "published programs, which propagate and price in their own ways; here every method is "
+            "written anew on one analysis and one cost model, so that only the searches differ. "
+            "The docstring of each method in `toast_lab/search` says what its published form has "
+            "that ours lacks.",
         ]
     )

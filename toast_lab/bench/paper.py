@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from toast_lab.bench import charts, compiled_plans, tables
+from toast_lab.bench import compiled_plans, tables
 from toast_lab.bench.cases import COMPILED, Choice
 from toast_lab.bench.page import Content, page
 from toast_lab.bench.tables import Row
@@ -197,24 +197,31 @@ def write(
 
 
 def draw(content: Content, folder: Path) -> list[Path]:
-    """The charts for which there are rows.  Raises InvalidProblem without matplotlib."""
-    charts.pyplot()
+    """The charts for which there are rows.  Raises InvalidProblem without what draws them."""
+    try:
+        from toast_lab.bench import charts
+    except ImportError as error:
+        raise InvalidProblem(
+            f'charts need more packages ({error}): pip install "toast-lab[bench]"'
+        ) from None
     files = []
+
+    def save(figure: Any, name: str, size_px: tuple[float, float]) -> None:
+        charts.save_figure(figure, folder / name, size_px)
+        files.append(folder / name)
 
     def of(rows: Iterable[Row], part: str) -> list[Row]:
         return [row for row in rows if row["part"] == part]
 
     steps, searches = of(content.steps, "models"), of(content.searches, "models")
     if steps:
-        charts.step_time_bars(steps, folder / "step_times.svg")
-        charts.search_time_bars(searches, folder / "search_times.svg")
+        save(charts.step_time_bars(steps), "step_times.svg", (172, 150))
+        save(charts.search_time_bars(searches), "search_times.svg", (190, 200))
         curves = of(tables.anytime(content.results), "models")
-        charts.anytime_lines(curves, searches, folder / "anytime.svg")
-        files += [folder / name for name in ("step_times.svg", "search_times.svg", "anytime.svg")]
+        save(charts.anytime_lines(curves, searches), "anytime.svg", (240, 145))
     steps, searches = of(content.steps, "scaling"), of(content.searches, "scaling")
     if steps:
-        charts.scaling_lines(steps, searches, folder / "scaling.svg")
-        files.append(folder / "scaling.svg")
+        save(charts.scaling_lines(steps, searches), "scaling.svg", (380, 240))
     growth = {
         against: [
             {**result.row, "x": result.x}
@@ -224,6 +231,5 @@ def draw(content: Content, folder: Path) -> list[Path]:
         for part, against in (("depth", "layers"), ("devices", "devices"))
     }
     if any(growth.values()):
-        charts.growth_lines(growth, folder / "growth.svg")
-        files.append(folder / "growth.svg")
+        save(charts.growth_lines(growth), "growth.svg", (330, 220))
     return files

@@ -52,38 +52,70 @@ def targets(results: Sequence[CaseResult], *, quick: bool = False) -> list[Evalu
     return [target._replace(met=None) for target in judged] if quick else judged
 
 
-def at_least_as_good(results: Iterable[CaseResult]) -> EvaluationTarget:
-    """Our plan against the best of every rival, problem by problem."""
-    wins = 0
-    lines: list[str] = []
-    names: set[str] = set()
-    without_rows = {(case.name, machine) for case in cases.CASES for machine in cases.MACHINES}
+class Contest(NamedTuple):
+    """Our plan of one problem beside those of the rivals."""
+
+    case: str
+    machine: str
+    ours: CaseResult
+    rivals: tuple[CaseResult, ...]  #: with a plan; at least one
+
+    @property
+    def best_rival(self) -> CaseResult:
+        """The rival with the best plan."""
+        return min(self.rivals, key=lambda result: result.rank)
+
+    @property
+    def is_as_good(self) -> bool:
+        """Is our plan at least as good as every rival's?"""
+        does_not_fit, score = self.best_rival.rank
+        return self.ours.rank <= (does_not_fit, score * (1 + TIE))
+
+    @property
+    def behind(self) -> float:
+        """Our C(s) over the best rival's, less one."""
+        return float(self.ours.rank[1] / self.best_rival.rank[1] - 1)
+
+
+def contests_of(results: Iterable[CaseResult]) -> list[Contest]:
+    """Every problem of a model on a machine for which we and a rival have a plan."""
+    wanted = {(case.name, machine) for case in cases.CASES for machine in cases.MACHINES}
+    contests = []
     for (part, name, machine), group in tables.problems(results).items():
-        if part != "models" or (name, machine) not in without_rows:
-            continue
         with_plan = [result for result in group if result.has_plan]
         ours = next((result for result in with_plan if result.method == OURS), None)
-        rivals = [result for result in with_plan if result.method != OURS]
-        if ours is None or not rivals:
-            continue
-        without_rows.discard((name, machine))
-        names |= {result.method for result in rivals}
-        best = min(rivals, key=lambda result: result.rank)
-        does_not_fit, score = best.rank
-        if ours.rank <= (does_not_fit, score * (1 + TIE)):
-            wins += 1
-            continue
-        lines.append(
-            f"{name} on {machine}: {OURS} {_plan(ours)}, {best.method} {_plan(best)} "
-            f"({ours.rank[1] / score - 1:+.2%} in score)"
-        )
-    total = wins + len(lines)
-    if not total:
+        rivals = tuple(result for result in with_plan if result.method != OURS)
+        if part == "models" and (name, machine) in wanted and ours is not None and rivals:
+            contests.append(Contest(name, machine, ours, rivals))
+    return contests
+
+
+def at_least_as_good(results: Iterable[CaseResult]) -> EvaluationTarget:
+    """Our plan against the best of every rival, problem by problem."""
+    contests = contests_of(results)
+    if not contests:
         return EvaluationTarget(_GOOD, None, ())
-    numbers = [f"{wins} of {total} problems", *lines, f"rivals: {', '.join(sorted(names))}"]
+    lines = [
+        f"{one.case} on {one.machine}: {OURS} {_plan(one.ours)}, {one.best_rival.method} "
+        f"{_plan(one.best_rival)} ({one.behind:+.2%} in C(s))"
+        for one in contests
+        if not one.is_as_good
+    ]
+    names = sorted({rival.method for one in contests for rival in one.rivals})
+    numbers = [
+        f"{len(contests) - len(lines)} of {len(contests)} problems",
+        *lines,
+        f"rivals: {', '.join(names)}",
+    ]
+    known = {(one.case, one.machine) for one in contests}
+    without_rows = [
+        f"{case.name} on {machine}"
+        for case in sorted(cases.CASES, key=lambda case: case.name)
+        for machine in sorted(cases.MACHINES)
+        if (case.name, machine) not in known
+    ]
     if without_rows:
-        pairs = [f"{name} on {machine}" for name, machine in sorted(without_rows)]
-        numbers.append(f"no rows yet: {', '.join(pairs)}")
+        numbers.append(f"no rows yet: {', '.join(without_rows)}")
     if lines:
         return EvaluationTarget(_GOOD, False, tuple(numbers), _GOOD_MISSED)
     return EvaluationTarget(_GOOD, None if without_rows else True, tuple(numbers))
@@ -200,20 +232,21 @@ _GOOD = "our plan at least as good as every rival's on all five models x three m
 
 
 _GOOD_MISSED = (
-    "where a rival is ahead, both are in good local optima that single changes do not connect: in "
-    "GNS and T2B whole chains of ops would have to change together, which integer programs over "
-    "all axes find if their time suffices. For U-Net these programs are too large for the budget, "
-    "and the best plan is one of colour actions, of which beam search tries a few more"
+    "both plans are good local optima, and no single change leads from one to the other. In GNS "
+    "and T2B whole chains of ops would have to change together; integer programs over all axes do "
+    "that, if their time suffices. For U-Net such programs are too large for the budget. Its best "
+    "plans consist of colour actions, and beam search tries a few more of those"
 )
 _GROWTH_MISSED = (
-    "the number of plans priced hardly grows with depth, but peak memory is a pass over all ops "
-    "for each of them, which begins to dominate: repeated layers are folded for time only"
+    "the number of plans priced hardly grows with depth, but each of them takes longer. Repeated "
+    "layers are folded into one for time only; peak memory is a pass over all ops of the program, "
+    "and comes to dominate"
 )
 _SLOWER_MISSED = (
-    "the rival here propagates in memory, 0.1 to 0.8 ms an action, where the paper's goes through "
-    "a compiler's passes; and our search goes on to better plans until its budget ends, so that "
-    "its time to its own best is most of the budget. The time until it was as good as AutoMap's "
-    "best stands beside it"
+    "our AutoMap propagates in memory, in 0.1 to 0.8 ms an action, where the paper's goes through "
+    "a compiler's passes. And our search goes on to better plans until its budget ends, so that "
+    "the time to its own best is most of the budget; in brackets is when it was as good as "
+    "AutoMap's best"
 )
 
 

@@ -3,8 +3,8 @@
 Takes what the public functions give.  Gives elements that are put side by side with ``+``, on top
 of each other with ``*``, changed with ``.opts`` and linked with
 ``holoviews.link_selections.instance(index_cols=["plan"])``: the ones that the explorer and reports
-show.  ``tl.views`` has the explorer's components, with their tables and buttons.  Start reading at
-``of_results``.
+show.  ``save`` writes one to a file, SVG or PNG.  ``tl.views`` has the explorer's components, with
+their tables and buttons.  Start reading at ``of_results``.
 
 Examples:
     >>> import toast_lab as tl
@@ -23,14 +23,26 @@ if TYPE_CHECKING:
     from toast_lab.charts.of_results import (
         breakdown,
         choices,
+        confirm,
         memory,
         race,
+        save,
         search,
         step,
         time_memory,
     )
 
-__all__ = ["breakdown", "choices", "memory", "race", "search", "step", "time_memory"]
+__all__ = [
+    "breakdown",
+    "choices",
+    "confirm",
+    "memory",
+    "race",
+    "save",
+    "search",
+    "step",
+    "time_memory",
+]
 
 
 def __getattr__(name: str) -> Any:

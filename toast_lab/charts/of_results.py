@@ -5,12 +5,18 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import holoviews as hv
 import pandas as pd
 
-from toast_lab.app.cells.plans import check_priced, plan_entries
+from toast_lab.app.cells.plans import (
+    check_priced,
+    plan_entries,
+    problem_of,
+    program_of,
+)
 from toast_lab.app.cells.searching import (
     HANDLE,
     MAX_POINTS,
@@ -21,25 +27,27 @@ from toast_lab.app.cells.searching import (
     thinned,
 )
 from toast_lab.app.cells.view import kind_text
-from toast_lab.compare.result import Comparison
+from toast_lab.confirm.confirmed_result import ConfirmedResult
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidInput, did_you_mean
-from toast_lab.ir.program import Program
+from toast_lab.files import PathLike
 from toast_lab.jobs.background import RunningRace, RunningSearch
 from toast_lab.runtime.compiled import Compiled
 from toast_lab.search.contract import SearchResult
 from toast_lab.search.race import Race
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sweep.run_sweep import Sweep
-from toast_lab.text import line_text
-from toast_lab.views.breakdown import BY, BreakdownRates, breakdown_frame
+from toast_lab.views.breakdown import BY, breakdown_frame, breakdown_rates
 from toast_lab.views.breakdown_chart import breakdown_chart
 from toast_lab.views.chart_style import BOKEH
 from toast_lab.views.choice_map import choice_map
 from toast_lab.views.compare_table import PlanEntry
+from toast_lab.views.confirm_chart import confirm_charts
+from toast_lab.views.confirm_curve import judged_frame
 from toast_lab.views.memory_chart import memory_chart
 from toast_lab.views.race_chart import race_chart
 from toast_lab.views.race_curves import SHOWN, points_frame
+from toast_lab.views.saved_chart import SIZE_PX, save_chart
 from toast_lab.views.search_chart import SearchScales, search_charts
 from toast_lab.views.search_curves import CurvePoint, curve_frame
 from toast_lab.views.step_chart import step_charts
@@ -49,6 +57,8 @@ from toast_lab.views.time_memory_chart import time_memory_chart
 
 KINDS = {"score": 0, "time_s": 1, "peak_bytes": 2}
 SCALES = ("log", "linear")
+#: what can be saved
+CHARTS = (hv.Element, hv.Overlay, hv.NdOverlay, hv.Layout, hv.NdLayout, hv.HoloMap)
 #: between two looks at a search or a race that runs.  A chart that is drawn anew takes a tenth of
 #: a second of the notebook's core
 FOLLOW_EVERY_S = 1.0
@@ -86,14 +96,17 @@ def search(
     _one_of("search", "kind", kind, [*KINDS, None])
     _one_of("search", "scale", scale, SCALES)
     _in_notebook()
+    own = KINDS.get(kind or "score", 0)
     if isinstance(result, RunningSearch):
         scales = _scales(result.problem, scale)
-        charts = _live(_SearchFollower(result), lambda frame: search_charts(frame, scales))
+        charts = _live(
+            _SearchFollower(result), lambda frame: search_charts(frame, scales, legend_at=own)
+        )
     else:
         snapshot = search_snapshot(result)
         scales = SearchScales(snapshot.limit_bytes, *snapshot.unsharded, scale_type=scale)
-        charts = search_charts(curve_frame(snapshot.points), scales)
-    return hv.Layout(list(charts)) if kind is None else charts[KINDS[kind]]
+        charts = search_charts(curve_frame(snapshot.points), scales, legend_at=own)
+    return hv.Layout(list(charts)) if kind is None else charts[own]
 
 
 def _scales(problem: Problem, scale: str) -> SearchScales:
@@ -132,6 +145,34 @@ def race(result: Race | RunningRace, *, kind: str = "score", scale: str = "log")
 
 def _race_frame(result: Race | RunningRace) -> pd.DataFrame:
     return points_frame(race_points(result), {row.method: row.elapsed_s for row in result.rows})
+
+
+def confirm(result: SearchResult[Any], *, scale: str = "log") -> Any:
+    """A confirmed search: the judge's clock beside the price, over the plans that were judged.
+
+    Args:
+        result: a ConfirmedResult, what ``tl.search(problem, judge=...)`` gave.
+        scale: of the y axis, "log" or "linear".
+
+    Returns:
+        A HoloViews overlay; a layout of two where clock and price are of different machines.
+
+    Raises:
+        InvalidInput: another type or scale.
+    """
+    if not isinstance(result, ConfirmedResult):
+        example = 'tl.charts.confirm(tl.search(problem, judge="cpu:4"))'
+        raise _refused("confirm", "a ConfirmedResult", result, example)
+    _one_of("confirm", "scale", scale, SCALES)
+    _in_notebook()
+    unsharded_s = result.cost.time_s / (result.cost.relative_time or 1.0)
+    charts = confirm_charts(
+        judged_frame(result.verdicts),
+        unsharded_s,
+        scale_type=scale,
+        apart=bool(result.elsewhere),
+    )
+    return charts[0] if len(charts) == 1 else hv.Layout(list(charts))
 
 
 class _SearchFollower:
@@ -216,15 +257,13 @@ def breakdown(plans: Any, problem: Problem | None = None, *, by: str = "kind") -
     """
     _one_of("breakdown", "by", by, list(BY.values()))
     entries = _entries(plans, problem, "breakdown")
-    known = problem or _problem_of(plans)
+    known = problem or problem_of(plans)
     if known is None or any(not hasattr(entry.cost, "ops") for entry in entries):
         raise InvalidInput(
             "charts.breakdown: give the problem as well: tl.charts.breakdown(plans, problem)"
         )
-    machine = known.machine
-    trips = known.analysis.program.trips.tolist()
-    rates = BreakdownRates(machine.memory_bytes_per_s, machine.op_overhead_s, trips)
-    frame = breakdown_frame(entries, dict.fromkeys((entry.name for entry in entries), rates), by)
+    rates = dict.fromkeys((entry.name for entry in entries), breakdown_rates(known))
+    frame = breakdown_frame(entries, rates, by)
     return breakdown_chart(frame, entries)
 
 
@@ -243,7 +282,7 @@ def memory(plans: Any, problem: Problem | None = None) -> Any:
     """
     entries = _entries(plans, problem, "memory")
     check_priced(entries, "charts.memory")
-    lines = _lines(_program_of(plans, problem))
+    lines = program_of(plans, problem).source_lines()
     return memory_chart(entries, float(entries[0].cost.memory_limit_bytes), lines)
 
 
@@ -271,7 +310,7 @@ def step(plan: Any, problem: Problem | None = None, *, compiled: Compiled | None
         )
     (entry,) = _entries(plan, problem, "step")
     schedule = getattr(compiled, "schedule", None)
-    bars = bars_frame(entry.cost, schedule, _lines(_program_of(plan, problem)))
+    bars = bars_frame(entry.cost, schedule, program_of(plan, problem).source_lines())
     return hv.Layout(list(step_charts(bars, memory_frame(entry.cost, schedule)))).cols(1)
 
 
@@ -311,6 +350,25 @@ def choices(
     return choice_map(frame, x, y, value)
 
 
+def save(chart: Any, path: PathLike, *, size_px: tuple[float, float] = SIZE_PX) -> None:
+    """Write a chart to a file, without a browser.
+
+    Args:
+        chart: what a function of ``tl.charts`` gave, also with ``+``, ``*`` and ``.opts``; of one
+            that is live, what it shows now.
+        path: the file; .svg without a ground, or .png on white.
+        size_px: width and height of each chart.
+
+    Raises:
+        InvalidInput: not a chart.
+        InvalidProblem: another ending, or an element that cannot be drawn.
+        NotSaved: the file cannot be written.
+    """
+    if not isinstance(chart, CHARTS):
+        raise _refused("save", "a chart", chart, 'tl.charts.save(chart, "chart.svg")')
+    save_chart(chart, Path(path), size_px=size_px)
+
+
 def _mappings(rows: Any) -> list[Mapping[str, Any]]:
     if isinstance(rows, Sweep):
         return list(rows.rows)
@@ -331,34 +389,7 @@ def _entries(plans: Any, problem: Problem | None, chart: str) -> list[PlanEntry]
         )
     entries = plan_entries(plans, problem, f"charts.{chart}")
     _in_notebook()
-    return [entry._replace(number=index) for index, entry in enumerate(entries)]
-
-
-def _results(plans: Any) -> list[Any]:
-    return list(plans.values()) if isinstance(plans, Mapping) else list(plans)
-
-
-def _problem_of(plans: Any) -> Problem | None:
-    """The problem that a race or search results know."""
-    if isinstance(plans, Race | SearchResult):
-        return plans.problem
-    if isinstance(plans, Comparison | ShardingPlan):
-        return None
-    problems = [getattr(plan, "problem", None) for plan in _results(plans)]
-    return next((problem for problem in problems if isinstance(problem, Problem)), None)
-
-
-def _program_of(plans: Any, problem: Problem | None) -> Program:
-    known = problem or _problem_of(plans)
-    if known is not None:
-        return known.analysis.program
-    first = plans if isinstance(plans, SearchResult) else _results(plans)[0]
-    return (first.plan if isinstance(first, SearchResult) else first).program
-
-
-def _lines(program: Program) -> list[str]:
-    """Source line of each op."""
-    return [line_text(program.where(op)) for op in range(program.n_ops)]
+    return entries
 
 
 def _limit_bytes(problem: Problem | None, entries: list[PlanEntry]) -> float | None:

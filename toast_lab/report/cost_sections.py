@@ -22,8 +22,8 @@ from toast_lab.report.page_tables import (
 from toast_lab.report.subject import ReportSubject
 from toast_lab.text import line_text
 from toast_lab.views.breakdown import (
-    BreakdownRates,
     breakdown_frame,
+    breakdown_rates,
     shown_breakdown,
 )
 from toast_lab.views.breakdown_chart import breakdown_chart
@@ -152,7 +152,9 @@ def _reason_part(reason: CollectiveReason, group: AlikeCollectives) -> Safe:
 # -- price -----------------------------------------------------------------------------------------
 def price_section(subject: ReportSubject, links: ReportLinks) -> Section:
     """Where the time of the step goes."""
-    frame = breakdown_frame(subject.entries, _rates(subject))
+    rates = breakdown_rates(subject.problem)
+    names = (entry.name for entry in subject.entries)
+    frame = breakdown_frame(subject.entries, dict.fromkeys(names, rates))
     plan_count = len(subject.entries)
     parts = [
         words(
@@ -189,17 +191,11 @@ def _ops_table(subject: ReportSubject, links: ReportLinks) -> Safe:
     )
 
 
-def _rates(subject: ReportSubject) -> dict[str, BreakdownRates]:
-    machine = subject.problem.machine
-    rates = BreakdownRates(
-        machine.memory_bytes_per_s, machine.op_overhead_s, subject.plan.program.trips.tolist()
-    )
-    return dict.fromkeys((entry.name for entry in subject.entries), rates)
-
-
 def price_figure(subject: ReportSubject) -> Any:
     """The picture of ``price_section``."""
-    frame = breakdown_frame(subject.entries, _rates(subject))
+    rates = breakdown_rates(subject.problem)
+    names = (entry.name for entry in subject.entries)
+    frame = breakdown_frame(subject.entries, dict.fromkeys(names, rates))
     return bokeh_figure(breakdown_chart(frame, subject.entries))
 
 

@@ -20,7 +20,6 @@ from toast_lab.runtime.run import Run
 from toast_lab.search.contract import SearchResult
 from toast_lab.sharding import plan_file
 from toast_lab.sharding.plan import ShardingPlan
-from toast_lab.text import line_text
 from toast_lab.views.compare_table import PlanEntry
 
 Planned = ShardingPlan | SearchResult[Any]
@@ -93,8 +92,7 @@ class ReportSubject:
     @functools.cached_property
     def where(self) -> list[str]:
         """Source line of each op, without its folder."""
-        program = self.problem.analysis.program
-        return [line_text(program.where(op)) for op in range(program.n_ops)]
+        return self.problem.analysis.program.source_lines()
 
 
 def make_subject(

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
+from toast_lab.cost.problem import Problem
 from toast_lab.views.compare_table import PlanEntry, seconds_text
 
 COMPUTE, TRAFFIC = "compute", "memory traffic"
@@ -25,6 +26,16 @@ class BreakdownRates(NamedTuple):
     trips: Sequence[float]
 
 
+def breakdown_rates(problem: Problem) -> BreakdownRates:
+    """The rates of a problem's machine and program."""
+    machine = problem.machine
+    return BreakdownRates(
+        memory_bytes_per_s=machine.memory_bytes_per_s,
+        op_overhead_s=machine.op_overhead_s,
+        trips=problem.analysis.program.trips.tolist(),
+    )
+
+
 def breakdown_frame(
     entries: Iterable[PlanEntry], rates: Mapping[str, BreakdownRates], by: str = "kind"
 ) -> pd.DataFrame:
@@ -32,7 +43,7 @@ def breakdown_frame(
 
     Args:
         entries: plans; those that are not shown are left out.
-        rates: by plan.
+        rates: by plan; all time of ops of a plan that has none counts as compute.
         by: collectives by "kind", or by the mesh "axis" that they run over.
 
     The cost model takes the longer of an op's arithmetic and its memory traffic, plus the time to
@@ -43,13 +54,7 @@ def breakdown_frame(
     for entry in entries:
         if not entry.shown:
             continue
-        part_seconds: dict[str, float] = {COMPUTE: 0.0, TRAFFIC: 0.0}
-        plan_rates = rates[entry.name]
-        for op_cost in entry.cost.ops:
-            moving_s = op_cost.moved_bytes / plan_rates.memory_bytes_per_s
-            starting_s = plan_rates.op_overhead_s * plan_rates.trips[op_cost.op]
-            is_moving = op_cost.time_s - moving_s <= starting_s + 1e-6 * op_cost.time_s
-            part_seconds[TRAFFIC if is_moving else COMPUTE] += op_cost.time_s
+        part_seconds = _op_seconds(entry.cost, rates.get(entry.name))
         for collective in entry.cost.collectives:
             part_name = collective.kind if by == "kind" else f"over {','.join(collective.axes)}"
             part_seconds[part_name] = part_seconds.get(part_name, 0.0) + collective.time_s
@@ -58,6 +63,19 @@ def breakdown_frame(
             for part_name, seconds in part_seconds.items()
         ]
     return pd.DataFrame(parts_of_plans, columns=["plan", "part", "time_s", "number"])
+
+
+def _op_seconds(cost: Any, rates: BreakdownRates | None) -> dict[str, float]:
+    """Seconds of the ops of a step, by what they wait for."""
+    if rates is None:
+        return {COMPUTE: cost.compute_s}
+    seconds: dict[str, float] = {COMPUTE: 0.0, TRAFFIC: 0.0}
+    for op_cost in cost.ops:
+        moving_s = op_cost.moved_bytes / rates.memory_bytes_per_s
+        starting_s = rates.op_overhead_s * rates.trips[op_cost.op]
+        is_moving = op_cost.time_s - moving_s <= starting_s + 1e-6 * op_cost.time_s
+        seconds[TRAFFIC if is_moving else COMPUTE] += op_cost.time_s
+    return seconds
 
 
 def shown_breakdown(frame: pd.DataFrame) -> pd.DataFrame:

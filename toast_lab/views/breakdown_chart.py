@@ -9,9 +9,9 @@ import holoviews as hv
 import pandas as pd
 
 from toast_lab.views.breakdown import share_text
-from toast_lab.views.chart_style import chart, drawn, hover, on_glyph
+from toast_lab.views.chart_style import GridAcross, chart, drawn, hover, on_glyph
 from toast_lab.views.compare_table import PlanEntry, seconds_text, time_unit
-from toast_lab.views.palette import NEUTRAL, style
+from toast_lab.views.palette import style
 
 FIGURE = "cost breakdown"
 _HATCH = (
@@ -91,14 +91,8 @@ def breakdown_chart(frame: pd.DataFrame, entries: Sequence[PlanEntry]) -> Any:
         legend="top" if elements else None,
         legend_columns=4,
         zoom=None,
-        hooks=[_grid_across],
+        hooks=[GridAcross()],
     )
-
-
-def _grid_across(plot: Any, _: Any) -> None:
-    figure = plot.state
-    figure.xgrid.grid_line_color, figure.xgrid.grid_line_alpha = NEUTRAL, 0.13
-    figure.ygrid.grid_line_color = None
 
 
 def _shortened(plan_name: str) -> str:

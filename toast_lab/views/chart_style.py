@@ -3,7 +3,11 @@
 A chart is a HoloViews element made from a tidy table.  Charts are put side by side with ``+``, on
 top of each other with ``*``, changed with ``.opts`` and linked with ``holoviews.link_selections``;
 the explorer and reports show the same elements, rendered once as Bokeh figures
-(``bokeh_figure``).
+(``bokeh_figure``), and ``saved_chart`` draws them into files.
+
+What HoloViews has no option for is done by hooks on the Bokeh figure.  Those that a picture in a
+file needs as well are data (``GlyphLook``, ``LevelLabel``, ``NamesBeside``, ``GridAcross``), which
+``saved_chart`` reads.
 
 Importing HoloViews takes about half a second, so nothing that the explorer's first page needs may
 import this module; pages import charts when one is first shown.
@@ -15,13 +19,15 @@ of a tooltip.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import holoviews as hv
 import holoviews.plotting.bokeh  # registers the renderer
+from bokeh.core.properties import value
 from bokeh.models import HoverTool, PanTool, ResetTool, TapTool, WheelZoomTool
 from bokeh.models.annotations import Label
 
@@ -45,16 +51,23 @@ def drawn(element: Any, *hooks: Hook, **options: Any) -> Any:
     return element.opts(**options, backend=BOKEH)
 
 
-def on_glyph(**properties: Any) -> Hook:
-    """Set properties of a glyph for which HoloViews has no option, such as ``hatch_pattern``."""
+@dataclasses.dataclass(frozen=True)
+class GlyphLook:
+    """Hook: properties of a glyph for which HoloViews has no option, such as ``hatch_pattern``."""
 
-    def hook(plot: Any, _: Any) -> None:
+    properties: Mapping[str, Any]
+
+    def __call__(self, plot: Any, _: Any) -> None:
+        """Set them."""
         renderer = plot.handles["glyph_renderer"]
         for glyph in (renderer.glyph, renderer.nonselection_glyph, renderer.selection_glyph):
             if hasattr(glyph, "update"):  # "auto" stands for a copy
-                glyph.update(**properties)
+                glyph.update(**self.properties)
 
-    return hook
+
+def on_glyph(**properties: Any) -> GlyphLook:
+    """Set properties of a glyph for which HoloViews has no option, such as ``hatch_pattern``."""
+    return GlyphLook(properties)
 
 
 def renderer_named(name: str) -> Hook:
@@ -66,33 +79,86 @@ def renderer_named(name: str) -> Hook:
     return hook
 
 
-def level_line(
-    level: float, label: str, hue: str, *, offset_px: int = 2, vertical: bool = False
-) -> Any:
-    """A dashed line across the chart, with its label at the left, or at the foot if vertical.
+@dataclasses.dataclass(frozen=True)
+class LevelLabel:
+    """Hook: the label of a level line, which stays in view when the chart is moved."""
 
-    The label stays in view when the chart is moved.
-    """
+    level: float
+    text: str
+    hue: str
+    offset_px: int = 2
+    vertical: bool = False
 
-    def hook(plot: Any, _: Any) -> None:
+    def __call__(self, plot: Any, _: Any) -> None:
+        """Write it."""
         place: dict[str, Any] = (
-            {"x": level, "y": 4, "y_units": "screen", "x_offset": 4}
-            if vertical
-            else {"x": 8, "x_units": "screen", "y": level, "y_offset": offset_px}
+            {"x": self.level, "y": 4, "y_units": "screen", "x_offset": 4}
+            if self.vertical
+            else {"x": 8, "x_units": "screen", "y": self.level, "y_offset": self.offset_px}
         )
         plot.state.add_layout(
             Label(
-                text=label,
-                text_color=hue,
+                text=self.text,
+                text_color=self.hue,
                 text_font=plot_style.FONT,
                 text_font_size="11px",
                 **place,
             )
         )
-        plot.handles["glyph"].name = label
+        plot.handles["glyph"].name = self.text
 
+
+def level_line(
+    level: float, label: str, hue: str, *, offset_px: int = 2, vertical: bool = False
+) -> Any:
+    """A dashed line across the chart, with its label at the left, or at the foot if vertical."""
+    written = LevelLabel(level, label, hue, offset_px=offset_px, vertical=vertical)
     line = hv.VLine(level, label=label) if vertical else hv.HLine(level, label=label)
-    return drawn(line, hook, color=hue, line_dash="dashed", line_width=1.5)
+    return drawn(line, written, color=hue, line_dash="dashed", line_width=1.5)
+
+
+@dataclasses.dataclass(frozen=True)
+class NamesBeside:
+    """Hook: texts of a column beside the markers, at distances that a scale does not change.
+
+    Columns ``dx`` and ``dy`` are the distances in pixels, downwards; ``align`` is "left" or
+    "right".
+    """
+
+    x: str
+    y: str
+    text: str
+
+    def __call__(self, plot: Any, _: Any) -> None:
+        """Write them."""
+        name = f"names, {plot.handles['glyph_renderer'].name}"
+        if any(renderer.name == name for renderer in plot.state.renderers):
+            return
+        plot.state.text(
+            self.x,
+            self.y,
+            text=self.text,
+            source=plot.handles["source"],
+            name=name,
+            x_offset="dx",
+            y_offset="dy",
+            text_align="align",
+            text_font_size="11px",
+            text_color=NEUTRAL,
+            text_font=value(plot_style.FONT),
+            nonselection_alpha=1.0,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class GridAcross:
+    """Hook: grid lines at the ticks of the x axis, and none at those of the y axis."""
+
+    def __call__(self, plot: Any, _: Any) -> None:
+        """Draw them."""
+        figure = plot.state
+        figure.xgrid.grid_line_color, figure.xgrid.grid_line_alpha = NEUTRAL, 0.13
+        figure.ygrid.grid_line_color = None
 
 
 def chart(

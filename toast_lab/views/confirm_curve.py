@@ -1,28 +1,22 @@
-"""A confirmed search: the judge's clock beside the price over seconds, and what each place buys.
+"""A confirmed search as tables: the judge's clock beside the price, and what each place buys.
 
-The price belongs to one search and its price list, so its line begins anew with every round.  A
-judged plan is a filled marker at its clock's time, with a line from a hollow one at its price: the
-length of the line is by how much the price was wrong.  Where clock and price are of different
-machines, they stand in two charts and no line joins them.
+``confirm_chart`` draws the first.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
-from bokeh.models import ColumnDataSource, GridBox, HoverTool, PanTool, ResetTool, WheelZoomTool
-from bokeh.plotting import figure
 
-from toast_lab.views.compare_table import bytes_text, seconds_text, time_unit
-from toast_lab.views.palette import ACCENT, NEUTRAL, style
-from toast_lab.views.plot_style import new_figure, plain_ticks, quiet_labels
+from toast_lab.views.compare_table import bytes_text, seconds_text
 
-CLOCK = style(2).hue
-PRICED, JUDGED = "best by the price", "best by the judge's clock"
-COLUMNS = ("at_s", "round", "kind", "time_s", "priced_s", "state")
+#: where a row of the curves stands: seconds since the first search began, or plans judged so far
+AT_S, JUDGED = "at_s", "judged"
+COLUMNS = (AT_S, "round", "kind", "time_s", "priced_s", "state")
+TIMES = ("time_s", "priced_s")
 VERDICT_COLUMNS = (
     "plan",
     "round",
@@ -62,7 +56,7 @@ def confirm_frame(points: Iterable[Any], verdicts: Sequence[Any], until_s: float
         if verdict.time_s is None:
             continue
         ratio = f"{verdict.ratio:.2f}× priced" if verdict.ratio else "judged"
-        state = verdict.remark or ratio
+        state = ", ".join(filter(None, (verdict.name, verdict.remark or ratio)))
         row = (verdict.at_s, verdict.round, "judged", verdict.time_s, verdict.priced_s, state)
         rows.append(row)
         if verdict.stands and (best is None or verdict.time_s < best):
@@ -70,7 +64,60 @@ def confirm_frame(points: Iterable[Any], verdicts: Sequence[Any], until_s: float
             rows.append((verdict.at_s, verdict.round, "clock", best, math.nan, ""))
     if best is not None:
         rows.append((until_s, last_round or 0, "clock", best, math.nan, ""))
-    return pd.DataFrame(rows, columns=COLUMNS)
+    return pd.DataFrame(rows, columns=COLUMNS).astype(dict.fromkeys((AT_S, *TIMES), float))
+
+
+class _NumberedVerdict(NamedTuple):
+    """A ``Verdict`` as ``confirm_frame`` takes it, at its number in place of its second."""
+
+    at_s: float
+    round: int
+    priced_s: float
+    time_s: float | None
+    ratio: float | None
+    stands: bool
+    remark: str
+    name: str
+
+
+class _RoundPrice(NamedTuple):
+    """The best price that plans of a round were judged at, from the first of them on."""
+
+    at_s: float
+    round: int
+    best_s: float
+
+
+def judged_frame(verdicts: Sequence[Any]) -> pd.DataFrame:
+    """``confirm_frame`` of a search that is over, which keeps no seconds: over the plans judged.
+
+    Args:
+        verdicts: ``Verdict`` s of a ``ConfirmedResult``, in order.
+
+    Its column "judged" stands in place of "at_s"; "priced" rows are the best price that plans of
+    their round were judged at.
+    """
+    numbered = [
+        _NumberedVerdict(
+            at_s=float(number),
+            round=verdict.round,
+            priced_s=verdict.priced_s,
+            time_s=verdict.time_s,
+            ratio=verdict.ratio,
+            stands=verdict.stands,
+            remark=verdict.remark,
+            name=verdict.name,
+        )
+        for number, verdict in enumerate(verdicts, 1)
+    ]
+    prices: dict[int, _RoundPrice] = {}
+    for row in numbered:
+        best = prices.get(row.round)
+        begun = row.at_s if best is None else best.at_s
+        least = row.priced_s if best is None else min(best.best_s, row.priced_s)
+        prices[row.round] = _RoundPrice(begun, row.round, least)
+    frame = confirm_frame(prices.values(), numbered, float(len(numbered)))
+    return frame.rename(columns={AT_S: JUDGED})
 
 
 def verdict_frame(verdicts: Sequence[Any], best: int | None, standing: str) -> pd.DataFrame:
@@ -93,7 +140,7 @@ def verdict_frame(verdicts: Sequence[Any], best: int | None, standing: str) -> p
                 "–" if verdict.ratio is None else f"{verdict.ratio:.2f}",
                 bytes_text(verdict.priced_bytes),
                 "–" if verdict.peak_bytes is None else bytes_text(verdict.peak_bytes),
-                verdict.remark or word,
+                ", ".join(filter(None, (verdict.name, verdict.remark or word))),
             )
         )
     return pd.DataFrame(rows, columns=VERDICT_COLUMNS)
@@ -131,158 +178,3 @@ def _gain(before: Any, row: Any) -> str:
     further = row.size.total - before.size.total
     share = f"{gained:.1%} quicker" if gained > 0 else f"{bytes_text(saved)} less memory"
     return f"{share} for {further} more" if further else share
-
-
-class ConfirmCurve:
-    """The chart of ``confirm_frame``; ``show`` brings it up to date.
-
-    Attributes:
-        root: the Bokeh model.
-        sources: by the ``kind`` of rows, in the units of the axis.
-    """
-
-    def __init__(
-        self, unsharded_s: float = 1.0, scale_type: str = "log", *, apart: bool = False
-    ) -> None:
-        """``apart``: clock and price are of different machines."""
-        self.unit, self.scale = time_unit(unsharded_s)
-        self.unsharded_s = unsharded_s
-        self.apart = apart
-        self.sources = {
-            kind: ColumnDataSource({name: [] for name in COLUMNS})
-            for kind in ("priced", "clock", "judged")
-        }
-        title = f"step time ({self.unit})"
-        if not apart:
-            both = self._figure(f"{title}: estimated, and by the judge's clock", scale_type)
-            self.figures: tuple[figure, ...] = (both,)
-            self._draw_price(both)
-            self._draw_clock(both)
-            _legend_above(both)
-            self.root: Any = both
-            return
-        price = self._figure(f"{title}, estimated for the problem's machine", scale_type)
-        clock = self._figure(f"{title} by the clock of another machine", scale_type)
-        self._draw_price(price)
-        self._draw_clock(clock)
-        clock.x_range = price.x_range
-        for plot in (price, clock):
-            _legend_above(plot)
-        self.figures = (price, clock)
-        half: Any = ["minmax(0, 1fr)"] * 2
-        places: Any = [(price, 0, 0), (clock, 0, 1)]
-        whole: Any = ["minmax(0, 1fr)"]
-        self.root = GridBox(
-            children=places,
-            rows=whole,
-            cols=half,
-            sizing_mode="stretch_both",
-            name="confirmed curve",
-        )
-
-    def show(self, frame: pd.DataFrame) -> None:
-        """Draw the rows of ``confirm_frame``."""
-        for kind, source in self.sources.items():
-            rows = frame[frame["kind"] == kind]
-            columns: dict[str, Any] = {name: rows[name].tolist() for name in COLUMNS}
-            for name in ("time_s", "priced_s"):
-                columns[name] = [value / self.scale for value in columns[name]]
-            if not _equal(source.data, columns):
-                source.data = columns
-
-    def _figure(self, title: str, scale_type: str) -> figure:
-        plot: Any = new_figure(
-            "step by price and clock" if self.apart else "confirmed curve",
-            y_axis_type=scale_type,
-            min_height=150,
-            toolbar_location="right",
-        )
-        quiet_labels(plot)
-        plot.xaxis.axis_label = "seconds since the first search began"
-        plot.title.text = title
-        plot.title.text_color = NEUTRAL
-        plot.title.text_font_size = "12px"
-        plot.x_range.start = 0
-        plot.y_range.range_padding = 0.15
-        plain_ticks(plot)
-        plot.yaxis.ticker.desired_num_ticks = 4
-        if scale_type == "linear":
-            plot.y_range.start = 0
-        # gives an empty chart its axes
-        whole = self.unsharded_s / self.scale
-        plot.scatter([0, 1], [whole, whole], size=1, alpha=0)
-        plot.add_tools(PanTool(), WheelZoomTool(dimensions="width"), ResetTool())
-        return plot
-
-    def _draw_price(self, plot: figure) -> None:
-        plot.step(
-            "at_s",
-            "time_s",
-            source=self.sources["priced"],
-            mode="after",
-            color=ACCENT,
-            line_width=2,
-            line_dash="dashed",
-            legend_label=f"{PRICED}, of each round",
-            name="priced",
-        )
-
-    def _draw_clock(self, plot: figure) -> None:
-        judged = self.sources["judged"]
-        if not self.apart:
-            plot.segment(
-                "at_s", "priced_s", "at_s", "time_s", source=judged, color=CLOCK, alpha=0.6
-            )
-            plot.scatter(
-                "at_s",
-                "priced_s",
-                source=judged,
-                size=7,
-                line_color=ACCENT,
-                fill_color=None,
-                name="priced plans",
-            )
-        plot.step(
-            "at_s",
-            "time_s",
-            source=self.sources["clock"],
-            mode="after",
-            color=CLOCK,
-            line_width=2.5,
-            legend_label=JUDGED,
-            name="clock",
-        )
-        dots = plot.scatter(
-            "at_s",
-            "time_s",
-            source=judged,
-            size=8,
-            marker="triangle",
-            color=CLOCK,
-            legend_label="a judged plan" if self.apart else "a judged plan, ○ its price",
-            name="judged",
-        )
-        tips = [
-            ("round", "@round"),
-            ("by the clock", f"@time_s{{0.000}} {self.unit}"),
-            ("verdict", "@state"),
-        ]
-        if not self.apart:
-            tips.insert(1, ("priced", f"@priced_s{{0.000}} {self.unit}"))
-        plot.add_tools(HoverTool(renderers=[dots], tooltips=tips))
-
-
-def _legend_above(plot: Any) -> None:
-    """Put the legend of a figure in a row above it, where it covers nothing."""
-    plot.add_layout(plot.legend[0], "above")
-    plot.legend.orientation = "horizontal"
-    plot.legend.border_line_color = None
-    plot.legend.background_fill_color = None
-    plot.legend.label_text_font_size = "11px"
-    plot.legend.label_text_color = NEUTRAL
-    plot.legend.padding = plot.legend.margin = 0
-
-
-def _equal(data: Any, columns: dict[str, list[Any]]) -> bool:
-    """Are they the same columns?  NaN, which a line breaks at, counts as equal to itself."""
-    return repr([list(data[name]) for name in COLUMNS]) == repr([columns[name] for name in COLUMNS])

@@ -94,18 +94,24 @@ def _quantities(scales: SearchScales) -> tuple[_Quantity, ...]:
     )
 
 
-def search_charts(frame: pd.DataFrame, scales: SearchScales | None = None) -> tuple[Any, ...]:
+def search_charts(
+    frame: pd.DataFrame, scales: SearchScales | None = None, *, legend_at: int = 0
+) -> tuple[Any, ...]:
     """Overlays of C(s), step time and peak memory against simulations.
 
     Args:
         frame: ``curve_frame``, in SI units.
         scales: the memory limit, the unsharded program, and the scale.
+        legend_at: number of the chart that has the legend of all.
     """
     scales = scales or SearchScales()
-    return tuple(_chart(frame, quantity, scales) for quantity in _quantities(scales))
+    return tuple(
+        _chart(frame, quantity, scales, keyed=number == legend_at)
+        for number, quantity in enumerate(_quantities(scales))
+    )
 
 
-def _chart(frame: pd.DataFrame, quantity: _Quantity, scales: SearchScales) -> Any:
+def _chart(frame: pd.DataFrame, quantity: _Quantity, scales: SearchScales, *, keyed: bool) -> Any:
     best, tried = quantity.best, quantity.tried
     scaled = frame.assign(**{name: frame[name] / quantity.unit for name in (best, tried)})
     tooltips = [
@@ -142,12 +148,11 @@ def _chart(frame: pd.DataFrame, quantity: _Quantity, scales: SearchScales) -> An
         label = "unsharded: 1" if quantity.name == "curve cost" else "unsharded"
         elements.append(level_line(quantity.whole, label, NEUTRAL, offset_px=-16))
     low, high = padded(min(in_view), max(in_view), 0.15, logarithmic=logarithmic)
-    keyed = quantity.name == "curve cost"
     return chart(
         elements,
         name=quantity.name,
         title=quantity.title,
-        xlabel="",
+        xlabel="simulations",
         ylabel="",
         xlim=(0, max(20, *scaled["simulation"].tolist())) if len(scaled) else (0, 20),
         ylim=(low if logarithmic else 0, high),
@@ -223,6 +228,7 @@ class SearchCurves:
         """The Bokeh figure of an overlay; it draws our sources, and its axes follow them."""
         figure = bokeh_figure(overlay)
         figure.min_height = 110
+        figure.xaxis.axis_label = None  # three of them take the height of a chart
         by_name = {renderer.name: renderer for renderer in figure.renderers}
         tried, line = by_name["tried"], by_name["best so far"]
         tried.data_source, line.data_source = self.source, self.line_source

@@ -8,11 +8,10 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
-from pathlib import PurePath
 from typing import NamedTuple
 
 from toast_lab.ir.program import Program
-from toast_lab.text import in_library
+from toast_lab.text import file_text, in_library
 
 _OURS = "toast_lab/frontends/"
 
@@ -26,7 +25,7 @@ class SourceFrame(NamedTuple):
     @property
     def short(self) -> str:
         """``attention.py:14``, or nothing where the program gives no line."""
-        return f"{PurePath(self.file).name}:{self.line}" if self.file else ""
+        return f"{file_text(self.file)}:{self.line}" if self.file else ""
 
 
 NOWHERE = SourceFrame("", 0)

@@ -1,6 +1,7 @@
-"""The pictures as SVG text, from the same layouts and rows as the Bokeh ones.
+"""Diagrams as SVG text: the dimension graph, the search tree and device tiles.
 
-Saved notebooks show them.
+Saved notebooks show them.  They are laid out box by box, by the same code as the Bokeh ones, and
+have no axes; charts of data come from ``saved_chart``.
 
 They have no dates and no random names, so that equal data give equal text.  Texts are escaped;
 lines and letters have mid tones, so that they are seen on white and on near-black.
@@ -9,23 +10,21 @@ lines and letters have mid tones, so that they are seen on white and on near-bla
 from __future__ import annotations
 
 import html
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from bokeh.palettes import Cividis256
 
 from toast_lab.views.graph_layout import GraphLayout
 from toast_lab.views.icicle import FOLD, IcicleScene, tint_range
-from toast_lab.views.palette import CONFLICT, NEUTRAL, style
+from toast_lab.views.palette import CONFLICT, NEUTRAL
 from toast_lab.views.text_width import fitted
 
 #: of a graph; more say nothing at this size
 MAX_NODES = 400
 FONT = "font-family='system-ui, sans-serif'"
-DASHES = ("", "7 3", "2 3", "7 3 2 3", "12 4", "2 6", "10 3 2 3", "4 4")
 Pair = tuple[float, float]
 
 
@@ -164,108 +163,6 @@ def _marker(marker: str, centre: Pair, hue: str) -> str:
     return f"<polygon points='{corners}' fill='{hue}'/>"
 
 
-# -- curves ----------------------------------------------------------------------------------------
-class Curve(NamedTuple):
-    """A line of a chart."""
-
-    name: str
-    points: Sequence[Pair]
-    hue: str
-    dash: str = ""
-    #: hold each value until the next point
-    steps: bool = True
-    #: no line
-    dots: bool = False
-
-
-def curves_svg(
-    curves: Sequence[Curve],
-    x_label: str,
-    y_label: str,
-    limits: Mapping[str, tuple[float, str]] | None = None,
-    size: Pair = (520.0, 220.0),
-) -> str:
-    """Curves over one x.
-
-    ``limits`` are level lines by name, each with a value and a hue.  y begins at 0.
-    """
-    width, height = size
-    left_margin, right_margin, top_margin, bottom_margin = 62.0, 12.0, 30.0, 38.0
-    all_x = [x for curve in curves for x, _ in curve.points]
-    all_y = [y for curve in curves for _, y in curve.points] + [
-        value for value, _ in (limits or {}).values()
-    ]
-    x_max, y_max = max(all_x, default=1.0) or 1.0, 1.08 * max(all_y, default=1.0) or 1.0
-
-    def to_pixels(x: float, y: float) -> Pair:
-        return left_margin + (
-            width - left_margin - right_margin
-        ) * x / x_max, height - bottom_margin - (height - top_margin - bottom_margin) * y / y_max
-
-    elements = [_text(left_margin, 14, y_label, size=11.5)]
-    for tick in ticks(y_max):
-        y = to_pixels(0, tick)[1]
-        elements += [
-            _path([(left_margin, y), (width - right_margin, y)], NEUTRAL, width=0.5, opacity=0.35),
-            _text(left_margin - 6, y + 4, f"{tick:g}", anchor="end", size=10),
-        ]
-    for tick in ticks(x_max):
-        x, y = to_pixels(tick, 0)
-        elements.append(_text(x, y + 14, f"{tick:g}", anchor="middle", size=10))
-    middle = (left_margin + width - right_margin) / 2
-    elements.append(_text(middle, height - 6, x_label, anchor="middle", size=10.5))
-    for limit_name, (value, line_hue) in (limits or {}).items():
-        y = to_pixels(0, value)[1]
-        elements += [
-            _path([(left_margin, y), (width - right_margin, y)], line_hue, width=1.3, dash="5 4"),
-            _text(left_margin + 5, y - 3, limit_name, size=10, fill=line_hue),
-        ]
-    for curve in curves:
-        points = [to_pixels(x, y) for x, y in curve.points]
-        if curve.dots:
-            elements += [
-                f"<circle cx='{x:.1f}' cy='{y:.1f}' r='1.6' fill='{curve.hue}' opacity='0.4'/>"
-                for x, y in points
-            ]
-        elif points:
-            elements.append(
-                _path(
-                    _stepped(points) if curve.steps else points,
-                    curve.hue,
-                    width=2.2,
-                    dash=curve.dash,
-                )
-            )
-    x = left_margin + 4.0
-    for curve in curves if len(curves) > 1 else ():
-        elements += [
-            _path([(x, 24), (x + 22, 24)], curve.hue, width=2.2, dash=curve.dash),
-            _text(x + 26, 28, curve.name, size=10.5),
-        ]
-        x += 36 + 6.3 * len(curve.name)
-    return _drawing(width, height, elements, y_label)
-
-
-def ticks(highest: float) -> list[float]:
-    """Round numbers from 0 to ``highest``.
-
-    >>> ticks(10.0), ticks(0.7)
-    ([0.0, 2.5, 5.0, 7.5, 10.0], [0.0, 0.2, 0.4, 0.6])
-    """
-    scale = 10.0 ** math.floor(math.log10(highest / 4)) if highest > 0 else 1.0
-    step = next(
-        scale * multiple for multiple in (1, 2, 2.5, 5, 10) if scale * multiple * 5 > highest
-    )
-    return [round(multiple * step, 12) for multiple in range(int(highest / step + 1e-9) + 1)]
-
-
-def _stepped(points: Sequence[Pair]) -> list[Pair]:
-    corners = list(points[:1])
-    for (_, before), (x, y) in itertools.pairwise(points):
-        corners += [(x, before), (x, y)]
-    return corners
-
-
 # -- search tree -----------------------------------------------------------------------------------
 def icicle_svg(scene: IcicleScene, width_px: float = 760.0) -> str:
     """The blocks of a search tree, as wide as their visits, dark where C(s) at or below is low."""
@@ -326,52 +223,3 @@ def tiles_svg(columns: Mapping[str, Sequence[Any]], cell: Pair = (120.0, 76.0)) 
     width = cell_width * (max(columns["right"], default=1.0) + 0.06)
     height = cell_height * (max(columns["bottom"], default=1.0) + 0.08)
     return _drawing(width, height, elements, "device tiles")
-
-
-def hue(index: int) -> str:
-    """Hue of the ``index``-th curve."""
-    return style(index).hue
-
-
-def dash(index: int) -> str:
-    """Dash of the ``index``-th curve."""
-    return DASHES[index % len(DASHES)]
-
-
-# -- bars ------------------------------------------------------------------------------------------
-def bars_svg(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], label: str) -> str:
-    """One bar per row, made of named parts; a part has the same hue in all rows.
-
-    ``label`` says what its length is.
-    """
-    left_margin, top_margin, row_height = 130.0, 40.0, 28.0
-    names = list(dict.fromkeys(row_name for _, parts in rows for row_name, _ in parts))
-    longest = max((sum(length for _, length in parts) for _, parts in rows), default=1.0) or 1.0
-    width_px = 640.0
-    pixels_per_unit = (width_px - left_margin - 80) / longest
-    elements, x = [_text(0, 13, label, size=11.5)], 0.0
-    for index, row_name in enumerate(names):
-        elements += [
-            _rect(x, 20, 10, 10, fill=hue(index), attributes="fill-opacity='0.75'"),
-            _text(x + 14, 29, row_name, size=10.5),
-        ]
-        x += 26 + 6.4 * len(row_name)
-    for row_number, (row_name, parts) in enumerate(rows):
-        x, y = left_margin, top_margin + row_height * row_number
-        caption = row_name if len(row_name) < 19 else row_name[:17] + "…"
-        elements.append(_text(left_margin - 8, y + 16, caption, anchor="end", size=10.5))
-        for part_name, length in parts:
-            index = names.index(part_name)
-            part_title = html.escape(f"{row_name}, {part_name}: {length:.4g}")
-            rectangle = _rect(
-                x, y, pixels_per_unit * length, row_height - 6, fill=hue(index), attributes=_STROKE
-            )
-            elements.append(f"<g><title>{part_title}</title>{rectangle}</g>")
-            x += pixels_per_unit * length
-        elements.append(
-            _text(x + 5, y + 16, f"{sum(length for _, length in parts):.4g}", size=10.5)
-        )
-    return _drawing(width_px, top_margin + row_height * len(rows) + 6, elements, label)
-
-
-_STROKE = "fill-opacity='0.75' stroke='white' stroke-width='0.7'"

@@ -10,12 +10,17 @@ from typing import Any
 
 import holoviews as hv
 import pandas as pd
-from bokeh.core.properties import value
 
-from toast_lab.views.chart_style import chart, drawn, hover, level_line, padded
+from toast_lab.views.chart_style import (
+    NamesBeside,
+    chart,
+    drawn,
+    hover,
+    level_line,
+    padded,
+)
 from toast_lab.views.compare_table import PlanEntry, byte_unit, bytes_text, time_unit
 from toast_lab.views.palette import CONFLICT, NEUTRAL
-from toast_lab.views.plot_style import FONT
 
 #: from this ratio of the largest time to the smallest on the axis is logarithmic
 FAR = 30.0
@@ -115,7 +120,7 @@ def _of_source(source: str, rows: pd.DataFrame, tooltips: list[tuple[str, str]])
         ),
         drawn(
             markers,
-            _plan_names,
+            NamesBeside("memory", "time", "plan"),
             marker=hv.dim("marker"),
             size=13,
             line_color=hv.dim("hue"),
@@ -127,27 +132,6 @@ def _of_source(source: str, rows: pd.DataFrame, tooltips: list[tuple[str, str]])
             **hover(tooltips),
         ),
     ]
-
-
-def _plan_names(plot: Any, _: Any) -> None:
-    """Hook: the names of plans beside their markers, at distances that a scale does not change."""
-    name = f"names, {plot.handles['glyph_renderer'].name}"
-    if any(renderer.name == name for renderer in plot.state.renderers):
-        return
-    plot.state.text(
-        "memory",
-        "time",
-        text="plan",
-        source=plot.handles["source"],
-        name=name,
-        x_offset="dx",
-        y_offset="dy",
-        text_align="align",
-        text_font_size="11px",
-        text_color=NEUTRAL,
-        text_font=value(FONT),
-        nonselection_alpha=1.0,
-    )
 
 
 def _leftwards(positions: list[float], width: float) -> list[bool]:

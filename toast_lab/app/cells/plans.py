@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import panel as pn
 
@@ -16,22 +15,28 @@ from toast_lab.app.tiles_pane import tensor_text
 from toast_lab.compare.result import Comparison, ComparisonRow
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.errors import InvalidInput, did_you_mean
+from toast_lab.ir.program import Program
 from toast_lab.plan_verbs import Plan
 from toast_lab.search.contract import SearchResult
 from toast_lab.search.race import Race
 from toast_lab.sharding.plan import ShardingPlan, spec_text
 from toast_lab.text import line_text
 from toast_lab.views import svg
-from toast_lab.views.compare_table import SHORT, PlanEntry, byte_unit, compare_frame, time_unit
+from toast_lab.views.breakdown import breakdown_frame, breakdown_rates
+from toast_lab.views.breakdown_chart import breakdown_chart
+from toast_lab.views.chart_style import bokeh_figure
+from toast_lab.views.compare_table import SHORT, PlanEntry, compare_frame
 from toast_lab.views.markup import Safe, bytes_text, facts, h, join, quiet, seconds_text
-from toast_lab.views.palette import CONFLICT
+from toast_lab.views.memory_chart import memory_chart
+from toast_lab.views.saved_chart import chart_svg
 from toast_lab.views.tiles import TilesPlot, dim_texts, parts, parts_frame, tile_columns
 
 TAKES = (
     "a Comparison, a Race, a SearchResult, a ShardingPlan, or a dict of plans or results by name"
 )
 EXAMPLE = 'tl.{call}({{"searched": result.plan, "by hand": plan}}, problem)'
-MAX_POINTS = 1200  #: of a memory line
+WIDTH_PX = 720.0  #: of a static chart
+BARS_PX, BAR_PX = 100.0, 28.0  #: heights of a static chart of bars, and of each bar
 MAX_TENSORS = 60
 
 
@@ -51,18 +56,22 @@ def compare(plans: Any, problem: Problem | None = None, *, inline: bool = False)
         InvalidInput: another type, or plans without a problem.
     """
     entries = plan_entries(plans, problem, "views.compare")
+    known_problem = problem or problem_of(plans)
 
     def table() -> pd.DataFrame:
         return compare_frame(entries)
 
     def static() -> Safe:
-        return join([table_html(texts_frame(entries)), _breakdown(entries)])
+        chart = _breakdown(entries, known_problem)
+        height = BARS_PX + BAR_PX * len(entries)
+        picture = "" if chart is None else Safe(chart_svg(chart, size_px=(WIDTH_PX, height)))
+        return join([table_html(texts_frame(entries)), picture])
 
     height = 150 + 25 * len(entries) + max(260, 60 + 28 * len(entries))
     view = CellView(
         kind="compare",
         about=_count(entries),
-        make=lambda: CompareCell(entries),
+        make=lambda: CompareCell(entries, known_problem),
         static=static,
         height=height,
         table=table,
@@ -85,6 +94,7 @@ def memory(plans: Any, problem: Problem | None = None, *, inline: bool = False) 
     """
     entries = plan_entries(plans, problem, "views.memory")
     check_priced(entries, "views.memory")
+    lines = program_of(plans, problem).source_lines()
 
     def table() -> pd.DataFrame:
         rows = [
@@ -99,7 +109,7 @@ def memory(plans: Any, problem: Problem | None = None, *, inline: bool = False) 
         first_plan = entries[0]
         return join(
             [
-                _timeline(entries),
+                Safe(chart_svg(_timeline(entries, lines), size_px=(WIDTH_PX, 260.0))),
                 h("p", f"In memory where {first_plan.name} peaks:"),
                 table_html(held_frame(first_plan.cost), 8),
             ]
@@ -109,7 +119,7 @@ def memory(plans: Any, problem: Problem | None = None, *, inline: bool = False) 
         CellView(
             kind="memory",
             about=_count(entries),
-            make=lambda: MemoryCell(entries),
+            make=lambda: MemoryCell(entries, lines),
             static=static,
             height=620,
             table=table,
@@ -198,7 +208,7 @@ def plan_entries(plans: Any, problem: Problem | None, call: str) -> list[PlanEnt
             f"{example}"
         )
     if isinstance(plans, Comparison):
-        return [_measured(row, problem) for row in plans.rows]
+        return _numbered(_measured(row, problem) for row in plans.rows)
     if isinstance(plans, Race):
         plans, problem = plans.plans, plans.problem
     elif isinstance(plans, SearchResult):
@@ -232,7 +242,36 @@ def plan_entries(plans: Any, problem: Problem | None, call: str) -> list[PlanEnt
             else None
         )
         entries.append(PlanEntry(str(name), plan.actions, cost))
-    return entries
+    return _numbered(entries)
+
+
+def _numbered(entries: Iterable[PlanEntry]) -> list[PlanEntry]:
+    """Entries with their numbers, which decide how they are drawn."""
+    return [entry._replace(number=index) for index, entry in enumerate(entries)]
+
+
+def problem_of(plans: Any) -> Problem | None:
+    """The problem that a race or search results know."""
+    if isinstance(plans, Race | SearchResult):
+        return plans.problem
+    if isinstance(plans, Comparison | ShardingPlan):
+        return None
+    problems = [getattr(plan, "problem", None) for plan in _listed(plans)]
+    return next((problem for problem in problems if isinstance(problem, Problem)), None)
+
+
+def program_of(plans: Any, problem: Problem | None) -> Program:
+    """The program that plans shard; of a Comparison the problem's."""
+    known = problem or problem_of(plans)
+    if known is not None:
+        return known.analysis.program
+    first = plans if isinstance(plans, SearchResult) else _listed(plans)[0]
+    program: Program = (first.plan if isinstance(first, SearchResult) else first).program
+    return program
+
+
+def _listed(plans: Any) -> list[Any]:
+    return list(plans.values()) if isinstance(plans, Mapping) else list(plans)
 
 
 class _ExecutedRow:
@@ -322,52 +361,20 @@ def _short(words: str) -> str:
     return words
 
 
-def _breakdown(entries: Sequence[PlanEntry]) -> Safe:
-    """Predicted time of a step: compute, then collectives by kind."""
+def _breakdown(entries: Sequence[PlanEntry], problem: Problem | None) -> Any:
+    """Chart of the predicted time of a step, by its parts; None: only times are known."""
     priced = [entry for entry in entries if hasattr(entry.cost, "compute_s")]
     if not priced:
-        return Safe("")
-    unit, scale = time_unit(max(entry.cost.time_s for entry in priced))
-    rows = []
-    for entry in priced:
-        seconds: dict[str, float] = {"compute": entry.cost.compute_s}
-        for collective in entry.cost.collectives:
-            seconds[collective.kind] = seconds.get(collective.kind, 0.0) + collective.time_s
-        rows.append((entry.name, [(key, value / scale) for key, value in seconds.items()]))
-    return Safe(svg.bars_svg(rows, f"step time, predicted ({unit})"))
+        return None
+    rates = {}
+    if problem is not None:
+        rates = dict.fromkeys((entry.name for entry in priced), breakdown_rates(problem))
+    return breakdown_chart(breakdown_frame(priced, rates), priced)
 
 
-def _timeline(entries: Sequence[PlanEntry]) -> Safe:
-    """Memory against program order, with the limit where it is near."""
-    highest = max(float(entry.cost.peak_bytes) for entry in entries)
-    unit, scale = byte_unit(highest)
-    curves = []
-    for i, entry in enumerate(entries):
-        line = np.asarray(entry.cost.timeline_bytes, float) / scale
-        sampled = np.unique(np.linspace(0, len(line) - 1, min(len(line), MAX_POINTS)).astype(int))
-        sampled = np.unique([*sampled, int(entry.cost.peak_op)])
-        curves.append(
-            svg.Curve(
-                entry.name,
-                list(zip(sampled.tolist(), line[sampled].tolist(), strict=True)),
-                svg.hue(i),
-                svg.dash(i),
-            )
-        )
-    limit = float(entries[0].cost.memory_limit_bytes)
-    limits = (
-        {f"limit {bytes_text(limit)}": (limit / scale, CONFLICT)} if limit < 3 * highest else {}
-    )
-    label = f"memory of a device, predicted ({unit})"
-    return Safe(
-        svg.curves_svg(
-            curves=curves,
-            x_label="program order (op)",
-            y_label=label,
-            limits=limits,
-            size=(720.0, 260.0),
-        )
-    )
+def _timeline(entries: Sequence[PlanEntry], lines: Sequence[str]) -> Any:
+    """Chart of memory against program order, with the limit where it is near."""
+    return memory_chart(entries, float(entries[0].cost.memory_limit_bytes), lines)
 
 
 def _held(cost: Cost) -> tuple[str, float]:
@@ -426,14 +433,16 @@ def _value(plan: ShardingPlan, tensor: str | int | None) -> int:
 class CompareCell(look.Pane):
     """The table; below it the breakdown, and the plan of the selected row in words."""
 
-    def __init__(self, entries: Sequence[PlanEntry]) -> None:
+    def __init__(self, entries: Sequence[PlanEntry], problem: Problem | None) -> None:
         super().__init__()
         self.entries = list(entries)
         frame = texts_frame(entries)
         self.table = look.table(frame, height=look.rows_height(len(frame), 240))
         look.on_row(self.table, self.pick)
         self._words = look.text()
-        left = look.filled_column(look.text(_breakdown(entries)), scroll=True)
+        chart = _breakdown(entries, problem)
+        self.figure = None if chart is None else bokeh_figure(chart)
+        left = look.text() if self.figure is None else look.figure(self.figure, min_height=110)
         right = pn.Column(
             self._words, width=270, margin=(0, 0, 0, 6), scroll=True, sizing_mode="stretch_height"
         )
@@ -468,7 +477,7 @@ class CompareCell(look.Pane):
 class MemoryCell(look.Pane):
     """The lines; below them the plans, and what the selected one has in memory at its peak."""
 
-    def __init__(self, entries: Sequence[PlanEntry]) -> None:
+    def __init__(self, entries: Sequence[PlanEntry], lines: Sequence[str]) -> None:
         super().__init__()
         self.entries = list(entries)
         frame = pd.DataFrame(
@@ -482,8 +491,9 @@ class MemoryCell(look.Pane):
         self.table = look.table(frame, sizing_mode="stretch_height", width=300)
         look.on_row(self.table, self.pick)
         self.held = look.table(held_frame(entries[0].cost), selectable=False)
+        self.figure = bokeh_figure(_timeline(entries, lines))
         self.view = look.canvas(
-            look.text(_timeline(entries)), look.filled_row(self.table, self.held)
+            look.figure(self.figure, min_height=200), look.filled_row(self.table, self.held)
         )
         self.pick(0)
 

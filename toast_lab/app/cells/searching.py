@@ -33,7 +33,6 @@ from toast_lab.search.trace_places import Places
 from toast_lab.text import gap_text
 from toast_lab.views import svg
 from toast_lab.views.action_table import action_frame
-from toast_lab.views.compare_table import byte_unit, time_unit
 from toast_lab.views.markup import (
     ESTIMATED,
     Facts,
@@ -46,15 +45,16 @@ from toast_lab.views.markup import (
     quiet,
     seconds_text,
 )
-from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
-from toast_lab.views.race_chart import RaceCurves
-from toast_lab.views.race_curves import SHOWN, race_frame
-from toast_lab.views.search_chart import SearchCurves, SearchScales
+from toast_lab.views.race_chart import RaceCurves, race_chart
+from toast_lab.views.race_curves import SHOWN, points_frame, race_frame
+from toast_lab.views.saved_chart import chart_svg
+from toast_lab.views.search_chart import SearchCurves, SearchScales, search_charts
 from toast_lab.views.search_curves import CurvePoint as CurvePoint
-from toast_lab.views.search_curves import improvements_frame, point, shown_frame
+from toast_lab.views.search_curves import curve_frame, improvements_frame, point, shown_frame
 
 MAX_POINTS = 2000  #: of a curve that is drawn at once, about
 STATIC_POINTS = 400  #: of the tried plans in a static picture
+WIDTH_PX = 680.0  #: of a static chart
 RACE = "a Race of tl.race or a RunningRace of tl.start_race"
 HANDLE = "a SearchResult of tl.search or a RunningSearch of tl.start_search"
 
@@ -174,25 +174,11 @@ def race(result: Race | RunningRace, *, inline: bool = False) -> Any:
         )
 
     def static() -> Safe:
-        points, rows = race_points(result), list(result.rows)
-        until = {row.method: row.elapsed_s for row in rows}
-        curves = [
-            svg.Curve(
-                method,
-                [
-                    *((point.elapsed_s, point.score) for point in own_points),
-                    *_hold(own_points, until.get(method)),
-                ],
-                svg.hue(i),
-                svg.dash(i),
-            )
-            for i, (method, own_points) in enumerate(points.items())
-            if own_points
-        ]
-        chart = svg.curves_svg(
-            curves, "seconds of each method's own search", "C(s) of the best plan so far, estimated"
-        )
-        return join([Safe(chart), table_html(race_frame(rows))])
+        rows = list(result.rows)
+        frame = points_frame(race_points(result), {row.method: row.elapsed_s for row in rows})
+        chart = race_chart(frame, list(race_points(result)), unsharded=result.problem.baseline)
+        picture = Safe(chart_svg(chart, size_px=(WIDTH_PX, 260.0)))
+        return join([picture, table_html(race_frame(rows))])
 
     return shown(
         CellView(
@@ -322,50 +308,15 @@ def race_points(result: Race | RunningRace) -> Mapping[str, Sequence[Improvement
     )
 
 
-def _hold(points: Sequence[ImprovementPoint], until_s: float | None) -> list[tuple[float, float]]:
-    """A last point, so that a curve goes on to the end of its search."""
-    return [(max(points[-1].elapsed_s, until_s or 0.0), points[-1].score)] if points else []
-
-
 def _static_search(snapshot: SearchSnapshot) -> Safe:
     if not snapshot.points:
         return h("p", "No simulation yet.")
-
-    tried = thinned(snapshot.points, STATIC_POINTS)
-    charts = []
-    for quantity, (unit, scale), best, dot, level in (
-        (
-            "step time, estimated",
-            time_unit(snapshot.unsharded[0]),
-            "best_s",
-            "tried_s",
-            {"unsharded": (snapshot.unsharded[0], NEUTRAL)},
-        ),
-        (
-            "peak memory a device, estimated",
-            byte_unit(snapshot.unsharded[1]),
-            "best_bytes",
-            "tried_bytes",
-            {},
-        ),
-    ):
-        improved = [points for points in snapshot.points if points.improved] or snapshot.points[:1]
-        line = [
-            (float(points.simulation), getattr(points, best) / scale)
-            for points in [*improved, snapshot.points[-1]]
-        ]
-        dots = [(float(points.simulation), getattr(points, dot) / scale) for points in tried]
-        limits = {name: (level_value / scale, hue) for name, (level_value, hue) in level.items()}
-        highest = max(height for _, height in [*line, *dots])
-        if "memory" in quantity and snapshot.limit_bytes / scale < 3 * highest:
-            limits["memory limit"] = (snapshot.limit_bytes / scale, CONFLICT)
-        curves = [
-            svg.Curve("tried", dots, NEUTRAL, dots=True),
-            svg.Curve("best so far", line, ACCENT),
-        ]
-        charts.append(Safe(svg.curves_svg(curves, "simulations", f"{quantity} ({unit})", limits)))
+    frame = curve_frame(thinned(snapshot.points, STATIC_POINTS))
+    scales = SearchScales(snapshot.limit_bytes, *snapshot.unsharded)
+    _, *charts = search_charts(frame, scales, legend_at=1)
+    pictures = [Safe(chart_svg(chart, size_px=(WIDTH_PX, 220.0))) for chart in charts]
     twin = table_html(shown_frame(snapshot.points), 8)
-    return join([*charts, h("p", f"{snapshot.simulations:,} simulations. {snapshot.note}"), twin])
+    return join([*pictures, h("p", f"{snapshot.simulations:,} simulations. {snapshot.note}"), twin])
 
 
 # -- pages -----------------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ class SideBySide:
             )
         program = self.session.loaded.analysis.program
         if self._where[0] is not program:
-            self._where = (program, [line_text(program.where(op)) for op in program.ops()])
+            self._where = (program, program.source_lines())
         self._words.object = h("p", "Writing the listings …", cls="quiet one")
         future = ANSWERS.submit(_make, a, b, self._where[1])
         self._making.start(shown, future)

@@ -19,13 +19,7 @@ from toast_lab.app.items import PlanItem
 from toast_lab.app.saver import ONE_LINE, Saver, csv_button, heading
 from toast_lab.app.session import Session
 from toast_lab.ir.program import Program
-from toast_lab.text import line_text
-from toast_lab.views.breakdown import (
-    BY,
-    BreakdownRates,
-    breakdown_frame,
-    shown_breakdown,
-)
+from toast_lab.views.breakdown import BY, breakdown_frame, breakdown_rates, shown_breakdown
 from toast_lab.views.compare_table import PlanEntry
 from toast_lab.views.markup import bytes_text, one_line, quiet
 from toast_lab.views.memory_timeline import (
@@ -168,14 +162,7 @@ class Breakdown(Picture):
 
     def frame(self, entries: list[PlanEntry]) -> Any:
         """What is drawn, in SI units."""
-        rates = {
-            item.name: BreakdownRates(
-                item.problem.machine.memory_bytes_per_s,
-                item.problem.machine.op_overhead_s,
-                item.plan.program.trips,
-            )
-            for item in self.session.plans.items
-        }
+        rates = {item.name: breakdown_rates(item.problem) for item in self.session.plans.items}
         return breakdown_frame(
             entries, rates, str(self.by.value) if hasattr(self, "by") else "kind"
         )
@@ -281,7 +268,7 @@ def source_lines_of(session: Session) -> list[str]:
 
 @functools.lru_cache(maxsize=2)
 def _lines_of(program: Program) -> tuple[str, ...]:
-    return tuple(line_text(program.where(op)) for op in range(program.n_ops))
+    return tuple(program.source_lines())
 
 
 def _no_held() -> Any:

@@ -16,7 +16,6 @@ from toast_lab.sharding.plan_text import describe
 from toast_lab.views.confirm_curve import (
     FRONT_COLUMNS,
     VERDICT_COLUMNS,
-    ConfirmCurve,
     confirm_frame,
     front_frame,
     verdict_frame,
@@ -87,6 +86,9 @@ class ConfirmPane:
 
     # -- chart -------------------------------------------------------------------------------------
     def _new_chart(self) -> None:
+        # HoloViews takes too long to import for the first page
+        from toast_lab.views.confirm_chart import ConfirmCurve
+
         state = self.session.confirmations.state
         problem = state.problem
         unsharded_s = 1.0 if problem is None else problem.baseline[0]

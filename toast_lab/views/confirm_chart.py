@@ -1,0 +1,261 @@
+"""A confirmed search as a chart: the judge's clock beside the price.
+
+The price belongs to one search and its price list, so its line begins anew with every round.  A
+judged plan is a filled marker at its clock's time, with a line from a hollow one at its price: the
+length of the line is by how much the price was wrong.  Where clock and price are of different
+machines, they stand in two charts and no line joins them.
+
+``ConfirmCurve`` shows a search that runs: HoloViews draws the empty charts once, and what is new
+goes into the sources of their Bokeh figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import holoviews as hv
+import pandas as pd
+from bokeh.models import ColumnDataSource, DataRange1d, GridBox
+
+from toast_lab.views.chart_style import (
+    bokeh_figure,
+    chart,
+    drawn,
+    hover,
+    padded,
+    plain_ticks,
+    renderer_named,
+)
+from toast_lab.views.compare_table import time_unit
+from toast_lab.views.confirm_curve import AT_S, COLUMNS, JUDGED, TIMES, confirm_frame
+from toast_lab.views.palette import ACCENT, style
+
+FIGURE = "confirmed curve"
+CLOCK = style(2).hue
+PRICED, BY_CLOCK = "best by the price, of each round", "best by the judge's clock"
+X_LABELS = {AT_S: "seconds since the first search began", JUDGED: "plans judged"}
+#: end of the line from a price to its clock
+_END = "end"
+
+
+def confirm_charts(
+    frame: pd.DataFrame,
+    unsharded_s: float = 1.0,
+    *,
+    scale_type: str = "log",
+    apart: bool = False,
+) -> tuple[Any, ...]:
+    """An overlay of price and clock; one for each where they are of different machines.
+
+    Args:
+        frame: ``confirm_frame`` or ``judged_frame``, in seconds.
+        unsharded_s: step time of the unsharded program, which gives the unit.
+        scale_type: of the y axes, "log" or "linear".
+        apart: clock and price are of different machines.
+    """
+    unit, scale = time_unit(unsharded_s)
+    x = next(name for name in X_LABELS if name in frame.columns)
+    rows = frame.assign(**{name: frame[name] / scale for name in TIMES})
+    price, clock = _price(rows, x), _clock(rows, x, unit, apart=apart)
+    title = f"step time ({unit})"
+
+    def overlay(elements: Sequence[Any], figure: str, title: str) -> Any:
+        return _overlay(elements, rows, x, figure=figure, title=title, scale_type=scale_type)
+
+    if not apart:
+        words = f"{title}: estimated, and by the judge's clock"
+        return (overlay([*price, *clock], FIGURE, words),)
+    half = "step by price and clock"
+    return (
+        overlay(price, half, f"{title}, estimated for the problem's machine"),
+        overlay(clock, half, f"{title} by the clock of another machine"),
+    )
+
+
+def _price(rows: pd.DataFrame, x: str) -> list[Any]:
+    priced = rows[rows["kind"] == "priced"]
+    return [
+        drawn(
+            hv.Curve(priced, x, ["time_s", "round"], label=PRICED),
+            renderer_named("priced"),
+            interpolation="steps-post",
+            color=ACCENT,
+            line_width=2,
+            line_dash="dashed",
+        )
+    ]
+
+
+def _clock(rows: pd.DataFrame, x: str, unit: str, *, apart: bool) -> list[Any]:
+    judged = rows[rows["kind"] == "judged"]
+    tooltips = [
+        ("round", "@round"),
+        ("priced", f"@priced_s{{0.000}} {unit}"),
+        ("by the clock", f"@time_s{{0.000}} {unit}"),
+        ("verdict", "@state"),
+    ]
+    elements: list[Any] = []
+    if apart:
+        del tooltips[1]
+    else:
+        ends = judged.assign(**{_END: judged[x]})
+        elements += [
+            drawn(
+                hv.Segments(ends, [x, "priced_s", _END, "time_s"]),
+                renderer_named("price errors"),
+                color=CLOCK,
+                alpha=0.6,
+            ),
+            drawn(
+                hv.Scatter(judged, x, ["priced_s", "round"]),
+                renderer_named("priced plans"),
+                size=7,
+                line_color=ACCENT,
+                fill_color=None,
+                show_legend=False,
+            ),
+        ]
+    clock = rows[rows["kind"] == "clock"]
+    return [
+        *elements,
+        drawn(
+            hv.Curve(clock, x, ["time_s", "round"], label=BY_CLOCK),
+            renderer_named("clock"),
+            interpolation="steps-post",
+            color=CLOCK,
+            line_width=2.5,
+        ),
+        drawn(
+            hv.Scatter(
+                judged,
+                x,
+                ["time_s", "round", "priced_s", "state"],
+                label="a judged plan" if apart else "a judged plan, ○ its price",
+            ),
+            renderer_named("judged"),
+            size=8,
+            marker="triangle",
+            color=CLOCK,
+            **hover(tooltips),
+        ),
+    ]
+
+
+def _overlay(
+    elements: Sequence[Any],
+    rows: pd.DataFrame,
+    x: str,
+    *,
+    figure: str,
+    title: str,
+    scale_type: str,
+) -> Any:
+    logarithmic = scale_type == "log"
+    heights = pd.concat([rows[name] for name in TIMES]).dropna().tolist() or [0.1, 1.0]
+    low, high = padded(min(heights), max(heights), 0.15, logarithmic=logarithmic)
+    last = float(rows[x].max()) if len(rows) else 1.0
+    # HoloViews gives a chart of one element no legend
+    nothing = drawn(hv.Scatter([], x, "time_s"), show_legend=False)
+    return chart(
+        [*elements, nothing],
+        name=figure,
+        title=title,
+        xlabel=X_LABELS[x],
+        ylabel="",
+        xlim=(0, 1.02 * last or 1.0),
+        ylim=(low if logarithmic else 0, high),
+        logy=logarithmic,
+        legend="top",
+        zoom="width",
+        hooks=[plain_ticks, _few_ticks],
+        min_height=150,
+    )
+
+
+def _few_ticks(plot: Any, _: Any) -> None:
+    plot.state.yaxis.ticker.desired_num_ticks = 4
+
+
+class ConfirmCurve:
+    """The charts of a confirmed search that runs; ``show`` brings them up to date.
+
+    Attributes:
+        root: the Bokeh model.
+        figures: one, or price and clock apart.
+        sources: by the ``kind`` of rows, in the units of the axis; lines have all their corners.
+    """
+
+    def __init__(
+        self, unsharded_s: float = 1.0, scale_type: str = "log", *, apart: bool = False
+    ) -> None:
+        """``apart``: clock and price are of different machines."""
+        self.unit, self.scale = time_unit(unsharded_s)
+        self.unsharded_s, self.apart = unsharded_s, apart
+        empty = confirm_frame([], [], 0.0)
+        self.sources = {
+            kind: ColumnDataSource(_columns(empty, kind, 1.0))
+            for kind in ("priced", "clock", "judged")
+        }
+        charts = confirm_charts(empty, unsharded_s, scale_type=scale_type, apart=apart)
+        self.figures = tuple(self._growing(overlay, scale_type) for overlay in charts)
+        if not apart:
+            (self.root,) = self.figures
+            return
+        price, clock = self.figures
+        clock.x_range = price.x_range
+        half: Any = ["minmax(0, 1fr)"] * 2
+        places: Any = [(price, 0, 0), (clock, 0, 1)]
+        whole: Any = ["minmax(0, 1fr)"]
+        self.root = GridBox(
+            children=places, rows=whole, cols=half, sizing_mode="stretch_both", name=FIGURE
+        )
+
+    def _growing(self, overlay: Any, scale_type: str) -> Any:
+        """The Bokeh figure of an overlay; it draws our sources, and its axes follow them."""
+        figure = bokeh_figure(overlay)
+        figure.min_height = 150
+        source_of = {"price errors": "judged", "priced plans": "judged"}
+        followed = []
+        for renderer in figure.renderers:
+            kind = source_of.get(renderer.name, renderer.name)
+            if kind in self.sources:
+                renderer.data_source = self.sources[kind]
+                followed.append(renderer)
+        # Points that are not seen give an empty chart its axes
+        whole = self.unsharded_s / self.scale
+        followed.append(figure.scatter([0, 1], [whole, whole], size=1, alpha=0))
+        figure.x_range = DataRange1d(renderers=followed, start=0)
+        figure.y_range = DataRange1d(renderers=followed, range_padding=0.15)
+        if scale_type == "linear":
+            figure.y_range.start = 0
+        return figure
+
+    def show(self, frame: pd.DataFrame) -> None:
+        """Draw the rows of ``confirm_frame``."""
+        for kind, source in self.sources.items():
+            columns = _columns(frame, kind, self.scale)
+            if not _equal(source.data, columns):
+                source.data = columns
+
+
+def _columns(frame: pd.DataFrame, kind: str, scale: float) -> dict[str, list[Any]]:
+    """What the marks of a kind are drawn from, in the units of the axes."""
+    rows = frame[frame["kind"] == kind]
+    columns: dict[str, list[Any]] = {name: rows[name].tolist() for name in COLUMNS}
+    for name in TIMES:
+        columns[name] = [seconds / scale for seconds in columns[name]]
+    if kind == "judged":
+        return {**columns, _END: columns[AT_S]}
+    # Each height goes on to the time of the next one
+    return {
+        name: [value for value in values for _ in range(2)][1:]
+        if name == AT_S
+        else [value for value in values for _ in range(2)][:-1]
+        for name, values in columns.items()
+    }
+
+
+def _equal(data: Any, columns: dict[str, list[Any]]) -> bool:
+    """Are they the same columns?  NaN, which a line breaks at, counts as equal to itself."""
+    return repr([list(data[name]) for name in columns]) == repr([*columns.values()])
