@@ -1,6 +1,7 @@
 """Run the certification.
 
-``python -m tests.certification rules|plans|oracle|all [--full]`` exits with status 1 on failures.
+``python -m tests.certification rules|plans|searched|oracle|all [--full]`` exits with status 1 on
+failures.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import platform
 import sys
 from pathlib import Path
 
-PARTS = ("rules", "plans", "oracle")
+PARTS = ("rules", "plans", "searched", "oracle")
 
 
 def main(arguments: list[str]) -> int:

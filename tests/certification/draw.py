@@ -3,20 +3,24 @@
 * ``colours``: random sequences of legal actions, as every search may take them;
 * ``propagated``: random shardings of arguments, propagated.  No sequence of colour actions gives
   these: ops in conflict are computed whole;
-* ``refined``: what a search makes of its best plan op by op, or with an integer program.
+* ``refined``: what a search makes of its best plan op by op, or with an integer program;
+* ``searched``: what all kinds of searches return, on machines that make them shard.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import zlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.conflicts.analysis import analyse
+from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.cost.problem import Problem
 from toast_lab.ir.model import Model
+from toast_lab.machines.catalogue import machine as find_machine
 from toast_lab.plan_verbs import Plan
 from toast_lab.search.automap import argument_moves
 from toast_lab.search.contract import Budget, search
@@ -96,6 +100,65 @@ def refined(evaluations: int, *, solve: bool) -> Source:
         return [Drawn("4x2", 0, "solved" if solve else "refined", result.plan)]
 
     return plans
+
+
+class Wanted(NamedTuple):
+    """A search: how, for which machine, with which part of the memory that the program needs."""
+
+    method: str
+    machine: str
+    memory: float | None = None
+
+
+SEARCHES = (
+    Wanted("mcts", "tpu-v5e"),
+    Wanted("mcts", "h100", 0.5),
+    Wanted("mcts", "tpu-v3", 0.25),
+    Wanted("alpa", "tpu-v5e"),
+    Wanted("alpa", "h100", 0.25),
+    Wanted("automap", "tpu-v3"),
+    Wanted("automap", "h100", 0.25),
+    Wanted("beam", "tpu-v5e", 0.5),
+    Wanted("random", "h100", 0.25),
+)
+
+
+def searched(evaluations: int, most: int) -> Source:
+    """What searches return, up to ``most`` different plans on each of ``MESHES``.
+
+    The programs are small, so the machines have neither latencies nor costs of starting an op:
+    sharding pays, and searches take what they would at real sizes.
+    """
+
+    def plans(model: Model, seed: int) -> list[Drawn]:
+        analysis = analyse(model)
+        drawn = []
+        for name, mesh in MESHES.items():
+            returned = {}
+            for wanted, further in itertools.product(SEARCHES, range(3)):
+                if len(returned) == most:
+                    break
+                plan = _returned(analysis, mesh, wanted, seed + further, evaluations)
+                if (plan.op_factor >= 0).any():  # sharding may not pay, in all that is so small
+                    returned.setdefault(plan.sharding.key(), (wanted.method, plan))
+            drawn += [Drawn(name, i, *which) for i, which in enumerate(returned.values())]
+        return drawn
+
+    return plans
+
+
+def _returned(
+    analysis: Analysis, mesh: dict[str, int], wanted: Wanted, seed: int, evaluations: int
+) -> ShardingPlan:
+    machine = find_machine(wanted.machine)
+    links = tuple(dataclasses.replace(link, latency_s=0.0) for link in machine.links)
+    machine = dataclasses.replace(machine, op_overhead_s=0.0, links=links)
+    problem = Problem(analysis, mesh, machine)
+    if wanted.memory is not None:
+        limit = wanted.memory * problem.baseline[1]
+        problem = Problem(analysis, mesh, machine, memory_limit_bytes=limit)
+    budget = Budget(seconds=None, evaluations=evaluations)
+    return search(problem, wanted.method, seed, budget).plan
 
 
 def random_plan(problem: Problem, rng: np.random.Generator) -> ShardingPlan:

@@ -463,7 +463,13 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def run(full: bool, csv_path: str = "", only: Sequence[str] = (), seed: int = 0) -> list[str]:
+def run(
+    full: bool,
+    csv_path: str = "",
+    only: Sequence[str] = (),
+    seed: int = 0,
+    source: draw.Source | None = None,
+) -> list[str]:
     """The certification from the command line; gives a line for each failure.
 
     Args:
@@ -472,8 +478,9 @@ def run(full: bool, csv_path: str = "", only: Sequence[str] = (), seed: int = 0)
             run again.
         only: names of programs, all by default.
         seed: of plans and inputs.
+        source: draws the plans, in place of random and propagated ones.
     """
-    source = draw.mixed(*(FULL if full else SHORT))
+    source = source or draw.mixed(*(FULL if full else SHORT))
     cases = [c for c in programs() if not only or c.name in only]
     path = Path(csv_path) if csv_path else None
     rows = read_rows(path) if path else []

@@ -88,6 +88,21 @@ def test_a_refined_training_step_is_the_unsharded_one(
     assert failures([row]) == []
 
 
+@pytest.mark.parametrize("name", ["attention", "scan_gradient"])
+def test_what_searches_return_is_the_unsharded_program(name: str) -> None:
+    drawn: list[draw.Drawn] = []
+
+    def keep(model: Model, seed: int) -> list[draw.Drawn]:
+        drawn[:] = draw.searched(300, 2)(model, seed)
+        return drawn
+
+    rows = plans.certify([CASES[name]], keep)
+    assert {one.mesh for one in drawn} == set(draw.MESHES)
+    assert len({(one.mesh, one.plan.key) for one in drawn}) == len(drawn) == len(rows) >= 5
+    assert all((one.plan.op_factor >= 0).any() for one in drawn), "a plan that cuts nothing"
+    assert failures(rows) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "attention", "transformer_train", "scan_gradient"])
 def test_many_plans_of_both_kinds_compute_the_same(name: str) -> None:

@@ -1,25 +1,30 @@
-"""``python -m tests.corpus compile|price|fit|figures|list``: see the package."""
+"""``python -m tests.corpus compile|price|fit|confirm|figures|list``: see the package."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
-from tests.corpus import compiled, figures, fit, priced, programs
+from tests.corpus import compiled, confirmed, figures, fit, priced, programs
 from tests.corpus.targets import TARGETS, target
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one of the commands."""
     parser = argparse.ArgumentParser(prog="python -m tests.corpus", description=__doc__)
-    parser.add_argument("command", choices=("compile", "price", "fit", "figures", "list"))
+    parser.add_argument(
+        "command", choices=("compile", "price", "fit", "confirm", "figures", "list")
+    )
     parser.add_argument("--programs", nargs="*", help="by name; all by default")
     parser.add_argument("--targets", nargs="*", help="topologies; all by default")
     parser.add_argument("--plans", nargs="*", help="by name; all by default")
+    parser.add_argument(
+        "--again", action="store_true", help="compile: anew what an older version has read"
+    )
     args = parser.parse_args(arguments)
     if args.command == "list":
         for family, members in programs.families().items():
-            aside = " (held aside)" if family in programs.HELD_ASIDE else ""
+            aside = " (held out)" if family in programs.HELD_OUT else ""
             names = ", ".join(
                 f"{one.name} [{one.package}]" if one.package else one.name for one in members
             )
@@ -34,11 +39,14 @@ def main(arguments: list[str] | None = None) -> int:
     if args.command == "figures":
         figures.write()
         return 0
-    compiled.generate(
-        args.programs or programs.PROGRAMS,
-        [target(name) for name in args.targets] if args.targets else TARGETS,
-        tuple(args.plans) if args.plans else None,
-    )
+    names = args.programs or programs.PROGRAMS
+    targets = [target(name) for name in args.targets] if args.targets else TARGETS
+    if args.again:
+        compiled.again(names, targets)
+    elif args.command == "confirm":
+        confirmed.generate(names, targets)
+    else:
+        compiled.generate(names, targets, tuple(args.plans) if args.plans else None)
     return 0
 
 

@@ -5,17 +5,22 @@ from __future__ import annotations
 import collections
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.accuracy.judge import spearman
-from tests.corpus import compiled, fit, plans, priced, programs
+from tests.corpus import compiled, confirmed, fit, plans, priced, programs
 from toast_lab.files import write_whole
+from toast_lab.text import csv_text
 
 PAGE = Path(__file__).parents[2] / "docs" / "corpus.md"
+BY_PROGRAM = PAGE.parent / "corpus" / "by_program.csv"
 FEWEST = 5  # plans that can be ranked
 WORST = 10
+NARROWLY = 0.01  # by which share a rival may be quicker without being ahead
+TPU, GPU = "tpu:v5e:4x4", "gpu:h100:8"
+CLOCKED = (TPU, GPU)  # whose compilers tell times of many plans
 
 
 class Pair(NamedTuple):
@@ -36,12 +41,12 @@ class Pair(NamedTuple):
     @property
     def is_unseen(self) -> bool:
         """Was no rule read off its program?"""
-        return self.is_held_aside or self.program in programs.JUDGED_LATE
+        return self.is_held_out or self.program in programs.JUDGED_LATE
 
     @property
-    def is_held_aside(self) -> bool:
+    def is_held_out(self) -> bool:
         """Was no rule read off its family?"""
-        return self.family in programs.HELD_ASIDE
+        return self.family in programs.HELD_OUT
 
     def ratio(self, name: str) -> float | None:
         """Priced over compiled of one quantity; None where the compiler does not tell."""
@@ -75,74 +80,104 @@ def page(every: Sequence[Pair]) -> str:
     packages = {programs.PROGRAMS[name].package for name in known} - {""}
     by_others = sum(bool(programs.PROGRAMS[name].package) for name in known)
     families = {pair.family for pair in every}
+    versions = sorted({item for pair in every for item in pair.compiled["versions"].items()})
     lines = [
-        "# Prices against compilers, on a corpus",
+        "# Prices against compilers, on programs of many kinds",
         "",
-        f"{len(every)} plans of {len(known)} programs in {len(families)} families, {by_others} of "
-        f"the programs from PyPI packages ({', '.join(sorted(packages))}). `python -m tests.corpus "
-        "compile` has compilers judge them (no device is needed; it goes on where it was stopped), "
-        "`price` prices them with the code of today, `figures` makes this page.",
+        "How far can a price be trusted for a program like yours? Here the prices of "
+        f"{len(every)} plans of {len(known)} programs in {len(families)} families are compared "
+        "with what compilers say of the same plans, and the plans of our search with those of "
+        "other methods. No time on this page was measured on a device.",
         "",
-        "Plans are data parallel, fully sharded and tensor parallel ones, random ones of 1 to 6 "
-        "actions, and what searches find: ours (mcts), AutoMap's, Alpa's, a beam.",
+        *findings(every),
         "",
-        "*Time* is the compiler's own clock of a step (`compiled.time_s`): computing plus exposed "
-        "communication, on TPUs from cycles and the latency-hiding schedule, on H100 from XLA's "
-        "measured tables; A100 and P100 have none. Errors are |priced / compiled - 1|. Rank is "
-        f"Spearman's, over the plans of one program on one target ({FEWEST} and more), median "
-        "over programs. "
-        "Regret: how much slower, by the compiler's clock, the plan of our search is than the best "
-        "of all plans judged for that program.",
+        "## What is compared",
+        "",
+        f"**Programs.** {by_others} of the {len(known)} come from PyPI packages "
+        f"({', '.join(sorted(packages))}), the others were written for this comparison or are "
+        "built in.",
+        "",
+        "**Plans** of each: data parallel, fully sharded (FSDP) and tensor parallel ones; random "
+        "ones of 1 to 6 actions; what searches find, which are ours (`mcts`), AutoMap's, Alpa's "
+        "and a beam search; on TPUs also what XLA's AutoSharding finds.",
+        "",
+        "**Columns**",
+        "",
+        "- *Time* of a step is the compiler's own clock (`compiled.time_s`): computing, plus the "
+        "communication that nothing hides. On TPUs the compiler says how long computing takes, "
+        "what is sent, and beside what; how long sending takes is from our own description of "
+        "the links ([why](schedule.md)). On H100 all of it is from tables of measured times inside "
+        "XLA. A cell is "
+        "empty where the compiler has no time for a whole step: on A100 and P100, on v6e in these "
+        "runs, where it has no clock for some op, and for plans on v5e that were compiled before "
+        "2026-11-23, when communication was read otherwise.",
+        "- An *error* is |priced / compiled - 1|: the median over the plans, for time also the "
+        "90th percentile.",
+        "- *Order* is Spearman's rank correlation between priced and compiled time over the plans "
+        f"of one program on one target, if there are at least {FEWEST}; the median over programs.",
+        "- *Collectives* are *equal*, *explained* (they differ for a reason that "
+        "`tl.diff_compiled` names, see [below](#why-collectives-differ)), or *unexplained*.",
+        "- *Regret* is by how much the plan of our search is slower, by the compiler's clock, than "
+        "the best plan that fits, of all that were compiled for that program; the median over "
+        "programs.",
+        "",
+        f"Compiled with {', '.join(f'{name} {version}' for name, version in versions)}. "
+        "`python -m tests.corpus compile` compiles what is missing (no device is needed), `price` "
+        "prices all plans with the code as it is, `figures` writes this page; CONTRIBUTING.md says "
+        "what they need. [by_program.csv](corpus/by_program.csv) has the columns for each program "
+        "on each target.",
         "",
         "## By target",
         "",
-        *_table(every, lambda pair: pair.topology),
+        *_table("target", every, lambda pair: pair.topology),
         "",
         "## By family",
         "",
-        "No rule was read off the families that are *held aside*, and nothing is fitted to them.",
-        "Attention decoding, recurrent, linear algebra and recommendation were held aside until "
-        "2026-11-23; then rules were read off `decode`, `gated_recurrence`, `flax_lstm`, "
-        "`conjugate_gradients`, `two_towers` and `ranking` ([machines.md](machines.md)).",
-        "",
         *_table(
+            "family",
             every,
-            lambda pair: pair.family + (" (held aside)" if pair.is_held_aside else ""),
+            lambda pair: pair.family + (" (held out)" if pair.is_held_out else ""),
         ),
         "",
-        "## What a rule was read off is no test of it",
+        "## Programs that no pricing rule has seen",
         "",
-        "Plans on TPU v5e of programs by whether any rule was read off them.",
+        "Many pricing rules were *read off* some of these programs: written after reading what a "
+        "compiler made of them. Such a program is no test of the rule. Families that are *held "
+        "out* are never looked at for that, and nothing is fitted to them. Attention "
+        "decoding, recurrent, linear algebra and recommendation were held out until 2026-11-23, "
+        "when rules ([machines](machines.md)) were read off `decode`, `gated_recurrence`, "
+        "`flax_lstm`, `conjugate_gradients`, `two_towers` and `ranking`. "
+        f"{', '.join(f'`{name}`' for name in programs.JUDGED_LATE)} were compiled for the first "
+        "time after that, so no rule was read off them either. Of plans on TPU v5e:",
         "",
         *_table(
-            [pair for pair in every if pair.topology == "tpu:v5e:4x4"],
+            "programs",
+            [pair for pair in every if pair.topology == TPU],
             lambda pair: "no rule was read off them" if pair.is_unseen else "the others",
         ),
         "",
         "## Against rivals",
         "",
-        "Milliseconds of a step by the compiler's clock; - is a plan that does not fit or that "
-        "nobody judged. AutoSharding is XLA's, told how much memory a device has; data parallel is "
-        "on both axes. Programs that no rule was read off are in italics: of families that are "
-        "held aside, or judged for the first time when the rules of today were there.",
+        "Milliseconds of a step by the compiler's clock. The last column is the best rival's time "
+        "over ours: above 1 ours is quicker. A dash is a plan that does not fit or was not "
+        "compiled. Data parallel and fully sharded are on both mesh axes where nothing else is "
+        "said; AutoSharding was told how much memory a device has. No rule was read off the "
+        "programs in italics.",
         "",
         *rivals(every),
         "",
-        "## Would factors help?",
+        "## Confirmed by the compiler",
         "",
-        "Errors of computing, median and 90th percentile, on each family with factors fitted to "
-        "the others (families held aside are in neither). None is used so far: what they gain, if "
-        "anything, is little.",
+        f"`python -m tests.corpus confirm`: a search that the compiler judges, with at most "
+        f"{confirmed.COMPILES} compiles. *First* is the plan that the first round, priced by rule, "
+        "takes for the best; *rival* the best of all plans of others above, AutoSharding among "
+        "them where it is there. Milliseconds by the compiler's clock.",
         "",
-        *fit.table(every),
-        "",
-        "## By program",
-        "",
-        *_table(every, lambda pair: f"{pair.program}, {pair.topology}"),
+        *confirmations(every),
         "",
         "## Why collectives differ",
         "",
-        "By `tl.diff_compiled`, all targets:",
+        "Reasons that `tl.diff_compiled` finds, over all targets:",
         "",
         "| reason | collectives |",
         "|---|--:|",
@@ -150,37 +185,121 @@ def page(every: Sequence[Pair]) -> str:
         "",
         "## Worst cases",
         "",
+        "Priced over compiled, the plans whose time is furthest off:",
+        "",
         "| program | target | plan | time | computing | peak |",
         "|---|---|---|--:|--:|--:|",
         *_worst(every),
+        "",
+        "## Would fitted factors help?",
+        "",
+        "Hardly, so none is used. The table has the errors of computing (median, 90th percentile) "
+        "by the rules alone, with one factor on all computing, and with a factor for each class of "
+        "ops. Each family was judged with factors fitted to the others; families that are held out "
+        "are in neither.",
+        "",
+        *fit.table(every),
     ]
     return "\n".join(lines) + "\n"
 
 
+def findings(every: Sequence[Pair]) -> list[str]:
+    """What the tables come to, in a few lines."""
+    lines = []
+    for topology in CLOCKED:
+        members = [pair for pair in every if pair.topology == topology]
+        times = _errors(pair.ratio("time_s") for pair in members)
+        lines.append(
+            f"- **{topology}**: the order of a program's plans agrees with a rank correlation of "
+            f"{_number(_median(ranks(members)))}, and time is off by {_percent(_median(times))}, "
+            "in the median."
+        )
+    by_family = collections.defaultdict(list)
+    for pair in every:
+        by_family[pair.family].append(pair)
+    errors = {
+        family: _median(_errors(pair.ratio("time_s") for pair in members))
+        for family, members in by_family.items()
+    }
+    ordered = sorted((error, family) for family, error in errors.items() if error is not None)
+    named = [f"{family} ({_percent(error)})" for error, family in ordered]
+    lines.append(
+        "- **It depends on the kind of program.** The median error of time is smallest for "
+        f"{', '.join(named[:3])}, and largest for {', '.join(named[:-4:-1])}."
+    )
+    seen, unseen = (
+        _percent(
+            _median(
+                _errors(
+                    pair.ratio("time_s")
+                    for pair in every
+                    if pair.topology == TPU and pair.is_unseen == is_unseen
+                )
+            )
+        )
+        for is_unseen in (False, True)
+    )
+    lines.append(
+        f"- **On programs that no pricing rule was read off** time on {TPU} is off by {unseen}, on "
+        f"the others by {seen}."
+    )
+    ratios = rival_ratios(every)
+    ahead = sorted((ratio, name) for name, ratio in ratios.items() if ratio < 1.0 - NARROWLY)
+    lines.append(
+        f"- **Against rivals.** In {len(ratios) - len(ahead)} of {len(ratios)} cases (a program on "
+        f"a target) no other method's plan is more than {NARROWLY:.0%} quicker than ours by the "
+        "compiler's clock. Another method is ahead on (its time over ours) "
+        + ", ".join(f"{name} ({ratio:.2f})" for ratio, name in ahead)
+        + "."
+    )
+    return lines
+
+
 _HEAD = (
-    "of",
     "plans",
-    "rank of time",
-    "error of time, median",
-    "90th",
+    "order",
+    "error of time",
+    "90th percentile",
     "of computing",
     "of peak",
     "collectives equal",
     "explained",
-    "not",
+    "unexplained",
     "regret",
 )
 
 
-def _table(every: Sequence[Pair], group: Callable[[Pair], str]) -> list[str]:
+def _table(groups_of: str, every: Sequence[Pair], group: Callable[[Pair], str]) -> list[str]:
     groups = collections.defaultdict(list)
     for pair in every:
         groups[group(pair)].append(pair)
     return [
-        "| " + " | ".join(_HEAD) + " |",
-        "|---" + "|--:" * (len(_HEAD) - 1) + "|",
+        "| " + " | ".join((groups_of, *_HEAD)) + " |",
+        "|---" + "|--:" * len(_HEAD) + "|",
         *(f"| {name} | " + " | ".join(_row(members)) + " |" for name, members in groups.items()),
     ]
+
+
+_COLUMNS = (
+    "program",
+    "target",
+    "plans",
+    "order",
+    "time_error",
+    "time_error_90th",
+    "compute_error",
+    "peak_error",
+    "collectives_equal",
+    "collectives_explained",
+    "collectives_unexplained",
+    "regret",
+)
+
+
+def by_program(every: Sequence[Pair]) -> str:
+    """The columns of the tables for each program on each target, as CSV."""
+    rows = ([group[0].program, group[0].topology, *_row(group)] for group in _by_problem(every))
+    return csv_text(_COLUMNS, (dict(zip(_COLUMNS, row, strict=True)) for row in rows))
 
 
 def _row(members: Sequence[Pair]) -> list[str]:
@@ -248,7 +367,7 @@ _RIVALS = {
     "fsdp both": "fully sharded",
     "tensor": "tensor parallel",
     plans.RIVAL: "AutoSharding",
-    "alpa": "Alpa's program",
+    "alpa": "Alpa",
 }
 
 
@@ -260,16 +379,68 @@ def rivals(every: Sequence[Pair]) -> list[str]:
     ]
     for group in _by_problem(every):
         times = fitting_times(group)
-        rivals = [times[name] for name in _RIVALS if name in times and name != plans.OURS]
-        if plans.OURS not in times or not rivals:
+        ratio = _rival_ratio(times)
+        if ratio is None:
             continue
         program = f"*{group[0].program}*" if group[0].is_unseen else group[0].program
         cells = [f"{1e3 * times[name]:.3g}" if name in times else "-" for name in _RIVALS]
-        lines.append(
-            f"| {program} | {group[0].topology} | {' | '.join(cells)} "
-            f"| {min(rivals) / times[plans.OURS]:.2f} |"
-        )
+        lines.append(f"| {program} | {group[0].topology} | {' | '.join(cells)} | {ratio:.2f} |")
     return lines
+
+
+def confirmations(every: Sequence[Pair]) -> list[str]:
+    """The table of confirmed searches beside the rivals of each program."""
+    times = {
+        (group[0].program, group[0].compiled["digest"], group[0].topology): fitting_times(group)
+        for group in _by_problem(every)
+    }
+    lines = [
+        "| program | target | first | confirmed search | rival | | rival / ours | ended | compiles "
+        "| minutes |",
+        "|---|---|--:|--:|--:|---|--:|---|--:|--:|",
+    ]
+    for row in confirmed.rows():
+        head = (row["program"], row["digest"], row["topology"])
+        if row.get("best") is None:
+            reason = row.get("error", row.get("standing"))
+            lines.append(f"| {head[0]} | {head[2]} | | - | | | | {reason} | | |")
+            continue
+        rivals = [
+            (time_s, name)
+            for name, time_s in times.get(head, {}).items()
+            if name != plans.OURS and not name.startswith("random")
+        ]
+        rival_s, rival = min(rivals, default=(None, "none was judged"))
+        first_s = row["verdicts"][0]["time_s"]
+        cells = [
+            head[0],
+            head[2],
+            "-" if first_s is None else f"{1e3 * first_s:.3g}",
+            f"{1e3 * row['best']:.3g}",
+            "-" if rival_s is None else f"{1e3 * rival_s:.3g}",
+            rival,
+            "-" if rival_s is None else f"{rival_s / row['best']:.2f}",
+            row["standing"].lower().replace("_", " "),
+            str(len(row["verdicts"])),
+            f"{row['wall_s'] / 60:.1f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def rival_ratios(every: Sequence[Pair]) -> dict[str, float]:
+    """The best rival's time over ours, by program and target."""
+    ratios = {
+        f"{group[0].program} on {group[0].topology}": _rival_ratio(fitting_times(group))
+        for group in _by_problem(every)
+    }
+    return {name: ratio for name, ratio in ratios.items() if ratio is not None}
+
+
+def _rival_ratio(times: Mapping[str, float]) -> float | None:
+    """The best rival's time over ours; None: one of them was not judged."""
+    others = [times[name] for name in _RIVALS if name in times and name != plans.OURS]
+    return min(others) / times[plans.OURS] if others and plans.OURS in times else None
 
 
 def _reasons(every: Iterable[Pair]) -> list[tuple[str, int]]:
@@ -343,7 +514,9 @@ def readme(every: Sequence[Pair], text: str) -> str:
 
 
 def write() -> None:
-    """Make the page, and the README's table."""
+    """Make the page with its table of programs, and the README's table."""
     every = pairs()
     write_whole(PAGE, page(every))
+    BY_PROGRAM.parent.mkdir(exist_ok=True)
+    write_whole(BY_PROGRAM, by_program(every))
     write_whole(README, readme(every, README.read_text()))

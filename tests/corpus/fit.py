@@ -59,11 +59,11 @@ def ratios(
 
 
 def usable(every: Sequence[Pair]) -> dict[str, list[Pair]]:
-    """By target the pairs that a fit may look at: of no family that is held aside."""
+    """By target the pairs that a fit may look at: of no family that is held out."""
     groups: dict[str, list[Pair]] = collections.defaultdict(list)
     for pair in every:
         known: Any = pair.priced.get("compute_s_by_class")
-        if known and pair.compiled.get("compute_s") and not pair.is_held_aside:
+        if known and pair.compiled.get("compute_s") and not pair.is_held_out:
             groups[pair.topology].append(pair)
     return {
         topology: members

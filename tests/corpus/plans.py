@@ -16,13 +16,18 @@ import numpy as np
 from tests.accuracy.cases import worthwhile
 from tests.corpus.autosharding import autosharded, is_available
 from toast_lab import pipeline
-from toast_lab.app.ready_plans import batch_group, data_parallel
-from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import RunFailed, ToastError
 from toast_lab.ir.model import Model
 from toast_lab.plan_verbs import Plan
 from toast_lab.search.contract import Budget
+from toast_lab.search.usual_plans import (
+    batch_group,
+    data_parallel,
+    fully_sharded,
+    tensor_parallel,
+    weights_group,
+)
 from toast_lab.sharding.plan import ShardingPlan, make_plan
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.space import Action
@@ -84,8 +89,8 @@ def _plan(problem: Problem, name: str) -> ShardingPlan:
         "data": _data,
         "data both": data_parallel,
         "fsdp": _fsdp,
-        "fsdp both": _fsdp_both,
-        "tensor": _tensor,
+        "fsdp both": fully_sharded,
+        "tensor": tensor_parallel,
     }[name]
     return Plan.from_actions(problem, make(problem))
 
@@ -99,32 +104,7 @@ def _data(problem: Problem) -> list[tuple[str, str]]:
 def _fsdp(problem: Problem) -> list[tuple[str, str]]:
     """The batch on the first axis, and the weights' heaviest other dim on it too."""
     first = problem.mesh.axes[0]
-    return [*_data(problem), (_weights_group(problem.analysis), first)]
-
-
-def _fsdp_both(problem: Problem) -> list[Action | tuple[str, str]]:
-    """The batch on every axis, and the weights' heaviest other dim on all of them too."""
-    weights = _weights_group(problem.analysis)
-    return [*data_parallel(problem), *((weights, axis) for axis in problem.mesh.axes)]
-
-
-def _tensor(problem: Problem) -> list[tuple[str, str]]:
-    """The batch on the first axis, and the weights' heaviest other dim on the second."""
-    return [*_data(problem), (_weights_group(problem.analysis), problem.mesh.axes[1])]
-
-
-def _weights_group(analysis: Analysis) -> str:
-    """The colour group, not of the batch, on most bytes of arguments."""
-    batch = batch_group(analysis)
-    program, weight = analysis.program, dict.fromkeys(range(len(analysis.groups)), 0.0)
-    for argument in range(program.n_arguments):
-        groups = {
-            int(analysis.group[analysis.colour[name]]) for name in program.def_names(argument)
-        }
-        for group in groups:
-            if group != batch and analysis.groups[group].shardable:
-                weight[group] += program.nbytes(argument)
-    return analysis.group_name[max(weight, key=lambda group: (weight[group], -group))]
+    return [*_data(problem), (problem.analysis.group_name[weights_group(problem.analysis)], first)]
 
 
 def _random(problem: Problem, depth: int) -> ShardingPlan:

@@ -1,8 +1,9 @@
-"""The programs of the corpus by name and family, and which families are held aside."""
+"""The programs of the corpus by name and family, and which families are held out."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator
 
 from tests.corpus import own_programs, package_programs
 from tests.corpus.program import Program
@@ -11,7 +12,7 @@ from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.ir.model import Model
 
 #: No rule is read off these families and nothing is fitted to them; figures give them apart.
-HELD_ASIDE = ("Fourier", "diffusion", "U-Net", "tree search", "probabilistic")
+HELD_OUT = ("Fourier", "diffusion", "U-Net", "tree search", "probabilistic")
 #: Of other families, but judged for the first time when the rules of today were there.
 JUDGED_LATE = (
     "llama_decode",
@@ -41,3 +42,11 @@ def traced(name: str) -> tuple[Model, Analysis, str] | None:
     except Exception as error:  # of a package; the others go on
         print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         return None
+
+
+def each_traced(names: Iterable[str]) -> Iterator[tuple[str, Model, Analysis, str]]:
+    """Those of these programs that trace, one after the other: name, and what ``traced`` gives."""
+    for name in names:
+        found = traced(name)
+        if found is not None:
+            yield (name, *found)

@@ -1,0 +1,20 @@
+"""Certification of what searches return: it compiles, and computes what the program computes.
+
+``plans`` does it for random plans; those of searches are refined op by op, which random ones never
+are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.certification import draw, plans
+
+FULL = (2_000, 8)  #: evaluations of a search, plans on each mesh
+SHORT = (500, 1)
+
+
+def run(full: bool, csv_path: str = "", only: Sequence[str] = (), seed: int = 0) -> list[str]:
+    """The part "searched" of the certification, see ``plans.run``."""
+    source = draw.searched(*(FULL if full else SHORT))
+    return plans.run(full, csv_path, only, seed, source=source)

@@ -1,0 +1,102 @@
+"""Confirmed searches on the corpus: is what the compiler confirmed as good as every rival's plan?
+
+``confirmed.jsonl``: a row for each program and target, with every verdict and the seconds that the
+search had taken when it fell.  Rivals are the plans that ``compiled.jsonl`` has of the same
+program.  A run that was stopped goes on with the program where it was: plans that were compiled are
+in the store of compiled results.
+
+The compilers' answers of a program are looked at by nobody before its search is over.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.corpus import compiled, plans, programs
+from tests.corpus.targets import Target
+from toast_lab import pipeline
+from toast_lab.confirm.loop import Judging
+from toast_lab.confirm.verdict import JudgeEvent, Verdict
+from toast_lab.cost.problem import Problem
+from toast_lab.errors import ToastError
+from toast_lab.search.contract import Budget
+
+ROWS = Path(__file__).parent / "confirmed.jsonl"
+EVALUATIONS = 20_000  #: of each round's search
+COMPILES = 12
+TIME_LIMIT_S = 400.0  #: of one compile
+
+
+def generate(names: Iterable[str], targets: Sequence[Target]) -> None:
+    """Search with a judge where no row is kept yet, program by program."""
+    known = {_head(row) for row in rows()}
+    for name, _, analysis, digest in programs.each_traced(names):
+        for target in targets:
+            if (name, digest, target.topology) in known:
+                continue
+            problem = Problem(analysis, target.mesh, target.machine)
+            row = {"program": name, "digest": digest, "topology": target.topology}
+            try:
+                row |= _searched(problem, target)
+            except ToastError as error:
+                row["error"] = str(error)[:300]
+            with ROWS.open("a") as file:
+                file.write(json.dumps(row, separators=(",", ":")) + "\n")
+            print(name, target.topology, row.get("standing", row.get("error")), flush=True)
+
+
+def rows() -> list[compiled.Row]:
+    """The rows of ``confirmed.jsonl``."""
+    return compiled.read_rows(ROWS)
+
+
+def _head(row: compiled.Row) -> tuple[str, str, str]:
+    return row["program"], row["digest"], row["topology"]
+
+
+def _searched(problem: Problem, target: Target) -> compiled.Row:
+    verdicts: list[compiled.Row] = []
+    began, compile_s = time.monotonic(), 0.0
+
+    def hear(event: JudgeEvent) -> None:
+        nonlocal compile_s
+        if event.verdict is None:
+            return
+        judgement = event.verdict.judgement
+        # A plan that an interrupted run had compiled cost what it cost then
+        compile_s += judgement.compile_s if judgement.cached else 0.0
+        verdicts.append(_verdict_row(event.verdict, time.monotonic() - began + compile_s))
+
+    result = pipeline.search(
+        problem,
+        plans.OURS,
+        0,
+        Budget(seconds=None, evaluations=EVALUATIONS),
+        judge=Judging(target.topology, compiles=COMPILES, time_limit_s=TIME_LIMIT_S, on_event=hear),
+    )
+    best = getattr(result, "best", None)
+    return {
+        "standing": result.standing.name,  # type: ignore[attr-defined]
+        "best": None if best is None else best.time_s,
+        "simple": result.simple(0.02).size.total,
+        "size": result.plan.size.total,
+        "wall_s": round(time.monotonic() - began + compile_s, 1),
+        "verdicts": verdicts,
+    }
+
+
+def _verdict_row(verdict: Verdict[Any], at_s: float) -> compiled.Row:
+    """A verdict; times in seconds."""
+    return {
+        "at_s": round(at_s, 1),
+        "round": verdict.round,
+        "name": verdict.name,
+        "priced_s": float(f"{verdict.priced_s:.4g}"),
+        "time_s": verdict.time_s,
+        "stands": verdict.stands,
+        "remark": verdict.remark[:120],
+    }
