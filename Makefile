@@ -33,7 +33,7 @@ lint:
 	@bash scripts/lint.sh
 
 docs:
-	@bash scripts/setup_venv.sh .venv auto docs
+	@bash scripts/setup_venv.sh .venv auto app,docs
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet
 	@echo "open site/index.html"
 

@@ -84,6 +84,13 @@ MODULES = {
     "ToastError": "toast_lab.errors",
 }
 
+#: of a tutorial, below the picture of a graph
+INTERACTIVE = """<iframe class="interactive" loading="lazy" src="{name}#conflicts"
+title="{title}: its dimension graph, to zoom and select"
+style="width: 100%; height: 640px; border: 1px solid #8888"></iframe>
+
+[Open it on a page of its own]({name}): zoom the graph, select a marker, a conflict or a line."""
+
 #: what the plugin `offline` loads into each page, and what it loads instead
 FETCHED_WORKER = "https://unpkg.com/iframe-worker/shim"
 WORKER = "assets/file_worker.js"
@@ -120,10 +127,26 @@ def reference_page(title: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def report_page(wanted: dict[str, Any]) -> bytes:
+    """A report on a built-in model, as the metadata of a cell describe it.
+
+    They have the model's name and sizes, the axes of the mesh, and the actions of the plan.
+    """
+    import toast_lab as tl
+
+    model = tl.load(wanted["model"], **wanted["sizes"])
+    problem = tl.Problem(tl.analyse(model), wanted["mesh"], "tpu-v5e")
+    plan = tl.Plan.from_actions(problem, wanted["actions"])
+    return tl.report(problem, {"this plan": plan}, kept=False).html.encode()
+
+
 def notebook_page(path: Path) -> tuple[str, dict[str, bytes]]:
-    """A notebook as Markdown, and its pictures by name."""
+    """A notebook as Markdown, and its pictures and reports by name.
+
+    A graph that a kernel would make live is shown inside a report, which needs none.
+    """
     notebook = json.loads(path.read_text())
-    parts, pictures = [], {}
+    parts, files = [], {}
     for number, cell in enumerate(notebook["cells"]):
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
@@ -134,13 +157,17 @@ def notebook_page(path: Path) -> tuple[str, dict[str, bytes]]:
             content = output.get("data", {})
             if "image/png" in content:
                 name = f"{path.stem}-{number}-{place}.png"
-                pictures[name] = base64.b64decode("".join(content["image/png"]))
+                files[name] = base64.b64decode("".join(content["image/png"]))
                 about = "".join(content.get("text/plain", "output")).replace("\n", " ")
                 parts.append(f"![{re.sub(r'[][<>]', ' ', about)[:120]}]({name})")
             else:
                 text = "".join(output.get("text", content.get("text/plain", "")))
                 parts.append(f"```text\n{text.rstrip()}\n```")
-    return "\n\n".join(parts) + "\n", pictures
+        if wanted := cell["metadata"].get("report"):
+            name = f"{path.stem}-{number}-report.html"
+            files[name] = report_page(wanted)
+            parts.append(INTERACTIVE.format(name=name, title=wanted["model"]))
+    return "\n\n".join(parts) + "\n", files
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -152,8 +179,8 @@ def on_files(files: Any, config: Any) -> Any:
 
     for source, page in BORROWED.items():
         if source.endswith(".ipynb"):
-            text, pictures = notebook_page(ROOT / source)
-            for name, content in pictures.items():
+            text, beside = notebook_page(ROOT / source)
+            for name, content in beside.items():
                 add(f"tutorials/{name}", content)
         else:
             text = (ROOT / source).read_text()

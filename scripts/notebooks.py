@@ -38,8 +38,12 @@ STYLE = (
 )
 
 
-def execute(path: Path, limit_s: float) -> nbformat.NotebookNode:
-    """Run a notebook whole, within so many seconds; gives it with its outputs."""
+def execute(path: Path, limit_s: float, trial: bool = False) -> nbformat.NotebookNode:
+    """Run a notebook whole, within so many seconds; gives it with its outputs.
+
+    A trial draws no pictures, and sets the variables that a cell names in its metadata as
+    ``trial`` to the values that stand there: patience of which a test needs less.
+    """
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
         environment = {
@@ -56,15 +60,22 @@ def execute(path: Path, limit_s: float) -> nbformat.NotebookNode:
         )
         deadline = time.monotonic() + limit_s
         with client.setup_kernel(env=environment):
-            notebook.cells.insert(0, nbformat.v4.new_code_cell(PREPARE))
+            own_cells = notebook.cells
+            notebook.cells = [hidden_cell(PREPARE)]
+            for cell in own_cells:
+                notebook.cells.append(cell)
+                for name, value in cell.metadata.get("trial", {}).items() if trial else ():
+                    notebook.cells.append(hidden_cell(f"{name} = {value!r}"))
             for index, cell in enumerate(notebook.cells):
                 client.timeout = max(1, int(deadline - time.monotonic()))
-                client.execute_cell(cell, index, store_history=index > 0)
-            del notebook.cells[0]
+                client.execute_cell(cell, index, store_history="hidden" not in cell.metadata)
+            notebook.cells = own_cells
         own_places = (os.path.realpath(folder), folder, str(ROOT), os.path.dirname(os.__file__))
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            kept = [part for output in cell.outputs for part in keep(output, own_places)]
+            kept = [
+                part for output in cell.outputs for part in keep(output, own_places, draw=not trial)
+            ]
             cell.outputs = joined(kept)
             cell.metadata.pop("execution", None)
     notebook.metadata.pop("widgets", None)
@@ -72,8 +83,16 @@ def execute(path: Path, limit_s: float) -> nbformat.NotebookNode:
     return notebook
 
 
-def keep(output: Any, own_places: tuple[str, ...]) -> list[Any]:
-    """What is kept of one output: printed text, or a picture with its text."""
+def hidden_cell(source: str) -> nbformat.NotebookNode:
+    """A cell that runs and is neither numbered nor kept."""
+    return nbformat.v4.new_code_cell(source, metadata={"hidden": True})
+
+
+def keep(output: Any, own_places: tuple[str, ...], draw: bool = True) -> list[Any]:
+    """What is kept of one output: printed text, or a picture with its text.
+
+    A picture that is not drawn is empty.
+    """
 
     def plain(text: str) -> str:
         for place in own_places:
@@ -97,7 +116,7 @@ def keep(output: Any, own_places: tuple[str, ...]) -> list[Any]:
     if "\n" in content.get("text/plain", ""):
         pass  # a table that is written in words needs no picture
     elif "text/html" in output.data:
-        content["image/png"] = picture(output.data["text/html"])
+        content["image/png"] = picture(output.data["text/html"]) if draw else ""
     elif "image/png" in output.data:
         content["image/png"] = output.data["image/png"]
     return [nbformat.from_dict({**output, "data": content, "metadata": {}})]

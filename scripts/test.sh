@@ -24,11 +24,7 @@ bash scripts/warm.sh
 bash scripts/test_other_python.sh
 
 # What takes longest comes first and in this order, or one worker would end long after the others.
-suites=()
-if [ -n "$(find notebooks -name '*.ipynb' -print -quit 2>/dev/null)" ]; then
-    suites+=(--nbmake --nbmake-kernel=python3 --nbmake-timeout=600 notebooks)
-fi
-suites+=(tests)
+suites=(tests/docs/test_notebooks.py tests)
 mapfile -t timed < <(grep -rl --include='test_*.py' 'mark\.timing' tests)
 version="$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
 echo "== main run: Python $version"

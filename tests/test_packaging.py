@@ -53,6 +53,7 @@ HEAVY = [
     "panel",
     "bokeh",
     "holoviews",
+    "matplotlib",
     "pandas",
 ]
 # Written in two parts, so that this file does not name what it looks for.

@@ -6,16 +6,13 @@ a strip below says what they are.
 
 from __future__ import annotations
 
-import base64
-import io
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
-from PIL import Image
-from playwright.sync_api import Locator, Page, expect, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 
-from tests.browser.screens import SLOW, _go
+from tests.browser.marked import HUE, Box, around, marked
+from tests.browser.screens import SLOW, go
 from tests.browser.serving import launch_arguments, serving
 from tests.browser.test_explorer import pixel
 
@@ -45,15 +42,6 @@ SHORTEN = """(root) => {
 }"""
 
 
-class Box(NamedTuple):
-    """A part of the screen, in pixels."""
-
-    left: float
-    top: float
-    right: float
-    bottom: float
-
-
 def select_conflict(page: Page) -> None:
     """Attention at a size where both sides are worth having, its first conflict selected."""
     expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
@@ -69,7 +57,7 @@ def select_conflict(page: Page) -> None:
     expect(page.get_by_role("gridcell", name=f"f32[{SIZES['sequence']}, ").first).to_be_visible(
         timeout=SLOW
     )
-    _go(page, "2 Graph & conflicts")
+    go(page, "2 Graph & conflicts")
     expect(page.get_by_text("31 nodes")).to_be_visible(timeout=SLOW)
     page.get_by_text("Conflicts", exact=True).click()
     page.locator(".tabulator-row:visible", has_text="attention.py").first.click()
@@ -80,18 +68,6 @@ def select_conflict(page: Page) -> None:
     # What moves has come to rest, and what is drawn late is there
     page.wait_for_timeout(3000)
     page.evaluate(SHORTEN, f"{ROOT}/")
-
-
-def around(*parts: Locator, margin: float = 2) -> Box:
-    """What holds all of these."""
-    boxes = [part.bounding_box() for part in parts]
-    seen = [box for box in boxes if box is not None]
-    return Box(
-        min(box["x"] for box in seen) - margin,
-        min(box["y"] for box in seen) - margin,
-        max(box["x"] + box["width"] for box in seen) + margin,
-        max(box["y"] + box["height"] for box in seen) + margin,
-    )
 
 
 def places(page: Page) -> list[Box]:
@@ -109,34 +85,15 @@ def places(page: Page) -> list[Box]:
     ]
 
 
-def mark(number: int, box: Box, hue: str) -> str:
-    """A frame around a place, and its number left of it."""
-    x, y = max(15, box.left - 11), (box.top + box.bottom) / 2
-    return (
-        f'<rect x="{box.left:.0f}" y="{box.top:.0f}" width="{box.right - box.left:.0f}" '
-        f'height="{box.bottom - box.top:.0f}" rx="8" fill="none" stroke="{hue}" '
-        f'stroke-width="2.5"/><circle cx="{x:.0f}" cy="{y:.0f}" r="13" fill="{hue}"/>'
-        f'<text x="{x:.0f}" y="{y + 5:.0f}" fill="white" font-weight="bold" font-size="15" '
-        f'text-anchor="middle">{number}</text>'
-    )
-
-
-def annotated(screen: bytes, boxes: list[Box]) -> str:
-    """The picture as a page: the screen, frames and numbers over it, the sentences below."""
-    red = "#c2185b"
-    marks = "".join(mark(number, box, red) for number, box in enumerate(boxes, 1))
-    sentences = "".join(
-        f'<p style="margin:0"><b style="color:{red}">{number}</b>&ensp;{sentence}</p>'
+def sentences() -> str:
+    """What stands below the screen."""
+    rows = "".join(
+        f'<p style="margin:0"><b style="color:{HUE}">{number}</b>&ensp;{sentence}</p>'
         for number, sentence in enumerate(SENTENCES, 1)
     )
-    source = base64.b64encode(screen).decode()
     return (
-        '<meta charset="utf-8"><body style="margin:0;font:15px sans-serif;color:#1b2430">'
-        f'<img src="data:image/png;base64,{source}" style="display:block">'
-        f'<svg style="position:absolute;left:0;top:0" width="{SCREEN["width"]}" '
-        f'height="{SCREEN["height"]}">{marks}</svg>'
         '<div style="padding:10px 20px;display:grid;grid-template-columns:1fr 1fr;gap:8px 36px;'
-        f'box-sizing:border-box;height:{STRIP}px">{sentences}</div>'
+        f'box-sizing:border-box;height:{STRIP}px">{rows}</div>'
     )
 
 
@@ -149,10 +106,7 @@ def main(file: Path) -> None:
         page.goto(url)
         select_conflict(page)
         boxes = places(page)
-        screen = page.screenshot()
-        sheet = browser.new_page(viewport={**SCREEN, "height": SCREEN["height"] + STRIP})
-        sheet.set_content(annotated(screen, boxes))
-        picture = Image.open(io.BytesIO(sheet.screenshot())).convert("RGB")
+        picture = marked(browser, page.screenshot(), boxes, below=sentences(), strip=STRIP)
         browser.close()
     picture.quantize(COLOURS).save(file, "PNG", optimize=True)
     print(file, f"{file.stat().st_size / 1024:.0f} KiB")

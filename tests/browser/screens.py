@@ -1,70 +1,131 @@
-"""Pictures of every step of the explorer: ``python -m tests.browser.screens [FOLDER] [STEP ...]``.
+"""The pictures of docs/explorer.md: ``python -m tests.browser.screens [FOLDER] [STEP ...]``.
 
-Each step is taken at 1280x720 and 1440x900, light and dark, as a person would come there; pictures
-are made half as wide, which keeps text readable and files small.
+Each step of the explorer is brought about as a person would come there.  The places that the page
+speaks of get a frame and a number; what the numbers stand for is said below the picture.
 """
 
 from __future__ import annotations
 
-import io
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from PIL import Image
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Locator, Page, expect, sync_playwright
 
+from tests.browser.marked import around, marked
 from tests.browser.serving import launch_arguments, serving
 
-SIZES = ((1280, 720), (1440, 900))
-THEMES = ("light", "dark")
+ROOT = Path(__file__).parents[2]
+SCREEN = {"width": 1280, "height": 720}
 SLOW = 90_000
-SHARE = 0.5  #: of the width that is kept
-QUALITY = 60  #: of WebP; fewer colours in a PNG would take the red from the conflicts
+QUALITY = 70  #: of WebP; fewer colours in a PNG would take the red from the conflicts
+#: For each number the parts of the page that its frame holds.
+Places = list[list[Locator]]
 
 
-def load(page: Page) -> None:
-    """The gallery."""
-    expect(page.get_by_role("button", name=re.compile("^attention"))).to_be_visible(timeout=SLOW)
+def load(page: Page) -> Places:
+    """The first page."""
+    solved = page.get_by_role("button", name=re.compile("^Solved: "))
+    expect(solved.first).to_be_visible(timeout=SLOW)
+    return [
+        [
+            page.get_by_role("button", name="Learn in five minutes"),
+            page.get_by_role("button", name="See a 2-billion-parameter model sharded"),
+        ],
+        solved.all(),
+        [
+            page.get_by_label("axes and sizes"),
+            page.get_by_role("button", name="Use this mesh and machine"),
+        ],
+    ]
 
 
-def graph(page: Page) -> None:
-    """A Transformer's graph, one conflict picked in the table."""
-    _load(page, "transformer")
-    _go(page, "2 Graph & conflicts")
-    page.get_by_text("Conflicts", exact=True).click()
-    page.locator(".tabulator-row", has_text="scores_1").locator("visible=true").first.click()
-
-
-def attention(page: Page) -> None:
-    """Attention's names, its compatibility set outlined."""
-    _go(page, "2 Graph & conflicts")
-    expect(page.get_by_text("31 nodes")).to_be_visible(timeout=SLOW)
-
-
-def hand(page: Page) -> None:
-    """Attention with its sequence on one axis, side 1."""
-    _go(page, "3 By hand")
+def hand(page: Page) -> Places:
+    """Attention with its sequence on one axis, side 1, and its row of the board selected."""
+    go(page, "3 By hand")
     page.locator(
         ".tabulator-row:visible", has=page.get_by_role("gridcell", name="S", exact=True)
     ).first.click()
     page.get_by_role("button", name=re.compile("^data, side 1")).first.click()
     expect(page.get_by_text("manual plan: S@1->data").first).to_be_visible(timeout=SLOW)
+    sides = _rows(page, "dim 0") + _rows(page, "dim 1")
+    sides[0].click()
+    switches = page.get_by_role("button", name=re.compile("^side [01]: "))
+    expect(switches.first).to_be_visible(timeout=SLOW)
+    return [
+        sides,
+        switches.all(),
+        [page.get_by_text("plan by hand").last, page.get_by_role("button", name="Redo").last],
+        [page.get_by_text("One device's listing"), *page.locator(".listing:visible").all()],
+    ]
 
 
-def tour(page: Page) -> None:
-    """A step of the guided tour."""
-    page.get_by_role("button", name="Tour", exact=True).click()
-    page.get_by_role("button", name="Figures", exact=True).click()
-    page.locator(".tabulator-row:visible", has_text="Figure 2b").first.click()
-    page.get_by_role("button", name="Do it for me").click()
-
-
-def search(page: Page) -> None:
+def search(page: Page) -> Places:
     """Curves of a search of five seconds."""
-    _load(page, "transformer")
-    _go(page, "4 Search")
+    _searched(page)
+    return [
+        [page.get_by_label("seconds", exact=True), page.get_by_role("button", name="Round")],
+        [*page.locator(".bk-Figure:visible").all(), page.get_by_role("button", name="Live")],
+        [page.get_by_role("button", name="Improvements"), *_rows(page, "->")],
+        [
+            page.get_by_text("state", exact=True),
+            page.get_by_role("button", name="Compare with other plans →"),
+        ],
+    ]
+
+
+def tree(page: Page) -> Places:
+    """The tree of the same search, its best first action selected."""
+    _searched(page)
+    page.get_by_role("button", name="Tree", exact=True).click()
+    expect(page.get_by_text("actions at unsharded")).to_be_visible(timeout=SLOW)
+    _rows(page, "->")[0].click()
+    expect(page.get_by_text("actions at unsharded")).to_be_hidden(timeout=SLOW)
+    page.wait_for_timeout(1000)
+    return [
+        [page.locator(".bk-Figure:visible")],
+        _rows(page, "->"),
+        [
+            page.get_by_text("selected step"),
+            page.get_by_role("button", name="Go on by hand in the graph →"),
+        ],
+    ]
+
+
+def compare(page: Page) -> Places:
+    """What was found beside data parallel."""
+    _searched(page)
+    go(page, "5 Compare & run")
+    page.get_by_role("button", name="Add data parallel").click()
+    expect(page.locator(".tabulator-row:visible", has_text="data parallel").first).to_be_visible(
+        timeout=SLOW
+    )
+    return [
+        _rows(page, "free"),
+        [page.get_by_text("Time & memory"), page.get_by_text("Words", exact=True)],
+        page.get_by_role("button", name=re.compile("^Execute the ")).all(),
+        [
+            page.get_by_label("compile for"),
+            page.get_by_role("button", name="Compile the selected plan"),
+        ],
+        [
+            page.get_by_label("export as"),
+            page.get_by_role("button", name="Export the selected plan"),
+        ],
+    ]
+
+
+def _rows(page: Page, text: str) -> list[Locator]:
+    """The rows of tables that hold a text."""
+    return page.locator(".tabulator-row:visible", has_text=text).all()
+
+
+def _searched(page: Page) -> None:
+    """A search of five seconds has ended."""
+    page.get_by_role("button", name=re.compile("^transformer")).click()
+    expect(page.get_by_text("Loaded transformer").first).to_be_visible(timeout=SLOW)
+    go(page, "4 Search")
     field = page.get_by_label("seconds", exact=True)
     field.fill("5")
     field.press("Enter")
@@ -72,51 +133,19 @@ def search(page: Page) -> None:
     expect(page.get_by_text(re.compile(r"^mcts \(seed 0\): ")).first).to_be_visible(timeout=SLOW)
 
 
-def tree(page: Page) -> None:
-    """The tree of the same search."""
-    search(page)
-    page.get_by_role("button", name="Tree", exact=True).click()
-
-
-def compare(page: Page) -> None:
-    """What was found beside data parallel."""
-    search(page)
-    _go(page, "5 Compare & run")
-    page.get_by_role("button", name="Add data parallel").click()
-    expect(page.locator(".tabulator-row:visible", has_text="data parallel").first).to_be_visible(
-        timeout=SLOW
-    )
-
-
-def _load(page: Page, model: str) -> None:
-    page.get_by_role("button", name=re.compile(f"^{model}")).click()
-    expect(page.get_by_text(f"Loaded {model}").first).to_be_visible(timeout=SLOW)
-
-
-def _go(page: Page, title: str) -> None:
+def go(page: Page, title: str) -> None:
+    """Go to a step by its number and title."""
     number, _, words = title.partition(" ")
     page.get_by_role("button", name=re.compile(rf"^{number}\s+{re.escape(words)}")).click()
 
 
-STEPS: dict[str, Callable[[Page], None]] = {
+STEPS: dict[str, Callable[[Page], Places]] = {
     "load": load,
-    "graph": graph,
-    "attention": attention,
     "hand": hand,
-    "tour": tour,
     "search": search,
     "tree": tree,
     "compare": compare,
 }
-
-
-def small(png: bytes) -> Image.Image:
-    """The picture as it is kept."""
-    whole = Image.open(io.BytesIO(png)).convert("RGB")
-    part = whole.resize(
-        (int(whole.width * SHARE), int(whole.height * SHARE)), Image.Resampling.LANCZOS
-    )
-    return part
 
 
 def main(folder: Path, names: list[str]) -> None:
@@ -125,22 +154,21 @@ def main(folder: Path, names: list[str]) -> None:
     with serving() as url, sync_playwright() as play:
         browser = play.chromium.launch(**launch_arguments())
         for name in names or list(STEPS):
-            for theme in THEMES:
-                for width, height in SIZES:
-                    screen = {"width": width, "height": height}
-                    page = browser.new_page(viewport=screen, color_scheme=theme)
-                    page.goto(url)
-                    STEPS[name](page)
-                    # Away from buttons, whose tips would lie over the page
-                    page.mouse.move(width - 2, height - 2)
-                    # What moves has come to rest, and what is drawn late is there
-                    page.wait_for_timeout(2500)
-                    file = folder / f"{name}-{width}-{theme}.webp"
-                    small(page.screenshot()).save(file, "WEBP", quality=QUALITY, method=6)
-                    print(file, file.stat().st_size, flush=True)
-                    page.close()
+            page = browser.new_page(viewport=SCREEN, color_scheme="light")
+            page.goto(url)
+            places = STEPS[name](page)
+            # Away from buttons, whose tips would lie over the page
+            page.mouse.move(SCREEN["width"] - 2, SCREEN["height"] - 2)
+            # What moves has come to rest, and what is drawn late is there
+            page.wait_for_timeout(2500)
+            boxes = [around(*parts) for parts in places]
+            picture = marked(browser, page.screenshot(), boxes)
+            file = folder / f"{name}.webp"
+            picture.save(file, "WEBP", quality=QUALITY, method=6)
+            print(file, f"{file.stat().st_size / 1024:.0f} KiB", flush=True)
+            page.close()
         browser.close()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "docs/screens"), sys.argv[2:])
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs/screens", sys.argv[2:])

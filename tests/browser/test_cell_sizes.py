@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 import toast_lab as tl
+from tests.browser.test_explorer import bokeh, wait_for_bokeh
 
 pytestmark = [
     pytest.mark.browser,
@@ -51,3 +52,25 @@ def test_a_static_listing_has_a_font_of_one_width(page: Page) -> None:
         })"""
     )
     assert widths[0] == pytest.approx(widths[1])
+
+
+def test_the_frames_of_plans_have_the_charts_of_the_explorer(page: Page) -> None:
+    problem = tl.Problem(tl.analyse(tl.load("attention")), {"data": 4, "model": 2})
+    plans: dict[str, Any] = {
+        "unsharded": tl.replicated(problem),
+        "rows": tl.Plan.from_actions(problem, ["S->data"]),
+    }
+    for view, name in (
+        (tl.views.compare(plans, problem), "cost breakdown"),
+        (tl.views.memory(plans, problem), "memory timelines"),
+    ):
+        try:
+            page.set_viewport_size({"width": 960, "height": view.height})
+            page.goto(view.url)
+            expect(page.locator(".tabulator-row").first).to_be_visible(timeout=SLOW)
+            wait_for_bokeh(page, name, "plot ? plot.model.renderers.length > 0 : false", True)
+            width, height = bokeh(page, name, "[plot.frame.bbox.width, plot.frame.bbox.height]")
+            assert height > 100, name
+            assert width > 300, name
+        finally:
+            view.close()

@@ -25,9 +25,9 @@ import toast_lab as tl
 from tests.browser.test_explorer import SLOW, bokeh, go
 from tests.helpers import analysed
 from toast_lab.app.gallery import SIZES
-from toast_lab.app.ready_plans import data_parallel
 from toast_lab.cost.problem import Problem
 from toast_lab.plan_verbs import Plan
+from toast_lab.search.usual_plans import data_parallel
 from toast_lab.sharding.plan_text import describe
 from toast_lab.views.compare_table import bytes_text, counts_text, seconds_text
 from toast_lab.views.plan_tables import ops_frame, shown_ops

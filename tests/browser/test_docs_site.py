@@ -1,4 +1,7 @@
-"""The documentation's site in a browser: its search box finds public names, from the disk too."""
+"""The documentation's site in a browser, from the disk too.
+
+Its search box finds public names, and the graphs of tutorials can be selected in.
+"""
 
 from __future__ import annotations
 
@@ -60,3 +63,27 @@ def test_the_search_box_leads_to_a_public_name(
     finally:
         page.close()
     assert not [url for url in foreign if not url.startswith(("data:", "blob:", "about:"))]
+
+
+@pytest.mark.parametrize(
+    "tutorial", ["00_toast_from_nothing", "01_names_and_conflicts", "03_search_and_rivals"]
+)
+def test_a_graph_in_a_tutorial_is_interactive_from_the_disk(
+    browser: Browser, site: Path, tutorial: str
+) -> None:
+    context = browser.new_context(viewport={"width": 1280, "height": 800}, offline=True)
+    page = context.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    try:
+        page.goto((site / "tutorials" / f"{tutorial}.html").as_uri())
+        page.locator("iframe.interactive").scroll_into_view_if_needed()
+        frame = page.frame_locator("iframe.interactive")
+        expect(frame.get_by_role("heading", name="Dimension graph")).to_be_visible(timeout=SLOW)
+        expect(frame.locator("[data-figure=graph] canvas").first).to_be_visible(timeout=SLOW)
+        conflict = frame.locator("tr[data-pick^=conflict]").first
+        conflict.click()
+        expect(frame.locator("#facts")).to_contain_text("this plan cuts", timeout=SLOW)
+    finally:
+        context.close()
+    assert not errors

@@ -14,9 +14,9 @@ from tests.browser.scheduled import KEPT, compiled_for
 from tests.browser.test_compare_page import row, tab
 from tests.browser.test_explorer import SLOW, bokeh, go
 from tests.helpers import analysed
-from toast_lab.app.ready_plans import data_parallel
 from toast_lab.cost.problem import Problem
 from toast_lab.plan_verbs import Plan
+from toast_lab.search.usual_plans import data_parallel
 from toast_lab.text import line_text
 from toast_lab.views.compare_table import seconds_text
 

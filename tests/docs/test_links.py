@@ -70,14 +70,33 @@ def test_what_leads_nowhere_is_named(link: str, tmp_path: Path) -> None:
     assert len(broken_links(page)) == 1
 
 
+def pictures() -> list[Path]:
+    """Every picture of the documents."""
+    suffixes = {".png", ".webp", ".svg", ".jpg"}
+    return [file for file in (ROOT / "docs").rglob("*") if file.suffix in suffixes]
+
+
 def test_pictures_are_small() -> None:
-    pictures = [
-        file
-        for file in (ROOT / "docs").rglob("*")
-        if file.suffix in {".png", ".webp", ".svg", ".jpg"}
-    ]
-    assert ROOT / "docs" / "pictures" / "conflict.png" in pictures
-    assert not [file for file in pictures if file.stat().st_size > PICTURE_BYTES]
+    assert ROOT / "docs" / "pictures" / "conflict.png" in pictures()
+    assert not [file for file in pictures() if file.stat().st_size > PICTURE_BYTES]
+
+
+def test_every_picture_is_shown_by_a_page() -> None:
+    shown = {
+        (page.parent / target).resolve()
+        for page in PAGES
+        for target in re.findall(r"!\[[^\]]*\]\(([^)\s]+)\)", page.read_text())
+    }
+    assert not [file.name for file in pictures() if file not in shown]
+
+
+def test_the_pictures_of_the_explorer_are_those_that_its_command_takes() -> None:
+    pytest.importorskip("playwright")
+    pytest.importorskip("PIL")
+    from tests.browser import screens
+
+    kept = {file.stem for file in (ROOT / "docs" / "screens").iterdir()}
+    assert kept == set(screens.STEPS)
 
 
 def test_every_page_is_in_the_navigation() -> None:

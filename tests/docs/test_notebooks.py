@@ -1,19 +1,31 @@
-"""The notebooks are kept with outputs: small, without widgets, without this machine's paths.
+"""The notebooks run on a cold machine, and what they print is what they are kept with.
 
-`make notebooks` makes them; nothing is executed here.
+`make notebooks` makes the outputs: small, without widgets, without a machine's paths. The tag of a
+cell says how far its output can be held to: ``measured`` where a clock decides the numbers, and
+``varies`` where it decides what is found, too.
 """
 
 from __future__ import annotations
 
 import base64
+import functools
+import importlib.util
 import json
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+#: the jax whose outputs are kept; another one writes another program, with other numbers
+SHOWN_JAX = "0.10.2"
+LIMIT_S = 900  #: for a notebook
+#: packages without which a notebook cannot run: pip install "toast-lab[examples]"
+NEEDS = {"02_shard_your_model": ("flax", "timesfm", "einshape")}
 BYTES = 400_000  #: of a notebook
 KINDS = {"text/plain", "image/png"}
 ABSOLUTE = re.compile(
@@ -71,3 +83,55 @@ def test_absolute_paths_are_recognised() -> None:
     assert ABSOLUTE.search('File "/ho' + 'me/someone/x.py"')
     assert ABSOLUTE.search("wrote /tmp/a" + "b/x.json")
     assert not ABSOLUTE.search("bytes/second, ./docs/x.md, op jit(f)/while/body, src/usr/x")
+
+
+def comparable(cell: dict[str, Any]) -> list[list[str]]:
+    """What can be expected again of the outputs of a cell: for each its kinds and its lines."""
+    tags = cell["metadata"].get("tags", [])
+    outcome = []
+    for output in cell["outputs"]:
+        lines = [" ".join(line.split()) for line in texts(output).splitlines()]
+        lines = [re.sub(r"\bin [\d.]+ m?s\b", "in ... s", line) for line in lines if line]
+        if "measured" in tags:
+            lines = [re.sub(r"-?\b\d[\d.,:e+-]*( [mun]?s\b)?", "#", line) for line in lines]
+        if "varies" in tags:
+            lines = ["..."] if lines else []
+        outcome.append([*sorted(output.get("data", [output["output_type"]])), *lines])
+    return outcome
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_prints_what_it_is_kept_with(path: Path) -> None:
+    needed = NEEDS.get(path.stem, ())
+    if lacking := [name for name in needed if importlib.util.find_spec(name) is None]:
+        pytest.skip(f"{', '.join(lacking)} not installed")
+    notebook = execute()(path, LIMIT_S, trial=True)
+    executed = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert len(executed) == len(cells(path))
+    for kept, fresh in zip(cells(path), executed, strict=True):
+        if jax.__version__ == SHOWN_JAX:
+            assert comparable(fresh) == comparable(kept), "".join(kept["source"])
+
+
+@functools.cache
+def execute() -> Any:
+    """The function that `make notebooks` runs them with."""
+    return runpy.run_path(str(ROOT / "scripts" / "notebooks.py"))["execute"]
+
+
+def cell(text: str, *tags: str) -> dict[str, Any]:
+    """A cell that printed a text."""
+    output = {"output_type": "stream", "name": "stdout", "text": text}
+    return {"metadata": {"tags": list(tags)}, "outputs": [output]}
+
+
+def test_numbers_of_a_clock_are_told_from_others() -> None:
+    assert comparable(cell("a  1.5 ms\n")) == comparable(cell("a 1.5 ms"))
+    assert comparable(cell("a 1.5 ms")) != comparable(cell("a 1.6 ms"))
+    assert comparable(cell("done in 1.5 s")) == comparable(cell("done in 20.5 s"))
+    measured = comparable(cell("a 1.5 ms\nb -3", "measured"))
+    assert measured == comparable(cell("a 812 us\nb 4e-05", "measured"))
+    assert measured != comparable(cell("a 1.5 ms\nc 3", "measured"))
+    assert measured != comparable(cell("a 1.5 ms", "measured"))
+    assert comparable(cell("one", "varies")) == comparable(cell("a\nb", "varies"))
+    assert comparable(cell("one", "varies")) != comparable(cell("", "varies"))
