@@ -218,6 +218,8 @@ def _muster(needs: Sequence[str]) -> None:
         )
     if _crew:
         _dismiss_at_exit()
+    for child in _crew:  # or each would stay in the process table until the next crew is called
+        threading.Thread(target=child.wait, name="crew", daemon=True).start()
 
 
 @functools.cache
@@ -323,7 +325,8 @@ def main(arguments: Sequence[str]) -> int:
         _work([need for need in arguments[2:] if need in NEEDS])
         return 0
     began = time.monotonic()
-    prepare(*NEEDS)
+    if not _stamp().exists():
+        prepare(*NEEDS)
     print(f"all kernels are there, after {time.monotonic() - began:.1f} s")
     kernel_files.write(_stamp(), b"")
     return 0

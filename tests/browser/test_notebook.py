@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -52,7 +53,11 @@ def notebook(*sources: str) -> str:
 
 @pytest.fixture(scope="module")
 def lab(served: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """A JupyterLab with a folder of its own: (URL, folder)."""
+    """A JupyterLab with a folder of its own: (URL, folder).
+
+    All kernels are there first: a crew that compiles them would be among its processes.
+    """
+    subprocess.run([sys.executable, "-m", "toast_lab.prepare"], check=True, cwd=HERE)
     folder = tmp_path_factory.mktemp("lab")
     (folder / "config.py").write_text(CONFIG.format(root=str(folder)))
     words = [
@@ -123,6 +128,19 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def commands(pids: list[int]) -> list[str]:
+    """The command lines of processes, with the state of each; empty where one has ended."""
+    told = []
+    for pid in pids:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[0]
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            told.append(f"{pid} {state} {words}")
+        except OSError:
+            continue
+    return told
+
+
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[0] != "Z"
@@ -130,10 +148,15 @@ def alive(pid: int) -> bool:
         return False
 
 
-def until(condition: Callable[[], Any], what: str) -> Any:
+def until(
+    condition: Callable[[], Any],
+    what: str,
+    told: Callable[[], Any] = lambda: "nothing more is known",
+) -> Any:
+    """Wait for a condition; ``told`` says more about what did not come."""
     end = time.monotonic() + SLOW / 1000
     while not (found := condition()):
-        assert time.monotonic() < end, f"gave up waiting for {what}"
+        assert time.monotonic() < end, f"gave up waiting for {what}: {told()}"
         time.sleep(0.1)
     return found
 
@@ -210,7 +233,11 @@ def test_views_are_live_in_jupyterlab(lab: tuple[str, Path], page: Page, outside
     n = int(ended.inner_text().split()[1])
     expect(shown).to_have_text(f"{n:,}")
     until(lambda: not any(map(alive, workers)), f"the end of {workers}")
-    until(lambda: not children(kernel), "the end of every process of the kernel")
+    until(
+        lambda: not children(kernel),
+        "the end of every process of the kernel",
+        lambda: commands(children(kernel)),
+    )
 
 
 def click_name(frame: FrameLocator, name: str) -> None:

@@ -176,6 +176,26 @@ def test_a_crew_ends_with_whoever_set_it_to_work(tmp_path: Path) -> None:
     assert not any(_alive(int(pid)) for pid in pids)
 
 
+def test_a_crew_that_has_ended_is_not_left_in_the_process_table(tmp_path: Path) -> None:
+    code = """
+    import time
+    from pathlib import Path
+    from toast_lab import prepare
+    prepare.start_early("price")
+    crew = [child.pid for child in prepare._crew]
+    for child in prepare._crew:
+        child.kill()
+    until = time.monotonic() + 60.0
+    while (left := [pid for pid in crew if Path(f"/proc/{pid}").exists()]):
+        if time.monotonic() > until:
+            break
+        time.sleep(0.1)
+    print(len(crew), len(left))
+    """
+    n_crew, n_left = map(int, run(code, NUMBA_CACHE_DIR=str(tmp_path)).stdout.split())
+    assert n_crew > 0 and n_left == 0
+
+
 def _alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
