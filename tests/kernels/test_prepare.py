@@ -193,7 +193,8 @@ def test_a_crew_that_has_ended_is_not_left_in_the_process_table(tmp_path: Path) 
     print(len(crew), len(left))
     """
     n_crew, n_left = map(int, run(code, NUMBA_CACHE_DIR=str(tmp_path)).stdout.split())
-    assert n_crew > 0 and n_left == 0
+    assert n_crew > 0
+    assert n_left == 0
 
 
 def _alive(pid: int) -> bool:
