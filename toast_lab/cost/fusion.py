@@ -33,12 +33,19 @@ class FusionStyle(NamedTuple):
     recomputes: bool  #: a soft value with several consumers may be computed in each
     into_products: bool  #: soft values are computed on the way into a matrix product or convolution
     out_of_products: bool  #: a product's only consumer, if soft, is computed on the way out
+    picks_slices: bool  #: a slice picked at run time, as of a layer's weights in a scan, is soft
 
 
 STYLES = {
-    "tpu": FusionStyle(recomputes=True, into_products=True, out_of_products=True),
-    "gpu": FusionStyle(recomputes=True, into_products=False, out_of_products=False),
-    "cpu": FusionStyle(recomputes=False, into_products=False, out_of_products=False),
+    "tpu": FusionStyle(
+        recomputes=True, into_products=True, out_of_products=True, picks_slices=True
+    ),
+    "gpu": FusionStyle(
+        recomputes=True, into_products=False, out_of_products=False, picks_slices=False
+    ),
+    "cpu": FusionStyle(
+        recomputes=False, into_products=False, out_of_products=False, picks_slices=False
+    ),
 }
 
 
@@ -93,6 +100,9 @@ class _Fuser:
         self.results: list[list[int]] = [list(program.results(op)) for op in range(n_ops)]
         product = np.isin(classes, (p.DOT, p.CONVOLUTION))
         moves = ops_where(program.kind, "moves_elements")
+        picks = np.asarray([kind == "dynamic_slice" for kind in program.kind])
+        moves |= picks if style.picks_slices else False
+        self.picks: list[bool] = picks.tolist()
         soft = ((classes == p.ELEMENTWISE) | moves) & (np.diff(program.result_ptr) == 1)
         takes = soft | (classes == p.REDUCE) | (product if style.into_products else False)
         self.product: list[bool] = product.tolist()
@@ -165,6 +175,10 @@ class _Fuser:
             for consumer in consumers
         ):
             return
+        if self.picks[op] and not all(
+            self._reads_as_matrix(consumer, value) for consumer in consumers
+        ):
+            return
         sources = {source for source in self._sources(op) if self.written[source]}
         if self.style.out_of_products:
             ahead = self._ahead(op)
@@ -197,6 +211,31 @@ class _Fuser:
                 return
         self.written[value] = False
         self.sources[value] = frozenset(sources)
+
+    def _reads_as_matrix(self, op: int, value: int) -> bool:
+        """Can a product read a picked slice where it lies?
+
+        Its batch dims have to come first, and its last dim has to be all of its columns: memory is
+        tiled by the last two dims, and to merge them moves everything.  True for all other ops.
+        """
+        if not self.product[op]:
+            return True
+        uses = list(self.program.uses(op))
+        names = [set(self.program.use_names(use)) for use in uses]
+        result = set(self.program.def_names(self.results[op][0]))
+        for position, use in enumerate(uses):
+            if self.root[self.operands[op][position]] != value:
+                continue
+            others = set().union(*names[:position], *names[position + 1 :])
+            roles = [
+                0 if name in others and name in result else 1 if name in others else 2
+                for name in self.program.use_names(use)
+            ]
+            if roles[-2:-1] == roles[-1:] or sorted(roles[: roles.count(0)]) != [0] * roles.count(
+                0
+            ):
+                return False
+        return True
 
     def _sources(self, op: int) -> set[int]:
         """What an op reads, as far as it is decided what is written."""

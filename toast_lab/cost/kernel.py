@@ -55,7 +55,7 @@ from toast_lab.cost.matrix_tiles import (
     waves_busy,
 )
 from toast_lab.cost.program_facts import Memory, ProgramFacts
-from toast_lab.cost.row_layouts import row_padding
+from toast_lab.cost.row_layouts import row_padding, slice_padding
 from toast_lab.ir import program as p
 from toast_lab.kernels import compiled, helper
 from toast_lab.machines.collectives import collective_time_s
@@ -77,6 +77,7 @@ class MachineRates(NamedTuple):
     """A machine as numbers."""
 
     memory_bytes_per_s: float
+    product_bytes_per_s: float  #: of memory traffic that products reach
     link_bytes_per_s: Float64Array  #: [A] for each mesh axis
     link_latency_s: Float64Array  #: [A]
     switched: BoolArray  #: [A] bool
@@ -287,6 +288,17 @@ def price_steps(
                         moved += _kept_bytes(
                             facts, value, steps.wanted[tables.use_want[use]], axis_size
                         )
+                if facts.op.slice_row_dim[op] >= 0:
+                    moved *= slice_padding(
+                        local_size(
+                            facts.op.slice_rows[op],
+                            facts.op.slice_row_dim[op],
+                            _result_layout(
+                                steps, row, n_steps, tables.result[tables.result_ptr[op]]
+                            ),
+                            axis_size,
+                        )
+                    )
                 flops = facts.op.flops[op] / cut
                 each.flops[row] = flops
                 each.bytes[row] = moved * facts.op.trips[op]
@@ -334,10 +346,13 @@ def price_steps(
                         facts.op.vector_rows[op], facts.op.vector_row_dim[op], wanted, axis_size
                     )
                     numbers = 0.5 * flops * sublane_padding(rows)
-                    tail_s += numbers * VECTOR_BYTES / rates.memory_bytes_per_s
+                    tail_s += numbers * VECTOR_BYTES / rates.product_bytes_per_s
                 heavy = facts.op.op_class[op] == p.DOT or facts.op.op_class[op] == p.CONVOLUTION
                 if heavy or not rates.paper_mode:
-                    time_s = max(flops / peak + tail_s, each.bytes[row] / rates.memory_bytes_per_s)
+                    # Elementwise ops reach no more than products do.  But compilers fuse more than
+                    # is foreseen here, and the two errors make up for each other.
+                    rate = rates.product_bytes_per_s if heavy else rates.memory_bytes_per_s
+                    time_s = max(flops / peak + tail_s, each.bytes[row] / rate)
                     if facts.op.starts[op]:
                         time_s += start_s * facts.op.trips[op]
         else:

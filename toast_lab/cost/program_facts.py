@@ -25,7 +25,7 @@ from toast_lab.cost.matrix_tiles import (
     products,
     vector_products,
 )
-from toast_lab.cost.row_layouts import no_rows, rows_of
+from toast_lab.cost.row_layouts import no_rows, no_slice_rows, rows_of, slice_rows_of
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.packs import BoolArray, Float64Array, Int32Array, Int64Array, packed
@@ -62,6 +62,8 @@ class OpFacts(NamedTuple):
     vector_use: Int32Array  #: [O] these three: see ``matrix_tiles.VectorProducts``
     vector_row_dim: Int32Array
     vector_rows: Float64Array
+    slice_row_dim: Int32Array  #: [O] these two: see ``row_layouts.SliceRows``
+    slice_rows: Float64Array
 
 
 @packed
@@ -232,6 +234,11 @@ def make_static(
     shapes = products(program)
     vectors = vector_products(program, shapes) if compiler == "tpu" else no_vector_products(program)
     rows = rows_of(program) if compiler == "tpu" else no_rows(program)
+    picked = (
+        slice_rows_of(program, starts=fusion.starts)
+        if compiler == "tpu"
+        else no_slice_rows(program)
+    )
     trips = result_trips(program)
     sums = sums_in_loops(program, tables, accumulating if compiler != "cpu" else {}, trips)
     facts = ProgramFacts(
@@ -253,6 +260,8 @@ def make_static(
             vector_use=vectors.use,
             vector_row_dim=vectors.row_dim,
             vector_rows=vectors.rows,
+            slice_row_dim=picked.dim,
+            slice_rows=picked.size,
         ),
         use=UseFacts(
             reads=reads,

@@ -119,6 +119,7 @@ class ProgramPrices:
         products = self.machine.products
         rates = kernel.MachineRates(
             memory_bytes_per_s=self.machine.memory_bytes_per_s,
+            product_bytes_per_s=self.machine.product_bytes_per_s,
             link_bytes_per_s=self.links.bytes_per_s,
             link_latency_s=self.links.latency_s,
             switched=self.links.switched,

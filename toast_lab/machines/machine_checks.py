@@ -38,6 +38,10 @@ def machine_problems(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
     overlap = fields.get("overlap", 1.0)
     if not 0 <= overlap <= 1:
         problems.append(("overlap", f"overlap = {overlap} (must be from 0 to 1)"))
+    sustained = fields.get("memory_sustained", 1.0)
+    if not 0 < sustained <= 1:
+        text = f"memory_sustained = {sustained} (must be above 0 and at most 1)"
+        problems.append(("memory_sustained", text))
     compiler = fields.get("compiler", COMPILERS[0])
     if compiler not in COMPILERS:
         problems.append(("compiler", f"compiler = {compiler!r} (one of {', '.join(COMPILERS)})"))

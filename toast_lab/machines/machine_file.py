@@ -9,6 +9,7 @@ does).
     memory_bytes = 16e9
     memory_bytes_per_s = 900e9
     op_overhead_s = 1e-6
+    memory_sustained = 0.8       # optional, 1 if left out: what products reach of the rate above
     overlap = 0.8                # optional, 1 if left out
     tile = 128                   # optional: side of the matrix unit; local sizes round up to it
     vector_memory_bytes = 134217728  # optional, of a TPU: what loops keep on the chip
@@ -53,6 +54,7 @@ _NUMBERS = {
     "memory_bytes": True,
     "memory_bytes_per_s": True,
     "op_overhead_s": True,
+    "memory_sustained": False,
     "overlap": False,
     "tile": False,
     "vector_memory_bytes": False,

@@ -55,6 +55,8 @@ class Machine:
     provenance: Mapping[str, str] = dataclasses.field(default_factory=dict)
     #: Side of the matrix unit, to which local sizes of products are rounded up; 0: they are not.
     tile: float = 0.0
+    #: Share of ``memory_bytes_per_s`` that products reach, above 0 to 1.
+    memory_sustained: float = 1.0
     #: Of a TPU: memory on the chip, in which loops keep what they read in every round; 0: none.
     vector_memory_bytes: float = 0.0
     #: Whose habits of fusing to expect, one of ``machine_checks.COMPILERS``.
@@ -90,6 +92,11 @@ class Machine:
             NotSaved: it cannot be written; the file is as it was.
         """
         machine_file.write(self, path, comment)
+
+    @property
+    def product_bytes_per_s(self) -> float:
+        """Rate of memory traffic that products reach which wait for their operands."""
+        return self.memory_sustained * self.memory_bytes_per_s
 
     @property
     def max_devices(self) -> int | None:
