@@ -94,6 +94,31 @@ def test_a_soft_value_with_one_consumer_is_not_written(compiler):
     assert found.runs_at("cosine") == "sine"
 
 
+@pytest.mark.parametrize(
+    ("equation", "shape", "on_tpu"),
+    [
+        ("bd,df->bf", (64, 32), False),
+        ("bhk,hkd->bd", (4, 16, 64), False),
+        ("bd,dhk->bhk", (64, 4, 16), True),  # two dims together are its columns
+        ("bgk,btgk->btg", (8, 32, 4, 16), True),  # batch dims do not come first
+    ],
+)
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_a_slice_picked_in_a_loop_is_read_where_it_lies(compiler, equation, shape, on_tpu):
+    left = equation.partition(",")[0]
+    names = dict(zip(equation.partition(",")[2].partition("->")[0], shape, strict=True))
+    one = tuple(names.get(letter, 8) for letter in left)
+
+    def fn(x, ws):
+        def layer(total, w):
+            return total + jnp.einsum(equation, x, w).sum(), None
+
+        return jax.lax.scan(layer, jnp.zeros(()), ws)[0]
+
+    found = Fused(compiler, fn, S(one, jnp.float32), S((3, *shape), jnp.float32))
+    assert found.written("dynamic_slice") == (on_tpu if compiler == "tpu" else True)
+
+
 @pytest.mark.parametrize(("compiler", "written"), [("cpu", True), ("gpu", False), ("tpu", False)])
 def test_several_consumers_compute_a_soft_value_again_but_on_cpus(compiler, written):
     def fn(x):

@@ -64,8 +64,7 @@ def attention(machine: str, heads: int, mesh: str = "1", *actions: tuple[str, st
 def test_products_of_vectors_take_the_time_of_the_vector_unit() -> None:
     """libtpu 0.0.42, in a decoding step: 316 us for 16 x 2048 x 8 x 128 numbers on v5e."""
     in_four = attention("tpu-v5e", 8, "d=4", ("query.0", "d"))
-    read_s = 16 * 2048 * 8 * 128 * 2 / 819e9
-    assert 2 * read_s < in_four < 316e-6
+    assert in_four == pytest.approx(316e-6, rel=0.15)
     # 8 heads fill the sublanes: to cut them is worth nothing, and costs what other dims would save
     uncut = attention("tpu-v5e", 8)
     assert attention("tpu-v5e", 8, "d=4", ("query.1", "d")) == pytest.approx(uncut, rel=0.05)
@@ -96,6 +95,58 @@ def test_a_part_that_a_product_reads_is_cut_out_before(machine: str) -> None:
     whole = make_plan(posed.analysis, posed.mesh, sharding, key=sharding.key())
     cut_out_s = tl.price(posed, whole).time_s - tl.price(posed, columns).time_s
     part_s = N * N * 4 / 4 / posed.machine.memory_bytes_per_s
-    # A TPU casts what it cuts out, and the product has less to read
-    passes = 1 if machine == "tpu-v5e" else 2
+    # A TPU casts what it cuts out, and the product has half as much to read, at a lower rate
+    passes = 1.5 - 0.5 / 0.75 if machine == "tpu-v5e" else 2
     assert cut_out_s == pytest.approx(passes * part_s, rel=0.05)
+
+
+def picked(machine: str, heads: int, *actions: tuple[str, str]) -> float:
+    """Bytes that picking cached keys out of what a scan goes over moves, in all of its rounds."""
+
+    def scores(query: jax.Array, cache: jax.Array) -> jax.Array:
+        def layer(total: jax.Array, keys: jax.Array) -> tuple[jax.Array, None]:
+            return total + jnp.einsum("bhk,bthk->bht", query, keys), None
+
+        return jax.lax.scan(layer, jnp.zeros((16, heads, 512), "bfloat16"), cache)[0]
+
+    args = leaf(16, heads, 128, dtype="bfloat16"), leaf(2, 16, 512, heads, 128, dtype="bfloat16")
+    posed = problem(scores, *args, mesh="d=4", machine=machine)
+    priced = tl.price(posed, tl.Plan.from_actions(posed, list(actions)))
+    return sum(row.moved_bytes for row in priced.ops if row.kind == "dynamic_slice")
+
+
+def test_slices_picked_in_loops_go_tile_by_tile() -> None:
+    """libtpu 0.0.42: two heads a device take three times as long as eight, with as many bytes."""
+    whole = picked("tpu-v5e", 8)
+    assert picked("tpu-v5e", 8, ("query.0", "d")) == pytest.approx(whole / 4)
+    assert picked("tpu-v5e", 8, ("query.1", "d")) == pytest.approx(whole)
+    assert picked("tpu-v5e", 32, ("query.1", "d")) == pytest.approx(whole)
+    # One head is no row: its dim lies elsewhere
+    assert picked("tpu-v5e", 4, ("query.1", "d")) == pytest.approx(whole / 8)
+    assert picked("h100", 8, ("query.1", "d")) == pytest.approx(picked("h100", 8) / 4)
+
+
+@pytest.mark.parametrize(
+    ("machine", "compiled_s"), [("tpu-v3", 708e-6), ("tpu-v5e", 456e-6), ("tpu-v6e", 193e-6)]
+)
+def test_products_that_wait_for_memory_reach_a_share_of_its_rate(
+    machine: str, compiled_s: float
+) -> None:
+    """libtpu 0.0.42, 64 rows by a matrix of 8192 x 16384."""
+    args = leaf(64, 8192, dtype="bfloat16"), leaf(8192, 16384, dtype="bfloat16")
+    posed = problem(lambda x, w: x @ w, *args, mesh="1", machine=machine)
+    took_s = tl.price(posed, tl.Plan.from_actions(posed, [])).compute_s
+    assert took_s == pytest.approx(compiled_s, rel=0.05)
+
+
+def test_a_loop_keeps_a_matrix_that_it_reads_in_both_ways() -> None:
+    """Conjugate gradients of normal equations: ``a`` and its transpose are one matrix."""
+
+    def solve(a: jax.Array, x: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, 20, lambda _, x: a.T @ (a @ x), x)
+
+    posed = problem(solve, leaf(4096, 4096), leaf(4096, 16), mesh="1", machine="tpu-v5e")
+    priced = tl.price(posed, tl.Plan.from_actions(posed, []))
+    # 64 MiB fit twice, but not three times, into vector memory
+    read_s = 20 * 4096 * 4096 * 4 / posed.machine.memory_bytes_per_s
+    assert priced.compute_s < 0.6 * read_s

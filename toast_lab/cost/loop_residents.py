@@ -52,6 +52,7 @@ def residents(
     *,
     root: np.ndarray,
     reads: np.ndarray,
+    written: np.ndarray,
     value_bytes: np.ndarray,
     accumulating: Mapping[int, Accumulation],
     vector_memory_bytes: float,
@@ -62,6 +63,7 @@ def residents(
         program: the program.
         root: [V] the value that each value is a view of.
         reads: [U] is 0 where a use reads no memory, or only a part of the value.
+        written: [V] bool: in memory; what is not is made of what is, on the way.
         value_bytes: [V] as products take them.
         accumulating: see ``loop_sums.accumulating_ops``.
         vector_memory_bytes: of a device.
@@ -71,7 +73,8 @@ def residents(
     read_only: dict[int, set[int]] = defaultdict(set)
     loop_of: dict[int, int] = {}
     for use in np.flatnonzero((reads > 0.0) & (program.region[program.use_op] >= 0)).tolist():
-        op, value = int(program.use_op[use]), int(root[program.use_value[use]])
+        op = int(program.use_op[use])
+        value = _source(program, int(program.use_value[use]), root, written)
         loop = _loop(program, op, int(program.value_op[value]))
         if loop >= 0:
             loop_of[use] = loop
@@ -94,6 +97,16 @@ def residents(
             if int(program.use_value[use]) == accumulation.value:
                 staying.use_parts[use], staying.use_share[use] = parts, SHARE
     return staying
+
+
+def _source(program: p.Program, value: int, root: np.ndarray, written: np.ndarray) -> int:
+    """What a value is made of that is not written: a transposed matrix, of the matrix."""
+    value = int(root[value])
+    while (
+        not written[value] and len(operands := program.operands(int(program.value_op[value]))) == 1
+    ):
+        value = int(root[operands[0]])
+    return value
 
 
 def _loop(program: p.Program, op: int, maker: int) -> int:

@@ -223,6 +223,7 @@ def make_static(
             program,
             root=root,
             reads=np.where(delivered, 0.0, reads),
+            written=written,
             value_bytes=tables.value_bytes * narrowed.kept,
             accumulating=accumulating,
             vector_memory_bytes=vector_memory_bytes,
