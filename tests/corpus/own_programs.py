@@ -222,6 +222,99 @@ def grouped_decode() -> Model:
     )
 
 
+def window_decode() -> Model:
+    """One token against a ring of the last 512 positions, in a scan over three layers."""
+    layers, batch, heads, groups, size, d_model, hidden, window = 3, 96, 24, 8, 64, 1536, 6144, 512
+
+    def step(
+        parameters: Tree, ring: Tree, tokens: jax.Array, position: jax.Array
+    ) -> tuple[jax.Array, Tree]:
+        angle = position / 1e4 ** (jnp.arange(size // 2) / (size // 2))
+
+        def turned(x: jax.Array) -> jax.Array:
+            a, b = jnp.split(x.astype(F32), 2, -1)
+            cos, sin = jnp.cos(angle), jnp.sin(angle)
+            return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], -1).astype(BF16)
+
+        def layer(x: jax.Array, row: Tree) -> tuple[jax.Array, Tree]:
+            weights, kept = row
+            normal = _normalised(x)
+            query = turned(jnp.einsum("bd,dhk->bhk", normal, weights["query"]))
+            key = turned(jnp.einsum("bd,dgk->bgk", normal, weights["key"]))
+            value = jnp.einsum("bd,dgk->bgk", normal, weights["value"])
+            both = jnp.stack([key, value], 1)[:, :, None]
+            kept = jax.lax.dynamic_update_slice(kept, both, (0, 0, position % window, 0, 0))
+            query = query.reshape(batch, groups, heads // groups, size)
+            scores = jnp.einsum("bgsk,btgk->bgst", query, kept[:, 0]).astype(F32) / np.sqrt(size)
+            shares = jax.nn.softmax(jnp.where(jnp.arange(window) <= position, scores, -1e9))
+            mixed = jnp.einsum("bgst,btgk->bgsk", shares.astype(BF16), kept[:, 1])
+            x = x + mixed.reshape(batch, heads * size) @ weights["out"]
+            return x + jax.nn.gelu(_normalised(x) @ weights["up"]) @ weights["down"], kept
+
+        x, ring = jax.lax.scan(layer, parameters["embedding"][tokens], (parameters["layers"], ring))
+        return jnp.argmax(_normalised(x) @ parameters["embedding"].T, -1), ring
+
+    stacked = {
+        "query": (layers, d_model, heads, size),
+        "key": (layers, d_model, groups, size),
+        "value": (layers, d_model, groups, size),
+        "out": (layers, heads * size, d_model),
+        "up": (layers, d_model, hidden),
+        "down": (layers, hidden, d_model),
+    }
+    return frontends.from_jax(
+        step,
+        shapes({"embedding": (50304, d_model), "layers": stacked}, BF16),
+        shapes((layers, batch, 2, window, groups, size), BF16),
+        jax.ShapeDtypeStruct((batch,), jnp.int32),
+        jax.ShapeDtypeStruct((), jnp.int32),
+        donate_argnums=1,
+        name="window_decode",
+    )
+
+
+def scanned_training() -> Model:
+    """A gradient step of four layers in a scan, with float32 weights cast to bfloat16."""
+    layers, batch, sequence, heads, size, d_model, hidden, vocab = (
+        4,
+        32,
+        512,
+        16,
+        64,
+        1024,
+        4096,
+        8192,
+    )
+
+    def loss(parameters: Tree, tokens: jax.Array) -> jax.Array:
+        def layer(x: jax.Array, weights: Tree) -> tuple[jax.Array, None]:
+            weights = jax.tree.map(lambda w: w.astype(BF16), weights)
+            normal = _normalised(x)
+            q, k, v = jnp.einsum("bsd,cdhk->cbshk", normal, weights["triple"])
+            scores = jnp.einsum("bshk,bthk->bhst", q, k).astype(F32) / np.sqrt(size)
+            earlier = jnp.arange(sequence)[:, None] >= jnp.arange(sequence)
+            shares = jax.nn.softmax(jnp.where(earlier, scores, -1e9)).astype(BF16)
+            x = x + jnp.einsum("bhst,bthk,hkd->bsd", shares, v, weights["out"])
+            return x + jax.nn.gelu(_normalised(x) @ weights["up"]) @ weights["down"], None
+
+        x = parameters["embedding"].astype(BF16)[tokens]
+        x = jax.lax.scan(layer, x, parameters["layers"])[0]
+        logits = _normalised(x) @ parameters["embedding"].astype(BF16).T
+        return cross_entropy(logits[:, :-1], tokens[:, 1:])
+
+    stacked = {
+        "triple": (layers, 3, d_model, heads, size),
+        "out": (layers, heads, size, d_model),
+        "up": (layers, d_model, hidden),
+        "down": (layers, hidden, d_model),
+    }
+    return trained(
+        loss,
+        shapes({"embedding": (vocab, d_model), "layers": stacked}, F32),
+        jax.ShapeDtypeStruct((batch, sequence), jnp.int32),
+    )
+
+
 # -- mixture of experts ---------------------------------------------------------------------------
 def moe() -> Model:
     """A gradient step of a mixture whose tokens are dispatched by products."""
@@ -574,6 +667,8 @@ PROGRAMS = (
     Program("itx", "attention prefill", itx),
     Program("decode", "attention decoding", decode),
     Program("grouped_decode", "attention decoding", grouped_decode),
+    Program("window_decode", "attention decoding", window_decode),
+    Program("scanned_training", "attention training", scanned_training),
     Program("moe", "mixture of experts", moe),
     Program("moe_sorted", "mixture of experts", moe_sorted),
     Program("unet", "U-Net", unet),

@@ -16,7 +16,8 @@ HELD_OUT = ("Fourier", "diffusion", "U-Net", "tree search", "probabilistic")
 #: Of other families, but judged for the first time when the rules of today were there.
 JUDGED_LATE = (
     "llama_decode",
-    "grouped_decode",
+    "window_decode",
+    "scanned_training",
     "haiku_gru",
     "orthogonal_iteration",
     "graph_attention",
