@@ -170,7 +170,7 @@ def page(every: Sequence[Pair]) -> str:
         "",
         f"`python -m tests.corpus confirm`: a search that the compiler judges, with at most "
         f"{confirmed.COMPILES} compiles. *First* is the plan that the first round, priced by rule, "
-        "takes for the best; *rival* the best of all plans of others above, AutoSharding among "
+        "takes for the best (by the prices of the day of the run); *rival* the best of all plans of others above, AutoSharding among "
         "them where it is there. Milliseconds by the compiler's clock.",
         "",
         *confirmations(every),
@@ -368,6 +368,7 @@ _RIVALS = {
     "tensor": "tensor parallel",
     plans.RIVAL: "AutoSharding",
     "alpa": "Alpa",
+    "automap": "AutoMap",
 }
 
 
