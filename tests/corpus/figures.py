@@ -170,8 +170,9 @@ def page(every: Sequence[Pair]) -> str:
         "",
         f"`python -m tests.corpus confirm`: a search that the compiler judges, with at most "
         f"{confirmed.COMPILES} compiles. *First* is the plan that the first round, priced by rule, "
-        "takes for the best (by the prices of the day of the run); *rival* the best of all plans of "
-        "others above, AutoSharding among them where it is there. Milliseconds by the compiler's clock.",
+        "takes for the best (by the prices of that day); *rival* the best of all plans of "
+        "others above, AutoSharding among them where it is there. Milliseconds by the "
+        "compiler's clock.",
         "",
         *confirmations(every),
         "",
