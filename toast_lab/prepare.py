@@ -325,10 +325,11 @@ def main(arguments: Sequence[str]) -> int:
         _work([need for need in arguments[2:] if need in NEEDS])
         return 0
     began = time.monotonic()
-    if not _stamp().exists():
+    stamp = _stamp()
+    if not stamp.exists():
         prepare(*NEEDS)
+        kernel_files.write(stamp, b"")
     print(f"all kernels are there, after {time.monotonic() - began:.1f} s")
-    kernel_files.write(_stamp(), b"")
     return 0
 
 

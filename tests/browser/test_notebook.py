@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -110,17 +111,18 @@ def run_cell(page: Page, number: int) -> None:
     page.keyboard.press("Shift+Enter")
 
 
+def status(pid: int) -> list[str]:
+    """State, parent and what else the system says of a process behind its name."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+
+
 def children(pid: int) -> list[int]:
     """Processes below ``pid``, at any depth, which run our code."""
     found, parents = [], {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int(
-                    (entry / "stat").read_text().rpartition(") ")[2].split()[1]
-                )
-            except OSError:
-                continue  # it has ended meanwhile
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                parents[int(entry.name)] = int(status(int(entry.name))[1])
     level = [pid]
     while level:
         level = [p for p, parent in parents.items() if parent in level]
@@ -132,18 +134,15 @@ def commands(pids: list[int]) -> list[str]:
     """The command lines of processes, with the state of each; empty where one has ended."""
     told = []
     for pid in pids:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[0]
+        with contextlib.suppress(OSError):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-            told.append(f"{pid} {state} {words}")
-        except OSError:
-            continue
+            told.append(f"{pid} {status(pid)[0]} {words}")
     return told
 
 
 def alive(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[0] != "Z"
+        return status(pid)[0] != "Z"
     except OSError:
         return False
 

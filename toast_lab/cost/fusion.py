@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from toast_lab.cost.matrix_tiles import BATCH, dim_roles
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import ops_where
 from toast_lab.sharding.steps import Tables
@@ -100,7 +101,7 @@ class _Fuser:
         self.results: list[list[int]] = [list(program.results(op)) for op in range(n_ops)]
         product = np.isin(classes, (p.DOT, p.CONVOLUTION))
         moves = ops_where(program.kind, "moves_elements")
-        picks = np.asarray([kind == "dynamic_slice" for kind in program.kind])
+        picks = ops_where(program.kind, "picks_slice") & ops_where(program.kind, "reads_part")
         moves |= picks if style.picks_slices else False
         self.picks: list[bool] = picks.tolist()
         soft = ((classes == p.ELEMENTWISE) | moves) & (np.diff(program.result_ptr) == 1)
@@ -220,21 +221,11 @@ class _Fuser:
         """
         if not self.product[op]:
             return True
-        uses = list(self.program.uses(op))
-        names = [set(self.program.use_names(use)) for use in uses]
-        result = set(self.program.def_names(self.results[op][0]))
-        for position, use in enumerate(uses):
-            if self.root[self.operands[op][position]] != value:
-                continue
-            others = set().union(*names[:position], *names[position + 1 :])
-            roles = [
-                0 if name in others and name in result else 1 if name in others else 2
-                for name in self.program.use_names(use)
-            ]
-            if roles[-2:-1] == roles[-1:] or sorted(roles[: roles.count(0)]) != [0] * roles.count(
-                0
-            ):
-                return False
+        for operand, roles in zip(self.operands[op], dim_roles(self.program, op), strict=True):
+            if self.root[operand] == value:
+                n_batch = roles.count(BATCH)
+                if roles[-2:-1] == roles[-1:] or roles[:n_batch] != [BATCH] * n_batch:
+                    return False
         return True
 
     def _sources(self, op: int) -> set[int]:

@@ -72,25 +72,36 @@ def products(program: p.Program) -> Products:
     for op in np.flatnonzero(program.op_class == p.DOT).tolist():
         if len(program.uses(op)) != 2 or len(program.results(op)) != 1:
             continue
-        left, right = (program.use_names(use) for use in program.uses(op))
-        result = set(program.def_names(program.results(op)[0]))
-        for own, other, sizes, roles in (
-            (left, set(right), shapes.rows, shapes.left),
-            (right, set(left), shapes.columns, shapes.right),
+        left, right = program.uses(op)
+        left_roles, right_roles = dim_roles(program, op)
+        for use, roles, sizes, packed in (
+            (left, left_roles, shapes.rows, shapes.left),
+            (right, right_roles, shapes.columns, shapes.right),
         ):
-            packed = 0
-            for dim, name in enumerate(own):
+            for dim, (name, role) in enumerate(zip(program.use_names(use), roles, strict=True)):
                 size = float(program.factor_size[name])
-                role = FREE
-                if name in other:
-                    role = BATCH if name in result else CONTRACTED
-                packed |= role << (ROLE_BITS * dim)
+                packed[op] |= role << (ROLE_BITS * dim)
                 if role == FREE:
                     sizes[op] *= size
-                elif own is left:
+                elif use == left:
                     (shapes.depth if role == CONTRACTED else shapes.batch)[op] *= size
-            roles[op] = packed
     return shapes
+
+
+def dim_roles(program: p.Program, op: int) -> list[list[int]]:
+    """For each operand of a product the role of each of its dims."""
+    names = [program.use_names(use) for use in program.uses(op)]
+    result = set(program.def_names(program.results(op)[0]))
+    roles = []
+    for position, own in enumerate(names):
+        others = {name for other in names[:position] + names[position + 1 :] for name in other}
+        roles.append(
+            [
+                FREE if name not in others else BATCH if name in result else CONTRACTED
+                for name in own
+            ]
+        )
+    return roles
 
 
 class VectorProducts(NamedTuple):

@@ -23,13 +23,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from toast_lab.cost.matrix_tiles import SUBLANES, sublane_padding
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind
 from toast_lab.kernels import helper
 from toast_lab.packs import Float64Array, Int32Array
 from toast_lab.sharding.steps import local_size
 
-LANES, SUBLANES = 128.0, 8.0
+LANES = 128.0
 
 
 class RowLayouts(NamedTuple):
@@ -118,7 +119,7 @@ def _joined(program: p.Program, op: int) -> list[int]:
 @helper
 def slice_padding(rows: float) -> float:
     """By how much longer such a slice takes with so many local rows."""
-    return np.ceil(rows / SUBLANES) * SUBLANES / rows if rows > 1.0 else 1.0
+    return sublane_padding(rows) if rows > 1.0 else 1.0
 
 
 @helper
