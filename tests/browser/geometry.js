@@ -153,7 +153,10 @@
   }
   const channels = (css) => {
     const found = css.match(/^rgba?\(([\d.]+), ([\d.]+), ([\d.]+)(?:, ([\d.]+))?\)$/)
-    return found ? found.slice(1).map((v) => (v === undefined ? 1 : Number(v))) : null
+    if (found) return found.slice(1).map((v) => (v === undefined ? 1 : Number(v)))
+    // What is mixed of colours has parts of one
+    const mixed = css.match(/^color\(srgb ([\d.]+) ([\d.]+) ([\d.]+)(?: \/ ([\d.]+))?\)$/)
+    return mixed ? [...mixed.slice(1, 4).map((v) => 255 * v), Number(mixed[4] ?? 1)] : null
   }
   const ground = (el) => {
     const layers = []

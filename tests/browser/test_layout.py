@@ -169,6 +169,15 @@ def test_what_is_out_of_place_is_found(kind: str, page: Page) -> None:
     assert [words for words in measured(page)["offences"] if words.startswith(f"{kind}:")]
 
 
+@pytest.mark.parametrize("part", [40, 90])
+def test_letters_of_a_mixed_colour_are_judged_as_they_are_shown(part: int, page: Page) -> None:
+    page.set_content(
+        f"{SHEET}<p style='color: color-mix(in srgb, black {part}%, white)'>letters</p>"
+    )
+    is_faint = any(words.startswith("text too faint") for words in measured(page)["offences"])
+    assert is_faint == (part == 40)
+
+
 def test_what_is_in_its_place_is_not_accused(page: Page) -> None:
     page.set_viewport_size({"width": 1000, "height": 700})
     page.set_content(

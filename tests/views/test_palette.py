@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
 
+from toast_lab.app import assets
+from toast_lab.views.page_colours import DARK, LIGHT
 from toast_lab.views.palette import CONFLICT, MARKER_TEXT, NEUTRAL, style
 
 HUES = [style(i).hue for i in range(10)]
@@ -106,6 +109,21 @@ def test_every_hue_is_seen_on_both_themes(hue: str) -> None:
     least = 4.0 if hue == NEUTRAL else 3.0  # it writes the texts
     assert contrast(hue, "#ffffff") >= least
     assert contrast(hue, DARK_CARD) >= least
+
+
+def mixed(hue: str, ink: str, part: float) -> str:
+    pairs = [(int(hue[i : i + 2], 16), int(ink[i : i + 2], 16)) for i in (1, 3, 5)]
+    return "#" + "".join(f"{round(part * a + (1 - part) * b):02x}" for a, b in pairs)
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("ground", ["soft", "on"])
+def test_hues_are_read_in_selected_rows_of_a_listing(theme: dict[str, str], ground: str) -> None:
+    found = re.search(r"color-mix\(in srgb, var\(--hue\) (\d+)%", assets.sheet("listing_pane"))
+    assert found
+    for hue in HUES:
+        letters = mixed(hue, theme["ink"], int(found[1]) / 100)
+        assert contrast(letters, theme[ground]) >= 3.0, (hue, letters)
 
 
 @pytest.mark.parametrize("seen", SEEN)

@@ -23,7 +23,7 @@ export function render({ model }) {
     for (const [text, hue] of segments) {
       const piece = document.createElement('span')
       piece.textContent = text
-      if (hue) { piece.style.color = hue; piece.style.fontWeight = '650' }
+      if (hue) { piece.className = 'dim'; piece.style.setProperty('--hue', hue) }
       code.appendChild(piece)
     }
     const place = document.createElement('span')
