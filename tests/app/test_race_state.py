@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,7 @@ from toast_lab.app.session import Session
 from toast_lab.app.tree_state import TreeState
 from toast_lab.jobs.job import Registry, Watch
 from toast_lab.jobs.orders import Order
-from toast_lab.jobs.race_job import race_methods
+from toast_lab.jobs.race_job import RaceState, race_methods
 from toast_lab.search.contract import Budget
 from toast_lab.views.race_chart import RaceCurves
 from toast_lab.views.race_curves import look_of, race_frame
@@ -51,6 +52,33 @@ def test_a_race_tells_of_each_method_and_its_plans_are_compared(session: Session
         assert item.cost.time_s == pytest.approx(session.searches.race.points[name][-1].time_s)
     race_to_compare(session)
     assert sum("race" in p.name for p in session.plans.items) == 2, "again is not twice"
+
+
+class OfScores(RaceState):
+    """A race over which methods ended with these scores."""
+
+    def __init__(self, **scores: float) -> None:
+        super().__init__(methods=tuple(scores))
+        self.raced = SimpleNamespace(
+            race=SimpleNamespace(best=SimpleNamespace(method="mcts", score=1.0, fits=True))
+        )
+        self.scores = scores
+
+    @property
+    def rows(self) -> list:
+        return [
+            SimpleNamespace(method=method, score=score, fits=score >= 1.0)
+            for method, score in self.scores.items()
+        ]
+
+
+def test_who_won_by_less_than_can_be_told_has_not_won() -> None:
+    even = OfScores(mcts=1.0, beam=1.0 + 1e-13, random=1.5).verdict()
+    assert even == "mcts found the best plan; beam found one as good."
+    clear = OfScores(mcts=1.0, beam=1.25, random=1.5).verdict()
+    assert clear == "mcts found the best plan, its C(s) 20.0% below that of beam."
+    # What does not fit is no rival, however fast
+    assert OfScores(mcts=1.0, beam=1.25, random=0.5).verdict() == clear
 
 
 def test_a_held_race_stands_still_and_a_stopped_one_keeps_what_there_is(session: Session) -> None:

@@ -47,6 +47,11 @@ def searched(search_link: str, strict_page: Page) -> Page:
     return page
 
 
+def test_each_action_of_the_best_plan_says_what_it_leads_to(searched: Page) -> None:
+    lines = searched.locator("ol.chain li").locator("visible=true")
+    expect(lines.first).to_contain_text(re.compile(r"->\w+ +[\d.]+ .s, [\d.]+% less"))
+
+
 def block(page: Page, row: int) -> tuple[float, float]:
     """The middle of a block on the screen."""
     return tuple(

@@ -201,3 +201,46 @@ def test_in_a_training_step_of_adam_only_second_moments_stand_under_roots() -> N
     rooted = {program.value_name[a] for a in inputs.under_roots(program)}
     assert rooted
     assert all("nu" in name for name in rooted)
+
+
+def test_what_is_divided_by_keeps_away_from_zero() -> None:
+    def weighted(x, w, v, g, n):
+        scores = x @ w
+        scaled = v / jnp.sum(scores, axis=0)
+        return scaled / jnp.sum(g * g, axis=0), scaled / jnp.sum(jnp.exp(n), axis=0)
+
+    program = program_of(weighted, *[S((8, 8), "float32")] * 5)
+    # A square and an exponential are above zero whatever they are made of
+    assert inputs.under_fractions(program) == {0, 1}
+    x, w, v, g, n = inputs.draw(program)
+    assert np.abs((x @ w).sum(axis=0)).min() > 0.01
+    assert all((array < 0).any() for array in (v, g, n))
+
+
+def test_divisors_are_followed_from_round_to_round() -> None:
+    program = carried_along(*[S((4,), "float32")] * 3, lambda x, weight: x[0] / weight)
+    assert inputs.under_fractions(program) == {1, 2, 3}
+
+
+def test_nothing_in_training_steps_has_to_keep_its_sign_to_be_divided_by() -> None:
+    for name, sizes in (
+        ("transformer", {"layers": 1, "mode": "train"}),
+        ("gns", {"steps": 1, "nodes": 64, "edges": 128, "latent": 16, "hidden": 16}),
+    ):
+        program = frontends.load(name, **sizes).program
+        found = {program.value_name[argument] for argument in inputs.under_fractions(program)}
+        assert found == set(), name
+
+
+def test_the_papers_attention_is_far_from_dividing_by_nothing() -> None:
+    program = frontends.load("attention", sequence=2048).program
+    single = inputs.draw(program)
+
+    def result(x, wq, wk, wv):
+        scores = (x @ wk) @ (x @ wq).T
+        return (scores / scores.sum(axis=0)) @ (x @ wv)
+
+    exact = result(*(array.astype(np.float64) for array in single))
+    error = np.abs(result(*single) - exact).max() / np.abs(exact).max()
+    # Sums in another order, as shards make them, have errors of this size
+    assert error < 1e-6

@@ -15,7 +15,9 @@ from toast_lab.search.pruning import pruning_threshold
 from toast_lab.sharding.plan import plan_of_actions
 from toast_lab.sharding.space import parse_action
 from toast_lab.sharding.state import State, legal_actions
+from toast_lab.views.compare_table import seconds_text
 
+LEAST_SHARE = 0.0005  #: of a step; less is not told, nor seen in a share with one decimal
 _THREAD = ThreadPoolExecutor(1, "facts of a plan")
 
 
@@ -51,6 +53,34 @@ def plan_facts(problem: Problem, actions: Sequence[str]) -> PlanFacts:
         problem.space.text(action) for action in legal_actions(state, pruning_threshold(problem))
     )
     return PlanFacts(cost, tuple(steps), legal)
+
+
+def steps_worth(
+    actions: Sequence[str], steps: Sequence[Quick], unsharded: Quick, best: Quick
+) -> list[str]:
+    """What each line of a searched plan leads to, as texts to stand behind it.
+
+    Args:
+        actions: of the plan, and what else it says of how it came about (``refined in 12 places``).
+        steps: prices after those of them that are actions, see ``plan_facts``.
+        unsharded: what the plan began with.
+        best: the price of the plan.
+    """
+    texts, before, prices = [], unsharded, iter(steps)
+    for action_text in actions:
+        is_action = "->" in action_text
+        after = next(prices, best) if is_action else best
+        share = 1.0 - after.time_s / before.time_s if before.time_s else 0.0
+        if after.fits and not before.fits:
+            change = "fits now"
+        elif abs(share) < LEAST_SHARE:
+            change = "as fast"
+        else:
+            change = f"{share:.1%} less" if share > 0 else f"{-share:.1%} more"
+        misfit = "" if after.fits else ", does not fit"
+        texts.append(f"{seconds_text(after.time_s)}, {change}{misfit}")
+        before = after
+    return texts
 
 
 class Lookup:

@@ -131,6 +131,10 @@ class OpKind:
     linear_in: tuple[int, ...] = ()
     #: It takes a root or logarithm, or is otherwise defined for positive numbers only.
     needs_positive: bool = False
+    #: Number of the operand that divides the other, -1: none does.
+    divides_by: int = -1
+    #: Its result is made of products of its first two operands, summed or not.
+    multiplies: bool = False
     #: One of its operands holds indices into the first.
     looks_up: bool = False
     #: Number of the first operand that says where its slice starts, -1: it has none.
@@ -157,8 +161,8 @@ _kind("and", as_combiner="and")
 _kind("or", as_combiner="or")
 _kind("maximum", as_combiner="max", paper_name="max", keeps_sign=True)
 _kind("minimum", as_combiner="min", paper_name="min", keeps_sign=True)
-_kind("multiply", as_combiner="mul", paper_name="mul", linear_in=(0, 1))
-_kind("divide", paper_name="div", linear_in=(0,))
+_kind("multiply", as_combiner="mul", paper_name="mul", linear_in=(0, 1), multiplies=True)
+_kind("divide", paper_name="div", linear_in=(0,), divides_by=1)
 _kind("exponential", paper_name="exp")
 _kind("negate", paper_name="neg")
 _kind("subtract", paper_name="sub", keeps_sign=True)
@@ -198,8 +202,16 @@ _kind(
     detail=attributes.precision,
     paper_name="matmul",
     sums_wider=True,
+    multiplies=True,
 )
-_kind("dot", cost_class=DOT, monoid="add", flops=attributes.dot_flops, sums_wider=True)
+_kind(
+    "dot",
+    cost_class=DOT,
+    monoid="add",
+    flops=attributes.dot_flops,
+    sums_wider=True,
+    multiplies=True,
+)
 _kind(
     "chlo.ragged_dot",
     cost_class=DOT,
@@ -215,6 +227,7 @@ _kind(
     flops=attributes.convolution_flops,
     detail=attributes.precision,
     sums_wider=True,
+    multiplies=True,
 )
 _kind("dynamic_conv", cost_class=CONVOLUTION, flops=attributes.convolution_flops)
 

@@ -14,6 +14,8 @@ from toast_lab.search.race import Race, RaceRow, not_started, race, rows
 from toast_lab.search.search_child import ImprovementPoint, MethodOutcome
 
 POLL_EVERY_S = 0.02
+#: of C(s), below which two plans are as good as each other: a verdict has one decimal of a per cent
+LEAST_SHARE = 0.0005
 
 
 class RacePoint(NamedTuple):
@@ -160,11 +162,16 @@ class RaceState:
         if best is None:
             return "no method found a plan."
         won = f"{best.method} found the best plan"
-        scores = {row.method: row.score for row in self.rows if row.score is not None}
+        scores = {
+            row.method: row.score
+            for row in self.rows
+            if row.score is not None and row.fits == best.fits
+        }
         scores.pop(best.method, None)
         if best.score is None or not scores:
             return f"{won}."
         near = min(scores, key=scores.__getitem__)
-        if scores[near] == best.score:
+        share = 1.0 - best.score / scores[near] if scores[near] else 0.0
+        if share < LEAST_SHARE:
             return f"{won}; {near} found one as good."
-        return f"{won}, its C(s) {1.0 - best.score / scores[near]:.1%} below that of {near}."
+        return f"{won}, its C(s) {share:.1%} below that of {near}."

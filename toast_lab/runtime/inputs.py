@@ -6,7 +6,8 @@
 * Start indices of dynamic slices stay where the slice lies inside the operand.
 * Unsigned integers that index nothing take all values: they are mostly random keys.
 * Floats of which a root or logarithm is taken are above zero: an Adam step divides by the root of
-  its second moment.
+  its second moment.  So are floats that divide, or that are summed and multiplied to what does: a
+  sum of both signs comes near zero somewhere, and its quotient is mostly rounding.
 
 What still gives infinities or NaN may do better with ``draw(..., non_negative=True)``.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,14 +66,14 @@ def draw(
     Raises:
         UnsupportedOp: an argument is no array.
     """
-    bounds, rooted = index_bounds(program), under_roots(program)
+    bounds, positive = index_bounds(program), under_roots(program) | under_fractions(program)
     arrays = []
     for argument in range(program.n_arguments):
         random = np.random.default_rng([seed, argument])
         dtype = dtype_of(program.value_dtype[argument])
         shape = program.dims(argument) if shapes is None else shapes[argument]
         array = _draw_one(random, shape, dtype, bounds.get(argument))
-        if _is_float(dtype) and argument in rooted:
+        if _is_float(dtype) and argument in positive:
             array = _off_zero(array)
         arrays.append(np.abs(array) if non_negative and _is_float(dtype) else array)
     return arrays
@@ -194,16 +195,31 @@ def under_roots(program: Program) -> frozenset[int]:
     Followed backwards: through ops that keep a sign, and through products and quotients with a
     scalar.  A product of two tensors ends the way, for it is most often a square.
     """
+    return _leading_to(program, _into_roots)
+
+
+def under_fractions(program: Program) -> frozenset[int]:
+    """Arguments that something is divided by, as they are or summed and multiplied.
+
+    Followed backwards: through ops that keep a sign, and through products of two different values.
+    What is the same on both sides is a square, and a root was seen to by ``under_roots``.
+    """
+    return _leading_to(program, _into_fractions)
+
+
+def _leading_to(program: Program, follow: Callable[[Program, set[int]], None]) -> frozenset[int]:
+    """Arguments among what ``follow`` adds, which is called until it adds no more."""
     positive: set[int] = set()
     count = -1
     while count != (count := len(positive)):
-        _follow_roots(program, positive)
+        follow(program, positive)
+        # Only a loop hands back what was followed already
         if not program.regions:
             break
     return frozenset(value for value in positive if value < program.n_arguments)
 
 
-def _follow_roots(program: Program, positive: set[int]) -> None:
+def _into_roots(program: Program, positive: set[int]) -> None:
     for op in reversed(range(program.n_arguments, program.n_ops)):
         operands = program.operands(op)
         facts = op_kind(program.kind[op])
@@ -214,6 +230,18 @@ def _follow_roots(program: Program, positive: set[int]) -> None:
         for position in facts.linear_in:
             if _is_scalar(program, operands[1 - position]):
                 positive.add(operands[position])
+
+
+def _into_fractions(program: Program, positive: set[int]) -> None:
+    for op in reversed(range(program.n_arguments, program.n_ops)):
+        operands = program.operands(op)
+        facts = op_kind(program.kind[op])
+        if facts.divides_by >= 0:
+            positive.add(operands[facts.divides_by])
+        if positive.isdisjoint(_given(program, op)):
+            continue
+        if facts.keeps_sign or (facts.multiplies and len(set(operands)) > 1):
+            positive.update(operands)
 
 
 def _is_scalar(program: Program, value: int) -> bool:

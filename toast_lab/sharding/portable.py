@@ -34,6 +34,7 @@ from toast_lab.ir import random_keys
 from toast_lab.ir.program import Program
 from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.sharding import Sharding
+from toast_lab.text import line_text
 
 ROUNDS = 8  #: how far, in ops, an op's surroundings are compared, and one more
 # The user's own function, which may be called otherwise tomorrow
@@ -132,7 +133,8 @@ def to_json(program: Program, mesh: Mesh, sharding: Sharding) -> dict[str, Any]:
         entries.append(
             {
                 "op": program.kind[op],
-                "at": program.where(op),
+                # For people who read the file, which leaves the machine that it was written on
+                "at": line_text(program.where(op)),
                 "labels": [f"{int(number):016x}" for number in label[:, op]],
                 "runs": runs,
             }

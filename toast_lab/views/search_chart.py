@@ -33,6 +33,9 @@ MOST_DRAWN = 800
 #: times the unsharded memory, up to which the limit is drawn whatever the curve does
 IN_VIEW = 3.0
 SCORE = "C(s) by simulation, estimated: time over unsharded, plus memory over the limit"
+#: of the unsharded program's price, which every axis has room for: what differs less is rounding,
+#: and would else be drawn as steps between ticks of sixteen digits
+LEAST_SHARE = 0.02
 #: of a line that is drawn in steps
 LINE_COLUMNS = ("simulation", "best_s", "best_bytes", "best_score")
 
@@ -138,7 +141,11 @@ def _chart(frame: pd.DataFrame, quantity: _Quantity, scales: SearchScales, *, ke
         ),
     ]
     logarithmic = scales.scale_type == "log"
-    in_view = [quantity.whole, *scaled[best].dropna().tolist()]
+    in_view = [
+        quantity.whole,
+        (1.0 - LEAST_SHARE) * quantity.whole,
+        *scaled[best].dropna().tolist(),
+    ]
     if quantity.limit:
         limit_text = f"memory limit {bytes_text(scales.memory_limit_bytes)}"
         if quantity.limit <= IN_VIEW * quantity.whole:
@@ -234,7 +241,7 @@ class SearchCurves:
         tried.data_source, line.data_source = self.source, self.line_source
         line.level = "overlay"
         # Points that are not seen give an empty chart its axes, and keep the limit in view
-        heights = [quantity.whole, quantity.whole]
+        heights = [quantity.whole, (1.0 - LEAST_SHARE) * quantity.whole]
         if 0 < quantity.limit <= IN_VIEW * quantity.whole:
             heights.append(quantity.limit)
         seen = figure.scatter([0, 20, 0][: len(heights)], heights, size=1, alpha=0)

@@ -49,7 +49,7 @@ def step_figure(bars: pd.DataFrame, memory: pd.DataFrame) -> Any:
     right = 1.01 * _end_s(bars) / unit_s
     lanes.x_range = curve.x_range = Range1d(start=0.0, end=right, bounds=(0.0, right))
     lanes.min_height = 60
-    curve.update(sizing_mode="stretch_width", height=110)
+    curve.update(sizing_mode="stretch_width", height=104)
     return column(lanes, curve, name=FIGURE, sizing_mode="stretch_both", spacing=0)
 
 
@@ -221,7 +221,7 @@ def _curve(memory: pd.DataFrame, unit_name: str, unit_s: float, right: float) ->
         legend="top" if elements else None,
         zoom="time",
         hooks=[_few_ticks],
-        min_height=110,
+        min_height=104,
     )
 
 

@@ -187,7 +187,7 @@ class ComparePage:
         frame = shown_frame(self.session.plans.entries())
         if not frame.equals(self.table.value):
             self.table.value = frame
-            self.table.height = min(84 + 25 * max(len(names), 1), 184)
+            self.table.height = min(72 + 25 * max(len(names), 1), 172)
         self._mark()
         self._forget()
 

@@ -15,6 +15,7 @@ from toast_lab.app.pages.search_race import RacePane
 from toast_lab.app.pages.search_settings import SearchSettings
 from toast_lab.app.pages.search_trajectories import TrajectoryPane
 from toast_lab.app.pages.search_tree import TreePane
+from toast_lab.app.plan_facts import Lookup, steps_worth
 from toast_lab.app.session import Session
 from toast_lab.app.tree_state import TreeState
 from toast_lab.jobs.job import JobState
@@ -174,6 +175,7 @@ class SearchPage:
         self._scrub_shown_at = 0.0
         look.watch(session.loaded, self._new_problem, "problem")
         self._stale, self._refreshed_at, self._state = False, 0.0, (False, None)
+        self._prices, self._unpriced = Lookup(), False
         look.watch(session.work, self._changed, "changes")
         look.watch(session.plans, self._changed, "items")
         self._new_problem()
@@ -249,6 +251,8 @@ class SearchPage:
         state = self.tree_state
         if self._stale:
             self._changed()
+        elif self._unpriced:
+            self.refresh()
         work = self.session.work
         live = work.runs() and not work.paused
         if (state.shown_count, state.at) != self._scrub_shown and not (
@@ -457,7 +461,35 @@ class SearchPage:
                 h("h2", "search ", ESTIMATED),
                 facts(rows),
                 h("h2", "actions of the best plan"),
-                numbered(actions) if actions else quiet("none: unsharded is the best so far"),
+                numbered(self._lines(actions, last_point if seen is None else None))
+                if actions
+                else quiet("none: unsharded is the best so far"),
                 quiet(session.searches.note),
             ]
         )
+
+    def _lines(self, actions: tuple[str, ...], best: CurvePoint | None) -> list[Safe | str]:
+        """The best plan line by line, each with the step that it leads to.
+
+        Args:
+            actions: of the plan.
+            best: its price; None: an earlier plan, which the tree has the prices of.
+        """
+        problem, taken = (
+            self.session.loaded.problem,
+            tuple(text for text in actions if "->" in text),
+        )
+        self._unpriced = False
+        if problem is None or best is None or self.session.work.busy:
+            return list(actions)
+        priced = self._prices.get(problem, taken)
+        self._unpriced = priced is None
+        if priced is None or len(priced.steps) < len(taken):
+            return list(actions)
+        judged = problem.pricer().judged
+        unsharded, found = judged(*problem.baseline), judged(best.best_s, best.best_bytes)
+        worth = steps_worth(actions, priced.steps, unsharded, found)
+        return [
+            join([action_text, h("span", f"  {price}", cls="quiet")])
+            for action_text, price in zip(actions, worth, strict=True)
+        ]
