@@ -31,7 +31,8 @@ _BORROWED = " ".join(
 # these are stronger.  One that covers the next button must not take its click.
 TOOLTIP = assets.sheet("tooltip")
 DECIDE = assets.script("theme")
-TABLE_WAIT = assets.script("table_wait")
+#: what views of libraries are taught on our pages
+VIEWS = assets.script("table_wait") + assets.script("checkbox_wait")
 DECIDE_ONCE = f"if (!window.tlTheme) {DECIDE}"  #: where the head is not ours
 
 
@@ -50,7 +51,7 @@ html, body {{ margin: 0; background: var(--tl-page); color: var(--tl-ink); heigh
 {TOOLTIP}
 </style>
 <script>{DECIDE}</script>
-<script>{TABLE_WAIT}</script>
+<script>{VIEWS}</script>
 {{% endblock %}}"""
 
 #: For the page's root inside a notebook, whose head is not ours; the script puts the attribute
