@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -192,3 +194,37 @@ def test_what_is_selected_is_seen_on_every_hue(attention: Analysis) -> None:
 
 def test_the_picture_is_drawn_on_canvas(attention: Analysis) -> None:
     assert GraphPlot(gl.graph_layout(attention)).figure.output_backend == "canvas"
+
+
+def lanes_of(**sizes: int) -> GraphPlot:
+    """The graph of a chain of products whose dims are called after these words."""
+
+    def chain(x: Any, weights: dict[str, Any]) -> Any:
+        for word in words[1:]:
+            x = x @ weights[word]
+        return x
+
+    words, dims = list(sizes), list(sizes.values())
+    shapes = {
+        word: jax.ShapeDtypeStruct(shape, "float32")
+        for word, shape in zip(words[1:], itertools.pairwise(dims), strict=True)
+    }
+    x = jax.ShapeDtypeStruct((4, dims[0]), "float32")
+    return GraphPlot(gl.graph_layout(analyse(tl.from_jax(chain, x, shapes))))
+
+
+def test_headings_stand_upright_where_they_would_run_into_each_other() -> None:
+    narrow = lanes_of(a=8, b=16, c=32)
+    assert narrow.figure.xaxis[0].major_label_orientation == "horizontal"
+    words = [
+        "input",
+        "embedding",
+        "projection",
+        "attention",
+        "transition",
+        "expansion",
+        "reduction",
+    ]
+    wide = lanes_of(**{word: 8 * (number + 1) for number, word in enumerate(words)})
+    assert len(wide.layout.lanes) < 12
+    assert wide.figure.xaxis[0].major_label_orientation == "vertical"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,7 @@ from toast_lab.views.graph_layout import GraphLayout, GraphRow, chain_path
 from toast_lab.views.overlay import Overlay
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
 from toast_lab.views.plot_style import FONT, new_figure
+from toast_lab.views.text_width import text_px
 
 # more rows than this are scrolled
 ROWS_AT_ONCE = 34
@@ -50,6 +51,9 @@ ROWS_AT_ONCE = 34
 ROW_PX, TEXT_PX = 16, 22
 LANE_TEXT_PX = 40  #: least width of a lane that has room for numbers
 MANY_LANES = 12  #: more have upright headings, and markers that stay within their lanes
+#: pixels that all lanes have together where the page is narrowest
+LEAST_WIDTH = 480
+BOLD = 1.08  #: how much wider bold letters are
 ROOM = """
 texts.visible = plot.inner_height / Math.abs(y.start - y.end) >= high
   && plot.inner_width / Math.abs(x.start - x.end) >= wide
@@ -390,14 +394,15 @@ class GraphPlot:
         lanes: dict[Any, Any] = {
             lane.x: _lane_text(lane.label, lane.style.symbol, longest) for lane in layout.lanes
         }
-        if len(lanes) > MANY_LANES:
+        upright = len(lanes) > MANY_LANES or _are_crowded(lanes, self._width)
+        if upright:
             lanes = {x: heading.replace("\n", " ") for x, heading in lanes.items()}
         plot.xaxis.ticker = FixedTicker(ticks=list(lanes))
         plot.xaxis.major_label_overrides = lanes
-        plot.xaxis.major_label_text_font_size = "12px" if len(lanes) <= 6 else "10px"
+        plot.xaxis.major_label_text_font_size = f"{_heading_px(len(lanes))}px"
         plot.xaxis.major_label_text_line_height = 1.1
         plot.xaxis.major_label_text_font_style = "bold"
-        if len(layout.lanes) > MANY_LANES:
+        if upright:
             plot.xaxis.major_label_orientation = "vertical"
         widest = self._label_width or (34 if len(lanes) <= 6 else 25)
         labels = [_cut(row_text(row), widest) for row in layout.rows]
@@ -515,6 +520,27 @@ def _edge_columns(layout: GraphLayout) -> dict[str, Any]:
         "hue": [layout.lanes[layout.nodes[edge.source].lane].style.hue for edge in layout.edges],
         "width": np.array([1.0 + 0.7 * math.log2(edge.weight) for edge in layout.edges]),
     }
+
+
+def _heading_px(count: int) -> int:
+    """The size of the headings of so many lanes."""
+    return 12 if count <= 6 else 10
+
+
+def _are_crowded(headings: Mapping[float, str], width: float) -> bool:
+    """Would headings, by the middles of their lanes, run into each other side by side?
+
+    ``width`` is that of all lanes, in the unit of the middles.
+    """
+    size_px = _heading_px(len(headings))
+    halves = {
+        x: max(text_px(line, size_px) for line in heading.split("\n")) * BOLD / 2
+        for x, heading in headings.items()
+    }
+    return any(
+        halves[left] + halves[right] > (right - left) * LEAST_WIDTH / width
+        for left, right in itertools.pairwise(sorted(halves))
+    )
 
 
 def _lane_text(label: str, symbol: str, longest: int) -> str:

@@ -187,7 +187,7 @@ class ComparePage:
         frame = shown_frame(self.session.plans.entries())
         if not frame.equals(self.table.value):
             self.table.value = frame
-            self.table.height = min(72 + 25 * max(len(names), 1), 172)
+            self.table.height = min(80 + 25 * max(len(names), 1), 180)
         self._mark()
         self._forget()
 
