@@ -186,8 +186,8 @@ def gap_text(gap: float | None, *, of_all: bool = False) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """``1 constraint``, ``2 constraints``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    """``1 constraint``, ``2 constraints``, ``1,200 constraints``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def few(items: Iterable[object], limit: int = 3) -> str:

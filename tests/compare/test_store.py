@@ -333,3 +333,19 @@ def test_a_damaged_row_is_left_out_of_the_list_and_refused_by_itself(tmp_path: P
                 raw.execute(f"UPDATE runs SET {column} = ? WHERE id = 1", before)
                 raw.commit()
     assert told > 80
+
+
+def test_a_kept_plan_names_source_lines_without_the_folders_of_this_machine(
+    tmp_path: Path,
+) -> None:
+    import toast_lab as tl
+
+    problem = tl.Problem(tl.analyse(tl.load("mlp", batch=64)), {"d": 2})
+    plan = tl.Plan.from_actions(problem, ["B->d"])
+    [number] = keep(comparison(row(plan=plan.to_json())), tmp_path / "runs.sqlite")
+    with ComparisonStore(tmp_path / "runs.sqlite") as store:
+        kept = str(store.get(number))
+    assert "mlp.py:" in kept
+    assert str(ROOT) not in kept
+    plan.save(tmp_path / "plan.json")
+    assert str(ROOT) not in (tmp_path / "plan.json").read_text()

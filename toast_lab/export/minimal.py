@@ -176,6 +176,11 @@ class MinimalConstraints(Sequence[Pinned]):
             f"{counted(len(self.rows), 'constraint')} for {counted(value_count, 'value')} of "
             f"{self.plan.program.name} on {self.plan.mesh}"
         )
+        if not self.rows and self.exact:
+            head = (
+                f"no constraint is needed inside {self.plan.program.name} on {self.plan.mesh}: the "
+                "shardings of its arguments are enough"
+            )
         if self.remaining:
             state = f"what remains different: {'; '.join(self.remaining[:10])}"
         elif self.proof == "compiled":

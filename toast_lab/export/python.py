@@ -133,7 +133,7 @@ def _folded(specs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _about(constraints: MinimalConstraints) -> list[str]:
-    count = counted(len(constraints), "constraint")
+    count = counted(len(constraints), "constraint") if len(constraints) else "No constraint inside"
     if not constraints.exact:
         return [f"{count}. What remains different from the plan:", *constraints.remaining[:20]]
     judge = "by propagation the shardings are"

@@ -41,7 +41,7 @@ def load(
     Examples:
         >>> import toast_lab as tl
         >>> print(tl.load("attention", sequence=4096))
-        attention: 10 ops, 4 arguments, 1 results
+        attention: 10 ops, 4 arguments, 1 result
         >>> tl.load("atention")
         Traceback (most recent call last):
             ...

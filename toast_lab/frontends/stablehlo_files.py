@@ -54,7 +54,7 @@ def from_stablehlo(
         >>> import toast_lab as tl
         >>> text = tl.load("mlp", batch=64).stablehlo
         >>> print(tl.from_stablehlo(text, name="again"))
-        again: 5 ops, 3 arguments, 1 results
+        again: 5 ops, 3 arguments, 1 result
     """
     data = source
     if isinstance(source, str) and not _looks_like_text(source):

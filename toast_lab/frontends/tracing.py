@@ -56,7 +56,7 @@ def from_jax(
         >>> w = jax.ShapeDtypeStruct((32, 16), "float32")
         >>> model = tl.from_jax(lambda x, w: jax.nn.relu(x @ w), x, w, name="layer")
         >>> print(model)
-        layer: 4 ops, 2 arguments, 1 results
+        layer: 4 ops, 2 arguments, 1 result
     """
     start_early()  # beside the tracing, the kernels of a first search
     look_for_devices()

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from toast_lab.ir.annotations import Annotation
 from toast_lab.ir.program import Program
+from toast_lab.text import counted
 
 #: names of dims by an argument's path or last key; None: the dim has none
 DimNames = Mapping[str, tuple[str | None, ...]]
@@ -55,7 +56,7 @@ class Model:
         >>> import toast_lab as tl
         >>> model = tl.load("mlp", batch=64)
         >>> print(model)
-        mlp: 5 ops, 3 arguments, 1 results
+        mlp: 5 ops, 3 arguments, 1 result
         >>> model.program.value_name[:3]
         ('x', 'w1', 'w2')
     """
@@ -90,8 +91,8 @@ class Model:
     def __str__(self) -> str:
         program = self.program
         text = (
-            f"{self.name}: {program.n_ops - program.n_arguments} ops, "
-            f"{program.n_arguments} arguments, {len(program.outputs)} results"
+            f"{self.name}: {counted(program.n_ops - program.n_arguments, 'op')}, "
+            f"{counted(program.n_arguments, 'argument')}, {counted(len(program.outputs), 'result')}"
         )
         if self.parameter_count is not None:
             text += f", {self.parameter_count:,} parameters"
