@@ -150,8 +150,9 @@ def _chart(frame: pd.DataFrame, quantity: _Quantity, scales: SearchScales, *, ke
         limit_text = f"memory limit {bytes_text(scales.memory_limit_bytes)}"
         if quantity.limit <= IN_VIEW * quantity.whole:
             in_view.append(quantity.limit)
-        # Below the line, which may be the top of the frame
-        elements.append(level_line(quantity.limit, limit_text, CONFLICT, offset_px=-16))
+        # On the side of the unsharded program: beyond the line the frame may end
+        offset_px = -16 if quantity.limit >= quantity.whole else 2
+        elements.append(level_line(quantity.limit, limit_text, CONFLICT, offset_px=offset_px))
     if quantity.name != "curve memory":
         label = "unsharded: 1" if quantity.name == "curve cost" else "unsharded"
         elements.append(level_line(quantity.whole, label, NEUTRAL, offset_px=-16))
