@@ -272,3 +272,21 @@ def test_neither_the_package_nor_the_explorer_imports_holoviews_at_once() -> Non
         "tl.charts.search; assert 'holoviews' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=120)
+
+
+def test_a_search_that_gains_only_rounding_is_a_flat_line() -> None:
+    from toast_lab.views.chart_style import bokeh_figure
+    from toast_lab.views.search_chart import SearchCurves, SearchScales, search_charts
+    from toast_lab.views.search_curves import CurvePoint, curve_frame
+
+    points = [
+        CurvePoint(number, 0.1, 1e-3 * (1 - gain), 1e6, 1e-3, 1e6, True, True, 1.0 - gain, 1.0)
+        for number, gain in ((1, 0.0), (2, 1e-14))
+    ]
+    scales = SearchScales(unsharded_s=1e-3, unsharded_bytes=1e6)
+    score = bokeh_figure(search_charts(curve_frame(points), scales)[0])
+    assert score.y_range.end / score.y_range.start > 1.02
+    live = SearchCurves(scales).figures[0]
+    columns = [glyph.data_source.data for glyph in live.select({"type": GlyphRenderer})]
+    heights = [list(data["y"]) for data in columns if "y" in data]
+    assert any(max(some) / min(some) > 1.02 for some in heights)
