@@ -14,7 +14,8 @@ if [ -z "$interpreter" ]; then
 fi
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
-pip=(-m pip install -q --disable-pip-version-check)
+# Bytecode of what a trial imports is made as it is imported; pip would compile all packages, their tests included.
+pip=(-m pip install -q --no-compile --disable-pip-version-check)
 constraints="$PWD/constraints.txt"
 
 echo "== building with Python ${line%% *}"

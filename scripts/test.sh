@@ -4,24 +4,37 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+work="$(mktemp -d)"
+declare -A started
+trap 'kill "${started[@]}" 2>/dev/null || true; rm -rf "$work"' EXIT
+
+# Run a script beside the others. Its output is kept, and printed by `finish`.
+beside() {
+    bash "scripts/$1" >"$work/$1" 2>&1 &
+    started[$1]=$!
+}
+
+finish() {
+    local status=0
+    wait "${started[$1]}" || status=$?
+    unset "started[$1]"
+    cat "$work/$1"
+    if [ "$status" -ne 0 ]; then exit "$status"; fi
+}
+
 bash scripts/setup_venv.sh .venv auto app,notebooks,dev,docs
 # Checking types and installing for the other Python keep one core busy each.
-lint_output="$(mktemp)"
-bash scripts/lint.sh >"$lint_output" 2>&1 &
-lint=$!
-trap 'kill "$lint" 2>/dev/null || true; rm -f "$lint_output"' EXIT
+beside lint.sh
 bash scripts/install_torch.sh .venv
 bash scripts/ensure_chromium.sh
 bash scripts/test_other_python.sh setup
-lint_status=0
-wait "$lint" || lint_status=$?
-trap 'rm -f "$lint_output"' EXIT
-cat "$lint_output"
-if [ "$lint_status" -ne 0 ]; then exit "$lint_status"; fi
-# The package is built from nothing, and the wheel tried in empty environments.
-bash scripts/package.sh
+finish lint.sh
+# The package is built from nothing, and the wheel tried in empty environments. That is one core's work, and starts
+# once nobody else installs the checkout, whose metadata a build writes too.
+beside package.sh
 bash scripts/warm.sh
 bash scripts/test_other_python.sh
+finish package.sh
 
 # What takes longest comes first and in this order, or one worker would end long after the others.
 suites=(tests/docs/test_notebooks.py tests)

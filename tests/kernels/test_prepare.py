@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import model
 from toast_lab import isolate, prepare
 from toast_lab.search.methods import METHODS
 
@@ -30,7 +31,8 @@ class Listener(event.Listener):
     def on_end(self, ev): pass
 
 method, warm = sys.argv[1], sys.argv[2] == "warm"
-problem = tl.Problem(tl.analyse(tl.load("mlp")), "4x2", memory_limit_bytes=2000.0)
+program = tl.from_stablehlo(sys.argv[3])
+problem = tl.Problem(tl.analyse(program), "4x2", memory_limit_bytes=2000.0)
 if warm:
     prepare.prepare("price", method, *(["refine"] if method == "mcts" else []))
     event.register("numba:compile", Listener())
@@ -63,16 +65,28 @@ def run(code: str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     return found
 
 
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The file of a program: searching needs no jax, and importing it takes most of the time."""
+    path = tmp_path_factory.mktemp("program") / "mlp.mlir"
+    path.write_text(model("mlp").stablehlo)
+    return str(path)
+
+
 @pytest.mark.parametrize("method", METHODS)
-def test_a_prepared_search_compiles_nothing_and_each_kernel_has_one_signature(method: str) -> None:
-    found = json.loads(run(SEARCH, method, "warm").stdout)
+def test_a_prepared_search_compiles_nothing_and_each_kernel_has_one_signature(
+    method: str, program: str
+) -> None:
+    found = json.loads(run(SEARCH, method, "warm", program).stdout)
     assert found["compiled"] == []
     assert found["wrong"] == {}
     assert found["refining"] == (method == "mcts")
 
 
-def test_a_first_search_on_a_machine_spends_its_budget_on_searching(tmp_path: Path) -> None:
-    done = run(SEARCH, "random", "cold", NUMBA_CACHE_DIR=str(tmp_path))
+def test_a_first_search_on_a_machine_spends_its_budget_on_searching(
+    tmp_path: Path, program: str
+) -> None:
+    done = run(SEARCH, "random", "cold", program, NUMBA_CACHE_DIR=str(tmp_path))
     found = json.loads(done.stdout)
     assert "preparing kernels, once on this machine" in done.stderr
     assert found["elapsed_s"] < 4.0
