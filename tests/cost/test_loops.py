@@ -47,8 +47,8 @@ def test_a_scan_costs_as_much_compute_as_its_layers_one_by_one() -> None:
     assert flops == sum(row.flops for row in many.ops) == L * 2 * B * D * D
     dot = next(row for row in one.ops if row.kind == "dot_general")
     assert dot.flops == flops
-    # A loop also copies each round's slice and counts its rounds, which unrolled code need not.
-    assert many.time_s < one.time_s < 3 * many.time_s
+    # The loop's last state is in vector memory, where the result of unrolled code is not.
+    assert one.time_s == pytest.approx(many.time_s, rel=0.03)
 
 
 def test_rounds_multiply_collectives() -> None:

@@ -128,7 +128,7 @@ def test_sizes_of_parameters_are_not_up_for_choice():
     groups = {analysis.group_name[g] for g in advice._input_groups(problem)}
     assert "B" in groups
     assert "H" not in groups
-    assert smaller_size(problem, taken, cost)[0] == "B"
+    assert smaller_size(problem, taken, cost)[0] in groups
 
 
 def test_the_excess_is_said_with_the_numbers():

@@ -3,8 +3,8 @@
 Elementwise ops, slices and the like are *soft*: whoever needs their result can compute it again
 from what they read.  A soft value with one consumer that takes it in is computed there.  One with
 several consumers is computed in each of them, if keeping what it is made from costs no more memory
-than keeping the value; else it is written.  A matrix product whose result goes into one elementwise
-op is written as that op's result.
+than keeping the value; else it is written.  On a TPU what follows a matrix product is computed in
+its kernel (``epilogues``), and elementwise ops that look at the same values share one.
 
 What each kernel then reads is worked out by following its operands through what is not written back
 to what is: each source once a kernel, however many of the ops inside look at it.
@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from toast_lab.cost.epilogues import Graph, epilogues, no_epilogues
 from toast_lab.cost.matrix_tiles import BATCH, dim_roles
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import ops_where
@@ -33,19 +34,32 @@ class FusionStyle(NamedTuple):
 
     recomputes: bool  #: a soft value with several consumers may be computed in each
     into_products: bool  #: soft values are computed on the way into a matrix product or convolution
-    out_of_products: bool  #: a product's only consumer, if soft, is computed on the way out
+    out_of_products: bool  #: what follows a product is computed on the way out, see ``epilogues``
+    several_results: bool  #: elementwise ops and sums that read the same share a kernel
     picks_slices: bool  #: a slice picked at run time, as of a layer's weights in a scan, is soft
 
 
 STYLES = {
     "tpu": FusionStyle(
-        recomputes=True, into_products=True, out_of_products=True, picks_slices=True
+        recomputes=True,
+        into_products=True,
+        out_of_products=True,
+        several_results=True,
+        picks_slices=True,
     ),
     "gpu": FusionStyle(
-        recomputes=True, into_products=False, out_of_products=False, picks_slices=False
+        recomputes=True,
+        into_products=False,
+        out_of_products=False,
+        several_results=False,
+        picks_slices=False,
     ),
     "cpu": FusionStyle(
-        recomputes=False, into_products=False, out_of_products=False, picks_slices=False
+        recomputes=False,
+        into_products=False,
+        out_of_products=False,
+        several_results=False,
+        picks_slices=False,
     ),
 }
 
@@ -57,6 +71,11 @@ class Fusion(NamedTuple):
     #: [O] the last op inside whose kernel this op runs (itself, if it is a kernel)
     runs_at: np.ndarray
     reads: np.ndarray  #: [U] float64 how often the use reads memory; 0: fused, a view, a constant
+    #: [O] the op that heads the kernel in which a result is written: a product for what is computed
+    #: on its way out, the first of those that share a kernel, or the op itself
+    head: np.ndarray
+    #: Uses that read memory on the way out of a product, each with the product; not in ``reads``.
+    beside: list[tuple[int, int]]
     starts: np.ndarray  #: [O] bool: a kernel of its own
     soft: np.ndarray  #: [O] bool: whoever needs a part of the result can compute that part alone
     #: ops that read each value, views looked through; O: a result of the program
@@ -117,7 +136,34 @@ class _Fuser:
             for value, is_constant in enumerate(self.constant)
         ]
         self.sources: dict[int, frozenset[int]] = {}  # of soft values that are not written
-        self.ahead: dict[int, int] = {}  # the product that could be written as this soft value
+        self.reduces: list[bool] = (classes == p.REDUCE).tolist()
+        sizes = [float(np.prod(program.dims(value))) for value in range(program.n_values)]
+        self.elements = sizes
+        self.epilogues = no_epilogues(n_ops)
+        if style.out_of_products:
+            self.epilogues = epilogues(
+                Graph(
+                    n_ops=n_ops,
+                    operands=[[self.root[value] for value in row] for row in self.operands],
+                    results=self.results,
+                    maker=self.maker,
+                    region=self.region,
+                    consumers=self.consumers,
+                    elements=sizes,
+                    bytes=self.bytes,
+                    is_root=[root == value for value, root in enumerate(self.root)],
+                    is_constant=self.constant,
+                    is_output=self.output,
+                    free=self.free,
+                    product=self.product,
+                    soft=[
+                        soft and not pick for soft, pick in zip(self.soft, self.picks, strict=True)
+                    ],
+                    elementwise=self.elementwise,
+                    takes=self.takes,
+                    reduces=self.reduces,
+                )
+            )
 
     def _consumers(self) -> list[set[int]]:
         """Ops that read each value, views looked through.
@@ -141,12 +187,14 @@ class _Fuser:
 
     def run(self) -> Fusion:
         for op in range(self.program.n_arguments, self.n_ops):
+            for value in self.results[op]:
+                if self.product[op] and value in self.epilogues.inner:
+                    self.written[value] = False
             if self.soft[op] and not self.free[op]:
                 self._decide(op, self.results[op][0])
-        runs_at = list(range(self.n_ops))
-        starts = [not self.free[op] and not self._inside(op) for op in range(self.n_ops)]
-        if self.style.out_of_products:
-            self._outputs(runs_at, starts)
+        heads = self._heads()
+        reads, beside = self._reads(heads)
+        runs_at = self.epilogues.end.tolist()
         for op in range(self.n_ops - 1, self.program.n_arguments - 1, -1):
             if self._inside(op):
                 runs_at[op] = max(
@@ -155,8 +203,16 @@ class _Fuser:
         return Fusion(
             written=np.asarray(self.written, bool),
             runs_at=np.asarray(runs_at, np.int64),
-            reads=self._reads(),
-            starts=np.asarray(starts, bool),
+            reads=reads,
+            head=np.asarray(heads, np.int64),
+            beside=beside,
+            starts=np.asarray(
+                [
+                    not self.free[op] and not self._inside(op) and heads[op] == op
+                    for op in range(self.n_ops)
+                ],
+                bool,
+            ),
             soft=np.asarray(self.soft, bool),
             consumers=self.consumers,
         )
@@ -167,6 +223,14 @@ class _Fuser:
 
     def _decide(self, op: int, value: int) -> None:
         consumers = self.consumers[value]
+        if value in self.epilogues.inner:
+            self.written[value] = False
+            self.sources[value] = frozenset(
+                source for source in self._sources(op) if self.written[source]
+            )
+            return
+        if value in self.epilogues.ends:
+            return
         if self.constant[value] or self.root[value] != value or self.output[value] or not consumers:
             return
         if not all(
@@ -181,12 +245,6 @@ class _Fuser:
         ):
             return
         sources = {source for source in self._sources(op) if self.written[source]}
-        if self.style.out_of_products:
-            ahead = self._ahead(op)
-            if ahead >= 0:
-                if len(consumers) > 1 or any(self.product[consumer] for consumer in consumers):
-                    return  # written on the way out of that product
-                self.ahead[value] = ahead
         if len(consumers) > 1:
             last = max(consumers)
             # What is needed as long anyway costs nothing.
@@ -233,93 +291,110 @@ class _Fuser:
         roots = {self.root[operand] for operand in self.operands[op]}
         return {source for root in roots for source in self.sources.get(root, (root,))}
 
-    def _ahead(self, op: int) -> int:
-        """The product that only this op looks at, -1 if there is none.
-
-        Between them may be soft ops of one consumer each.
-        """
-        for operand in self.operands[op]:
-            value = self.root[operand]
-            near = self.region[self.maker[value]] == self.region[op]
-            if (
-                near
-                and len(self.consumers[value]) == 1
-                and value == operand
-                and not self.output[value]
-            ):
-                if self.product[self.maker[value]]:
-                    return value
-                if value in self.ahead:
-                    return self.ahead[value]
-        return -1
-
     def _alive(self, source: int) -> int:
         """Last op that looks at the source itself."""
         if self.maker[source] < self.program.n_arguments or self.output[source]:
             return self.n_ops
         return max(self.consumers[source], default=-1)
 
-    def _outputs(self, runs_at: list[int], starts: list[bool]) -> None:
-        """Products that are written as the result of the soft op that takes them."""
-        taken: set[int] = set()
-        for op in range(self.n_ops - 1, self.program.n_arguments - 1, -1):
-            if not self.product[op] or self.free[op]:
-                continue
-            (value,) = self.results[op]
-            current, output_op = value, op
-            while (
-                len(self.consumers[current]) == 1
-                and not self.output[current]
-                and self.root[current] == current
-            ):
-                (output_op,) = self.consumers[current]
-                if (
-                    output_op >= self.n_ops
-                    or not self.soft[output_op]
-                    or self.free[output_op]
-                    or self.region[output_op] != self.region[op]
-                ):
-                    output_op = op
-                    break
-                current = self.results[output_op][0]
-                if self.written[current]:
-                    break
-            else:
-                output_op = op
-            if (
-                output_op != op
-                and output_op not in taken
-                and self.bytes[current] >= 0.25 * self.bytes[value]
-            ):
-                taken.add(output_op)
-                self.written[value] = False
-                runs_at[op] = output_op
-                starts[output_op] = False
+    def _heads(self) -> list[int]:
+        """The product for what is computed on its way out; all others head a kernel so far."""
+        heads = list(range(self.n_ops))
+        for op, product in enumerate(self.epilogues.product.tolist()):
+            if product >= 0 and not self._inside(op):
+                heads[op] = product
+        return heads
 
-    def _reads(self) -> np.ndarray:
-        reads = np.zeros(self.program.n_uses)
-        use_starts: list[int] = self.program.use_ptr.tolist()
+    def _reads(self, heads: list[int]) -> tuple[np.ndarray, list[tuple[int, int]]]:
+        """``Fusion.reads`` and ``beside``; ops that share a kernel get its head."""
+        reads, beside = np.zeros(self.program.n_uses), list[tuple[int, int]]()
+        shared: dict[tuple[int, float], list[_Kernel]] = {}
+        seen_by: dict[int, set[int]] = {}  # what products read
+        ops_of: dict[int, set[int]] = {}  # what is computed on their way out, themselves included
         for op in range(self.program.n_arguments, self.n_ops):
             if self.free[op] or self._inside(op):
                 continue
-            seen: set[int] = set()
-            waiting = [op]
-            ops = {op}
-            while waiting:
-                reader = waiting.pop()
-                for position, operand in enumerate(self.operands[reader]):
-                    source = self.root[operand]
-                    if self.written[source]:
-                        # A kernel reads each source once, unless it is an op that goes through its
-                        # operands by itself.
-                        if source not in seen or (reader == op and not self.elementwise[op]):
-                            reads[use_starts[reader] + position] += 1.0
-                        seen.add(source)
-                    elif source in self.sources:
-                        if self.product[op]:
-                            # about what it is made from
-                            reads[use_starts[reader] + position] += 1.0
-                        elif self.maker[source] not in ops:
-                            ops.add(self.maker[source])
-                            waiting.append(self.maker[source])
-        return reads
+            product = heads[op]
+            if product != op:
+                made = ops_of.setdefault(product, {product})
+                found = self._read_by(op, seen_by[product])
+                beside += [
+                    (use, product) for use, source in found if self.maker[source] not in made
+                ]
+                made.add(op)
+                continue
+            seen = seen_by.setdefault(op, set())
+            found = self._read_by(op, seen)
+            if self.style.several_results and (self.elementwise[op] or self.reduces[op]):
+                found = self._share(op, found, heads, shared)
+            for use, _ in found:
+                reads[use] += 1.0
+        return reads, beside
+
+    def _read_by(self, op: int, seen: set[int]) -> list[tuple[int, int]]:
+        """Uses through which a kernel reads memory, and what they read.
+
+        A kernel reads each source once, unless it is an op that goes through its operands by
+        itself; ``seen`` is what it has read so far.
+        """
+        found = list[tuple[int, int]]()
+        waiting, ops = [op], {op}
+        while waiting:
+            reader = waiting.pop()
+            for use, operand in zip(self.program.uses(reader), self.operands[reader], strict=True):
+                source = self.root[operand]
+                if self.written[source]:
+                    if source not in seen or (reader == op and not self.elementwise[op]):
+                        found.append((use, source))
+                    seen.add(source)
+                elif source in self.sources:
+                    if self.product[op]:
+                        # about what it is made from
+                        found.append((use, source))
+                    elif self.maker[source] not in ops:
+                        ops.add(self.maker[source])
+                        waiting.append(self.maker[source])
+        return found
+
+    def _share(
+        self,
+        op: int,
+        found: list[tuple[int, int]],
+        heads: list[int],
+        shared: dict[tuple[int, float], list[_Kernel]],
+    ) -> list[tuple[int, int]]:
+        """Let an op into a kernel that reads or makes what it reads, and needs nothing later.
+
+        Gives what it reads beside what that kernel has read.
+        """
+        of = self.operands[op][0] if self.reduces[op] else self.results[op][0]
+        elements = self.elements[of]
+        sources = {source for _, source in found}
+        kernels = shared.setdefault((self.region[op], elements), [])
+        for kernel in reversed(kernels):
+            known = kernel.sources | kernel.made
+            if (
+                any(self.elements[source] == elements for source in sources & known)
+                and all(
+                    source in kernel.made or self.maker[source] < kernel.head for source in sources
+                )
+                and len(kernel.sources | sources) <= 2 * _MOST_SOURCES
+            ):
+                heads[op] = kernel.head
+                break
+        else:
+            kernel = _Kernel(op, set(), set())
+            kernels.append(kernel)
+            known = set()
+        kernel.sources.update(sources - kernel.made)
+        if self.elementwise[op]:
+            kernel.made.update(self.results[op])
+        return [(use, source) for use, source in found if source not in known]
+
+
+class _Kernel(NamedTuple):
+    """Ops that share a kernel."""
+
+    head: int  # the first
+    sources: set[int]
+    made: set[int]

@@ -25,7 +25,7 @@ from toast_lab.ir import program as p
 from toast_lab.packs import Float64Array
 
 #: Of the vector memory; ops need the rest for what they work on.
-ROOM = 0.75
+ROOM = 0.8
 #: Time for a byte in vector memory, for one in memory: products read 2 to 9 TB/s on v5e.
 SHARE = 0.15
 

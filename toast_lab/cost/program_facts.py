@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab.cost.bfloat16 import bfloat16_factors, no_factors, widened_factors
-from toast_lab.cost.fusion import STYLES, fuse
+from toast_lab.cost.fusion import STYLES, Fusion, fuse
 from toast_lab.cost.layout_copies import extra_reads
-from toast_lab.cost.loop_residents import no_residents, residents
+from toast_lab.cost.loop_residents import Residents, no_residents, residents
 from toast_lab.cost.loop_sums import accumulating_ops, result_trips, sums_in_loops
 from toast_lab.cost.matrix_tiles import (
     matrix_unit_flops,
@@ -58,6 +58,14 @@ class OpFacts(NamedTuple):
     batch: Float64Array
     left: Int64Array
     right: Int64Array
+    carried: BoolArray  #: [O] bool: written by the kernel of the product before it
+    #: [O] bytes that a product's kernel reads and writes on the way out, see ``epilogues``: of
+    #: arguments and results of the program ...
+    far_bytes: Float64Array
+    near_bytes: Float64Array  #: [O] ... of values that may be in vector memory ...
+    widest_bytes: Float64Array  #: [O] ... and the most that one of these has
+    #: [O] bytes for which a kernel takes longer that writes nothing of four bytes a number
+    narrow_bytes: Float64Array
     resident_parts: Float64Array  #: [O] of what it writes, see ``loop_residents``
     vector_use: Int32Array  #: [O] these three: see ``matrix_tiles.VectorProducts``
     vector_row_dim: Int32Array
@@ -89,6 +97,7 @@ class ValueFacts(NamedTuple):
     written: BoolArray  #: [V] bool: the value is in memory (not fused away, not a view)
     #: [V] float64 factor on the bytes of collectives where the value is made, see ``bfloat16``
     moved: Float64Array
+    may_be_near: BoolArray  #: [V] bool: neither argument nor result, so that vector memory may do
     row_dim: Int32Array  #: [V] dim along the lanes of memory, -1: any, see ``row_layouts``
     row_size: Float64Array  #: [V] its size
 
@@ -204,7 +213,7 @@ def make_static(
                 when = program.kept_until(int(program.value_op[value]), int(runs_at[op]))
                 last_op[value] = max(last_op[value], when)
     delivered, brings = _partial_traffic(program, root, last_op)
-    reads = fusion.reads.copy()
+    reads = fusion.reads + _beside(fusion, program)
     if compiler == "tpu":
         reads += np.where(reads > 0.0, extra_reads(program, root), 0.0)
     updated = np.flatnonzero(brings >= 0)
@@ -231,6 +240,16 @@ def make_static(
         if vector_memory_bytes > 0.0
         else no_residents(program)
     )
+    may_be_near = _may_be_near(program, written, root, tables.value_output)
+    ends = _product_ends(
+        program,
+        fusion,
+        kept_bytes=tables.value_bytes * narrowed.kept,
+        root=root,
+        may_be_near=may_be_near,
+        staying=staying,
+    )
+    reads -= ends.read
     flops = matrix_unit_flops(program) if compiler == "tpu" else program.flops
     shapes = products(program)
     vectors = vector_products(program, shapes) if compiler == "tpu" else no_vector_products(program)
@@ -257,6 +276,15 @@ def make_static(
             starts=fusion.starts,
             cuts=fusion.soft,
             **shapes._asdict(),
+            carried=ends.carried,
+            far_bytes=ends.far_bytes,
+            near_bytes=ends.near_bytes,
+            widest_bytes=ends.widest_bytes,
+            narrow_bytes=(
+                _narrow_bytes(program, fusion, tables.value_bytes * narrowed.kept)
+                if compiler == "tpu"
+                else np.zeros(n_ops)
+            ),
             resident_parts=staying.result_parts,
             vector_use=vectors.use,
             vector_row_dim=vectors.row_dim,
@@ -277,6 +305,7 @@ def make_static(
             bytes=tables.value_bytes * narrowed.kept,
             written=written,
             moved=narrowed.moved,
+            may_be_near=may_be_near,
             row_dim=rows.dim,
             row_size=rows.size,
         ),
@@ -292,6 +321,99 @@ def make_static(
         early=compiler == "tpu",
     )
     return facts, memory
+
+
+def _may_be_near(
+    program: p.Program, written: np.ndarray, root: np.ndarray, is_output: np.ndarray
+) -> np.ndarray:
+    """[V] bool: neither argument nor result, nor computed of such on the way into a product."""
+    near = np.zeros(program.n_values, bool)
+    picks = ops_where(program.kind, "reads_part")
+    for op in range(program.n_arguments, program.n_ops):
+        of_near = not picks[op] and all(
+            near[root[value]] or program.value_is_constant[value] for value in program.operands(op)
+        )
+        for value in program.results(op):
+            near[value] = not is_output[value] and (bool(written[value]) or of_near)
+    return near
+
+
+class _Ends(NamedTuple):
+    """What kernels of products read and write on the way out."""
+
+    carried: np.ndarray  # [O] these four as in OpFacts
+    far_bytes: np.ndarray
+    near_bytes: np.ndarray
+    widest_bytes: np.ndarray
+    read: np.ndarray  # [U] how often uses read memory there
+
+
+def _beside(fusion: Fusion, program: p.Program) -> np.ndarray:
+    """[U] how often uses read memory on the way out of products."""
+    reads = np.zeros(program.n_uses)
+    np.add.at(reads, [use for use, _ in fusion.beside], 1.0)
+    return reads
+
+
+def _product_ends(
+    program: p.Program,
+    fusion: Fusion,
+    *,
+    kept_bytes: np.ndarray,
+    root: np.ndarray,
+    may_be_near: np.ndarray,
+    staying: Residents,
+) -> _Ends:
+    """Charge to products what their kernels read and write on the way out.
+
+    Not where something of that stays in vector memory from round to round: that is known by op.
+    """
+    head, ops = fusion.head, np.arange(program.n_ops)
+    product = np.isin(program.op_class, (p.DOT, p.CONVOLUTION))
+    carried = product[head] & (head != ops)
+    resident_ops = ops[carried & (staying.result_parts > 0.0)]
+    apart = {int(head[op]) for op in resident_ops}
+    apart |= {op for use, op in fusion.beside if staying.use_parts[use] > 0.0}
+    carried &= ~np.isin(head, list(apart))
+    none = np.zeros(program.n_ops)
+    ends = _Ends(carried, none, none.copy(), none.copy(), np.zeros(program.n_uses))
+
+    def charge(op: int, value: int) -> None:
+        if may_be_near[value]:
+            ends.near_bytes[op] += kept_bytes[value]
+            ends.widest_bytes[op] = max(ends.widest_bytes[op], kept_bytes[value])
+        else:
+            ends.far_bytes[op] += kept_bytes[value]
+
+    for use, op in fusion.beside:
+        if op not in apart:
+            ends.read[use] += 1.0
+            charge(op, int(root[program.use_value[use]]))
+    for op in np.flatnonzero(carried).tolist():
+        for value in program.results(op):
+            if fusion.written[value]:
+                charge(int(head[op]), value)
+    return ends
+
+
+def _narrow_bytes(program: p.Program, fusion: Fusion, kept_bytes: np.ndarray) -> np.ndarray:
+    """[O] of ops that head a kernel which writes no 4 bytes a number: 4 for each number."""
+    elements = np.asarray([float(np.prod(program.dims(v))) for v in range(program.n_values)])
+    soft_or_product = np.isin(program.op_class, (p.DOT, p.CONVOLUTION)) | fusion.soft
+    numbers, is_wide = np.zeros(program.n_ops), np.zeros(program.n_ops, bool)
+    for op in program.ops():
+        head = int(fusion.head[op])
+        if fusion.starts[op]:
+            if soft_or_product[op]:
+                numbers[op] = elements[program.results(op)[0]]
+            elif program.op_class[op] == p.REDUCE:
+                numbers[op] = elements[program.operands(op)[0]]
+        for value in program.results(op):
+            if fusion.written[value] and soft_or_product[op]:
+                is_wide[head] |= (
+                    kept_bytes[value] >= 4.0 * elements[value] and elements[value] >= numbers[head]
+                )
+    return np.where(is_wide, 0.0, 4.0 * numbers)
 
 
 def _reordering(program: p.Program) -> list[int]:

@@ -130,6 +130,7 @@ class ProgramPrices:
             multiprocessors=float(products.multiprocessors) if products else 0.0,
             sustained=float(products.sustained) if products else 1.0,
             product_start_s=float(products.start_s) if products else 0.0,
+            near_bytes=kernel.NEAR_SHARE * float(self.machine.vector_memory_bytes),
         )
         return kernel.PriceInputs(
             tables=tables,

@@ -118,8 +118,8 @@ def test_the_objective_is_the_evaluators_time(name, grain, machine):
 
     What two narrow copies save together in a roofline is not the sum of what each saves alone:
     where the one brings the op to the bound of its arithmetic the other saves nothing, and where
-    neither does alone both may.  The slower products read memory, the more of it there is: 12% at
-    most where they reach 0.86 of its rate, 6% where they would reach all of it.
+    neither does alone both may.  The more a product's kernel carries, the more of it there is: 26%
+    at most where what follows is computed on its way out, below 1% in the median.
     """
     problem = Problem(program_of(name), MESH, machine)
     choices, rng, pricer = choices_of(problem, grain), np.random.default_rng(0), problem.pricer()
@@ -132,7 +132,7 @@ def test_the_objective_is_the_evaluators_time(name, grain, machine):
         off.append(abs(np.log(choices.time_s(*choice) / found.time_s)))
         seen.add(found.time_s)
     assert len(seen) >= 10
-    assert max(off) < (1e-5 if machine == "a100" else 0.13)
+    assert max(off) < (1e-5 if machine == "a100" else 0.3)
     assert np.median(off) < (1e-6 if machine == "a100" else 1e-2)
 
 
