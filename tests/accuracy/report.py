@@ -41,7 +41,7 @@ WHY = [
     "",
 ]
 SEEN = (
-    "Several pricing rules (`toast_lab/cost/fusion.py`, `bfloat16.py`, `layout_copies.py`) were "
+    "Several pricing rules (`toast_lab/cost/fusion.py`, `bfloat16.py`, `epilogues.py`) were "
     "written after reading what libtpu makes of these same models, so this page says nothing about "
     "models that the rules have not seen. [The corpus](corpus.md) tells the two apart, and has "
     "GPUs."

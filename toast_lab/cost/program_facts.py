@@ -16,7 +16,6 @@ import numpy as np
 
 from toast_lab.cost.bfloat16 import bfloat16_factors, no_factors, widened_factors
 from toast_lab.cost.fusion import STYLES, Fusion, fuse
-from toast_lab.cost.layout_copies import extra_reads
 from toast_lab.cost.loop_residents import Residents, no_residents, residents
 from toast_lab.cost.loop_sums import accumulating_ops, result_trips, sums_in_loops
 from toast_lab.cost.matrix_tiles import (
@@ -214,8 +213,6 @@ def make_static(
                 last_op[value] = max(last_op[value], when)
     delivered, brings = _partial_traffic(program, root, last_op)
     reads = fusion.reads + _beside(fusion, program)
-    if compiler == "tpu":
-        reads += np.where(reads > 0.0, extra_reads(program, root), 0.0)
     updated = np.flatnonzero(brings >= 0)
     reads[program.use_ptr[updated]] = 0.0  # in place
     in_place = (np.isin(classes, (p.ELEMENTWISE, p.CONTROL)) | (brings >= 0)) & (
