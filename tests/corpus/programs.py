@@ -17,10 +17,8 @@ HELD_OUT = ("Fourier", "diffusion", "U-Net", "tree search", "probabilistic")
 JUDGED_LATE = (
     "llama_decode",
     "window_decode",
-    "scanned_training",
     "haiku_gru",
     "orthogonal_iteration",
-    "graph_attention",
 )
 PROGRAMS: dict[str, Program] = {
     program.name: program for program in (*own_programs.PROGRAMS, *package_programs.PROGRAMS)
