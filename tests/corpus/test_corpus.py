@@ -104,7 +104,7 @@ def test_a_rival_that_does_not_fit_is_none() -> None:
 def test_the_page_begins_with_what_its_tables_come_to() -> None:
     rows = [pair("mlp", "mcts", 1.0, 1.1), pair("mlp", "data both", 0.8, 1.0)]
     rows += [pair("gns", "mcts", 1.0, 1.5), pair("gns", "data both", 0.995, 1.5)]
-    rows += [pair("graph_attention", "mcts", 1.0, 1.3), pair("itx", "data", 1.0, 1.4)]
+    rows += [pair("haiku_gru", "mcts", 1.0, 1.3), pair("itx", "data", 1.0, 1.4)]
     by_target, _, by_kind, by_rules, against = figures.findings(rows)
     assert by_target.startswith(f"- **{TPU}**")
     assert "time is off by 35%" in by_target
