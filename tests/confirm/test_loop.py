@@ -29,7 +29,7 @@ from toast_lab.sharding.plan import ShardingPlan
 
 @pytest.fixture(scope="module")
 def problem() -> Problem:
-    return Problem(small_transformer(), {"data": 2, "model": 2})
+    return Problem(small_transformer(batch=128), {"data": 2, "model": 2})
 
 
 @pytest.fixture(scope="module")
