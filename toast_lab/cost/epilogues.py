@@ -23,7 +23,7 @@ import numpy as np
 _MOST_OPS = 64  # kernels do not grow without end
 
 
-class Graph(NamedTuple):
+class FusionGraph(NamedTuple):
     """A program as lists, as far as it bears on what is computed where."""
 
     n_ops: int
@@ -61,22 +61,24 @@ def no_epilogues(n_ops: int) -> Epilogues:
     return Epilogues(np.full(n_ops, -1), np.arange(n_ops), frozenset(), frozenset())
 
 
-def epilogues(graph: Graph) -> Epilogues:
+def epilogues(graph: FusionGraph) -> Epilogues:
     """Give each product what can be computed on its way out; an op goes to the last that it can."""
-    found = no_epilogues(graph.n_ops)
+    every = no_epilogues(graph.n_ops)
     inner, ends = set[int](), set[int]()
     for op in range(graph.n_ops):
         if graph.product[op] and not graph.free[op] and len(graph.results[op]) == 1:
             (value,) = graph.results[op]
             if graph.is_root[value]:
-                _end(graph, op, found, inner, ends)
-    return found._replace(inner=frozenset(inner), ends=frozenset(ends))
+                _end(graph, op, epilogues=every, inner=inner, ends=ends)
+    return every._replace(inner=frozenset(inner), ends=frozenset(ends))
 
 
-def _end(graph: Graph, op: int, found: Epilogues, inner: set[int], ends: set[int]) -> None:
+def _end(
+    graph: FusionGraph, op: int, *, epilogues: Epilogues, inner: set[int], ends: set[int]
+) -> None:
     """Find what is computed behind one product, and as what it is written."""
     (value,) = graph.results[op]
-    members = _members(graph, op, found.product)
+    members = _members(graph, op, epilogues.product)
     if not members:
         return
     inside = {value, *(graph.results[member][0] for member in members if graph.soft[member])}
@@ -84,21 +86,21 @@ def _end(graph: Graph, op: int, found: Epilogues, inner: set[int], ends: set[int
     needed = {
         number for number in inside if graph.is_output[number] or graph.consumers[number] - reached
     }
-    found.product[members] = op
+    epilogues.product[members] = op
     if value not in needed and all(_must_be_written(graph, number, op) for number in needed):
         inner |= inside - needed
         ends |= needed
-        found.end[op] = max(members)
+        epilogues.end[op] = max(members)
         return
     last = _narrowest(graph, value, reached)
     if last != value:
         end = graph.maker[last]
         inner |= {number for number in inside if graph.maker[number] < end}
         ends.add(last)
-        found.end[op] = end
+        epilogues.end[op] = end
 
 
-def _members(graph: Graph, product: int, taken: np.ndarray) -> list[int]:
+def _members(graph: FusionGraph, product: int, taken: np.ndarray) -> list[int]:
     """Ops behind a product that need nothing but its result and what is there before it."""
     (value,) = graph.results[product]
     inside, members = {value}, list[int]()
@@ -116,7 +118,7 @@ def _members(graph: Graph, product: int, taken: np.ndarray) -> list[int]:
         ):
             continue
         if not all(
-            number in inside or _is_there(graph, number, product, known)
+            number in inside or _precedes(graph, number, product, known)
             for number in graph.operands[op]
         ):
             continue
@@ -132,7 +134,7 @@ def _members(graph: Graph, product: int, taken: np.ndarray) -> list[int]:
     return members
 
 
-def _is_there(graph: Graph, value: int, product: int, known: dict[int, bool]) -> bool:
+def _precedes(graph: FusionGraph, value: int, product: int, known: dict[int, bool]) -> bool:
     """Is a value made before the product, or computed of such values alone?"""
     if value not in known:
         op = graph.maker[value]
@@ -142,13 +144,13 @@ def _is_there(graph: Graph, value: int, product: int, known: dict[int, bool]) ->
             or (
                 (graph.elementwise[op] or graph.free[op])
                 and graph.region[op] == graph.region[product]
-                and all(_is_there(graph, number, product, known) for number in graph.operands[op])
+                and all(_precedes(graph, number, product, known) for number in graph.operands[op])
             )
         )
     return known[value]
 
 
-def _must_be_written(graph: Graph, value: int, product: int) -> bool:
+def _must_be_written(graph: FusionGraph, value: int, product: int) -> bool:
     """Is it a result, or read by what computes no operand by itself?"""
     return graph.is_output[value] or any(
         consumer >= graph.n_ops
@@ -158,7 +160,7 @@ def _must_be_written(graph: Graph, value: int, product: int) -> bool:
     )
 
 
-def _narrowest(graph: Graph, value: int, members: Set[int]) -> int:
+def _narrowest(graph: FusionGraph, value: int, members: Set[int]) -> int:
     """The smallest value, and of equal ones the last, through which all has to go that follows.
 
     Sums apart, which are made on the way.
@@ -181,5 +183,5 @@ def _narrowest(graph: Graph, value: int, members: Set[int]) -> int:
     return best
 
 
-def _is_sum(graph: Graph, op: int, members: Set[int]) -> bool:
+def _is_sum(graph: FusionGraph, op: int, members: Set[int]) -> bool:
     return op in members and graph.reduces[op]

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.epilogues import Graph, epilogues, no_epilogues
+from toast_lab.cost.epilogues import FusionGraph, epilogues, no_epilogues
 from toast_lab.cost.matrix_tiles import BATCH, dim_roles
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import ops_where
@@ -142,7 +142,7 @@ class _Fuser:
         self.epilogues = no_epilogues(n_ops)
         if style.out_of_products:
             self.epilogues = epilogues(
-                Graph(
+                FusionGraph(
                     n_ops=n_ops,
                     operands=[[self.root[value] for value in row] for row in self.operands],
                     results=self.results,
@@ -316,18 +316,18 @@ class _Fuser:
                 continue
             product = heads[op]
             if product != op:
-                made = ops_of.setdefault(product, {product})
-                found = self._read_by(op, seen_by[product])
+                kernel_ops = ops_of.setdefault(product, {product})
+                taken = self._read_by(op, seen_by[product])
                 beside += [
-                    (use, product) for use, source in found if self.maker[source] not in made
+                    (use, product) for use, source in taken if self.maker[source] not in kernel_ops
                 ]
-                made.add(op)
+                kernel_ops.add(op)
                 continue
             seen = seen_by.setdefault(op, set())
-            found = self._read_by(op, seen)
+            taken = self._read_by(op, seen)
             if self.style.several_results and (self.elementwise[op] or self.reduces[op]):
-                found = self._share(op, found, heads, shared)
-            for use, _ in found:
+                taken = self._share(op, taken, heads, shared)
+            for use, _ in taken:
                 reads[use] += 1.0
         return reads, beside
 
@@ -337,7 +337,7 @@ class _Fuser:
         A kernel reads each source once, unless it is an op that goes through its operands by
         itself; ``seen`` is what it has read so far.
         """
-        found = list[tuple[int, int]]()
+        taken = list[tuple[int, int]]()
         waiting, ops = [op], {op}
         while waiting:
             reader = waiting.pop()
@@ -345,21 +345,21 @@ class _Fuser:
                 source = self.root[operand]
                 if self.written[source]:
                     if source not in seen or (reader == op and not self.elementwise[op]):
-                        found.append((use, source))
+                        taken.append((use, source))
                     seen.add(source)
                 elif source in self.sources:
                     if self.product[op]:
                         # about what it is made from
-                        found.append((use, source))
+                        taken.append((use, source))
                     elif self.maker[source] not in ops:
                         ops.add(self.maker[source])
                         waiting.append(self.maker[source])
-        return found
+        return taken
 
     def _share(
         self,
         op: int,
-        found: list[tuple[int, int]],
+        taken: list[tuple[int, int]],
         heads: list[int],
         shared: dict[tuple[int, float], list[_Kernel]],
     ) -> list[tuple[int, int]]:
@@ -369,14 +369,15 @@ class _Fuser:
         """
         of = self.operands[op][0] if self.reduces[op] else self.results[op][0]
         elements = self.elements[of]
-        sources = {source for _, source in found}
+        sources = {source for _, source in taken}
         kernels = shared.setdefault((self.region[op], elements), [])
         for kernel in reversed(kernels):
-            known = kernel.sources | kernel.made
+            known = kernel.sources | kernel.results
             if (
                 any(self.elements[source] == elements for source in sources & known)
                 and all(
-                    source in kernel.made or self.maker[source] < kernel.head for source in sources
+                    source in kernel.results or self.maker[source] < kernel.head
+                    for source in sources
                 )
                 and len(kernel.sources | sources) <= 2 * _MOST_SOURCES
             ):
@@ -386,10 +387,10 @@ class _Fuser:
             kernel = _Kernel(op, set(), set())
             kernels.append(kernel)
             known = set()
-        kernel.sources.update(sources - kernel.made)
+        kernel.sources.update(sources - kernel.results)
         if self.elementwise[op]:
-            kernel.made.update(self.results[op])
-        return [(use, source) for use, source in found if source not in known]
+            kernel.results.update(self.results[op])
+        return [(use, source) for use, source in taken if source not in known]
 
 
 class _Kernel(NamedTuple):
@@ -397,4 +398,4 @@ class _Kernel(NamedTuple):
 
     head: int  # the first
     sources: set[int]
-    made: set[int]
+    results: set[int]  # elementwise ones, which others may take at once

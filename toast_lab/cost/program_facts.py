@@ -373,7 +373,13 @@ def _product_ends(
     apart |= {op for use, op in fusion.beside if staying.use_parts[use] > 0.0}
     carried &= ~np.isin(head, list(apart))
     none = np.zeros(program.n_ops)
-    ends = _Ends(carried, none, none.copy(), none.copy(), np.zeros(program.n_uses))
+    ends = _Ends(
+        carried=carried,
+        far_bytes=none,
+        near_bytes=none.copy(),
+        widest_bytes=none.copy(),
+        read=np.zeros(program.n_uses),
+    )
 
     def charge(op: int, value: int) -> None:
         if may_be_near[value]:

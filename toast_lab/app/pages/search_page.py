@@ -487,8 +487,8 @@ class SearchPage:
         if priced is None or len(priced.steps) < len(taken):
             return list(actions)
         judged = problem.pricer().judged
-        unsharded, found = judged(*problem.baseline), judged(best.best_s, best.best_bytes)
-        worth = steps_worth(actions, priced.steps, unsharded, found)
+        unsharded, reached = judged(*problem.baseline), judged(best.best_s, best.best_bytes)
+        worth = steps_worth(actions, priced.steps, unsharded, reached)
         return [
             join([action_text, h("span", f"  {price}", cls="quiet")])
             for action_text, price in zip(actions, worth, strict=True)
