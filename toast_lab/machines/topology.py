@@ -270,6 +270,33 @@ def _combine(paths: list[tuple[int, _Path]]) -> _Path:
     )
 
 
+class TorusPlaces(NamedTuple):
+    """Where the devices of a mesh are on a torus."""
+
+    place: tuple[tuple[int, ...], ...]  #: of each device, in the mesh's order: one number a dim
+    extents: Extents
+    wraps: tuple[bool, ...]  #: is a dim closed to a ring?
+
+
+def torus_places(machine: Machine, mesh: Mesh) -> TorusPlaces | None:
+    """Places of all devices; None unless the innermost links are a torus that joins them all."""
+    link, sizes = machine.links[0], list(mesh.sizes)
+    if link.topology != "torus" or _sizes_by_level(machine, mesh)[0] != sizes:
+        return None
+    spans, extents = _torus(link, sizes)
+    if any(span.dim < 0 for of_axis in spans for span in of_axis):
+        return None  # no torus of the machine holds the mesh
+    places = []
+    for index in np.ndindex(*sizes):
+        place = [0] * len(extents)
+        for of_axis, position in zip(spans, index, strict=True):
+            for span in reversed(of_axis):
+                position, along = divmod(position, span.size)
+                place[span.dim] += along * span.stride
+        places.append(tuple(place))
+    return TorusPlaces(tuple(places), extents, tuple(_wraps(link, extents)))
+
+
 # -- torus -----------------------------------------------------------------------------------------
 
 

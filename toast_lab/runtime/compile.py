@@ -31,6 +31,7 @@ from toast_lab.files import PathLike
 from toast_lab.lowering.annotate import annotate
 from toast_lab.machines.catalogue import MACHINES
 from toast_lab.machines.collectives import named_time_s
+from toast_lab.machines.permutes import permute_time_s
 from toast_lab.machines.topology import AxisLinks, lay_out
 from toast_lab.runtime import compile_child, gpu_compiler, gpu_target, schedule
 from toast_lab.runtime import topologies as top
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from toast_lab.ir.program import Program
 
 #: Of what is read from a compiled text: results that an older version read are made again.
-READING = 7
+READING = 8
 _LOCATION = re.compile(r' loc\((?:#loc\d*|"(?:[^"\\]|\\.)*"(?:\([^()]*\))?|unknown)\)')
 _LOCATION_LINE = re.compile(r"^#loc.*\n", re.MULTILINE)
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "TPU_MEGACORE")
@@ -296,6 +297,10 @@ def _schedule(
     def price_s(step: schedule.ScheduleStep) -> float | None:
         if links is None or step.axes is None:
             return None
+        if step.pairs:
+            time_s = permute_time_s(MACHINES[machine], mesh, step.pairs, step.bytes)
+            if time_s is not None:
+                return time_s
         return named_time_s(step.kind, step.axes, step.bytes, mesh=mesh, links=links)
 
     notes = [report.schedule_note] if report.schedule_note else []

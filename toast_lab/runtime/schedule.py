@@ -42,6 +42,8 @@ class ScheduleStep(NamedTuple):
     start: str = ""  #: DONE: name of its START
     bytes: float = 0.0  #: of a collective without a clock: the larger of before and after
     axes: tuple[str, ...] | None = None  #: of a collective, None if unknown
+    #: of a permute: (source, target) in the order of the mesh's devices
+    pairs: tuple[tuple[int, int], ...] = ()
     rounds: float = 1.0  #: LOOP: of the body
     body: tuple[ScheduleStep, ...] = ()
 

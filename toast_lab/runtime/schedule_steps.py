@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from toast_lab.runtime import gpu_times, hlo, hlo_text, schedule_collectives
 from toast_lab.runtime.schedule import COMPUTE, DONE, FREE, LOOP, START, SYNC, ScheduleStep
@@ -194,11 +194,14 @@ class _Maker(NamedTuple):
         if described.opcode == "reduce-scatter":
             # Its shape is what it gives; an all-reduce of which a part is kept has the whole
             size *= max(map(len, groups), default=1)
-        return step._replace(bytes=size, axes=self._axes(step.kind, groups))
+        return step._replace(bytes=size, **self._where(step.kind, groups))
 
-    def _axes(self, kind: str, groups: list[list[int]]) -> tuple[str, ...] | None:
-        of = hlo.permute_axes if kind == "collective_permute" else hlo.group_axes
-        return of(groups, self.mesh)
+    def _where(self, kind: str, groups: list[list[int]]) -> dict[str, Any]:
+        """Fields of a collective's step: between which devices it runs."""
+        if kind != "collective_permute":
+            return {"axes": hlo.group_axes(groups, self.mesh)}
+        pairs = tuple((source, target) for source, target in groups)
+        return {"axes": hlo.permute_axes(groups, self.mesh), "pairs": pairs}
 
     def clocked(self, step: ScheduleStep, time_s: float | None) -> ScheduleStep:
         """A collective with its time, or with what it takes to price it."""
@@ -213,8 +216,7 @@ class _Maker(NamedTuple):
             return step._replace(time_s=None)
         groups = hlo.device_groups(instruction, math.prod(self.mesh.values()))
         size = hlo.local_bytes(instruction, max(map(len, groups), default=1))
-        axes = self._axes(step.kind, groups)
-        return step._replace(time_s=None, bytes=float(size), axes=axes)
+        return step._replace(time_s=None, bytes=float(size), **self._where(step.kind, groups))
 
     def _inside(
         self, step: ScheduleStep, instruction: TextInstruction, length_s: float
