@@ -43,6 +43,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from toast_lab.cost.collective_matmul import (
+    HELD_PIECES,
+    adding_bytes,
+    kernels_of,
+    only_dim,
+    passed_on_s,
+    ring_size,
+    scattering_row,
+    waited_bytes,
+    written_far_bytes,
+)
 from toast_lab.cost.loop_residents import SHARE as RESIDENT_SHARE
 from toast_lab.cost.matrix_tiles import (
     BATCH,
@@ -59,6 +70,7 @@ from toast_lab.cost.row_layouts import row_padding, slice_padding
 from toast_lab.ir import program as p
 from toast_lab.kernels import compiled, helper
 from toast_lab.machines.collectives import collective_time_s
+from toast_lab.machines.topology import HOPS
 from toast_lab.packs import (
     BoolArray,
     Float64Array,
@@ -74,6 +86,10 @@ from toast_lab.sharding.steps import LAYOUT_BITS, Steps, Tables, cut_dims, local
 #: Of vector memory, which a value may take to be there. By libtpu 0.0.42.1 for v5e, in four steps,
 #: 6 in 7 results of kernels were there of less than 8 MiB, half from 32 MiB, a quarter from 64 MiB.
 NEAR_SHARE = 0.25
+VECTOR_SHARES = 2.0  #: As many of these are what may be brought there for a moment.
+#: At which products read vector memory. By libtpu 0.0.42.1 8 to 32 rows take 8.7 to 9.5 us for a
+#: bfloat16 matrix of 4096 squared there, on v5e and v6e alike.
+NEAR_BYTES_PER_S = 3.8e12
 
 
 @packed
@@ -93,6 +109,8 @@ class MachineRates(NamedTuple):
     sustained: float
     product_start_s: float
     near_bytes: float  #: most that a value in vector memory takes, 0: there is none
+    ring_devices: float  #: smallest group for ``collective_matmul``, 0: there is none
+    ring_bytes_per_s: float  #: that a device sends one way around a ring
 
 
 @packed
@@ -223,6 +241,8 @@ def price_steps(
     """
     facts, rates, tables, axis_size = inputs.facts, inputs.rates, inputs.tables, inputs.axis_size
     n_axes = axis_size.shape[0]
+    all_devices = ring_size((1 << n_axes) - 1, axis_size)
+    beside_row, beside_s, beside_pieces = -1, 0.0, 1.0
     for op in ops:
         prices.op_time_s[op] = 0.0
         prices.passing_bytes[op] = 0.0
@@ -237,6 +257,7 @@ def price_steps(
         each.flops[row] = 0.0
         each.bytes[row] = 0.0
         each.times[row] = facts.op.trips[op]
+        ring_row, ring_pieces, waiting_s = -1, 1.0, 0.0
         if kind == COMPUTE:
             if not facts.op.free[op]:
                 cut = 1.0
@@ -249,6 +270,8 @@ def price_steps(
                 moved = 0.0
                 result_bytes = 0.0
                 written_bytes = 0.0
+                # Read of a product's operands, in memory and in vector memory
+                left_far, left_near, right_far, right_near = 0.0, 0.0, 0.0, 0.0
                 for place in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
                     value = tables.result[place]
                     if facts.value.written[value] or facts.op.slices[op]:
@@ -290,12 +313,20 @@ def price_steps(
                         stays = not is_copy and 0.0 < parts <= ways(layout, axis_size)
                         # A product's operands come out of vector memory beside the multiplying.
                         held_bytes = piece_bytes if is_copy else source_bytes
-                        if not heavy or not _is_near(facts, rates, source, held_bytes):
-                            moved += (
-                                facts.use.reads[use]
-                                * piece_bytes
-                                * (facts.use.resident_share[use] if stays else 1.0)
-                            )
+                        read_bytes = facts.use.reads[use] * piece_bytes
+                        is_near = heavy and _is_near(facts, rates, source, held_bytes)
+                        if not is_near:
+                            share = facts.use.resident_share[use] if stays else 1.0
+                            moved += read_bytes * share
+                        if heavy:
+                            # The copy that a cast in front of a loop makes stays where it is made.
+                            cast = facts.use.sent[use] if stays else 1.0
+                            near = cast * read_bytes if is_near or cast < 1.0 else 0.0
+                            far = read_bytes if near == 0.0 else 0.0
+                            if use == tables.use_ptr[op]:
+                                left_far, left_near = far, near
+                            else:
+                                right_far, right_near = far, near
                         if not is_copy and not facts.value.written[source]:
                             # Only products read what is not written: it is prepared beside them, as
                             # they take it.
@@ -315,7 +346,7 @@ def price_steps(
                             axis_size,
                         )
                     )
-                beside_bytes, waited_bytes = 0.0, 0.0
+                beside_bytes, waited_bytes, end_bytes = 0.0, 0.0, 0.0
                 if heavy and not rates.paper_mode:
                     value = tables.result[tables.result_ptr[op]]
                     layout = _result_layout(steps, row, n_steps, value)
@@ -326,6 +357,8 @@ def price_steps(
                         beside_bytes += facts.op.near_bytes[op] / parts
                     if not _is_near(facts, rates, value, size):
                         waited_bytes = facts.op.narrow_bytes[op] / parts
+                    if beside_bytes > 0.0:
+                        end_bytes = beside_bytes + size
                     if beside_bytes > 0.0 and _is_summed(facts, steps, row, n_steps):
                         # What follows has to wait for the sum: it is a kernel of its own, which
                         # reads the result.
@@ -391,7 +424,28 @@ def price_steps(
                     rate = rates.product_bytes_per_s
                     traffic_s = (moved + waited_bytes) * facts.op.trips[op] / rate
                     time_s = max(flops / peak + tail_s, traffic_s)
+                    near_bytes = left_near + right_near
+                    time_s = max(time_s, near_bytes * facts.op.trips[op] / NEAR_BYTES_PER_S)
                     time_s += beside_bytes * facts.op.trips[op] / rate
+                    if (
+                        rates.ring_devices > 0.0
+                        and all_devices > rates.ring_devices
+                        and facts.op.ring_left_dims[op] >= 0
+                    ):
+                        ring_row, ring_pieces, ring_s, waiting_s = _ring(
+                            inputs,
+                            steps,
+                            row,
+                            n_steps,
+                            flops / peak / facts.op.trips[op],
+                            left_far,
+                            left_near,
+                            right_far,
+                            right_near,
+                        )
+                        if ring_row >= 0:
+                            # What follows the product is a kernel of its own.
+                            time_s = (ring_s + end_bytes / rate) * facts.op.trips[op]
                     if facts.op.starts[op]:
                         time_s += start_s * facts.op.trips[op]
         else:
@@ -414,9 +468,9 @@ def price_steps(
                     if use >= 0
                     else facts.op.result_trips[op] - facts.op.sum_trips[op]
                 )
-            sending_s = 0.0
+            collective_s = 0.0
             if kind != SLICE or rounds > 0.0:
-                sending_s = collective_time_s(
+                collective_s = collective_time_s(
                     ALL_REDUCE if kind == SLICE else kind,
                     steps.axes[row],
                     sent * steps.in_bytes[row],
@@ -427,7 +481,7 @@ def price_steps(
                     rates.link_shape,
                 )
             if kind != SLICE:
-                time_s = sending_s
+                time_s = collective_s
             if use < 0:
                 cut_after = cut_dims(steps.after[row], n_axes)
                 moved_out = kind == ALL_REDUCE and cut_after & facts.op.sum_whole[op] == 0
@@ -439,13 +493,14 @@ def price_steps(
                 kept = facts.value.bytes[value] / tables.value_bytes[value]
                 each.bytes[row] = (kept + sent) * steps.out_bytes[row]
                 time_s = each.bytes[row] / rates.memory_bytes_per_s
-            time_s = time_s * each.times[row] + rounds * sending_s
+            time_s = time_s * each.times[row] + rounds * collective_s
             # memory: a copy for uses lives until its last use; the input of a definition's reshard
             # only now
             if use < 0:
                 # Sums are made in place, and a part of what a soft op gives is computed alone.
                 if kind != ALL_REDUCE and (kind != SLICE or not facts.op.cuts[op]):
-                    prices.passing_bytes[op] += sent * steps.in_bytes[row]
+                    held = min(1.0, HELD_PIECES / beside_pieces) if row == beside_row else 1.0
+                    prices.passing_bytes[op] += held * sent * steps.in_bytes[row]
             elif steps.copy[use] == row:
                 prices.copy_bytes[use] = sent * steps.out_bytes[row]
             else:
@@ -458,8 +513,73 @@ def price_steps(
             each.entry[row] = entry
             if entry >= 0:
                 time_s = inputs.listed.time_s[entry]
+        if row == beside_row and each.entry[row] < 0:
+            time_s = beside_s
+        if ring_row >= 0:
+            beside_row, beside_pieces = ring_row, ring_pieces
+            beside_s = waiting_s * each.times[row] * inputs.listed.moving_scale
         each.time_s[row] = time_s
         prices.op_time_s[op] += time_s
+
+
+@helper
+def _ring(
+    inputs: PriceInputs,
+    steps: Steps,
+    row: int,
+    n_steps: int,
+    multiplying_s: float,
+    left_far: float,
+    left_near: float,
+    right_far: float,
+    right_near: float,
+) -> tuple[int, float, float, float]:
+    """Run a product piece by piece beside a collective.
+
+    Gives the collective's row, the number of pieces, the seconds of the kernels and those in which
+    they wait for pieces.  Row -1: it is not done.  ``multiplying_s`` is of one round; what follows
+    it are bytes that are read of the operands in memory and in vector memory.
+    """
+    facts, rates, tables, axis_size = inputs.facts, inputs.rates, inputs.tables, inputs.axis_size
+    op = steps.op[row]
+    ring_row = scattering_row(steps, row, n_steps, axis_size)
+    if ring_row < 0:
+        return -1, 1.0, 0.0, 0.0
+    axes = steps.axes[ring_row]
+    pieces = ring_size(axes, axis_size)
+    piece_bytes = steps.in_bytes[ring_row] / pieces
+    dim = only_dim(steps.after[ring_row], axes, axis_size)
+    if (
+        pieces < rates.ring_devices
+        or dim < facts.op.ring_batch_dims[op]
+        or piece_bytes > multiplying_s * rates.ring_bytes_per_s
+    ):
+        return -1, 1.0, 0.0, 0.0
+    pairs = 0.5 * pieces
+    value = tables.result[tables.result_ptr[op]]
+    numbers = facts.op.ring_numbers[op] / ways(steps.before[ring_row], axis_size)
+    number_bytes = facts.value.bytes[value] / facts.op.ring_numbers[op]
+    # Of one operand each pair of pieces reads its part, of the other all: every second pair what
+    # was brought to vector memory meanwhile.
+    is_left = dim < facts.op.ring_left_dims[op]
+    far, near = (left_far, left_near) if is_left else (right_far, right_near)
+    whole_far, whole_near = (right_far, right_near) if is_left else (left_far, left_near)
+    written = written_far_bytes(numbers / pieces, number_bytes, rates.near_bytes)
+    far += numbers * (waited_bytes(number_bytes) + written)
+    product_s = 0.0
+    for turn in range(2):
+        if turn == 1 and whole_far < VECTOR_SHARES * rates.near_bytes:
+            whole_far, whole_near = 0.0, whole_far + whole_near
+        traffic_s = (far + pairs * whole_far) / rates.product_bytes_per_s
+        near_s = (near + pairs * whole_near) / NEAR_BYTES_PER_S
+        product_s += 0.5 * max(multiplying_s, traffic_s, near_s)
+    adding_s = adding_bytes(numbers, number_bytes, pieces, rates.near_bytes)
+    adding_s = adding_s / rates.product_bytes_per_s + kernels_of(pieces) * rates.op_overhead_s
+    starts_s = (pairs - 1.0) * rates.op_overhead_s
+    hop_s = rates.link_latency_s * rates.link_shape[:, HOPS]
+    passing_s = passed_on_s(piece_bytes, axes, rates.ring_bytes_per_s, hop_s)
+    waiting_s = pairs * max(0.0, passing_s - product_s / pairs)
+    return ring_row, pieces, product_s + adding_s + starts_s, waiting_s
 
 
 @helper

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab.cost.bfloat16 import bfloat16_factors, no_factors, widened_factors
+from toast_lab.cost.collective_matmul import no_ring_facts, ring_facts
 from toast_lab.cost.fusion import STYLES, Fusion, fuse
 from toast_lab.cost.loop_residents import Residents, no_residents, residents
 from toast_lab.cost.loop_sums import accumulating_ops, result_trips, sums_in_loops
@@ -71,6 +72,9 @@ class OpFacts(NamedTuple):
     vector_rows: Float64Array
     slice_row_dim: Int32Array  #: [O] these two: see ``row_layouts.SliceRows``
     slice_rows: Float64Array
+    ring_batch_dims: Int32Array  #: [O] these three: see ``collective_matmul.RingFacts``
+    ring_left_dims: Int32Array
+    ring_numbers: Float64Array
 
 
 @packed
@@ -256,6 +260,7 @@ def make_static(
         if compiler == "tpu"
         else no_slice_rows(program)
     )
+    rings = ring_facts(program) if compiler == "tpu" else no_ring_facts(program)
     trips = result_trips(program)
     sums = sums_in_loops(program, tables, accumulating if compiler != "cpu" else {}, trips)
     facts = ProgramFacts(
@@ -288,6 +293,9 @@ def make_static(
             vector_rows=vectors.rows,
             slice_row_dim=picked.dim,
             slice_rows=picked.size,
+            ring_batch_dims=rings.batch_dims,
+            ring_left_dims=rings.left_dims,
+            ring_numbers=rings.numbers,
         ),
         use=UseFacts(
             reads=reads,

@@ -154,6 +154,7 @@ def fit(
         provenance=dict(provenance),
         tile=base.tile,
         vector_memory_bytes=base.vector_memory_bytes,
+        collective_matmul=base.collective_matmul,
         compiler=base.compiler,
         # A measured rate is one that full waves reach.
         products=base.products and base.products._replace(sustained=1.0),

@@ -59,6 +59,9 @@ class Machine:
     memory_sustained: float = 1.0
     #: Of a TPU: memory on the chip, in which loops keep what they read in every round; 0: none.
     vector_memory_bytes: float = 0.0
+    #: Of a TPU: smallest group of devices whose collectives run piece by piece beside the product
+    #: that needs or feeds them; 0: none does.
+    collective_matmul: float = 0.0
     #: Whose habits of fusing to expect, one of ``machine_checks.COMPILERS``.
     compiler: str = "cpu"
     #: Of a GPU: how products fill it, instead of ``tile``.

@@ -1,0 +1,133 @@
+"""Products whose sums a TPU scatters piece by piece: when that is priced, and at what."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import toast_lab as tl
+from toast_lab.machines.catalogue import MACHINES
+from toast_lab.sharding.plan import make_plan
+from toast_lab.sharding.step_kinds import COMPUTE
+
+US = 1e-6
+MACHINE = MACHINES["tpu-v5e"]
+APART = dataclasses.replace(MACHINE, collective_matmul=0.0)
+
+
+def gradient(x: jax.Array, g: jax.Array) -> jax.Array:
+    return jnp.einsum("mk,mn->kn", x, g)
+
+
+def priced(
+    sizes: tuple[int, int, int],
+    mesh: dict[str, int],
+    *,
+    summed: str,
+    scattered: dict[int, str],
+    cut: str = "",
+    machine: tl.Machine = MACHINE,
+) -> tuple[float, float, float]:
+    """Price a product of ``rows``, ``left`` and ``right`` whose rows are cut.
+
+    ``summed`` are the axes of the sum, ``scattered`` those of each dim of the result behind it,
+    ``cut`` those of the columns.  Gives seconds of computing and of collectives, and bytes at the
+    peak.
+    """
+    rows, left, right = sizes
+    leaf = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.bfloat16)  # noqa: E731
+    analysis = tl.analyse(tl.from_jax(gradient, leaf(rows, left), leaf(rows, right)))
+    problem = tl.Problem(analysis, mesh, machine)
+    actions = [("x.0", axis) for axis in summed] + [("g.1", axis) for axis in cut]
+    plan = tl.Plan.from_actions(problem, actions)
+    sharding = plan.sharding.copy()
+    program = analysis.program
+    (product,) = [op for op in range(program.n_ops) if program.kind[op] == "dot_general"]
+    (result,) = program.results(product)
+    for dim, axes in scattered.items():
+        for axis in axes:
+            sharding.value_dim[result, problem.mesh.axes.index(axis)] = dim
+    plan = make_plan(analysis, problem.mesh, sharding, key=sharding.key())
+    totals = problem.prices.totals(plan.op_factor, plan.value_dim)
+    times = [
+        (int(totals.steps.kind[row]), float(totals.each.time_s[row]))
+        for row in range(totals.n_steps)
+    ]
+    return (
+        sum(time_s for kind, time_s in times if kind == COMPUTE),
+        sum(time_s for kind, time_s in times if kind != COMPUTE),
+        totals.peak_bytes,
+    )
+
+
+SQUARE = {"d": 4, "m": 4}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "scattered", "columns", "compiled_us"),
+    [
+        ((65536, 4096, 4096), {0: "dm"}, "", 1153),
+        ((65536, 4096, 4096), {1: "dm"}, "", 1153),
+        ((8192, 1024, 4096), {0: "dm"}, "", 169),
+        ((8192, 4096, 1024), {0: "dm"}, "", 155),
+        ((8192, 4096, 4096), {0: "dm"}, "", 445),
+        ((6144, 4096, 4096), {0: "dm"}, "", 431),
+        ((8192, 8192, 8192), {0: "dm"}, "", 1569),
+        ((8192, 4096, 4096), {0: "d"}, "m", 162),
+        ((8192, 8192, 8192), {0: "d"}, "m", 638),
+        ((65536, 4096, 4096), {0: "d"}, "m", 794),
+    ],
+)
+def test_the_kernels_take_what_libtpu_says(
+    sizes: tuple[int, int, int], scattered: dict[int, str], columns: str, compiled_us: float
+) -> None:
+    """By ``estimated_cycles`` of libtpu 0.0.42.1 for v5e:4x4."""
+    compute_s, _, _ = priced(
+        sizes, SQUARE, summed="d" if columns else "dm", scattered=scattered, cut=columns
+    )
+    assert compute_s == pytest.approx(compiled_us * US, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("rows", "in_pieces"), [(2048, False), (4096, False), (5120, True), (65536, True)]
+)
+def test_pieces_take_no_longer_to_send_than_all_takes_to_multiply(
+    rows: int, in_pieces: bool
+) -> None:
+    """libtpu 0.0.42.1 for v5e:4x4 changes its way between 4096 and 5120 rows."""
+    sizes = (rows, 4096, 4096)
+    together = priced(sizes, SQUARE, summed="dm", scattered={0: "dm"})
+    apart = priced(sizes, SQUARE, summed="dm", scattered={0: "dm"}, machine=APART)
+    assert (together != apart) == in_pieces
+    if in_pieces:
+        assert together[0] > apart[0]
+        assert together[1] < apart[1]
+        assert together[2] < apart[2]
+
+
+@pytest.mark.parametrize(
+    ("mesh", "summed", "scattered", "columns", "why"),
+    [
+        ({"d": 2, "m": 8}, "d", {0: "d"}, "m", "a group of two"),
+        ({"d": 4}, "d", {0: "d"}, "", "four devices in all"),
+        ({"d": 4, "m": 4}, "d", {0: "d"}, "", "an axis that cuts nothing"),
+        ({"d": 4, "m": 4}, "dm", {0: "d", 1: "m"}, "", "two dims"),
+    ],
+)
+def test_it_is_not_done_for(
+    mesh: dict[str, int], summed: str, scattered: dict[int, str], columns: str, why: str
+) -> None:
+    sizes = (65536, 4096, 4096)
+    together, apart = (
+        priced(sizes, mesh, summed=summed, scattered=scattered, cut=columns, machine=machine)
+        for machine in (MACHINE, APART)
+    )
+    assert together == apart, why
+
+
+def test_no_other_machine_does_it() -> None:
+    having = {name for name, machine in MACHINES.items() if machine.collective_matmul}
+    assert having == {"tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e"}

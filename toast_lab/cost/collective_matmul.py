@@ -1,0 +1,165 @@
+"""Products whose sums a TPU's compiler scatters piece by piece, as it makes them.
+
+libtpu cuts a product whose result goes through a ``reduce_scatter`` into as many pieces as the
+group has devices, and passes sums around the group in both directions while it multiplies, two
+pieces at a time.  Part of the sending hides behind that, but the product takes longer: all of one
+operand is read for every pair of pieces, sums are added up on the way, and each kernel has to
+start.
+
+When it does so, and what the kernels take, was read off some 130 products compiled one by one by
+libtpu 0.0.42.1, of 64 to 131,072 rows by matrices of 1,024 to 32,768 squared over groups of 2 to 32
+devices: most of them for v5e, when it does so also for v4, v5p and v6e.  v3 never does.
+``docs/machines.md`` says how well they are met.
+
+libtpu gathers operands piece by piece as well, but not where a program says in which layout the
+product has to read them, as programs that run a plan do: none of 48 compiled plans did.
+
+TOAST section 4.5 adds the times of products and collectives up.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from toast_lab.cost.matrix_tiles import BATCH, CONTRACTED, dim_roles
+from toast_lab.ir import program as p
+from toast_lab.kernels import helper
+from toast_lab.packs import Float64Array, Int64Array
+from toast_lab.sharding.step_kinds import REDUCE_SCATTER
+from toast_lab.sharding.steps import Steps, layout_dim
+
+#: Pieces in memory at once: two that are sent, two that are multiplied.
+HELD_PIECES = 4.0
+
+
+class RingFacts(NamedTuple):
+    """What decides of a product whether its sums may be scattered piece by piece."""
+
+    batch_dims: np.ndarray  #: [O] int32 leading dims of its result that both operands have ...
+    left_dims: np.ndarray  #: [O] int32 ... and that the first one has, -1: another op
+    numbers: np.ndarray  #: [O] float64 size of its result
+
+
+def no_ring_facts(program: p.Program) -> RingFacts:
+    """For compilers that do not do so."""
+    return RingFacts(
+        batch_dims=np.zeros(program.n_ops, np.int32),
+        left_dims=np.full(program.n_ops, -1, np.int32),
+        numbers=np.zeros(program.n_ops),
+    )
+
+
+def ring_facts(program: p.Program) -> RingFacts:
+    """Read them off a program."""
+    facts = no_ring_facts(program)
+    for op in np.flatnonzero(program.op_class == p.DOT).tolist():
+        if len(program.uses(op)) == 2 and len(program.results(op)) == 1:
+            roles = dim_roles(program, op)[0]
+            facts.batch_dims[op] = roles.count(BATCH)
+            facts.left_dims[op] = len(roles) - roles.count(CONTRACTED)
+            facts.numbers[op] = float(np.prod(program.dims(program.results(op)[0])))
+    return facts
+
+
+@helper
+def ring_size(axes: int, axis_size: Int64Array) -> float:
+    """Devices of a group over a mask of axes."""
+    devices = 1.0
+    for axis in range(axis_size.shape[0]):
+        if (axes >> axis) & 1:
+            devices *= axis_size[axis]
+    return devices
+
+
+@helper
+def only_dim(layout: int, axes: int, axis_size: Int64Array) -> int:
+    """The dim that all of ``axes`` cut and no other axis does; -1 if there is none."""
+    chosen = -1
+    for axis in range(axis_size.shape[0]):
+        if (axes >> axis) & 1:
+            dim = layout_dim(layout, axis)
+            if dim < 0 or (chosen >= 0 and dim != chosen):
+                return -1
+            chosen = dim
+    for axis in range(axis_size.shape[0]):
+        if not (axes >> axis) & 1 and layout_dim(layout, axis) == chosen:
+            return -1
+    return chosen
+
+
+@helper
+def scattering_row(steps: Steps, row: int, n_steps: int, axis_size: Int64Array) -> int:
+    """Row of the step that scatters a product's sums as they are made, -1: there is none.
+
+    One ``reduce_scatter`` has to be all that becomes of the result, along one dim that nothing else
+    cuts, and every device has to have its own part of the multiplying.
+    """
+    following = row + 1
+    op = steps.op[row]
+    if following >= n_steps or steps.op[following] != op or steps.use[following] >= 0:
+        return -1
+    if steps.kind[following] != REDUCE_SCATTER:
+        return -1
+    if following + 1 < n_steps and steps.op[following + 1] == op and steps.use[following + 1] < 0:
+        return -1
+    for axis in range(axis_size.shape[0]):
+        if axis_size[axis] > 1 and not (steps.axes[row] >> axis) & 1:
+            return -1
+    if only_dim(steps.after[following], steps.axes[following], axis_size) < 0:
+        return -1
+    return following
+
+
+@helper
+def adding_bytes(numbers: float, number_bytes: float, pieces: float, near_bytes: float) -> float:
+    """Bytes for which the kernels that add sums take: of memory, or for as long as those would.
+
+    Args:
+        numbers: of the whole result on a device, before it is scattered.
+        number_bytes: of each of them.
+        pieces: into how many it is cut.
+        near_bytes: most that a value in vector memory takes.
+    """
+    pairs, part = 0.5 * pieces, numbers / pieces
+    far = written_far_bytes(part, number_bytes, near_bytes)
+    # Two sums at a time are added to what came in, and those of both directions at the end.
+    size = (pairs + 1.0) * part * (4.0 * number_bytes + waited_bytes(number_bytes) + 2.0 * far)
+    if pairs > 2.0:  # in a loop, where it is chosen whether this is the first round
+        size += pairs * part * (number_bytes + waited_bytes(number_bytes) + far)
+    return size
+
+
+@helper
+def kernels_of(pieces: float) -> float:
+    """How many kernels there are beside the products'."""
+    return (1.5 if pieces > 4.0 else 1.0) * 0.5 * pieces + 1.0
+
+
+@helper
+def written_far_bytes(part: float, number_bytes: float, near_bytes: float) -> float:
+    """Bytes of memory a number that are written of two pieces of ``part`` numbers."""
+    return number_bytes if 2.0 * part * number_bytes > near_bytes else 0.0
+
+
+@helper
+def waited_bytes(number_bytes: float) -> float:
+    """Bytes a number for which a kernel takes longer that writes nothing of four bytes."""
+    return 4.0 if number_bytes < 4.0 else 0.0
+
+
+@helper
+def passed_on_s(
+    piece_bytes: float, axes: int, ring_bytes_per_s: float, hop_s: Float64Array
+) -> float:
+    """Seconds in which every device passes a piece on, both ways at once.
+
+    ``hop_s`` [A] is the latency along the whole of each axis: the last of a line sends to the
+    first.
+    """
+    latency_s = 0.0
+    for axis in range(hop_s.shape[0]):
+        if (axes >> axis) & 1:
+            latency_s += hop_s[axis]
+    return latency_s + piece_bytes / ring_bytes_per_s
