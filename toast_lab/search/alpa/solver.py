@@ -87,6 +87,8 @@ class Solver:
         self.best: Choice | None = None
         self.best_rank: tuple[float, ...] = ()
         self.best_fits = False
+        #: Of the whole program without rows for memory: the same wherever a search begins.
+        self.optimum: Choice | None = None
         # What a limit's worth of bytes above the limit costs: the penalty of C(s), and never less
         # than it saves.
         base_s, base_peak = problem.baseline
@@ -142,7 +144,10 @@ class Solver:
                 break
         self.effort.until_s = share_s
         self.given_s = self._limit_s()
-        return self._stage(self._along(self.axes), "all axes free")
+        if self.optimum is not None:
+            self.try_(self.optimum, f"{self.grain}: all axes free, optimal")
+            return True
+        return self._stage(self._along(self.axes), "all axes free", whole=True)
 
     def go_on_from(self, arrays: tuple[np.ndarray, np.ndarray] | None) -> None:
         """Take a plan found at another grain, if this grain has it and it is better."""
@@ -182,10 +187,10 @@ class Solver:
             if self.effort.columns is not None and self.effort.columns < _PART:
                 return
 
-    def _stage(self, part: Part, label: str) -> bool:
+    def _stage(self, part: Part, label: str, *, whole: bool = False) -> bool:
         """Solve a part of the choices; add rows for memory until it fits.
 
-        Gives whether the program was solved to its optimum.
+        Gives whether the program was solved to its optimum.  ``whole``: the part is all of it.
         """
         seen: set[bytes] = set()
         turned = False
@@ -203,6 +208,8 @@ class Solver:
             key = choice[0].tobytes() + choice[1].tobytes()
             better = turn if self.best_rank < before else better
             if quick.fits:
+                if whole and outcome.optimal and not self.held:
+                    self.optimum = choice
                 break
             if key in seen or turn - better >= _PATIENCE:
                 # Either to fit is out of reach, and C(s) is the measure, or it was not asked for

@@ -133,24 +133,25 @@ def result_times(
 ) -> tuple[np.ndarray, np.ndarray]:
     """[W, T] time to bring a result from how each strategy leaves it to each layout kept.
 
-    And the bytes that this takes while the op runs.
+    And the bytes that this takes while the op runs.  How long the op computes may depend on what
+    becomes of its result (``collective_matmul``): what it takes more or less than for its result as
+    it leaves it is counted here.
     """
     facts, tables, op_factor = bench.inputs.facts, bench.inputs.tables, bench.op_factor
     steps = bench.steps
     out = np.zeros((menu.shape[0], kept.shape[0]))
     size = np.zeros((menu.shape[0], kept.shape[0]))
-    base = 0.0
     row = tables.value_owner[value]
     for i in range(menu.shape[0]):
+        copy_row(op_factor[row], menu[i])
+        _as_wanted(facts, tables, op_factor, steps, op)
+        n_steps = price_one(bench, op)
+        own_s = _own_time(steps, bench.each, n_steps)
+        own_bytes = bench.prices.passing_bytes[op]
         for j in range(kept.shape[0]):
-            _unsplit(facts, tables, steps, op)
             steps.layout[value] = kept[j]
-            copy_row(op_factor[row], menu[i])
             n_steps = price_one(bench, op)
-            op_factor[row] = -1
-            if i == 0 and j == 0:
-                # what its operands take, nothing being split or moved
-                base = bench.prices.passing_bytes[op]
+            moved = False
             for step in range(n_steps):
                 if (
                     steps.kind[step] != COMPUTE
@@ -158,7 +159,11 @@ def result_times(
                     and steps.value[step] == value
                 ):
                     out[i, j] += bench.each.time_s[step]
-                    size[i, j] = bench.prices.passing_bytes[op] - base
+                    moved = True
+            if moved:
+                out[i, j] += _own_time(steps, bench.each, n_steps) - own_s
+                size[i, j] = bench.prices.passing_bytes[op] - own_bytes
+        op_factor[row] = -1
     return out, size
 
 

@@ -38,6 +38,7 @@ from toast_lab.errors import InvalidProblem
 from toast_lab.ragged import row_starts
 from toast_lab.search.alpa.strategy_prices import (
     bench_for,
+    compute_times,
     result_labels,
     result_times,
     use_costs,
@@ -254,6 +255,17 @@ class _Relaxing:
         )
         self.rules = make_bench(self.folded._replace(facts=facts, listed=unlisted), self.n_rows)
         self.bench = bench_for(self.folded, self.n_rows)
+        # How long an op computes whose sums may be scattered piece by piece depends on what becomes
+        # of its result.  It takes at least as long as on a machine whose memory and kernels take no
+        # time, where the rest of that is waiting for pieces, which is counted as moving.
+        rates = self.folded.rates._replace(product_bytes_per_s=np.inf, op_overhead_s=0.0)
+        at_once = self.folded._replace(rates=rates)
+        self.sent_at_once = bench_for(at_once, self.n_rows)
+        self.ruled_at_once = bench_for(at_once._replace(listed=unlisted), self.n_rows)
+        ring_devices = self.folded.rates.ring_devices
+        self.in_rings = (self.facts.op.ring_left_dims >= 0) & (
+            0.0 < ring_devices < problem.mesh.n_devices
+        )
         #: (op node, value node) -> prices by row and layout
         self.pairs: dict[tuple[int, int], list[tuple[np.ndarray, np.ndarray]]] = {}
         self.sharings: list[tuple[int, list[tuple], np.ndarray]] = []
@@ -447,6 +459,11 @@ class _Relaxing:
         least_s, more_s = np.zeros(len(menu)), np.zeros(len(menu) * len(flat))
         readings = Readings(roots, ptr, flat, fewest, coarse=coarse)
         computing_times(self.rules, op, menu, readings, least_s, more_s)
+        if self.in_rings[op]:
+            summed = self._summed_in_ring(op, menu)
+            at_once_s = compute_times(self.ruled_at_once, op, menu[summed])
+            least_s[summed] = np.minimum(least_s[summed], at_once_s)
+            more_s.reshape(len(menu), len(flat))[summed] = 0.0
         listed, times = self.folded.listed, float(self.folded.times[op])
         if listed.begin[op] < listed.end[op]:
             # An entry holds for one way to meet all operands and results; which one does is not
@@ -462,6 +479,15 @@ class _Relaxing:
             part = more[:, ptr[number] : ptr[number + 1]]
             self._add(row, int(self.value_node[root]), np.arange(len(menu)), part)
 
+    def _summed_in_ring(self, op: int, menu: np.ndarray) -> np.ndarray:
+        """[S] bool: the rows of a product that sum over a group large enough for a ring."""
+        value = int(self.tables.result[self.tables.result_ptr[op]])
+        _, partial = self._taken_apart(result_labels(self.bench, value, menu))
+        devices = np.ones(len(menu))
+        for axis, size in enumerate(self.axis_size):
+            devices[(partial >> axis) & 1 == 1] *= size
+        return devices >= self.folded.rates.ring_devices
+
     def _results(self, op: int) -> None:
         tables = self.tables
         results = tables.result[tables.result_ptr[op] : tables.result_ptr[op + 1]]
@@ -473,7 +499,8 @@ class _Relaxing:
             label = result_labels(self.bench, value, self.menus[owner])
             distinct, first, place = np.unique(label, return_index=True, return_inverse=True)
             layouts = self._layouts_of(value)
-            move_s, _ = result_times(self.bench, op, value, self.menus[owner][first], layouts)
+            bench = self.sent_at_once if self.in_rings[op] else self.bench
+            move_s, _ = result_times(bench, op, value, self.menus[owner][first], layouts)
             move_s *= self.folded.times[op]
             if value in self.by_row:
                 # What the value's row cannot say is only how the op leaves it.

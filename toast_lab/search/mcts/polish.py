@@ -22,8 +22,9 @@ from toast_lab.search.recorder import Recorder
 
 _STRATEGIES, _GAP, _SOLVE_S, _MEMORY_ROUNDS = 128, 1e-3, 60.0, 4
 _GRAINS = ("colours", "roles")
-# columns of the largest program where a budget of evaluations, not of time, bounds the work
-_COUNTED = 8_000
+# Columns of the largest program where a budget of evaluations, not of time, bounds the work.  Those
+# over colours are solved in a second, and may have so many for each evaluation as well.
+_COUNTED, _COUNTED_EACH = 8_000, 2
 SHARE = 0.5  #: most of the time left that one start's integer programs take
 
 Arrays = tuple[np.ndarray, np.ndarray]  #: [O, A] op_factor and [V, A] value_dim of a plan
@@ -38,10 +39,9 @@ class Polish:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        counted = recorder.limits.budget.evaluations is not None
-        self.effort = Effort(
-            _GAP, _SOLVE_S, NODES if counted else None, None, largest=_COUNTED if counted else LARGE
-        )
+        self.evaluations = recorder.limits.budget.evaluations
+        nodes = None if self.evaluations is None else NODES
+        self.effort = Effort(_GAP, _SOLVE_S, nodes, None)
         self.solvers: dict[str, Solver | None] = {}
 
     def improve(self, arrays: Arrays, rank: tuple[float, ...]) -> Arrays:
@@ -59,11 +59,19 @@ class Polish:
             if solver is None or self.effort.crashed:
                 continue
             self.effort.until_s = share_end_s
+            self.effort.largest = self._largest(grain)
             solver.begin(arrays, "best of this start")
             solver.run()
             if solver.best_rank[:2] < rank[:2]:
                 arrays, rank = solver.best_arrays, solver.best_rank
         return arrays
+
+    def _largest(self, grain: str) -> int:
+        """Columns of the largest program of a grain."""
+        if self.evaluations is None:
+            return LARGE
+        more = _COUNTED_EACH * self.evaluations if grain == _GRAINS[0] else 0
+        return min(LARGE, max(_COUNTED, more))
 
     def _solver(self, grain: str, until_s: float) -> Solver | None:
         """None if the prices could not be worked out in time, now or before."""
