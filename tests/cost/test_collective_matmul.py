@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -38,10 +39,24 @@ def priced(
     peak.
     """
     rows, left, right = sizes
-    leaf = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.bfloat16)  # noqa: E731
-    analysis = tl.analyse(tl.from_jax(gradient, leaf(rows, left), leaf(rows, right)))
-    problem = tl.Problem(analysis, mesh, machine)
     actions = [("x.0", axis) for axis in summed] + [("g.1", axis) for axis in cut]
+    shapes = ((rows, left), (rows, right))
+    return priced_of(gradient, shapes, mesh, actions=actions, scattered=scattered, machine=machine)
+
+
+def priced_of(
+    function: Callable[..., jax.Array],
+    shapes: tuple[tuple[int, ...], ...],
+    mesh: dict[str, int],
+    *,
+    actions: list[tuple[str, str]],
+    scattered: dict[int, str],
+    machine: tl.Machine,
+) -> tuple[float, float, float]:
+    """Likewise of any function of one product, whose ``actions`` cut what is summed."""
+    leaves = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
+    analysis = tl.analyse(tl.from_jax(function, *leaves))
+    problem = tl.Problem(analysis, mesh, machine)
     plan = tl.Plan.from_actions(problem, actions)
     sharding = plan.sharding.copy()
     program = analysis.program
@@ -126,6 +141,21 @@ def test_it_is_not_done_for(
         for machine in (MACHINE, APART)
     )
     assert together == apart, why
+
+
+def test_what_the_vector_unit_multiplies_is_not_cut_into_pieces() -> None:
+    """A row for each of many matrices, as a decoding step has of its cached values."""
+
+    def attended(weights: jax.Array, cached: jax.Array) -> jax.Array:
+        return jnp.einsum("bt,btk->bk", weights, cached)
+
+    shapes = ((256, 16384), (256, 16384, 2048))
+    actions = [("weights.1", "d"), ("weights.1", "m")]
+    together, apart = (
+        priced_of(attended, shapes, SQUARE, actions=actions, scattered={1: "dm"}, machine=machine)
+        for machine in (MACHINE, APART)
+    )
+    assert together == apart
 
 
 def test_no_other_machine_does_it() -> None:

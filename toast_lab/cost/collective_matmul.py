@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.matrix_tiles import BATCH, CONTRACTED, dim_roles
+from toast_lab.cost.matrix_tiles import BATCH, CONTRACTED, VectorProducts, dim_roles
 from toast_lab.ir import program as p
 from toast_lab.kernels import helper
 from toast_lab.packs import Float64Array, Int64Array
@@ -51,10 +51,10 @@ def no_ring_facts(program: p.Program) -> RingFacts:
     )
 
 
-def ring_facts(program: p.Program) -> RingFacts:
-    """Read them off a program."""
+def ring_facts(program: p.Program, vectors: VectorProducts) -> RingFacts:
+    """Read them off a program; what the vector unit multiplies is not cut into pieces."""
     facts = no_ring_facts(program)
-    for op in np.flatnonzero(program.op_class == p.DOT).tolist():
+    for op in np.flatnonzero((program.op_class == p.DOT) & (vectors.use < 0)).tolist():
         if len(program.uses(op)) == 2 and len(program.results(op)) == 1:
             roles = dim_roles(program, op)[0]
             facts.batch_dims[op] = roles.count(BATCH)

@@ -260,7 +260,7 @@ def make_static(
         if compiler == "tpu"
         else no_slice_rows(program)
     )
-    rings = ring_facts(program) if compiler == "tpu" else no_ring_facts(program)
+    rings = ring_facts(program, vectors) if compiler == "tpu" else no_ring_facts(program)
     trips = result_trips(program)
     sums = sums_in_loops(program, tables, accumulating if compiler != "cpu" else {}, trips)
     facts = ProgramFacts(
