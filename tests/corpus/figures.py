@@ -146,7 +146,8 @@ def page(every: Sequence[Pair]) -> str:
         "out* are never looked at for that, and nothing is fitted to them. Attention "
         "decoding, recurrent, linear algebra and recommendation were held out until 2026-11-23, "
         "when rules ([machines](machines.md)) were read off `decode`, `gated_recurrence`, "
-        "`flax_lstm`, `conjugate_gradients`, `two_towers` and `ranking`. "
+        "`flax_lstm`, `conjugate_gradients`, `two_towers` and `ranking`; `window_decode` and "
+        "`diffusion_transformer` were read when sums were that are scattered piece by piece. "
         f"{', '.join(f'`{name}`' for name in programs.JUDGED_LATE)} were compiled for the first "
         "time after that, so no rule was read off them either. Of plans on TPU v5e:",
         "",

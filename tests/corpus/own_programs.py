@@ -660,6 +660,96 @@ def diffusion_transformer() -> Model:
     )
 
 
+# -- written after all pricing rules --------------------------------------------------------------
+def token_mixer() -> Model:
+    """Training two blocks that mix patches and channels by dense layers in turn."""
+    batch, patches, channels, hidden = 256, 1024, 1024, 4096
+
+    def block(x: jax.Array, parameters: Tree) -> jax.Array:
+        across = jnp.einsum("bpc,ph->bch", _normalised(x), parameters["across"])
+        x = x + jnp.einsum("bch,hp->bpc", jax.nn.gelu(across), parameters["back"])
+        inner = jax.nn.gelu(_normalised(x) @ parameters["up"])
+        return x + inner @ parameters["down"]
+
+    def loss(parameters: Tree, images: jax.Array, labels: jax.Array) -> jax.Array:
+        x = images @ parameters["patch"]
+        for one in parameters["blocks"]:
+            x = block(x, one)
+        return cross_entropy(x.mean(1) @ parameters["head"], labels)
+
+    one = {
+        "across": (patches, 512),
+        "back": (512, patches),
+        "up": (channels, hidden),
+        "down": (hidden, channels),
+    }
+    parameters = {"patch": (768, channels), "blocks": [one, one], "head": (channels, 4096)}
+    return trained(
+        loss,
+        shapes(parameters, BF16),
+        shapes((batch, patches, 768), BF16),
+        shapes((batch,), jnp.int32),
+    )
+
+
+def contrastive() -> Model:
+    """Training two towers that tell the pairs of a large batch apart."""
+    batch, features, hidden, size = 16384, 2048, 8192, 1024
+
+    def tower(x: jax.Array, layers: Tree) -> jax.Array:
+        x = jax.nn.relu(x @ layers["in"])
+        x = x @ layers["out"]
+        return x * jax.lax.rsqrt((x * x).sum(-1, keepdims=True) + 1e-6)
+
+    def loss(parameters: Tree, left: jax.Array, right: jax.Array) -> jax.Array:
+        scores = tower(left, parameters["left"]) @ tower(right, parameters["right"]).T
+        scores = scores.astype(F32) * jnp.exp(parameters["scale"])
+        rows, columns = jax.nn.log_softmax(scores, -1), jax.nn.log_softmax(scores, 0)
+        return -(jnp.diagonal(rows) + jnp.diagonal(columns)).mean()
+
+    layers = {"in": (features, hidden), "out": (hidden, size)}
+    towers = shapes({"left": layers, "right": layers}, BF16)
+    return trained(
+        loss,
+        {**towers, "scale": jax.ShapeDtypeStruct((), F32)},
+        shapes((batch, features), BF16),
+        shapes((batch, features), BF16),
+    )
+
+
+def linear_attention() -> Model:
+    """Training a layer whose attention sums keys and values over chunks of the past."""
+    batch, chunks, size, heads, width, hidden = 16, 16, 128, 16, 128, 8192
+    d_model = heads * width
+
+    def loss(parameters: Tree, x: jax.Array, target: jax.Array) -> jax.Array:
+        normal = _normalised(x)
+        query, key, value = (
+            jnp.einsum("bcsd,dhk->bcshk", normal, parameters[name])
+            for name in ("query", "key", "value")
+        )
+        query, key = jax.nn.elu(query) + 1, jax.nn.elu(key) + 1
+        states = jnp.einsum("bcshk,bcshv->bchkv", key, value)
+        past = jnp.cumsum(states, 1) - states
+        inside = jnp.einsum("bcshk,bcthk->bchst", query, key) * jnp.tri(size, dtype=BF16)
+        mixed = jnp.einsum("bcshk,bchkv->bcshv", query, past)
+        mixed = mixed + jnp.einsum("bchst,bcthv->bcshv", inside, value)
+        x = x + jnp.einsum("bcshv,hvd->bcsd", mixed / size, parameters["out"])
+        x = x + jax.nn.silu(_normalised(x) @ parameters["up"]) @ parameters["down"]
+        return ((x - target).astype(F32) ** 2).mean()
+
+    parameters = {
+        "query": (d_model, heads, width),
+        "key": (d_model, heads, width),
+        "value": (d_model, heads, width),
+        "out": (heads, width, d_model),
+        "up": (d_model, hidden),
+        "down": (hidden, d_model),
+    }
+    tokens = shapes((batch, chunks, size, d_model), BF16)
+    return trained(loss, shapes(parameters, BF16), tokens, tokens)
+
+
 PROGRAMS = (
     Program("transformer", "attention training", transformer),
     Program("transformer_adam", "attention training", transformer_adam),
@@ -684,4 +774,7 @@ PROGRAMS = (
     Program("orthogonal_iteration", "linear algebra", orthogonal_iteration),
     Program("ranking", "recommendation", ranking),
     Program("two_towers", "recommendation", two_towers),
+    Program("token_mixer", "vision and speech", token_mixer),
+    Program("contrastive", "contrastive", contrastive),
+    Program("linear_attention", "state space", linear_attention),
 )
