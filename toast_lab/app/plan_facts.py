@@ -15,9 +15,9 @@ from toast_lab.search.pruning import pruning_threshold
 from toast_lab.sharding.plan import plan_of_actions
 from toast_lab.sharding.space import parse_action
 from toast_lab.sharding.state import State, legal_actions
+from toast_lab.text import LEAST_SHARE
 from toast_lab.views.compare_table import seconds_text
 
-LEAST_SHARE = 0.0005  #: of a step; less is not told, nor seen in a share with one decimal
 _THREAD = ThreadPoolExecutor(1, "facts of a plan")
 
 
