@@ -19,6 +19,8 @@ from typing import Any
 from toast_lab.files import write_whole
 
 JsonObject = dict[str, Any]
+#: Two prices are told as equal if they differ by less: their ratio has one decimal of a per cent.
+LEAST_SHARE = 0.0005
 
 
 def table(

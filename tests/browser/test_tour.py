@@ -47,14 +47,6 @@ def jump(page: Page, figure: str) -> None:
     row.locator("visible=true").click()
 
 
-def wait_for_no_outline(page: Page) -> None:
-    """Wait until nothing is outlined: the buttons of a step may go before its outline does."""
-    deadline = time.monotonic() + SLOW / 1000
-    while outlined(page):
-        assert time.monotonic() < deadline, "something stays outlined"
-        page.wait_for_timeout(50)
-
-
 def outlined(page: Page) -> int:
     """How many parts of the page have an outline and can be seen."""
     return page.evaluate(
@@ -72,9 +64,10 @@ def outlined(page: Page) -> int:
     )
 
 
-def wait_for_outlines(page: Page, where: str) -> None:
+def wait_for_outlines(page: Page, where: str, *, gone: bool = False) -> None:
+    """Wait until something is outlined, or nothing: a step's buttons may go before its outline."""
     deadline = time.monotonic() + SLOW / 1000
-    while not outlined(page):
+    while bool(outlined(page)) is gone:
         assert time.monotonic() < deadline, where
         page.wait_for_timeout(100)
 
@@ -96,7 +89,7 @@ def test_the_tour_is_followed_to_its_end(page: Page) -> None:
     page.get_by_role("button", name="Learn in five minutes").click()
     follow(page, STEPS)
     expect(page.get_by_role("button", name="Leave", exact=True)).not_to_be_visible()
-    wait_for_no_outline(page)
+    wait_for_outlines(page, "after the tour", gone=True)
 
 
 def test_a_chapter_and_the_end_of_the_tour_are_followed(page: Page) -> None:
@@ -108,7 +101,7 @@ def test_a_chapter_and_the_end_of_the_tour_are_followed(page: Page) -> None:
     jump(page, "Figure 10")
     follow(page, STEPS[-2:])
     expect(page.get_by_role("button", name="Leave", exact=True)).not_to_be_visible()
-    wait_for_no_outline(page)
+    wait_for_outlines(page, "after the tour", gone=True)
 
 
 def test_what_is_done_by_hand_is_recognised_and_whoever_strays_is_brought_back(page: Page) -> None:

@@ -15,9 +15,9 @@ from toast_lab.search.pruning import pruning_threshold
 from toast_lab.sharding.plan import plan_of_actions
 from toast_lab.sharding.space import parse_action
 from toast_lab.sharding.state import State, legal_actions
+from toast_lab.text import LEAST_SHARE
 from toast_lab.views.compare_table import seconds_text
 
-LEAST_SHARE = 0.0005  #: of a step; less is not told, nor seen in a share with one decimal
 _THREAD = ThreadPoolExecutor(1, "facts of a plan")
 
 
@@ -40,7 +40,7 @@ def plan_facts(problem: Problem, actions: Sequence[str]) -> PlanFacts:
         ]
         cost = price(problem, plan_of_actions(problem.space, taken))
     except ToastError as error:
-        refined = next((action_text for action_text in actions if "->" not in action_text), None)
+        refined = next((line for line in actions if not is_action(line)), None)
         why = f"it has {refined!r}" if refined is not None else str(error)
         return PlanFacts(
             f"Not made of actions alone, so its steps cannot be priced one by one: {why}.", (), ()
@@ -53,6 +53,11 @@ def plan_facts(problem: Problem, actions: Sequence[str]) -> PlanFacts:
         problem.space.text(action) for action in legal_actions(state, pruning_threshold(problem))
     )
     return PlanFacts(cost, tuple(steps), legal)
+
+
+def is_action(line: str) -> bool:
+    """Whether a line of a plan is an action; others say how it came about."""
+    return "->" in line
 
 
 def steps_worth(
@@ -68,8 +73,7 @@ def steps_worth(
     """
     texts, before, prices = [], unsharded, iter(steps)
     for action_text in actions:
-        is_action = "->" in action_text
-        after = next(prices, best) if is_action else best
+        after = next(prices, best) if is_action(action_text) else best
         share = 1.0 - after.time_s / before.time_s if before.time_s else 0.0
         if after.fits and not before.fits:
             change = "fits now"

@@ -78,6 +78,8 @@ class Fusion(NamedTuple):
     beside: list[tuple[int, int]]
     starts: np.ndarray  #: [O] bool: a kernel of its own
     soft: np.ndarray  #: [O] bool: whoever needs a part of the result can compute that part alone
+    product: np.ndarray  #: [O] bool: a matrix product or convolution
+    elements: np.ndarray  #: [V] float64 how many numbers a value has
     #: ops that read each value, views looked through; O: a result of the program
     consumers: list[set[int]]
 
@@ -137,8 +139,7 @@ class _Fuser:
         ]
         self.sources: dict[int, frozenset[int]] = {}  # of soft values that are not written
         self.reduces: list[bool] = (classes == p.REDUCE).tolist()
-        sizes = [float(np.prod(program.dims(value))) for value in range(program.n_values)]
-        self.elements = sizes
+        self.elements = [float(np.prod(program.dims(value))) for value in range(program.n_values)]
         self.epilogues = no_epilogues(n_ops)
         if style.out_of_products:
             self.epilogues = epilogues(
@@ -149,7 +150,7 @@ class _Fuser:
                     maker=self.maker,
                     region=self.region,
                     consumers=self.consumers,
-                    elements=sizes,
+                    elements=self.elements,
                     bytes=self.bytes,
                     is_root=[root == value for value, root in enumerate(self.root)],
                     is_constant=self.constant,
@@ -214,6 +215,8 @@ class _Fuser:
                 bool,
             ),
             soft=np.asarray(self.soft, bool),
+            product=np.asarray(self.product, bool),
+            elements=np.asarray(self.elements, np.float64),
             consumers=self.consumers,
         )
 

@@ -207,6 +207,7 @@ def make_static(
         narrowed = widened_factors(program, fusion, tables.value_output)
     else:
         narrowed = no_factors(program)
+    kept_bytes = tables.value_bytes * narrowed.kept
     written, runs_at = fusion.written, fusion.runs_at
     last_op = np.array(program.value_op, np.int64)
     last_op[root[program.outputs]] = n_ops
@@ -226,7 +227,6 @@ def make_static(
         # What is reordered on the way cannot be written where it is read.  A TPU's compiler chooses
         # layouts in which nothing has to be
         in_place[runs_at[_reordering(program)]] = False
-    heavy = np.isin(classes, (p.DOT, p.CONVOLUTION))
     accumulating = accumulating_ops(program, tables)
     staying = (
         residents(
@@ -234,7 +234,7 @@ def make_static(
             root=root,
             reads=np.where(delivered, 0.0, reads),
             written=written,
-            value_bytes=tables.value_bytes * narrowed.kept,
+            value_bytes=kept_bytes,
             accumulating=accumulating,
             vector_memory_bytes=vector_memory_bytes,
         )
@@ -245,7 +245,7 @@ def make_static(
     ends = _product_ends(
         program,
         fusion,
-        kept_bytes=tables.value_bytes * narrowed.kept,
+        kept_bytes=kept_bytes,
         root=root,
         may_be_near=may_be_near,
         staying=staying,
@@ -283,9 +283,7 @@ def make_static(
             near_bytes=ends.near_bytes,
             widest_bytes=ends.widest_bytes,
             narrow_bytes=(
-                _narrow_bytes(program, fusion, tables.value_bytes * narrowed.kept)
-                if compiler == "tpu"
-                else np.zeros(n_ops)
+                _narrow_bytes(program, fusion, kept_bytes) if compiler == "tpu" else np.zeros(n_ops)
             ),
             resident_parts=staying.result_parts,
             vector_use=vectors.use,
@@ -301,13 +299,13 @@ def make_static(
             reads=reads,
             delivered=delivered,
             sent=narrowed.sent,
-            cut_out=heavy[tables.use_op] & written[root[program.use_value]],
+            cut_out=fusion.product[tables.use_op] & written[root[program.use_value]],
             sum_rounds=sums.use_rounds,
             resident_parts=staying.use_parts,
             resident_share=staying.use_share,
         ),
         value=ValueFacts(
-            bytes=tables.value_bytes * narrowed.kept,
+            bytes=kept_bytes,
             written=written,
             moved=narrowed.moved,
             may_be_near=may_be_near,
@@ -323,7 +321,9 @@ def make_static(
         last_op=last_op,
         runs_at=runs_at,
         in_place=in_place,
-        early=compiler == "tpu",
+        use_from=(
+            _brought_from(program, tables, fusion.product) if compiler == "tpu" else tables.use_op
+        ),
     )
     return facts, memory
 
@@ -374,8 +374,7 @@ def _product_ends(
     Not where something of that stays in vector memory from round to round: that is known by op.
     """
     head, ops = fusion.head, np.arange(program.n_ops)
-    product = np.isin(program.op_class, (p.DOT, p.CONVOLUTION))
-    carried = product[head] & (head != ops)
+    carried = fusion.product[head] & (head != ops)
     resident_ops = ops[carried & (staying.result_parts > 0.0)]
     apart = {int(head[op]) for op in resident_ops}
     apart |= {op for use, op in fusion.beside if staying.use_parts[use] > 0.0}
@@ -409,8 +408,7 @@ def _product_ends(
 
 def _narrow_bytes(program: p.Program, fusion: Fusion, kept_bytes: np.ndarray) -> np.ndarray:
     """[O] of ops that head a kernel which writes no 4 bytes a number: 4 for each number."""
-    elements = np.asarray([float(np.prod(program.dims(v))) for v in range(program.n_values)])
-    soft_or_product = np.isin(program.op_class, (p.DOT, p.CONVOLUTION)) | fusion.soft
+    elements, soft_or_product = fusion.elements, fusion.product | fusion.soft
     numbers, is_wide = np.zeros(program.n_ops), np.zeros(program.n_ops, bool)
     for op in program.ops():
         head = int(fusion.head[op])
@@ -448,9 +446,9 @@ def _memory(
     last_op: np.ndarray,
     runs_at: np.ndarray,
     in_place: np.ndarray,
-    early: bool,
+    use_from: np.ndarray,
 ) -> Memory:
-    """Live ranges in program order; ``early``: collectives are started as soon as they can be."""
+    """Live ranges in program order."""
     n_ops, n_arguments = program.n_ops, program.n_arguments
     value = np.flatnonzero(written)
     maker = program.value_op[value]
@@ -464,7 +462,6 @@ def _memory(
     at = np.where(inside, end, 0)
     heir = program.result_ptr[at].astype(np.int32)
     inside[inside] = in_place[at[inside]] & written[heir[inside]]
-    use_from = _brought_from(program, tables) if early else tables.use_op
     uses, ops = np.arange(program.n_uses, dtype=np.int32), np.arange(n_ops, dtype=np.int32)
     # One row more than there are regions, for ops outside all of them.
     regions = program.regions
@@ -494,14 +491,13 @@ def _memory(
     )
 
 
-def _brought_from(program: p.Program, tables: Tables) -> np.ndarray:
+def _brought_from(program: p.Program, tables: Tables, product: np.ndarray) -> np.ndarray:
     """The matrix product before each use.
 
     A collective is started beside it, or later once its value and the loop are there.
     """
-    heavy = np.isin(program.op_class, (p.DOT, p.CONVOLUTION))
     before = np.concatenate(
-        [[0], np.maximum.accumulate(np.where(heavy, np.arange(program.n_ops), 0))[:-1]]
+        [[0], np.maximum.accumulate(np.where(product, np.arange(program.n_ops), 0))[:-1]]
     )
     begin = np.zeros(program.n_ops, np.int64)
     for region in program.regions:  # those inside others come later

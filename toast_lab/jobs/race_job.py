@@ -12,10 +12,9 @@ from toast_lab.jobs.job import Watch
 from toast_lab.search.contract import Budget
 from toast_lab.search.race import Race, RaceRow, not_started, race, rows
 from toast_lab.search.search_child import ImprovementPoint, MethodOutcome
+from toast_lab.text import LEAST_SHARE
 
 POLL_EVERY_S = 0.02
-#: of C(s), below which two plans are as good as each other: a verdict has one decimal of a per cent
-LEAST_SHARE = 0.0005
 
 
 class RacePoint(NamedTuple):

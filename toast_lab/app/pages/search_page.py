@@ -15,7 +15,7 @@ from toast_lab.app.pages.search_race import RacePane
 from toast_lab.app.pages.search_settings import SearchSettings
 from toast_lab.app.pages.search_trajectories import TrajectoryPane
 from toast_lab.app.pages.search_tree import TreePane
-from toast_lab.app.plan_facts import Lookup, steps_worth
+from toast_lab.app.plan_facts import Lookup, is_action, steps_worth
 from toast_lab.app.session import Session
 from toast_lab.app.tree_state import TreeState
 from toast_lab.jobs.job import JobState
@@ -475,10 +475,7 @@ class SearchPage:
             actions: of the plan.
             best: its price; None: an earlier plan, which the tree has the prices of.
         """
-        problem, taken = (
-            self.session.loaded.problem,
-            tuple(text for text in actions if "->" in text),
-        )
+        problem, taken = self.session.loaded.problem, tuple(filter(is_action, actions))
         self._unpriced = False
         if problem is None or best is None or self.session.work.busy:
             return list(actions)
