@@ -111,6 +111,7 @@ class MachineRates(NamedTuple):
     near_bytes: float  #: most that a value in vector memory takes, 0: there is none
     ring_devices: float  #: smallest group for ``collective_matmul``, 0: there is none
     ring_bytes_per_s: float  #: that a device sends one way around a ring
+    near_bytes_per_s: float  #: at which products read vector memory
 
 
 @packed
@@ -425,7 +426,7 @@ def price_steps(
                     traffic_s = (moved + waited_bytes) * facts.op.trips[op] / rate
                     time_s = max(flops / peak + tail_s, traffic_s)
                     near_bytes = left_near + right_near
-                    time_s = max(time_s, near_bytes * facts.op.trips[op] / NEAR_BYTES_PER_S)
+                    time_s = max(time_s, near_bytes * facts.op.trips[op] / rates.near_bytes_per_s)
                     time_s += beside_bytes * facts.op.trips[op] / rate
                     if (
                         rates.ring_devices > 0.0
@@ -571,7 +572,7 @@ def _ring(
         if turn == 1 and whole_far < VECTOR_SHARES * rates.near_bytes:
             whole_far, whole_near = 0.0, whole_far + whole_near
         traffic_s = (far + pairs * whole_far) / rates.product_bytes_per_s
-        near_s = (near + pairs * whole_near) / NEAR_BYTES_PER_S
+        near_s = (near + pairs * whole_near) / rates.near_bytes_per_s
         product_s += 0.5 * max(multiplying_s, traffic_s, near_s)
     adding_s = adding_bytes(numbers, number_bytes, pieces, rates.near_bytes)
     adding_s = adding_s / rates.product_bytes_per_s + kernels_of(pieces) * rates.op_overhead_s

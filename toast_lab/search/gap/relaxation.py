@@ -253,12 +253,18 @@ class _Relaxing:
         unlisted = kernel.no_listed_times(len(self.tables.op_row))._replace(
             compute_scale=listed.compute_scale, moving_scale=listed.moving_scale
         )
-        self.rules = make_bench(self.folded._replace(facts=facts, listed=unlisted), self.n_rows)
+        # What operands add one by one may be added up as far as it is traffic of one memory.
+        rates = self.folded.rates._replace(near_bytes_per_s=np.inf)
+        self.rules = make_bench(
+            self.folded._replace(facts=facts, listed=unlisted, rates=rates), self.n_rows
+        )
         self.bench = bench_for(self.folded, self.n_rows)
         # How long an op computes whose sums may be scattered piece by piece depends on what becomes
-        # of its result.  It takes at least as long as on a machine whose memory and kernels take no
-        # time, where the rest of that is waiting for pieces, which is counted as moving.
-        rates = self.folded.rates._replace(product_bytes_per_s=np.inf, op_overhead_s=0.0)
+        # of its result: what it takes more than at least is counted with that.  Where a price list
+        # is asked as well, it takes at least as long as on a machine whose memory and kernels take
+        # no time.
+        self.after_s: dict[int, np.ndarray] = {}
+        rates = rates._replace(product_bytes_per_s=np.inf, op_overhead_s=0.0)
         at_once = self.folded._replace(rates=rates)
         self.sent_at_once = bench_for(at_once, self.n_rows)
         self.ruled_at_once = bench_for(at_once._replace(listed=unlisted), self.n_rows)
@@ -458,13 +464,24 @@ class _Relaxing:
         )
         least_s, more_s = np.zeros(len(menu)), np.zeros(len(menu) * len(flat))
         readings = Readings(roots, ptr, flat, fewest, coarse=coarse)
-        computing_times(self.rules, op, menu, readings, least_s, more_s)
-        if self.in_rings[op]:
-            summed = self._summed_in_ring(op, menu)
-            at_once_s = compute_times(self.ruled_at_once, op, menu[summed])
-            least_s[summed] = np.minimum(least_s[summed], at_once_s)
-            more_s.reshape(len(menu), len(flat))[summed] = 0.0
         listed, times = self.folded.listed, float(self.folded.times[op])
+        in_ring = bool(self.in_rings[op])
+        asked = in_ring and listed.begin[op] == listed.end[op]
+        kept = self._layouts_of(int(results[0])) if asked else np.zeros(0, np.int64)
+        kept_s = np.zeros((len(menu), len(kept)))
+        computing_times(
+            self.rules, op, menu, readings, least_s, more_s, kept=kept, kept_s=kept_s.reshape(-1)
+        )
+        if in_ring:
+            summed = self._summed_in_ring(op, menu)
+            more_s.reshape(len(menu), len(flat))[summed] = 0.0
+            if asked:
+                least_s[summed] = np.minimum(least_s[summed], kept_s[summed].min(axis=1))
+                self.after_s[op] = kept_s - least_s[:, None]
+
+            else:
+                at_once_s = compute_times(self.ruled_at_once, op, menu[summed])
+                least_s[summed] = np.minimum(least_s[summed], at_once_s)
         if listed.begin[op] < listed.end[op]:
             # An entry holds for one way to meet all operands and results; which one does is not
             # asked: computing takes what the rule says, or what one of the entries does.
@@ -499,8 +516,12 @@ class _Relaxing:
             label = result_labels(self.bench, value, self.menus[owner])
             distinct, first, place = np.unique(label, return_index=True, return_inverse=True)
             layouts = self._layouts_of(value)
-            bench = self.sent_at_once if self.in_rings[op] else self.bench
-            move_s, _ = result_times(bench, op, value, self.menus[owner][first], layouts)
+            if op in self.after_s:
+                move_s = np.full((len(distinct), len(layouts)), np.inf)
+                np.minimum.at(move_s, place, self.after_s[op])
+            else:
+                bench = self.sent_at_once if self.in_rings[op] else self.bench
+                move_s, _ = result_times(bench, op, value, self.menus[owner][first], layouts)
             move_s *= self.folded.times[op]
             if value in self.by_row:
                 # What the value's row cannot say is only how the op leaves it.

@@ -47,6 +47,8 @@ def computing_times(
     readings: Readings,
     least_s: Float64Array,
     more_s: Float64Array,
+    kept: Int64Array,
+    kept_s: Float64Array,
 ) -> None:
     """Fill what computing an op takes at least under each row, and how it is read adds to that.
 
@@ -59,6 +61,8 @@ def computing_times(
         readings: how its operands may lie.
         least_s: [S] is filled with seconds, whatever the operands come as.
         more_s: [S * T'] is filled with the seconds that reading a root in a layout adds.
+        kept: [K] layouts in which its first result may be kept; none if that is not asked.
+        kept_s: [S * K] is filled with the seconds of computing and of bringing the result there.
     """
     roots, layout_ptr, layouts = readings.roots, readings.layout_ptr, readings.layouts
     fewest_bytes, coarse = readings.fewest_bytes, readings.coarse
@@ -110,6 +114,17 @@ def computing_times(
                 time_s = bench.each.time_s[_computing_row(steps, n_steps)]
                 more_s[strategy * n_layouts + place] = max(0.0, time_s - least)
             steps.layout[roots[root]] = layouts[cheapest[root]]
+        for place in range(kept.shape[0]):
+            result = tables.result[tables.result_ptr[op]]
+            as_left = steps.layout[result]
+            steps.layout[result] = kept[place]
+            n_steps = price_one(bench, op)
+            time_s = 0.0
+            for step in range(n_steps):
+                if steps.use[step] < 0:  # computing, or moving a result
+                    time_s += bench.each.time_s[step]
+            kept_s[strategy * kept.shape[0] + place] = time_s
+            steps.layout[result] = as_left
     for use in range(first, last):
         facts.value.bytes[tables.use_value[use]] = own_bytes[use - first]
         facts.use.sent[use] = own_sent[use - first]
