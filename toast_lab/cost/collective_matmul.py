@@ -12,7 +12,8 @@ devices: most of them for v5e, when it does so also for v4, v5p and v6e.  v3 nev
 ``docs/machines.md`` says how well they are met.
 
 libtpu gathers operands piece by piece as well, but not where a program says in which layout the
-product has to read them, as programs that run a plan do: none of 48 compiled plans did.
+product has to read them, as programs that run a plan do: of 123 products in 176 compiled plans that
+were cut into pieces all had a ``reduce_scatter``.
 
 TOAST section 4.5 adds the times of products and collectives up.
 """
