@@ -776,5 +776,5 @@ PROGRAMS = (
     Program("two_towers", "recommendation", two_towers),
     Program("token_mixer", "vision and speech", token_mixer),
     Program("contrastive", "contrastive", contrastive),
-    Program("linear_attention", "state space", linear_attention),
+    Program("linear_attention", "linear attention", linear_attention),
 )
