@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import panel as pn
-import param
 from panel.custom import JSComponent
 
 from toast_lab.app import assets, look
@@ -17,15 +16,15 @@ from toast_lab.files import file_name
 class Saver(JSComponent):
     """Nothing to see; ``hand_over`` makes the browser download a text."""
 
-    sent = param.List(default=[], doc="[name of the file, text, counter]")
-
     _esm = assets.script("download") + assets.script("saver")
-    _count = 0
 
     def hand_over(self, file: str, text: str) -> None:
-        """Download ``text`` as ``file``."""
-        self._count += 1
-        self.sent = [file, text, self._count]
+        """Download ``text`` as ``file``.
+
+        It goes as a message: a parameter would be kept, and what the page answers to a change of
+        one could become another download.
+        """
+        self._send_msg([file, text])
 
 
 def saver() -> Saver:

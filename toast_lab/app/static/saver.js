@@ -1,8 +1,6 @@
 export function render({ model }) {
-  model.on('sent', () => {
-    const [name, text] = model.sent
+  model.on('msg:custom', ([name, text]) => {
     save(new Blob([text], { type: 'text/plain;charset=utf-8' }), name)
-    model.sent = []
   })
   return document.createElement('span')
 }
