@@ -41,6 +41,12 @@ def load_page(served: Callable[..., str], strict_page: Page) -> Page:
     return strict_page
 
 
+def open_own(page: Page) -> None:
+    """Show the place for an own model, which comes to the page when it is asked for."""
+    page.get_by_role("button", name="My model").click()
+    expect(page.get_by_role("button", name="drop a file here")).to_be_visible(timeout=SLOW)
+
+
 def drop(page: Page, name: str, content: bytes) -> None:
     page.locator("input[type=file]").set_input_files(
         {"name": name, "mimeType": "", "buffer": content}
@@ -53,6 +59,7 @@ def said(page: Page, words: str) -> None:
 
 def test_files_that_are_dropped(load_page: Page, tmp_path: Path) -> None:
     page = load_page
+    open_own(page)
     drop(page, "broken.mlir", b"module { func.func @main( oops")
     said(page, "broken.mlir: this is not well-formed StableHLO")
     drop(page, "weights.zip", b"PK\x03\x04" + b"\x00" * 64)
@@ -107,6 +114,7 @@ def test_mesh_and_machine_are_checked_with_every_key(load_page: Page) -> None:
     toml.fill(text.replace("memory_bytes = ", 'memory_bytes = "x" # '))
     expect(page.get_by_text("line 3: memory_bytes = 'x' is not a number")).to_be_visible()
     expect(take).to_be_disabled()
+    open_own(page)
     drop(page, "box.toml", text.encode())
     expect(page.get_by_text("lab box: 74.51 GiB a device")).to_be_visible()
     take.click()

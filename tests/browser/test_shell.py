@@ -117,6 +117,8 @@ def test_texts_can_be_read_on_every_page(
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": 1280, "height": 720})
     loaded(page, served())
+    # The first page has tables once a model was chosen
+    page.get_by_role("button", name=re.compile("^attention")).click()
     for number, name in enumerate(("Load", "Graph", "By hand", "Search", "Compare"), 1):
         act(page, str(number))
         expect(on(page, name)).to_be_visible(timeout=SLOW)

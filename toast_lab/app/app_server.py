@@ -297,6 +297,7 @@ def prepare(
     websocket that hides its origin.
     """
     import panel as pn
+    from bokeh.settings import settings
     from tornado.routing import Matcher, Rule
     from tornado.web import RequestHandler
 
@@ -314,6 +315,9 @@ def prepare(
         def prepare(self) -> None:
             self.send_error(403)
 
+    # Bokeh looks through all of every new page for plots without axes and the like, and only logs
+    # what is wrong.
+    settings.perform_document_validation = False
     server = pn.serve(
         {"/": make},
         port=port,

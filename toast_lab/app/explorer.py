@@ -10,7 +10,7 @@ import panel as pn
 from toast_lab.app import assets, chart_loading, keys, look, theme
 from toast_lab.app.address import Address
 from toast_lab.app.listing_pane import listing_pane, prepared
-from toast_lab.app.pace import IDLE_MS, TICK_MS
+from toast_lab.app.pace import IDLE_MS, TICK_MS, ticker
 from toast_lab.app.pages.compare_page import ComparePage
 from toast_lab.app.pages.graph_page import GraphPage
 from toast_lab.app.pages.hand_page import LISTINGS, MANY_OPS, HandPage
@@ -145,12 +145,15 @@ class Explorer(look.Pane):
         self.source = SourcePane(self.session)
         self._log = look.text(sizing_mode="stretch_both")
         log = look.filled_column(self._log, scroll=True)
-        tabs = look.tabs(
-            ("Listing", self.listing),
-            ("Conflicts", self.conflicts),
-            ("Source", self.source),
-            ("Log", log),
-        )
+        titled: dict[str, Any] = {
+            "Listing": self.listing,
+            "Conflicts": self.conflicts,
+            "Source": self.source,
+            "Log": log,
+        }
+        self._in_tabs = [(look.filled_column(), content) for content in titled.values()]
+        tabs = look.tabs(*zip(titled, [body for body, _ in self._in_tabs], strict=True))
+        look.watch(tabs, self._draw_tab, "active")
         self.tabs = tabs
         self.fold = look.button(
             "Hide",
@@ -174,6 +177,13 @@ class Explorer(look.Pane):
         opened = self.fold.name == "Show" if opened is None else opened
         self.fold.name = "Hide" if opened else "Show"
         self.drawer.styles = {**self.drawer.styles, "height": DRAWER_HEIGHT if opened else "40px"}
+        self._draw_tab()
+
+    def _draw_tab(self) -> None:
+        """Put into the open tab what belongs there, once it is looked at."""
+        body, content = self._in_tabs[self.tabs.active]
+        if self.fold.name == "Hide" and not len(body):
+            body.objects = [content]
 
     def _line_picked(self, picked: list[int]) -> None:
         line = next(
@@ -355,7 +365,7 @@ class Explorer(look.Pane):
         """
 
         def begin() -> None:
-            self._ticker = pn.state.add_periodic_callback(self.tick, period=TICK_MS)
+            self._ticker = ticker(self.tick)
             look.watch(self.session, self._pace, "step")
             look.watch(self.session.work, self._pace, "job", "changes")
             look.watch(self.session.exports, self._pace, "job", "changes")

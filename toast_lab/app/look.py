@@ -132,6 +132,23 @@ def tabs(*titled: tuple[str, Any], **kwargs: Any) -> pn.Tabs:
     return pn.Tabs(*titled, **{**common, **kwargs})
 
 
+def withhold(layout: pn.Column, make: Callable[[], list[Any]]) -> pn.Column:
+    """Let ``make`` give what is in ``layout`` when that is shown for the first time.
+
+    What is hidden costs a new page as much as what is shown: the server makes and sends it, and the
+    browser draws it.
+    """
+
+    def fill() -> None:
+        if layout.visible:
+            layout.param.unwatch(watcher)
+            layout.objects = make()
+
+    watcher = layout.param.watch(lambda _: fill(), "visible")
+    fill()
+    return layout
+
+
 def figure(shown: Any = None, **kwargs: Any) -> pn.pane.Bokeh:
     """A Bokeh figure that fills what holds it."""
     return pn.pane.Bokeh(shown, **{"sizing_mode": "stretch_both", "margin": 0, **kwargs})

@@ -130,9 +130,10 @@ class TourStrip(look.Pane):
             self._text, self.quiz, margin=(0, 0, 0, 10), styles={"min-width": "300px"}
         )
         upper = look.row(self._place, words, self.code_box, buttons, stylesheets=[UPPER])
-        self.figures = look.table(_index(), height=INDEX_HEIGHT - 24, visible=False)
-        look.on_row(self.figures, self._jump)
-        self.view = look.column(upper, self.figures, visible=False, stylesheets=[_strip(LOW)])
+        self.figures = look.withhold(look.column(visible=False), lambda: [self._figures_table()])
+        self.view = look.withhold(
+            look.column(visible=False, stylesheets=[_strip(LOW)]), lambda: [upper, self.figures]
+        )
         look.watch(tour, self.refresh, "changes")
 
     # -- showing -----------------------------------------------------------------------------------
@@ -253,6 +254,11 @@ class TourStrip(look.Pane):
                     for sheet in component.stylesheets
                 )
                 component.styles = {**component.styles, **(OUTLINE if inside else AROUND)}
+
+    def _figures_table(self) -> pn.widgets.Tabulator:
+        table = look.table(_index(), height=INDEX_HEIGHT - 24)
+        look.on_row(table, self._jump)
+        return table
 
     # -- doing -------------------------------------------------------------------------------------
     def _do(self) -> None:

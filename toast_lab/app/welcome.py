@@ -66,10 +66,12 @@ class Welcome(look.Pane):
         about_python = look.text(quiet(python_help))
         # Why code is refused here is for everybody; how it is brought, for who has some.
         everybody = [] if python_help == OWN_HELP else [about_python]
-        self.own = look.column(
-            look.row(self.upload, pn.Spacer(width=8), look.column(self.pasted, read)),
-            *([] if everybody else [about_python]),
-            visible=False,
+        self.own = look.withhold(
+            look.column(visible=False),
+            lambda: [
+                look.row(self.upload, pn.Spacer(width=8), look.column(self.pasted, read)),
+                *([] if everybody else [about_python]),
+            ],
         )
         gap = pn.Spacer(width=8)
         self.learn = start_button(

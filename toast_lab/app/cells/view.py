@@ -15,7 +15,7 @@ import pandas as pd
 import panel as pn
 
 from toast_lab.app import assets, frames, look, theme
-from toast_lab.app.pace import TICK_MS
+from toast_lab.app.pace import ticker
 from toast_lab.errors import InvalidInput
 from toast_lab.files import write_whole
 from toast_lab.views.markup import Safe, h, join
@@ -123,7 +123,7 @@ def every_tick(call: Callable[[], Any]) -> None:
     """Call every ``TICK_MS`` once the page is loaded."""
 
     def begin() -> None:
-        pn.state.add_periodic_callback(call, period=TICK_MS)
+        ticker(call)
 
     pn.state.onload(begin)
 

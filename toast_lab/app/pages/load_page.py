@@ -41,25 +41,45 @@ class TableReport:
     """
 
     def __init__(self, columns: list[str], widths: dict[str, int]) -> None:
-
+        self._columns, self._widths = columns, widths
         self._head = look.text()
-        self._table = look.table(
-            columns, selectable=False, layout="fit_data_stretch", widths=widths, grows=False
-        )
-        self._table.stylesheets = [look.TABLE + look.WRAP]
+        self._body = look.filled_column()
+        self._frame = pd.DataFrame(columns=columns)
+        self._table: Any = None  #: made when somebody looks
 
     def view(self) -> pn.Column:
-        """The report for a tab.
+        """The report for a tab, empty until it is opened.
 
         It is a new one each time, since Panel draws a tab's title anew only with its content.
         """
-        return look.filled_column(self._head, self._table)
+        self._body = look.filled_column()
+        return self._body
+
+    def open(self) -> None:
+        """The tab is looked at."""
+        if self._table is None:
+            self._table = look.table(
+                self._columns,
+                selectable=False,
+                layout="fit_data_stretch",
+                widths=self._widths,
+                grows=False,
+            )
+            self._table.stylesheets = [look.TABLE + look.WRAP]
+            self._fill()
+        if not len(self._body):
+            self._body.objects = [self._head, self._table]
+
+    def _fill(self) -> None:
+        self._table.value = self._frame
+        self._table.visible = bool(len(self._frame))
 
     def show(self, frame: pd.DataFrame, sentence: str, verdict: str) -> None:
-        """Show ``frame``; an empty one is not drawn, ``said`` stands for it."""
+        """Show ``frame``; an empty one is not drawn, ``sentence`` stands for it."""
         self._head.object = quiet(h("b", verdict), " " if verdict else "", sentence)
-        self._table.value = frame
-        self._table.visible = bool(len(frame))
+        self._frame = frame
+        if self._table is not None:
+            self._fill()
 
 
 class LoadPage:
@@ -111,6 +131,7 @@ class LoadPage:
             for name, columns in REPORT_COLUMNS.items()
         }
         self._tabs = look.tabs(*[(name, report.view()) for name, report in self._reports.items()])
+        look.watch(self._tabs, self._open_report, "active")
         self.full = look.button(
             "Reports in full",
             lambda: self.show_full(self._graph_box.visible),
@@ -121,13 +142,11 @@ class LoadPage:
             styles={"position": "absolute", "right": "0", "top": "2px"},
             stylesheets=[look.SLIM_BUTTON],
         )
-        self._below = look.filled_column(
-            self._tabs,
-            self.full,
-            styles={"position": "relative"},
-            stylesheets=[BELOW],
-            visible=False,
+        self._below = look.withhold(
+            look.filled_column(styles={"position": "relative"}, stylesheets=[BELOW], visible=False),
+            lambda: [self._tabs, self.full],
         )
+        look.watch(self._below, self._open_report, "visible")
         menu = figure_menu("dimension graph")
         head = look.row(self._title, menu)
         self.centre = look.canvas(self.welcome, head, self._graph_box, self._below)
@@ -323,6 +342,11 @@ class LoadPage:
                 sentence = sentence.format(mesh=problem.mesh if problem is not None else "the mesh")
                 report.show(frames[name], sentence, verdicts.get(name, ""))
                 self._tabs[i] = (f"{name} ({len(frames[name])})", report.view())
+        self._open_report()
+
+    def _open_report(self) -> None:
+        if self._below.visible:
+            list(self._reports.values())[self._tabs.active].open()
 
     def _notes(self) -> Safe:
         problem, analysis = self.session.loaded.problem, self.session.loaded.analysis
