@@ -225,7 +225,7 @@ STATES: tuple[PageState, ...] = (
         _load,
         (*HEADER, "Load with these sizes", "Use this mesh and machine"),
         fields=("axes and sizes", "hardware"),
-        rows=3,
+        figures=("dimension graph",),
     ),
     PageState(
         "graph",
