@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.matrix_tiles import BATCH, CONTRACTED, VectorProducts, dim_roles
+from toast_lab.cost.matrix_tiles import BATCH, CONTRACTED, FREE, VectorProducts, dim_roles
 from toast_lab.ir import program as p
 from toast_lab.kernels import helper
 from toast_lab.packs import Float64Array, Int64Array
@@ -41,6 +41,9 @@ class RingFacts(NamedTuple):
     batch_dims: np.ndarray  #: [O] int32 leading dims of its result that both operands have ...
     left_dims: np.ndarray  #: [O] int32 ... and that the first one has, -1: another op
     numbers: np.ndarray  #: [O] float64 size of its result
+    #: [O] float64 numbers of its first operand if that is transposed before a loop reads pieces of
+    #: it, else 0
+    turned: np.ndarray
 
 
 def no_ring_facts(program: p.Program) -> RingFacts:
@@ -49,6 +52,7 @@ def no_ring_facts(program: p.Program) -> RingFacts:
         batch_dims=np.zeros(program.n_ops, np.int32),
         left_dims=np.full(program.n_ops, -1, np.int32),
         numbers=np.zeros(program.n_ops),
+        turned=np.zeros(program.n_ops),
     )
 
 
@@ -61,7 +65,21 @@ def ring_facts(program: p.Program, vectors: VectorProducts) -> RingFacts:
             facts.batch_dims[op] = roles.count(BATCH)
             facts.left_dims[op] = len(roles) - roles.count(CONTRACTED)
             facts.numbers[op] = float(np.prod(program.dims(program.results(op)[0])))
+            left = program.operands(op)[0]
+            if roles[-1] == FREE and not _is_product_for_it_alone(program, left):
+                facts.turned[op] = float(np.prod(program.dims(left)))
     return facts
+
+
+def _is_product_for_it_alone(program: p.Program, value: int) -> bool:
+    """Is a value the result of a product, which may write it as its only reader wants it?"""
+    op = int(program.value_op[value])
+    return (
+        op >= 0
+        and program.op_class[op] == p.DOT
+        and int((program.use_value == value).sum()) == 1
+        and value not in program.outputs
+    )
 
 
 @helper
@@ -127,7 +145,7 @@ def adding_bytes(numbers: float, number_bytes: float, pieces: float, near_bytes:
     far = written_far_bytes(part, number_bytes, near_bytes)
     # Two sums at a time are added to what came in, and those of both directions at the end.
     size = (pairs + 1.0) * part * (4.0 * number_bytes + waited_bytes(number_bytes) + 2.0 * far)
-    if pairs > 2.0:  # in a loop, where it is chosen whether this is the first round
+    if is_looped(pieces):  # where it is chosen whether this is the first round
         size += pairs * part * (number_bytes + waited_bytes(number_bytes) + far)
     return size
 
@@ -135,7 +153,13 @@ def adding_bytes(numbers: float, number_bytes: float, pieces: float, near_bytes:
 @helper
 def kernels_of(pieces: float) -> float:
     """How many kernels there are beside the products'."""
-    return (1.5 if pieces > 4.0 else 1.0) * 0.5 * pieces + 1.0
+    return (1.5 if is_looped(pieces) else 1.0) * 0.5 * pieces + 1.0
+
+
+@helper
+def is_looped(pieces: float) -> bool:
+    """Do the pieces come in a loop?  Two pairs are written out."""
+    return pieces > 4.0
 
 
 @helper

@@ -46,6 +46,7 @@ import numpy as np
 from toast_lab.cost.collective_matmul import (
     HELD_PIECES,
     adding_bytes,
+    is_looped,
     kernels_of,
     only_dim,
     passed_on_s,
@@ -87,6 +88,8 @@ from toast_lab.sharding.steps import LAYOUT_BITS, Steps, Tables, cut_dims, local
 #: 6 in 7 results of kernels were there of less than 8 MiB, half from 32 MiB, a quarter from 64 MiB.
 NEAR_SHARE = 0.25
 VECTOR_SHARES = 2.0  #: As many of these are what may be brought there for a moment.
+#: A transposing copy that is written there takes this share of one in memory.
+TURNED_INTO_VECTOR_MEMORY = 0.5
 #: At which products read vector memory. By libtpu 0.0.42.1 8 to 32 rows take 8.7 to 9.5 us for a
 #: bfloat16 matrix of 4096 squared there, on v5e and v6e alike.
 NEAR_BYTES_PER_S = 3.8e12
@@ -112,6 +115,7 @@ class MachineRates(NamedTuple):
     ring_devices: float  #: smallest group for ``collective_matmul``, 0: there is none
     ring_bytes_per_s: float  #: that a device sends one way around a ring
     near_bytes_per_s: float  #: at which products read vector memory
+    transposed_numbers_per_s: float  #: that a transposing copy in memory takes
 
 
 @packed
@@ -350,20 +354,21 @@ def price_steps(
                 beside_bytes, waited_bytes, end_bytes = 0.0, 0.0, 0.0
                 if heavy and not rates.paper_mode:
                     value = tables.result[tables.result_ptr[op]]
-                    layout = _result_layout(steps, row, n_steps, value)
-                    parts = ways(layout, axis_size)
+                    made = ways(_result_layout(steps, row, n_steps, value), axis_size)
+                    if not _is_near(facts, rates, value, facts.value.bytes[value] / made):
+                        waited_bytes = facts.op.narrow_bytes[op] / made
+                    # What follows has to wait for a sum: it is a kernel of its own, which reads the
+                    # result as it is behind the sum.
+                    is_summed = _is_summed(facts, steps, row, n_steps)
+                    parts = ways(steps.layout[value], axis_size) if is_summed else made
                     size = facts.value.bytes[value] / parts
                     beside_bytes = facts.op.far_bytes[op] / parts
                     if facts.op.widest_bytes[op] > rates.near_bytes * parts:
                         beside_bytes += facts.op.near_bytes[op] / parts
-                    if not _is_near(facts, rates, value, size):
-                        waited_bytes = facts.op.narrow_bytes[op] / parts
                     if beside_bytes > 0.0:
-                        end_bytes = beside_bytes + size
-                    if beside_bytes > 0.0 and _is_summed(facts, steps, row, n_steps):
-                        # What follows has to wait for the sum: it is a kernel of its own, which
-                        # reads the result.
-                        beside_bytes += size
+                        end_bytes = beside_bytes + size + facts.op.narrow_bytes[op] / parts
+                    if beside_bytes > 0.0 and is_summed:
+                        beside_bytes = end_bytes
                     else:
                         moved += beside_bytes
                         beside_bytes = 0.0
@@ -580,7 +585,14 @@ def _ring(
     hop_s = rates.link_latency_s * rates.link_shape[:, HOPS]
     passing_s = passed_on_s(piece_bytes, axes, rates.ring_bytes_per_s, hop_s)
     waiting_s = pairs * max(0.0, passing_s - product_s / pairs)
-    return ring_row, pieces, product_s + adding_s + starts_s, waiting_s
+    turning_s = 0.0
+    if left_far > 0.0 and is_looped(pieces):
+        wanted = steps.wanted[tables.use_want[tables.use_ptr[op]]]
+        turned = facts.op.ring_turned[op] / ways(wanted, axis_size)
+        turning_s = turned / rates.transposed_numbers_per_s
+        if left_far <= rates.near_bytes:
+            turning_s *= TURNED_INTO_VECTOR_MEMORY
+    return ring_row, pieces, turning_s + product_s + adding_s + starts_s, waiting_s
 
 
 @helper

@@ -75,6 +75,7 @@ class OpFacts(NamedTuple):
     ring_batch_dims: Int32Array  #: [O] these three: see ``collective_matmul.RingFacts``
     ring_left_dims: Int32Array
     ring_numbers: Float64Array
+    ring_turned: Float64Array
 
 
 @packed
@@ -294,6 +295,7 @@ def make_static(
             ring_batch_dims=rings.batch_dims,
             ring_left_dims=rings.left_dims,
             ring_numbers=rings.numbers,
+            ring_turned=rings.turned,
         ),
         use=UseFacts(
             reads=reads,

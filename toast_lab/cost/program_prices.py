@@ -135,6 +135,7 @@ class ProgramPrices:
             ring_devices=float(self.machine.collective_matmul),
             # A dim of a torus has links both ways.
             ring_bytes_per_s=0.5 * self.machine.links[0].bytes_per_s,
+            transposed_numbers_per_s=float(self.machine.transposed_numbers_per_s) or np.inf,
         )
         return kernel.PriceInputs(
             tables=tables,

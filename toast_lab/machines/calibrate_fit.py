@@ -155,6 +155,7 @@ def fit(
         tile=base.tile,
         vector_memory_bytes=base.vector_memory_bytes,
         collective_matmul=base.collective_matmul,
+        transposed_numbers_per_s=base.transposed_numbers_per_s,
         compiler=base.compiler,
         # A measured rate is one that full waves reach.
         products=base.products and base.products._replace(sustained=1.0),

@@ -26,7 +26,13 @@ def machine_problems(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
     for key, value in positive.items():
         if not above_zero(value):
             problems.append((key, f"{key} = {value} (must be above 0)"))
-    for key in ("op_overhead_s", "tile", "vector_memory_bytes", "collective_matmul"):
+    for key in (
+        "op_overhead_s",
+        "tile",
+        "vector_memory_bytes",
+        "collective_matmul",
+        "transposed_numbers_per_s",
+    ):
         value = fields.get(key, 0.0)
         if not at_least_zero(value):
             problems.append((key, f"{key} = {value} (must not be below 0)"))

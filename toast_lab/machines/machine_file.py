@@ -13,7 +13,8 @@ does).
     overlap = 0.8                # optional, 1 if left out
     tile = 128                   # optional: side of the matrix unit; local sizes round up to it
     vector_memory_bytes = 134217728  # optional, of a TPU: what loops keep on the chip
-    collective_matmul = 4        # optional, of a TPU: smallest group that gathers beside products
+    collective_matmul = 4        # optional, of a TPU: smallest group that sends beside products
+    transposed_numbers_per_s = 5e10  # optional, of a TPU: how fast it copies a matrix transposed
     compiler = "gpu"             # whose fusions to expect: "cpu" (if left out), "gpu" or "tpu"
     [flops]
     f32 = 15e12
@@ -60,6 +61,7 @@ _NUMBERS = {
     "tile": False,
     "vector_memory_bytes": False,
     "collective_matmul": False,
+    "transposed_numbers_per_s": False,
 }
 #: Tables likewise.
 _TABLES = {"flops": True, "sources": False, "provenance": False}

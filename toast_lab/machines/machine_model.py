@@ -62,6 +62,8 @@ class Machine:
     #: Of a TPU: smallest group of devices whose collectives run piece by piece beside the product
     #: that needs or feeds them; 0: none does.
     collective_matmul: float = 0.0
+    #: Of a TPU: numbers that a transposing copy takes a second, of any type; 0: for no time.
+    transposed_numbers_per_s: float = 0.0
     #: Whose habits of fusing to expect, one of ``machine_checks.COMPILERS``.
     compiler: str = "cpu"
     #: Of a GPU: how products fill it, instead of ``tile``.
