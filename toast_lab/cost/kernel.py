@@ -81,7 +81,7 @@ from toast_lab.packs import (
     Int64Array,
     packed,
 )
-from toast_lab.sharding.step_kinds import ALL_REDUCE, COMPUTE, REDUCE_SCATTER, SLICE
+from toast_lab.sharding.step_kinds import ALL_GATHER, ALL_REDUCE, COMPUTE, REDUCE_SCATTER, SLICE
 from toast_lab.sharding.steps import LAYOUT_BITS, Steps, Tables, cut_dims, local_size, ways
 
 #: Of vector memory, which a value may take to be there. By libtpu 0.0.42.1 for v5e, in four steps,
@@ -116,6 +116,9 @@ class MachineRates(NamedTuple):
     ring_bytes_per_s: float  #: that a device sends one way around a ring
     near_bytes_per_s: float  #: at which products read vector memory
     transposed_numbers_per_s: float  #: that a transposing copy in memory takes
+    #: share of a gather that runs beside earlier products, as far as the op that needs it computes
+    gathered_ahead: float
+    always_ahead: bool  #: whatever the op computes: for bounds
 
 
 @packed
@@ -256,8 +259,11 @@ def price_steps(
             brought = copied_by >= 0 and steps.use[copied_by] == use
             prices.copied[use] = AS_KEPT if copied_by == -1 else BROUGHT if brought else REUSED
             prices.copy_bytes[use] = 0.0
+    ahead_s = 0.0
     for row in range(n_steps):
         kind, op = steps.kind[row], steps.op[row]
+        if row == 0 or steps.op[row - 1] != op:
+            ahead_s = 0.0
         time_s = 0.0
         each.flops[row] = 0.0
         each.bytes[row] = 0.0
@@ -524,6 +530,18 @@ def price_steps(
         if ring_row >= 0:
             beside_row, beside_pieces = ring_row, ring_pieces
             beside_s = waiting_s * each.times[row] * inputs.listed.moving_scale
+        if _runs_ahead(inputs, steps, row) and each.entry[row] < 0:
+            ahead_s += time_s
+        elif kind == COMPUTE and ahead_s > 0.0:
+            hidden_s = rates.gathered_ahead * ahead_s
+            if not rates.always_ahead:
+                hidden_s = min(hidden_s, time_s)
+            before = row - 1
+            while before >= 0 and steps.op[before] == op:
+                if _runs_ahead(inputs, steps, before) and each.entry[before] < 0:
+                    each.time_s[before] *= 1.0 - hidden_s / ahead_s
+                before -= 1
+            prices.op_time_s[op] -= hidden_s
         each.time_s[row] = time_s
         prices.op_time_s[op] += time_s
 
@@ -590,7 +608,7 @@ def _ring(
         wanted = steps.wanted[tables.use_want[tables.use_ptr[op]]]
         turned = facts.op.ring_turned[op] / ways(wanted, axis_size)
         turning_s = turned / rates.transposed_numbers_per_s
-        if left_far <= rates.near_bytes:
+        if left_far <= VECTOR_SHARES * rates.near_bytes:
             turning_s *= TURNED_INTO_VECTOR_MEMORY
     return ring_row, pieces, turning_s + product_s + adding_s + starts_s, waiting_s
 
@@ -636,14 +654,12 @@ def step_code(inputs: PriceInputs, steps: Steps, row: int, n_steps: int) -> int:
     tables, op, kind = inputs.tables, steps.op[row], steps.kind[row]
     code = _mixed(kind, steps.axes[row])
     if kind == COMPUTE:
-        for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
-            code = _mixed(code, steps.wanted[tables.use_want[use]])
-            # A view is read where it is, unless it was brought here.
-            if steps.copy[use] == -1:
-                code = _mixed(code, 1 + steps.layout[inputs.facts.root[use]])
-        for place in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
-            code = _mixed(code, _result_layout(steps, row, n_steps, tables.result[place]))
-        return code
+        return _computing_code(inputs, steps, row, n_steps, code)
+    if _runs_ahead(inputs, steps, row):
+        following = row
+        while following < n_steps and steps.kind[following] != COMPUTE:
+            following += 1
+        code = _computing_code(inputs, steps, following, n_steps, code)
     place = -1 - steps.use[row] + tables.use_ptr[op]
     if steps.use[row] < 0:
         place = 0
@@ -651,6 +667,35 @@ def step_code(inputs: PriceInputs, steps: Steps, row: int, n_steps: int) -> int:
             if tables.result[result] == steps.value[row]:
                 place = result - tables.result_ptr[op]
     return _mixed(_mixed(_mixed(code, steps.before[row]), steps.after[row]), place)
+
+
+@helper
+def _computing_code(
+    inputs: PriceInputs, steps: Steps, row: int, n_steps: int, begin_with: int
+) -> int:
+    """``step_code`` of the computing of an op, which the step ``row`` is."""
+    tables, op, code = inputs.tables, steps.op[row], begin_with
+    for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
+        code = _mixed(code, steps.wanted[tables.use_want[use]])
+        # A view is read where it is, unless it was brought here.
+        if steps.copy[use] == -1:
+            code = _mixed(code, 1 + steps.layout[inputs.facts.root[use]])
+    is_summed = _is_summed(inputs.facts, steps, row, n_steps)
+    for place in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
+        result = tables.result[place]
+        code = _mixed(code, _result_layout(steps, row, n_steps, result))
+        if is_summed:
+            code = _mixed(code, steps.layout[result])
+    return code
+
+
+@helper
+def _runs_ahead(inputs: PriceInputs, steps: Steps, row: int) -> bool:
+    """Does a step gather what was there long before, so that it runs beside earlier products?"""
+    use = steps.use[row]
+    if steps.kind[row] != ALL_GATHER or use < 0:
+        return False
+    return inputs.rates.gathered_ahead > 0.0 and inputs.facts.use.ahead[use]
 
 
 @helper

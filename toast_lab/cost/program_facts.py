@@ -87,6 +87,7 @@ class UseFacts(NamedTuple):
     #: [U] float64 factor on the bytes of collectives that bring the value here, see ``bfloat16``
     sent: Float64Array
     cut_out: BoolArray  #: [U] bool: a part of the value is written down before it is read
+    ahead: BoolArray  #: [U] bool: a product runs between where the value is made and the use
     #: [U] float64 rounds more in which it is summed if only a part is used: see ``loop_sums``
     sum_rounds: Float64Array
     resident_parts: Float64Array  #: [U] these two: see ``loop_residents``
@@ -302,6 +303,7 @@ def make_static(
             delivered=delivered,
             sent=narrowed.sent,
             cut_out=fusion.product[tables.use_op] & written[root[program.use_value]],
+            ahead=_ahead(program),
             sum_rounds=sums.use_rounds,
             resident_parts=staying.use_parts,
             resident_share=staying.use_share,
@@ -328,6 +330,24 @@ def make_static(
         ),
     )
     return facts, memory
+
+
+def _ahead(program: p.Program) -> np.ndarray:
+    """[U] bool: does a product run between where a value is made and a use of it?
+
+    What only casts, cuts out or reorders a value counts as a part of bringing it.
+    """
+    heavy = np.isin(program.op_class, (p.DOT, p.CONVOLUTION))
+    before = np.concatenate([[0], np.cumsum(heavy)])  # products before each op
+    kinds = ("convert", "dynamic_slice", "reshape", "slice", "transpose")
+    maker = np.array(program.value_op, np.int64)
+    for op in np.flatnonzero(np.isin(np.asarray(program.kind), kinds)).tolist():
+        for result in program.results(op):
+            maker[result] = maker[program.operands(op)[0]]
+    made = maker[program.use_value]
+    made = np.where(made < program.n_arguments, -1, made)
+    reader = np.repeat(np.arange(program.n_ops), np.diff(program.use_ptr))
+    return np.asarray(before[reader] > before[made + 1])
 
 
 def _may_be_near(

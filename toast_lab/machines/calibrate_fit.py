@@ -156,6 +156,7 @@ def fit(
         vector_memory_bytes=base.vector_memory_bytes,
         collective_matmul=base.collective_matmul,
         transposed_numbers_per_s=base.transposed_numbers_per_s,
+        gathered_ahead=base.gathered_ahead,
         compiler=base.compiler,
         # A measured rate is one that full waves reach.
         products=base.products and base.products._replace(sustained=1.0),

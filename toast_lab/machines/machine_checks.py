@@ -41,9 +41,10 @@ def machine_problems(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
         if fields.get("tile", 0.0):
             text = f"tile = {fields['tile']} beside [products] (one of them says how products fill"
             problems.append(("tile", f"{text} the machine: take out the other)"))
-    overlap = fields.get("overlap", 1.0)
-    if not 0 <= overlap <= 1:
-        problems.append(("overlap", f"overlap = {overlap} (must be from 0 to 1)"))
+    for key, default in (("overlap", 1.0), ("gathered_ahead", 0.0)):
+        share = fields.get(key, default)
+        if not 0 <= share <= 1:
+            problems.append((key, f"{key} = {share} (must be from 0 to 1)"))
     sustained = fields.get("memory_sustained", 1.0)
     if not 0 < sustained <= 1:
         text = f"memory_sustained = {sustained} (must be above 0 and at most 1)"

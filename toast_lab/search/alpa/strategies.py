@@ -357,6 +357,8 @@ def price_choices(
                 facts.use.cut_out[use],
                 facts.use.sum_rounds[use],
                 facts.op.trips[op],
+                # Beside what the op computes
+                op if facts.use.ahead[use] else -1,
             )
             if key not in moves:
                 moves[key], _ = use_costs(bench, op, use, groups[group].distinct, layout[row])

@@ -253,12 +253,13 @@ class _Relaxing:
         unlisted = kernel.no_listed_times(len(self.tables.op_row))._replace(
             compute_scale=listed.compute_scale, moving_scale=listed.moving_scale
         )
-        # What operands add one by one may be added up as far as it is traffic of one memory.
-        rates = self.folded.rates._replace(near_bytes_per_s=np.inf)
+        # What operands add one by one may be added up as far as it is traffic of one memory. Of
+        # what is gathered ahead as much is hidden as can be: the op computes as it likes.
+        rates = self.folded.rates._replace(near_bytes_per_s=np.inf, always_ahead=True)
         self.rules = make_bench(
             self.folded._replace(facts=facts, listed=unlisted, rates=rates), self.n_rows
         )
-        self.bench = bench_for(self.folded, self.n_rows)
+        self.bench = bench_for(self.folded._replace(rates=rates), self.n_rows)
         # How long an op computes whose sums may be scattered piece by piece depends on what becomes
         # of its result: what it takes more than at least is counted with that.  Where a price list
         # is asked as well, it takes at least as long as on a machine whose memory and kernels take
@@ -604,6 +605,7 @@ class _Relaxing:
             facts.use.sent[use],
             facts.use.cut_out[use],
             facts.use.sum_rounds[use],
+            facts.use.ahead[use],
             facts.op.trips[op],
             wanted.tobytes(),
             layouts.tobytes(),

@@ -92,6 +92,9 @@ def computing_times(
             steps.wanted[tables.use_want[use]] = want
             value = tables.use_value[use]
             steps.layout[value] = 0 if tables.value_constant[value] else want
+        for place in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
+            result = tables.result[place]
+            steps.layout[result], _ = st.natural_layout(tables, bench.op_factor, result, n_axes)
         for root in range(roots.shape[0]):
             steps.layout[roots[root]] = layouts[layout_ptr[root]]
         for root in range(roots.shape[0]):
