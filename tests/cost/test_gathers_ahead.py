@@ -42,8 +42,7 @@ def gathered(rows: int, machine: tl.Machine) -> tuple[list[float], list[float]]:
     products = [
         row
         for row in range(totals.n_steps)
-        if kinds[row] == COMPUTE
-        and analysis.program.kind[totals.steps.op[row]] == "dot_general"
+        if kinds[row] == COMPUTE and analysis.program.kind[totals.steps.op[row]] == "dot_general"
     ]
     assert totals.time_s == pytest.approx(times.sum())
     return times[kinds == ALL_GATHER].tolist(), times[products].tolist()

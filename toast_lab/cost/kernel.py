@@ -82,11 +82,20 @@ from toast_lab.packs import (
     packed,
 )
 from toast_lab.sharding.step_kinds import ALL_GATHER, ALL_REDUCE, COMPUTE, REDUCE_SCATTER, SLICE
-from toast_lab.sharding.steps import LAYOUT_BITS, Steps, Tables, cut_dims, local_size, ways
+from toast_lab.sharding.steps import (
+    LAYOUT_BITS,
+    Steps,
+    Tables,
+    cut_dims,
+    is_spread,
+    local_size,
+    ways,
+)
 
 #: Of vector memory, which a value may take to be there. By libtpu 0.0.42.1 for v5e, in four steps,
 #: 6 in 7 results of kernels were there of less than 8 MiB, half from 32 MiB, a quarter from 64 MiB.
 NEAR_SHARE = 0.25
+MISSED_AT_MOST = 0.5  #: share of those of just that size that are not there
 VECTOR_SHARES = 2.0  #: As many of these are what may be brought there for a moment.
 #: A transposing copy that is written there takes this share of one in memory.
 TURNED_INTO_VECTOR_MEMORY = 0.5
@@ -118,7 +127,7 @@ class MachineRates(NamedTuple):
     transposed_numbers_per_s: float  #: that a transposing copy in memory takes
     #: share of a gather that runs beside earlier products, as far as the op that needs it computes
     gathered_ahead: float
-    always_ahead: bool  #: whatever the op computes: for bounds
+    ahead_of: float  #: that many times what the op computes can hide it: once; inf, for bounds
 
 
 @packed
@@ -172,6 +181,7 @@ class StepPrices(NamedTuple):
     bytes: Float64Array  #: [S] read and written
     times: Float64Array  #: [S] how often it runs
     entry: Int32Array  #: [S] entry of ``ListedTimes`` that the time is from, -1: the rule
+    ahead_s: Float64Array  #: [S] what of it, in its turn, may run beside earlier products
 
 
 def step_prices(rows: int) -> StepPrices:
@@ -182,6 +192,7 @@ def step_prices(rows: int) -> StepPrices:
         bytes=np.zeros(rows),
         times=np.ones(rows),
         entry=np.full(rows, -1, np.int32),
+        ahead_s=np.zeros(rows),
     )
 
 
@@ -269,6 +280,7 @@ def price_steps(
         each.bytes[row] = 0.0
         each.times[row] = facts.op.trips[op]
         ring_row, ring_pieces, waiting_s = -1, 1.0, 0.0
+        reordering_s = 0.0
         if kind == COMPUTE:
             if not facts.op.free[op]:
                 cut = 1.0
@@ -481,9 +493,21 @@ def price_steps(
                     else facts.op.result_trips[op] - facts.op.sum_trips[op]
                 )
             collective_s = 0.0
+            # No compiler of ours scatters a sum along two dims: it sums all, and each device cuts
+            # its part out.
+            sums_all = kind == SLICE or (
+                kind == REDUCE_SCATTER
+                and not rates.paper_mode
+                and is_spread(steps.after[row], steps.axes[row], n_axes)
+            )
+            if kind == ALL_GATHER and is_spread(steps.before[row], steps.axes[row], n_axes):
+                # The parts come one behind the other, and are put in order.
+                value = steps.value[row]
+                numbers = facts.value.numbers[value] / ways(steps.after[row], axis_size)
+                reordering_s = numbers / rates.transposed_numbers_per_s
             if kind != SLICE or rounds > 0.0:
                 collective_s = collective_time_s(
-                    ALL_REDUCE if kind == SLICE else kind,
+                    ALL_REDUCE if sums_all else kind,
                     steps.axes[row],
                     sent * steps.in_bytes[row],
                     axis_size,
@@ -493,7 +517,7 @@ def price_steps(
                     rates.link_shape,
                 )
             if kind != SLICE:
-                time_s = collective_s
+                time_s = collective_s + reordering_s
             if use < 0:
                 cut_after = cut_dims(steps.after[row], n_axes)
                 moved_out = kind == ALL_REDUCE and cut_after & facts.op.sum_whole[op] == 0
@@ -530,16 +554,17 @@ def price_steps(
         if ring_row >= 0:
             beside_row, beside_pieces = ring_row, ring_pieces
             beside_s = waiting_s * each.times[row] * inputs.listed.moving_scale
+        each.ahead_s[row] = 0.0
         if _runs_ahead(inputs, steps, row) and each.entry[row] < 0:
-            ahead_s += time_s
+            each.ahead_s[row] = time_s - reordering_s * each.times[row] * inputs.listed.moving_scale
+            ahead_s += each.ahead_s[row]
         elif kind == COMPUTE and ahead_s > 0.0:
             hidden_s = rates.gathered_ahead * ahead_s
-            if not rates.always_ahead:
-                hidden_s = min(hidden_s, time_s)
+            if rates.ahead_of < np.inf:
+                hidden_s = min(hidden_s, rates.ahead_of * time_s)
             before = row - 1
             while before >= 0 and steps.op[before] == op:
-                if _runs_ahead(inputs, steps, before) and each.entry[before] < 0:
-                    each.time_s[before] *= 1.0 - hidden_s / ahead_s
+                each.time_s[before] -= hidden_s * each.ahead_s[before] / ahead_s
                 before -= 1
             prices.op_time_s[op] -= hidden_s
         each.time_s[row] = time_s
@@ -604,11 +629,14 @@ def _ring(
     passing_s = passed_on_s(piece_bytes, axes, rates.ring_bytes_per_s, hop_s)
     waiting_s = pairs * max(0.0, passing_s - product_s / pairs)
     turning_s = 0.0
-    if left_far > 0.0 and is_looped(pieces):
+    if is_looped(pieces):
         wanted = steps.wanted[tables.use_want[tables.use_ptr[op]]]
         turned = facts.op.ring_turned[op] / ways(wanted, axis_size)
         turning_s = turned / rates.transposed_numbers_per_s
-        if left_far <= VECTOR_SHARES * rates.near_bytes:
+        if left_far <= 0.0:
+            # The larger it is, the less often it is there: for no time from vector memory to itself
+            turning_s *= MISSED_AT_MOST * left_near / rates.near_bytes
+        elif left_far <= VECTOR_SHARES * rates.near_bytes:
             turning_s *= TURNED_INTO_VECTOR_MEMORY
     return ring_row, pieces, turning_s + product_s + adding_s + starts_s, waiting_s
 

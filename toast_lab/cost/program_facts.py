@@ -99,6 +99,7 @@ class ValueFacts(NamedTuple):
     """What prices may know of each value."""
 
     bytes: Float64Array  #: [V] float64
+    numbers: Float64Array  #: [V] float64
     written: BoolArray  #: [V] bool: the value is in memory (not fused away, not a view)
     #: [V] float64 factor on the bytes of collectives where the value is made, see ``bfloat16``
     moved: Float64Array
@@ -310,6 +311,7 @@ def make_static(
         ),
         value=ValueFacts(
             bytes=kept_bytes,
+            numbers=fusion.elements.astype(np.float64),
             written=written,
             moved=narrowed.moved,
             may_be_near=may_be_near,
@@ -345,9 +347,12 @@ def _ahead(program: p.Program) -> np.ndarray:
         for result in program.results(op):
             maker[result] = maker[program.operands(op)[0]]
     made = maker[program.use_value]
-    made = np.where(made < program.n_arguments, -1, made)
     reader = np.repeat(np.arange(program.n_ops), np.diff(program.use_ptr))
-    return np.asarray(before[reader] > before[made + 1])
+    # In a loop only what each round takes of what was there before the loop.
+    starts = np.isin(np.asarray(program.kind), ("while.enter",))
+    in_round = (program.trips[made] > 1) & ~starts[made]
+    made = np.where(made < program.n_arguments, -1, made)
+    return np.asarray((before[reader] > before[made + 1]) & ~in_round)
 
 
 def _may_be_near(

@@ -168,6 +168,19 @@ def layout_dim(layout: int, axis: int) -> int:
 
 
 @helper
+def is_spread(layout: int, axes: int, n_axes: int) -> bool:
+    """Do the axes of a mask cut more than one dim?"""
+    dim = -1
+    for axis in range(n_axes):
+        own = layout_dim(layout, axis) if (axes >> axis) & 1 else -1
+        if own >= 0 and dim >= 0 and own != dim:
+            return True
+        if own >= 0:
+            dim = own
+    return False
+
+
+@helper
 def ways(layout: int, axis_size: np.ndarray) -> float:
     """Into how many pieces a layout cuts a tensor."""
     total = 1.0

@@ -284,7 +284,9 @@ def price_choices(
     """
     clusters = cluster(problem, grain)
     folded = clusters.folded
-    bench = bench_for(folded, len(clusters.ops.first))
+    # What is brought to an op is priced beside all of its computing, which a plan cuts.
+    rates = folded.rates._replace(ahead_of=1.0 / problem.mesh.n_devices)
+    bench = bench_for(folded._replace(rates=rates), len(clusters.ops.first))
     facts, tables, axis_size, times = folded.facts, folded.tables, folded.axis_size, folded.times
     menus = make_menus(problem, clusters)
     compute_s = [np.zeros(len(menu)) for menu in menus.ops]

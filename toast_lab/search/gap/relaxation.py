@@ -255,7 +255,7 @@ class _Relaxing:
         )
         # What operands add one by one may be added up as far as it is traffic of one memory. Of
         # what is gathered ahead as much is hidden as can be: the op computes as it likes.
-        rates = self.folded.rates._replace(near_bytes_per_s=np.inf, always_ahead=True)
+        rates = self.folded.rates._replace(near_bytes_per_s=np.inf, ahead_of=np.inf)
         self.rules = make_bench(
             self.folded._replace(facts=facts, listed=unlisted, rates=rates), self.n_rows
         )
