@@ -172,6 +172,8 @@ def test_a_link_reopens_model_mesh_step_selection_and_plan(
     expect(other.locator(".tabulator-row:visible", has_text="S@1->b")).to_be_visible()
     act(other, "2")
     expect(other.get_by_role("heading", name="conflict", exact=True)).to_be_visible(timeout=SLOW)
+    # The page is there before the browser's history knows of it
+    expect(other).to_have_url(re.compile("step=graph"))
     other.go_back()
     expect(on(other, "By hand")).to_be_visible()
     other.go_forward()
