@@ -76,12 +76,16 @@ def test_spearman_counts_ranks_and_needs_plans_enough() -> None:
 
 
 def test_a_collective_that_is_priced_as_compiled_takes_the_same_time() -> None:
-    """Our own collectives, put in as if they were compiled, cost what they cost in the price."""
+    """Our own collectives, put in as if they were compiled, cost what they cost in the price.
+
+    But for gathers, which may be hidden or have to be put in order.
+    """
     where = "tpu:v5e:4x4"
     problem = cases.problem_of("mlp", where)
     judged = [one for one in judge.judge() if (one.case, one.topology) == ("mlp", where)]
-    assert any(one.cost.collectives for one in judged)
-    for one in judged:
+    others = [[c for c in one.cost.collectives if c.kind != "all_gather"] for one in judged]
+    assert any(others)
+    for collectives in others:
         ours = [
             Side(
                 c.op,
@@ -90,9 +94,10 @@ def test_a_collective_that_is_priced_as_compiled_takes_the_same_time() -> None:
                 c.local_bytes,
                 1.0,
             )
-            for c in one.cost.collectives
+            for c in collectives
         ]
-        assert sum(judge.link_s(problem, side) for side in ours) == pytest.approx(one.cost.comm_s)
+        priced_s = sum(c.time_s for c in collectives)
+        assert sum(judge.link_s(problem, side) for side in ours) == pytest.approx(priced_s)
 
 
 def test_a_refused_plan_that_we_call_fitting_is_found() -> None:

@@ -372,13 +372,13 @@ def price_steps(
                 beside_bytes, waited_bytes, end_bytes = 0.0, 0.0, 0.0
                 if heavy and not rates.paper_mode:
                     value = tables.result[tables.result_ptr[op]]
-                    made = ways(_result_layout(steps, row, n_steps, value), axis_size)
-                    if not _is_near(facts, rates, value, facts.value.bytes[value] / made):
-                        waited_bytes = facts.op.narrow_bytes[op] / made
+                    product_parts = ways(_result_layout(steps, row, n_steps, value), axis_size)
+                    if not _is_near(facts, rates, value, facts.value.bytes[value] / product_parts):
+                        waited_bytes = facts.op.narrow_bytes[op] / product_parts
                     # What follows has to wait for a sum: it is a kernel of its own, which reads the
                     # result as it is behind the sum.
                     is_summed = _is_summed(facts, steps, row, n_steps)
-                    parts = ways(steps.layout[value], axis_size) if is_summed else made
+                    parts = ways(steps.layout[value], axis_size) if is_summed else product_parts
                     size = facts.value.bytes[value] / parts
                     beside_bytes = facts.op.far_bytes[op] / parts
                     if facts.op.widest_bytes[op] > rates.near_bytes * parts:

@@ -346,13 +346,13 @@ def _ahead(program: p.Program) -> np.ndarray:
     for op in np.flatnonzero(np.isin(np.asarray(program.kind), kinds)).tolist():
         for result in program.results(op):
             maker[result] = maker[program.operands(op)[0]]
-    made = maker[program.use_value]
+    source = maker[program.use_value]
     reader = np.repeat(np.arange(program.n_ops), np.diff(program.use_ptr))
     # In a loop only what each round takes of what was there before the loop.
     starts = np.isin(np.asarray(program.kind), ("while.enter",))
-    in_round = (program.trips[made] > 1) & ~starts[made]
-    made = np.where(made < program.n_arguments, -1, made)
-    return np.asarray((before[reader] > before[made + 1]) & ~in_round)
+    in_round = (program.trips[source] > 1) & ~starts[source]
+    source = np.where(source < program.n_arguments, -1, source)
+    return np.asarray((before[reader] > before[source + 1]) & ~in_round)
 
 
 def _may_be_near(
