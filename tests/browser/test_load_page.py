@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from toast_lab.app.gallery import SIZES
 from toast_lab.app.model_loading import MAX_UPLOAD_BYTES
@@ -129,9 +129,31 @@ def test_a_large_model_tells_its_stages_and_can_be_cancelled(load_page: Page) ->
     page.get_by_role("button", name=re.compile("^t7b")).click()
     stages = page.get_by_text(re.compile(r"starting a process \d+\.\d s · preparing \d+\.\d s"))
     expect(stages).to_be_visible(timeout=SLOW)
+    # All that names a model names the one that comes, and nothing of attention passes for its own
+    said(page, "Loading t7b. Until it is there, pages 2 to 5 show attention.")
+    expect(page).to_have_title("loading t7b · TOAST Lab")
+    expect(page).to_have_url(re.compile(r"model=t7b&"))
+    expect(page.locator(".subject")).to_have_text("loading t7b …attention until then")
+    expect(page.get_by_text("sizes of t7b")).to_be_visible()
+    expect(chosen_cards(page)).to_have_text([re.compile("^t7b")])
+    for words in ("31 of 31 names", "divides dims of every colour", "Arguments (4)", "program"):
+        shown = page.get_by_text(words, exact=words == "program").locator("visible=true")
+        expect(shown).to_have_count(0)
+    expect(page.get_by_role("button", name="Open the graph and its conflicts")).to_be_disabled()
+
     page.get_by_role("button", name="Cancel", exact=True).click()
     said(page, "loading t7b: cancelled")
     expect(page.get_by_text("dimension graph · 31 of 31 names")).to_be_visible()
+    expect(page.get_by_text("Arguments (4)")).to_be_visible()
+    expect(page.get_by_text("sizes of attention")).to_be_visible()
+    expect(page.locator(".subject")).to_have_text("attentiondata=4,model=2 · tpu-v5e")
+    expect(page).to_have_title("attention · TOAST Lab")
+    expect(page).to_have_url(re.compile(r"model=attention&"))
+    expect(chosen_cards(page)).to_have_text([re.compile("^attention")])
+
+
+def chosen_cards(page: Page) -> Locator:
+    return page.locator("button.bk-btn-primary:visible", has_text=" names · ")
 
 
 def test_a_solved_case_opens_with_its_plan(load_page: Page) -> None:

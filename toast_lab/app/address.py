@@ -26,7 +26,7 @@ class Address:
         self.session, self.shell = session, shell
         self.extra: dict[str, str] = {}
         self.bound_for: list[tuple[str, str]] = []
-        self._dirty = True
+        self._dirty, self._loading = True, ""
         self._at: tuple[str, str] | None = None  #: model and step of the last address
         for source, names in (
             (session, ["step"]),
@@ -44,11 +44,15 @@ class Address:
     def flush(self) -> None:
         """Write the address if something changed."""
         session = self.session
-        if not self._dirty or session.loaded.analysis is None or self.shell.framed:
+        stale = self._dirty or session.loading != self._loading
+        if not stale or session.loaded.analysis is None or self.shell.framed:
             return
-        self._dirty = False
-        if not session.work.awaits("load"):
+        self._dirty, self._loading = False, session.loading
+        if not session.loading:
             self.bound_for = []
+        elif not self.bound_for and session.loading_built_in[0]:
+            # A copy or a reload meanwhile leads to what was asked for, not to what was there before
+            self.bound_for = link.to_model(session, *session.loading_built_in)
         pairs = list(self.bound_for or link.write(session))
         job = session.work.job
         if job is not None and job.about is not None:

@@ -241,11 +241,16 @@ class Explorer(look.Pane):
         """Model, mesh, machine and the running job."""
         session = self.session
         subject: list[Any] = []
-        if session.loaded.model is not None:
-            subject.append(
-                h("b", session.loaded.model.name, cls="model", title=session.loaded.model.source)
-            )
-        if session.loaded.problem is not None:
+        model, loading = session.loaded.model, session.loading
+        self.shell.title = loading or (model.name if model is not None else "")
+        if loading:
+            subject.append(h("b", f"{loading} …", cls="model", title=loading))
+            if model is not None:
+                until_then = f"{model.name} until then"
+                subject.append(h("span", until_then, cls="quiet", title=until_then))
+        elif model is not None:
+            subject.append(h("b", model.name, cls="model", title=model.source))
+        if session.loaded.problem is not None and not loading:
             where = f"{session.loaded.problem.mesh} · {session.loaded.problem.machine.name}"
             subject.append(h("span", where, cls="quiet", title=f"mesh and machine: {where}"))
         brand = h("span", "TOAST Lab", cls="brand")

@@ -81,15 +81,7 @@ def ranges_text(numbers: Iterable[int]) -> str:
 
 def write(session: Any) -> list[tuple[str, str]]:
     """The view of a session as pairs of a query."""
-    pairs: list[tuple[str, str]] = []
-    if session.loaded.which:
-        pairs.append(("model", session.loaded.which))
-        defaults = registry.sizes(session.loaded.which)
-        pairs += [
-            (key, _size_text(value))
-            for key, value in session.loaded.sizes.items()
-            if key in defaults and value != defaults[key]
-        ]
+    pairs = _model_pairs(session.loaded.which, session.loaded.sizes)
     if session.loaded.problem is not None:
         pairs.append(("mesh", str(session.loaded.problem.mesh)))
         if session.loaded.machine in MACHINES:
@@ -114,6 +106,26 @@ def write(session: Any) -> list[tuple[str, str]]:
     if marks:
         pairs += [("program", session.loaded.digest[:12]), *marks]
     return pairs
+
+
+def to_model(session: Any, which: str, sizes: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Another model on the mesh and machine of a session, on its page."""
+    pairs = [*_model_pairs(which, sizes), ("mesh", str(make_mesh(session.loaded.mesh)))]
+    if session.loaded.machine in MACHINES:
+        pairs.append(("machine", session.loaded.machine))
+    return [*pairs, ("step", session.step)]
+
+
+def _model_pairs(which: str, sizes: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """A built-in model with what differs from its default sizes; nothing for any other model."""
+    if not which:
+        return []
+    defaults = registry.sizes(which)
+    return [("model", which)] + [
+        (key, _size_text(value))
+        for key, value in sizes.items()
+        if key in defaults and value != defaults[key]
+    ]
 
 
 def query(pairs: list[tuple[str, str]]) -> str:

@@ -76,9 +76,9 @@ class ProblemPane(look.Pane):
             check_machine(typed) if own_file else CheckOutcome(True, (), machine=self._named())
         )
         mesh_text = str(self.mesh.value_input or self.mesh.value) if mesh is None else mesh
-        self._checked_mesh = check_mesh(
-            mesh_text, self.session.loaded.analysis, self._checked_machine.machine
-        )
+        # What the axes divide is said of the model that is asked for
+        analysis = None if self.session.loading else self.session.loaded.analysis
+        self._checked_mesh = check_mesh(mesh_text, analysis, self._checked_machine.machine)
         self._mesh_said.object = words(self._checked_mesh)
         self._machine_said.object = words(self._checked_machine)
         self._machine_said.visible = self.toml.visible = own_file

@@ -91,7 +91,7 @@ class Session(param.Parameterized):
         with self.notices.guarded():
             if ":" in which:
                 context = "", sizes, then
-                self.work.start("load", f"loading {which}", load_own, which, sizes, context=context)
+                self._start_loading(f"loading {which}", context, load_own, which, sizes)
                 return
             registry.built_in(which)
             if loads_at_once(which, sizes):
@@ -99,7 +99,7 @@ class Session(param.Parameterized):
                 return
             context = which, sizes, then
             target = "toast_lab.jobs.load_job:load_model"
-            self.work.start("load", f"loading {which}", target, which, sizes, context=context)
+            self._start_loading(f"loading {which}", context, target, which, sizes)
 
     def load_file(self, name: str, content: bytes) -> None:
         """Read a file that was dropped on the page.
@@ -110,7 +110,28 @@ class Session(param.Parameterized):
             refuse_file(name, len(content))
             title = f"reading {name}"
             arguments = name, bytes(content), READ_LIMIT_S
-            self.work.start("load", title, read_file, *arguments, context=("", {}, None))
+            self._start_loading(title, ("", {}, None), read_file, *arguments)
+
+    @property
+    def loading(self) -> str:
+        """What is being loaded, as in "loading t2b"; empty: nothing is.
+
+        Until it is there, all else that the session has is of the model before.
+        """
+        return str(self.work.job.title) if self.work.awaits("load") else ""
+
+    @property
+    def loading_built_in(self) -> tuple[str, dict[str, Any]]:
+        """Name and sizes of the built-in model that is being loaded; ("", {}): none is."""
+        return self.work.context[:2] if self.loading else ("", {})
+
+    def _start_loading(self, title: str, context: Any, target: Any, *arguments: Any) -> None:
+        self.work.start("load", title, target, *arguments, context=context)
+        shown = self.loaded.model
+        words = f"{title[:1].upper()}{title[1:]}."
+        if shown is not None:
+            words += f" Until it is there, pages 2 to 5 show {shown.name}."
+        self.notices.say(words)
 
     def _loaded(self, job: Job) -> None:
         self.show(job.result, *self.work.context)

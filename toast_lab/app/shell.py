@@ -14,10 +14,11 @@ from toast_lab.app import assets, theme
 
 
 class Shell(JSComponent):
-    """Copy link, keys, theme.  No text of the user's reaches it."""
+    """Copy link, keys, theme, the title of the tab."""
 
     commands = param.List(default=[], doc="[id, [key, ...], words, group]")
     query = param.List(default=[], doc="[query text, whether it is a step that back undoes]")
+    title = param.String(default="", doc="what the tab of the browser names beside TOAST Lab")
     framed = param.Boolean(
         default=False, doc="inside a page that is not ours: keys are taken inside the explorer only"
     )

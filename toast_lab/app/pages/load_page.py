@@ -17,6 +17,7 @@ from toast_lab.app.problem_pane import ProblemPane
 from toast_lab.app.session import Session
 from toast_lab.app.welcome import OWN_HELP, Welcome
 from toast_lab.conflicts.coverage import coverage
+from toast_lab.jobs.job import JobState
 from toast_lab.models import registry
 from toast_lab.views import report_tables
 from toast_lab.views.graph_layout import graph_layout
@@ -147,9 +148,10 @@ class LoadPage:
             lambda: [self._tabs, self.full],
         )
         look.watch(self._below, self._open_report, "visible")
-        menu = figure_menu("dimension graph")
-        head = look.row(self._title, menu)
-        self.centre = look.canvas(self.welcome, head, self._graph_box, self._below)
+        self._menu = figure_menu("dimension graph")
+        head = look.row(self._title, self._menu)
+        self._stages = look.text(visible=False, margin=(12, 0))
+        self.centre = look.canvas(self.welcome, head, self._stages, self._graph_box, self._below)
         self._facts = look.text(margin=(10, 0, 0, 0))
         self.go = look.button(
             "Open the graph and its conflicts →", lambda: setattr(self.session, "step", "graph")
@@ -165,18 +167,19 @@ class LoadPage:
             self._worth_knowing,
             width=300,
         )
-        self._busy_shown, self._note, self._drawn = "", "", None
+        self._loading_shown, self._note, self._drawn = "", "", None
         # A link, a reload or an own model come to look at something
         self._arrived = bool(offered) or session.step != "load" or bool(session.hand.actions)
         look.watch(session.loaded, self.refresh, "analysis", "problem")
         look.watch(session.work, self.tick, "changes", "job")
         self.refresh()
+        self.tick()
 
     def _leave_welcome(self) -> None:
         """A model was chosen: its reports take the place of the doors."""
         self.welcome.leave()
         self.go.button_type = "primary"
-        self._below.visible = True
+        self._below.visible = not self.session.loading
 
     def show_full(self, full: bool) -> None:
         """Give the reports the whole middle, or the graph its place back."""
@@ -197,17 +200,32 @@ class LoadPage:
 
     # -- progress ----------------------------------------------------------------------------------
     def tick(self) -> None:
-        """What a loading job is at, with seconds; the title comes back when it is over."""
-        job = self.session.work.job
-        progress = stages_text(job) if self.session.work.runs("load") else ""
-        if progress != self._busy_shown:
-            self._busy_shown = progress
-            if progress:
-                self._title.object = h(
-                    "p", h("b", job.title), h("span", f"  {progress}"), cls="one", role="status"
-                )
-            else:
-                self._show_title()
+        """What a loading job is at, with seconds, in the place of all that is of the model before.
+
+        That comes back if nothing comes of the job.
+        """
+        loading = self.session.loading
+        if loading:
+            self._stages.object = h("p", stages_text(self.session.work.job), role="status")
+        if loading != self._loading_shown:
+            self._loading_shown = loading
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Hide what is of the model before while another one is loaded."""
+        loading, chosen = self.session.loading, not self.welcome.doors.visible
+        self.show_full(False)
+        self._stages.visible = bool(loading)
+        for part in (self._graph_box, self._menu, self._facts, self._worth_knowing):
+            part.visible = not loading
+        self._below.visible = chosen and not loading
+        self.go.disabled = bool(loading)
+        self.problem.check()
+        job, shown = self.session.work.job, self.session.loaded
+        if not loading and job.state is JobState.CANCELLED and shown.which in registry.MODELS:
+            self._show_sizes(shown.which, shown.sizes)
+        self._mark_card()
+        self._show_title()
 
     def _open(self, case: SolvedCase) -> None:
         self._leave_welcome()
@@ -289,10 +307,7 @@ class LoadPage:
             self._inputs, self._sizes.objects, self._apply.visible = {}, [], False
         elif not self._inputs or self._which != session.loaded.which:
             self._show_sizes(session.loaded.which, session.loaded.sizes)
-        for name, card in self._cards.items():
-            card.button_type = (
-                "primary" if name in (session.loaded.which, model.source) else "default"
-            )
+        self._mark_card()
         if analysis is not self._drawn:
             if self._drawn is not None or self._arrived:
                 self._leave_welcome()
@@ -307,9 +322,20 @@ class LoadPage:
         )
         self._worth_knowing.object = self._notes()
 
+    def _mark_card(self) -> None:
+        """The card of the model that is loaded, or being loaded, stands out."""
+        session, model = self.session, self.session.loaded.model
+        marked = {session.loaded.which, model.source if model is not None else ""}
+        if session.loading:
+            marked = {session.loading_built_in[0], session.loading.removeprefix("loading ")}
+        for name, card in self._cards.items():
+            card.button_type = "primary" if name in marked else "default"
+
     def _show_title(self) -> None:
-        model = self.session.loaded.model
-        if model is not None and not self._busy_shown:
+        model, loading = self.session.loaded.model, self.session.loading
+        if loading:
+            self._title.object = h("p", h("b", loading), cls="one")
+        elif model is not None:
             self._title.object = h(
                 "p",
                 h("b", model.name),

@@ -1,5 +1,5 @@
 // What the page does by itself, without asking the server: the theme, the keys, the address bar, the table of keys.
-// Given: commands [[id, [key, ...], words, group], ...], query [text, push].  Gives: command [id, n], arrived [search, n].
+// Given: commands [[id, [key, ...], words, group], ...], query [text, push], title.  Gives: command [id, n], arrived [search, n].
 
 const THEME_WORDS = { auto: '◐', light: '☀', dark: '☾' }
 
@@ -117,6 +117,10 @@ export function render({ model, el }) {
     if (push) window.history.pushState({}, '', url)
     else window.history.replaceState({}, '', url)
   }
+  // A title is text, whatever is in it
+  function showTitle() {
+    if (!model.framed) document.title = model.title ? `${model.title} · TOAST Lab` : 'TOAST Lab'
+  }
   const back = () => { model.arrived = [window.location.search.slice(0, 8192), ++count] }
 
   // -- table of keys ----------------------------------------------------------------------------
@@ -195,6 +199,7 @@ export function render({ model, el }) {
     themeButton,
   )
   model.on('query', showQuery)
+  model.on('title', showTitle)
   document.addEventListener('keydown', pressedKey)
   document.addEventListener('click', release)
   window.addEventListener('popstate', back)
@@ -207,6 +212,7 @@ export function render({ model, el }) {
   })
   showTheme()
   showQuery()
+  showTitle()
   requestAnimationFrame(showTheme)  // by then it hangs in the page, and the outermost element is known
   const root = document.createElement('div')
   root.append(bar, sheet)
