@@ -148,6 +148,8 @@ def page(every: Sequence[Pair]) -> str:
         "when rules ([machines](machines.md)) were read off `decode`, `gated_recurrence`, "
         "`flax_lstm`, `conjugate_gradients`, `two_towers` and `ranking`; `window_decode` and "
         "`diffusion_transformer` were read when sums were that are scattered piece by piece. "
+        "`token_mixer` and `linear_attention`, whose family was held out until then, were read on "
+        "2026-11-24 for what is cut along two dims and for gathers that run ahead. "
         f"{', '.join(f'`{name}`' for name in programs.JUDGED_LATE)} were compiled for the first "
         "time after that, so no rule was read off them either. Of plans on TPU v5e:",
         "",

@@ -750,6 +750,95 @@ def linear_attention() -> Model:
     return trained(loss, shapes(parameters, BF16), tokens, tokens)
 
 
+def actor_critic() -> Model:
+    """Training a policy and a critic on trajectories, with advantages summed back through time."""
+    steps, batch, features, hidden, actions = 64, 1024, 1024, 4096, 512
+
+    def advantages(rewards: jax.Array, values: jax.Array) -> jax.Array:
+        def earlier(
+            later: tuple[jax.Array, jax.Array], step: tuple[jax.Array, jax.Array]
+        ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+            reward, value = step
+            advantage = reward + 0.99 * later[1] - value + 0.95 * later[0]
+            return (advantage, value), advantage
+
+        none = jnp.zeros(rewards.shape[1], F32)
+        return jax.lax.scan(earlier, (none, none), (rewards, values), reverse=True)[1]
+
+    def loss(
+        parameters: Tree,
+        seen: jax.Array,
+        taken: jax.Array,
+        old_scores: jax.Array,
+        rewards: jax.Array,
+    ) -> jax.Array:
+        x = jax.nn.silu(seen @ parameters["in"])
+        x = x + jax.nn.silu(_normalised(x) @ parameters["middle"])
+        scores = jax.nn.log_softmax((x @ parameters["policy"]).astype(F32))
+        values = (x @ parameters["critic"]).astype(F32)[..., 0]
+        score = jnp.take_along_axis(scores, taken[..., None], axis=-1)[..., 0]
+        advantage = jax.lax.stop_gradient(advantages(rewards, values))
+        ratio = jnp.exp(score - old_scores)
+        gain = jnp.minimum(ratio * advantage, jnp.clip(ratio, 0.8, 1.2) * advantage)
+        spread = -(jnp.exp(scores) * scores).sum(-1)
+        return (-gain - 0.01 * spread + (values - rewards) ** 2).mean()
+
+    parameters = {
+        "in": (features, hidden),
+        "middle": (hidden, hidden),
+        "policy": (hidden, actions),
+        "critic": (hidden, 1),
+    }
+    return trained(
+        loss,
+        shapes(parameters, BF16),
+        shapes((steps, batch, features), BF16),
+        shapes((steps, batch), jnp.int32),
+        shapes((steps, batch), F32),
+        shapes((steps, batch), F32),
+    )
+
+
+def pair_filters() -> Model:
+    """Training energies of molecules: atoms send messages through filters of their distances."""
+    batch, atoms, width, shells, blocks = 64, 128, 512, 64, 2
+
+    def energy(parameters: Tree, places: jax.Array, kinds: jax.Array) -> jax.Array:
+        apart = places[:, :, None] - places[:, None]
+        distance = jnp.sqrt((apart**2).sum(-1) + 1e-3)
+        shell = jnp.linspace(0.0, 8.0, shells, dtype=F32)
+        smeared = jnp.exp(-4.0 * (distance[..., None] - shell) ** 2).astype(BF16)
+        x = parameters["kinds"][kinds]
+        for one in parameters["blocks"]:
+            filters = jax.nn.softplus(smeared @ one["first"]) @ one["second"]
+            message = jnp.einsum("bijf,bjf->bif", filters, x @ one["in"])
+            x = x + jax.nn.softplus(message @ one["out"])
+        return (jax.nn.softplus(x @ parameters["last"]) @ parameters["energy"]).sum((1, 2))
+
+    def loss(parameters: Tree, places: jax.Array, kinds: jax.Array, known: jax.Array) -> jax.Array:
+        return ((energy(parameters, places, kinds).astype(F32) - known) ** 2).mean()
+
+    one = {
+        "first": (shells, width),
+        "second": (width, width),
+        "in": (width, width),
+        "out": (width, width),
+    }
+    parameters = {
+        "kinds": (128, width),
+        "blocks": [one] * blocks,
+        "last": (width, width),
+        "energy": (width, 1),
+    }
+    return trained(
+        loss,
+        shapes(parameters, BF16),
+        shapes((batch, atoms, 3), F32),
+        shapes((batch, atoms), jnp.int32),
+        shapes((batch,), F32),
+    )
+
+
 PROGRAMS = (
     Program("transformer", "attention training", transformer),
     Program("transformer_adam", "attention training", transformer_adam),
@@ -777,4 +866,6 @@ PROGRAMS = (
     Program("token_mixer", "vision and speech", token_mixer),
     Program("contrastive", "contrastive", contrastive),
     Program("linear_attention", "linear attention", linear_attention),
+    Program("actor_critic", "reinforcement learning", actor_critic),
+    Program("pair_filters", "molecules", pair_filters),
 )

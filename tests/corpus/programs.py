@@ -18,14 +18,14 @@ HELD_OUT = (
     "tree search",
     "probabilistic",
     "contrastive",
-    "linear attention",
+    "reinforcement learning",
+    "molecules",
 )
 #: Of other families, but judged for the first time when the rules of today were there.
 JUDGED_LATE = (
     "llama_decode",
     "haiku_gru",
     "orthogonal_iteration",
-    "token_mixer",
 )
 PROGRAMS: dict[str, Program] = {
     program.name: program for program in (*own_programs.PROGRAMS, *package_programs.PROGRAMS)
