@@ -341,15 +341,14 @@ def _ahead(program: p.Program) -> np.ndarray:
     """
     heavy = np.isin(program.op_class, (p.DOT, p.CONVOLUTION))
     before = np.concatenate([[0], np.cumsum(heavy)])  # products before each op
-    kinds = ("convert", "dynamic_slice", "reshape", "slice", "transpose")
     maker = np.array(program.value_op, np.int64)
-    for op in np.flatnonzero(np.isin(np.asarray(program.kind), kinds)).tolist():
+    for op in np.flatnonzero(ops_where(program.kind, "prepares")).tolist():
         for result in program.results(op):
             maker[result] = maker[program.operands(op)[0]]
     source = maker[program.use_value]
     reader = np.repeat(np.arange(program.n_ops), np.diff(program.use_ptr))
     # In a loop only what each round takes of what was there before the loop.
-    starts = np.isin(np.asarray(program.kind), ("while.enter",))
+    starts = np.asarray([kind == "while.enter" for kind in program.kind])
     in_round = (program.trips[source] > 1) & ~starts[source]
     source = np.where(source < program.n_arguments, -1, source)
     return np.asarray((before[reader] > before[source + 1]) & ~in_round)

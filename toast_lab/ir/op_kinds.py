@@ -117,6 +117,8 @@ class OpKind:
     moves_elements: bool = False
     #: Its result stands in memory in another order, so it cannot replace its operand there.
     reorders: bool = False
+    #: It casts, cuts out or reorders its first operand, as is done while that is brought.
+    prepares: bool = False
     #: It reads no more of its first operand than it returns.
     reads_part: bool = False
     #: Number of the operand that is written into the first one, -1: the whole result is written.
@@ -168,7 +170,13 @@ _kind("negate", paper_name="neg")
 _kind("subtract", paper_name="sub", keeps_sign=True)
 _kind("select", keeps_sign=True)
 _kind("compare", detail=attributes.detail_of("comparison_direction"))
-_kind("convert", detail=attributes.convert_detail, keeps_number=True, keeps_sign=True)
+_kind(
+    "convert",
+    detail=attributes.convert_detail,
+    prepares=True,
+    keeps_number=True,
+    keeps_sign=True,
+)
 _kinds("cbrt log log_plus_one rsqrt sqrt", needs_positive=True)
 _kinds(
     "abs atan2 ceil clamp complex cosine count_leading_zeros exponential_minus_one floor imag "
@@ -252,6 +260,7 @@ _kind(
     cost_class=VIEW,
     # Shardy's only gap.
     without_rule="a reshape of an array without elements",
+    prepares=True,
     keeps_number=True,
     hands_on=True,
     keeps_sign=True,
@@ -277,6 +286,7 @@ _kind(
     cost_class=INDEXING,
     detail=attributes.slice_detail,
     moves_elements=True,
+    prepares=True,
     reads_part=True,
     keeps_sign=True,
 )
@@ -285,6 +295,7 @@ _kind(
     cost_class=INDEXING,
     picks_slice=True,
     hands_on=True,
+    prepares=True,
     reads_part=True,
     first_start=1,
 )
@@ -323,6 +334,7 @@ _kind(
     # Of a matrix there is only one.
     plain_detail="1,0",
     moves_elements=True,
+    prepares=True,
     reorders=True,
     keeps_sign=True,
 )
