@@ -14,6 +14,7 @@ from toast_lab.cost import kernel
 from toast_lab.cost.one_op import Bench, make_bench, price_one
 from toast_lab.cost.problem import Problem
 from toast_lab.cost.program_facts import ProgramFacts
+from toast_lab.ir.program import CONVOLUTION, DOT
 from toast_lab.kernels import compiled, helper
 from toast_lab.packs import Float64Matrix, Int64Array, packed
 from toast_lab.ragged import Ragged, row_starts
@@ -26,7 +27,7 @@ from toast_lab.sharding.steps import LAYOUT_BITS, Tables
 
 MOST_ENTRIES = 30_000_000  # of all tables: 240 MB
 ROUNDS = 60  # of diffusion
-_COMPUTE, _RESULT, _USE = range(3)
+_COMPUTE, _PRODUCT, _RESULT, _USE = range(4)
 
 
 def make_bound(
@@ -191,7 +192,11 @@ def _entries(tables: Tables, facts: ProgramFacts) -> tuple[int, list[_Entry]]:
             for value in tables.result[tables.result_ptr[op] : tables.result_ptr[op + 1]].tolist()
             if not tables.value_constant[value]
         ]
-        if not facts.op.free[op]:
+        if facts.op.op_class[op] in (DOT, CONVOLUTION) and len(results) == 1:
+            # Into what its result is brought decides what a product itself takes.
+            always.setdefault((results[0], op_class), []).append((_PRODUCT, op, results[0]))
+            results = []
+        elif not facts.op.free[op]:
             group = results[0] if len(results) == 1 else groups
             groups += group == groups
             always.setdefault((group, op_class), []).append((_COMPUTE, op, -1))
@@ -242,9 +247,9 @@ def _want_dims(tables: Tables, names: Ragged) -> tuple[np.ndarray, np.ndarray]:
 class TableTerm(NamedTuple):
     """One term of the table of a class of ops and a value."""
 
-    kind: int  #: _COMPUTE, _RESULT or _USE
+    kind: int  #: _COMPUTE, _PRODUCT (computing and bringing the result), _RESULT or _USE
     op: int
-    item: int  #: the value of _RESULT, the use of _USE
+    item: int  #: the value of _PRODUCT and _RESULT, the use of _USE
     op_class: int  #: row of op_factor
     names: Int64Array  #: along which the class may be split
     factor_size: Int64Array  #: [F]
@@ -286,7 +291,8 @@ def _fill(
         for kind, op, item in parts:
             # Nothing is known of an op with operands or results of other classes, and no time is
             # below 0.
-            if kind == _COMPUTE and not _is_alone(tables, op, op_class):
+            computes = kind in (_COMPUTE, _PRODUCT)
+            if computes and not _is_alone(tables, op, op_class):
                 continue
             term = TableTerm(
                 kind=kind,
@@ -298,7 +304,7 @@ def _fill(
                 radix=bound.radix[group],
                 offered=bound.offered[group] if bound.group_owner[group] >= 0 else -1,
             )
-            _fill_one(low_bench if kind == _COMPUTE else bench, term, table)
+            _fill_one(low_bench if computes else bench, term, table)
 
 
 def _is_alone(tables: Tables, op: int, op_class: int) -> bool:
@@ -333,9 +339,12 @@ def _fill_one(bench: Bench, term: TableTerm, table: Float64Matrix) -> None:
             for kept in range(table.shape[1]):
                 table[row, kept] = np.inf
         elif term.kind == _COMPUTE:
-            time_s = _compute_time(bench, term.op)
+            _lay_around(bench, term.op)
+            time_s = _time_of(bench, term.op, False)
             for kept in range(table.shape[1]):
                 table[row, kept] += time_s
+        elif term.kind == _PRODUCT:
+            _add_products(bench, term, row, table)
         else:
             _add_moves(bench, term, row, table)
     for axis in range(n_axes):
@@ -343,8 +352,8 @@ def _fill_one(bench: Bench, term: TableTerm, table: Float64Matrix) -> None:
 
 
 @helper
-def _compute_time(bench: Bench, op: int) -> float:
-    """Time of an op with operands as it wants them and results as it leaves them."""
+def _lay_around(bench: Bench, op: int) -> None:
+    """Put operands as the op wants them, and results as it leaves them."""
     facts, tables, steps = bench.inputs.facts, bench.inputs.tables, bench.steps
     n_axes = bench.op_factor.shape[1]
     on_every_axis = 0
@@ -363,12 +372,51 @@ def _compute_time(bench: Bench, op: int) -> float:
         if not tables.value_constant[value]:
             natural, _ = st.natural_layout(tables, bench.op_factor, value, n_axes)
             steps.layout[value] = natural
-    n_steps = price_one(bench, op)
+
+
+@helper
+def _time_of(bench: Bench, op: int, brings: bool) -> float:
+    """Time of an op with the layouts around it: it computes, and ``brings`` its results or not."""
     time_s = 0.0
-    for step in range(n_steps):
-        if steps.kind[step] == COMPUTE:
+    for step in range(price_one(bench, op)):
+        if bench.steps.kind[step] == COMPUTE or (brings and bench.steps.use[step] < 0):
             time_s += bench.inputs.times[op] * bench.each.time_s[step]
     return time_s
+
+
+@helper
+def _layout_of(bench: Bench, term: TableTerm, kept: int, left: int) -> int:
+    """The layout of a column of a table, -1: the value cannot come to it.
+
+    ``left`` is the layout in which the op leaves the value.
+    """
+    layout, rest = 0, kept
+    for axis in range(bench.op_factor.shape[1]):
+        digit = rest % term.radix
+        rest //= term.radix
+        layout |= digit << (LAYOUT_BITS * axis)
+        if term.kind != _USE and term.offered >= 0:
+            # As the value's row says, as the op leaves it, or whole where the op leaves partial
+            # sums.
+            as_left = digit == (left >> (LAYOUT_BITS * axis)) & 31
+            if not as_left and (term.offered >> digit) & 1 == 0:
+                return -1
+    return layout
+
+
+@helper
+def _add_products(bench: Bench, term: TableTerm, row: int, table: np.ndarray) -> None:
+    """Add to a row of the table what a product and bringing its result to each layout take."""
+    tables, steps, op, value = bench.inputs.tables, bench.steps, term.op, term.item
+    natural, _ = st.natural_layout(tables, bench.op_factor, value, bench.op_factor.shape[1])
+    for kept in range(table.shape[1]):
+        layout = _layout_of(bench, term, kept, natural)
+        if layout < 0:
+            table[row, kept] = np.inf
+            continue
+        _lay_around(bench, op)
+        steps.layout[value] = layout
+        table[row, kept] += _time_of(bench, op, True)
 
 
 @helper
@@ -386,17 +434,8 @@ def _add_moves(bench: Bench, term: TableTerm, row: int, table: np.ndarray) -> No
         use, value = term.item, tables.use_value[term.item]
         after = st.use_layout(tables, op_factor, tables.use_want[use], n_axes)
     for kept in range(table.shape[1]):
-        rest, layout, possible = kept, 0, True
-        for axis in range(n_axes):
-            digit = rest % term.radix
-            rest //= term.radix
-            layout |= digit << (LAYOUT_BITS * axis)
-            if term.kind == _RESULT and term.offered >= 0:
-                # As the value's row says, as the op leaves it, or whole where the op leaves
-                # partial sums.
-                left = (before >> (LAYOUT_BITS * axis)) & 31
-                possible &= digit == left or (term.offered >> digit) & 1 == 1
-        if not possible:
+        layout = _layout_of(bench, term, kept, before)
+        if layout < 0:
             table[row, kept] = np.inf
             continue
         if term.kind == _RESULT:
@@ -418,10 +457,10 @@ def _add_moves(bench: Bench, term: TableTerm, row: int, table: np.ndarray) -> No
             inputs.axis_size,
         )
         kernel.price_steps(inputs, ops, steps, n_steps, bench.each, bench.prices)
-        time_s = 0.0
         for step in range(n_steps):
-            time_s += bench.each.time_s[step]
-        table[row, kept] += inputs.times[op] * time_s
+            # However much there is to compute beside a gather that runs ahead.
+            hidden_s = inputs.rates.gathered_ahead * bench.each.ahead_s[step]
+            table[row, kept] += inputs.times[op] * (bench.each.time_s[step] - hidden_s)
 
 
 @helper
