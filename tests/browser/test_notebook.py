@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import FrameLocator, Page, expect
+from playwright.sync_api import FrameLocator, Locator, Page, expect
 
 pytest.importorskip("jupyterlab")
 pytestmark = pytest.mark.browser
@@ -204,6 +204,7 @@ def test_views_are_live_in_jupyterlab(lab: tuple[str, Path], page: Page, outside
     run_cell(page, 1)
     graph = page.frame_locator("iframe[title='TOAST Lab graph']")
     expect(graph.get_by_text("31 nodes")).to_be_visible(timeout=SLOW)
+    come_to_rest(page.locator("iframe[title='TOAST Lab graph']"))
     line = graph.locator(".listing .row", has_text="a : [")
     line.click()
     expect(graph.locator("h2", has_text="3 names")).to_be_visible(timeout=SLOW)
@@ -237,6 +238,17 @@ def test_views_are_live_in_jupyterlab(lab: tuple[str, Path], page: Page, outside
         "the end of every process of the kernel",
         lambda: commands(children(kernel)),
     )
+
+
+def come_to_rest(frame: Locator) -> None:
+    """Wait until JupyterLab has done scrolling, so that a click falls where it was aimed at."""
+    places: list[Any] = []
+
+    def rests() -> bool:
+        places.append(frame.bounding_box())
+        return len(places) > 5 and all(place == places[-1] for place in places[-5:])
+
+    until(rests, "a frame that stays where it is")
 
 
 def click_name(frame: FrameLocator, name: str) -> None:

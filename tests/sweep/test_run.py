@@ -323,10 +323,11 @@ def test_a_worker_that_dies_after_a_cancel_is_not_given_its_task_again(tmp_path:
     }
 
 
-def until(condition: Callable[[], Any]) -> None:
+def until(condition: Callable[[], Any], told: Callable[[], str] = lambda: "") -> None:
+    """Wait for a condition; ``told`` says more about why it does not come."""
     end = time.monotonic() + 120
     while not condition():
-        assert time.monotonic() < end
+        assert time.monotonic() < end, told()
         time.sleep(0.02)
 
 
@@ -347,16 +348,19 @@ def test_two_sweeps_in_one_folder_do_not_do_the_same_work_twice(tmp_path: Path) 
         "30",
     ]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    first = subprocess.Popen(
-        [sys.executable, "-m", "toast_lab.cli", *argv, "--seeds", "0-60", "--out", str(tmp_path)],
-        env=env,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    said = tmp_path / "said"
+    with said.open("wb") as output:
+        first = subprocess.Popen(
+            [sys.executable, "-m", "toast_lab.cli", *argv, "--seeds", "0-60"]
+            + ["--out", str(tmp_path)],
+            env=env,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
     try:
         lock = tmp_path / "rows.jsonl.lock"
-        until(lambda: lock.exists() and lock.read_text())
+        until(lambda: lock.exists() and lock.read_text(), said.read_text)
         with pytest.raises(
             StoreError,
             match=rf"another sweep is adding rows here: process {first.pid} on \S+, since",
