@@ -346,13 +346,14 @@ def test_two_sweeps_in_one_folder_do_not_do_the_same_work_twice(tmp_path: Path) 
         "mcts",
         "--evaluations",
         "30",
+        "--seeds",
+        "0-60",
     ]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     said = tmp_path / "said"
     with said.open("wb") as output:
         first = subprocess.Popen(
-            [sys.executable, "-m", "toast_lab.cli", *argv, "--seeds", "0-60"]
-            + ["--out", str(tmp_path)],
+            [sys.executable, "-m", "toast_lab.cli", *argv, "--out", str(tmp_path)],
             env=env,
             stdout=output,
             stderr=output,
