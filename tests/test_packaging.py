@@ -6,6 +6,7 @@ Files that agree, a light import, nothing tied to one machine.
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import os
 import re
 import runpy
@@ -20,6 +21,7 @@ from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -204,6 +206,29 @@ def test_constraints_pin_every_direct_dependency_once(python: str) -> None:
             asked = Requirement(f"{name}{wanted[name]}").specifier
             assert only.version in asked, f"{pin} is outside of {asked}"
     assert set(wanted) - set(seen) == set()
+
+
+@pytest.mark.parametrize("python", ["3.11.0", "3.12.0"])
+def test_pins_take_the_first_release_of_each_python(python: str) -> None:
+    """Debian 12 has Python 3.11.2, and stays with it."""
+    environment = {"python_version": python.rpartition(".")[0]}
+    refused = {
+        str(pin): wanted
+        for pin in pins()
+        if (pin.marker is None or pin.marker.evaluate(environment))
+        and (wanted := python_wanted(pin))
+        and not SpecifierSet(wanted).contains(python)
+    }
+    assert not refused
+
+
+def python_wanted(pin: Requirement) -> str | None:
+    """What a pinned package says of Python; None where that version is not installed."""
+    try:
+        metadata = importlib.metadata.metadata(pin.name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return metadata["Requires-Python"] if pin.specifier.contains(metadata["Version"]) else None
 
 
 def test_constraints_are_plain() -> None:
