@@ -55,6 +55,7 @@ from toast_lab.cost.collective_matmul import (
     waited_bytes,
     written_far_bytes,
 )
+from toast_lab.cost.combined_sums import COMBINED_BYTES
 from toast_lab.cost.loop_residents import SHARE as RESIDENT_SHARE
 from toast_lab.cost.matrix_tiles import (
     BATCH,
@@ -65,6 +66,7 @@ from toast_lab.cost.matrix_tiles import (
     busy,
     sublane_padding,
     waves_busy,
+    weights_busy,
 )
 from toast_lab.cost.program_facts import Memory, ProgramFacts
 from toast_lab.cost.row_layouts import row_padding, slice_padding
@@ -401,9 +403,10 @@ def price_steps(
                 each.bytes[row] = (moved + beside_bytes) * facts.op.trips[op]
                 peak = facts.op.peak[op]
                 tail_s, start_s = 0.0, rates.op_overhead_s
+                is_convolution = op_class == p.CONVOLUTION
                 if (
                     (rates.tile > 0.0 or rates.multiprocessors > 0.0)
-                    and facts.op.op_class[op] == p.DOT
+                    and (op_class == p.DOT or (is_convolution and rates.tile > 0.0))
                     and tables.use_ptr[op + 1] - tables.use_ptr[op] == 2
                 ):
                     rows, columns, depth, batch = (
@@ -433,6 +436,8 @@ def price_steps(
                         # The last tiles are written when there is nothing left to multiply.
                         tail_s = written_bytes * facts.op.trips[op] / rates.memory_bytes_per_s
                         start_s += rates.product_start_s
+                    elif is_convolution:
+                        peak *= weights_busy(columns, depth, rates.tile)
                     else:
                         peak *= busy(rows, columns, depth, rates.tile)
                 if facts.op.vector_use[op] >= 0:
@@ -505,17 +510,22 @@ def price_steps(
                 value = steps.value[row]
                 numbers = facts.value.numbers[value] / ways(steps.after[row], axis_size)
                 reordering_s = numbers / rates.transposed_numbers_per_s
+            together = 1.0
+            if use < 0 and not rates.paper_mode and (kind == ALL_REDUCE or sums_all):
+                most = max(1.0, COMBINED_BYTES / max(1.0, sent * steps.in_bytes[row]))
+                together = min(most, facts.op.sums_together[op])
             if kind != SLICE or rounds > 0.0:
                 collective_s = collective_time_s(
                     ALL_REDUCE if sums_all else kind,
                     steps.axes[row],
-                    sent * steps.in_bytes[row],
+                    together * sent * steps.in_bytes[row],
                     axis_size,
                     rates.link_bytes_per_s,
                     rates.link_latency_s,
                     rates.switched,
                     rates.link_shape,
                 )
+                collective_s /= together
             if kind != SLICE:
                 time_s = collective_s + reordering_s
             if use < 0:

@@ -6,6 +6,10 @@ Local sizes are rounded up to tiles.
 the contracted dim by ``t`` of a free dim, while rows of the other pass through eight at a time.  A
 shard of 32 columns keeps a quarter of 128 busy: cutting further then buys no time.
 
+A convolution is a product of the features at each place of its window, in which those of the kernel
+stay (``weights_busy``); few are joined with their neighbours' in the window (``JOINED_SHARE``).  In
+gradients of kernels the places are summed over as well.
+
 A product of vectors, each with a matrix of its own, as of a decoding step with its cached keys, has
 nothing to pass through: it is multiplied and summed on the vector unit (``vector_products``).
 
@@ -26,6 +30,7 @@ wave quantisation; Hopper's and Ampere's tiles).  Reference: TOAST section 4.5 c
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -42,13 +47,18 @@ FULL_PRECISION_PASSES = 6.0
 #: by libtpu 0.0.42 (12 shapes, and a decoding step), 71 to 200 numbers a cycle on v5e, 118 to 350
 #: on v6e, fewest where more than the product is in the fusion.
 VECTOR_BYTES = 6.5
+#: Features of a convolution are joined with their neighbours' up to this many ...
+JOINED_FEATURES = 128.0
+#: ... and then reach this share of what as many features would. By libtpu 0.0.42.1 for v5e, ten
+#: convolutions of 3 to 32 features: 0.28 to 0.84, 0.59 in the middle.
+JOINED_SHARE = 0.6
 GPU_TILE = (128.0, 64.0)
 GPU_INSTRUCTION = 16.0
 GPU_DEPTH = 2048.0
 
 
 class Products(NamedTuple):
-    """Sizes of the matrix products of a program; 1 and 0 for all other ops."""
+    """Sizes of the products of a program; 1 and 0 for all other ops."""
 
     rows: np.ndarray  #: [O] float64 product of the free dims of the first operand
     columns: np.ndarray  #: [O] float64 of the second operand
@@ -59,7 +69,11 @@ class Products(NamedTuple):
 
 
 def products(program: p.Program) -> Products:
-    """Read them off the factors of each dot_general."""
+    """Read them off the factors of each dot_general and each convolution.
+
+    A convolution that sums no features, each being a group of its own, has no sizes: all are 0,
+    with which any array is busy.
+    """
     op_count = program.n_ops
     shapes = Products(
         rows=np.ones(op_count),
@@ -85,7 +99,46 @@ def products(program: p.Program) -> Products:
                     sizes[op] *= size
                 elif use == left:
                     (shapes.depth if role == CONTRACTED else shapes.batch)[op] *= size
+    for op in np.flatnonzero(program.op_class == p.CONVOLUTION).tolist():
+        _add_convolution(program, op, shapes)
     return shapes
+
+
+def _add_convolution(program: p.Program, op: int, shapes: Products) -> None:
+    """Fill in the sizes of one convolution."""
+    shapes.rows[op] = shapes.columns[op] = shapes.depth[op] = 0.0
+    if len(program.uses(op)) != 2 or len(program.results(op)) != 1:
+        return
+    left, right = (list(program.use_names(use)) for use in program.uses(op))
+    written = set(program.def_names(program.results(op)[0]))
+    summed = set(left) & set(right) - written
+    if not summed:
+        return
+
+    def numbers_of(names: Iterable[int]) -> float:
+        return float(np.prod([program.factor_size[name] for name in names]))
+
+    shapes.rows[op] = numbers_of(name for name in left if name in written and name not in right)
+    columns = numbers_of(name for name in right if name in written and name not in left)
+    depth = numbers_of(summed)
+    kernel_dims = program.dims(int(program.use_value[program.uses(op)[1]]))
+    window = max(
+        (
+            size
+            for name, size in zip(right, kernel_dims, strict=True)
+            if name not in summed and name not in written
+        ),
+        default=1,
+    )
+    if min(columns, depth) * window <= JOINED_FEATURES:
+        joined = max(1.0, JOINED_SHARE * window)
+        columns, depth = (columns * joined, depth) if columns < depth else (columns, depth * joined)
+    shapes.columns[op], shapes.depth[op] = columns, depth
+    for names, packed in ((left, shapes.left), (right, shapes.right)):
+        for dim, name in enumerate(names):
+            is_batch = name in left and name in right and name in written
+            role = BATCH if is_batch else FREE if name in written else CONTRACTED
+            packed[op] |= role << (ROLE_BITS * dim)
 
 
 def dim_roles(program: p.Program, op: int) -> list[list[int]]:
@@ -165,6 +218,12 @@ def busy(rows: float, columns: float, depth: float, tile: float) -> float:
     one = _filled(rows, SUBLANES) * _filled(columns, tile)
     other = _filled(columns, SUBLANES) * _filled(rows, tile)
     return max(one, other) * _filled(depth, tile)
+
+
+@compiled
+def weights_busy(columns: float, depth: float, tile: float) -> float:
+    """Share of the matrix unit that works while a kernel's features stay in it."""
+    return 1.0 if tile <= 0.0 else _filled(columns, tile) * _filled(depth, tile)
 
 
 @compiled

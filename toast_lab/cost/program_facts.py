@@ -16,6 +16,7 @@ import numpy as np
 
 from toast_lab.cost.bfloat16 import bfloat16_factors, no_factors, widened_factors
 from toast_lab.cost.collective_matmul import no_ring_facts, ring_facts
+from toast_lab.cost.combined_sums import combined_sums, no_combined_sums
 from toast_lab.cost.fusion import STYLES, Fusion, fuse
 from toast_lab.cost.loop_residents import Residents, no_residents, residents
 from toast_lab.cost.loop_sums import accumulating_ops, result_trips, sums_in_loops
@@ -31,6 +32,9 @@ from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.packs import BoolArray, Float64Array, Int32Array, Int64Array, packed
 from toast_lab.sharding.steps import Tables
 
+#: Of the numbers of an op's largest operand: less than this is no traffic.
+SMALL_SHARE = 1.0 / 64.0
+
 
 @packed
 class OpFacts(NamedTuple):
@@ -45,6 +49,8 @@ class OpFacts(NamedTuple):
     result_trips: Float64Array  #: [O] how often its results come about: see ``loop_sums``
     sum_trips: Float64Array  #: [O] how often they are summed over devices: see ``loop_sums``
     sum_whole: Int64Array  #: [O] dims that must be whole for that, a bit each
+    #: [O] how many sums are made at once with that of its results, see ``combined_sums``
+    sums_together: Float64Array
     op_class: Int32Array  #: [O]
     free: BoolArray  #: [O] bool: op costs nothing (constants, views, arguments)
     slices: BoolArray  #: [O] bool: reads no more of its first operand than it delivers
@@ -244,7 +250,13 @@ def make_static(
         if vector_memory_bytes > 0.0
         else no_residents(program)
     )
-    may_be_near = _may_be_near(program, written, root, tables.value_output)
+    may_be_near = _may_be_near(
+        program,
+        written=written,
+        root=root,
+        is_output=tables.value_output,
+        numbers=fusion.elements,
+    )
     ends = _product_ends(
         program,
         fusion,
@@ -274,6 +286,11 @@ def make_static(
             result_trips=trips,
             sum_trips=sums.trips,
             sum_whole=sums.whole,
+            sums_together=(
+                combined_sums(program, tables)
+                if compiler == "tpu"
+                else no_combined_sums(program.n_ops)
+            ),
             op_class=classes,
             free=free,
             slices=ops_where(program.kind, "reads_part"),
@@ -355,14 +372,26 @@ def _ahead(program: p.Program) -> np.ndarray:
 
 
 def _may_be_near(
-    program: p.Program, written: np.ndarray, root: np.ndarray, is_output: np.ndarray
+    program: p.Program,
+    *,
+    written: np.ndarray,
+    root: np.ndarray,
+    is_output: np.ndarray,
+    numbers: np.ndarray,
 ) -> np.ndarray:
-    """[V] bool: neither argument nor result, nor computed of such on the way into a product."""
+    """[V] bool: neither argument nor result, nor computed of such on the way into a product.
+
+    Scales and shifts of channels are nothing beside what they are multiplied with.
+    """
     near = np.zeros(program.n_values, bool)
     picks = ops_where(program.kind, "reads_part")
     for op in range(program.n_arguments, program.n_ops):
+        most = max((numbers[root[value]] for value in program.operands(op)), default=0)
         of_near = not picks[op] and all(
-            near[root[value]] or program.value_is_constant[value] for value in program.operands(op)
+            near[root[value]]
+            or program.value_is_constant[value]
+            or numbers[root[value]] < SMALL_SHARE * most
+            for value in program.operands(op)
         )
         for value in program.results(op):
             near[value] = not is_output[value] and (bool(written[value]) or of_near)

@@ -1,0 +1,122 @@
+"""Convolutions on a TPU: products of features, which have to fill the matrix unit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import toast_lab as tl
+from tests.helpers import traced
+from toast_lab.cost import matrix_tiles
+
+Shape = tuple[int, int, int, int, int]  # images, side, features in and out, window
+
+
+def convolution(image: jax.Array, kernel: jax.Array) -> jax.Array:
+    return jax.lax.conv_general_dilated(
+        image, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+
+
+def leaves(shape: Shape) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
+    images, side, features_in, features_out, window = shape
+    return (
+        jax.ShapeDtypeStruct((images, side, side, features_in), jnp.bfloat16),
+        jax.ShapeDtypeStruct((window, window, features_in, features_out), jnp.bfloat16),
+    )
+
+
+def kernel_gradient(shape: Shape) -> tuple[Any, tuple[jax.ShapeDtypeStruct, ...]]:
+    image, kernel = leaves(shape)
+
+    def gradient(image: jax.Array, result: jax.Array) -> jax.Array:
+        return jax.linear_transpose(lambda weights: convolution(image, weights), kernel)(result)[0]
+
+    return gradient, (image, jax.eval_shape(convolution, image, kernel))
+
+
+def compute_s(
+    function: Any,
+    args: tuple[jax.ShapeDtypeStruct, ...],
+    machine: str = "tpu-v5e",
+    mesh: str = "1",
+    *actions: tuple[str, str],
+) -> float:
+    problem = tl.Problem(tl.analyse(tl.from_jax(function, *args)), mesh, machine)
+    cost = tl.price(problem, tl.Plan.from_actions(problem, list(actions)))
+    return sum(op.time_s for op in cost.ops if op.kind == "convolution")
+
+
+# Shapes that the rules were not read off, and libtpu 0.0.42.1's estimates for v5e
+@pytest.mark.parametrize(
+    ("shape", "forward_us", "gradient_us"),
+    [
+        ((32, 16, 320, 640, 3), 171.9, 168.0),
+        ((16, 56, 96, 96, 5), 189.4, 166.5),
+        ((32, 56, 64, 64, 5), 279.4, 219.3),
+        ((32, 28, 192, 64, 1), 34.4, 15.9),
+        ((8, 64, 48, 96, 3), 33.0, 27.0),
+        ((32, 32, 4, 128, 3), 30.4, 9.1),
+    ],
+)
+def test_times_are_near_the_compilers(shape: Shape, forward_us: float, gradient_us: float) -> None:
+    priced_us = [
+        1e6 * compute_s(convolution, leaves(shape)),
+        1e6 * compute_s(*kernel_gradient(shape)),
+    ]
+    ratios = np.array(priced_us) / (forward_us, gradient_us)
+    assert (np.abs(np.log(ratios)) < np.log(1.7)).all(), ratios
+
+
+def test_sizes_of_a_convolution_and_of_its_gradients() -> None:
+    shape = (8, 32, 64, 192, 3)
+    gradient, args = kernel_gradient(shape)
+    for function, leaf, rows, depth in (
+        (convolution, leaves(shape), 8 * 32 * 32, 64),
+        (gradient, args, 64, 8 * 32 * 32),
+    ):
+        program = traced(function, *leaf).program
+        (op,) = [op for op in program.ops() if program.kind[op] == "convolution"]
+        sizes = matrix_tiles.products(program)
+        assert (sizes.rows[op], sizes.columns[op], sizes.depth[op]) == (rows, 192, depth)
+
+
+def test_features_cut_below_a_tile_buy_no_time() -> None:
+    args = leaves((64, 32, 128, 128, 3))
+    whole_s = compute_s(convolution, args)
+    for name in ("image.3", "kernel.3"):  # features in and out
+        cut_s = compute_s(convolution, args, "tpu-v5e", "a=4", (name, "a"))
+        assert cut_s > 0.8 * whole_s
+    images_s = compute_s(convolution, args, "tpu-v5e", "a=4", ("image.0", "a"))
+    assert images_s < 0.3 * whole_s
+
+
+def test_each_feature_by_itself_is_no_matter_of_tiles() -> None:
+    def each(image: jax.Array, kernel: jax.Array) -> jax.Array:
+        return jax.lax.conv_general_dilated(
+            image,
+            kernel,
+            (1, 1),
+            "SAME",
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            feature_group_count=64,
+        )
+
+    args = (
+        jax.ShapeDtypeStruct((8, 32, 32, 64), jnp.bfloat16),
+        jax.ShapeDtypeStruct((3, 3, 1, 64), jnp.bfloat16),
+    )
+    program = traced(each, *args).program
+    (op,) = [op for op in program.ops() if program.kind[op] == "convolution"]
+    sizes = matrix_tiles.products(program)
+    assert (sizes.columns[op], sizes.depth[op]) == (0, 0)
+    assert matrix_tiles.weights_busy(0.0, 0.0, 128.0) == 1.0
+
+
+def test_gpus_have_no_such_array() -> None:
+    few, many = (leaves((64, 64, features, 128, 3)) for features in (32, 128))
+    assert compute_s(convolution, few, "h100") < 0.6 * compute_s(convolution, many, "h100")
