@@ -73,10 +73,11 @@ def execute(path: Path, limit_s: float, trial: bool = False) -> nbformat.Noteboo
         own_places = (os.path.realpath(folder), folder, str(ROOT), os.path.dirname(os.__file__))
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            kept = [
-                part for output in cell.outputs for part in keep(output, own_places, draw=not trial)
+            cell.outputs = [
+                part
+                for output in joined(cell.outputs)
+                for part in keep(output, own_places, draw=not trial)
             ]
-            cell.outputs = joined(kept)
             cell.metadata.pop("execution", None)
     notebook.metadata.pop("widgets", None)
     notebook.metadata.language_info = {"name": "python"}
@@ -104,9 +105,6 @@ def keep(output: Any, own_places: tuple[str, ...], draw: bool = True) -> list[An
         return "\n".join(lines) + "\n"
 
     if output.output_type == "stream":
-        # stderr has warnings and progress of libraries, of this machine
-        if output.name == "stderr":
-            return []
         return [nbformat.from_dict({**output, "text": plain(output.text)})]
     content = {}
     if "text/plain" in output.data:
@@ -123,13 +121,20 @@ def keep(output: Any, own_places: tuple[str, ...], draw: bool = True) -> list[An
 
 
 def joined(outputs: list[Any]) -> list[Any]:
-    """Printed text in one piece, where a kernel sent it in several."""
+    """Outputs without stderr; printed text is in one piece, where a kernel sent it in several.
+
+    A kernel may send what it has so far in the middle of a line. stderr has warnings and progress
+    of libraries, of this machine.
+    """
     whole: list[Any] = []
     for output in outputs:
-        if whole and output.output_type == whole[-1].output_type == "stream":
-            whole[-1].text += output.text
-        else:
+        if output.output_type != "stream":
             whole.append(output)
+        elif output.name != "stderr":
+            if whole and whole[-1].output_type == "stream":
+                whole[-1].text += output.text
+            else:
+                whole.append(nbformat.from_dict(dict(output)))
     return whole
 
 

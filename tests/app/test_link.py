@@ -7,7 +7,9 @@ import pytest
 pytest.importorskip("panel")
 
 from toast_lab.app import link
+from toast_lab.app.address import Address
 from toast_lab.app.session import STEPS, Session
+from toast_lab.app.shell import Shell
 from toast_lab.jobs.job import Registry
 
 
@@ -121,3 +123,33 @@ def test_a_wrong_action_in_a_link_is_a_message(session: Session) -> None:
     link.open_view(session, view)
     assert session.notices.messages[-1].level == "error"
     assert session.hand.actions == ()
+
+
+# -- the address bar -------------------------------------------------------------------------------
+
+
+def test_who_goes_on_from_a_link_before_the_address_is_written_comes_back_to_it(
+    session: Session,
+) -> None:
+    """A server that is busy writes the address late: the page is used before that."""
+    shell = Shell()
+    address = Address(session, shell)
+    session.step = "hand"
+    address.lead_to(link.asked(link.query(link.write(session))))
+    session.step = "graph"
+    address.flush()
+    query, push = shell.query
+    assert "step=graph" in query
+    assert push, "the back button would leave the page"
+
+
+def test_the_view_that_a_link_opens_is_one_entry_of_the_history(session: Session) -> None:
+    shell = Shell()
+    address = Address(session, shell)
+    session.step = "hand"
+    address.lead_to(link.asked(link.query(link.write(session))))
+    address.flush()
+    assert not shell.query[1]
+    session.step = "search"
+    address.flush()
+    assert shell.query[1]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import nbformat
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -107,7 +108,7 @@ def test_a_notebook_prints_what_it_is_kept_with(path: Path) -> None:
     needed = NEEDS.get(path.stem, ())
     if lacking := [name for name in needed if importlib.util.find_spec(name) is None]:
         pytest.skip(f"{', '.join(lacking)} not installed")
-    notebook = execute()(path, LIMIT_S, trial=True)
+    notebook = script()["execute"](path, LIMIT_S, trial=True)
     executed = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert len(executed) == len(cells(path))
     for kept, fresh in zip(cells(path), executed, strict=True):
@@ -116,9 +117,9 @@ def test_a_notebook_prints_what_it_is_kept_with(path: Path) -> None:
 
 
 @functools.cache
-def execute() -> Any:
-    """The function that `make notebooks` runs them with."""
-    return runpy.run_path(str(ROOT / "scripts" / "notebooks.py"))["execute"]
+def script() -> dict[str, Any]:
+    """What `make notebooks` runs them with."""
+    return runpy.run_path(str(ROOT / "scripts" / "notebooks.py"))
 
 
 def cell(text: str, *tags: str) -> dict[str, Any]:
@@ -139,3 +140,13 @@ def test_numbers_of_a_clock_are_told_from_others() -> None:
     assert measured != comparable(cell("a 1.5 ms", "measured"))
     assert comparable(cell("one", "varies")) == comparable(cell("a\nb", "varies"))
     assert comparable(cell("one", "varies")) != comparable(cell("", "varies"))
+
+
+def test_what_a_kernel_sends_in_the_middle_of_a_line_is_one_line() -> None:
+    def sent(text: str, name: str = "stdout") -> Any:
+        return nbformat.v4.new_output("stream", name=name, text=text)
+
+    outputs = [sent("10"), sent("a warning\n", "stderr"), sent(" actions: a b\n"), sent("next\n")]
+    (kept,) = script()["joined"](outputs)
+    assert kept.text == "10 actions: a b\nnext\n"
+    assert outputs[0].text == "10", "what was sent stays as it is"

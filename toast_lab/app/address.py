@@ -19,7 +19,7 @@ class Address:
     Attributes:
         extra: fields that are the server's own, such as the key of this page's state.
         bound_for: what the link that was opened asks for, while its model is loaded; the address
-            stays that, so that a copy or a reload meanwhile leads there, too.
+            stays that, so that a copy or a reload meanwhile leads there, too. ``lead_to`` sets it.
     """
 
     def __init__(self, session: Any, shell: Shell) -> None:
@@ -41,6 +41,16 @@ class Address:
     def _changed(self) -> None:
         self._dirty = True
 
+    def lead_to(self, asked: list[tuple[str, str]]) -> None:
+        """A link was opened, whose model is still to be loaded: the address stays that link.
+
+        Its view counts as the first of this page: who goes on from it before the address is written
+        comes back to it.
+        """
+        self.bound_for = asked
+        fields = dict(asked)
+        self._at = (fields.get("model", ""), fields.get("step") or STEPS[0])
+
     def flush(self) -> None:
         """Write the address if something changed."""
         session = self.session
@@ -58,7 +68,8 @@ class Address:
         if job is not None and job.about is not None:
             pairs.append(("job", job.id))
         query = link.query([*pairs, *self.extra.items()])
-        view = None if self.bound_for else (session.loaded.which, session.step)
+        fields = dict(pairs)
+        view = (fields.get("model", session.loaded.which), fields.get("step", session.step))
         push = self._at is not None and view != self._at
         self._at = view
         if self.shell.query[:1] != [query]:

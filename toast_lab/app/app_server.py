@@ -173,7 +173,7 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
         explorer = Explorer(session, offered=offered, refusal=refusal)
         explorer.address.extra["state"] = key
         if view.model and location is not None and session.work.awaits("load"):
-            explorer.address.bound_for = link.asked(location.search)
+            explorer.address.lead_to(link.asked(location.search))
             where = TITLES[view.step or session.step].strip("12345 ")
             session.notices.say(f"Loading {view.model}; then “{where}” opens, as the link asks.")
         explorer.watch()
