@@ -275,7 +275,7 @@ STATES: tuple[PageState, ...] = (
     PageState(
         "search, nothing run",
         _search_idle,
-        (*SEARCHED, "Curves", "Tree", "Race", "Confirm", "log", "linear"),
+        (*SEARCHED, "Curves", "Tree", "Race", "Confirm", "log", "linear", "last 10%"),
         fields=("method", "seconds", "confirm with"),
         figures=("search curves",),
     ),

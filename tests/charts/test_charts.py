@@ -60,8 +60,10 @@ def test_a_search_is_three_charts_of_its_trace(result: tl.SearchResult) -> None:
     (best,) = elements(time_chart, hv.Curve)
     least = result.cost.time_s
     assert min(column(best, "best_s")) * 1e-6 == pytest.approx(least)
-    alone = tl.charts.search(result, kind="time_s", scale="linear")
-    assert not hv.Store.lookup_options("bokeh", alone, "plot").kwargs["logy"]
+    alone = tl.charts.search(result, kind="time_s", scale="last 10%")
+    options = hv.Store.lookup_options("bokeh", alone, "plot").kwargs
+    assert not options["logy"]
+    assert options["ylim"] == pytest.approx((0.98 * least * 1e6, 1.1 * least * 1e6))
 
 
 def test_charts_are_put_together(
@@ -242,7 +244,10 @@ def test_a_map_has_the_best_row_of_each_pair() -> None:
     [
         (lambda p, r: tl.charts.search(p), "charts.search takes a SearchResult"),
         (lambda p, r: tl.charts.search(r, kind="speed"), "kind is one of 'score'"),
-        (lambda p, r: tl.charts.search(r, scale="ln"), "scale is one of 'log', 'linear'"),
+        (
+            lambda p, r: tl.charts.search(r, scale="ln"),
+            "scale is one of 'log', 'linear', 'last 10%'",
+        ),
         (lambda p, r: tl.charts.race(r), "charts.race takes a Race"),
         (lambda p, r: tl.charts.confirm(r), "charts.confirm takes a ConfirmedResult"),
         (lambda p, r: tl.charts.time_memory(r.plan), "needs the problem"),

@@ -257,6 +257,12 @@ def test_the_explorer_says_of_a_compiled_plan_what_python_does() -> None:
     assert "no measured tables of a100" in large["note"]
     assert "no, there are 74.51 GiB" in said("gpu:a100:8", 10**11)["fits"]
     assert set(said("cpu:8", 5, times=None)) == {"for", "peak"}
+    timed = dataclasses.replace(
+        result("gpu:h100:8", 5, model), cycles_by_op={3: 10**6}, clock_hz=1e9
+    )
+    for machine, words in (("h100", "1 ms, 0.5× estimated"), ("a100", "1 ms")):
+        said_of = dict(compiled_rows(timed, dataclasses.replace(cost, compute_s=2e-3), machine))
+        assert said_of["compute"] == words
 
 
 def test_a_described_gpu_is_kept_by_what_it_is_and_not_by_its_name(tmp_path: Path) -> None:

@@ -69,8 +69,8 @@ def test_rows_of_actions_say_what_came_and_went(problem):
     assert frame["step"].tolist() == [seconds_text(s.time_s) for s in steps]
     n = steps[1].sent.total()
     assert n > 0
-    assert frame["sent"][0] == "–"
-    assert frame["sent"][1].startswith("+")
+    assert frame["collectives"][0] == "–"
+    assert frame["collectives"][1].startswith("+")
     words = sent_text(change(steps[0].sent, steps[1].sent).items())
     assert sum(int(w[1:]) for w in words.replace(",", " ").split() if w.startswith("+")) == n
     assert sent_text(()) == "no collective came or went"

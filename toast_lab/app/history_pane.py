@@ -39,7 +39,7 @@ class HistoryPane(look.Pane):
             taken_frame(()),
             height=138,
             layout="fit_data_table",
-            widths={"#": 26, "action": 116, "step": 70, "sent": 78},
+            widths={"#": 26, "action": 106, "step": 70, "collectives": 88},
         )
         look.watch_value(self.table, self._picked, "selection")
         self._detail = look.text()

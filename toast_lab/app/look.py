@@ -17,6 +17,7 @@ from panel.models.tabulator import CellClickEvent
 
 from toast_lab.app import assets
 from toast_lab.app.column_widths import column_widths
+from toast_lab.views.chart_scale import SCALES
 
 TEXT = assets.sheet("text")
 
@@ -113,11 +114,11 @@ def switch(**kwargs: Any) -> pn.widgets.RadioButtonGroup:
 
 
 def scale_switch(act: Callable[[], Any]) -> pn.widgets.RadioButtonGroup:
-    """Is the y axis of a chart logarithmic?  ``act`` draws it anew."""
+    """The scale of a chart's y axis; ``act`` draws it anew."""
     scale = switch(
-        options={"log": "log", "linear": "linear"},
-        value="log",
-        width=110,
+        options=list(SCALES),
+        value=SCALES[0],
+        width=180,
         height=28,
         sizing_mode="fixed",
         stylesheets=[BUTTON + ".bk-btn { padding: 2px 8px; }"],

@@ -39,6 +39,7 @@ from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sweep.run_sweep import Sweep
 from toast_lab.views.breakdown import BY, breakdown_frame, breakdown_rates
 from toast_lab.views.breakdown_chart import breakdown_chart
+from toast_lab.views.chart_scale import SCALES
 from toast_lab.views.chart_style import BOKEH
 from toast_lab.views.choice_map import choice_map
 from toast_lab.views.compare_table import PlanEntry
@@ -56,7 +57,6 @@ from toast_lab.views.time_memory import time_memory_frame
 from toast_lab.views.time_memory_chart import time_memory_chart
 
 KINDS = {"score": 0, "time_s": 1, "peak_bytes": 2}
-SCALES = ("log", "linear")
 #: what can be saved
 CHARTS = (hv.Element, hv.Overlay, hv.NdOverlay, hv.Layout, hv.NdLayout, hv.HoloMap)
 #: between two looks at a search or a race that runs.  A chart that is drawn anew takes a tenth of
@@ -83,7 +83,7 @@ def search(
         result: a SearchResult; or what ``start_search`` gave, which the chart then follows, once a
             second, until it ends.
         kind: one chart alone: "score", "time_s" or "peak_bytes".
-        scale: of the y axes, "log" or "linear".
+        scale: of the y axes, "log", "linear" or "last 10%", what is at most 10% above the best.
 
     Returns:
         A HoloViews layout of three charts, or one of them; of a search that runs, dynamic maps.
@@ -120,7 +120,7 @@ def race(result: Race | RunningRace, *, kind: str = "score", scale: str = "log")
         result: a Race; or what ``start_race`` gave, which the chart then follows, once a second,
             until it ends.
         kind: "score", "time_s" or "peak_bytes".
-        scale: of the y axis, "log" or "linear".
+        scale: of the y axis, "log", "linear" or "last 10%", what is at most 10% above the best.
 
     Returns:
         A HoloViews overlay; of a race that runs, a dynamic map.
@@ -152,7 +152,7 @@ def confirm(result: SearchResult[Any], *, scale: str = "log") -> Any:
 
     Args:
         result: a ConfirmedResult, what ``tl.search(problem, judge=...)`` gave.
-        scale: of the y axis, "log" or "linear".
+        scale: of the y axis, "log", "linear" or "last 10%", what is at most 10% above the best.
 
     Returns:
         A HoloViews overlay; a layout of two where clock and price are of different machines.

@@ -112,7 +112,7 @@ def taken_frame(steps: Sequence[Taken]) -> pd.DataFrame:
         )
         for index, step in enumerate(steps)
     ]
-    return pd.DataFrame(rows, columns=["#", "action", "step", "sent"])
+    return pd.DataFrame(rows, columns=["#", "action", "step", "collectives"])
 
 
 def collectives_frame(problem: Problem, cost: Cost, before: Sent, after: Sent) -> pd.DataFrame:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -264,17 +263,3 @@ def bokeh_figure(element: Any) -> Any:
     figure.sizing_mode = "stretch_both"
     figure.min_height = None
     return figure
-
-
-def padded(low: float, high: float, part: float, *, logarithmic: bool) -> tuple[float, float]:
-    """(low, high) with ``part`` of their distance on both sides, on a log scale in decades.
-
-    >>> padded(0.0, 10.0, 0.1, logarithmic=False)
-    (-1.0, 11.0)
-    """
-    if logarithmic and low > 0:
-        decades = math.log10(high / low) or 1.0
-        factor = 10 ** (part * decades)
-        return low / factor, high * factor
-    width = (high - low) or abs(high) or 1.0
-    return low - part * width, high + part * width

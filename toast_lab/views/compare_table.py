@@ -147,7 +147,9 @@ def compare_frame(entries: Iterable[PlanEntry]) -> pd.DataFrame:
                 "measured_s": measured,
                 "spread_s": getattr(run, "spread_s", None),
                 "steps": len(getattr(run, "step_times_s", ())) or None,
-                "ratio": None if _other_machine(entry) else _ratio(measured, time_s),
+                "ratio": None
+                if run is not None and of_other_machine(str(run.devices), entry.machine)
+                else _ratio(measured, time_s),
                 "measured_peak_bytes": held_bytes or None,
                 "max_relative_error": entry.error,
                 "devices": str(run.devices) if run is not None else "",
@@ -161,10 +163,13 @@ def _ratio(value: float | None, estimate: float) -> float | None:
     return value / estimate if value and estimate else None
 
 
-def _other_machine(entry: PlanEntry) -> bool:
-    """Was the plan executed on devices of another kind than its price is of?"""
-    kind = str(getattr(entry.run, "devices", "")).partition(":")[0]
-    priced_kind = entry.machine.partition("-")[0]
+def of_other_machine(devices: str, machine: str) -> bool:
+    """Are devices, such as ``cpu:8``, of another kind than the machine that a price is of?
+
+    >>> of_other_machine("cpu:8", "tpu-v5e"), of_other_machine("gpu:8", "a100")
+    (True, False)
+    """
+    kind, priced_kind = devices.partition(":")[0], machine.partition("-")[0]
     if not kind or not priced_kind or kind == priced_kind:
         return False
     return kind == "cpu" or priced_kind in ("cpu", "tpu")
@@ -204,6 +209,15 @@ def bytes_text(value: float | None) -> str:
         return f"{value:.0f} B"
     unit, scale = byte_unit(value)
     return f"{value / scale:.2f} {unit}"
+
+
+def ratio_text(ratio: float) -> str:
+    """How many times as much.
+
+    >>> ratio_text(0.7751), ratio_text(2134.0)
+    ('0.775×', '2,134×')
+    """
+    return f"{ratio:,.0f}×" if ratio >= 999.5 else f"{ratio:.3g}×"
 
 
 def time_unit(seconds: float) -> tuple[str, float]:
@@ -262,13 +276,13 @@ def shown_frame(entries: Iterable[PlanEntry]) -> pd.DataFrame:
             "compiled ratio": [
                 ratio + _elsewhere(entry)
                 for ratio, entry in zip(
-                    column_texts("compiled_peak_ratio", "{:.3g}×".format), all_entries, strict=True
+                    column_texts("compiled_peak_ratio", ratio_text), all_entries, strict=True
                 )
             ],
             "measured": column_texts("measured_s", seconds_text),
             "spread": column_texts("spread_s", lambda spread_s: f"± {seconds_text(spread_s / 2)}"),
             "steps": column_texts("steps", "{:.0f}".format),
-            "ratio": column_texts("ratio", "{:.3g}×".format),
+            "ratio": column_texts("ratio", ratio_text),
             "error": column_texts("max_relative_error", "{:.1e}".format),
             "on": [devices or "–" for devices in frame["devices"]],
             "collectives": column_texts("collectives", _short),

@@ -18,12 +18,12 @@ import holoviews as hv
 import pandas as pd
 from bokeh.models import ColumnDataSource, DataRange1d, GridBox
 
+from toast_lab.views.chart_scale import LAST, follow, height_limits, show_last
 from toast_lab.views.chart_style import (
     bokeh_figure,
     chart,
     drawn,
     hover,
-    padded,
     plain_ticks,
     renderer_named,
 )
@@ -51,7 +51,7 @@ def confirm_charts(
     Args:
         frame: ``confirm_frame`` or ``judged_frame``, in seconds.
         unsharded_s: step time of the unsharded program, which gives the unit.
-        scale_type: of the y axes, "log" or "linear".
+        scale_type: of the y axes, one of ``chart_scale.SCALES``.
         apart: clock and price are of different machines.
     """
     unit, scale = time_unit(unsharded_s)
@@ -151,9 +151,7 @@ def _overlay(
     title: str,
     scale_type: str,
 ) -> Any:
-    logarithmic = scale_type == "log"
     heights = pd.concat([rows[name] for name in TIMES]).dropna().tolist() or [0.1, 1.0]
-    low, high = padded(min(heights), max(heights), 0.15, logarithmic=logarithmic)
     last = float(rows[x].max()) if len(rows) else 1.0
     # HoloViews gives a chart of one element no legend
     nothing = drawn(hv.Scatter([], x, "time_s"), show_legend=False)
@@ -164,13 +162,22 @@ def _overlay(
         xlabel=X_LABELS[x],
         ylabel="",
         xlim=(0, 1.02 * last or 1.0),
-        ylim=(low if logarithmic else 0, high),
-        logy=logarithmic,
+        ylim=height_limits(heights, _ends(rows), 0.15, scale_type),
+        logy=scale_type == "log",
         legend="top",
         zoom="width",
         hooks=[plain_ticks, _few_ticks],
         min_height=150,
     )
+
+
+def _ends(rows: pd.DataFrame) -> list[float]:
+    """Where the line of the clock ends, or that of the price if nothing was judged."""
+    known = rows.dropna(subset=["time_s"])
+    for kind in ("clock", "priced"):
+        if ends := known[known["kind"] == kind]["time_s"].tolist()[-1:]:
+            return ends
+    return []
 
 
 def _few_ticks(plot: Any, _: Any) -> None:
@@ -191,6 +198,7 @@ class ConfirmCurve:
     ) -> None:
         """``apart``: clock and price are of different machines."""
         self.unit, self.scale = time_unit(unsharded_s)
+        self.scale_type = scale_type
         self.unsharded_s, self.apart = unsharded_s, apart
         empty = confirm_frame([], [], 0.0)
         self.sources = {
@@ -226,9 +234,7 @@ class ConfirmCurve:
         whole = self.unsharded_s / self.scale
         followed.append(figure.scatter([0, 1], [whole, whole], size=1, alpha=0))
         figure.x_range = DataRange1d(renderers=followed, start=0)
-        figure.y_range = DataRange1d(renderers=followed, range_padding=0.15)
-        if scale_type == "linear":
-            figure.y_range.start = 0
+        follow(figure, followed, 0.15, scale_type)
         return figure
 
     def show(self, frame: pd.DataFrame) -> None:
@@ -237,6 +243,10 @@ class ConfirmCurve:
             columns = _columns(frame, kind, self.scale)
             if not _equal(source.data, columns):
                 source.data = columns
+        if self.scale_type == LAST:
+            ends = _ends(frame.assign(time_s=frame["time_s"] / self.scale))
+            for figure in self.figures:
+                show_last(figure, ends)
 
 
 def _columns(frame: pd.DataFrame, kind: str, scale: float) -> dict[str, list[Any]]:

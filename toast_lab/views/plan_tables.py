@@ -14,6 +14,7 @@ from toast_lab.views.compare_table import (
     byte_unit,
     bytes_text,
     flop_unit,
+    ratio_text,
     seconds_text,
     time_unit,
 )
@@ -173,7 +174,7 @@ def shown_sums(frame: pd.DataFrame) -> pd.DataFrame:
         return "–" if pd.isna(number) else f"{number:g}"
 
     ratio = [
-        f"{compiled / predicted:.3g}×" if predicted and pd.notna(compiled) else "–"
+        ratio_text(compiled / predicted) if predicted and pd.notna(compiled) else "–"
         for predicted, compiled in zip(
             frame["predicted_bytes"], frame["compiled_bytes"], strict=True
         )

@@ -13,12 +13,12 @@ import holoviews as hv
 import pandas as pd
 from bokeh.models import ColumnDataSource, DataRange1d
 
+from toast_lab.views.chart_scale import LAST, follow, height_limits, show_last
 from toast_lab.views.chart_style import (
     bokeh_figure,
     chart,
     drawn,
     hover,
-    padded,
     plain_ticks,
     renderer_named,
 )
@@ -43,7 +43,8 @@ def race_chart(
         methods: in the order that gives them their hues.
         kind: "score", "time_s" or "peak_bytes".
         unsharded: step time in seconds and peak memory in bytes of the unsharded program.
-        scale_type: of the y axis; linear, the first bad plans make flat lines of all that follow.
+        scale_type: of the y axis, of ``chart_scale.SCALES``; linear, the first bad plans make flat
+            lines of all that follow.
     """
     unit, scale = _unit(kind, unsharded)
     elements: list[Any] = []
@@ -79,8 +80,7 @@ def race_chart(
             )
         )
     heights = (frame[kind] / scale).dropna().tolist() or [0.1, 1.0]
-    logarithmic = scale_type == "log"
-    low, high = padded(min(heights), max(heights), 0.1, logarithmic=logarithmic)
+    ends = (frame.groupby("method")[kind].last() / scale).dropna().tolist()
     last_s = max(frame["elapsed_s"].tolist(), default=1.0) or 1.0
     return chart(
         [*elements, *markers] or [hv.Scatter([], "elapsed_s", kind)],
@@ -89,8 +89,8 @@ def race_chart(
         xlabel="seconds of each method's own search",
         ylabel="",
         xlim=(0, last_s),
-        ylim=(low, high),
-        logy=logarithmic,
+        ylim=height_limits(heights, ends, 0.1, scale_type),
+        logy=scale_type == "log",
         # Inside, it would lie over a curve
         legend="right" if methods else None,
         zoom="width",
@@ -147,7 +147,7 @@ class RaceCurves:
         if methods:
             drawn_ones = list(renderers.values())
             self.figure.x_range = DataRange1d(renderers=drawn_ones, start=0)
-            self.figure.y_range = DataRange1d(renderers=drawn_ones, range_padding=0.1)
+            follow(self.figure, drawn_ones, 0.1, scale_type)
 
     def show(self, points: Mapping[str, Sequence[Any]], until_s: Mapping[str, float]) -> None:
         """Draw improvements (``search.search_child.Point``); each curve goes on to ``until_s``."""
@@ -162,6 +162,9 @@ class RaceCurves:
                     self.kind: [height for height in columns[self.kind] for _ in range(2)][:-1],
                 }
                 source.data = columns
+        if self.scale_type == LAST:
+            columns_of = [source.data[self.kind] for source in self.lines.values()]
+            show_last(self.figure, [column[-1] for column in columns_of if len(column)])
 
 
 def _columns(frame: pd.DataFrame, kind: str, scale: float) -> dict[str, list[Any]]:

@@ -16,15 +16,8 @@ import pandas as pd
 from bokeh.models import ColumnDataSource, DataRange1d, GridBox
 from bokeh.models.annotations import BoxAnnotation
 
-from toast_lab.views.chart_style import (
-    bokeh_figure,
-    chart,
-    drawn,
-    hover,
-    level_line,
-    padded,
-    plain_ticks,
-)
+from toast_lab.views.chart_scale import LAST, follow, height_limits, show_last
+from toast_lab.views.chart_style import bokeh_figure, chart, drawn, hover, level_line, plain_ticks
 from toast_lab.views.compare_table import byte_unit, bytes_text, time_unit
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
 from toast_lab.views.search_curves import COLUMNS, CurvePoint, curve_frame
@@ -46,7 +39,7 @@ class SearchScales(NamedTuple):
     memory_limit_bytes: float = 0.0
     unsharded_s: float = 1.0
     unsharded_bytes: float = 2.0**30
-    #: "log" or "linear"; linear, the first bad plans make flat lines of all that follow
+    #: of ``chart_scale.SCALES``; linear, the first bad plans make flat lines of all that follow
     scale_type: str = "log"
 
 
@@ -140,7 +133,6 @@ def _chart(frame: pd.DataFrame, quantity: _Quantity, scales: SearchScales, *, ke
             line_width=2.5,
         ),
     ]
-    logarithmic = scales.scale_type == "log"
     in_view = [
         quantity.whole,
         (1.0 - LEAST_SHARE) * quantity.whole,
@@ -156,7 +148,7 @@ def _chart(frame: pd.DataFrame, quantity: _Quantity, scales: SearchScales, *, ke
     if quantity.name != "curve memory":
         label = "unsharded: 1" if quantity.name == "curve cost" else "unsharded"
         elements.append(level_line(quantity.whole, label, NEUTRAL, offset_px=-16))
-    low, high = padded(min(in_view), max(in_view), 0.15, logarithmic=logarithmic)
+    ends = scaled[best].dropna().tolist()[-1:]
     return chart(
         elements,
         name=quantity.name,
@@ -164,8 +156,8 @@ def _chart(frame: pd.DataFrame, quantity: _Quantity, scales: SearchScales, *, ke
         xlabel="simulations",
         ylabel="",
         xlim=(0, max(20, *scaled["simulation"].tolist())) if len(scaled) else (0, 20),
-        ylim=(low if logarithmic else 0, high),
-        logy=logarithmic,
+        ylim=height_limits(in_view, ends, 0.15, scales.scale_type),
+        logy=scales.scale_type == "log",
         legend="top" if keyed else None,
         zoom="width",
         hooks=[plain_ticks, _small_chart],
@@ -248,9 +240,7 @@ class SearchCurves:
             heights.append(quantity.limit)
         seen = figure.scatter([0, 20, 0][: len(heights)], heights, size=1, alpha=0)
         figure.x_range = DataRange1d(renderers=[tried, line, seen])
-        figure.y_range = DataRange1d(renderers=[line, seen], range_padding=0.15)
-        if scales.scale_type == "linear":
-            figure.y_range.start = 0
+        follow(figure, [line, seen], 0.15, scales.scale_type)
         return figure
 
     def append(self, points: list[CurvePoint]) -> None:
@@ -279,6 +269,7 @@ class SearchCurves:
         if len(self.source.data["simulation"]) + len(scaled_points) <= MOST_DRAWN:
             self.line_source.stream(_corners(new_columns, self.line_source.data))
             self.source.stream(new_columns)
+            self._show_last()
             return
         all_columns = {name: [*self.source.data[name], *new_columns[name]] for name in COLUMNS}
         last_index = len(all_columns["simulation"]) - 1
@@ -298,6 +289,12 @@ class SearchCurves:
                 break
         self.line_source.data = _corners(all_columns, {name: [] for name in LINE_COLUMNS})
         self.source.data = all_columns
+        self._show_last()
+
+    def _show_last(self) -> None:
+        if self.scales.scale_type == LAST:
+            for figure, quantity in zip(self.figures, self._quantities, strict=True):
+                show_last(figure, [*self.source.data[quantity.best][-1:]])
 
     def restart(self, points: list[CurvePoint]) -> None:
         """Show ``points`` in place of those that are shown."""

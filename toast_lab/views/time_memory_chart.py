@@ -11,13 +11,13 @@ from typing import Any
 import holoviews as hv
 import pandas as pd
 
+from toast_lab.views.chart_scale import padded
 from toast_lab.views.chart_style import (
     NamesBeside,
     chart,
     drawn,
     hover,
     level_line,
-    padded,
 )
 from toast_lab.views.compare_table import PlanEntry, byte_unit, bytes_text, time_unit
 from toast_lab.views.palette import CONFLICT, NEUTRAL

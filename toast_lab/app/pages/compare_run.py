@@ -20,6 +20,7 @@ from toast_lab.jobs import plan_job
 from toast_lab.jobs.job import Job
 from toast_lab.runtime import topologies as known
 from toast_lab.runtime.compiled import Compiled
+from toast_lab.views.compare_table import of_other_machine, ratio_text
 from toast_lab.views.markup import (
     ESTIMATED,
     Facts,
@@ -156,7 +157,8 @@ class RunPane(look.Pane):
         # It runs beside the others: nothing has to wait for it
         self.export.disabled = session.exports.busy or item is None
         self.every.disabled = session.work.busy or not shown
-        self.every.name = f"Execute the {shown} checked plans in turns"
+        checked = "checked plan" if shown == 1 else f"{shown} checked plans in turns"
+        self.every.name = f"Execute the {checked}"
         job = session.work.job
         own = None if job is None or job.kind not in KINDS else job
         idle = "Runs in processes of its own; CPU times say nothing about accelerators."
@@ -199,16 +201,22 @@ def topologies(n_devices: int, machine: str) -> dict[str, str]:
 
 def compiled_rows(result: Any, cost: Cost, machine: str) -> Facts:
     """What a compiler says of a plan that is priced on ``machine``, each fact with its name."""
-    where = getattr(result, "topology", "") or result.devices
-    if isinstance(result, Compiled) and result.priced_elsewhere(machine):
+    where = str(getattr(result, "topology", "") or result.devices)
+    elsewhere = (
+        bool(result.priced_elsewhere(machine))
+        if isinstance(result, Compiled)
+        else of_other_machine(where, machine)
+    )
+    if elsewhere:
         where += f", but priced on {machine}"
     rows: Facts = [
         ("for", where),
         ("peak", f"{bytes_text(result.peak_bytes)}, {_ratio(result.peak_bytes, cost.peak_bytes)}"),
     ]
     if getattr(result, "compute_s", None):
-        ratio = _ratio(result.compute_s, cost.compute_s)
-        rows.append(("compute", f"{seconds_text(result.compute_s)}, {ratio}"))
+        # Two machines take different times: a ratio of theirs says nothing of the price
+        ratio = "" if elsewhere else f", {_ratio(result.compute_s, cost.compute_s)}"
+        rows.append(("compute", seconds_text(result.compute_s) + ratio))
     if not isinstance(result, Compiled):
         return rows
     if result.default_memory_bytes is not None and result.device_memory_bytes is not None:
@@ -272,7 +280,7 @@ def _plan_words(item: PlanItem) -> Safe:
                 f"{seconds_text(run.median_s)} ± {seconds_text(spread / 2)}, n = "
                 f"{len(run.step_times_s)}",
             ),
-            ("of estimate", f"{run.median_s / cost.time_s:.3g}×" if cost.time_s else "–"),
+            ("of estimate", _of_estimate(run, item)),
             ("compile", seconds_text(run.compile_s)),
             ("devices", f"{run.devices}, {run.device_kind}"),
         ]
@@ -321,8 +329,15 @@ def _plan_words(item: PlanItem) -> Safe:
     return join(elements)
 
 
+def _of_estimate(run: Any, item: PlanItem) -> str:
+    machine = item.problem.machine.name
+    if of_other_machine(str(run.devices), machine):
+        return f"–, the estimate is of {machine}"
+    return ratio_text(run.median_s / item.cost.time_s) if item.cost.time_s else "–"
+
+
 def _ratio(measured: float | None, estimated: float) -> str:
-    return "–" if not measured or not estimated else f"{measured / estimated:.3g}× estimated"
+    return f"{ratio_text(measured / estimated)} estimated" if measured and estimated else "–"
 
 
 def _certificate(run: Any) -> Safe:
