@@ -39,7 +39,7 @@ class HistoryPane(look.Pane):
             taken_frame(()),
             height=138,
             layout="fit_data_table",
-            widths={"#": 26, "action": 106, "step": 70, "collectives": 88},
+            widths={"#": 22, "action": 84, "step": 66, "collectives": 92},
         )
         look.watch_value(self.table, self._picked, "selection")
         self._detail = look.text()

@@ -233,7 +233,6 @@ class SearchCurves:
         by_name = {renderer.name: renderer for renderer in figure.renderers}
         tried, line = by_name["tried"], by_name["best so far"]
         tried.data_source, line.data_source = self.source, self.line_source
-        line.level = "overlay"
         # Points that are not seen give an empty chart its axes, and keep the limit in view
         heights = [quantity.whole, (1.0 - LEAST_SHARE) * quantity.whole]
         if 0 < quantity.limit <= IN_VIEW * quantity.whole:
