@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 
 pn = pytest.importorskip("panel")
 
+from toast_lab.app.gallery import SOLVED  # noqa: E402
 from toast_lab.app.pages.load_page import LoadPage  # noqa: E402
 from toast_lab.app.session import Session  # noqa: E402
 from toast_lab.conflicts.analysis import analyse  # noqa: E402
@@ -62,3 +64,19 @@ def test_a_model_chosen_again_keeps_its_fields() -> None:
     assert page.chosen_sizes() == registry.sizes("attention") | {"sequence": 128}
     page._show_sizes("unet")
     assert page.chosen_sizes() == registry.sizes("unet")
+
+
+@pytest.mark.parametrize(("went_on_to", "ends_at"), [("load", "hand"), ("search", "search")])
+def test_whoever_went_on_while_a_solved_case_was_loaded_is_not_called_back(
+    jobs: Registry, monkeypatch: pytest.MonkeyPatch, went_on_to: str, ends_at: str
+) -> None:
+    page = LoadPage(Session(jobs=jobs))
+    waiting: list[Callable[[Session], None]] = []
+    monkeypatch.setattr(page.session, "load", lambda *_, then: waiting.append(then))
+    page._open(next(case for case in SOLVED if case.model == "mlp"))
+    monkeypatch.undo()
+    page.session.load("mlp")
+    page.session.step = went_on_to
+    waiting[0](page.session)
+    assert page.session.step == ends_at
+    assert page.session.hand.actions, "the case is there all the same"

@@ -62,7 +62,7 @@ class Explorer(look.Pane):
             height=34,
             stylesheets=[look.BUTTON + NAV],
         )
-        self.nav.param.watch(lambda event: setattr(self.session, "step", event.new), "value")
+        self.nav.param.watch(lambda event: self._to_step(event.new), "value")
         self._head = look.text(stylesheets=[look.HEADER + HEAD], margin=(6, 12, 0, 0))
         self._job = look.text(stylesheets=[look.HEADER + JOB], width=122, margin=(8, 0, 0, 8))
         self.cancel = look.button(
@@ -193,6 +193,15 @@ class Explorer(look.Pane):
             self.session.selection.select(line.names)
 
     # -- showing -----------------------------------------------------------------------------------
+    def _to_step(self, step: str) -> None:
+        """Go where a button of the header leads.
+
+        A step that the server had gone to meanwhile is on its way to the browser, and would press
+        its own button there once this one is in force: so the browser is told again.
+        """
+        self.session.step = step
+        look.later(look.tell_again, self.nav, "active")
+
     def show_step(self) -> None:
         """Bring a step to the front; its page is made on the first visit."""
         step = self.session.step

@@ -84,6 +84,16 @@ def later(change: Callable[..., Any], *args: Any) -> None:
     pn.state.execute(functools.partial(_in_turn, change, *args), schedule=True)
 
 
+def tell_again(widget: Any, name: str) -> None:
+    """Tell the browser what a property of a widget's model is, though the server did not change it.
+
+    What both sides change at the same time crosses on its way, and each then has what was the
+    other's.
+    """
+    for model, _ in widget._models.values():
+        model.trigger(name, getattr(model, name), getattr(model, name))
+
+
 def _in_turn(change: Callable[..., Any], *args: Any) -> None:
     with pn.io.unlocked():
         change(*args)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bokeh.models import BasicTickFormatter
+from bokeh.models import BasicTickFormatter, LogAxis
 from bokeh.plotting import figure
 
 from toast_lab.views.palette import NEUTRAL
@@ -54,8 +54,10 @@ def quiet_labels(plot: Any) -> None:
 
 
 def plain_ticks(plot: Any) -> None:
-    """Numbers beside the y axis, also on a logarithmic one, where Bokeh writes powers of ten."""
+    """Numbers beside both axes, also on logarithmic ones, where Bokeh writes powers of ten."""
     plot.yaxis.formatter = BasicTickFormatter(use_scientific=False)
+    if any(isinstance(axis, LogAxis) for axis in plot.xaxis):
+        plot.xaxis.formatter = BasicTickFormatter(use_scientific=False)
 
 
 def hide_toolbar(plot: Any) -> None:

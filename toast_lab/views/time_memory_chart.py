@@ -5,8 +5,9 @@ Estimates are hollow, measurements filled.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import holoviews as hv
 import pandas as pd
@@ -18,12 +19,13 @@ from toast_lab.views.chart_style import (
     drawn,
     hover,
     level_line,
+    plain_ticks,
 )
 from toast_lab.views.compare_table import PlanEntry, byte_unit, bytes_text, time_unit
 from toast_lab.views.palette import CONFLICT, NEUTRAL
 
-#: from this ratio of the largest time to the smallest on the axis is logarithmic
-FAR = 30.0
+#: from this ratio of the largest number to the smallest on an axis is logarithmic
+FAR = 8.0
 FIGURE = "time against memory"
 
 
@@ -39,13 +41,14 @@ def time_memory_chart(
         entries: plans, for their hues and markers.
         memory_limit_bytes: of a device; drawn where a plan comes near it.
     """
-    slowest = float(frame["time_s"].max()) if len(frame) else 1.0
-    largest_peak = float(frame["peak_bytes"].max()) if len(frame) else 1.0
-    quickest = float(frame["time_s"].min()) if len(frame) else 1.0
-    logarithmic = len(frame) > 1 and slowest > FAR * quickest
-    unit_name, unit_s = time_unit(quickest if logarithmic else slowest)
-    memory_unit, unit_bytes = byte_unit(largest_peak)
-    rows = _drawn_rows(frame, entries, unit_s, unit_bytes)
+    times_s, peaks_bytes = frame["time_s"].tolist(), frame["peak_bytes"].tolist()
+    largest_peak = max(peaks_bytes, default=1.0)
+    near_limit = _near(memory_limit_bytes, largest_peak)
+    up = _Span.over(times_s)
+    across = _Span.over([*peaks_bytes, *([near_limit] if near_limit else [])])
+    unit_name, unit_s = time_unit(up.least if up.logarithmic else up.largest)
+    memory_unit, unit_bytes = byte_unit(across.least if across.logarithmic else across.largest)
+    rows = _drawn_rows(frame, entries, (across, unit_bytes), (up, unit_s))
     tooltips = [
         ("plan", "@plan"),
         ("", "@source"),
@@ -59,18 +62,46 @@ def time_memory_chart(
         limit = memory_limit_bytes / unit_bytes
         label = f"limit {bytes_text(memory_limit_bytes)}"
         elements.append(level_line(limit, label, CONFLICT, vertical=True))
-    low, high = padded(quickest / unit_s, slowest / unit_s, 0.15, logarithmic=logarithmic)
     return chart(
         elements or [hv.Scatter([], "memory", "time")],
         name=FIGURE,
         xlabel=f"peak memory per device ({memory_unit})",
         ylabel=f"step time ({unit_name})",
-        xlim=(0, 1.15 * max(largest_peak, _near(memory_limit_bytes, largest_peak)) / unit_bytes),
-        ylim=(low if logarithmic else -0.08 * slowest / unit_s, high),
-        logy=logarithmic,
+        xlim=across.limits(unit_bytes, below=0.0),
+        ylim=up.limits(unit_s, below=0.08),
+        logx=across.logarithmic,
+        logy=up.logarithmic,
+        hooks=[plain_ticks],
         legend="top" if len(frame) else None,
         tappable=tuple(str(source) for source in rows["source"].unique()),
     )
+
+
+class _Span(NamedTuple):
+    """From the least to the largest number of an axis, and whether it is logarithmic."""
+
+    least: float
+    largest: float
+    logarithmic: bool
+
+    @classmethod
+    def over(cls, numbers: Sequence[float]) -> _Span:
+        """Logarithmic where plans that are good would else lie on one another."""
+        least, largest = min(numbers, default=1.0), max(numbers, default=1.0)
+        return cls(least, largest, least > 0 and largest > FAR * least)
+
+    def place(self, number: float) -> float:
+        """Where a number lies on the axis, from 0 to 1."""
+        if self.logarithmic:
+            return math.log(number / self.least) / math.log(self.largest / self.least)
+        return number / self.largest if self.largest else 0.0
+
+    def limits(self, unit: float, below: float) -> tuple[float, float]:
+        """Ends of the axis, in its unit; ``below`` is the share that a linear one leaves free."""
+        low, high = padded(
+            self.least / unit, self.largest / unit, 0.15, logarithmic=self.logarithmic
+        )
+        return (low, high) if self.logarithmic else (-below * high, 1.15 * self.largest / unit)
 
 
 def _near(limit_bytes: float | None, largest_peak: float) -> float:
@@ -79,14 +110,19 @@ def _near(limit_bytes: float | None, largest_peak: float) -> float:
 
 
 def _drawn_rows(
-    frame: pd.DataFrame, entries: Sequence[PlanEntry], unit_s: float, unit_bytes: float
+    frame: pd.DataFrame,
+    entries: Sequence[PlanEntry],
+    across: tuple[_Span, float],
+    up: tuple[_Span, float],
 ) -> pd.DataFrame:
-    """The rows with their looks, in the units of the axes."""
+    """The rows with their looks, in the units of the axes, which come with them."""
+    (memory_span, unit_bytes), (time_span, unit_s) = across, up
     styles = {entry.number: entry.style for entry in entries}
     parts = []
     for _, rows in frame.groupby("source", sort=False):
-        peaks = rows["peak_bytes"].tolist()
-        leftwards = _leftwards(peaks, float(frame["peak_bytes"].max()))
+        xs = [memory_span.place(peak_bytes) for peak_bytes in rows["peak_bytes"]]
+        ys = [time_span.place(time_s) for time_s in rows["time_s"]]
+        leftwards = _leftwards(xs)
         parts.append(
             rows.assign(
                 memory=rows["peak_bytes"] / unit_bytes,
@@ -95,7 +131,7 @@ def _drawn_rows(
                 marker=[styles[number].marker for number in rows["number"]],
                 align=["right" if is_left else "left" for is_left in leftwards],
                 dx=[-11 if is_left else 11 for is_left in leftwards],
-                dy=_apart(peaks, rows["time_s"].tolist()),
+                dy=_apart(xs, ys),
             )
         )
     if parts:
@@ -134,30 +170,25 @@ def _of_source(source: str, rows: pd.DataFrame, tooltips: list[tuple[str, str]])
     ]
 
 
-def _leftwards(positions: list[float], width: float) -> list[bool]:
-    """Which names stand left of their marker.
+def _leftwards(xs: list[float]) -> list[bool]:
+    """Which names stand left of their marker, for places from 0 to 1 across the chart.
 
     Those do at the right edge, and those with a neighbour at the right.
     """
-    return [
-        x > 0.6 * width
-        or (x > 0.2 * width and any(x < other < x + 0.18 * width for other in positions))
-        for x in positions
-    ]
+    return [x > 0.6 or (x > 0.2 and any(x < other < x + 0.18 for other in xs)) for x in xs]
 
 
 def _apart(xs: list[float], ys: list[float]) -> list[int]:
-    """Label offsets in pixels.
+    """Label offsets in pixels, for places from 0 to 1 across the chart and up.
 
     Plans that lie close together get their names one below the other.
     """
-    width, height = max(xs, default=1) or 1, max(ys, default=1) or 1
     offsets: list[int] = []
     for index, (x, y) in enumerate(zip(xs, ys, strict=True)):
         neighbours = sum(
             1
             for other_x, other_y in zip(xs[:index], ys[:index], strict=True)
-            if abs(other_x - x) < 0.15 * width and abs(other_y - y) < 0.07 * height
+            if abs(other_x - x) < 0.15 and abs(other_y - y) < 0.07
         )
         offsets.append(5 + (13 * ((neighbours + 1) // 2) * (-1 if neighbours % 2 else 1)))
     return offsets

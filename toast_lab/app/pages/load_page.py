@@ -235,7 +235,8 @@ class LoadPage:
             with session.notices.guarded():
                 session.hand.take(list(case.actions))
             session.solved = case
-            session.step = "hand"
+            if session.step == "load":  # whoever went on meanwhile is not called back
+                session.step = "hand"
 
         self.session.load(case.model, dict(case.sizes) or SIZES.get(case.model), then=show)
 
