@@ -215,7 +215,8 @@ class Walk:
         ]
         if lost:
             raise ValueError(
-                "no equation is at these places; has the source changed since? "
+                "no equation is at these places; have the source or the sizes of arguments "
+                "changed since? "
                 + "; ".join(lost[:20])
             )
 

@@ -33,6 +33,8 @@ from toast_lab.sharding.plan import ShardingPlan, Spec
 # XLA counts slightly more or fewer element-wise operations where it fuses differently
 FLOPS_TOLERANCE = 1.005
 PEAK_TOLERANCE = 1.02
+#: Flags of XLA: only what it makes of the program is looked at, and machine code takes longest
+NO_CODE = {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": True}
 # Of the time, where a compiler judges as well
 PROPAGATION_SHARE = 0.4
 
@@ -307,7 +309,7 @@ def _compiled(text: str, plan: ShardingPlan) -> Signature:
 
     from toast_lab.runtime import _jax_private, hlo
 
-    executable = _jax_private.compile_module(text, jax.devices()[: plan.mesh.n_devices])
+    executable = _jax_private.compile_module(text, jax.devices()[: plan.mesh.n_devices], NO_CODE)
     sizes = dict(zip(plan.mesh.axes, plan.mesh.sizes, strict=True))
     return signature_of(executable, hlo.collectives(_jax_private.optimised_hlo(executable), sizes))
 

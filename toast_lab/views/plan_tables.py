@@ -120,10 +120,11 @@ def shown_collectives(frame: pd.DataFrame) -> pd.DataFrame:
         {
             "collective": frame["kind"],
             "axes": frame["axes"],
-            "value": [value or "–" for value in frame["value"]],
+            # What is looked for first: how long it takes, and where it comes from
+            "time": list(map(seconds_text, frame["predicted_s"])),
             "line": [line_text(location) for location in frame["where"]],
             "bytes": sizes("predicted"),
-            "time": list(map(seconds_text, frame["predicted_s"])),
+            "value": [value or "–" for value in frame["value"]],
             "compiled": list(map(compiled, frame.itertuples())),
             "its bytes": sizes("compiled"),
             "status": [status or "–" for status in frame["status"]],

@@ -70,7 +70,7 @@ class Collectives:
             configuration=ALL_ROWS,
             titles={"its bytes": "bytes"},
             groups={
-                "estimated": ["collective", "axes", "value", "line", "bytes", "time"],
+                "estimated": ["collective", "axes", "time", "line", "bytes", "value"],
                 "compiled": ["compiled", "its bytes", "status", "why they differ"],
             },
         )
