@@ -89,3 +89,11 @@ def test_other_columns_are_another_table_and_wider_ones_are_not() -> None:
     table._manual_update((), first, None, root, root, None)  # as if put off until now
     table.value = pd.DataFrame({"c": ["x"]})
     assert [column.field for column in root.children[0].columns][-1] == "c"
+
+
+def test_a_long_table_is_one_page() -> None:
+    """A page is as long as its pane is high: in a low one of a row or two."""
+    table = look.table(["argument"])
+    table.value = pd.DataFrame({"argument": map(str, range(1000))})
+    assert table.pagination is None
+    assert len(table.get_root().source.data["argument"]) == 1000

@@ -190,6 +190,9 @@ def table(content: Any, **kwargs: Any) -> pn.widgets.Tabulator:
         "selectable": 1,
         # Stretched, the last column would be cut to the room that is left
         "layout": "fit_data_fill",
+        # Panel would cut more than 200 rows into pages, in a low pane of one row each; Tabulator
+        # draws only the rows that are looked at
+        "pagination": None,
         "configuration": settings,
         "stylesheets": [TABLE],
     }
