@@ -216,8 +216,7 @@ class Walk:
         if lost:
             raise ValueError(
                 "no equation is at these places; have the source or the sizes of arguments "
-                "changed since? "
-                + "; ".join(lost[:20])
+                "changed since? " + "; ".join(lost[:20])
             )
 
 

@@ -34,7 +34,10 @@ from toast_lab.sharding.plan import ShardingPlan, Spec
 FLOPS_TOLERANCE = 1.005
 PEAK_TOLERANCE = 1.02
 #: Flags of XLA: only what it makes of the program is looked at, and machine code takes longest
-NO_CODE = {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": True}
+NO_CODE: dict[str, str | bool] = {
+    "xla_backend_optimization_level": "0",
+    "xla_llvm_disable_expensive_passes": True,
+}
 # Of the time, where a compiler judges as well
 PROPAGATION_SHARE = 0.4
 

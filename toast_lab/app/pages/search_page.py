@@ -173,6 +173,7 @@ class SearchPage:
         self._scrubbed = False
         self._scrub_shown: tuple[int, int | None] = (-1, None)
         self._scrub_shown_at = 0.0
+        self._behind = False  #: are there simulations that the curves do not have?
         look.watch(session.loaded, self._new_problem, "problem")
         self._stale, self._refreshed_at, self._state = False, 0.0, (False, None)
         self._prices, self._unpriced = Lookup(), False
@@ -274,6 +275,8 @@ class SearchPage:
         elif self.view.value == "tree":
             self.tree.refresh()
         elif self.view.value == "curves":
+            if self._behind:
+                self._new_problem()
             self.trajectories.refresh()
         elif self.view.value == "confirm":
             self.confirm.tick()
@@ -297,6 +300,7 @@ class SearchPage:
             self.curves: SearchCurves = SearchCurves(scales)
             self.curves.append(points)
             self._curves_pane.object = self.curves.root
+        self._behind = False
         self.refresh()
 
     def _checked(self) -> None:
@@ -353,7 +357,13 @@ class SearchPage:
             self.session.searches.step()
 
     def feed(self, points: list[CurvePoint]) -> None:
-        """New simulations for the curves."""
+        """New simulations for the curves, which take them in when they are looked at.
+
+        A hidden figure costs the browser, and with it the search, as much as one that is shown.
+        """
+        if self.view.value != "curves" or self.session.step != "search":
+            self._behind = True
+            return
         shown = self.curves.source.data["simulation"]
         if points and len(shown) and shown[-1] >= points[0].simulation:
             self._new_problem()  # another search, or what is shown already

@@ -1,0 +1,37 @@
+"""What the page of a search shows, without a browser."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("panel")
+
+from toast_lab.app.pages.search_page import SearchPage
+from toast_lab.app.session import Session
+from toast_lab.jobs.job import Registry
+
+# Panel warns of what version 2 will call its buttons
+pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
+
+
+@pytest.mark.parametrize("elsewhere", ["another view", "another page"])
+def test_curves_take_in_what_came_while_nobody_looked(jobs: Registry, elsewhere: str) -> None:
+    session = Session(jobs=jobs)
+    session.load("mlp")
+    session.step = "search"
+    page = SearchPage(session)
+    if elsewhere == "another view":
+        page.view.value = "tree"
+    else:
+        session.step = "graph"
+    session.searches.param.update(seconds=None, evaluations=20)
+    session.searches.start()
+    while session.work.busy:
+        if points := session.tick():
+            page.feed(points)
+    came = [point.simulation for point in session.searches.points]
+    assert came
+    assert list(page.curves.source.data["simulation"]) == []
+    session.step, page.view.value = "search", "curves"
+    page.tick()
+    assert list(page.curves.source.data["simulation"]) == came
