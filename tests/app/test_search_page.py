@@ -35,3 +35,20 @@ def test_curves_take_in_what_came_while_nobody_looked(jobs: Registry, elsewhere:
     session.step, page.view.value = "search", "curves"
     page.tick()
     assert list(page.curves.source.data["simulation"]) == came
+
+
+def test_what_waited_for_its_beat_is_drawn_when_the_search_is_over(jobs: Registry) -> None:
+    session = Session(jobs=jobs)
+    session.load("mlp")
+    session.step = "search"
+    page = SearchPage(session)
+    session.searches.param.update(seconds=None, evaluations=20)
+    session.searches.start()
+    while session.work.busy:
+        page._beat.due(0.0, now_s=1e9)  # the next picture is due long after the end
+        if points := session.tick():
+            page.feed(points)
+    page.tick()
+    came = [point.simulation for point in session.searches.points]
+    assert came
+    assert list(page.curves.source.data["simulation"]) == came

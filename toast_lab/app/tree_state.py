@@ -114,8 +114,8 @@ class TreeState:
         mirror, count = self.mirror, self.shown
         if mirror is None or not count or count == self.counted:
             return False
-        # Counting takes milliseconds for 100,000 simulations; for more, it may take a fifth of the
-        # time at most.
+        # Counting takes milliseconds for 100,000 simulations; for more, it may take a tenth of the
+        # time at most: the search wants the cores, too.
         if not now and time.monotonic() < self._counted_at:
             return False
         began = time.monotonic()
@@ -127,7 +127,7 @@ class TreeState:
                 mirror.places.actions(count, less),
             )
         ended = time.monotonic()
-        self.counted, self._counted_at = count, ended + max(EVERY_S, 5 * (ended - began))
+        self.counted, self._counted_at = count, ended + max(EVERY_S, 9 * (ended - began))
         if self.tally.visits[self.root] == 0:
             self.root = 0
         if self.tally.visits[self.selected] == 0:

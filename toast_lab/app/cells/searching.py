@@ -17,6 +17,7 @@ from toast_lab.app.cells.view import (
     shown,
     table_html,
 )
+from toast_lab.app.pace import Beat
 from toast_lab.app.pages.search_tree import TreePane
 from toast_lab.app.plan_facts import PlanFacts, plan_facts
 from toast_lab.app.tree_state import TreeState
@@ -375,6 +376,7 @@ class SearchCell(look.Pane):
         self.score = RaceCurves([snapshot.method], "score")
         self.controls = Controls(self._run)
         self._twin_at = -1
+        self._beat = Beat()
         self._twin = look.table(shown_frame([]), height=140, selectable=False)
         self._words = look.text()
         tabs = look.tabs(
@@ -398,6 +400,9 @@ class SearchCell(look.Pane):
         if self._over or self._follower is None or self._run is None:
             return
         ended = not self._run.running
+        live = not ended and self._run.state != "paused"
+        if live and not self._beat.due(self._run.elapsed_s):
+            return
         new = self._follower.read()
         if new:
             self._drawn = [*self._drawn, *new]

@@ -9,6 +9,7 @@ import panel as pn
 
 from toast_lab.app import keys, look
 from toast_lab.app.figure_export import figure_menu
+from toast_lab.app.pace import Beat
 from toast_lab.app.pages.confirm_settings import ConfirmSettings
 from toast_lab.app.pages.search_confirm import ConfirmPane
 from toast_lab.app.pages.search_race import RacePane
@@ -173,7 +174,9 @@ class SearchPage:
         self._scrubbed = False
         self._scrub_shown: tuple[int, int | None] = (-1, None)
         self._scrub_shown_at = 0.0
-        self._behind = False  #: are there simulations that the curves do not have?
+        self._behind = False  #: are there simulations that came while the curves were hidden?
+        self._undrawn: list[CurvePoint] = []  #: those that wait for the next beat
+        self._beat = Beat()
         look.watch(session.loaded, self._new_problem, "problem")
         self._stale, self._refreshed_at, self._state = False, 0.0, (False, None)
         self._prices, self._unpriced = Lookup(), False
@@ -277,6 +280,7 @@ class SearchPage:
         elif self.view.value == "curves":
             if self._behind:
                 self._new_problem()
+            self._draw_new()
             self.trajectories.refresh()
         elif self.view.value == "confirm":
             self.confirm.tick()
@@ -300,7 +304,7 @@ class SearchPage:
             self.curves: SearchCurves = SearchCurves(scales)
             self.curves.append(points)
             self._curves_pane.object = self.curves.root
-        self._behind = False
+        self._behind, self._undrawn = False, []
         self.refresh()
 
     def _checked(self) -> None:
@@ -363,11 +367,26 @@ class SearchPage:
         """
         if self.view.value != "curves" or self.session.step != "search":
             self._behind = True
+            self._undrawn = []
             return
-        shown = self.curves.source.data["simulation"]
-        if points and len(shown) and shown[-1] >= points[0].simulation:
+        last = [
+            *self.curves.source.data["simulation"][-1:],
+            *(point.simulation for point in self._undrawn[-1:]),
+        ]
+        if points and last and last[-1] >= points[0].simulation:
             self._new_problem()  # another search, or what is shown already
         else:
+            self._undrawn += points
+            self._draw_new()
+
+    def _draw_new(self) -> None:
+        """Give the curves what is new, at the beat of a running search, at once else."""
+        if not self._undrawn:
+            return
+        work = self.session.work
+        live = work.runs("search") and not work.paused
+        if not live or self._beat.due(self._undrawn[-1].elapsed_s):
+            points, self._undrawn = self._undrawn, []
             look.later(self.curves.append, points)
 
     def refresh(self) -> None:
