@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from toast_lab.app.pace import SLOWEST_S, TICK_MS, Beat
 
 
@@ -18,6 +20,6 @@ def test_a_young_search_is_drawn_at_every_tick() -> None:
 
 def test_an_old_search_is_drawn_twice_a_second_or_nearly() -> None:
     drawn = _drawn(60.0, 90.0)
-    gaps_s = [later - earlier for earlier, later in zip(drawn, drawn[1:], strict=False)]
+    gaps_s = [later - earlier for earlier, later in itertools.pairwise(drawn)]
     assert SLOWEST_S - 1e-9 <= min(gaps_s)
     assert max(gaps_s) < SLOWEST_S + TICK_MS / 1e3

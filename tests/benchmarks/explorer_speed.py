@@ -12,14 +12,14 @@ graph's nodes are painted, and to the moment that a click on one of them has its
 inspector.
 
 *curves*: the same search of t2b's training step (method, seed and number of plans) with no page
-attached, with a page that shows its curves, and with a page that shows its tree, turn by turn.  Its
-speed is simulations a second over its last two thirds, which are the same work in all three (the
-later a search, the more it finds worked out: it is up to twice as quick at its end); by then the
-page stands.  The loss is one less the ratio of two neighbouring runs.  ``whole_loss`` is the same of the
-whole search, in which the page is opened, too.  Updates a second are the changes of the data that
-the browser got, over the time from the first to the last.  Beside it stand the CPU seconds that the
-search, the server and the browser took after the page was there (Linux), which say more than the
-loss on a machine that has other work as well.
+attached, with a page that shows its curves, and with a page that shows its tree, turn by turn.
+Its speed is simulations a second over its last two thirds, which are the same work in all three
+(the later a search, the more it finds worked out: it is up to twice as quick at its end); by then
+the page stands.  The loss is one less the ratio of two neighbouring runs.  ``whole_loss`` is the
+same of the whole search, in which the page is opened, too.  Updates a second are the changes of
+the data that the browser got, over the time from the first to the last.  Beside it stand the CPU
+seconds that the search, the server and the browser took after the page was there (Linux), which say
+more than the loss on a machine that has other work as well.
 """
 
 from __future__ import annotations
