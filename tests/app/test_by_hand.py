@@ -196,12 +196,12 @@ def test_flipping_a_switch_changes_board_listing_costs_and_collectives(page: Han
     session, board = page.session, page.board
     session.selection.select((), (0,))
     before, lines = page.history.costs.object, [line.text for line in page._lines]
-    board._switches["data"].value = "0"
+    board.switches["data"].switch.value = "0"
     assert session.hand.actions == ("S@0->data",)
     assert board.table.value["data"][0].startswith(CHOSEN)
     first = page.history.costs.object
     assert first != before
-    board._switches["data"].value = "1"
+    board.switches["data"].switch.value = "1"
     assert session.hand.actions == ("S@1->data",)
     assert board.table.value["data"][1].startswith(CHOSEN)
     assert not board.table.value["data"][0].startswith(CHOSEN)
@@ -211,7 +211,7 @@ def test_flipping_a_switch_changes_board_listing_costs_and_collectives(page: Han
     assert page.collectives.value["number"].sum() == len(item.cost.collectives) > 0
     assert sum(line.collective for line in page._lines) == len(item.cost.collectives)
     session.hand.undo()
-    assert board._switches["data"].value == "0"
+    assert board.switches["data"].switch.value == "0"
 
 
 def test_a_hidden_page_waits_until_it_is_shown(session: Session) -> None:

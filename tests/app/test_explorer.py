@@ -10,7 +10,9 @@ pn = pytest.importorskip("panel")
 
 from bokeh.document import Document  # noqa: E402
 from bokeh.document.events import ModelChangedEvent  # noqa: E402
+from bokeh.document.models import DocumentModelManager  # noqa: E402
 
+from toast_lab.app import keys  # noqa: E402
 from toast_lab.app.explorer import Explorer  # noqa: E402
 from toast_lab.app.session import Session  # noqa: E402
 from toast_lab.jobs.job import Registry  # noqa: E402
@@ -41,3 +43,25 @@ def test_a_click_that_crosses_what_the_server_says_ends_with_both_on_one_step(
         if isinstance(event, ModelChangedEvent) and event.model is model and event.attr == "active"
     ]
     assert said == [3, 3]
+
+
+def test_the_first_click_on_a_conflict_does_not_walk_over_the_whole_page(
+    jobs: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bokeh does so for each change that adds a model: two dozen such clicks are a queue."""
+    session = Session(jobs=jobs)
+    session.load("attention")
+    session.step = "hand"
+    document = Document()
+    explorer = Explorer(session)
+    explorer.__panel__().server_doc(document)
+    walks: list[Any] = []
+    walk = DocumentModelManager.recompute
+    monkeypatch.setattr(
+        DocumentModelManager, "recompute", lambda self: (walks.append(self), walk(self))
+    )
+    keys.perform("next_conflict", explorer)
+    assert session.selection.conflicts == (0,)
+    assert not walks
+    session.step = "graph"  # a page that is new, which does
+    assert walks

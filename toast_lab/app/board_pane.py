@@ -5,7 +5,7 @@ A table of all resolutions, and the sides of the selected one to choose from.
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from toast_lab.app import assets, look
@@ -15,7 +15,7 @@ from toast_lab.explain.board import Board, conflicts
 from toast_lab.explain.taken import SideOption, side_on, side_options
 from toast_lab.text import line_text
 from toast_lab.views.by_hand_tables import board_frame
-from toast_lab.views.markup import ESTIMATED, cost_text, h, join, quiet
+from toast_lab.views.markup import ESTIMATED, cost_text, h, quiet
 
 MAX_TENSORS = 12
 NOWHERE = "whole"
@@ -23,6 +23,49 @@ WIDTHS = {"colour": 56, "tensor": 120, "side": 60, "line": 96}
 MAX_HEIGHT = 324
 AXIS_WIDTH = 120
 DETAIL_HEIGHT = 62  #: of the tensors of a resolution; more are scrolled
+
+
+class SideSwitch(look.Pane):
+    """Which side of a resolution one axis shards, and what each would cost.
+
+    It is made when the board is and hidden until a row is selected: a click that adds models to the
+    page has Bokeh walk over all of them, which took three times as long as the rest of the click.
+    """
+
+    def __init__(self, axis: str, choose: Callable[[str, int | None], Any]) -> None:
+        super().__init__()
+        self._axis, self._choose, self._quiet = axis, choose, False
+        self.switch = look.switch(
+            options={NOWHERE: ""},
+            margin=(1, 0),
+            height=30,
+            sizing_mode="stretch_width",
+            stylesheets=[look.BUTTON + SWITCH],
+        )
+        look.watch_value(self.switch, self._chosen)
+        name = look.text(h("p", h("b", axis)), width=70, sizing_mode="fixed", margin=(6, 0, 0, 0))
+        self._why = look.text(visible=False, margin=(6, 0, 0, 0))
+        self.view = look.row(name, self.switch, self._why)
+
+    def offer(self, sides: Sequence[SideOption], now: int | None) -> None:
+        """Offer the sides that are possible, say why others are not, and which is chosen."""
+        self._quiet = True
+        possible = {_label(side): str(side.side) for side in sides if not side.why_not}
+        self.switch.param.update(
+            options={NOWHERE: "", **possible},
+            value="" if now is None else str(now),
+            visible=bool(possible),
+        )
+        self._quiet = False
+        # Where no side is possible, it is for one reason
+        why = [side.why_not for side in sides if side.why_not][: 1 if not possible else None]
+        self._why.visible = bool(why)
+        text = "; ".join(why)
+        self._why.object = h("p", text, cls="quiet one", title=text)
+
+    def _chosen(self, side: str) -> None:
+        if not self._quiet:
+            self._choose(self._axis, int(side) if side else None)
 
 
 class BoardPane(look.Pane):
@@ -42,10 +85,8 @@ class BoardPane(look.Pane):
         self.table = look.table(board_frame(self.board), height=64, layout="fit_data_table")
         self.table.on_click(self._clicked)
         self._detail = look.text()
-        self._choices = look.column()
-        self._switches: dict[str, Any] = {}
-        self._offered: Any = None
-        self._quiet = False
+        self._choices = look.column(visible=False)
+        self.switches: dict[str, SideSwitch] = {}  #: by axis
         self.view = look.column(
             look.text(
                 h(
@@ -87,6 +128,8 @@ class BoardPane(look.Pane):
                 for name in conflict.sides
             }
             self.row = None
+            self.switches = {axis: SideSwitch(axis, self._choose) for axis in self._axes()}
+            self._choices.objects = list(self.switches.values())
         problem = self._problem
         actions, axes = session.hand.actions, self._axes()
         chosen = {
@@ -165,73 +208,20 @@ class BoardPane(look.Pane):
     # -- choosing ----------------------------------------------------------------------------------
     def _show_choices(self) -> None:
         session, problem = self.session, self.session.loaded.problem
+        self._choices.visible = self.row is not None
         if self.row is None or problem is None:
-            self._offered, self._switches, self._choices.objects = None, {}, []
             return
         resolution, actions = self._resolutions[self.row], session.hand.actions
         pricer = problem.pricer()
-        options = {
-            a: side_options(
-                problem=problem, actions=actions, resolution=resolution, axis=a, pricer=pricer
+        for axis, switch in self.switches.items():
+            sides = side_options(
+                problem=problem, actions=actions, resolution=resolution, axis=axis, pricer=pricer
             )
-            for a in self._axes()
-        }
-        offered = (
-            id(problem),
-            self.row,
-            {
-                key: tuple(option.side for option in sides if not option.why_not)
-                for key, sides in options.items()
-            },
-        )
-        if offered != self._offered:
-            self._offered = offered
-            self._choices.objects = [self._switch_row(key, sides) for key, sides in options.items()]
-        self._quiet = True
-        for axis, switch in self._switches.items():
-            now = side_on(problem, actions, resolution, axis)
-            texts = {
-                _label(option): str(option.side) for option in options[axis] if not option.why_not
-            }
-            switch.param.update(
-                options={NOWHERE: "", **texts}, value="" if now is None else str(now)
-            )
-        self._quiet = False
+            switch.offer(sides, side_on(problem, actions, resolution, axis))
 
-    def _switch_row(self, axis: str, sides: tuple[SideOption, SideOption]) -> Any:
-        possible = [option for option in sides if not option.why_not]
-        if not possible:
-            self._switches.pop(axis, None)
-            return look.text(
-                h(
-                    "p",
-                    h("b", axis),
-                    f"  {sides[0].why_not}",
-                    cls="quiet one",
-                    title=sides[0].why_not,
-                )
-            )
-        switch = look.switch(
-            options={NOWHERE: "", **{_label(option): str(option.side) for option in possible}},
-            margin=(1, 0),
-            height=30,
-            sizing_mode="stretch_width",
-            stylesheets=[look.BUTTON + SWITCH],
-        )
-        switch.param.watch(functools.partial(self._chosen, axis), "value")
-        self._switches[axis] = switch
-        why = [h("span", option.why_not) for option in sides if option.why_not]
-        label = look.text(h("p", h("b", axis)), width=70, sizing_mode="fixed", margin=(6, 0, 0, 0))
-        row: list[Any] = [label, switch]
-        if why:
-            row.append(look.text(h("p", join(why, "; "), cls="quiet one")))
-        return look.row(*row)
-
-    def _chosen(self, axis: str, event: Any) -> None:
-        if not self._quiet and self.row is not None:
-            self.session.hand.choose_side(
-                self._resolutions[self.row], axis, int(event.new) if event.new else None
-            )
+    def _choose(self, axis: str, side: int | None) -> None:
+        if self.row is not None:
+            self.session.hand.choose_side(self._resolutions[self.row], axis, side)
             self._show_choices()  # a refused choice goes back
 
     def _clicked(self, event: Any) -> None:

@@ -88,9 +88,7 @@ class HandPage:
             ("Devices", self.tiles),
             ("Beside the search", self.beside),
         )
-        self.upper = look.filled_column(
-            self.board, scroll=True, stylesheets=[look.CANVAS, UPPER % 62]
-        )
+        self.upper = look.filled_column(self.board, scroll=True, stylesheets=[look.CANVAS, UPPER])
         self.lower = pn.Column(
             self.tabs,
             sizing_mode="stretch_both",
@@ -176,9 +174,8 @@ class HandPage:
         )
 
     def _fit_board(self) -> None:
-        sheets = [look.CANVAS, UPPER % self.board.height]
-        if self.upper.stylesheets != sheets:
-            self.upper.stylesheets = sheets
+        # Another sheet would be another model, for which Bokeh walks over all of the page
+        self.upper.styles = {"--board-height": f"{self.board.height}px"}
 
     def _show_actions(self) -> None:
         self.actions.refresh()
@@ -284,5 +281,8 @@ def _colours(problem: Problem, actions: tuple[str, ...]) -> Any:
     return frame[COLOUR_COLUMNS]
 
 
-UPPER = ":host { flex: 0 1 %dpx !important; min-height: 60px !important; overflow-y: auto; }"
+UPPER = (
+    ":host { flex: 0 1 var(--board-height, 62px) !important; min-height: 60px !important; "
+    "overflow-y: auto; }"
+)
 LOWER = ":host { flex: 1 0 180px !important; min-height: 180px !important; }"
