@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from toast_lab.ir.program import Program
 
 #: Of what is read from a compiled text: results that an older version read are made again.
-READING = 8
+READING = 9
 _LOCATION = re.compile(r' loc\((?:#loc\d*|"(?:[^"\\]|\\.)*"(?:\([^()]*\))?|unknown)\)')
 _LOCATION_LINE = re.compile(r"^#loc.*\n", re.MULTILINE)
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "TPU_MEGACORE")

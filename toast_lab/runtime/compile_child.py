@@ -30,6 +30,7 @@ from toast_lab.runtime import (
     gpu_times,
     hlo,
     hlo_text,
+    memory_report,
     schedule_steps,
     schedule_text,
 )
@@ -49,7 +50,7 @@ class CompileRequest:
     #: rounds of our loops by the number of any of their ops, for compiled texts that do not tell
     rounds_by_op: dict[int, float]
     compiler_folder: str = ""  #: put first on the path before JAX starts, "" if none is
-    dump_folder: str = ""  #: where the compiler writes its schedule, "" if nowhere
+    dump_folder: str = ""  #: where the compiler writes its schedule and memory, "" if nowhere
 
 
 class CompileReport(NamedTuple):
@@ -61,7 +62,7 @@ class CompileReport(NamedTuple):
     remats: tuple[compiler_messages.Rematerialised, ...]
     #: estimated cycles of one step by op of ours, -1: unknown; empty where there are none
     cycles: dict[int, float]
-    memory: dict[str, int] | None = None  #: see _jax_private.memory_stats; None: refused
+    memory: dict[str, int] | None = None  #: see ``_memory``; None: refused
     collectives: tuple[hlo.Collective, ...] = ()
     #: (op of ours or -1, rounds) of every loop left in the program
     loops: tuple[tuple[int, float], ...] = ()
@@ -112,7 +113,7 @@ def compile_one(request: CompileRequest) -> CompileReport:
     return report._replace(
         schedule=steps,
         schedule_note=schedule_note,
-        memory=_jax_private.memory_stats(executable),
+        memory=_memory(request, executable),
         collectives=tuple(hlo.collectives_of(module, hlo.source_lines(hlo_source), sizes, rounds)),
         cycles=cycles(module, rounds),
         loops=tuple(loops(module, rounds)),
@@ -137,6 +138,13 @@ def _compile(request: CompileRequest, devices: list[Any]) -> Any:
         if "Cannot find key" not in str(error):
             raise
         return _jax_private.compile_module(request.stablehlo, devices)
+
+
+def _memory(request: CompileRequest, executable: Any) -> dict[str, int]:
+    """Bytes that the program holds; its peak as the buffer assignment has it, if that is dumped."""
+    sizes = _jax_private.memory_stats(executable)
+    assigned = memory_report.assigned_bytes(request.dump_folder)
+    return sizes if assigned is None else {**sizes, "peak": assigned}
 
 
 def _schedule(
