@@ -36,7 +36,7 @@ def priced(
 
     ``summed`` are the axes of the sum, ``scattered`` those of each dim of the result behind it,
     ``cut`` those of the columns.  Gives seconds of computing and of collectives, and bytes at the
-    peak.
+    peak, those in vector memory included.
     """
     rows, left, right = sizes
     actions = [("x.0", axis) for axis in summed] + [("g.1", axis) for axis in cut]
@@ -74,7 +74,7 @@ def priced_of(
     return (
         sum(time_s for kind, time_s in times if kind == COMPUTE),
         sum(time_s for kind, time_s in times if kind != COMPUTE),
-        totals.peak_bytes,
+        float((totals.lives.live + totals.lives.near).max()),
     )
 
 

@@ -73,6 +73,9 @@ class Fused:
     def runs_at(self, kind: str) -> str:
         return self.program.kind[self.memory.runs_at[self.ops(kind)[0]]]
 
+    def ends_at(self, kind: str) -> str:
+        return self.program.kind[self.memory.ends_at[self.ops(kind)[0]]]
+
     def moved_bytes(self) -> float:
         return sum(row.moved_bytes for row in price(self.problem, replicated(self.problem)).ops)
 
@@ -293,7 +296,8 @@ def test_an_elementwise_op_is_computed_on_the_way_out_of_a_product_on_tpus(compi
     assert found.written("dot_general") == written
     assert found.written("tanh")
     assert found.starts() == (["dot_general", "tanh"] if written else ["dot_general"])
-    assert found.runs_at("dot_general") == ("dot_general" if written else "tanh")
+    assert found.runs_at("dot_general") == "dot_general"
+    assert found.ends_at("dot_general") == ("dot_general" if written else "tanh")
     assert found.reads("tanh") == [float(written)]
     assert found.moved_bytes() == (5 if written else 3) * SIZE
 
@@ -309,7 +313,7 @@ def test_a_product_is_written_as_the_end_of_a_chain():
         True,
     ]
     assert found.starts() == ["dot_general"]
-    assert found.runs_at("dot_general") == "sine"
+    assert found.ends_at("dot_general") == "sine"
     assert found.moved_bytes() == 3 * SIZE + 4 * 64
 
 
@@ -411,19 +415,17 @@ def test_a_product_outside_a_branch_is_not_written_as_what_is_inside():
     assert once.starts() == ["dot_general", "sine"]
 
 
-def test_what_goes_into_a_product_is_kept_until_the_product_is_written():
-    """``cos(s) @ w`` is written where the sum is.
-
-    Until then ``s`` is there, as ``w`` is.
-    """
+def test_a_product_reads_its_operands_where_it_stands():
+    """However late what is computed on its way out is asked for: ``cos(s) @ w`` is no sum yet."""
 
     def fn(x, w, b):
-        late = fixed(b)
+        early = fixed(b)
         y = jnp.cos(fixed(x)) @ w
-        return y + late
+        return y + early
 
     found = Fused("tpu", fn, SQUARE, SQUARE, SQUARE)
-    assert found.runs_at("cosine") == found.runs_at("dot_general") == "add"
+    assert found.runs_at("cosine") == found.runs_at("dot_general") == "dot_general"
+    assert found.ends_at("cosine") == found.ends_at("dot_general") == "add"
 
 
 # -- reads -----------------------------------------------------------------------------------------
@@ -603,14 +605,14 @@ def test_whatever_a_kernel_needs_is_in_memory_or_computed_inside_it(made, compil
     expected = np.zeros(program.n_values)
     for op in program.ops():
         if facts.op.free[op] or (
-            found.memory.runs_at[op] != op and program.op_class[op] not in (p.DOT, p.CONVOLUTION)
+            found.memory.ends_at[op] != op and program.op_class[op] not in (p.DOT, p.CONVOLUTION)
         ):
             continue
         reached, inside = sources(found, op)
         assert all(facts.op.op_class[o] != p.ARGUMENT for o in inside)
         # What is not in memory is soft, or the product in whose kernel this op is.
         assert all(
-            o == op or facts.op.cuts[o] or op <= found.memory.runs_at[o] != o for o in inside
+            o == op or facts.op.cuts[o] or op <= found.memory.ends_at[o] != o for o in inside
         )
         if program.op_class[op] in (p.DOT, p.CONVOLUTION):
             for use in range(program.use_ptr[op], program.use_ptr[op + 1]):

@@ -119,3 +119,114 @@ def test_a_gpu_without_bfloat16_holds_operands_and_results_of_products_in_f32() 
     assert wide >= narrow + value_bytes
     wide, narrow = (held_bytes(sums, *shapes, machine=name) for name in ("p100", "a100"))
     assert wide == narrow
+
+
+def test_small_values_that_are_needed_soon_stay_in_vector_memory() -> None:
+    """Of a chain of products nothing but arguments and the result is in memory on a TPU v5e."""
+    shapes = [jax.ShapeDtypeStruct((1024, 1024), jnp.float32)] * 2
+    value_bytes = 1024 * 1024 * 4
+
+    def chain(x: jax.Array, w: jax.Array) -> jax.Array:
+        # Every product but the last is read twice, so that it has to be written.
+        for _ in range(4):
+            product = x @ w
+            x = jnp.tanh(product) @ product
+        return x
+
+    outside = held_bytes(chain, *shapes, machine="tpu-v3")
+    assert held_bytes(chain, *shapes, machine="tpu-v5e") == 3 * value_bytes < outside
+
+
+@pytest.mark.parametrize(("products", "is_near"), [(4, True), (12, False)])
+def test_what_is_needed_later_is_in_memory_meanwhile(products: int, is_near: bool) -> None:
+    shapes = [jax.ShapeDtypeStruct((1024, 1024), jnp.float32)] * 2
+    value_bytes = 1024 * 1024 * 4
+
+    def kept(x: jax.Array, w: jax.Array) -> jax.Array:
+        early = jnp.sort(x, axis=0)
+        later = early
+        for _ in range(products):
+            later = later @ w
+        return jnp.sum(jnp.sort(later, axis=0) + jnp.sort(early, axis=1))
+
+    held = held_bytes(kept, *shapes, machine="tpu-v5e")
+    assert held == pytest.approx((2 if is_near else 3) * value_bytes, rel=0.01)
+
+
+def test_vector_memory_takes_no_more_than_it_has_room_for() -> None:
+    count, shape = 12, jax.ShapeDtypeStruct((4096, 1024), jnp.float32)
+    value_bytes = 4096 * 1024 * 4
+    room_bytes = 0.875 * 2**27
+
+    def many(x: jax.Array) -> jax.Array:
+        sorted_by_column = [jnp.sort(x * (1.0 + number), axis=0) for number in range(count)]
+        total = sum(jnp.sort(value, axis=1) for value in sorted_by_column)
+        assert isinstance(total, jax.Array)
+        return total
+
+    near, far = (held_bytes(many, shape, machine=name) for name in ("tpu-v5e", "tpu-v3"))
+    assert far > count * value_bytes > room_bytes
+    assert far - near == pytest.approx(room_bytes)
+
+
+def test_what_vector_memory_holds_is_taken_off_what_is_held() -> None:
+    problem = Problem(analysed("transformer_train"), MESH, "tpu-v5e")
+    cost = price(problem, plan_of_actions(problem.space, []))
+    *others, last = cost.at_peak
+    assert last.kind == peak.VECTOR
+    assert last.bytes < 0 < min(part.bytes for part in others)
+
+
+def test_a_broadcast_is_written_down_for_a_scatter_on_tpus() -> None:
+    rows, copies, size = 65536, 32, 128
+    spread_bytes = rows * copies * size * 4
+
+    def summed(x: jax.Array, index: jax.Array) -> jax.Array:
+        spread = jnp.broadcast_to(x[:, None, :], (rows, copies, size))
+        return jnp.zeros((rows, size)).at[index].add(spread)
+
+    shapes = (
+        jax.ShapeDtypeStruct((rows, size), jnp.float32),
+        jax.ShapeDtypeStruct((rows, copies), jnp.int32),
+    )
+    on_tpu, on_gpu = (held_bytes(summed, *shapes, machine=name) for name in ("tpu-v5e", "h100"))
+    assert on_tpu - on_gpu == pytest.approx(spread_bytes, rel=0.05)
+
+
+def test_a_gradient_is_held_while_it_is_summed_over_devices() -> None:
+    """An update computed in the product's kernel needs no room; behind a sum it is no such thing."""
+    x, w = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((8192, 8192), (8192, 8192)))
+
+    def step(x: jax.Array, g: jax.Array, w: jax.Array) -> jax.Array:
+        return w - x.T @ g
+
+    problem = Problem(analyse(frontends.from_jax(step, x, x, w, donate_argnums=2)), {"d": 4})
+    problem = Problem(problem.analysis, {"d": 4}, "tpu-v5e")
+    weight_bytes = 8192 * 8192 * 4
+    alone, summed = (
+        price(problem, Plan.from_actions(problem, actions)).peak_bytes
+        for actions in ([], [("x.0", "d")])
+    )
+    assert alone == 3 * weight_bytes
+    assert summed == (2 / 4 + 1 + 1) * weight_bytes
+
+
+def test_a_part_of_a_broadcast_is_all_that_there_is_of_it() -> None:
+    """Where a value that is made of a broadcast is cut, nobody writes the whole broadcast."""
+    rows, size = 65536, 1024
+
+    def spread(row: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.sort(jnp.broadcast_to(row, (rows, size)) + x, axis=1)
+
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((size,), (rows, size))]
+    problem = Problem(analyse(frontends.from_jax(spread, *shapes)), {"d": 8}, "tpu-v5e")
+    plan = Plan.from_actions(problem, [("x.0", "d")])
+    broadcast = problem.analysis.program.kind.index("broadcast_in_dim")
+    (value,) = problem.analysis.program.results(broadcast)
+    sharding = plan.sharding.copy()
+    # Made whole, and then cut
+    sharding.op_factor[broadcast] = -1
+    sharding.value_dim[value, 0] = 0
+    totals = problem.prices.totals(sharding.op_factor, sharding.value_dim)
+    assert totals.prices.passing_bytes[broadcast] == 0.0
+    assert totals.peak_bytes == price(problem, plan).peak_bytes

@@ -69,6 +69,9 @@ class Fusion(NamedTuple):
 
     written: np.ndarray  #: [V] bool
     #: [O] the last op inside whose kernel this op runs (itself, if it is a kernel)
+    ends_at: np.ndarray
+    #: [O] when it runs: as ``ends_at``, but a product runs where it stands, however late what is
+    #: computed on its way out is asked for.  All that this takes was there before.
     runs_at: np.ndarray
     reads: np.ndarray  #: [U] float64 how often the use reads memory; 0: fused, a view, a constant
     #: [O] the op that heads the kernel in which a result is written: a product for what is computed
@@ -195,15 +198,10 @@ class _Fuser:
                 self._decide(op, self.results[op][0])
         heads = self._heads()
         reads, beside = self._reads(heads)
-        runs_at = self.epilogues.end.tolist()
-        for op in range(self.n_ops - 1, self.program.n_arguments - 1, -1):
-            if self._inside(op):
-                runs_at[op] = max(
-                    runs_at[consumer] for consumer in self.consumers[self.results[op][0]]
-                )
         return Fusion(
             written=np.asarray(self.written, bool),
-            runs_at=np.asarray(runs_at, np.int64),
+            ends_at=self._inside_until(self.epilogues.end.tolist()),
+            runs_at=self._inside_until(list(range(self.n_ops))),
             reads=reads,
             head=np.asarray(heads, np.int64),
             beside=beside,
@@ -219,6 +217,13 @@ class _Fuser:
             elements=np.asarray(self.elements, np.float64),
             consumers=self.consumers,
         )
+
+    def _inside_until(self, until: list[int]) -> np.ndarray:
+        """``until``, [O], with what it is for the last consumer of ops that run inside others."""
+        for op in range(self.n_ops - 1, self.program.n_arguments - 1, -1):
+            if self._inside(op):
+                until[op] = max(until[consumer] for consumer in self.consumers[self.results[op][0]])
+        return np.asarray(until, np.int64)
 
     def _inside(self, op: int) -> bool:
         """Is this soft op computed inside others?"""

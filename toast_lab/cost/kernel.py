@@ -7,8 +7,10 @@ aliases.  Values made of constants alone cost nothing: XLA folds or fuses them.
 
 Memory is a live range analysis over program order: arguments (those that are not donated live
 throughout), written values from their definition to their last use, copies that collectives bring
-until their last use, the whole result before a reduce_scatter, what is computed on the way into a
-product beside it, and in-place reuse of an operand that dies in an elementwise op.
+until their last use, the whole result before a reduce_scatter or a sum over devices, a broadcast
+that is written down for an op which takes its operands as they are, and in-place reuse of an
+operand that dies in an elementwise op.  On TPUs that have the room, small values which are needed
+soon stay in vector memory and take none.
 
 Loops and conditionals: an op counts as often as it runs (``Program.trips``), what is done to a
 value where it enters a loop as often as the loop's body does, and a sum over devices of what a loop
@@ -68,7 +70,7 @@ from toast_lab.cost.matrix_tiles import (
     waves_busy,
     weights_busy,
 )
-from toast_lab.cost.program_facts import Memory, ProgramFacts
+from toast_lab.cost.program_facts import NEAR_PRODUCTS, Memory, ProgramFacts
 from toast_lab.cost.row_layouts import row_padding, slice_padding
 from toast_lab.ir import program as p
 from toast_lab.kernels import compiled, helper
@@ -94,6 +96,8 @@ from toast_lab.sharding.steps import (
     ways,
 )
 
+#: Of vector memory, for all values that are there at once: libtpu keeps 16 of 128 MiB for kernels.
+ROOM_SHARE = 0.875
 #: Of vector memory, which a value may take to be there. By libtpu 0.0.42.1 for v5e, in four steps,
 #: 6 in 7 results of kernels were there of less than 8 MiB, half from 32 MiB, a quarter from 64 MiB.
 NEAR_SHARE = 0.25
@@ -123,6 +127,7 @@ class MachineRates(NamedTuple):
     sustained: float
     product_start_s: float
     near_bytes: float  #: most that a value in vector memory takes, 0: there is none
+    near_room_bytes: float  #: of vector memory, for all values in it
     ring_devices: float  #: smallest group for ``collective_matmul``, 0: there is none
     ring_bytes_per_s: float  #: that a device sends one way around a ring
     near_bytes_per_s: float  #: at which products read vector memory
@@ -231,7 +236,8 @@ class Lifetimes(NamedTuple):
 
     size: Float64Array  #: [V] bytes of each value as it is kept
     last: Int32Array  #: [U] last op at which a copy brought for the use is needed
-    live: Float64Array  #: [O + 2] bytes alive at each op
+    live: Float64Array  #: [O + 2] bytes in memory at each op
+    near: Float64Array  #: [O + 2] bytes that are alive as well, in vector memory
 
 
 def lifetimes(inputs: PriceInputs) -> Lifetimes:
@@ -241,6 +247,7 @@ def lifetimes(inputs: PriceInputs) -> Lifetimes:
         size=np.empty(len(inputs.tables.value_op)),
         last=np.empty(len(memory.use_op), np.int32),
         live=np.empty(len(memory.like_op) + 2),
+        near=np.empty(len(memory.like_op) + 2),
     )
 
 
@@ -328,6 +335,8 @@ def price_steps(
                         )
                         piece_bytes = whole_bytes / ways(layout, axis_size)
                         source_bytes = _kept_bytes(facts, source, steps.layout[source], axis_size)
+                        if facts.use.spread[use] and not is_copy:
+                            prices.passing_bytes[op] += piece_bytes
                         if source == value:
                             piece_bytes *= _padding(facts, value, layout, axis_size)
                         if not is_copy:
@@ -352,10 +361,6 @@ def price_steps(
                                 left_far, left_near = far, near
                             else:
                                 right_far, right_near = far, near
-                        if not is_copy and not facts.value.written[source]:
-                            # Only products read what is not written: it is prepared beside them, as
-                            # they take it.
-                            prices.passing_bytes[op] += facts.use.sent[use] * piece_bytes
                     if use == tables.use_ptr[op] + facts.op.brings[op] and facts.op.brings[op] >= 0:
                         moved += _kept_bytes(
                             facts, value, steps.wanted[tables.use_want[use]], axis_size
@@ -382,6 +387,8 @@ def price_steps(
                     is_summed = _is_summed(facts, steps, row, n_steps)
                     parts = ways(steps.layout[value], axis_size) if is_summed else product_parts
                     size = facts.value.bytes[value] / parts
+                    if is_summed and not facts.value.written[value]:
+                        prices.passing_bytes[op] += size
                     beside_bytes = facts.op.far_bytes[op] / parts
                     if facts.op.widest_bytes[op] > rates.near_bytes * parts:
                         beside_bytes += facts.op.near_bytes[op] / parts
@@ -839,12 +846,13 @@ def live_bytes(
     and ``prices`` may be those of the folded program; ``Memory`` counts the ops of the program
     itself in either case.
     """
-    facts, tables, memory = inputs.facts, inputs.tables, inputs.memory
-    wanted, size, last, live = steps.wanted, lives.size, lives.last, lives.live
+    facts, tables, memory, rates = inputs.facts, inputs.tables, inputs.memory, inputs.rates
+    wanted, size, last, live, near = steps.wanted, lives.size, lives.last, lives.live, lives.near
     n_ops = live.shape[0] - 2
     for value in range(size.shape[0]):
         size[value] = _kept_bytes(facts, value, steps.layout[value], inputs.axis_size)
     live[:] = 0.0
+    near[:] = 0.0
     # Copies: until the last use that takes the copy.
     for like in range(prices.copied.shape[0]):
         if prices.copied[like] == BROUGHT:
@@ -872,15 +880,19 @@ def live_bytes(
             held_bytes = prices.copy_bytes[like]
             for place in range(memory.member_ptr[like], memory.member_ptr[like + 1]):
                 use = memory.member[place]
-                live[memory.use_from[use]] += held_bytes
-                live[last[use] + 1] -= held_bytes
+                beside = memory.products[last[use]] - memory.products[memory.use_from[use] + 1]
+                is_near = held_bytes <= rates.near_bytes and beside <= NEAR_PRODUCTS
+                where = near if is_near else live
+                where[memory.use_from[use]] += held_bytes
+                where[last[use] + 1] -= held_bytes
     for like in range(prices.passing_bytes.shape[0]):
         held_bytes = prices.passing_bytes[like]
         if held_bytes > 0.0:
+            where = near if held_bytes <= rates.near_bytes else live
             for place in range(memory.op_member_ptr[like], memory.op_member_ptr[like + 1]):
                 runs_at = memory.runs_at[memory.op_member[place]]
-                live[runs_at] += held_bytes
-                live[runs_at + 1] -= held_bytes
+                where[runs_at] += held_bytes
+                where[runs_at + 1] -= held_bytes
     # Written values; an operand that dies in an elementwise op gives its place to the result, one
     # operand an op.
     heirs = np.zeros(n_ops + 1, np.bool_)
@@ -891,14 +903,19 @@ def live_bytes(
         if heir >= 0 and size[heir] == held_bytes and not heirs[end]:
             heirs[end] = True
             end -= 1
-        live[memory.buffer_start[buffer]] += held_bytes
-        live[min(end, n_ops) + 1] -= held_bytes
-    peak, peak_op, alive_bytes = 0.0, 0, 0.0
+        is_near = memory.buffer_near[buffer] and held_bytes <= rates.near_bytes
+        where = near if is_near else live
+        where[memory.buffer_start[buffer]] += held_bytes
+        where[min(end, n_ops) + 1] -= held_bytes
+    peak, peak_op, alive_bytes, near_bytes = 0.0, 0, 0.0, 0.0
     for op in range(n_ops + 1):
         alive_bytes += live[op]
-        live[op] = alive_bytes
-        if alive_bytes > peak:
-            peak, peak_op = alive_bytes, op
+        near_bytes += near[op]
+        # What vector memory has no room for is in memory, too.
+        near[op] = min(near_bytes, rates.near_room_bytes)
+        live[op] = alive_bytes + near_bytes - near[op]
+        if live[op] > peak:
+            peak, peak_op = live[op], op
     return peak, peak_op
 
 

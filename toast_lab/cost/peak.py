@@ -11,23 +11,25 @@ from toast_lab.cost.program_facts import Memory
 from toast_lab.ir.program import Program
 
 ARGUMENT, TENSOR, COPY, WORK = "argument", "tensor", "copy", "work space"
+VECTOR = "in vector memory"
 
 
 class Held(NamedTuple):
     """A tensor, a copy or work space in memory at some op."""
 
-    #: ARGUMENT, TENSOR, COPY (brought by a collective for uses) or WORK (only while an op runs)
+    #: ARGUMENT, TENSOR, COPY (brought by a collective for uses), WORK (only while an op runs), or
+    #: VECTOR: what of the others a TPU has in its vector memory, to be taken off
     kind: str
-    value: str  #: name of the value, "" for work space
+    value: str  #: name of the value, "" for work space and vector memory
     op: int  #: the op that made it, that it was brought for, or that needs the space
     where: str  #: source line of that op
-    bytes: float  #: on one device
+    bytes: float  #: on one device; negative for VECTOR
 
 
 def held_at(
     program: Program, memory: Memory, prices: Prices, lives: Lifetimes, op: int
 ) -> list[Held]:
-    """What is alive at ``op``, largest first; adds up to the bytes alive there.
+    """What is alive at ``op``, largest first; adds up to the bytes in memory there.
 
     Args:
         program: the program.
@@ -82,4 +84,7 @@ def held_at(
                 bytes=float(prices.passing_bytes[working_op]),
             )
         )
-    return sorted((tensor for tensor in held if tensor.bytes > 0), key=lambda tensor: -tensor.bytes)
+    if lives.near[op] > 0.0:
+        at = min(op, program.n_ops - 1)
+        held.append(Held(VECTOR, "", at, program.where(at), -float(lives.near[op])))
+    return sorted((part for part in held if part.bytes != 0), key=lambda part: -part.bytes)

@@ -32,6 +32,9 @@ from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.packs import BoolArray, Float64Array, Int32Array, Int64Array, packed
 from toast_lab.sharding.steps import Tables
 
+#: Products that may run while a value stays in vector memory: what is needed later still goes to
+#: memory and comes back.  The forward pass keeps for the backward pass in memory.
+NEAR_PRODUCTS = 8
 #: Of the numbers of an op's largest operand: less than this is no traffic.
 SMALL_SHARE = 1.0 / 64.0
 
@@ -93,6 +96,7 @@ class UseFacts(NamedTuple):
     #: [U] float64 factor on the bytes of collectives that bring the value here, see ``bfloat16``
     sent: Float64Array
     cut_out: BoolArray  #: [U] bool: a part of the value is written down before it is read
+    spread: BoolArray  #: [U] bool: a broadcast value is written down before it is read
     ahead: BoolArray  #: [U] bool: a product runs between where the value is made and the use
     #: [U] float64 rounds more in which it is summed if only a part is used: see ``loop_sums``
     sum_rounds: Float64Array
@@ -140,6 +144,7 @@ class Memory(NamedTuple):
     buffer_end: Int32Array  #: [B] last op at which it is alive; O: to the end
     #: [B] value like the result that may take its place at its last op if of equal size, or -1
     buffer_heir: Int32Array
+    buffer_near: BoolArray  #: [B] bool: vector memory may do for it, if it is small enough
     member_ptr: Int32Array  #: [U'+1] row starts into member
     member: Int32Array  #: uses that are like each use that is priced
     like_use: Int32Array  #: [U] the use that is priced for each
@@ -153,6 +158,8 @@ class Memory(NamedTuple):
     value_use_ptr: Int64Array  #: [V+1]
     value_use: Int32Array
     runs_at: Int32Array  #: [O] op at which a fused op really runs
+    ends_at: Int32Array  #: [O] last op in whose kernel it is
+    products: Int32Array  #: [O + 2] products before each op
     region: Int32Array  #: [O] innermost region, -1 outside all
     region_parent: Int32Array  #: [R + 1]
     region_begin: Int32Array  #: [R + 1]
@@ -296,7 +303,8 @@ def make_static(
             slices=ops_where(program.kind, "reads_part"),
             brings=brings,
             starts=fusion.starts,
-            cuts=fusion.soft,
+            # What is free, as a broadcast, is nowhere as a whole.
+            cuts=fusion.soft | free,
             **shapes._asdict(),
             carried=ends.carried,
             far_bytes=ends.far_bytes,
@@ -321,6 +329,11 @@ def make_static(
             delivered=delivered,
             sent=narrowed.sent,
             cut_out=fusion.product[tables.use_op] & written[root[program.use_value]],
+            spread=(
+                _spread(program, fusion, root)
+                if compiler == "tpu"
+                else np.zeros(program.n_uses, bool)
+            ),
             ahead=_ahead(program),
             sum_rounds=sums.use_rounds,
             resident_parts=staying.use_parts,
@@ -340,10 +353,10 @@ def make_static(
     memory = _memory(
         program=program,
         tables=tables,
-        written=written,
+        fusion=fusion,
         last_op=last_op,
-        runs_at=runs_at,
         in_place=in_place,
+        may_be_near=may_be_near,
         use_from=(
             _brought_from(program, tables, fusion.product) if compiler == "tpu" else tables.use_op
         ),
@@ -369,6 +382,21 @@ def _ahead(program: p.Program) -> np.ndarray:
     in_round = (program.trips[source] > 1) & ~starts[source]
     source = np.where(source < program.n_arguments, -1, source)
     return np.asarray((before[reader] > before[source + 1]) & ~in_round)
+
+
+def _spread(program: p.Program, fusion: Fusion, root: np.ndarray) -> np.ndarray:
+    """[U] bool: is a broadcast value read by what takes its operands from memory as they are?
+
+    Elementwise ops, sums and products spread it on the way; a scatter or a sort does not.
+    """
+    whole = np.isin(program.op_class, (p.INDEXING, p.OTHER))
+    whole &= ~ops_where(program.kind, "picks_slice") & ~ops_where(program.kind, "moves_elements")
+    value = program.use_value
+    return np.asarray(
+        whole[np.repeat(np.arange(program.n_ops), np.diff(program.use_ptr))]
+        & (fusion.elements[value] > fusion.elements[root[value]])
+        & ~np.asarray(program.value_is_constant)[root[value]]
+    )
 
 
 def _may_be_near(
@@ -497,18 +525,22 @@ def _reordering(program: p.Program) -> list[int]:
 def _memory(
     program: p.Program,
     tables: Tables,
-    written: np.ndarray,
+    fusion: Fusion,
     last_op: np.ndarray,
-    runs_at: np.ndarray,
     in_place: np.ndarray,
+    may_be_near: np.ndarray,
     use_from: np.ndarray,
 ) -> Memory:
     """Live ranges in program order."""
-    n_ops, n_arguments = program.n_ops, program.n_arguments
-    value = np.flatnonzero(written)
+    n_ops, n_arguments, runs_at = program.n_ops, program.n_arguments, fusion.runs_at
+    value = np.flatnonzero(fusion.written)
     maker = program.value_op[value]
     argument = maker < n_arguments
     start = np.where(argument, 0, runs_at[maker])
+    # What is computed on the way out of a product is there with it.  Results of the program are
+    # written over what they update, which stands where they are made.
+    head = fusion.head[maker]
+    start = np.where(fusion.product[head] & ~tables.value_output[value], head, start)
     end = np.maximum(last_op[value], start)
     kept = np.zeros(n_ops, bool)
     kept[:n_arguments] = ~program.donated
@@ -516,7 +548,11 @@ def _memory(
     inside = (end >= n_arguments) & (end < n_ops) & (end > start)
     at = np.where(inside, end, 0)
     heir = program.result_ptr[at].astype(np.int32)
-    inside[inside] = in_place[at[inside]] & written[heir[inside]]
+    inside[inside] = in_place[at[inside]] & fusion.written[heir[inside]]
+    products = np.zeros(n_ops + 2, np.int32)
+    products[1 : n_ops + 1] = np.cumsum(fusion.product)
+    products[-1] = products[n_ops]
+    beside = products[np.minimum(end, n_ops)] - products[start + 1]
     uses, ops = np.arange(program.n_uses, dtype=np.int32), np.arange(n_ops, dtype=np.int32)
     # One row more than there are regions, for ops outside all of them.
     regions = program.regions
@@ -526,6 +562,7 @@ def _memory(
         buffer_start=start.astype(np.int32),
         buffer_end=end.astype(np.int32),
         buffer_heir=np.where(inside, heir, -1).astype(np.int32),
+        buffer_near=may_be_near[value] & (beside <= NEAR_PRODUCTS),
         member_ptr=np.arange(len(uses) + 1, dtype=np.int32),
         member=uses,
         like_use=uses,
@@ -539,6 +576,8 @@ def _memory(
         value_use_ptr=tables.value_use_ptr,
         value_use=tables.value_use,
         runs_at=runs_at.astype(np.int32),
+        ends_at=fusion.ends_at.astype(np.int32),
+        products=products,
         region=program.region,
         region_parent=np.asarray([*(region.parent for region in regions), -1], np.int32),
         region_begin=np.asarray([*(region.begin for region in regions), 0], np.int32),

@@ -131,6 +131,7 @@ class ProgramPrices:
             sustained=float(products.sustained) if products else 1.0,
             product_start_s=float(products.start_s) if products else 0.0,
             near_bytes=kernel.NEAR_SHARE * float(self.machine.vector_memory_bytes),
+            near_room_bytes=kernel.ROOM_SHARE * float(self.machine.vector_memory_bytes),
             near_bytes_per_s=kernel.NEAR_BYTES_PER_S,
             ring_devices=float(self.machine.collective_matmul),
             # A dim of a torus has links both ways.

@@ -87,15 +87,15 @@ def _step_times(problem: Problem, totals: Totals, compiled: Compiled) -> dict[in
     kind, op = steps.kind[:n_steps], steps.op[:n_steps]
     priced = totals.each.time_s[:n_steps]
     compute_row = {int(op[row]): int(row) for row in np.flatnonzero(kind == COMPUTE)}
-    runs_at = problem.prices.inputs.memory.runs_at
+    kernel_of = problem.prices.inputs.memory.ends_at
     rows_at: dict[int, list[int]] = collections.defaultdict(list)
     for number, row in compute_row.items():
         if priced[row] > 0.0:
-            rows_at[int(runs_at[number])].append(row)
+            rows_at[int(kernel_of[number])].append(row)
     judged_at: dict[int, float] = collections.defaultdict(float)
     for number, seconds in computing.items():
         if number >= 0:
-            judged_at[int(runs_at[number])] += seconds
+            judged_at[int(kernel_of[number])] += seconds
     elsewhere = sum(
         priced[row] for at, rows in rows_at.items() if at not in judged_at for row in rows
     )

@@ -92,6 +92,7 @@ class Bound(NamedTuple):
     base_time_s: float
     base_bytes: float
     limit_bytes: float
+    near_room_bytes: float  #: of vector memory
     memory_weight: float
     memory_matters: bool  #: may anything fail to fit?
 
@@ -172,7 +173,8 @@ def lower_bound(
         for op in range(scratch.live.shape[0]):
             live_bytes += scratch.live[op]
             peak = max(peak, live_bytes)
-        peak *= _ROUNDING
+        # Up to so much of what is written is in vector memory.
+        peak = max(0.0, peak * _ROUNDING - bound.near_room_bytes)
         if peak > bound.limit_bytes and bound.base_bytes > 0.0:
             penalty = bound.memory_weight * (peak - bound.limit_bytes) / bound.base_bytes
     enough = (cutoff - penalty) * bound.base_time_s * (1.0 + 1e-9)

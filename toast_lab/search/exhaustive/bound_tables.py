@@ -154,6 +154,7 @@ def make_bound(
         base_time_s=base_time_s,
         base_bytes=base_bytes,
         limit_bytes=problem.memory_limit_bytes,
+        near_room_bytes=problem.folded.rates.near_room_bytes,
         memory_weight=problem.memory_weight,
         memory_matters=bool(np.cumsum(whole).max() > problem.memory_limit_bytes),
     )

@@ -32,7 +32,9 @@ class MemoryTerms:
     def __init__(self, problem: Problem, relaxation: Relaxation) -> None:
         folded, n_rows = relaxation.folded, len(relaxation.menus)
         memory, axis_size = folded.memory, folded.axis_size
-        self.limit_bytes = problem.memory_limit_bytes
+        # Up to so much of what is written is in vector memory.
+        room_bytes = folded.rates.near_room_bytes
+        self.limit_bytes = problem.memory_limit_bytes + room_bytes
         self.node = relaxation.value_node[memory.buffer_value]
         self.bytes = folded.facts.value.bytes[memory.buffer_value]
         self.start = memory.buffer_start.astype(np.int64)
@@ -49,8 +51,6 @@ class MemoryTerms:
         assert len(self.share) == n_rows + len(relaxation.layouts)
         finest = np.asarray([share.argmin() for share in self.share])
         self.matters = bool(self.live(np.zeros_like(finest)).max() > self.limit_bytes)
-        #: Nothing fits, whatever is chosen
-        self.least_bytes = float(self.live(finest).max(initial=0.0))
         self.byte_s: dict[int, float] = {}  # op -> seconds for each byte above the limit there
 
     def live(self, choice: np.ndarray) -> np.ndarray:
