@@ -11,6 +11,10 @@ browser cache and with a filled one.
 graph's nodes are painted, and to the moment that a click on one of them has its answer in the
 inspector.
 
+*pages*: from the click on a step to the last change that is seen: elements, texts, places, and that
+Bokeh has finished its drawing.  Each step is visited for the first time in a new session, and then
+again, for a small program and for t2b's training step.
+
 *curves*: the same search of t2b's training step (method, seed and number of plans) with no page
 attached, with a page that shows its curves, and with a page that shows its tree, turn by turn.
 Its speed is simulations a second over its last two thirds, which are the same work in all three
@@ -46,7 +50,9 @@ from tests.browser.serving import free_port, launch_arguments
 from toast_lab.app.pace import SLOWEST_S
 
 SIZE: Any = {"width": 1440, "height": 900}
-PAINT_TARGET_S, GRAPH_TARGET_S, LOSS_TARGET = 1.5, 3.0, 0.05
+PAINT_TARGET_S, VISIT_TARGET_S, GRAPH_TARGET_S, LOSS_TARGET = 1.5, 0.5, 3.0, 0.05
+STEPS = ("Graph & conflicts", "By hand", "Search", "Compare")
+SETTLE_MS = 3000  #: in which everything that a click changes is there
 UPDATES_TARGET = 0.9 / SLOWEST_S  #: a second, of a search that has run for half a minute
 PLANS = 120_000  #: budget of a search of the part "curves"
 OPENING = 1 / 3  #: share of its simulations in which the page is opened, and which do not count
@@ -88,6 +94,36 @@ COUNT = f"""(name) => {{
   window.counted = counted
   return true
 }}"""
+#: Notes when what is seen changes for the last time after each press of a button.
+SETTLE = """
+window.settled = null
+const sum = (root, found) => {
+  for (const el of root.querySelectorAll('*')) {
+    const box = el.getBoundingClientRect()
+    if (!box.width || !box.height) continue
+    found.n += 1
+    found.places += box.x + 3 * box.y + 5 * box.width + 7 * box.height
+    if (!el.firstElementChild) found.letters += (el.textContent || '').length
+    if (el.shadowRoot) sum(el.shadowRoot, found)
+  }
+  return found
+}
+const seen = () => {
+  const { n, places, letters } = sum(document, { n: 0, places: 0, letters: 0 })
+  return [n, places, letters, Object.values(Bokeh.index).every((v) => v.has_finished())].join()
+}
+addEventListener('pointerdown', () => {
+  const now = { began: performance.now(), last: null, seen: seen(), changes: 0 }
+  window.settled = now
+  const look = () => {
+    if (window.settled !== now) return
+    const next = seen()
+    if (next !== now.seen) { now.seen = next; now.last = performance.now(); now.changes += 1 }
+    setTimeout(look, 25)
+  }
+  look()
+}, true)
+"""
 
 Row = dict[str, Any]
 
@@ -245,6 +281,49 @@ def graph(repeats: int) -> list[Row]:
             "click_answered_s_max": max(answered),
         }
     ]
+
+
+# -- pages -----------------------------------------------------------------------------------------
+def pages(repeats: int) -> list[Row]:
+    """One row for each program and step: the first visit in a session and the one after it."""
+    rows: list[Row] = []
+    with chromium() as browser:
+        for model in ("attention", "t2b"):
+            with serving(model) as url:
+                turns = [_visits(browser, url, model) for _ in range(repeats)]
+            for step in STEPS:
+                first, again = ([turn[visit][step] for turn in turns] for visit in (0, 1))
+                rows.append(
+                    {
+                        "model": model,
+                        "page": step,
+                        "n": repeats,
+                        "first_s": statistics.median(first),
+                        "first_s_max": max(first),
+                        "again_s": statistics.median(again),
+                        "again_s_max": max(again),
+                    }
+                )
+    return rows
+
+
+def _visits(browser: Browser, url: str, model: str) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds of the first and of the second visit of each step."""
+    page = browser.new_page(viewport=SIZE)
+    page.add_init_script(SETTLE)
+    page.goto(url)
+    page.get_by_text(re.compile(f"^Loaded {model}")).first.wait_for(timeout=WAIT_MS)
+    page.wait_for_timeout(3000)
+    visits: tuple[dict[str, float], dict[str, float]] = ({}, {})
+    for visit in visits:
+        for step in STEPS:
+            page.get_by_role("button", name=re.compile(rf"^\d\s+{step}")).click()
+            page.wait_for_timeout(SETTLE_MS)
+            found = page.evaluate("window.settled")
+            assert found["last"] is not None, f"nothing happened on the way to {step}"
+            visit[step] = (found["last"] - found["began"]) / 1e3
+    page.close()
+    return visits
 
 
 # -- curves ----------------------------------------------------------------------------------------
@@ -415,6 +494,7 @@ def _watch(page: Page | None, url: str, job: Any, mode: str) -> Callable[[], flo
 PARTS: dict[str, tuple[Callable[[int], list[Row]], int]] = {
     "first_paint": (first_paint, 9),
     "graph": (graph, 5),
+    "pages": (pages, 3),
     "curves": (curves, 3),
 }
 
@@ -433,6 +513,10 @@ def missed(part: str, rows: list[Row]) -> list[str]:
             found.append(
                 f"graph of {row['model']}: {row['click_answered_s']:.2f} s (target "
                 f"{GRAPH_TARGET_S})"
+            )
+        elif part == "pages" and row["first_s"] > VISIT_TARGET_S:
+            found.append(
+                f"{row['page']} of {row['model']}: {row['first_s']:.2f} s (target {VISIT_TARGET_S})"
             )
         elif part == "curves" and row["page"] != "no page":
             if row["loss"] > LOSS_TARGET:
