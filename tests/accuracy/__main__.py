@@ -19,13 +19,21 @@ def main(arguments: list[str] | None = None) -> int:
         "--full", action="store_true", help="compile all plans of each case, not the first 6"
     )
     parser.add_argument(
+        "--again",
+        action="store_true",
+        help="compile: anew, for peaks, what older versions have read",
+    )
+    parser.add_argument(
         "--fit", action="store_true", help="links: print the fitted terms of the machine files"
     )
     args = parser.parse_args(arguments)
     if args.command == "compile":
         from tests.accuracy import dataset
 
-        dataset.generate(full=args.full)
+        if args.again:
+            dataset.again()
+        else:
+            dataset.generate(full=args.full)
         return 0
     if args.command == "links":
         from tests.accuracy import link_times

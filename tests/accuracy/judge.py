@@ -27,6 +27,7 @@ import numpy as np
 from scipy import stats
 
 from tests.accuracy import cases, dataset
+from tests.readings import has_peak
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.machines.collectives import collective_time_s
 from toast_lab.plan_verbs import Plan
@@ -124,6 +125,7 @@ def _judged(problem: Problem, row: dict[str, str]) -> Judged:
             plan.program, plan.mesh, ours, [s for s in theirs if s.axes != ()]
         )
     comm_s = sum(link_s(problem, side) for side in theirs) if fits else None
+    peak = _number(row["peak_bytes"]) if has_peak(row["topology"], row["reading"]) else None
     needed = None if int(row["needed_temporaries_only"]) else _number(row["needed_bytes"])
     return Judged(
         row["case"],
@@ -135,7 +137,7 @@ def _judged(problem: Problem, row: dict[str, str]) -> Judged:
         None if compute_s is None or comm_s is None else compute_s + comm_s,
         compute_s,
         comm_s,
-        _number(row["peak_bytes"]) if fits else needed,
+        peak if fits else needed,
         _number(row["needed_bytes"]),
         _number(row["limit_bytes"]),
         differences,

@@ -35,9 +35,11 @@ WHY = [
     "twice as many bytes, and is slow at cutting along the second-last dim of a matrix (one head "
     "of four).",
     "- *Memory of attention on v5e.* Its tensors are smaller than the chip's 128 MiB of vector "
-    "memory, where the compiler keeps temporaries; they are priced as if all were in HBM.",
+    "memory, where the compiler keeps temporaries. Which of them it keeps there is priced by size "
+    "and lifetime alone.",
     "- *Memory in general.* The compiler schedules ops in an order of its own and sometimes "
-    "computes again what the price keeps, or keeps what the price drops; buffers leave gaps.",
+    "computes again what the price keeps, or keeps what the price drops; buffers leave gaps. "
+    "Peaks are those of its buffer assignment.",
     "",
 ]
 SEEN = (

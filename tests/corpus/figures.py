@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from tests.accuracy.judge import spearman
 from tests.corpus import compiled, confirmed, fit, plans, priced, programs
+from tests.readings import has_peak
 from toast_lab.files import write_whole
 from toast_lab.text import csv_text
 
@@ -51,6 +52,8 @@ class Pair(NamedTuple):
     def ratio(self, name: str) -> float | None:
         """Priced over compiled of one quantity; None where the compiler does not tell."""
         told = self.compiled.get(name)
+        if name == "peak_bytes" and not has_peak(self.topology, self.compiled.get("reading")):
+            return None
         return self.priced[name] / told if told else None
 
 
@@ -111,6 +114,9 @@ def page(every: Sequence[Pair]) -> str:
         "empty where the compiler has no time for a whole step: on A100 and P100, on v6e in these "
         "runs, where it has no clock for some op, and for plans on v5e that were compiled before "
         "2026-11-23, when communication was read otherwise.",
+        "- The *peak* is what the compiler's buffer assignment takes of a device's memory. Left "
+        "out are plans on TPUs that were compiled before 2026-11-25, whose peaks were read from "
+        "libtpu's statistics, which count some memory twice.",
         "- An *error* is |priced / compiled - 1|: the median over the plans, for time also the "
         "90th percentile.",
         "- *Order* is Spearman's rank correlation between priced and compiled time over the plans "

@@ -9,6 +9,7 @@ import pytest
 
 from tests.corpus import compiled, figures, fit, plans, priced, programs
 from tests.corpus.targets import TARGETS, target
+from tests.readings import ASSIGNED_PEAKS
 from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem, price
 from toast_lab.ir.model import Model
@@ -80,6 +81,14 @@ def pair(program: str, plan: str, time_s: float, priced_s: float) -> figures.Pai
     row = {"time_s": time_s, "compute_s": time_s, "peak_bytes": 100, "fits": True}
     ours = {"time_s": priced_s, "compute_s": priced_s, "peak_bytes": 110}
     return figures.Pair(program, "tpu:v5e:4x4", plan, row, json.loads(json.dumps(ours)))
+
+
+def test_peaks_that_were_read_too_large_are_compared_with_nothing() -> None:
+    one = pair("mlp", "data", 1.0, 1.0)
+    assert one.ratio("peak_bytes") is None
+    one.compiled["reading"] = ASSIGNED_PEAKS
+    assert one.ratio("peak_bytes") == pytest.approx(1.1)
+    assert one._replace(topology="gpu:h100:8").ratio("peak_bytes") == pytest.approx(1.1)
 
 
 def test_regret_is_against_the_best_judged_plan() -> None:

@@ -194,14 +194,14 @@ def test_a_broadcast_is_written_down_for_a_scatter_on_tpus() -> None:
 
 
 def test_a_gradient_is_held_while_it_is_summed_over_devices() -> None:
-    """An update computed in the product's kernel needs no room; behind a sum it is no such thing."""
+    """An update in the product's own kernel needs no room; behind a sum it is a kernel apart."""
     x, w = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((8192, 8192), (8192, 8192)))
 
     def step(x: jax.Array, g: jax.Array, w: jax.Array) -> jax.Array:
         return w - x.T @ g
 
-    problem = Problem(analyse(frontends.from_jax(step, x, x, w, donate_argnums=2)), {"d": 4})
-    problem = Problem(problem.analysis, {"d": 4}, "tpu-v5e")
+    analysis = analyse(frontends.from_jax(step, x, x, w, donate_argnums=2))
+    problem = Problem(analysis, {"d": 4}, "tpu-v5e")
     weight_bytes = 8192 * 8192 * 4
     alone, summed = (
         price(problem, Plan.from_actions(problem, actions)).peak_bytes

@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from toast_lab.commands import command_options, common, keeping, output, reports
+from toast_lab.cost.peak import largest
 from toast_lab.errors import InvalidPlan
 from toast_lab.text import bytes_text, line_text
 
@@ -82,7 +83,7 @@ def _show(console: output.Out, problem: Problem, plan: ShardingPlan, cost: Cost)
         ("what", "~name", ">bytes", "~made or needed at"),
         [
             (held.kind, held.value, bytes_text(held.bytes), line_text(held.where))
-            for held in cost.at_peak[:8]
+            for held in largest(cost.at_peak, 8)
         ],
     )
     reports.show_divisibility(console, problem.divisibility(plan))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -86,5 +87,18 @@ def held_at(
         )
     if lives.near[op] > 0.0:
         at = min(op, program.n_ops - 1)
-        held.append(Held(VECTOR, "", at, program.where(at), -float(lives.near[op])))
+        held.append(
+            Held(
+                kind=VECTOR,
+                value="",
+                op=at,
+                where=program.where(at),
+                bytes=-float(lives.near[op]),
+            )
+        )
     return sorted((part for part in held if part.bytes != 0), key=lambda part: -part.bytes)
+
+
+def largest(held: Sequence[Held], most: int) -> list[Held]:
+    """The first ``most`` of what ``held_at`` gives, and what vector memory takes off."""
+    return [*held[:most], *(part for part in held[most:] if part.kind == VECTOR)]

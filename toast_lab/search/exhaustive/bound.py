@@ -33,7 +33,8 @@ is, and where all tables agree on the best row the bound is higher.  ``bound_tab
 rounds of this (min-sum diffusion).
 
 Peak memory is bounded from below by all written values cut as finely as they may still be, without
-any copies, given away one op early wherever that can happen.  With this, C = RT + MP >= bound of RT
+any copies, given away one op early wherever that can happen; of those that vector memory may do
+for, only what it has no room for counts.  With this, C = RT + MP >= bound of RT
 + MP of the least peak.
 
 References: TOAST section 4.5 for C(s); Werner, A linear programming approach to max-sum problem: a
@@ -47,7 +48,15 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab.kernels import compiled, helper
-from toast_lab.packs import Float64Array, Int8Matrix, Int32Matrix, Int64Array, Int64Matrix, packed
+from toast_lab.packs import (
+    BoolArray,
+    Float64Array,
+    Int8Matrix,
+    Int32Matrix,
+    Int64Array,
+    Int64Matrix,
+    packed,
+)
 
 # Sums are rounded in another order than the evaluator's.
 _ROUNDING = 1.0 - 1e-9
@@ -88,6 +97,7 @@ class Bound(NamedTuple):
     buffer_bytes: Float64Array  #: [B]
     buffer_start: Int64Array  #: [B]
     buffer_end: Int64Array  #: [B]
+    buffer_near: BoolArray  #: [B] bool: vector memory may do for it
     n_ops: int
     base_time_s: float
     base_bytes: float
@@ -104,14 +114,16 @@ class BoundScratch(NamedTuple):
     row: Int64Array  #: [K]
     allowed: Int64Matrix  #: [G, A]
     live: Float64Array  #: [O + 2]
+    near: Float64Array  #: [O + 2] of what vector memory may do for
 
 
 def scratch_of(bound: Bound, n_axes: int) -> BoundScratch:
     """Scratch for one thread."""
     return BoundScratch(
-        np.zeros(len(bound.n_candidates), np.int64),
-        np.zeros((len(bound.n_kept), n_axes), np.int64),
-        np.zeros(bound.n_ops + 2),
+        row=np.zeros(len(bound.n_candidates), np.int64),
+        allowed=np.zeros((len(bound.n_kept), n_axes), np.int64),
+        live=np.zeros(bound.n_ops + 2),
+        near=np.zeros(bound.n_ops + 2),
     )
 
 
@@ -160,6 +172,7 @@ def lower_bound(
     penalty, peak = 0.0, 0.0
     if bound.memory_matters:
         scratch.live[:] = 0.0
+        scratch.near[:] = 0.0
         for buffer in range(bound.buffer_group.shape[0]):
             group = bound.buffer_group[buffer]
             size = bound.buffer_bytes[buffer]
@@ -167,14 +180,15 @@ def lower_bound(
                 for axis in range(n_axes):
                     if scratch.allowed[group, axis] > 1:
                         size /= axis_size[axis]
-            scratch.live[bound.buffer_start[buffer]] += size
-            scratch.live[bound.buffer_end[buffer] + 1] -= size
-        live_bytes = 0.0
+            where = scratch.near if bound.buffer_near[buffer] else scratch.live
+            where[bound.buffer_start[buffer]] += size
+            where[bound.buffer_end[buffer] + 1] -= size
+        live_bytes, near_bytes = 0.0, 0.0
         for op in range(scratch.live.shape[0]):
             live_bytes += scratch.live[op]
-            peak = max(peak, live_bytes)
-        # Up to so much of what is written is in vector memory.
-        peak = max(0.0, peak * _ROUNDING - bound.near_room_bytes)
+            near_bytes += scratch.near[op]
+            peak = max(peak, live_bytes + max(0.0, near_bytes - bound.near_room_bytes))
+        peak *= _ROUNDING
         if peak > bound.limit_bytes and bound.base_bytes > 0.0:
             penalty = bound.memory_weight * (peak - bound.limit_bytes) / bound.base_bytes
     enough = (cutoff - penalty) * bound.base_time_s * (1.0 + 1e-9)

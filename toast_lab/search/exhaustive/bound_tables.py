@@ -150,6 +150,7 @@ def make_bound(
         buffer_bytes=bytes_of_buffer,
         buffer_start=start,
         buffer_end=last,
+        buffer_near=memory.buffer_near,
         n_ops=n_ops,
         base_time_s=base_time_s,
         base_bytes=base_bytes,
