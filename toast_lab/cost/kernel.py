@@ -365,6 +365,10 @@ def price_steps(
                         moved += _kept_bytes(
                             facts, value, steps.wanted[tables.use_want[use]], axis_size
                         )
+                    if use == tables.use_ptr[op] + facts.op.sorts[op] and facts.op.sorts[op] >= 0:
+                        prices.passing_bytes[op] += _kept_bytes(
+                            facts, value, steps.wanted[tables.use_want[use]], axis_size
+                        )
                 if facts.op.slice_row_dim[op] >= 0:
                     moved *= slice_padding(
                         local_size(

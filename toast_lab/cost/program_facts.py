@@ -59,6 +59,8 @@ class OpFacts(NamedTuple):
     slices: BoolArray  #: [O] bool: reads no more of its first operand than it delivers
     #: [O] position of the operand whose size is what the op writes, -1: its whole result
     brings: Int32Array
+    #: [O] position of the operand that is put in order first, in a copy of its own, -1: none
+    sorts: Int32Array
     starts: BoolArray  #: [O] bool: a kernel of its own, which takes time to start
     cuts: BoolArray  #: [O] bool: a local slice of its result is all that it computes
     rows: Float64Array  #: [O] float64 these six: see ``tiles.Products``
@@ -302,6 +304,7 @@ def make_static(
             free=free,
             slices=ops_where(program.kind, "reads_part"),
             brings=brings,
+            sorts=_sorted_operand(program, compiler),
             starts=fusion.starts,
             # What is free, as a broadcast, is nowhere as a whole.
             cuts=fusion.soft | free,
@@ -397,6 +400,15 @@ def _spread(program: p.Program, fusion: Fusion, root: np.ndarray) -> np.ndarray:
         & (fusion.elements[value] > fusion.elements[root[value]])
         & ~np.asarray(program.value_is_constant)[root[value]]
     )
+
+
+def _sorted_operand(program: p.Program, compiler: str) -> np.ndarray:
+    """``OpFacts.sorts``: a TPU's compiler sorts what a scatter adds by where it goes."""
+    positions = np.full(program.n_ops, -1, np.int32)
+    if compiler == "tpu":
+        for op in np.flatnonzero(ops_where(program.kind, "sorts_updates")).tolist():
+            positions[op] = op_kind(program.kind[op]).brings
+    return positions
 
 
 def _may_be_near(

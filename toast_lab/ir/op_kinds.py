@@ -121,6 +121,8 @@ class OpKind:
     prepares: bool = False
     #: It reads no more of its first operand than it returns.
     reads_part: bool = False
+    #: Compilers put what it writes in order first, where each place can be written several times.
+    sorts_updates: bool = False
     #: Number of the operand that is written into the first one, -1: the whole result is written.
     brings: int = -1
     #: Backends sum its terms in a wider type than that of its result.
@@ -315,6 +317,7 @@ _kind(
     narrow=narrowing.narrow_bitwise,
     combiner_region=0,
     brings=2,
+    sorts_updates=True,
     looks_up=True,
 )
 _kind(
