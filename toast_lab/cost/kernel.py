@@ -238,6 +238,8 @@ class Lifetimes(NamedTuple):
     last: Int32Array  #: [U] last op at which a copy brought for the use is needed
     live: Float64Array  #: [O + 2] bytes in memory at each op
     near: Float64Array  #: [O + 2] bytes that are alive as well, in vector memory
+    #: [O + 2, 2] what comes and goes at each op: of what is in memory, of what may be near
+    change: Float64Matrix
 
 
 def lifetimes(inputs: PriceInputs) -> Lifetimes:
@@ -248,6 +250,7 @@ def lifetimes(inputs: PriceInputs) -> Lifetimes:
         last=np.empty(len(memory.use_op), np.int32),
         live=np.empty(len(memory.like_op) + 2),
         near=np.empty(len(memory.like_op) + 2),
+        change=np.empty((len(memory.like_op) + 2, 2)),
     )
 
 
@@ -851,12 +854,11 @@ def live_bytes(
     itself in either case.
     """
     facts, tables, memory, rates = inputs.facts, inputs.tables, inputs.memory, inputs.rates
-    wanted, size, last, live, near = steps.wanted, lives.size, lives.last, lives.live, lives.near
-    n_ops = live.shape[0] - 2
+    wanted, size, last, change = steps.wanted, lives.size, lives.last, lives.change
+    n_ops = change.shape[0] - 2
     for value in range(size.shape[0]):
         size[value] = _kept_bytes(facts, value, steps.layout[value], inputs.axis_size)
-    live[:] = 0.0
-    near[:] = 0.0
+    change[:] = 0.0
     # Copies: until the last use that takes the copy.
     for like in range(prices.copied.shape[0]):
         if prices.copied[like] == BROUGHT:
@@ -885,18 +887,17 @@ def live_bytes(
             for place in range(memory.member_ptr[like], memory.member_ptr[like + 1]):
                 use = memory.member[place]
                 beside = memory.products[last[use]] - memory.products[memory.use_from[use] + 1]
-                is_near = held_bytes <= rates.near_bytes and beside <= NEAR_PRODUCTS
-                where = near if is_near else live
-                where[memory.use_from[use]] += held_bytes
-                where[last[use] + 1] -= held_bytes
+                near = int(held_bytes <= rates.near_bytes and beside <= NEAR_PRODUCTS)
+                change[memory.use_from[use], near] += held_bytes
+                change[last[use] + 1, near] -= held_bytes
     for like in range(prices.passing_bytes.shape[0]):
         held_bytes = prices.passing_bytes[like]
         if held_bytes > 0.0:
-            where = near if held_bytes <= rates.near_bytes else live
+            near = int(held_bytes <= rates.near_bytes)
             for place in range(memory.op_member_ptr[like], memory.op_member_ptr[like + 1]):
                 runs_at = memory.runs_at[memory.op_member[place]]
-                where[runs_at] += held_bytes
-                where[runs_at + 1] -= held_bytes
+                change[runs_at, near] += held_bytes
+                change[runs_at + 1, near] -= held_bytes
     # Written values; an operand that dies in an elementwise op gives its place to the result, one
     # operand an op.
     heirs = np.zeros(n_ops + 1, np.bool_)
@@ -907,19 +908,18 @@ def live_bytes(
         if heir >= 0 and size[heir] == held_bytes and not heirs[end]:
             heirs[end] = True
             end -= 1
-        is_near = memory.buffer_near[buffer] and held_bytes <= rates.near_bytes
-        where = near if is_near else live
-        where[memory.buffer_start[buffer]] += held_bytes
-        where[min(end, n_ops) + 1] -= held_bytes
+        near = int(memory.buffer_near[buffer] and held_bytes <= rates.near_bytes)
+        change[memory.buffer_start[buffer], near] += held_bytes
+        change[min(end, n_ops) + 1, near] -= held_bytes
     peak, peak_op, alive_bytes, near_bytes = 0.0, 0, 0.0, 0.0
     for op in range(n_ops + 1):
-        alive_bytes += live[op]
-        near_bytes += near[op]
+        alive_bytes += change[op, 0]
+        near_bytes += change[op, 1]
         # What vector memory has no room for is in memory, too.
-        near[op] = min(near_bytes, rates.near_room_bytes)
-        live[op] = alive_bytes + near_bytes - near[op]
-        if live[op] > peak:
-            peak, peak_op = live[op], op
+        lives.near[op] = min(near_bytes, rates.near_room_bytes)
+        lives.live[op] = alive_bytes + near_bytes - lives.near[op]
+        if lives.live[op] > peak:
+            peak, peak_op = lives.live[op], op
     return peak, peak_op
 
 

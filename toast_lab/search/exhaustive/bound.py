@@ -51,6 +51,7 @@ from toast_lab.kernels import compiled, helper
 from toast_lab.packs import (
     BoolArray,
     Float64Array,
+    Float64Matrix,
     Int8Matrix,
     Int32Matrix,
     Int64Array,
@@ -113,8 +114,8 @@ class BoundScratch(NamedTuple):
 
     row: Int64Array  #: [K]
     allowed: Int64Matrix  #: [G, A]
-    live: Float64Array  #: [O + 2]
-    near: Float64Array  #: [O + 2] of what vector memory may do for
+    #: [O + 2, 2] bytes that come and go: of what is in memory, of what vector memory may do for
+    change: Float64Matrix
 
 
 def scratch_of(bound: Bound, n_axes: int) -> BoundScratch:
@@ -122,8 +123,7 @@ def scratch_of(bound: Bound, n_axes: int) -> BoundScratch:
     return BoundScratch(
         row=np.zeros(len(bound.n_candidates), np.int64),
         allowed=np.zeros((len(bound.n_kept), n_axes), np.int64),
-        live=np.zeros(bound.n_ops + 2),
-        near=np.zeros(bound.n_ops + 2),
+        change=np.zeros((bound.n_ops + 2, 2)),
     )
 
 
@@ -171,8 +171,7 @@ def lower_bound(
             scratch.allowed[group, axis] = bits
     penalty, peak = 0.0, 0.0
     if bound.memory_matters:
-        scratch.live[:] = 0.0
-        scratch.near[:] = 0.0
+        scratch.change[:] = 0.0
         for buffer in range(bound.buffer_group.shape[0]):
             group = bound.buffer_group[buffer]
             size = bound.buffer_bytes[buffer]
@@ -180,13 +179,13 @@ def lower_bound(
                 for axis in range(n_axes):
                     if scratch.allowed[group, axis] > 1:
                         size /= axis_size[axis]
-            where = scratch.near if bound.buffer_near[buffer] else scratch.live
-            where[bound.buffer_start[buffer]] += size
-            where[bound.buffer_end[buffer] + 1] -= size
+            near = int(bound.buffer_near[buffer])
+            scratch.change[bound.buffer_start[buffer], near] += size
+            scratch.change[bound.buffer_end[buffer] + 1, near] -= size
         live_bytes, near_bytes = 0.0, 0.0
-        for op in range(scratch.live.shape[0]):
-            live_bytes += scratch.live[op]
-            near_bytes += scratch.near[op]
+        for op in range(scratch.change.shape[0]):
+            live_bytes += scratch.change[op, 0]
+            near_bytes += scratch.change[op, 1]
             peak = max(peak, live_bytes + max(0.0, near_bytes - bound.near_room_bytes))
         peak *= _ROUNDING
         if peak > bound.limit_bytes and bound.base_bytes > 0.0:
