@@ -160,6 +160,8 @@ def test_clock_and_price_of_different_machines_are_never_joined(session: Session
         state.take(event)
     session.confirmations.state = state
     page.confirm.refresh()
+    page.view.value = "confirm"
+    assert page.confirm.curve is not None
     assert len(page.confirm.curve.figures) == 2
     assert "is the machine cpu" in page.confirm._facts.object
     assert "clock over price" not in page.confirm._facts.object

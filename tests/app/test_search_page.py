@@ -52,3 +52,25 @@ def test_what_waited_for_its_beat_is_drawn_when_the_search_is_over(jobs: Registr
     came = [point.simulation for point in session.searches.points]
     assert came
     assert list(page.curves.source.data["simulation"]) == came
+
+
+def test_views_that_nobody_looked_at_are_not_on_the_page(jobs: Registry) -> None:
+    """They would be built and sent with it, three times what the first view takes."""
+    session = Session(jobs=jobs)
+    session.load("mlp")
+    session.step = "search"
+    page = SearchPage(session)
+    others = {"tree": page.tree, "race": page.race, "confirm": page.confirm}
+    assert not any(pane.centre in page.centre.objects for pane in others.values())
+    assert page.confirm.curve is None
+    for name, pane in others.items():
+        page.view.value = name
+        assert pane.centre in page.centre.objects
+        assert pane.right in page.right.objects
+        shown = [part for part in page.centre.objects[2:] if part.visible]
+        assert shown == [pane.centre]
+    assert page.race.left in page.left.objects
+    assert page.confirm.curve is not None
+    page.view.value = "curves"
+    page.view.value = "confirm"
+    assert page.centre.objects.count(page.confirm.centre) == 1

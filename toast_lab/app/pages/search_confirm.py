@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import panel as pn
@@ -21,6 +21,10 @@ from toast_lab.views.confirm_curve import (
     verdict_frame,
 )
 from toast_lab.views.markup import ESTIMATED, Facts, Safe, facts, h, join, quiet, seconds_text
+
+if TYPE_CHECKING:
+    # HoloViews takes too long to import for the first page
+    from toast_lab.views.confirm_chart import ConfirmCurve
 
 DRAWN_EVERY_S = 1.0
 HELP = (
@@ -43,7 +47,7 @@ class ConfirmPane:
     def __init__(self, session: Session) -> None:
         self.session = session
         self._progress = look.text(margin=(0, 0, 4, 0))
-        self.scale = look.scale_switch(self._new_chart)
+        self.scale = look.scale_switch(self._begin)
         self._pane = look.figure(min_height=170, stylesheets=[look.FILL])
         self.verdicts = look.table(
             _no_rows(VERDICT_COLUMNS), height=look.rows_height(3, 190), selectable=False
@@ -82,20 +86,32 @@ class ConfirmPane:
         self._shown: tuple[Any, ...] = ()
         self._picked: int | None = None
         self._drawn_at = 0.0
-        self._new_chart()
+        self.curve: ConfirmCurve | None = None  #: made when somebody looks
+        self._apart = False
+        self._begin()
 
     # -- chart -------------------------------------------------------------------------------------
-    def _new_chart(self) -> None:
-        # HoloViews takes too long to import for the first page
+    def show(self) -> None:
+        """Somebody looks: there has to be a chart."""
+        if self.curve is None:
+            self._make_curve()
+
+    def _make_curve(self) -> None:
         from toast_lab.views.confirm_chart import ConfirmCurve
 
         state = self.session.confirmations.state
         problem = state.problem
         unsharded_s = 1.0 if problem is None else problem.baseline[0]
-        self._apart = self._elsewhere(state)
         self.curve = ConfirmCurve(unsharded_s, str(self.scale.value), apart=self._apart)
         self.curve.show(self._frame(state))
         self._pane.object = self.curve.root
+
+    def _begin(self) -> None:
+        """Another search, or another scale: begin anew with what is shown."""
+        state = self.session.confirmations.state
+        self._apart = self._elsewhere(state)
+        if self.curve is not None:
+            self._make_curve()
         if state is not self._state:
             self._picked = None
             self.tabs.active = CURVE_TAB
@@ -131,13 +147,14 @@ class ConfirmPane:
 
     def _draw(self) -> None:
         self._drawn_at = time.monotonic()
-        look.later(self.curve.show, self._frame(self.session.confirmations.state))
+        if self.curve is not None:
+            look.later(self.curve.show, self._frame(self.session.confirmations.state))
 
     def refresh(self) -> None:
         """Bring everything up to date."""
         state = self.session.confirmations.state
         if state is not self._state or self._elsewhere(state) != self._apart:
-            self._new_chart()
+            self._begin()
             return
         self._show_progress()
         shown = (len(state.verdicts), len(state.points), state.end is not None, self._runs)

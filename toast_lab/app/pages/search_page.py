@@ -107,9 +107,7 @@ class SearchPage:
             look.text(quiet("or go on from a saved trace:"), margin=(6, 0, 0, 0)),
             self.file,
         )
-        self.left = look.side(
-            self.settings.problem_box, self._settings_box, self.race.left, width=290
-        )
+        self.left = look.side(self.settings.problem_box, self._settings_box, width=290)
         self.view = look.switch(
             options=VIEWS,
             value="curves",
@@ -154,9 +152,6 @@ class SearchPage:
             self._title,
             look.row(self.view, self._scrubber, margin=(0, 0, 4, 0), height=42),
             self._curves_box,
-            self.tree.centre,
-            self.race.centre,
-            self.confirm.centre,
             # Panel adds up hidden ones
             stylesheets=[look.CANVAS + ":host { min-height: 0 !important; }"],
         )
@@ -166,9 +161,6 @@ class SearchPage:
         self.right = look.side(
             self.trajectories.right,
             self._facts_box,
-            self.tree.right,
-            self.race.right,
-            self.confirm.right,
             width=300,
         )
         self._scrubbed = False
@@ -191,14 +183,22 @@ class SearchPage:
     def _show_view(self) -> None:
         """Bring curves, tree or race to the front."""
         view = self.view.value
-        for name, parts in (
-            ("curves", (self._curves_box,)),
-            ("tree", (self.tree.centre, self.tree.right)),
-            ("race", (self.race.centre, self.race.right, self.race.left)),
-            ("confirm", (self.confirm.centre, self.confirm.right)),
+        if view == "confirm":
+            self.confirm.show()
+        self._curves_box.visible = view == "curves"
+        for name, place, part in (
+            ("tree", self.centre, self.tree.centre),
+            ("tree", self.right, self.tree.right),
+            ("race", self.centre, self.race.centre),
+            ("race", self.right, self.race.right),
+            ("race", self.left, self.race.left),
+            ("confirm", self.centre, self.confirm.centre),
+            ("confirm", self.right, self.confirm.right),
         ):
-            for part in parts:
-                part.visible = view == name
+            part.visible = view == name
+            # What nobody has looked at would only be built, and sent with the page.
+            if part.visible and part not in place.objects:
+                place.append(part)
         picked = self.trajectories.picked is not None
         self.trajectories.right.visible = view == "curves" and picked
         self._facts_box.visible = view == "curves" and not picked
