@@ -202,12 +202,14 @@ def bytes_text(value: float | None) -> str:
 
     >>> bytes_text(3 * 2**20), bytes_text(None)
     ('3.00 MiB', '–')
+    >>> bytes_text(-3 * 2**20)
+    '-3.00 MiB'
     """
     if value is None or value != value:
         return "–"
-    if value < 2**10:
+    if abs(value) < 2**10:
         return f"{value:.0f} B"
-    unit, scale = byte_unit(value)
+    unit, scale = byte_unit(abs(value))
     return f"{value / scale:.2f} {unit}"
 
 

@@ -77,8 +77,11 @@ def line_of(op: int, where: Sequence[str]) -> str:
 
 
 def held_frame(cost: Any) -> pd.DataFrame:
-    """What is in memory where a plan peaks, largest first, in SI units; adds up to the peak."""
-    whole = float(cost.peak_bytes) or 1.0
+    """What is in memory where a plan peaks, largest first, in SI units; adds up to the peak.
+
+    Shares are of all that is alive, what a TPU has in vector memory included.
+    """
+    whole = float(sum(held.bytes for held in cost.at_peak if held.bytes > 0)) or 1.0
     return pd.DataFrame(
         [
             (held.kind, held.value, held.where, held.bytes, held.bytes / whole, held.op)
