@@ -12,7 +12,6 @@ from __future__ import annotations
 import collections
 import csv
 import importlib.metadata
-import io
 import itertools
 import json
 import sys
@@ -26,6 +25,7 @@ from toast_lab.errors import ToastError
 from toast_lab.files import write_whole
 from toast_lab.runtime.compile import READING, compile_plan
 from toast_lab.runtime.compiled import Compiled
+from toast_lab.text import csv_text
 
 FOLDER = Path(__file__).parent
 COMPILED, CYCLES = FOLDER / "compiled.csv", FOLDER / "cycles.csv"
@@ -123,16 +123,8 @@ def again(*, time_limit_s: float = 600.0) -> None:
             cases.model_of(name), draft.plan, topology, time_limit_s=time_limit_s, store=True
         )
         row |= {"peak_bytes": str(made.peak_bytes), "reading": str(READING)}
-        write_whole(COMPILED, _text(every))
+        write_whole(COMPILED, csv_text(COLUMNS, every))
         print(f"{name} {topology} {draft.name}", flush=True)
-
-
-def _text(every: list[dict[str, str]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(every)
-    return text.getvalue()
 
 
 def rows() -> list[dict[str, str]]:
@@ -158,8 +150,7 @@ def cycle_rows() -> list[dict[str, str]]:
 def _read(path: Path) -> Iterator[dict[str, str]]:
     if path.exists():
         with path.open(newline="") as file:
-            for row in csv.DictReader(file):
-                yield {**row, "reading": row.get("reading") or ""} if path == COMPILED else row
+            yield from csv.DictReader(file)
 
 
 def _append(path: Path, columns: tuple[str, ...], new: list[dict[str, Any]]) -> None:
