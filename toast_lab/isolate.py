@@ -7,6 +7,8 @@ parent.
 ``run_in_child("package.module:function", ...)`` imports the function in the child, which may call
 ``report(event)`` to send progress.  ``ChildWorker`` is such a child that also takes commands.
 
+Where it can, a child is forked off a process that has imported JAX already (``fork_server``).
+
 There is one way to stop a child.  ``ChildWorker.ask_to_end`` asks it to hand over what it has,
 which the child learns from ``end_is_asked()``; if it does not within the patience of its parent, it
 is killed.  ``ChildWorker.stop`` kills it at once.  Commands and the request to end come through one
@@ -29,9 +31,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, BinaryIO
 
-from toast_lab import errors
+from toast_lab import errors, fork_server
 
 _CHANNEL: Any = None  # in a child: the pipe to the parent
 _DOING: list[str] = []  # in a child: the last text that was reported
@@ -147,6 +149,17 @@ def run_in_child(
         return worker.result(time_limit_s, on_event=on_event, cancel=cancel, patience_s=patience_s)
 
 
+def warm_up(target: str, env: Mapping[str, str] | None = None) -> None:
+    """Let the first child that runs ``target``, of this package, begin as soon as later ones.
+
+    What children need is imported and loaded beside other work.  Where children are not forked,
+    nothing happens.
+    """
+    environment = child_environment(env)
+    if fork_server.serves(environment):
+        fork_server.warm_up(environment, target.partition(":")[0])
+
+
 class ChildWorker:
     """A child process that a target runs in, and that may be told things while it does.
 
@@ -168,17 +181,27 @@ class ChildWorker:
         read_fd, write_fd = os.pipe()
         command_fd, self._command_fd = os.pipe()
         self._log = tempfile.TemporaryFile()
+        environment = child_environment(env)
         with tempfile.TemporaryFile() as request:
+            module = target.partition(":")[0]
+            pickle.dump(tuple(fork_server.Request(module, environment, _folder())), request)
             pickle.dump((target, args, kwargs, memory_limit_bytes, list(sys.path)), request)
             request.seek(0)
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "toast_lab.isolate", str(write_fd), str(command_fd)],
-                stdin=request,
-                stdout=self._log,
-                stderr=self._log,
-                pass_fds=(write_fd, command_fd),
-                env=child_environment(env),
-                start_new_session=True,
+            forked = None
+            if fork_server.serves(environment):
+                descriptors = (request.fileno(), self._log.fileno(), write_fd, command_fd)
+                forked = fork_server.fork(environment, descriptors)
+            self.process: fork_server.ForkedProcess | subprocess.Popen[bytes] = (
+                forked
+                or subprocess.Popen(
+                    [sys.executable, "-m", "toast_lab.isolate", str(write_fd), str(command_fd)],
+                    stdin=request,
+                    stdout=self._log,
+                    stderr=self._log,
+                    pass_fds=(write_fd, command_fd),
+                    env=environment,
+                    start_new_session=True,
+                )
             )
         os.close(write_fd)
         os.close(command_fd)
@@ -315,8 +338,18 @@ def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     It does even where only the parent's ``sys.path`` leads to it.
     """
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH", ""), home)))
-    return {**os.environ, "PYTHONPATH": path, **(extra or {})}
+    folders = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if home not in folders:  # or the children of a child would have another environment
+        folders.append(home)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(folders), **(extra or {})}
+
+
+def _folder() -> str:
+    """The working folder; empty if it has been deleted."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def _rebuild(message: Message, activity: str) -> Exception:
@@ -396,12 +429,12 @@ def _listen_to_parent(pipe: Any) -> None:
     _COMMANDS.put(_END)
 
 
-def _run(channel: Any, commands: Any) -> int:
-    """In a child: run what stands on its standard input.  Gives the exit status."""
+def _run(request: BinaryIO, channel: BinaryIO, commands: BinaryIO) -> int:
+    """In a child: run what the rest of its request asks for.  Gives the exit status."""
     global _CHANNEL
     _CHANNEL = channel
     threading.Thread(target=_listen_to_parent, args=(commands,), daemon=True).start()
-    target, args, kwargs, memory_limit, path = pickle.load(sys.stdin.buffer)
+    target, args, kwargs, memory_limit, path = pickle.load(request)
     sys.path[:] = path + [folder for folder in sys.path if folder not in path]
     if memory_limit:
         import resource
@@ -423,11 +456,16 @@ def _run(channel: Any, commands: Any) -> int:
 def _main() -> None:
     # Under -m this file is a module of its own (__main__), and targets know the imported one
     own = importlib.import_module("toast_lab.isolate")
+    if sys.argv[1] == "--serve":
+        fork_server.serve(int(sys.argv[2]), own._run)
+        return
     channel, commands = (
         os.fdopen(int(fd), mode) for fd, mode in zip(sys.argv[1:], ("wb", "rb"), strict=True)
     )
+    request = sys.stdin.buffer
+    pickle.load(request)  # the environment and the folder are as asked for
     # The result is out; neither XLA's threads nor the listener need be waited for
-    os._exit(own._run(channel, commands))
+    os._exit(own._run(request, channel, commands))
 
 
 if __name__ == "__main__":

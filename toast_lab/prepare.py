@@ -140,6 +140,18 @@ def prepare(
         _ready.update(missing_needs)
 
 
+def load_present() -> None:
+    """Load what there is of the kernels of a first search; compiles nothing and does not wait."""
+    from toast_lab import kernels
+
+    with _lock:
+        for need in FIRST:
+            if need not in _ready:
+                names = _names([need])
+                if all([kernels.load(kernels.KERNELS[name]) for name in names]):
+                    _ready.add(need)
+
+
 def start_early(*needs: str) -> None:
     """Let a crew compile what is missing for ``needs``, and all else.
 

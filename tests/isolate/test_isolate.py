@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from toast_lab import isolate
+from tests import processes
+from toast_lab import fork_server, isolate
 from toast_lab.errors import InvalidPlan, RunFailed
 
 MODULE = """
@@ -71,6 +71,19 @@ def large(n):
 def unpicklable():
     return lambda: None
 """
+
+
+@pytest.fixture(params=["forked", "started"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test is done with children that are forked off a server, and with others."""
+    forked = request.param == "forked"
+    if forked and not sys.platform.startswith("linux"):
+        pytest.skip("children are forked on Linux only")
+    if forked:
+        monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    else:
+        monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    assert fork_server.serves(os.environ) is forked
 
 
 @pytest.fixture
@@ -179,15 +192,14 @@ def test_functions_that_do_not_exist(work: str) -> None:
         isolate.run_in_child(f"{work}:nothing")
 
 
-def children() -> set[str]:
-    """Process numbers of the children of this process that ``isolate`` started."""
-    listed = subprocess.run(
-        ["ps", "--ppid", str(os.getpid()), "-o", "pid=,args="],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return {line.split()[0] for line in listed.stdout.splitlines() if "toast_lab.isolate" in line}
+def children() -> set[int]:
+    """Process numbers of what ``isolate`` runs for this process, servers aside."""
+    direct = processes.direct_children(os.getpid())
+    return {
+        pid
+        for pid, line in processes.descendants(os.getpid())
+        if "toast_lab.isolate" in line and not ("--serve" in line and pid in direct)
+    }
 
 
 def test_no_process_is_left_behind(work: str) -> None:

@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 
 from toast_lab import checks
 from toast_lab.errors import InvalidInput, ToastError, join_offenders
+from toast_lab.jobs.warm import warm_up
 from toast_lab.prepare import prepare as prepare_kernels
 from toast_lab.prepare import start_early
 
@@ -225,6 +226,7 @@ def serve(
         raise ToastError(f"--address {address}: {refusal}")
     port = checks.whole(name="port", value=port, least=1, most=65535, error=InvalidInput)
     start_early()
+    warm_up()
     print(
         f"TOAST Lab starts; in some seconds it answers on port {port} of {address} ...", flush=True
     )

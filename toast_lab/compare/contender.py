@@ -19,12 +19,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from toast_lab import isolate
+from toast_lab import fork_server, isolate
 from toast_lab.ir.program import Program
 from toast_lab.runtime import child, hlo, inputs
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime.executable import Executable, ShardedProgram, allocator_peak
 from toast_lab.runtime.measuring import Execution
+
+#: Done once for all children that are forked to work here (``fork_server``).
+before_fork = fork_server.import_jax
 
 Errors = Mapping[str, float]  # by output path
 

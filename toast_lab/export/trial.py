@@ -24,11 +24,19 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from toast_lab import _jaxlib, isolate
+from toast_lab import _jaxlib, fork_server, isolate
 from toast_lab.ir import canonical
 from toast_lab.lowering import sparse
 from toast_lab.lowering.annotate import OP_NUMBER, annotate
+from toast_lab.prepare import load_present
 from toast_lab.sharding.plan import ShardingPlan, Spec
+
+
+def before_fork() -> None:
+    """Done once for all children that are forked to search and to try (``fork_server``)."""
+    fork_server.import_jax()
+    load_present()
+
 
 # XLA counts slightly more or fewer element-wise operations where it fuses differently
 FLOPS_TOLERANCE = 1.005

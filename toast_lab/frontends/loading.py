@@ -9,7 +9,7 @@ import sys
 import traceback
 from typing import Any
 
-from toast_lab import isolate
+from toast_lab import fork_server, isolate
 from toast_lab.errors import FrontendError
 from toast_lab.frontends import stages, user_code
 from toast_lab.frontends.quiet import look_for_devices
@@ -17,6 +17,9 @@ from toast_lab.frontends.traced import Traced, build, in_child
 from toast_lab.frontends.tracing import from_jax, trace
 from toast_lab.ir.model import Model, Recipe
 from toast_lab.prepare import start_early
+
+#: Done once for all children that are forked to work here (``fork_server``).
+before_fork = fork_server.import_jax
 
 #: options that a user's make may return
 OPTIONS = ("donate_argnums", "dim_names", "expert_plans", "parameter_count")

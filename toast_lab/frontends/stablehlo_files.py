@@ -12,12 +12,15 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from toast_lab import _jaxlib
+from toast_lab import _jaxlib, fork_server
 from toast_lab.errors import FrontendError, join_offenders
 from toast_lab.frontends.traced import identifier, in_child
 from toast_lab.ir import canonical, read, unsupported
 from toast_lab.ir.model import Model
 from toast_lab.prepare import start_early
+
+#: Done once for all children that are forked to work here (``fork_server``).
+before_fork = fork_server.import_jax
 
 #: larger inputs are refused: 100,000 ops with locations are about 60 MB of text
 MAX_BYTES = 256 * 2**20

@@ -22,12 +22,16 @@ from toast_lab.cost.problem import Cost, Problem, Quick
 from toast_lab.ir.model import Model
 from toast_lab.jobs.orders import Received
 from toast_lab.pipeline import judged_search
+from toast_lab.prepare import load_present
 from toast_lab.search.contract import Budget
 from toast_lab.search.methods import brought, ensure
 from toast_lab.search.simplify import FrontRow, PlanFront, simplified
 from toast_lab.sharding.plan import ShardingPlan, make_plan
 from toast_lab.sharding.plan_rules import PlanSize
 from toast_lab.sharding.sharding import Sharding
+
+#: Done once for all children that are forked to search (``fork_server``).
+before_fork = load_present
 
 RUN_CONFIRMED = "toast_lab.jobs.confirm_job:run_confirmed"
 EVERY_S = 0.1  #: between two reports of a search's best price

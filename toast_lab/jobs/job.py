@@ -20,6 +20,7 @@ from toast_lab import isolate
 from toast_lab.errors import ToastError
 from toast_lab.jobs.mirror import Mirror
 from toast_lab.jobs.orders import RUN, STOP, Order
+from toast_lab.jobs.warm import ENVIRONMENT
 
 MAX_RUNNING = 4
 MAX_KEPT = 64
@@ -176,9 +177,8 @@ class Job:
         watch = Watch(self._append, self._cancel.is_set, lambda: self._order)
         if not isinstance(target, str):
             return target(*args, watch=watch, **kwargs)
-        environment = {"JAX_PLATFORMS": "cpu"}
         with isolate.ChildWorker(
-            target, *args, env=environment, activity=self.title, **kwargs
+            target, *args, env=ENVIRONMENT, activity=self.title, **kwargs
         ) as worker:
             with self._lock:
                 self._worker = worker

@@ -8,10 +8,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
-from toast_lab import isolate
+from toast_lab import fork_server, isolate
 from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.ir.model import Model, Recipe
 from toast_lab.jobs.job import Watch
+
+#: Done once for all children that are forked to work here (``fork_server``).
+before_fork = fork_server.import_jax
 
 
 class LoadedModel(NamedTuple):

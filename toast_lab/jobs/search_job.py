@@ -18,6 +18,7 @@ from toast_lab.errors import InvalidProblem, NotSaved
 from toast_lab.files import PathLike
 from toast_lab.jobs.mirror import Sender
 from toast_lab.jobs.orders import RUN, Order, Received
+from toast_lab.prepare import load_present
 from toast_lab.search import contract, resumable
 from toast_lab.search.contract import Budget, SearchResult, Status
 from toast_lab.search.methods import brought, ensure
@@ -26,6 +27,9 @@ from toast_lab.search.trace import Simulations, Trace
 from toast_lab.sharding.plan import ShardingPlan, make_plan
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.space import Action
+
+#: Done once for all children that are forked to search (``fork_server``).
+before_fork = load_present
 
 POLL_EVERY_S = 0.02
 #: of what a search on all cores tries between two reports, a page shows a sample

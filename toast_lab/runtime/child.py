@@ -13,12 +13,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from toast_lab import isolate
+from toast_lab import fork_server, isolate
 from toast_lab.ir.program import Program
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime import hlo, inputs
 from toast_lab.runtime.executable import Executable, ShardedProgram, allocator_peak, whole_job
 from toast_lab.runtime.measuring import Execution
+
+#: Done once for all children that are forked to work here (``fork_server``).
+before_fork = fork_server.import_jax
 
 
 class RunProgress(NamedTuple):

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from toast_lab import isolate
+from toast_lab import fork_server, isolate
 from toast_lab.runtime import (
     _jax_private,
     compiler_messages,
@@ -38,6 +38,9 @@ from toast_lab.runtime import topologies as top
 from toast_lab.runtime.child import RunProgress
 from toast_lab.runtime.schedule import ScheduleStep
 from toast_lab.sharding.mesh import Mesh
+
+#: Done once for all children that are forked to work here (``fork_server``).
+before_fork = fork_server.import_jax
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,7 @@ import numpy as np
 from toast_lab import isolate
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import RunFailed, ToastError
-from toast_lab.prepare import FIRST, prepare
+from toast_lab.prepare import FIRST, load_present, prepare
 from toast_lab.search import contract
 from toast_lab.search.contract import Budget, Status
 from toast_lab.search.methods import METHODS, ensure, reference
@@ -28,6 +28,9 @@ from toast_lab.search.trace import Simulation, Simulations
 from toast_lab.sharding.plan import PlanT, ShardingPlan, make_plan, plan_of_actions
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.state import State
+
+#: Done once for all children that are forked to search (``fork_server``).
+before_fork = load_present
 
 CRASHED, CANCELLED = Status.CRASHED.name, Status.CANCELLED.name
 FAILED = "FAILED"  # the method refused its input; no search has such a status

@@ -25,11 +25,15 @@ from toast_lab.errors import ToastError
 from toast_lab.frontends import load
 from toast_lab.ir.model import Model
 from toast_lab.isolate import Cancel
+from toast_lab.prepare import load_present
 from toast_lab.runtime.compile_child import versions
 from toast_lab.search import search_child
 from toast_lab.search.contract import Budget
 from toast_lab.search.methods import METHODS, ensure
 from toast_lab.sweep.task import SweepTask, TaskRow
+
+#: Done once for all children that are forked to search (``fork_server``).
+before_fork = load_present
 
 DEATH = (
     "the worker process died each time that this task ran on it, most likely because the machine "
