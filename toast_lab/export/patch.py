@@ -21,6 +21,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from toast_lab import syntax
 from toast_lab.errors import InvalidPlan
 from toast_lab.export.minimal import MinimalConstraints, Pinned
 from toast_lab.export.places import Equation, SourceSpan
@@ -214,7 +215,7 @@ def _no_expression(equation: Equation) -> str:
 @functools.lru_cache(maxsize=256)
 def _nodes(file: str) -> dict[tuple[int, int, int, int], ast.expr]:
     try:
-        tree = ast.parse("".join(linecache.getlines(file)))
+        tree = syntax.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
         return {}
     nodes: dict[tuple[int, int, int, int], ast.expr] = {}
@@ -271,7 +272,7 @@ def _rewritten(file: str, edits: Sequence[_Edit]) -> str:
     rows = [row.encode() for row in linecache.getlines(file)]
     starts = [0, *itertools.accumulate(map(len, rows))]
     source = b"".join(rows)
-    tree = ast.parse(source)
+    tree = syntax.parse(source)
     short = not _binds(tree, "P")
     spec_name = "P" if short else "jax.sharding.PartitionSpec"
     # Offset, closing ones first, larger expressions outside, text
@@ -313,7 +314,7 @@ def _imports_spec(tree: ast.Module) -> bool:
 
 def _with_imports(source: str, spec_import: str) -> str:
     """``source`` with the imports that constraints need."""
-    tree = ast.parse(source)
+    tree = syntax.parse(source)
     has_jax = any(
         isinstance(n, ast.Import)
         and any(alias.name == "jax" and alias.asname is None for alias in n.names)

@@ -15,6 +15,7 @@ import ast
 import inspect
 from typing import Any
 
+from toast_lab import syntax
 from toast_lab._version import __version__
 from toast_lab.errors import InvalidPlan
 from toast_lab.export import constrained, sharded
@@ -117,7 +118,7 @@ def to_python(plan: ShardingPlan, constraints: MinimalConstraints) -> str:
         "    return _shard(fn, SHARDINGS, mesh, **options)",
     ]
     text = "\n".join(lines) + "\n"
-    ast.parse(text)
+    syntax.parse(text)
     return text
 
 
@@ -171,7 +172,7 @@ def _imports(*modules: Any) -> list[str]:
     plain: set[str] = set()
     names_from: dict[str, set[str]] = {}
     for module in modules:
-        for node in ast.parse(inspect.getsource(module)).body:
+        for node in syntax.parse(inspect.getsource(module)).body:
             if isinstance(node, ast.Import):
                 plain |= {ast.unparse(alias) for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
@@ -186,6 +187,6 @@ def _imports(*modules: Any) -> list[str]:
 def _body(module: Any) -> list[str]:
     """The source of a module behind its docstring and imports."""
     source = inspect.getsource(module)
-    nodes = ast.parse(source).body
+    nodes = syntax.parse(source).body
     last = max(i for i, node in enumerate(nodes) if isinstance(node, ast.Import | ast.ImportFrom))
     return [*source.splitlines()[nodes[last].end_lineno :], "", ""]

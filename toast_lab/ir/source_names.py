@@ -13,6 +13,8 @@ import linecache
 import re
 from typing import NamedTuple
 
+from toast_lab import syntax
+
 _FRAME = re.compile(r'"([^"\n]+)":(\d+):(\d+)(?: to (\d*):(\d+))?')
 
 
@@ -44,7 +46,7 @@ def frames(location: str) -> list[SourceRange]:
 def _targets(file: str) -> dict[tuple[int, int, int, int], str]:
     try:
         # Notebook cells have no file, but linecache knows them
-        tree = ast.parse("".join(linecache.getlines(file)))
+        tree = syntax.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
         return {}
     targets = {}

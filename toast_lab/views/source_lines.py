@@ -10,6 +10,7 @@ import functools
 import linecache
 from typing import NamedTuple
 
+from toast_lab import syntax
 from toast_lab.ir.program import Program
 from toast_lab.text import file_text, in_library
 
@@ -64,7 +65,7 @@ def _in_library(frame: SourceFrame) -> bool:
 @functools.lru_cache(maxsize=512)
 def _functions(file: str) -> tuple[tuple[int, int, str], ...]:
     try:
-        syntax_tree = ast.parse("\n".join(file_lines(file)))
+        syntax_tree = syntax.parse("\n".join(file_lines(file)))
     except (SyntaxError, ValueError):
         return ()
     return tuple(
