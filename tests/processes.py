@@ -31,6 +31,23 @@ def descendants(pid: int) -> list[tuple[int, str]]:
     return living
 
 
+def workers(pid: int) -> set[int]:
+    """Process numbers of what ``isolate`` runs for a process, servers that fork them aside."""
+    lines = dict(descendants(pid))
+    by_parent = _children_by_parent()
+    parents = {child: parent for parent, children in by_parent.items() for child in children}
+    of_ours = {child for child, line in lines.items() if "toast_lab.isolate" in line}
+    # What is forked off a server has its command line
+    return {
+        child for child in of_ours if "--serve" not in lines[child] or parents.get(child) in of_ours
+    }
+
+
+def started(pid: int) -> int:
+    """When a process was started, in ticks of the machine's clock."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+
+
 def _children_by_parent() -> dict[int, list[int]]:
     by_parent: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):

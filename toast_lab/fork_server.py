@@ -59,29 +59,36 @@ def serves(environment: Mapping[str, str]) -> bool:
     return sys.platform == "linux" and environment.get("JAX_PLATFORMS") == "cpu"
 
 
-def fork(environment: Mapping[str, str], descriptors: Sequence[int]) -> ForkedProcess | None:
+def fork(
+    python: Sequence[str], environment: Mapping[str, str], descriptors: Sequence[int]
+) -> ForkedProcess | None:
     """Fork a child off a server with this environment, which is started if there is none.
 
     Args:
+        python: the command that starts a server once ``--serve N`` is added.
         environment: of the child.
         descriptors: of the request, the log, the pipe to the parent and the pipe from it.
 
     Returns:
         The child, or None if there are too many servers at work already.
     """
-    return _ask(environment, lambda server: server.fork(descriptors))
+    return _ask(python, environment, lambda server: server.fork(descriptors))
 
 
-def warm_up(environment: Mapping[str, str], module: str) -> None:
+def warm_up(python: Sequence[str], environment: Mapping[str, str], module: str) -> None:
     """Let a server make ready, beside other work, for children whose target is in this module."""
-    _ask(environment, lambda server: server.make_ready(module))
+    _ask(python, environment, lambda server: server.make_ready(module))
 
 
-def _ask(environment: Mapping[str, str], question: Callable[[_Server], AnswerT]) -> AnswerT | None:
+def _ask(
+    python: Sequence[str],
+    environment: Mapping[str, str],
+    question: Callable[[_Server], AnswerT],
+) -> AnswerT | None:
     """None if there are too many servers at work."""
     with _STARTING:
         for _ in range(2):  # a server may have been killed since it was last asked
-            server = _server(environment)
+            server = _server(python, environment)
             if server is None:
                 return None
             with contextlib.suppress(OSError):
@@ -157,8 +164,9 @@ class ForkedProcess:
 class _Server:
     """A server as whoever asks it sees it."""
 
-    def __init__(self, imported_with: dict[str, str], line: socket.socket) -> None:
+    def __init__(self, imported_with: dict[str, str], line: socket.socket, pid: int) -> None:
         self.imported_with = imported_with  # variables that its imports may have read
+        self.pid = pid
         self.owner = os.getpid()  # a process that is forked off this one asks a server of its own
         self._line = line
         self._forked: list[ForkedProcess] = []
@@ -191,7 +199,7 @@ _SERVERS: list[_Server] = []
 _STARTING = threading.Lock()
 
 
-def _server(environment: Mapping[str, str]) -> _Server | None:
+def _server(python: Sequence[str], environment: Mapping[str, str]) -> _Server | None:
     """One that has this environment, started if need be.
 
     None: there are too many that are not idle.
@@ -207,7 +215,7 @@ def _server(environment: Mapping[str, str]) -> _Server | None:
             return None
         _SERVERS.remove(idle)
         idle.end()
-    _SERVERS.append(_start(environment))
+    _SERVERS.append(_start(python, environment))
     return _SERVERS[-1]
 
 
@@ -215,10 +223,10 @@ def _imported_with(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in environment.items() if name not in _READ_LATE}
 
 
-def _start(environment: Mapping[str, str]) -> _Server:
+def _start(python: Sequence[str], environment: Mapping[str, str]) -> _Server:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     process = subprocess.Popen(
-        [sys.executable, "-m", "toast_lab.isolate", "--serve", str(theirs.fileno())],
+        [*python, "--serve", str(theirs.fileno())],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -228,7 +236,7 @@ def _start(environment: Mapping[str, str]) -> _Server:
     )
     theirs.close()
     threading.Thread(target=process.wait, name="fork server", daemon=True).start()
-    return _Server(_imported_with(environment), ours)
+    return _Server(_imported_with(environment), ours, process.pid)
 
 
 def import_jax() -> None:
@@ -335,6 +343,7 @@ class _Host:
                 ours.close()
                 self._become(request, request_file, descriptors, theirs)
         theirs.close()
+        _lead_group(pid)
         _tell(status_fd, pid)
         self._children[pid] = _Child(status_fd, line, ours)
         self._ready.register(ours, selectors.EVENT_READ)
@@ -349,7 +358,7 @@ class _Host:
         """In a child: leave what is the server's, and work."""
         status = 1
         try:
-            os.setsid()
+            _lead_group(0)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             # Whoever waits for the end of a pipe waits for all who hold it
@@ -370,7 +379,7 @@ class _Host:
                 os.chdir(request.folder)
             if numpy := sys.modules.get("numpy"):
                 numpy.random.seed()  # not the same numbers in every child
-            _SERVERS.append(_Server(_imported_with(request.environment), line))
+            _SERVERS.append(_Server(_imported_with(request.environment), line, os.getppid()))
             channel, commands = os.fdopen(channel_fd, "wb"), os.fdopen(command_fd, "rb")
             status = self._work(request_file, channel, commands)
         finally:
@@ -398,6 +407,15 @@ def _closing(*descriptors: int) -> Iterator[None]:
 def _tell(status_fd: int, number: int) -> None:
     with contextlib.suppress(OSError):  # nobody wants to know
         os.write(status_fd, _NUMBER.pack(number))
+
+
+def _lead_group(pid: int) -> None:
+    """Make a child the leader of a group, which is how it is killed with its own children.
+
+    Child and server both do it: whoever is told of the child may want it killed at once.
+    """
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.setpgid(pid, pid)
 
 
 def _kill_group(pid: int) -> None:

@@ -30,7 +30,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from toast_lab import errors, fork_server
@@ -48,6 +48,12 @@ Message = tuple[Any, ...]
 Cancel = Callable[[], bool]
 #: Takes what a child reports.
 Listener = Callable[[Any], None]
+
+
+#: Variables of a child that only traces or searches.
+WITHOUT_ACCELERATOR = {"JAX_PLATFORMS": "cpu"}
+#: What runs ``_main``, which every child begins with.
+_PYTHON = (sys.executable, "-m", "toast_lab.isolate")
 
 
 class Cancelled(errors.ToastError):
@@ -157,7 +163,7 @@ def warm_up(target: str, env: Mapping[str, str] | None = None) -> None:
     """
     environment = child_environment(env)
     if fork_server.serves(environment):
-        fork_server.warm_up(environment, target.partition(":")[0])
+        fork_server.warm_up(_PYTHON, environment, target.partition(":")[0])
 
 
 class ChildWorker:
@@ -175,8 +181,20 @@ class ChildWorker:
         env: Mapping[str, str] | None = None,
         memory_limit_bytes: int | None = None,
         activity: str = "",
+        commands: Sequence[Any] = (),
         **kwargs: Any,
     ) -> None:
+        """Start it.
+
+        Args:
+            target: ``"package.module:function"``.
+            *args: its arguments.
+            env: environment variables to add.
+            memory_limit_bytes: address space limit of the child.
+            activity: what is being done, for messages.
+            commands: that it has before it begins.
+            **kwargs: keyword arguments of the target.
+        """
         self.activity = activity or target
         read_fd, write_fd = os.pipe()
         command_fd, self._command_fd = os.pipe()
@@ -185,16 +203,17 @@ class ChildWorker:
         with tempfile.TemporaryFile() as request:
             module = target.partition(":")[0]
             pickle.dump(tuple(fork_server.Request(module, environment, _folder())), request)
-            pickle.dump((target, args, kwargs, memory_limit_bytes, list(sys.path)), request)
+            own = (target, args, kwargs, memory_limit_bytes, list(sys.path))
+            pickle.dump((*own, [pickle.dumps(command) for command in commands]), request)
             request.seek(0)
             forked = None
             if fork_server.serves(environment):
                 descriptors = (request.fileno(), self._log.fileno(), write_fd, command_fd)
-                forked = fork_server.fork(environment, descriptors)
+                forked = fork_server.fork(_PYTHON, environment, descriptors)
             self.process: fork_server.ForkedProcess | subprocess.Popen[bytes] = (
                 forked
                 or subprocess.Popen(
-                    [sys.executable, "-m", "toast_lab.isolate", str(write_fd), str(command_fd)],
+                    [*_PYTHON, str(write_fd), str(command_fd)],
                     stdin=request,
                     stdout=self._log,
                     stderr=self._log,
@@ -433,8 +452,10 @@ def _run(request: BinaryIO, channel: BinaryIO, commands: BinaryIO) -> int:
     """In a child: run what the rest of its request asks for.  Gives the exit status."""
     global _CHANNEL
     _CHANNEL = channel
+    target, args, kwargs, memory_limit, path, first_commands = pickle.load(request)
+    for command in first_commands:
+        _COMMANDS.put(command)
     threading.Thread(target=_listen_to_parent, args=(commands,), daemon=True).start()
-    target, args, kwargs, memory_limit, path = pickle.load(request)
     sys.path[:] = path + [folder for folder in sys.path if folder not in path]
     if memory_limit:
         import resource

@@ -30,3 +30,14 @@ def test_the_longest_collective_comes_first_and_is_the_one_that_is_asked_for(
     asked = int(tab._rows.iloc[0]["number"])
     assert item.cost.collectives[asked].time_s == max(times_s)
     assert session.selection.ops, "its op is selected"
+
+    for row, (kind, axes) in enumerate(tab._sums()[["kind", "axes"]].itertuples(index=False)):
+        tab.ask_of_kind(row)
+        (picked,) = tab.table.selection
+        longest = tab._rows.iloc[picked]
+        assert (longest["kind"], longest["axes"]) == (kind, axes)
+        alike = tab._rows[(tab._rows["kind"] == kind) & (tab._rows["axes"] == axes)]
+        assert longest["predicted_s"] == alike["predicted_s"].max()
+    sums_s = tab._sums()["predicted_s"].tolist()
+    assert len(sums_s) > 1
+    assert sums_s == sorted(sums_s, reverse=True)

@@ -174,8 +174,8 @@ def test_a_judge_of_another_machine_is_said_before_it_starts(session: Session) -
     session.set_problem(machine="tpu-v5e")
     titles = {topology: title for title, topology in settings.judge.options.items()}
     assert titles["cpu:2"] == "2 virtual CPU devices, executed (another machine)"
-    assert "the clock and the price are of different machines" in settings._words.object
+    assert "the clock and the price are of different machines" in settings._meaning.object
     assert page.run.name == "Run and confirm"
     settings.judge.value = ""
     assert page.run.name == "Run the search"
-    assert "cannot judge here" in settings._words.object
+    assert "cannot judge here" in settings.reasons.object

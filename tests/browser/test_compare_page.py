@@ -24,6 +24,7 @@ from playwright.sync_api import Locator, Page, expect
 import toast_lab as tl
 from tests.browser.test_explorer import SLOW, bokeh, go
 from tests.helpers import analysed
+from tests.processes import workers
 from toast_lab.app.gallery import SIZES
 from toast_lab.cost.problem import Problem
 from toast_lab.plan_verbs import Plan
@@ -204,27 +205,6 @@ def test_a_compiled_plan_stands_beside_its_price_and_why_is_answered(compared: P
     expect(page.get_by_text(found.cheapest.text).last).to_be_visible()
 
 
-def children() -> list[int]:
-    """Worker processes below this one."""
-    parents, workers = {}, []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            parents[int(entry.name)] = int(
-                entry.joinpath("stat").read_text().rpartition(")")[2].split()[1]
-            )
-            if b"toast_lab.isolate" in entry.joinpath("cmdline").read_bytes():
-                workers.append(int(entry.name))
-        except OSError:
-            continue  # it ended meanwhile
-
-    def ours(pid: int) -> bool:
-        while pid > 1 and pid != os.getpid():
-            pid = parents.get(pid, 0)
-        return pid == os.getpid()
-
-    return [pid for pid in workers if ours(pid)]
-
-
 def test_plans_are_executed_in_turns_and_a_killed_or_cancelled_run_leaves_what_there_was(
     quick: Page,
 ) -> None:
@@ -253,7 +233,7 @@ def test_plans_are_executed_in_turns_and_a_killed_or_cancelled_run_leaves_what_t
     end = time.monotonic() + SLOW / 1000
     killed = page.get_by_text(re.compile("^data parallel: crashed"))
     while time.monotonic() < end and not killed.count():
-        for pid in children():
+        for pid in workers(os.getpid()):
             os.kill(pid, signal.SIGKILL)
         page.wait_for_timeout(100)
     expect(page.get_by_text("What was measured before stays.").first).to_be_visible()

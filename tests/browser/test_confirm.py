@@ -29,7 +29,9 @@ def test_a_search_is_confirmed_by_attached_devices_read_and_executed(
 ) -> None:
     page = strict_page
     page.set_viewport_size({"width": 1280, "height": 720})
-    page.goto(served() + "/?model=mlp&machine=cpu&mesh=data=4,model=2&step=search")
+    # Large enough to be seen while it is executed
+    sizes = "batch=1024&inputs=512&hidden=8192&outputs=512"
+    page.goto(served() + f"/?model=mlp&{sizes}&machine=cpu&mesh=data=4,model=2&step=search")
     run = page.get_by_role("button", name="Run the search")
     expect(run).to_be_enabled(timeout=SLOW)
 
@@ -41,7 +43,7 @@ def test_a_search_is_confirmed_by_attached_devices_read_and_executed(
     expect(page.get_by_text("no GPU is attached to this machine").first).to_be_visible()
     judge.select_option(label="8 virtual CPU devices, executed")
     page.get_by_label("plans judged at most").fill("2")
-    page.get_by_label("seconds", exact=True).fill("2")
+    page.get_by_label("seconds", exact=True).fill("6")
     page.get_by_role("button", name="Run and confirm").click()
 
     # The priced curve, what is executed and for how long, and then the clock's curve beside it
@@ -94,7 +96,7 @@ def test_a_judge_of_another_machine_and_one_that_is_stopped(
     )
     warning = page.get_by_text(re.compile("the clock and the price are of different machines"))
     expect(warning.first).to_be_visible()
-    page.get_by_label("seconds", exact=True).fill("2")
+    page.get_by_label("seconds", exact=True).fill("6")
     page.get_by_role("button", name="Run and confirm").click()
     tag(page, "judged, not confirmed")
     ratio = page.locator(".tabulator-row:visible .tabulator-cell[tabulator-field='ratio']").first

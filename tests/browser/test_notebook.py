@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import FrameLocator, Locator, Page, expect
 
+from tests.processes import descendants, workers
+
 pytest.importorskip("jupyterlab")
 pytestmark = pytest.mark.browser
 
@@ -116,21 +118,7 @@ def status(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
 
 
-def children(pid: int) -> list[int]:
-    """Processes below ``pid``, at any depth, which run our code."""
-    found, parents = [], {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):  # it has ended meanwhile
-                parents[int(entry.name)] = int(status(int(entry.name))[1])
-    level = [pid]
-    while level:
-        level = [p for p, parent in parents.items() if parent in level]
-        found += level
-    return found
-
-
-def commands(pids: list[int]) -> list[str]:
+def commands(pids: set[int]) -> list[str]:
     """The command lines of processes, with the state of each; empty where one has ended."""
     told = []
     for pid in pids:
@@ -213,7 +201,7 @@ def test_views_are_live_in_jupyterlab(lab: tuple[str, Path], page: Page, outside
     run_cell(page, 2)
     search = page.frame_locator("iframe[title='TOAST Lab search']")
     expect(search.get_by_text("searching")).to_be_visible(timeout=SLOW)
-    workers = until(lambda: children(kernel), "the process of the search")
+    at_work = until(lambda: workers(kernel), "the process of the search")
     run_cell(page, 3)  # the kernel is busy now, and the frame goes on
     shown = search.locator("dt", has_text="simulations").locator("xpath=following-sibling::dd[1]")
     seen: set[str] = set()
@@ -232,11 +220,11 @@ def test_views_are_live_in_jupyterlab(lab: tuple[str, Path], page: Page, outside
     expect(ended).to_be_visible(timeout=SLOW)
     n = int(ended.inner_text().split()[1])
     expect(shown).to_have_text(f"{n:,}")
-    until(lambda: not any(map(alive, workers)), f"the end of {workers}")
+    until(lambda: not any(map(alive, at_work)), f"the end of {at_work}")
     until(
-        lambda: not children(kernel),
+        lambda: not workers(kernel),
         "the end of every process of the kernel",
-        lambda: commands(children(kernel)),
+        lambda: commands(workers(kernel)),
     )
 
 
@@ -288,7 +276,7 @@ def test_a_kernel_that_ends_takes_its_search_along(
     expect(said).to_be_visible(timeout=SLOW)
     kernel = int(said.inner_text().split()[1])
     run_cell(page, 1)
-    first = until(lambda: children(kernel), "the process of the search")
+    first = until(lambda: workers(kernel), "the process of the search")
     page.wait_for_timeout(500)
     page.get_by_role("menuitem", name="Kernel", exact=True).click()
     page.get_by_role("menuitem", name=re.compile("Interrupt Kernel")).click()
@@ -297,6 +285,7 @@ def test_a_kernel_that_ends_takes_its_search_along(
     )
     until(lambda: not any(map(alive, first)), f"the end of {first}")
     run_cell(page, 2)
-    second = until(lambda: children(kernel), "the process of the second search")
+    until(lambda: workers(kernel) - first, "the process of the second search")
+    second = [pid for pid, _ in descendants(kernel)]
     os.kill(kernel, 9)
     until(lambda: not any(map(alive, second)), f"the end of {second}")

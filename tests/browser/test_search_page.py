@@ -205,6 +205,37 @@ def test_a_race_of_two_shows_two_curves_and_a_table(
     expect(page.locator(".tabulator-row", has_text="random (race, seed 0)").first).to_be_visible()
 
 
+def test_a_table_that_changed_while_it_was_hidden_shows_its_rows(searched: Page) -> None:
+    page = searched
+    go(page, "5 Compare")
+    page.get_by_text("Collectives", exact=True).first.click()
+    lines = page.locator(".tabulator-row", has_text="attention.py").locator("visible=true")
+    expect(lines.first).to_be_visible(timeout=SLOW)
+    go(page, "4 Search")
+    page.get_by_role("button", name="Race", exact=True).click()
+    seconds = page.get_by_label("seconds each")
+    seconds.fill("1")
+    seconds.press("Enter")
+    page.get_by_role("button", name="Run the race").click()
+    expect(page.get_by_text(re.compile("^The race is over: ")).first).to_be_visible(timeout=SLOW)
+    page.get_by_role("button", name="Compare the plans of the race").click()
+    expect(page.locator(".tabulator-row", has_text="(race, seed 0)").first).to_be_visible()
+    expect(lines.first).to_be_visible(timeout=SLOW)
+
+
+def test_a_search_is_started_without_scrolling(searched: Page) -> None:
+    page = searched
+    page.set_viewport_size({"width": 1280, "height": 720})
+    for name in ("Run the search", "Pause", "Stop and keep the best"):
+        expect(page.get_by_role("button", name=name)).to_be_in_viewport(ratio=1.0)
+
+
+def test_a_plan_that_was_found_is_told_in_words(searched: Page) -> None:
+    expect(searched.get_by_role("heading", name="what it does with the arguments")).to_be_visible()
+    rules = searched.locator("li", has_text=re.compile(r" on data.*: .*\(\d+ arguments?\)"))
+    expect(rules.first).to_be_visible()
+
+
 def test_a_round_is_stepped_and_a_stopped_search_goes_on(
     served: Callable[..., str], strict_page: Page
 ) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,7 +54,7 @@ def numbers():
     return random.random(), numpy.random.random()
 
 def surroundings():
-    return os.getcwd(), os.environ.get("TOAST_LAB_TEST_FIRST"), os.getsid(0) == os.getpid()
+    return os.getcwd(), os.environ.get("TOAST_LAB_TEST_FIRST"), os.getpgid(0) == os.getpid()
 
 def wait(path):
     isolate.report(os.getpid())
@@ -86,11 +87,9 @@ def forked_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str
 
 
 def server_pids() -> set[int]:
-    """Process numbers of our servers."""
-    direct = processes.direct_children(os.getpid())
-    return {
-        pid for pid, line in processes.descendants(os.getpid()) if pid in direct and "serve" in line
-    }
+    """Process numbers of the servers of this test that live."""
+    living = {pid for pid, _ in processes.descendants(os.getpid())}
+    return {server.pid for server in fork_server._SERVERS} & living
 
 
 def is_gone(pid: int) -> bool:
@@ -203,6 +202,24 @@ def test_a_killed_child_takes_its_children_along(forked_work: str, tmp_path: Pat
         isolate.run_in_child(f"{forked_work}:nest", str(tmp_path), time_limit_s=3.0)
     for name in ("outer", "inner"):
         assert is_gone(int((tmp_path / name).read_text())), name
+
+
+def test_a_child_may_be_stopped_as_soon_as_it_is_there(forked_work: str, tmp_path: Path) -> None:
+    isolate.run_in_child(f"{forked_work}:parent")
+    file = tmp_path / "never"
+    gone = []
+
+    def stop_many() -> None:
+        for _ in range(100):
+            with isolate.ChildWorker(f"{forked_work}:wait", str(file)) as worker:
+                pid = worker.process.pid
+            gone.append(pid)
+
+    thread = threading.Thread(target=stop_many, daemon=True)
+    thread.start()
+    thread.join(60.0)
+    assert len(gone) == 100, "one was not stopped"
+    assert all(is_gone(pid) for pid in gone)
 
 
 def test_whoever_asked_takes_all_of_them_along(forked_work: str, tmp_path: Path) -> None:

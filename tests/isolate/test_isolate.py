@@ -192,22 +192,12 @@ def test_functions_that_do_not_exist(work: str) -> None:
         isolate.run_in_child(f"{work}:nothing")
 
 
-def children() -> set[int]:
-    """Process numbers of what ``isolate`` runs for this process, servers aside."""
-    direct = processes.direct_children(os.getpid())
-    return {
-        pid
-        for pid, line in processes.descendants(os.getpid())
-        if "toast_lab.isolate" in line and not ("--serve" in line and pid in direct)
-    }
-
-
 def test_no_process_is_left_behind(work: str) -> None:
     # Kernels that another test needs may still be compiled in children of this process
-    before = children()
+    before = processes.workers(os.getpid())
     with pytest.raises(RunFailed):
         isolate.run_in_child(f"{work}:hang", time_limit_s=1)
-    assert children() <= before
+    assert processes.workers(os.getpid()) <= before
 
 
 def test_the_child_uses_this_python(work: str) -> None:

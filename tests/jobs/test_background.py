@@ -14,7 +14,7 @@ import pytest
 
 import toast_lab as tl
 from tests.helpers import analysed, small_transformer
-from tests.processes import descendants
+from tests.processes import workers
 from toast_lab.errors import InvalidInput, InvalidProblem, RunFailed
 
 PATIENCE_S = 400.0  # kernels that were never compiled on this machine take minutes
@@ -121,7 +121,7 @@ def test_a_search_whose_process_is_killed_at_once_has_nothing(problem: tl.Proble
 
 
 def children(pid: int) -> list[int]:
-    return [child for child, _ in descendants(pid)]
+    return sorted(workers(pid))
 
 
 def test_a_pause_does_not_use_the_budget_up(problem: tl.Problem) -> None:

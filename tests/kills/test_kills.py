@@ -29,7 +29,7 @@ import toast_lab as tl
 from tests.helpers import analysed
 from tests.kills import harness
 from tests.kills.harness import Trial, told, trial
-from tests.processes import descendants
+from tests.processes import descendants, workers
 from toast_lab.errors import RunFailed
 from toast_lab.prepare import prepare
 
@@ -205,11 +205,11 @@ def compare_command(tmp_path: Path) -> list[str]:
 def search_once(tmp_path: Path, number: int) -> str:
     """A search in the background whose process is killed."""
     problem = tl.Problem(analysed("mlp"), {"a": 2, "b": 4})
-    mine = {pid for pid, _ in descendants(os.getpid())}
+    mine = workers(os.getpid())
     method = ("mcts", "random")[number % 2]
     run = tl.start_search(problem, method, seed=number, budget=tl.Budget(seconds=3.0))
     draw, began = rng("search", number), time.monotonic()
-    while not (pids := [pid for pid, _ in descendants(os.getpid()) if pid not in mine]):
+    while not (pids := sorted(workers(os.getpid()) - mine)):
         assert time.monotonic() - began < harness.PATIENCE_S
         time.sleep(0.02)
     # What had been told is the interesting part; the others die while they prepare

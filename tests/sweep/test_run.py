@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes import direct_children
+from tests.processes import descendants, direct_children, started, workers
 from tests.search.bad_methods import bring
 from toast_lab.errors import InvalidProblem, RunFailed, StoreError
 from toast_lab.sweep import local, remote, sweep_worker
@@ -140,7 +140,7 @@ def test_a_scheduler_given_by_its_address(tmp_path: Path) -> None:
         n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
     ) as cluster:
         done = run_sweep([task("mcts")], open_store(tmp_path), Workers(cluster.scheduler_address))
-    assert [r["status"] for r in done.rows] == ["BUDGET"]
+    assert [r["status"] for r in done.rows] == ["CONVERGED"]
 
 
 def test_cancelled_sweeps_keep_rows_and_leave_no_row_of_what_was_cut_off(
@@ -231,7 +231,7 @@ def test_workers_that_cannot_start_end_the_sweep(
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
 def test_a_worker_that_dies_with_its_first_search_is_replaced(tmp_path: Path) -> None:
     """It is killed as soon as a search runs on it, and so is the one after it."""
-    killed = Killer(os.getpid(), 2)
+    killed = Killer(2, searching)
     with killed:
         done = run_sweep(
             [task("random", seed=s) for s in range(3)],
@@ -247,7 +247,7 @@ def test_a_worker_that_dies_with_its_first_search_is_replaced(tmp_path: Path) ->
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
 def test_a_worker_of_a_scheduler_that_dies_does_not_hold_the_sweep(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
-    killed = Killer(os.getpid(), 1)
+    killed = Killer(1, searching_for_a_scheduler)
     with (
         distributed.LocalCluster(
             n_workers=1,
@@ -260,13 +260,13 @@ def test_a_worker_of_a_scheduler_that_dies_does_not_hold_the_sweep(tmp_path: Pat
         killed,
     ):
         done = run_sweep(
-            [task("random")],
+            [task("random", seconds=2.0, evaluations=None)],
             open_store(tmp_path),
             Workers(cluster.scheduler_address),
             cancel=given_up(120),
         )
     assert len(killed.pids) == 1
-    assert [r["status"] for r in done.rows] == ["BUDGET"]
+    assert [r["status"] for r in done.rows] == ["CONVERGED"]
 
 
 def given_up(seconds: float) -> Callable[[], bool]:
@@ -275,16 +275,28 @@ def given_up(seconds: float) -> Callable[[], bool]:
     return lambda: time.monotonic() > end
 
 
-class Killer:
-    """Kills the first new children of a process that have a child of their own.
+def searching(before: set[int]) -> list[int]:
+    """Our own new workers on which a search runs: it is the only other one, and younger."""
+    new = workers(os.getpid()) - before
+    return [min(new, key=started)] if len(new) > 1 else []
 
-    Those are workers on which a search runs.  Older ones may be anything, such as the driver of a
-    browser that tests in other files go on with.
+
+def searching_for_a_scheduler(before: set[int]) -> list[int]:
+    """Our new children on which a search runs in a process of its own."""
+    return [pid for pid in direct_children(os.getpid()) if pid not in before and workers(pid)]
+
+
+class Killer:
+    """Kills workers as soon as a search runs on them, as ``find`` finds them.
+
+    Processes that were there before may be anything, such as the driver of a browser that tests in
+    other files go on with.
     """
 
-    def __init__(self, pid: int, count: int) -> None:
-        self.pid, self.count, self.pids = pid, count, []
-        self._before = set(direct_children(pid))
+    def __init__(self, count: int, find: Callable[[set[int]], list[int]]) -> None:
+        self.count, self.pids = count, []
+        self._find = find
+        self._before = {pid for pid, _ in descendants(os.getpid())}
         self._through = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
 
@@ -298,13 +310,9 @@ class Killer:
 
     def _work(self) -> None:
         while len(self.pids) < self.count and not self._through.wait(0.05):
-            for worker_pid in direct_children(self.pid):
-                if worker_pid in self._before or worker_pid in self.pids:
-                    continue
-                if direct_children(worker_pid):
-                    os.kill(worker_pid, signal.SIGKILL)
-                    self.pids.append(worker_pid)
-                    break
+            for pid in self._find(self._before | set(self.pids))[:1]:
+                os.kill(pid, signal.SIGKILL)
+                self.pids.append(pid)
 
 
 def test_a_worker_that_dies_after_a_cancel_is_not_given_its_task_again(tmp_path: Path) -> None:
@@ -372,7 +380,7 @@ def test_two_sweeps_in_one_folder_do_not_do_the_same_work_twice(tmp_path: Path) 
         first.wait()
     assert f"process {first.pid}" in lock.read_text(), "it had no time to take its name back"
     done = run_sweep([task("random")], open_store(tmp_path))
-    assert [r["status"] for r in done.rows] == ["BUDGET"]
+    assert [r["status"] for r in done.rows] == ["CONVERGED"]
 
 
 def test_a_full_disk_ends_a_sweep_and_loses_no_row(

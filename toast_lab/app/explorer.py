@@ -292,9 +292,11 @@ class Explorer(look.Pane):
         shown_text = (
             newest.text if newest is not None else "" if messages else "Choose a model to begin."
         )
+        is_error = newest is not None and newest.level == "error"
         self._status.object = h(
             "div",
             shown_text,
+            h("span", " Esc puts this away.", cls="away") if is_error else "",
             cls=f"status {newest.level if newest else ''}",
             title=shown_text,
             role="status",

@@ -19,6 +19,7 @@ from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.errors import ToastError
 from toast_lab.jobs.job import Event, Job
 from toast_lab.jobs.mirror import Mirror
+from toast_lab.jobs.orders import RUN, Order
 from toast_lab.jobs.race_job import RaceState, best_row, race_methods
 from toast_lab.jobs.search_job import RUN_SEARCH, Batch, SearchEnd, SearchRequest
 from toast_lab.search.contract import Budget
@@ -53,6 +54,7 @@ class Searches(param.Parameterized):
         self.points: list[CurvePoint] = []  #: of its curves
         self._fresh: list[CurvePoint] = []  #: of these, those that no page has drawn yet
         self.best_actions: tuple[str, ...] = ()
+        self.best_plan: ShardingPlan | None = None  #: once a search has ended
         self.note = ""  #: how it ended
         self.gap: float | None = None
         self.race = RaceState()
@@ -78,14 +80,16 @@ class Searches(param.Parameterized):
     def forget(self) -> None:
         """Something else is loaded, or another search begins."""
         self.points, self._fresh, self.best_actions = [], [], ()
+        self.best_plan = None
         self.note, self.gap = "", None
         self.simulations = 0
         self.job = None
 
     # -- starting ----------------------------------------------------------------------------------
-    def start(self) -> None:
+    def start(self, order: Order = RUN) -> None:
         """Search for a plan of the current problem, with the current settings."""
-        self.start_with()
+        with self._notices.guarded():
+            self._launch(self._free(), {}, order=order)
 
     def start_with(self, **settings: Any) -> None:
         """Search with other settings than the current ones."""
@@ -145,7 +149,11 @@ class Searches(param.Parameterized):
         return problem
 
     def _launch(
-        self, problem: Problem, settings: Mapping[str, Any], saved: Path | None = None
+        self,
+        problem: Problem,
+        settings: Mapping[str, Any],
+        saved: Path | None = None,
+        order: Order = RUN,
     ) -> None:
         about = {**self.about(problem), **settings}
         trace_file = self._work.registry.keep_file(secrets.token_hex(8))
@@ -166,6 +174,7 @@ class Searches(param.Parameterized):
             trace_path=trace_file,
             time_limit_s=TIME_LIMIT_S,
             about=about,
+            order=order,
         )
         self.forget()  # only now: a search that could not be started takes nothing away
         self.problem, self.job = problem, job
@@ -191,16 +200,16 @@ class Searches(param.Parameterized):
 
     def step(self) -> None:
         """Do one simulation and stand still; starts a paused search if none runs."""
-        self._step(Job.step)
+        self._step(Job.step, Order("pause", 1))
 
     def step_round(self) -> None:
         """Do the rest of a round of the search and stand still; starts a search if none runs."""
-        self._step(Job.step_round)
+        self._step(Job.step_round, Order("round"))
 
-    def _step(self, step: Callable[[Job, int], None]) -> None:
+    def _step(self, step: Callable[[Job, int], None], first: Order) -> None:
         if not self._work.busy:
-            self.start()
-        if self._work.runs("search"):
+            self.start(first)
+        elif self._work.runs("search"):
             self._work.tick()
             step(self._work.job, self.simulations)
             self._work.changed()
@@ -262,6 +271,7 @@ class Searches(param.Parameterized):
     def _keep(self, plan: ShardingPlan, cost: Cost, name: str) -> None:
         assert self.problem is not None
         name = self._plans.free_name(name, " #")
+        self.best_plan = plan
         self._plans.items = [
             *self._plans.items,
             PlanItem(name=name, origin="search", plan=plan, problem=self.problem, cost=cost),
@@ -292,6 +302,7 @@ class Searches(param.Parameterized):
     def follow(self, session_searches: Searches) -> None:
         """Go on from the searches of another page."""
         self.points = list(session_searches.points)
+        self.best_plan = session_searches.best_plan
         self.best_actions, self.note, self.gap = (
             session_searches.best_actions,
             session_searches.note,

@@ -63,4 +63,4 @@ def identifier(name: str) -> str:
 
 def in_child(target: str, *args: Any, **kwargs: Any) -> Any:
     """``isolate.run_in_child`` with JAX on the CPU: reading and tracing need no accelerator."""
-    return isolate.run_in_child(target, *args, env={"JAX_PLATFORMS": "cpu"}, **kwargs)
+    return isolate.run_in_child(target, *args, env=isolate.WITHOUT_ACCELERATOR, **kwargs)

@@ -20,7 +20,6 @@ from toast_lab import isolate
 from toast_lab.errors import ToastError
 from toast_lab.jobs.mirror import Mirror
 from toast_lab.jobs.orders import RUN, STOP, Order
-from toast_lab.jobs.warm import ENVIRONMENT
 
 MAX_RUNNING = 4
 MAX_KEPT = 64
@@ -177,12 +176,21 @@ class Job:
         watch = Watch(self._append, self._cancel.is_set, lambda: self._order)
         if not isinstance(target, str):
             return target(*args, watch=watch, **kwargs)
+        first = self._order
+        # A child that was told only once it runs would be some simulations further on
+        commands = () if first in (RUN, STOP) else (first,)
         with isolate.ChildWorker(
-            target, *args, env=ENVIRONMENT, activity=self.title, **kwargs
+            target,
+            *args,
+            env=isolate.WITHOUT_ACCELERATOR,
+            activity=self.title,
+            commands=commands,
+            **kwargs,
         ) as worker:
             with self._lock:
                 self._worker = worker
-                self._pass_on()
+                if self._order is not first or first is STOP:
+                    self._pass_on()
             return worker.result(time_limit_s, on_event=watch.on_event, cancel=watch.cancel)
 
     def _run(self, target: str | Callable[..., Any], *args: Any, **kwargs: Any) -> None:
@@ -236,6 +244,7 @@ class Registry:
         on_end: Callable[[Job], None] | None = None,
         trace_path: Path | None = None,
         about: Any = None,
+        order: Order = RUN,
         **kwargs: Any,
     ) -> Job:
         """Run ``package.module:function`` in a child, as a job that people see.
@@ -252,6 +261,7 @@ class Registry:
             on_end: called in the job's thread when it ended, however it ended.
             trace_path: where a search leaves its trace; kept as ``Job.trace_path``.
             about: kept as ``Job.about``.
+            order: that a search has from its beginning.
             kwargs: pickled.
 
         Raises:
@@ -266,6 +276,8 @@ class Registry:
                 )
             job = Job(kind, title)
             job.about, job.trace_path = about, trace_path
+            if order != RUN:
+                job._hold(order)
             self._jobs[job.id] = job
             self._forget_old()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from toast_lab import isolate
 
-ENVIRONMENT = {"JAX_PLATFORMS": "cpu"}  #: of jobs: to trace and to search needs no accelerator
 #: Named and not imported: that takes as long as the rest of a server's start.
 _TARGETS = ("toast_lab.jobs.search_job:run_search", "toast_lab.jobs.load_job:load_model")
 
@@ -12,4 +11,4 @@ _TARGETS = ("toast_lab.jobs.search_job:run_search", "toast_lab.jobs.load_job:loa
 def warm_up() -> None:
     """Make ready for children that search and load; does not wait."""
     for target in _TARGETS:
-        isolate.warm_up(target, ENVIRONMENT)
+        isolate.warm_up(target, isolate.WITHOUT_ACCELERATOR)

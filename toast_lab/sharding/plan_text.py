@@ -43,7 +43,8 @@ def describe(plan: ShardingPlan, limit: int | None = 60) -> str:
         return f"{head}; every device holds and computes everything"
     rules = argument_rules(program, sharding)
     places = constraint_places(program, sharding)
-    lines = [head, *_argument_lines(plan, rules)]
+    lines = [head, *(["arguments"] if program.n_arguments else [])]
+    lines += [_row(*words) for words in argument_words(plan, rules)]
     usual = [place for place in places if not place.exception]
     if usual:
         lines += ["places", *_place_lines(plan, usual)]
@@ -85,25 +86,32 @@ def _dim_name(plan: ShardingPlan, value: int, dim: int) -> str:
     return plan.analysis.group_name[plan.analysis.group[colour]]
 
 
-def _argument_lines(plan: ShardingPlan, rules: Sequence[ArgumentRule]) -> list[str]:
-    """Roles that have the same dims on the same axes share a line."""
+def argument_words(
+    plan: ShardingPlan, rules: Sequence[ArgumentRule] | None = None
+) -> list[tuple[str, str]]:
+    """What a plan does with its arguments: what is cut on which axes, and the roles that are.
+
+    Roles that have the same dims on the same axes stand together; exceptions are left out.  The
+    rules are those of the plan.
+    """
+    rules = argument_rules(plan.program, plan.sharding) if rules is None else rules
     by_words: dict[str, list[ArgumentRule]] = {}
     for rule in rules:
         if not rule.exception:
             first = rule.arguments[0]
             spec = plan.spec(rule.layout, len(plan.program.dims(first)))
             by_words.setdefault(_sorted_words(plan, first, spec), []).append(rule)
-    lines = ["arguments"] if plan.program.n_arguments else []
+    rows = []
     for words, alike in by_words.items():
         count = sum(len(rule.arguments) for rule in alike)
         roles = few(dict.fromkeys(rule.role for rule in alike), _ROLES)
-        lines.append(_row(words, f"{roles} ({counted(count, 'argument')})"))
+        rows.append((words, f"{roles} ({counted(count, 'argument')})"))
     whole = plan.program.n_arguments - sum(len(rule.arguments) for rule in rules)
     if whole and by_words:
-        lines.append(_row("all others whole", counted(whole, "argument")))
+        rows.append(("all others whole", counted(whole, "argument")))
     elif whole:
-        lines.append(_row("all whole", counted(whole, "argument")))
-    return lines
+        rows.append(("all whole", counted(whole, "argument")))
+    return rows
 
 
 def _sorted_words(plan: ShardingPlan, value: int, spec: Spec) -> str:

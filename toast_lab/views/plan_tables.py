@@ -136,7 +136,8 @@ def shown_collectives(frame: pd.DataFrame) -> pd.DataFrame:
 def collective_sums(frame: pd.DataFrame, compiled: bool) -> pd.DataFrame:
     """``collective_rows`` by kind and axes (SI).
 
-    Tells how many run in a step and how many bytes, priced and compiled.
+    Tells how many run in a step and how many bytes, priced and compiled; those that take longest
+    first.
     """
     sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0] * 5)
     for record in frame.astype(object).where(frame.notna(), None).to_dict("records"):
@@ -152,7 +153,9 @@ def collective_sums(frame: pd.DataFrame, compiled: bool) -> pd.DataFrame:
             compiled_sums[4] += record["compiled_bytes"] * record["compiled_times"]
     table_rows = [
         (*kind_and_axes, *numbers[:3], *(numbers[3:] if compiled else (None, None)))
-        for kind_and_axes, numbers in sorted(sums.items())
+        for kind_and_axes, numbers in sorted(
+            sums.items(), key=lambda item: (-item[1][2], -item[1][1], item[0])
+        )
     ]
     return pd.DataFrame(
         table_rows,

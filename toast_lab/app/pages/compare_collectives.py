@@ -41,8 +41,8 @@ from toast_lab.views.plan_tables import (
 MAX_ROWS = 400
 ALL_ROWS = {"renderVertical": "basic"}
 HINT = (
-    "Select a collective: what caused it, what undoing that costs, and the cheapest change that "
-    "removes it."
+    "Select a collective, or a kind for its longest: what caused it, what undoing that costs, and "
+    "the cheapest change that removes it."
 )
 
 
@@ -75,6 +75,7 @@ class Collectives:
             },
         )
         look.on_row(self.table, self.ask)
+        look.on_row(self.sums, self.ask_of_kind)
         self.answer = look.text(quiet(HINT), margin=(0, 6))
         sums = csv_button(
             save, lambda: self._file("sums"), lambda: self._sums(), session.notices.say
@@ -84,7 +85,7 @@ class Collectives:
         )
         why = pn.Column(
             self.answer,
-            width=264,
+            width=244,  # leaves the table room for its bytes at 1280 px
             sizing_mode="stretch_height",
             scroll=True,
             margin=0,
@@ -186,6 +187,18 @@ class Collectives:
         if future is not None:
             self.answer.object = quiet("Looking for the cause …")
             self._asked.start(self._item, future)
+
+    def ask_of_kind(self, row: int) -> None:
+        """Ask why the longest collective of a row's kind and axes is there."""
+        sums = self._sums()
+        if row >= len(sums):
+            return
+        of_kind = sums.iloc[row]
+        for kind, axes in (("kind", "axes"), ("compiled_kind", "compiled_axes")):
+            same = (self._rows[kind] == of_kind["kind"]) & (self._rows[axes] == of_kind["axes"])
+            if same.any():
+                self.ask(int(same.to_numpy().argmax()))
+                return
 
 
 class _EmptyCollectives:

@@ -26,6 +26,7 @@ class ConfirmSettings(look.Pane):
 
     Attributes:
         targets: that there are for the problem, possible or not.
+        reasons: why others than those that are offered cannot judge here.
     """
 
     def __init__(self, session: Session, on_check: Callable[[], None]) -> None:
@@ -40,8 +41,8 @@ class ConfirmSettings(look.Pane):
             on_check=self._checked,
             description="Each takes a compile, of seconds to minutes; what was compiled is kept.",
         )
-        self._words = look.text()
-        self.view = look.column(self.judge, self.compiles, self._words)
+        self._meaning, self.reasons = look.text(), look.text()
+        self.view = look.column(self.judge, self.compiles, self._meaning)
         look.watch(session.loaded, self.follow, "problem")
         look.watch(self.judge, self._chosen, "value")
         self.follow()
@@ -64,7 +65,7 @@ class ConfirmSettings(look.Pane):
     def _chosen(self) -> None:
         self.session.confirmations.judge = str(self.judge.value or "")
         self.compiles.view.visible = bool(self.judge.value)
-        self._words.object = self._say()
+        self._meaning.object, self.reasons.object = self._say(), self._say_why_not()
         self._on_check()
 
     def _checked(self) -> None:
@@ -72,11 +73,15 @@ class ConfirmSettings(look.Pane):
             self._on_check()
 
     def _say(self) -> Safe:
-        """What the choice means, and why other targets are not offered."""
+        """What the choice means."""
         chosen = next((row for row in self.targets if row.topology == self.judge.value), None)
+        if chosen is None or not self.judge.value:
+            return join([])
+        return h("p", chosen.warning, cls="red") if chosen.warning else quiet(SENTENCE)
+
+    def _say_why_not(self) -> Safe:
+        """Why other targets are not offered."""
         parts: list[Safe] = []
-        if chosen is not None and self.judge.value:
-            parts.append(h("p", chosen.warning, cls="red") if chosen.warning else quiet(SENTENCE))
         missing = [row for row in self.targets if not row.possible]
         if missing:
             first = self.targets[0]

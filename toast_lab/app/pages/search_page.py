@@ -20,6 +20,8 @@ from toast_lab.app.plan_facts import Lookup, is_action, steps_worth
 from toast_lab.app.session import Session
 from toast_lab.app.tree_state import TreeState
 from toast_lab.jobs.job import JobState
+from toast_lab.sharding.plan_rules import plan_size
+from toast_lab.sharding.plan_text import argument_words
 from toast_lab.text import gap_text
 from toast_lab.views.markup import (
     ESTIMATED,
@@ -99,11 +101,14 @@ class SearchPage:
         self._settings_box = look.column(
             self.settings.search_box,
             self.confirm_settings,
+            # In view without scrolling, also on a low screen
             self.run,
+            self._why_not,
             holds,
             self.stop,
+            self.settings.options_box,
+            self.confirm_settings.reasons,
             ends,
-            self._why_not,
             look.text(quiet("or go on from a saved trace:"), margin=(6, 0, 0, 0)),
             self.file,
         )
@@ -493,7 +498,22 @@ class SearchPage:
                 numbered(self._lines(actions, last_point if seen is None else None))
                 if actions
                 else quiet("none: unsharded is the best so far"),
+                self._cuts() if seen is None else join([]),
                 quiet(session.searches.note),
+            ]
+        )
+
+    def _cuts(self) -> Safe:
+        """What the plan that a search has found does with the arguments, in words."""
+        plan = self.session.searches.best_plan
+        if plan is None:
+            return join([])
+        rows = [h("li", h("b", words), f": {roles}") for words, roles in argument_words(plan)]
+        return join(
+            [
+                h("h2", "what it does with the arguments"),
+                h("ul", *rows, cls="log"),
+                quiet(f"{plan_size(plan.program, plan.sharding)}; all of them in Words on page 5."),
             ]
         )
 

@@ -85,6 +85,11 @@ def options_help(method: str) -> Safe:
 class SearchSettings:
     """The fields.
 
+    Attributes:
+        problem_box: mesh, machine and memory limit.
+        search_box: method, budget and seed.
+        options_box: options of the method, which few searches need.
+
     ``apply`` writes them into the session; ``errors`` are what is wrong with them.
     """
 
@@ -116,7 +121,7 @@ class SearchSettings:
         self.method = pn.widgets.Select(
             name="method", options=list(METHODS), value=session.searches.method, **look.FIELD
         )
-        self._sentence = look.text()
+        self._sentence, self._options_help = look.text(), look.text()
         self.seconds = CheckedField(
             "seconds",
             _text(session.searches.seconds),
@@ -152,8 +157,9 @@ class SearchSettings:
             look.row(self.machine, pn.Spacer(width=8), self.memory),
         )
         self.search_box = look.column(
-            look.text(h("h2", "search")), self.method, self._sentence, budget, self.options
+            look.text(h("h2", "search")), self.method, self._sentence, budget
         )
+        self.options_box = look.column(self.options, self._options_help)
         look.watch(session.loaded, self._follow, "mesh", "machine", "own_machines", "memory_gib")
 
     def _problem(self, **values: Any) -> None:
@@ -172,8 +178,8 @@ class SearchSettings:
 
     def _describe(self) -> None:
         method = str(self.method.value)
-        sentence = quiet(method_named(method).sentence())
-        self._sentence.object = join([sentence, options_help(method)])
+        self._sentence.object = quiet(method_named(method).sentence())
+        self._options_help.object = options_help(method)
         self.options.again()
 
     @property

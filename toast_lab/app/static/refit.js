@@ -16,4 +16,15 @@ for (const view of cb_context.index.find_all(table)) {
   }
   if (building) tabulator.on('tableBuilt', refit)
   else if (part === 'columns') refit()
+  else if (tabulator.element.clientHeight === 0 && !view.awaits_sight) {
+    // Tabulator draws no rows while it is hidden, and would stay empty once it is seen
+    view.awaits_sight = true
+    const sight = new ResizeObserver(() => {
+      if (tabulator.element.clientHeight === 0) return
+      sight.disconnect()
+      view.awaits_sight = false
+      if (view.tabulator === tabulator) tabulator.redraw(true)
+    })
+    sight.observe(tabulator.element)
+  }
 }
