@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 import sys
 
-from tests.benchmarks import cold, memory, nested, scaling, sessions, speed, zoo
+from tests.benchmarks import children, cold, memory, nested, scaling, sessions, speed, zoo
 
 PARTS = {
     "zoo": zoo.run,
@@ -18,6 +18,7 @@ PARTS = {
     "nested": nested.run,
     "sessions": sessions.run,
     "cold": cold.run,
+    "children": children.run,
 }
 
 
