@@ -203,8 +203,10 @@ def test_a_hostile_address_does_nothing_and_says_so(
     expect(page.locator(".status")).to_contain_text("load")
     assert page.locator("img[src=x]").count() == 0
     expect(page.get_by_text("data=4,model=2 · ").first).to_be_visible()
+    expect(page.locator(".status")).to_contain_text("Esc puts this away")
     act(page, "Escape")
     expect(page.locator(".status")).to_have_text("")
+    expect(page.locator(".status")).to_be_hidden()
 
 
 # -- keys ------------------------------------------------------------------------------------------
