@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import jax.numpy as jnp
 import pytest
 
 from tests.helpers import analysed, plan, traced
-from toast_lab.conflicts.analysis import Analysis
+from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import ToastError
+from toast_lab.frontends import from_jax
 from toast_lab.plan_verbs import Plan
 
 
@@ -56,6 +58,35 @@ def test_operands_of_an_einsum_that_jax_has_turned_round() -> None:
     program = analysis.program
     w, x = (program.def_names(value) for value in (0, 1))
     assert [analysis.dim_text(name) for name in (*w, *x)] == ["i", "j", "b", "k", "j"]
+
+
+def sized(fn: Any, *args: Any, **sizes: int) -> Analysis:
+    return analyse(dataclasses.replace(from_jax(fn, *args), sizes=sizes))
+
+
+def test_sizes_name_the_dims_of_repeated_layers() -> None:
+    def net(p: Any, x: Any) -> Any:
+        for layer in p["layers"]:
+            x = x + jnp.tanh(x @ layer["up"]["kernel"]) @ layer["down"]["kernel"]
+        return x @ p["out"]
+
+    layer = {"up": {"kernel": s(32, 128)}, "down": {"kernel": s(128, 32)}}
+    args = {"layers": [layer] * 3, "out": s(32, 64)}, s(8, 32)
+    named = sized(net, *args, batch=8, width=32, hidden=128, vocabulary=64, layers=3)
+    assert sorted(shardable(named)) == ["batch", "hidden", "vocabulary", "width"]
+
+
+def test_sizes_that_two_things_have_name_neither() -> None:
+    def two(x: Any, a: Any, b: Any) -> Any:
+        return (x @ a) @ b
+
+    args = s(8, 32), s(32, 16), s(16, 32)
+    # Rows of `a` and columns of `b` are 32 both
+    named = sized(two, *args, batch=8, width=32, hidden=16)
+    assert sorted(shardable(named)) == ["b_out", "batch", "hidden", "x_columns"]
+    # And here two sizes are equal
+    named = sized(two, *args, batch=8, rows=8, hidden=16)
+    assert sorted(shardable(named)) == ["b_out", "hidden", "x_columns", "x_rows"]
 
 
 def test_variables_name_what_no_argument_carries() -> None:

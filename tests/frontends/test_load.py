@@ -54,6 +54,19 @@ def test_a_users_module(write: Callable[[str], str]) -> None:
     assert name not in sys.modules, "user code must stay in the child"
 
 
+def test_sizes_are_known_by_the_names_that_the_user_gave_them(write: Callable[[str], str]) -> None:
+    name = write(
+        "def make(batch=2, *, width=8, rate=0.1, bias=True):\n"
+        "    return net, ({'w': shape(4, width)}, shape(batch, 4))\n"
+        "class Maker:\n"
+        "    def __call__(self, *sizes, **more):\n"
+        "        return net, ({'w': shape(4, 8)}, shape(2, 4))\n"
+        "maker = Maker()\n"
+    )
+    assert load(f"{name}:make", width=6).sizes == {"batch": 2, "width": 6}
+    assert load(f"{name}:maker").sizes == {}
+
+
 def test_options(write: Callable[[str], str]) -> None:
     options = (
         "{'donate_argnums': (1,), 'dim_names': {'w': ('in', 'out')}, 'parameter_count': 16,"

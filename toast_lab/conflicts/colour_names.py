@@ -3,7 +3,8 @@
 Each colour has candidates, the best first:
 
 * names that the user gave to dims of arguments (``dim_names``), or that flax put on them;
-* sizes of the model, where a colour is the only one of that size (``d_model=512``);
+* sizes that the model was made with (``d_model=512``, or defaults of the user's ``make``), where
+  a colour is the only one of that size, or repeated layers alone have it;
 * letters of the einsums that its dims go through;
 * arguments that carry it: ``w1_in`` and ``w1_out`` for the dims of a weight, ``x_rows`` and
   ``x_columns`` for those of other matrices, the argument alone for a vector, and the size
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from toast_lab.ir.random_keys import hidden_dims
 from toast_lab.nda.names import Names
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_NUMBER = re.compile(r"\d+")
 _EINSUM = re.compile(r"(?<![\w,])([a-zA-Z]+(?:,[a-zA-Z]+)+)->([a-zA-Z]*)(?!\w)")
 #: last words of paths that only say what every module has, so that the word before tells more
 _GENERIC = frozenset(
@@ -119,18 +121,24 @@ def _candidates(names: Names, colour: np.ndarray, model: Model) -> dict[int, dic
 
 
 def _of_sizes(program: Program, colour: np.ndarray, model: Model) -> Iterator[tuple[int, str]]:
-    """Sizes that the model was made with and that one colour of arguments alone has."""
-    if not isinstance(model.function, Recipe):
-        return
-    sizes: Mapping[str, object] = model.function.sizes
+    """Sizes that the model was made with and that one colour of arguments alone has.
+
+    Or one of each repeated layer: what carries them differs in numbers only.
+    """
+    sizes: dict[str, object] = dict(model.sizes)
+    if isinstance(model.function, Recipe):
+        sizes |= model.function.sizes
     counts = Counter(size for size in sizes.values() if type(size) is int)
-    colours_of: dict[int, set[int]] = defaultdict(set)
+    carriers: dict[int, dict[int, set[tuple[str, int]]]] = defaultdict(lambda: defaultdict(set))
     for argument in range(program.n_arguments):
-        for name in program.def_names(argument):
-            colours_of[int(program.factor_size[name])].add(int(colour[name]))
+        path = _NUMBER.sub("*", program.value_name[argument])
+        for dim, name in enumerate(program.def_names(argument)):
+            carriers[int(program.factor_size[name])][int(colour[name])].add((path, dim))
     for text, size in sizes.items():
-        if type(size) is int and size > 1 and counts[size] == 1 and len(colours_of[size]) == 1:
-            yield next(iter(colours_of[size])), text
+        if type(size) is int and size > 1 and counts[size] == 1:
+            alike = carriers.get(size, {})
+            if len(set(map(frozenset, alike.values()))) == 1:
+                yield from ((index, text) for index in sorted(alike))
 
 
 def _letters(program: Program) -> Iterator[tuple[int, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 import pickle
 import sys
 import traceback
@@ -87,6 +88,7 @@ def load(
         on_event("reading")
     return dataclasses.replace(
         build(traced, name, options["dim_names"], which),
+        sizes=options["sizes"],
         expert_plans=options["expert_plans"],
         parameter_count=options["parameter_count"],
         function=None if options["is_torch"] else Recipe(which, sizes),
@@ -131,6 +133,7 @@ def _make_foreign(which: str, sizes: dict[str, Any]) -> tuple[Traced, str, dict[
         traced = traced._replace(trees=None)
     facts = {
         "dim_names": dict(options.get("dim_names") or {}),
+        "sizes": _sizes_of(which, sizes),
         "expert_plans": dict(options.get("expert_plans") or {}),
         "parameter_count": options.get("parameter_count"),
         "is_torch": is_torch,
@@ -165,6 +168,18 @@ def _example_of(which: str, sizes: dict[str, Any]) -> Any:
         raise FrontendError(
             f"{which} raised {type(error).__name__}: {error}{user_code.line(error)}"
         ) from None
+
+
+def _sizes_of(which: str, sizes: dict[str, Any]) -> dict[str, int]:
+    """The whole numbers that ``make`` was called with, those left to their defaults included."""
+    module_name, _, attribute = which.partition(":")
+    make = getattr(importlib.import_module(module_name), attribute)
+    try:
+        given = inspect.signature(make).bind(**sizes)
+    except (TypeError, ValueError):  # no signature, as of what is compiled
+        return {}
+    given.apply_defaults()
+    return {name: size for name, size in given.arguments.items() if type(size) is int}
 
 
 def _is_torch(example: Any) -> bool:

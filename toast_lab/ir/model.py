@@ -66,6 +66,8 @@ class Model:
     #: canonical module: no calls, only @main, with locations; empty where nobody has the text
     stablehlo: str = ""
     dim_names: DimNames = dataclasses.field(default_factory=dict)
+    #: what the user calls sizes that it was made with, as ``{"batch": 32}``; names colours
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     trees: Any = None  #: (argument tree, result tree) as jax PyTreeDefs, None if unknown
     source: str = ""  #: what to say when asked where this came from
     notes: tuple[str, ...] = ()  #: what was done to the input on the way, a sentence each
