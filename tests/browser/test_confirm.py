@@ -30,7 +30,7 @@ def test_a_search_is_confirmed_by_attached_devices_read_and_executed(
     page = strict_page
     page.set_viewport_size({"width": 1280, "height": 720})
     # Large enough to be seen while it is executed
-    sizes = "batch=1024&inputs=512&hidden=8192&outputs=512"
+    sizes = "batch=512&inputs=512&hidden=8192&outputs=512"
     page.goto(served() + f"/?model=mlp&{sizes}&machine=cpu&mesh=data=4,model=2&step=search")
     run = page.get_by_role("button", name="Run the search")
     expect(run).to_be_enabled(timeout=SLOW)

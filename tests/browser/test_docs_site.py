@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.docs.building import LACKING, build
+from tests.docs.building import LACKING, built
 
 pytestmark = pytest.mark.skipif(bool(LACKING), reason="needs the extra docs")
 SLOW = 60_000
@@ -23,9 +23,7 @@ SLOW = 60_000
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
-    build(folder)
-    return folder
+    return built(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

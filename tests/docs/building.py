@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 #: of the extra ``docs``, not installed
@@ -15,7 +18,21 @@ LACKING = [
 ]
 
 
-def build(folder: Path) -> None:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built by the first process of a test run that asks for it."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    site, whole = folder / "site", folder / "site is whole"
+    with (folder / "site.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not whole.exists():
+            _build(site)
+            whole.touch()
+    return site
+
+
+def _build(folder: Path) -> None:
     """Build the site into a folder, without network and without a warning."""
     argv = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     # Whoever asks for the network gets an answer at once

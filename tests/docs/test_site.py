@@ -11,16 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.building import LACKING, build
+from tests.docs.building import LACKING, built
 
 pytestmark = pytest.mark.skipif(bool(LACKING), reason="needs the extra docs")
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
-    build(folder)
-    return folder
+    return built(tmp_path_factory)
 
 
 def test_pages_load_nothing_from_other_hosts(site: Path) -> None:
