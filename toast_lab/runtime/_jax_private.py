@@ -115,3 +115,14 @@ def memory_stats(executable: Any) -> dict[str, int]:
     sizes["code"] = int(stats.generated_code_size_in_bytes)
     sizes["peak"] = sizes["argument"] + sizes["output"] - sizes["alias"] + sizes["temp"]
     return sizes
+
+
+def set_assembler_folder(folder: str) -> None:
+    """Let XLA's compiler for GPUs take the assembler ``bin/ptxas`` of a folder.
+
+    JAX looks for one while it is imported, among what can be imported then.  Without it XLA takes
+    whatever the machine has, which may know none of the GPU.
+    """
+    from jax._src import lib
+
+    lib.cuda_path = folder

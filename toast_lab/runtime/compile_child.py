@@ -83,6 +83,7 @@ def compile_one(request: CompileRequest) -> CompileReport:
     isolate.report(RunProgress("loading the compiler", 0.0))
     if request.compiler_folder:
         sys.path.insert(0, request.compiler_folder)
+        _jax_private.set_assembler_folder(gpu_compiler.assembler_folder(request.compiler_folder))
     devices = top.devices(request.topology, request.mesh)
     isolate.report(RunProgress(f"compiling for {request.topology}", 0.1))
     started = time.perf_counter()

@@ -137,6 +137,11 @@ def find() -> GpuCompiler:
     )
 
 
+def assembler_folder(folder: str) -> str:
+    """The folder of ``bin/ptxas`` among the wheels of a folder."""
+    return str(Path(folder) / "nvidia" / "cuda_nvcc")
+
+
 def check(compiler: GpuCompiler, target: GpuTarget) -> None:
     """Raise InvalidProblem if this compiler cannot make programs for this GPU."""
     major = compiler.assembler_version.partition(".")[0]
