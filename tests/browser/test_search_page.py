@@ -226,7 +226,7 @@ def test_a_table_that_changed_while_it_was_hidden_shows_its_rows(searched: Page)
 def test_a_search_is_started_without_scrolling(searched: Page) -> None:
     page = searched
     page.set_viewport_size({"width": 1280, "height": 720})
-    for name in ("Run the search", "Pause", "Stop and keep the best"):
+    for name in ("Run the search", "Pause", "Stop and keep the best", "Compare with other plans →"):
         expect(page.get_by_role("button", name=name)).to_be_in_viewport(ratio=1.0)
 
 

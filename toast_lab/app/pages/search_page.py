@@ -160,9 +160,10 @@ class SearchPage:
             # Panel adds up hidden ones
             stylesheets=[look.CANVAS + ":host { min-height: 0 !important; }"],
         )
-        self._facts = look.text()
+        self._facts, self._details = look.text(), look.text()
         go = look.button("Compare with other plans →", lambda: setattr(session, "step", "compare"))
-        self._facts_box = look.column(self._facts, go)
+        # The way on stays in view, however long the plan is
+        self._facts_box = look.column(self._facts, go, self._details)
         self.right = look.side(
             self.trajectories.right,
             self._facts_box,
@@ -430,7 +431,7 @@ class SearchPage:
         )
         self.race.refresh()
         self.confirm.refresh()
-        self._facts.object = self._words(searching, paused)
+        self._facts.object, self._details.object = self._words(searching, paused)
 
     def _simulations(self) -> int:
         """Of the search that is shown."""
@@ -439,7 +440,8 @@ class SearchPage:
             return points[-1].simulations if points else 0
         return int(self.session.searches.simulations)
 
-    def _words(self, searching: bool, paused: bool) -> Safe:
+    def _words(self, searching: bool, paused: bool) -> tuple[Safe, Safe]:
+        """What the search has come to, and its best plan."""
         session, problem, job = self.session, self.session.loaded.problem, self.session.work.job
         if problem is None or not session.searches.points:
             state = (
@@ -450,12 +452,7 @@ class SearchPage:
                     "plan so far; grey dots are what was tried."
                 )
             )
-            return join(
-                [
-                    h("h2", "search"),
-                    quiet(state),
-                ]
-            )
+            return join([h("h2", "search"), quiet(state)]), join([])
         seen = self.tree_state.best() if self.tree_state.at is not None else None
         last_point = session.searches.points[-1]
         best_s = last_point.best_s
@@ -490,10 +487,8 @@ class SearchPage:
             )
         elif session.searches.gap is not None:
             rows.insert(1, ("proof", gap_text(session.searches.gap)))
-        return join(
+        details = join(
             [
-                h("h2", "search ", ESTIMATED),
-                facts(rows),
                 h("h2", "actions of the best plan"),
                 numbered(self._lines(actions, last_point if seen is None else None))
                 if actions
@@ -502,6 +497,7 @@ class SearchPage:
                 quiet(session.searches.note),
             ]
         )
+        return join([h("h2", "search ", ESTIMATED), facts(rows)]), details
 
     def _cuts(self) -> Safe:
         """What the plan that a search has found does with the arguments, in words."""
