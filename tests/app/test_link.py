@@ -143,6 +143,18 @@ def test_who_goes_on_from_a_link_before_the_address_is_written_comes_back_to_it(
     assert push, "the back button would leave the page"
 
 
+def test_what_a_page_begins_with_is_come_back_to_as_well(session: Session) -> None:
+    """Its model is there at once, so that no link has to be waited for."""
+    session.step = "hand"
+    shell = Shell()
+    address = Address(session, shell)
+    session.step = "graph"
+    address.flush()
+    query, push = shell.query
+    assert "step=graph" in query
+    assert push, "the back button would leave the page"
+
+
 def test_the_view_that_a_link_opens_is_one_entry_of_the_history(session: Session) -> None:
     shell = Shell()
     address = Address(session, shell)

@@ -126,7 +126,7 @@ def test_the_explorers_form_offers_and_checks_it() -> None:
     form.method.value = "toy"
     shown = form._sentence.object
     assert Toy.sentence() in shown
-    assert "steps=3: actions that are tried (1 to 50)" in shown
+    assert "steps=3: actions that are tried (1 to 50)" in form._options_help.object
     form.options.put("steps=4, loud=True")
     assert form.options.value == {"steps": 4, "loud": True}
     form.options.put("steps=0")

@@ -140,7 +140,7 @@ def test_a_scheduler_given_by_its_address(tmp_path: Path) -> None:
         n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
     ) as cluster:
         done = run_sweep([task("mcts")], open_store(tmp_path), Workers(cluster.scheduler_address))
-    assert [r["status"] for r in done.rows] == ["CONVERGED"]
+    assert [r["status"] for r in done.rows] == ["BUDGET"]
 
 
 def test_cancelled_sweeps_keep_rows_and_leave_no_row_of_what_was_cut_off(
@@ -380,7 +380,7 @@ def test_two_sweeps_in_one_folder_do_not_do_the_same_work_twice(tmp_path: Path) 
         first.wait()
     assert f"process {first.pid}" in lock.read_text(), "it had no time to take its name back"
     done = run_sweep([task("random")], open_store(tmp_path))
-    assert [r["status"] for r in done.rows] == ["CONVERGED"]
+    assert [r["status"] for r in done.rows] == ["BUDGET"]
 
 
 def test_a_full_disk_ends_a_sweep_and_loses_no_row(

@@ -27,7 +27,11 @@ class Address:
         self.extra: dict[str, str] = {}
         self.bound_for: list[tuple[str, str]] = []
         self._dirty, self._loading = True, ""
-        self._at: tuple[str, str] | None = None  #: model and step of the last address
+        # Model and step of the last address.  What the page begins with counts, written or not:
+        # who goes on from it before a busy server has written it comes back to it.
+        self._at: tuple[str, str] | None = None
+        if session.loaded.analysis is not None:
+            self._at = self._view(link.write(session))
         for source, names in (
             (session, ["step"]),
             (session.loaded, ["which", "sizes", "problem"]),
@@ -68,12 +72,15 @@ class Address:
         if job is not None and job.about is not None:
             pairs.append(("job", job.id))
         query = link.query([*pairs, *self.extra.items()])
-        fields = dict(pairs)
-        view = (fields.get("model", session.loaded.which), fields.get("step", session.step))
+        view = self._view(pairs)
         push = self._at is not None and view != self._at
         self._at = view
         if self.shell.query[:1] != [query]:
             self.shell.query = [query, push]
+
+    def _view(self, pairs: list[tuple[str, str]]) -> tuple[str, str]:
+        fields, session = dict(pairs), self.session
+        return fields.get("model", session.loaded.which), fields.get("step", session.step)
 
     def _arrived(self, arrived: list[Any]) -> None:
         """Back or forward: the same page goes to that view."""

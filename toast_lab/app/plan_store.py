@@ -266,7 +266,8 @@ class PlanStore(param.Parameterized):
 
     def _take_export(self, job: Job) -> None:
         self.exported = job.result
-        self._notices.say("\n".join([f"Made {job.result.file}.", *job.result.words]), "good")
+        words = "\n".join(job.result.words)
+        self._notices.say(f"Made {job.result.file}{': ' if words else ''}{words or '.'}", "good")
 
     # -- questions ---------------------------------------------------------------------------------
     def ask_why(self, name: str, number: int) -> Future[list[CollectiveReason]] | None:
