@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -93,3 +96,12 @@ def test_a_file_that_cannot_be_read_is_said_and_not_a_defect(tmp_path: Path) -> 
         match=r"rows.jsonl: rows cannot be kept here: Is a directory; give another folder",
     ):
         open_store(tmp_path)
+
+
+def test_a_lock_that_outlives_its_process_for_a_moment_is_waited_for(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    handle = os.open(store.lock_path, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(handle, fcntl.LOCK_EX)  # as a child holds it that has not begun yet
+    threading.Timer(0.1, os.close, [handle]).start()
+    with store.claimed():
+        assert f"process {os.getpid()}" in store.lock_path.read_text()

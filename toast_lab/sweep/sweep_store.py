@@ -18,12 +18,16 @@ import fcntl
 import json
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from toast_lab.errors import StoreError
 from toast_lab.files import PathLike, force_to_disk, not_saved
+
+#: A process that was killed while it started another one left it the lock until that one has begun.
+_LOCK_PATIENCE_S = 0.5
 
 
 class SweepStore:
@@ -142,7 +146,7 @@ def _locked(path: Path, rows_path: Path) -> Iterator[None]:
         ) from None
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(handle)
         except BlockingIOError:
             holder = os.pread(handle, 1000, 0).decode(errors="replace").strip() or (
                 "a process that has not said which"
@@ -174,6 +178,18 @@ def _locked(path: Path, rows_path: Path) -> Iterator[None]:
                 os.ftruncate(handle, 0)
     finally:
         os.close(handle)
+
+
+def _lock(handle: int) -> None:
+    """Raises BlockingIOError when another process has it and keeps it."""
+    deadline = time.monotonic() + _LOCK_PATIENCE_S
+    while True:
+        try:
+            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.02)
 
 
 def _row(line: bytes, offence: Callable[[Mapping[str, Any]], str]) -> dict[str, Any]:
