@@ -14,7 +14,6 @@ Start reading at ``price_choices``.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -33,8 +32,7 @@ from toast_lab.search.alpa.strategy_prices import (
     use_costs,
     want_labels,
 )
-from toast_lab.sharding.alike import Effects
-from toast_lab.sharding.steps import LAYOUT_BITS
+from toast_lab.search.menus import make_menus, packed_layouts
 
 #: How finely ops are told apart; see ``cluster``.
 _HEAVY = (p.DOT, p.CONVOLUTION, p.REDUCE, p.INDEXING, p.OTHER)
@@ -85,69 +83,6 @@ class Menus(NamedTuple):
     ops: list[np.ndarray]
     values: list[np.ndarray]  #: L of [T, A] int8 dim on each axis, -1: none
     left_out: int  #: strategies and layouts beyond the limit, which were not considered
-
-
-def _menu(
-    offered: dict[int, int], fixed: list[int], size: dict[int, int], axis_size: np.ndarray
-) -> np.ndarray:
-    """[S, A] all ways to put mesh axes on names such that the sizes divide.
-
-    ``offered``: the axes that each name may be on, a bit each; ``fixed``: the name that each axis
-    is put on, -1: not pinned.
-    """
-    rows = []
-    each_size = axis_size.tolist()
-    choices = [
-        [pinned]
-        if pinned >= 0
-        else [-1, *(name for name, on in sorted(offered.items()) if ways > 1 and on >> axis & 1)]
-        for axis, (pinned, ways) in enumerate(zip(fixed, each_size, strict=True))
-    ]
-    for row in itertools.product(*choices):
-        cut: dict[int, int] = {}
-        for name, ways in zip(row, each_size, strict=True):
-            if name >= 0:
-                cut[name] = cut.get(name, 1) * ways
-        if all(size[name] % ways == 0 for name, ways in cut.items()):
-            rows.append(row)
-    return np.asarray(rows, np.int32)
-
-
-def _offered(effects: Effects, cut: np.ndarray, count: int) -> list[dict[int, int]]:
-    """For each class what some move cuts, as ``cut`` counts it, with the axes it may be on."""
-    offered: list[dict[int, int]] = [{} for _ in range(count)]
-    for target, name, on in zip(
-        effects.target.tolist(), cut.tolist(), effects.axes.tolist(), strict=True
-    ):
-        offered[target][name] = on
-    return offered
-
-
-def make_menus(problem: Problem, clusters: Clusters) -> Menus:
-    """All strategies and layouts that sizes and pins allow.
-
-    Only what some colour action may split, or is pinned, is split.
-    """
-    program, alike, axis_size = problem.analysis.program, problem.space.alike, problem.mesh.array()
-    # Names and dims by the clusters of the colours, counted from the first of their op.
-    starts, op_effects = program.factor_ptr[alike.ops.first], alike.op_effects
-    names_of = _offered(op_effects, op_effects.cut - starts[op_effects.target], len(starts))
-    dims_of = _offered(alike.value_effects, alike.value_effects.cut, len(alike.values.first))
-    start_ops, start_values = problem.space.start
-    ops, values = [], []
-    for first in clusters.ops.first.tolist():
-        begin, row = int(program.factor_ptr[first]), int(alike.ops.label[first])
-        moved = begin - int(starts[row])
-        names = {begin + offset: on for offset, on in names_of[row].items()}
-        fixed = [name + moved if name >= 0 else -1 for name in start_ops[row].tolist()]
-        size = {name: int(program.factor_size[name]) for name in program.factors(first)}
-        ops.append(_menu(names, fixed, size, axis_size))
-    for first in clusters.values.first.tolist():
-        row = int(alike.values.label[first])
-        size = dict(enumerate(program.dims(first)))
-        menu = _menu(dims_of[row], start_values[row].tolist(), size, axis_size)
-        values.append(menu.astype(np.int8))
-    return Menus(ops, values, 0)
 
 
 class Group(NamedTuple):
@@ -288,7 +223,7 @@ def price_choices(
     rates = folded.rates._replace(ahead_of=1.0 / problem.mesh.n_devices)
     bench = bench_for(folded._replace(rates=rates), len(clusters.ops.first))
     facts, tables, axis_size, times = folded.facts, folded.tables, folded.axis_size, folded.times
-    menus = make_menus(problem, clusters)
+    menus = Menus(*make_menus(problem, clusters.ops, clusters.values), left_out=0)
     compute_s = [np.zeros(len(menu)) for menu in menus.ops]
     for op in range(tables.n_arguments, len(tables.op_row)):
         row = int(tables.op_row[op])
@@ -296,7 +231,7 @@ def price_choices(
             check()
             compute_s[row] += times[op] * compute_times(bench, op, menus.ops[row])
     menus, compute_s = _shortened(menus, compute_s, max_strategies, axis_size)
-    layout = [_packed(menu) for menu in menus.values]
+    layout = [packed_layouts(menu) for menu in menus.values]
     groups: list[Group] = []
     known: dict[tuple[int, int, bytes], int] = {}
 
@@ -406,11 +341,6 @@ def _shortened(
         values.append(menu[keep])
         left_out += len(menu) - len(keep)
     return Menus(ops, values, left_out), times
-
-
-def _packed(menu: np.ndarray) -> np.ndarray:
-    shift = LAYOUT_BITS * np.arange(menu.shape[1], dtype=np.int64)
-    return ((menu.astype(np.int64) + 1) << shift).sum(axis=1)
 
 
 def spread(

@@ -24,7 +24,6 @@ does.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -46,8 +45,9 @@ from toast_lab.search.alpa.strategy_prices import (
 )
 from toast_lab.search.gap.relaxed_prices import Readings, computing_times
 from toast_lab.search.mcts.refine import fine_rows
+from toast_lab.search.menus import make_menus, packed_layouts
 from toast_lab.sharding import steps as st
-from toast_lab.sharding.alike import Alike, Effects
+from toast_lab.sharding.alike import Alike
 from toast_lab.sharding.steps import LAYOUT_BITS
 
 Check = Callable[[], None]
@@ -188,51 +188,6 @@ def relax(
     return _Relaxing(problem, check, enough).relaxation()
 
 
-def _possible(effects: Effects, cut: np.ndarray, count: int) -> list[dict[int, int]]:
-    """For each class what some move cuts, as ``cut`` counts it, with the axes it may be on."""
-    possible: list[dict[int, int]] = [{} for _ in range(count)]
-    for target, name, on in zip(
-        effects.target.tolist(), cut.tolist(), effects.axes.tolist(), strict=True
-    ):
-        possible[target][name] = possible[target].get(name, 0) | on
-    return possible
-
-
-def _menu(
-    possible: dict[int, int], fixed: list[int], size: dict[int, int], axis_size: np.ndarray
-) -> np.ndarray:
-    """[S, A] all ways to put mesh axes on names, or dims, such that the sizes divide.
-
-    Args:
-        possible: the axes that each may be on, a bit each.
-        fixed: what each axis is put on, -1: not pinned.
-        size: of each.
-        axis_size: [A].
-    """
-    each_size = axis_size.tolist()
-    choices = [
-        [pinned]
-        if pinned >= 0
-        else [-1, *(name for name, on in sorted(possible.items()) if ways > 1 and on >> axis & 1)]
-        for axis, (pinned, ways) in enumerate(zip(fixed, each_size, strict=True))
-    ]
-    rows = []
-    for row in itertools.product(*choices):
-        cut: dict[int, int] = {}
-        for name, ways in zip(row, each_size, strict=True):
-            if name >= 0:
-                cut[name] = cut.get(name, 1) * ways
-        if all(size[name] % ways == 0 for name, ways in cut.items()):
-            rows.append(row)
-    return np.asarray(rows, np.int32).reshape(-1, len(each_size))
-
-
-def packed_layouts(rows: np.ndarray) -> np.ndarray:
-    """[T] packed layouts of rows of dims [T, A], -1: none."""
-    shift = LAYOUT_BITS * np.arange(rows.shape[1], dtype=np.int64)
-    return ((rows.astype(np.int64) + 1) << shift).sum(axis=1)
-
-
 class _Relaxing:
     """The making of a ``Relaxation``."""
 
@@ -278,7 +233,9 @@ class _Relaxing:
         self.sharings: list[tuple[int, list[tuple], np.ndarray]] = []
 
     def relaxation(self) -> Relaxation:
-        self._menus()
+        self.menus, self.value_menus = make_menus(
+            self.problem, self.alike.ops, self.alike.values, self.check
+        )
         self._layouts()
         self.time_s = [np.zeros(len(menu)) for menu in (*self.menus, *self.layouts)]
         rank = np.full(len(self.time_s), np.inf)
@@ -343,32 +300,6 @@ class _Relaxing:
         return self.whole
 
     # -- choices ----------------------------------------------------------------------------------
-    def _menus(self) -> None:
-        problem, alike, space = self.problem, self.alike, self.problem.space
-        program, coarse = problem.analysis.program, space.alike
-        starts = program.factor_ptr[coarse.ops.first]
-        effects = coarse.op_effects
-        names_of = _possible(effects, effects.cut - starts[effects.target], len(starts))
-        dims_of = _possible(
-            coarse.value_effects, coarse.value_effects.cut, len(coarse.values.first)
-        )
-        start_ops, start_values = space.start
-        self.menus, self.value_menus = [], []
-        for first in alike.ops.first.tolist():
-            self.check()
-            begin, row = int(program.factor_ptr[first]), int(coarse.ops.label[first])
-            moved = begin - int(starts[row])
-            fixed = [name + moved if name >= 0 else -1 for name in start_ops[row].tolist()]
-            size = {name: int(program.factor_size[name]) for name in program.factors(first)}
-            names = {begin + offset: on for offset, on in names_of[row].items()}
-            self.menus.append(_menu(names, fixed, size, self.axis_size))
-        for first in alike.values.first.tolist():
-            row = int(coarse.values.label[first])
-            size = dict(enumerate(program.dims(first)))
-            self.value_menus.append(
-                _menu(dims_of[row], start_values[row].tolist(), size, self.axis_size)
-            )
-
     def _layouts(self) -> None:
         """The node of each value and the layouts that it may be kept in.
 
