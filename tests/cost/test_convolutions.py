@@ -95,6 +95,21 @@ def test_features_cut_below_a_tile_buy_no_time() -> None:
     assert images_s < 0.3 * whole_s
 
 
+def test_images_are_convolved_eight_at_a_time() -> None:
+    args = leaves((8, 32, 128, 128, 3))
+    whole_s = compute_s(convolution, args)
+    for ways, least, most in ((2, 0.75, 1.0), (4, 0.75, 1.0), (8, 0.3, 0.5)):
+        cut_s = compute_s(convolution, args, "tpu-v5e", f"a={ways}", ("image.0", "a"))
+        assert least <= cut_s / whole_s <= most, ways
+    # Nine take as long as sixteen
+    nine_s, sixteen_s = (compute_s(convolution, leaves((n, 32, 128, 128, 3))) for n in (9, 16))
+    assert nine_s == pytest.approx(sixteen_s, rel=0.15)
+    # Of a kernel's gradient images are what is summed over
+    gradient, args = kernel_gradient((8, 32, 128, 128, 3))
+    program = traced(gradient, *args).program
+    assert not matrix_tiles.products(program).images.any()
+
+
 def test_each_feature_by_itself_is_no_matter_of_tiles() -> None:
     def each(image: jax.Array, kernel: jax.Array) -> jax.Array:
         return jax.lax.conv_general_dilated(

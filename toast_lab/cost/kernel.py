@@ -66,6 +66,7 @@ from toast_lab.cost.matrix_tiles import (
     ROLE_BITS,
     VECTOR_BYTES,
     busy,
+    image_padding,
     sublane_padding,
     waves_busy,
     weights_busy,
@@ -429,6 +430,7 @@ def price_steps(
                         facts.op.depth[op],
                         facts.op.batch[op],
                     )
+                    images = facts.op.images[op]
                     left = steps.wanted[tables.use_want[tables.use_ptr[op]]]
                     right = steps.wanted[tables.use_want[tables.use_ptr[op] + 1]]
                     for axis in range(n_axes):
@@ -437,6 +439,8 @@ def price_steps(
                             role = (facts.op.left[op] >> (ROLE_BITS * dim)) & 3
                             if role == FREE:
                                 rows /= axis_size[axis]
+                                if dim == 0:
+                                    images /= axis_size[axis]
                             elif role == CONTRACTED:
                                 depth /= axis_size[axis]
                             elif role == BATCH:
@@ -452,6 +456,7 @@ def price_steps(
                         start_s += rates.product_start_s
                     elif is_convolution:
                         peak *= weights_busy(columns, depth, rates.tile)
+                        peak /= image_padding(images)
                     else:
                         peak *= busy(rows, columns, depth, rates.tile)
                 if facts.op.vector_use[op] >= 0:

@@ -7,8 +7,9 @@ the contracted dim by ``t`` of a free dim, while rows of the other pass through 
 shard of 32 columns keeps a quarter of 128 busy: cutting further then buys no time.
 
 A convolution is a product of the features at each place of its window, in which those of the kernel
-stay (``weights_busy``); few are joined with their neighbours' in the window (``JOINED_SHARE``).  In
-gradients of kernels the places are summed over as well.
+stay (``weights_busy``); few are joined with their neighbours' in the window (``JOINED_SHARE``).
+Images are eight at a time (``image_padding``).  In gradients of kernels the places are summed over
+as well.
 
 A product of vectors, each with a matrix of its own, as of a decoding step with its cached keys, has
 nothing to pass through: it is multiplied and summed on the vector unit (``vector_products``).
@@ -52,6 +53,9 @@ JOINED_FEATURES = 128.0
 #: ... and then reach this share of what as many features would. By libtpu 0.0.42.1 for v5e, ten
 #: convolutions of 3 to 32 features: 0.28 to 0.84, 0.59 in the middle.
 JOINED_SHARE = 0.6
+#: A single image takes as long as so many of eight.  By libtpu 0.0.42.1 for v5e, 13 convolutions
+#: of one to three dims, strides 1 and 2: 2 to 7.4, 3 in the middle.
+ONE_IMAGE_AS = 3.0
 GPU_TILE = (128.0, 64.0)
 GPU_INSTRUCTION = 16.0
 GPU_DEPTH = 2048.0
@@ -66,6 +70,9 @@ class Products(NamedTuple):
     batch: np.ndarray  #: [O] float64 of the batch dims
     left: np.ndarray  #: [O] int64 role of each dim of the first operand, ROLE_BITS bits each
     right: np.ndarray  #: [O] int64 of the second operand
+    #: [O] float64 images that a convolution goes through, which are the first dim of its first
+    #: operand; 0 where they are summed over, and for all other ops
+    images: np.ndarray
 
 
 def products(program: p.Program) -> Products:
@@ -82,6 +89,7 @@ def products(program: p.Program) -> Products:
         batch=np.ones(op_count),
         left=np.zeros(op_count, np.int64),
         right=np.zeros(op_count, np.int64),
+        images=np.zeros(op_count),
     )
     for op in np.flatnonzero(program.op_class == p.DOT).tolist():
         if len(program.uses(op)) != 2 or len(program.results(op)) != 1:
@@ -134,6 +142,8 @@ def _add_convolution(program: p.Program, op: int, shapes: Products) -> None:
         joined = max(1.0, JOINED_SHARE * window)
         columns, depth = (columns * joined, depth) if columns < depth else (columns, depth * joined)
     shapes.columns[op], shapes.depth[op] = columns, depth
+    if left[0] in written and left[0] not in right:
+        shapes.images[op] = numbers_of(left[:1])
     for names, packed in ((left, shapes.left), (right, shapes.right)):
         for dim, name in enumerate(names):
             is_batch = name in left and name in right and name in written
@@ -224,6 +234,18 @@ def busy(rows: float, columns: float, depth: float, tile: float) -> float:
 def weights_busy(columns: float, depth: float, tile: float) -> float:
     """Share of the matrix unit that works while a kernel's features stay in it."""
     return 1.0 if tile <= 0.0 else _filled(columns, tile) * _filled(depth, tile)
+
+
+@compiled
+def image_padding(images: float) -> float:
+    """By how much longer a TPU convolves so many images than their number says.
+
+    They lie along the sublanes of a tile, eight of them, which all are worked on.  Of a single one
+    parts are laid there instead.
+    """
+    if images <= 1.0:
+        return ONE_IMAGE_AS if images > 0.0 else 1.0
+    return np.ceil(images / SUBLANES) * SUBLANES / images
 
 
 @compiled
