@@ -67,6 +67,7 @@ from toast_lab.cost.matrix_tiles import (
     VECTOR_BYTES,
     busy,
     image_padding,
+    lane_padding,
     sublane_padding,
     waves_busy,
     weights_busy,
@@ -457,6 +458,14 @@ def price_steps(
                     elif is_convolution:
                         peak *= weights_busy(columns, depth, rates.tile)
                         peak /= image_padding(images)
+                        tail_s += (
+                            facts.op.vector_bytes[op]
+                            / cut
+                            * facts.op.trips[op]
+                            * image_padding(images)
+                            * lane_padding(batch, rates.tile)
+                            / rates.product_bytes_per_s
+                        )
                     else:
                         peak *= busy(rows, columns, depth, rates.tile)
                 if facts.op.vector_use[op] >= 0:

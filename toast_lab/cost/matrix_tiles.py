@@ -8,7 +8,8 @@ shard of 32 columns keeps a quarter of 128 busy: cutting further then buys no ti
 
 A convolution is a product of the features at each place of its window, in which those of the kernel
 stay (``weights_busy``); few are joined with their neighbours' in the window (``JOINED_SHARE``).
-Images are eight at a time (``image_padding``).  In gradients of kernels the places are summed over
+Images are eight at a time (``image_padding``); where features do not meet there is no matrix, and
+the vector unit does it all (``vector_bytes``).  In gradients of kernels the places are summed over
 as well.
 
 A product of vectors, each with a matrix of its own, as of a decoding step with its cached keys, has
@@ -56,6 +57,14 @@ JOINED_SHARE = 0.6
 #: A single image takes as long as so many of eight.  By libtpu 0.0.42.1 for v5e, 13 convolutions
 #: of one to three dims, strides 1 and 2: 2 to 7.4, 3 in the middle.
 ONE_IMAGE_AS = 3.0
+#: A convolution whose features do not meet is done on the vector unit: as bytes of memory traffic,
+#: each number of its result takes this ...
+BYTES_APART = 7.5
+#: ... and this for each place of the window.  By libtpu 0.0.42.1 for v5e, windows of 4 to 49
+#: places ...
+BYTES_APART_OF_TAP = 0.67
+#: ... and the gradient of its kernel this for each number that it sums.
+BYTES_SUMMED_APART = 5.0
 GPU_TILE = (128.0, 64.0)
 GPU_INSTRUCTION = 16.0
 GPU_DEPTH = 2048.0
@@ -73,13 +82,16 @@ class Products(NamedTuple):
     #: [O] float64 images that a convolution goes through, which are the first dim of its first
     #: operand; 0 where they are summed over, and for all other ops
     images: np.ndarray
+    #: [O] float64 bytes of traffic that take as long as the vector unit does for a convolution
+    #: whose features do not meet; 0 for all other ops
+    vector_bytes: np.ndarray
 
 
 def products(program: p.Program) -> Products:
     """Read them off the factors of each dot_general and each convolution.
 
-    A convolution that sums no features, each being a group of its own, has no sizes: all are 0,
-    with which any array is busy.
+    A convolution that sums no features, each being a group of its own, has no sizes but ``batch``,
+    its features: the others are 0, with which any array is busy.
     """
     op_count = program.n_ops
     shapes = Products(
@@ -90,6 +102,7 @@ def products(program: p.Program) -> Products:
         left=np.zeros(op_count, np.int64),
         right=np.zeros(op_count, np.int64),
         images=np.zeros(op_count),
+        vector_bytes=np.zeros(op_count),
     )
     for op in np.flatnonzero(program.op_class == p.DOT).tolist():
         if len(program.uses(op)) != 2 or len(program.results(op)) != 1:
@@ -120,14 +133,27 @@ def _add_convolution(program: p.Program, op: int, shapes: Products) -> None:
     left, right = (list(program.use_names(use)) for use in program.uses(op))
     written = set(program.def_names(program.results(op)[0]))
     summed = set(left) & set(right) - written
-    if not summed:
-        return
+    apart = set(left) & set(right) & written  # features that do not meet
 
     def numbers_of(names: Iterable[int]) -> float:
         return float(np.prod([program.factor_size[name] for name in names]))
 
-    shapes.rows[op] = numbers_of(name for name in left if name in written and name not in right)
+    for names, packed in ((left, shapes.left), (right, shapes.right)):
+        for dim, name in enumerate(names):
+            role = BATCH if name in apart else FREE if name in written else CONTRACTED
+            packed[op] |= role << (ROLE_BITS * dim)
+    if left[0] in written and left[0] not in right:
+        shapes.images[op] = numbers_of(left[:1])
+    rows = numbers_of(name for name in left if name in written and name not in right)
     columns = numbers_of(name for name in right if name in written and name not in left)
+    if apart and (not summed or rows == columns == 1.0):
+        numbers = numbers_of(left if summed else program.def_names(program.results(op)[0]))
+        taps = 0.5 * float(program.flops[op]) / max(1.0, numbers)
+        each = BYTES_SUMMED_APART if summed else BYTES_APART + taps * BYTES_APART_OF_TAP
+        shapes.vector_bytes[op], shapes.batch[op] = numbers * each, numbers_of(apart)
+        return
+    if not summed:
+        return
     depth = numbers_of(summed)
     kernel_dims = program.dims(int(program.use_value[program.uses(op)[1]]))
     window = max(
@@ -141,14 +167,7 @@ def _add_convolution(program: p.Program, op: int, shapes: Products) -> None:
     if min(columns, depth) * window <= JOINED_FEATURES:
         joined = max(1.0, JOINED_SHARE * window)
         columns, depth = (columns * joined, depth) if columns < depth else (columns, depth * joined)
-    shapes.columns[op], shapes.depth[op] = columns, depth
-    if left[0] in written and left[0] not in right:
-        shapes.images[op] = numbers_of(left[:1])
-    for names, packed in ((left, shapes.left), (right, shapes.right)):
-        for dim, name in enumerate(names):
-            is_batch = name in left and name in right and name in written
-            role = BATCH if is_batch else FREE if name in written else CONTRACTED
-            packed[op] |= role << (ROLE_BITS * dim)
+    shapes.rows[op], shapes.columns[op], shapes.depth[op] = rows, columns, depth
 
 
 def dim_roles(program: p.Program, op: int) -> list[list[int]]:
@@ -246,6 +265,12 @@ def image_padding(images: float) -> float:
     if images <= 1.0:
         return ONE_IMAGE_AS if images > 0.0 else 1.0
     return np.ceil(images / SUBLANES) * SUBLANES / images
+
+
+@helper
+def lane_padding(features: float, tile: float) -> float:
+    """By how much fewer numbers a vector unit works on at once than it could."""
+    return 1.0 / _filled(features, tile) if tile > 0.0 else 1.0
 
 
 @compiled

@@ -63,13 +63,14 @@ class OpFacts(NamedTuple):
     sorts: Int32Array
     starts: BoolArray  #: [O] bool: a kernel of its own, which takes time to start
     cuts: BoolArray  #: [O] bool: a local slice of its result is all that it computes
-    rows: Float64Array  #: [O] float64 these seven: see ``matrix_tiles.Products``
+    rows: Float64Array  #: [O] float64 these eight: see ``matrix_tiles.Products``
     columns: Float64Array
     depth: Float64Array
     batch: Float64Array
     left: Int64Array
     right: Int64Array
     images: Float64Array
+    vector_bytes: Float64Array
     carried: BoolArray  #: [O] bool: written by the kernel of the product before it
     #: [O] bytes that a product's kernel reads and writes on the way out, see ``epilogues``: of
     #: arguments and results of the program ...
