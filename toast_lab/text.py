@@ -231,3 +231,17 @@ def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
         {key: "" if cell is None else cell for key, cell in row.items()} for row in rows
     )
     return buffer.getvalue()
+
+
+def history_text(history: Sequence[str], between: str = ", ") -> str:
+    """How a plan came about, on one line; empty if nobody knows.
+
+    A method that takes no actions says what it did instead, as ``roles: all axes free, optimal``.
+
+    Args:
+        history: ``actions`` of a plan.
+        between: one and the next.
+    """
+    text = between.join(history)
+    took_actions = any("->" in part for part in history)
+    return text if took_actions or not text else f"no actions, all was chosen at once ({text})"

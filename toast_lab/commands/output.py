@@ -19,7 +19,7 @@ from rich.table import Table
 
 from toast_lab.commands import keeping
 from toast_lab.files import not_saved, write_whole
-from toast_lab.text import JsonObject, bytes_text, line_text, plain_data
+from toast_lab.text import JsonObject, bytes_text, history_text, line_text, plain_data
 
 if TYPE_CHECKING:
     from toast_lab.cost.problem import Cost, Problem
@@ -247,10 +247,8 @@ def show_plan(console: Out, plan: ShardingPlan) -> None:
     """Actions, and the plan in the words of the model."""
     from toast_lab.sharding.plan_text import describe
 
-    console.print(
-        "Actions: "
-        + ("  ".join(plan.actions) or "none, every device holds and computes everything")
-    )
+    history = history_text(plan.actions, "  ") or "none, every device holds and computes everything"
+    console.print(f"Plan: {history}" if history.startswith("no actions") else f"Actions: {history}")
     console.print()
     console.print(describe(plan), soft_wrap=True)
     console.print()

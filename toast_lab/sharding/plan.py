@@ -23,6 +23,7 @@ from toast_lab.sharding.mesh import Mesh
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.space import Action, Space, parse_action
 from toast_lab.sharding.state import State
+from toast_lab.text import history_text
 
 Spec = tuple[tuple[str, ...], ...]  # mesh axes per dim
 
@@ -65,7 +66,7 @@ class ShardingPlan:
 
     def in_brief(self) -> str:
         """Its program, mesh and actions on one line."""
-        shown = ", ".join(self.actions[:12])
+        shown = history_text(self.actions[:12])
         if len(self.actions) > 12:
             shown += f" and {len(self.actions) - 12} more"
         return f"of {self.program.name} on {self.mesh}: {shown or 'no actions'} ({self.key:016x})"

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from toast_lab.text import history_text
 from toast_lab.views.compare_table import bytes_text, seconds_text
 
 ACTIONS = ("action", "N", "share", "Q, mean C(s)", "best C(s)", "prior P", "UCT")
@@ -46,7 +47,7 @@ def trajectory_frame(simulations: Iterable[Any]) -> pd.DataFrame:
             seconds_text(simulation.time_s),
             bytes_text(simulation.peak_bytes),
             "yes" if simulation.fits else "no",
-            " › ".join(simulation.actions) or "none: unsharded",
+            history_text(simulation.actions, " › ") or "none: unsharded",
         )
         for simulation in simulations
     ]

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from toast_lab.text import history_text
 from toast_lab.views.palette import ColourStyle, style
 
 GiB = 2.0**30
@@ -131,7 +132,7 @@ def compare_frame(entries: Iterable[PlanEntry]) -> pd.DataFrame:
         table_rows.append(
             {
                 "plan": entry.name,
-                "actions": ", ".join(entry.actions) or "none",
+                "actions": history_text(entry.actions) or "none",
                 "time_s": time_s,
                 "peak_bytes": peak_bytes,
                 "free_bytes": None if memory_limit is None else memory_limit - peak_bytes,
