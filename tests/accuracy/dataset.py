@@ -23,7 +23,7 @@ from typing import Any
 from tests.accuracy import cases
 from toast_lab.errors import ToastError
 from toast_lab.files import write_whole
-from toast_lab.runtime.compile import READING, compile_plan
+from toast_lab.runtime.compile import compile_plan, reading_of
 from toast_lab.runtime.compiled import Compiled
 from toast_lab.text import csv_text
 
@@ -86,7 +86,7 @@ def generate(*, full: bool, time_limit_s: float = 600.0) -> None:
             print(f"{name} {topology} {draft.name}: {error}", file=sys.stderr)
             row = {"error": str(error)[:300]}
         else:
-            row = {**_row(made), "reading": READING}
+            row = {**_row(made), "reading": reading_of(topology)}
             _append(CYCLES, CYCLE_COLUMNS, _cycles(name, topology, draft.name, made))
         plan = draft.plan
         head = {
@@ -111,7 +111,9 @@ def again(*, time_limit_s: float = 600.0) -> None:
     stale = [
         row
         for row in every
-        if not row["error"] and int(row["fits"]) and row["reading"] != str(READING)
+        if not row["error"]
+        and int(row["fits"])
+        and row["reading"] != str(reading_of(row["topology"]))
     ]
     for row in sorted(stale, key=lambda row: float(row["compile_s"])):
         if not is_current(row):
@@ -122,7 +124,7 @@ def again(*, time_limit_s: float = 600.0) -> None:
         made = compile_plan(
             cases.model_of(name), draft.plan, topology, time_limit_s=time_limit_s, store=True
         )
-        row |= {"peak_bytes": str(made.peak_bytes), "reading": str(READING)}
+        row |= {"peak_bytes": str(made.peak_bytes), "reading": str(reading_of(topology))}
         write_whole(COMPILED, csv_text(COLUMNS, every))
         print(f"{name} {topology} {draft.name}", flush=True)
 

@@ -20,7 +20,7 @@ from toast_lab.cost.problem import Problem
 from toast_lab.errors import ToastError
 from toast_lab.files import write_whole
 from toast_lab.ir.model import Model
-from toast_lab.runtime.compile import READING, compile_plan
+from toast_lab.runtime.compile import compile_plan, reading_of
 from toast_lab.runtime.compiled import Compiled
 
 ROWS = Path(__file__).parent / "compiled.jsonl"
@@ -71,7 +71,9 @@ def again(names: Iterable[str], targets: Sequence[Target], *, time_limit_s: floa
 
     def is_stale(row: Row) -> bool:
         return (
-            row["topology"] in by_topology and "sharding" in row and row.get("reading") != READING
+            row["topology"] in by_topology
+            and "sharding" in row
+            and row.get("reading") != reading_of(row["topology"])
         )
 
     stale = {row["program"] for row in every if is_stale(row)}
@@ -130,7 +132,7 @@ def _compiled(
     row: Row = {
         "actions": list(draft.plan.actions),
         "sharding": plans.encoded(draft.plan),
-        "reading": READING,
+        "reading": reading_of(target.topology),
     }
     try:
         result = compile_plan(

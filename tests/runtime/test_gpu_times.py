@@ -154,6 +154,34 @@ def test_one_instruction(line: str, compute_us: float, reason: str, doubt: str) 
 
 
 @pytest.mark.parametrize(
+    ("left", "right", "time_us"),
+    [
+        # An argument is read, whatever its size, also where it is looked at as another shape
+        ("bf16[8,4096] iota()", "bf16[4096,4096] parameter(0)", 4096 * 4096 * 2 / 1e6),
+        ("bf16[8,4096] iota()", "bf16[4096,4096] bitcast(%z)", 4096 * 4096 * 2 / 1e6),
+        # What was computed before it may be in the cache, up to its size
+        ("bf16[8,4096] iota()", "bf16[4096,4096] iota()", 7.5),
+        ("bf16[8,4096] iota()", "bf16[4096,8192] iota()", 4096 * 8192 * 2 / 1e6),
+        # The table's own time is longer
+        ("bf16[8,1024] parameter(1)", "bf16[1024,1024] parameter(0)", 7.5),
+    ],
+)
+def test_a_product_takes_as_long_as_reading_its_operands(
+    left: str, right: str, time_us: float
+) -> None:
+    product = '%p = bf16[8,8] custom-call(%x, %y), custom_call_target="__cublas$gemm", '
+    lines = ["%z = bf16[4096,4096] parameter(0)", f"%x = {left}", f"%y = {right}"]
+    text = "\n".join([*lines, product + COST % "7.5"])
+    memory = gpu_times.DeviceMemory(bytes_per_s=1e12, near_bytes=4e7)
+    times = gpu_times.read(hlo_text.parse(text), "sm_90", 8, memory=memory)
+    assert times is not None
+    assert times.compute_s * 1e6 == pytest.approx(time_us)
+    doubts = [row.reason for row in times.doubtful]
+    assert doubts == [gpu_times.FROM_MEMORY] * (time_us > 7.5)
+    assert us(read(text).compute_s) == 7.5, "nothing is known of the memory"
+
+
+@pytest.mark.parametrize(
     ("size", "group", "architecture", "reason"),
     [
         (255, "[1,8]<=[8]", "sm_90", gpu_times.TOO_SMALL),

@@ -45,8 +45,9 @@ if TYPE_CHECKING:
     from toast_lab.ir.model import Model
     from toast_lab.ir.program import Program
 
-#: Of what is read from a compiled text: results that an older version read are made again.
-READING = 9
+#: Of what is read from a compiled text, by platform: results that an older version read are made
+#: again.
+_READINGS = {"tpu": 9, "gpu": 10, "cpu": 9}
 _LOCATION = re.compile(r' loc\((?:#loc\d*|"(?:[^"\\]|\\.)*"(?:\([^()]*\))?|unknown)\)')
 _LOCATION_LINE = re.compile(r"^#loc.*\n", re.MULTILINE)
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "TPU_MEGACORE")
@@ -183,6 +184,11 @@ def _check_calls(program: Program, text: str, wanted: top.Topology) -> None:
     )
 
 
+def reading_of(topology: str) -> int:
+    """The version that reads what the compiler of these devices says."""
+    return _READINGS[topology.partition(":")[0]]
+
+
 def _flags() -> dict[str, str]:
     return {name: os.environ[name] for name in _FLAGS if os.environ.get(name)}
 
@@ -192,7 +198,7 @@ def _key(
 ) -> str:
     parts = [
         FORMAT,
-        READING,
+        reading_of(str(topology)),
         without_locations(stablehlo),
         # A described GPU is what it is described as, whatever the name of the file
         str(topology) if topology.gpu is None else [str(topology), topology.gpu.proto_text()],

@@ -36,6 +36,7 @@ from toast_lab.runtime import (
 )
 from toast_lab.runtime import topologies as top
 from toast_lab.runtime.child import RunProgress
+from toast_lab.runtime.gpu_target import GpuTarget
 from toast_lab.runtime.schedule import ScheduleStep
 from toast_lab.sharding.mesh import Mesh
 
@@ -161,7 +162,9 @@ def _schedule(
         subject = f"{gpu.name}, of which it has no tables" if gpu is not None else str(topology)
         return None, f"XLA tells no schedule for {subject}"
     clocks = (
-        schedule_steps.gpu_clocks(module, gpu.architecture, topology.count, topology.hosts)
+        schedule_steps.gpu_clocks(
+            module, gpu.architecture, topology.count, topology.hosts, _memory_of(gpu)
+        )
         if gpu is not None
         else schedule_steps.tpu_clocks(module, topology.clock_hz or 1.0)
     )
@@ -188,8 +191,17 @@ def _times(
     if topology.gpu is None:
         return None
     return gpu_times.read(
-        module, topology.gpu.architecture, topology.count, hosts=topology.hosts, rounds=rounds
+        module,
+        topology.gpu.architecture,
+        topology.count,
+        hosts=topology.hosts,
+        rounds=rounds,
+        memory=_memory_of(topology.gpu),
     )
+
+
+def _memory_of(gpu: GpuTarget) -> gpu_times.DeviceMemory:
+    return gpu_times.DeviceMemory(gpu.memory_bytes_per_s, gpu.l2_bytes)
 
 
 def cycles(module: hlo_text.Module, rounds: hlo_text.Rounds = hlo_text.unknown) -> dict[int, float]:

@@ -171,6 +171,11 @@ def local_bytes(instruction: Instruction, group_size: int) -> int:
     return max(sizes)
 
 
+def type_bytes(result_type: str) -> int:
+    """Bytes of all arrays of an instruction's type."""
+    return sum(_array_bytes(*array) for array in _ARRAY.findall(result_type))
+
+
 def served(
     module: hlo_text.Module, place: Executed, instruction: Instruction
 ) -> tuple[int, str, Instruction]:

@@ -59,12 +59,16 @@ def tpu_clocks(module: hlo_text.Module, clock_hz: float) -> Clocks:
 
 
 def gpu_clocks(
-    module: hlo_text.Module, architecture: str, n_devices: int, hosts: int = 1
+    module: hlo_text.Module,
+    architecture: str,
+    n_devices: int,
+    hosts: int = 1,
+    memory: gpu_times.DeviceMemory | None = None,
 ) -> Clocks:
     """XLA's own times of a compiled text, those that mean something."""
     compute_s: dict[str, float | None] = {}
     collective_s: dict[str, float | None] = {}
-    for row in gpu_times.timed(module, architecture, n_devices, hosts=hosts):
+    for row in gpu_times.timed(module, architecture, n_devices, hosts=hosts, memory=memory):
         name = row.instruction.name
         if row.is_collective:
             collective_s[name] = None if row.reason else row.time_s
