@@ -839,6 +839,198 @@ def pair_filters() -> Model:
     )
 
 
+def conformer() -> Model:
+    """Training speech recognition: Conformer blocks, attention beside depthwise convolutions."""
+    batch, frames, width, heads, kernel, letters, blocks = 64, 512, 1024, 8, 15, 1024, 2
+
+    def feed(x: jax.Array, one: Tree) -> jax.Array:
+        return x + 0.5 * (jax.nn.silu(_normalised(x) @ one["up"]) @ one["down"])
+
+    def attend(x: jax.Array, one: Tree) -> jax.Array:
+        y = _normalised(x)
+        q, k, v = (jnp.einsum("bfd,dhk->bfhk", y, one[name]) for name in "qkv")
+        score = jnp.einsum("bfhk,bghk->bhfg", q, k).astype(F32) * (width // heads) ** -0.5
+        mixed = jnp.einsum("bhfg,bghk->bfhk", jax.nn.softmax(score).astype(x.dtype), v)
+        return x + jnp.einsum("bfhk,hkd->bfd", mixed, one["o"])
+
+    def convolve(x: jax.Array, one: Tree) -> jax.Array:
+        y = _normalised(x) @ one["in"]
+        y = y[..., :width] * jax.nn.sigmoid(y[..., width:])
+        y = jax.lax.conv_general_dilated(
+            y, one["taps"], (1,), "SAME", None, None, ("NWC", "WIO", "NWC"), width
+        )
+        return x + jax.nn.silu(_normalised(y)) @ one["out"]
+
+    def loss(parameters: Tree, heard: jax.Array, letters: jax.Array) -> jax.Array:
+        x = heard @ parameters["heard"]
+        for one in parameters["blocks"]:
+            x = feed(convolve(attend(feed(x, one["first"]), one), one), one["last"])
+        return cross_entropy(_normalised(x) @ parameters["letters"], letters)
+
+    mlp = {"up": (width, 4 * width), "down": (4 * width, width)}
+    head = (width, heads, width // heads)
+    one = {
+        "first": mlp,
+        "last": mlp,
+        **dict.fromkeys("qkv", head),
+        "o": (heads, width // heads, width),
+        "in": (width, 2 * width),
+        "taps": (kernel, 1, width),
+        "out": (width, width),
+    }
+    parameters = {"heard": (80, width), "blocks": [one] * blocks, "letters": (width, letters)}
+    return trained(
+        loss,
+        shapes(parameters, BF16),
+        shapes((batch, frames, 80), BF16),
+        shapes((batch, frames), jnp.int32),
+    )
+
+
+def latent_attention() -> Model:
+    """Training a few latents that read a long input by cross attention, and are read by labels."""
+    batch, inputs, channels, latents, width, heads, classes = 64, 4096, 256, 256, 1024, 16, 1000
+
+    def attend(x: jax.Array, y: jax.Array, one: Tree) -> jax.Array:
+        q = jnp.einsum("bnd,dhk->bnhk", _normalised(x), one["q"])
+        k, v = (jnp.einsum("bmc,chk->bmhk", _normalised(y), one[name]) for name in "kv")
+        score = jnp.einsum("bnhk,bmhk->bhnm", q, k).astype(F32) * (width // heads) ** -0.5
+        mixed = jnp.einsum("bhnm,bmhk->bnhk", jax.nn.softmax(score).astype(x.dtype), v)
+        x = x + jnp.einsum("bnhk,hkd->bnd", mixed, one["o"])
+        return x + jax.nn.gelu(_normalised(x) @ one["up"]) @ one["down"]
+
+    def loss(parameters: Tree, seen: jax.Array, labels: jax.Array) -> jax.Array:
+        x = jnp.broadcast_to(parameters["latents"], (batch, latents, width))
+        x = attend(x, seen, parameters["read"])
+        for one in parameters["blocks"]:
+            x = attend(x, x, one)
+        return cross_entropy(_normalised(x).mean(1) @ parameters["classes"], labels)
+
+    def block(read: int) -> Tree:
+        return {
+            "q": (width, heads, width // heads),
+            "k": (read, heads, width // heads),
+            "v": (read, heads, width // heads),
+            "o": (heads, width // heads, width),
+            "up": (width, 4 * width),
+            "down": (4 * width, width),
+        }
+
+    parameters = {
+        "latents": (latents, width),
+        "read": block(channels),
+        "blocks": [block(width)] * 2,
+        "classes": (width, classes),
+    }
+    return trained(
+        loss,
+        shapes(parameters, BF16),
+        shapes((batch, inputs, channels), BF16),
+        shapes((batch,), jnp.int32),
+    )
+
+
+def quantised_sound() -> Model:
+    """Training an autoencoder of sound whose middle is the nearest of 4,096 code vectors."""
+    batch, samples, width, codes = 32, 8192, 512, 4096
+    lay = ("NWC", "WIO", "NWC")
+
+    def shrink(x: jax.Array, taps: jax.Array) -> jax.Array:
+        return jax.nn.elu(jax.lax.conv_general_dilated(x, taps, (4,), "SAME", None, None, lay))
+
+    def grow(x: jax.Array, taps: jax.Array) -> jax.Array:
+        return jax.lax.conv_transpose(jax.nn.elu(x), taps, (4,), "SAME", dimension_numbers=lay)
+
+    def loss(parameters: Tree, sound: jax.Array) -> jax.Array:
+        x = sound
+        for taps in parameters["shrink"]:
+            x = shrink(x, taps)
+        book = parameters["codes"]
+        apart = (book.astype(F32) ** 2).sum(-1) - 2.0 * (x @ book.T).astype(F32)
+        nearest = book[jnp.argmin(apart, -1)]
+        pull = (jax.lax.stop_gradient(nearest) - x).astype(F32)
+        push = (nearest - jax.lax.stop_gradient(x)).astype(F32)
+        y = x + jax.lax.stop_gradient(nearest - x)
+        for taps in parameters["grow"]:
+            y = grow(y, taps)
+        off = (y - sound).astype(F32)
+        return (off**2).mean() + 0.25 * (pull**2).mean() + (push**2).mean()
+
+    parameters = {
+        "shrink": [(8, 1, width // 2), (8, width // 2, width), (8, width, width)],
+        "codes": (codes, width),
+        "grow": [(8, width, width), (8, width, width // 2), (8, width // 2, 1)],
+    }
+    return trained(loss, shapes(parameters, BF16), shapes((batch, samples, 1), BF16))
+
+
+def optimal_transport() -> Model:
+    """Training two nets whose clouds of points are matched by rounds of Sinkhorn's scaling."""
+    clouds, points, features, width, rounds = 16, 1024, 256, 1024, 8
+
+    def embed(net: Tree, x: jax.Array) -> jax.Array:
+        return jax.nn.relu(jax.nn.relu(x @ net["first"]) @ net["second"]) @ net["last"]
+
+    def loss(parameters: Tree, one: jax.Array, other: jax.Array) -> jax.Array:
+        x, y = embed(parameters["one"], one), embed(parameters["other"], other)
+        apart = (x**2).sum(-1)[:, :, None] + (y**2).sum(-1)[:, None] - 2.0 * x @ y.mT
+        kernel = -apart / width
+
+        def scale(pair: Any, _: None) -> tuple[Any, None]:
+            u, v = pair
+            u = -jax.nn.logsumexp(kernel + v[:, None], 2)
+            v = -jax.nn.logsumexp(kernel + u[:, :, None], 1)
+            return (u, v), None
+
+        zeros = jnp.zeros((clouds, points), F32)
+        (u, v), _ = jax.lax.scan(scale, (zeros, zeros), None, length=rounds)
+        return (jnp.exp(kernel + u[:, :, None] + v[:, None]) * apart).sum((1, 2)).mean()
+
+    net = {"first": (features, width), "second": (width, width), "last": (width, width)}
+    return trained(
+        loss,
+        shapes({"one": net, "other": net}, F32),
+        shapes((clouds, points, features), F32),
+        shapes((clouds, points, features), F32),
+    )
+
+
+def video() -> Model:
+    """Training a net of three-dimensional convolutions that tells what happens in short films."""
+    batch, pictures, side, width, classes = 16, 16, 56, 64, 400
+    lay = ("NDHWC", "DHWIO", "NDHWC")
+
+    def convolve(x: jax.Array, taps: jax.Array, stride: int = 1) -> jax.Array:
+        return jax.lax.conv_general_dilated(x, taps, (stride,) * 3, "SAME", None, None, lay)
+
+    def loss(parameters: Tree, films: jax.Array, labels: jax.Array) -> jax.Array:
+        x = convolve(films, parameters["first"])
+        for one in parameters["blocks"]:
+            y = jax.nn.relu(_normalised(convolve(x, one["first"], 2)))
+            y = _normalised(convolve(y, one["second"]))
+            x = jax.nn.relu(y + convolve(x, one["skip"], 2))
+        return cross_entropy(x.mean((1, 2, 3)) @ parameters["classes"], labels)
+
+    def block(given: int, made: int) -> Tree:
+        return {
+            "first": (3, 3, 3, given, made),
+            "second": (3, 3, 3, made, made),
+            "skip": (1, 1, 1, given, made),
+        }
+
+    parameters = {
+        "first": (3, 3, 3, 3, width),
+        "blocks": [block(width, 2 * width), block(2 * width, 4 * width)],
+        "classes": (4 * width, classes),
+    }
+    return trained(
+        loss,
+        shapes(parameters, BF16),
+        shapes((batch, pictures, side, side, 3), BF16),
+        shapes((batch,), jnp.int32),
+    )
+
+
 PROGRAMS = (
     Program("transformer", "attention training", transformer),
     Program("transformer_adam", "attention training", transformer_adam),
@@ -868,4 +1060,9 @@ PROGRAMS = (
     Program("linear_attention", "linear attention", linear_attention),
     Program("actor_critic", "reinforcement learning", actor_critic),
     Program("pair_filters", "molecules", pair_filters),
+    Program("conformer", "vision and speech", conformer),
+    Program("latent_attention", "attention training", latent_attention),
+    Program("quantised_sound", "vision and speech", quantised_sound),
+    Program("optimal_transport", "implicit and ODE", optimal_transport),
+    Program("video", "convolution", video),
 )

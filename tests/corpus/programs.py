@@ -26,6 +26,9 @@ JUDGED_LATE = (
     "llama_decode",
     "haiku_gru",
     "orthogonal_iteration",
+    "latent_attention",
+    "optimal_transport",
+    "video",
 )
 PROGRAMS: dict[str, Program] = {
     program.name: program for program in (*own_programs.PROGRAMS, *package_programs.PROGRAMS)
