@@ -163,7 +163,11 @@ def _schedule(
         return None, f"XLA tells no schedule for {subject}"
     clocks = (
         schedule_steps.gpu_clocks(
-            module, gpu.architecture, topology.count, topology.hosts, _memory_of(gpu)
+            module,
+            gpu.architecture,
+            topology.count,
+            hosts=topology.hosts,
+            memory=_memory_of(gpu),
         )
         if gpu is not None
         else schedule_steps.tpu_clocks(module, topology.clock_hz or 1.0)

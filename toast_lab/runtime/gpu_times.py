@@ -322,11 +322,11 @@ def _op(module: Module, instruction: Instruction) -> int:
 
 def _operands(place: Executed, product: Instruction) -> list[Instruction]:
     """What a product multiplies, views looked through."""
-    found = []
+    operands = []
     for name in product.operands[:2]:
         operand = place.computation.by_name.get(name)
         while operand is not None and operand.opcode == "bitcast":
             operand = place.computation.by_name.get(operand.operands[0])
         if operand is not None:
-            found.append(operand)
-    return found
+            operands.append(operand)
+    return operands
