@@ -151,6 +151,28 @@ def test_times_of_features_that_do_not_meet_are_near_the_compilers(
     assert abs(np.log(1e6 * compute_s(function, args) / compiled_us)) < np.log(2.0)
 
 
+def test_each_feature_by_itself_is_no_matter_of_tiles() -> None:
+    def each(image: jax.Array, kernel: jax.Array) -> jax.Array:
+        return jax.lax.conv_general_dilated(
+            image,
+            kernel,
+            (1, 1),
+            "SAME",
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            feature_group_count=64,
+        )
+
+    args = (
+        jax.ShapeDtypeStruct((8, 32, 32, 64), jnp.bfloat16),
+        jax.ShapeDtypeStruct((3, 3, 1, 64), jnp.bfloat16),
+    )
+    program = traced(each, *args).program
+    (op,) = [op for op in program.ops() if program.kind[op] == "convolution"]
+    sizes = matrix_tiles.products(program)
+    assert (sizes.columns[op], sizes.depth[op]) == (0, 0)
+    assert matrix_tiles.weights_busy(0.0, 0.0, 128.0) == 1.0
+
+
 def test_gpus_have_no_such_array() -> None:
     few, many = (leaves((64, 64, features, 128, 3)) for features in (32, 128))
     assert compute_s(convolution, few, "h100") < 0.6 * compute_s(convolution, many, "h100")

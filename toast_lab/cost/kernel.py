@@ -456,13 +456,13 @@ def price_steps(
                         tail_s = written_bytes * facts.op.trips[op] / rates.memory_bytes_per_s
                         start_s += rates.product_start_s
                     elif is_convolution:
-                        peak *= weights_busy(columns, depth, rates.tile)
-                        peak /= image_padding(images)
+                        padding = image_padding(images)
+                        peak *= weights_busy(columns, depth, rates.tile) / padding
                         tail_s += (
                             facts.op.vector_bytes[op]
                             / cut
                             * facts.op.trips[op]
-                            * image_padding(images)
+                            * padding
                             * lane_padding(batch, rates.tile)
                             / rates.product_bytes_per_s
                         )

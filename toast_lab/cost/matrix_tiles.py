@@ -264,13 +264,13 @@ def image_padding(images: float) -> float:
     """
     if images <= 1.0:
         return ONE_IMAGE_AS if images > 0.0 else 1.0
-    return np.ceil(images / SUBLANES) * SUBLANES / images
+    return sublane_padding(images)
 
 
 @helper
 def lane_padding(features: float, tile: float) -> float:
     """By how much fewer numbers a vector unit works on at once than it could."""
-    return 1.0 / _filled(features, tile) if tile > 0.0 else 1.0
+    return 1.0 / _filled(features, tile)
 
 
 @compiled

@@ -8,9 +8,9 @@ jax 0.10.2:
   between which it interpolates.  For other GPUs it has none, and refuses to collect statistics.
 * fusions: what their bytes and operations take by the description of the GPU.
 
-The tables of products know their shapes down to 256 rows or so, and for fewer XLA goes on by their
-operations alone: a decoding step of 8 rows "reads" 134 MB of weights in 3 us, at 44 TB/s.  Such a
-product takes as long as its operands take to come from memory (``DeviceMemory``).
+Of products of few rows they know the operations alone: a decoding step of 8 rows "reads" 134 MB of
+weights in 3 us, at 44 TB/s.  Such a product takes as long as its operands take to come from memory
+(``DeviceMemory``).
 
 Outside of its tables it goes on with other rules, whose numbers are no estimates at all.  Those are
 not passed on: ``CompilerTimes.left_out`` names each of them with the reason.  Times that are passed
