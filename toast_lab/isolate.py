@@ -336,8 +336,11 @@ class ChildWorker:
     def stop_process(self) -> None:
         """Kill the child and its children; what it has said can still be read."""
         if self.process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
+            pid = self.process.pid
+            # One that never came to be has no number, and 0 would name our own group
+            if pid > 0:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
         self.process.wait()
 
     def stop(self) -> None:

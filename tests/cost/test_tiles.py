@@ -162,3 +162,17 @@ def test_fourier_transforms_on_a_tpu_are_products(rows: int, length: int, judged
     moved_s += other.machine.op_overhead_s
     cost = price(other, Plan.from_actions(other, []))
     assert cost.compute_s == pytest.approx(moved_s, rel=0.5)
+
+
+@pytest.mark.parametrize("name", ["tpu-v5e", "h100", "cpu"])
+@pytest.mark.parametrize(
+    ("left", "right", "contracted"),
+    [((), (64, 64), 0), ((64, 64), (), 0), ((), (), 0), ((64,), (64,), 1), ((64,), (32,), 0)],
+)
+def test_products_of_few_dims_have_a_price(
+    name: str, left: tuple[int, ...], right: tuple[int, ...], contracted: int
+) -> None:
+    """A scaling that is written as a product has operands without dims."""
+    analysis = traced(lambda x, y: jnp.tensordot(x, y, axes=contracted), leaf(*left), leaf(*right))
+    problem = Problem(analysis, {"d": 2, "m": 2}, name)
+    assert 0.0 < price(problem, Plan.from_actions(problem, [])).time_s < 1e-3

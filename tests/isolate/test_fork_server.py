@@ -222,6 +222,27 @@ def test_a_child_may_be_stopped_as_soon_as_it_is_there(forked_work: str, tmp_pat
     assert all(is_gone(pid) for pid in gone)
 
 
+def test_a_child_that_never_came_to_be_is_stopped_and_nobody_else(
+    forked_work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its server is killed before it forks: there is no number, and 0 is the group of the tests."""
+    server = isolate.run_in_child(f"{forked_work}:parent")
+    killed: list[int] = []
+    monkeypatch.setattr(os, "killpg", lambda pid, _: killed.append(pid))
+    os.kill(server, signal.SIGSTOP)
+    try:
+        worker = isolate.ChildWorker(f"{forked_work}:wait", str(tmp_path / "never"))
+        stopping = threading.Thread(target=worker.stop, daemon=True)
+        stopping.start()
+        time.sleep(0.3)
+        assert stopping.is_alive(), "it waits for a number"
+    finally:
+        os.kill(server, signal.SIGKILL)
+    stopping.join(30.0)
+    assert not stopping.is_alive()
+    assert 0 not in killed
+
+
 def test_whoever_asked_takes_all_of_them_along(forked_work: str, tmp_path: Path) -> None:
     program = f"""
 import sys

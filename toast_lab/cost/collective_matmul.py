@@ -66,7 +66,7 @@ def ring_facts(program: p.Program, vectors: VectorProducts) -> RingFacts:
             facts.left_dims[op] = len(roles) - roles.count(CONTRACTED)
             facts.numbers[op] = float(np.prod(program.dims(program.results(op)[0])))
             left = program.operands(op)[0]
-            if roles[-1] == FREE and not _is_product_for_it_alone(program, left):
+            if roles and roles[-1] == FREE and not _is_product_for_it_alone(program, left):
                 facts.turned[op] = float(np.prod(program.dims(left)))
     return facts
 
