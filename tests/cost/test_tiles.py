@@ -164,6 +164,21 @@ def test_fourier_transforms_on_a_tpu_are_products(rows: int, length: int, judged
     assert cost.compute_s == pytest.approx(moved_s, rel=0.5)
 
 
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns", "judged_us"),
+    [(32, 2048, 2048, 29.9), (32, 4096, 8192, 223.0), (256, 2048, 2048, 36.4)],
+)
+def test_a_matrix_cast_on_the_way_in_is_read_as_wide_as_it_is_kept(
+    rows: int, depth: int, columns: int, judged_us: float
+) -> None:
+    """By libtpu's estimated cycles for v5e, which the rule was read off."""
+    kept = jax.ShapeDtypeStruct((depth, columns), jnp.float32)
+    analysis = traced(lambda x, w: x @ w.astype(jnp.bfloat16), leaf(rows, depth), kept)
+    problem = Problem(analysis, {"a": 1}, "tpu-v5e")
+    cost = price(problem, Plan.from_actions(problem, []))
+    assert cost.compute_s == pytest.approx(1e-6 * judged_us, rel=0.1)
+
+
 @pytest.mark.parametrize("name", ["tpu-v5e", "h100", "cpu"])
 @pytest.mark.parametrize(
     ("left", "right", "contracted"),

@@ -335,9 +335,24 @@ class _Fuser:
             taken = self._read_by(op, seen)
             if self.style.several_results and (self.elementwise[op] or self.reduces[op]):
                 taken = self._share(op, taken, heads, shared)
-            for use, _ in taken:
-                reads[use] += 1.0
+            for use, source in taken:
+                reads[use] += self._width(source)
         return reads, beside
+
+    def _width(self, source: int) -> float:
+        """Bytes that are read over those of a value: of one made on the way in, all it is made of.
+
+        Only what has as many numbers counts: what is spread or picked is about as large as what it
+        becomes.
+        """
+        if self.written[source]:
+            return 1.0
+        read = sum(
+            self.bytes[origin]
+            for origin in self.sources[source]
+            if self.elements[origin] == self.elements[source]
+        )
+        return read / self.bytes[source] if read else 1.0
 
     def _read_by(self, op: int, seen: set[int]) -> list[tuple[int, int]]:
         """Uses through which a kernel reads memory, and what they read.
