@@ -328,6 +328,45 @@ def test_a_text_without_a_schedule_has_both_sides_of_such_a_fusion() -> None:
     assert schedule.exposed_s == pytest.approx(2e-6)
 
 
+CONDITION = """HloModule m, entry_computation_layout={(f32[8,8]{1,0}, s32[])->f32[8,8]{1,0}}
+
+%sum (x: f32[], y: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  ROOT %add = f32[] add(%x, %y)
+}
+
+%summed (a: f32[8,8]) -> f32[8,8] {
+  %a = f32[8,8]{1,0} parameter(0)
+  %sine = f32[8,8]{1,0} sine(%a), backend_config={"window_config":{"estimated_cycles":"2000"}}
+  ROOT %all-reduce.1 = f32[8,8]{1,0} all-reduce(%sine), replica_groups={{0,1},{2,3}}, to_apply=%sum
+}
+
+%left (b: f32[8,8]) -> f32[8,8] {
+  %b = f32[8,8]{1,0} parameter(0)
+  ROOT %cos = f32[8,8]{1,0} cosine(%b), backend_config={"window_config":{"estimated_cycles":"600"}}
+}
+
+ENTRY %main (p: f32[8,8], i: s32[]) -> f32[8,8] {
+  %p = f32[8,8]{1,0} parameter(0)
+  %i = s32[] parameter(1)
+  ROOT %conditional = f32[8,8]{1,0} conditional(%i, %p, %p), branch_computations={%summed, %left}
+}
+"""
+
+
+def test_each_branch_of_a_condition_counts_as_often_as_in_a_price() -> None:
+    module = hlo_text.parse(CONDITION)
+    clocks = schedule_steps.tpu_clocks(module, 1e9)
+    steps = schedule_steps.in_order(module, {"d": 2, "m": 2}, clocks)
+    schedule = replay(steps, lambda _: 3e-6)
+    assert schedule.compute_s == pytest.approx(0.5 * (2e-6 + 0.6e-6))
+    assert schedule.exposed_s == pytest.approx(0.5 * 3e-6)
+    assert schedule.time_s == pytest.approx(schedule.compute_s + schedule.exposed_s)
+    times = {place.computation.name: place.times for place in hlo_text.executed(module)}
+    assert (times["main"], times["summed"], times["left"]) == (1.0, 0.5, 0.5)
+
+
 def test_loops_inside_loops_multiply() -> None:
     inner = ScheduleStep(LOOP, "w2", "while", -1, rounds=3.0, body=(start("a", 2.0), done("a")))
     outer = ScheduleStep(LOOP, "w1", "while", -1, rounds=2.0, body=(compute(1.0), inner))

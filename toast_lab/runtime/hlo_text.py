@@ -157,6 +157,8 @@ def parse(hlo_source: str) -> Module:
 def executed(module: Module, rounds: Rounds = unknown) -> Iterator[Executed]:
     """Every computation that runs, with its calls: a computation called twice comes twice.
 
+    Which branch of a condition runs is not known: each counts as often, as in a price.
+
     Args:
         module: the parsed text.
         rounds: of loops of which the text does not tell; 1 where it is unknown.
@@ -173,7 +175,9 @@ def executed(module: Module, rounds: Rounds = unknown) -> Iterator[Executed]:
                 times = loop_rounds(module, caller.computation, instruction, rounds)
                 loops = (*loops, times)
             elif instruction.opcode in _RUNS:
-                names, times = _called(instruction), 1.0
+                names, times = called_by(instruction), 1.0
+                if instruction.opcode == "conditional" and names:
+                    times /= len(names)
             else:
                 continue
             todo += [
@@ -293,7 +297,8 @@ def _balanced(line: str, start: int) -> int:
     return len(line)
 
 
-def _called(instruction: Instruction) -> list[str]:
+def called_by(instruction: Instruction) -> list[str]:
+    """Computations that an instruction runs."""
     branches = _BRANCHES.search(instruction.attributes)
     if branches:
         return [part.strip().lstrip("%") for part in branches.group(1).split(",")]

@@ -19,7 +19,7 @@ The scheduler's own order is kept, its clocks only where no better one is known:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from toast_lab.runtime import gpu_times, hlo, hlo_text, schedule_collectives
@@ -225,12 +225,15 @@ class _Maker(NamedTuple):
     def _inside(
         self, step: ScheduleStep, instruction: TextInstruction, length_s: float
     ) -> ScheduleStep:
-        """A loop, or a call; of the branches of a condition the longest."""
+        """A loop, a call, or the branches of a condition."""
         bodies = [
             self.steps(called) for called in instruction.called_ids if called in self.text.scheduled
         ]
         if not bodies:
             return step._replace(role=COMPUTE, time_s=length_s)
+        if instruction.opcode == "conditional":
+            return equally_often(step, bodies)
+        # Of a loop also its condition is scheduled
         body = max(bodies, key=lambda steps: (_length_s(steps), len(steps)))
         rounds = 1.0
         if instruction.opcode == "while":
@@ -238,6 +241,17 @@ class _Maker(NamedTuple):
             if computation is not None and loop is not None:
                 rounds = hlo_text.loop_rounds(self.module, computation, loop, self.rounds)
         return step._replace(role=LOOP, rounds=rounds, body=body)
+
+
+def _length_s(steps: tuple[ScheduleStep, ...]) -> float:
+    return sum((step.time_s or 0.0) + step.rounds * _length_s(step.body) for step in steps)
+
+
+def equally_often(step: ScheduleStep, branches: Sequence[tuple[ScheduleStep, ...]]) -> ScheduleStep:
+    """A condition: nobody knows which branch runs, and a price counts each as often."""
+    share = 1.0 / len(branches)
+    parts = (step._replace(role=LOOP, rounds=share, body=branch) for branch in branches)
+    return step._replace(role=LOOP, body=tuple(parts))
 
 
 def beside(collective: ScheduleStep, product: ScheduleStep) -> tuple[ScheduleStep, ...]:
@@ -248,10 +262,6 @@ def beside(collective: ScheduleStep, product: ScheduleStep) -> tuple[ScheduleSte
     start = collective._replace(role=START, name=f"{product.name} (sent)", memory_bytes=None)
     done = ScheduleStep(DONE, f"{product.name} (waited)", start.kind, start.op, start=start.name)
     return start, product, done
-
-
-def _length_s(steps: tuple[ScheduleStep, ...]) -> float:
-    return sum((step.time_s or 0.0) + _length_s(step.body) for step in steps)
 
 
 def steps_of(
@@ -386,6 +396,14 @@ def in_order(
         if body is not None:
             count = hlo_text.loop_rounds(module, computation, instruction, rounds)
             return ScheduleStep(LOOP, name, "while", op, rounds=count, body=steps(body))
+        if instruction.opcode in ("conditional", "call"):
+            bodies = [
+                steps(module.computations[called])
+                for called in hlo_text.called_by(instruction)
+                if called in module.computations
+            ]
+            whole = ScheduleStep(FREE, name, instruction.opcode, op)
+            return equally_often(whole, bodies) if bodies else whole
         if kind:
             whole = ScheduleStep(SYNC, name, kind, maker.served.get(name, op))
             return maker.clocked(whole, clocks.collective_s.get(name))
