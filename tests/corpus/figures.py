@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from tests.accuracy.judge import spearman
 from tests.corpus import compiled, confirmed, fit, plans, priced, programs
+from tests.corpus.op_classes import CLASSES
+from tests.corpus.reasons import REASONS
 from tests.readings import has_peak
 from toast_lab.files import write_whole
 from toast_lab.text import csv_text
@@ -19,9 +21,14 @@ PAGE = Path(__file__).parents[2] / "docs" / "corpus.md"
 BY_PROGRAM = PAGE.parent / "corpus" / "by_program.csv"
 FEWEST = 5  # plans that can be ranked
 WORST = 10
+MOST_NAMED = 5  # programs that are behind a missed target
+HEAVY = 0.25  # share of the computing from which a class of ops is told of
 NARROWLY = 0.01  # by which share a rival may be quicker without being ahead
 TPU, GPU = "tpu:v5e:4x4", "gpu:h100:8"
 CLOCKED = (TPU, GPU)  # whose compilers tell times of many plans
+
+
+_TOLD_AS = {"comm_s": "collective_s"}  # what the compiled rows call a price
 
 
 class Pair(NamedTuple):
@@ -51,7 +58,7 @@ class Pair(NamedTuple):
 
     def ratio(self, name: str) -> float | None:
         """Priced over compiled of one quantity; None where the compiler does not tell."""
-        told = self.compiled.get(name)
+        told = self.compiled.get(_TOLD_AS.get(name, name))
         if name == "peak_bytes" and not has_peak(self.topology, self.compiled.get("reading")):
             return None
         return self.priced[name] / told if told else None
@@ -93,6 +100,13 @@ def page(every: Sequence[Pair]) -> str:
         "other methods. No time on this page was measured on a device.",
         "",
         *findings(every),
+        "",
+        "## Targets",
+        "",
+        "Set before the first program was compiled, for programs that no rule was read off. The "
+        "first column is of those on TPU v5e, the second of all on targets with a clock.",
+        "",
+        *targets(every),
         "",
         "## What is compared",
         "",
@@ -191,6 +205,15 @@ def page(every: Sequence[Pair]) -> str:
         "",
         *confirmations(every),
         "",
+        "## By class of op",
+        "",
+        f"Computing by what computes it, of plans in which a class has at least {HEAVY:.0%} of the "
+        "compiler's time: priced over compiled, and the errors. A kernel that does the work of "
+        "several ops is counted where each side names it, so that what follows a product can stand "
+        "among its elementwise ops on one side and with the product on the other.",
+        "",
+        *by_class(every),
+        "",
         "## Why collectives differ",
         "",
         "Reasons that `tl.diff_compiled` finds, over all targets:",
@@ -203,8 +226,8 @@ def page(every: Sequence[Pair]) -> str:
         "",
         "Priced over compiled, the plans whose time is furthest off:",
         "",
-        "| program | target | plan | time | computing | peak |",
-        "|---|---|---|--:|--:|--:|",
+        "| program | target | plan | time | computing | peak | |",
+        "|---|---|---|--:|--:|--:|---|",
         *_worst(every),
         "",
         "## Would fitted factors help?",
@@ -277,6 +300,7 @@ _HEAD = (
     "error of time",
     "90th percentile",
     "of computing",
+    "of sending",
     "of peak",
     "collectives equal",
     "explained",
@@ -304,12 +328,89 @@ _COLUMNS = (
     "time_error",
     "time_error_90th",
     "compute_error",
+    "communication_error",
     "peak_error",
     "collectives_equal",
     "collectives_explained",
     "collectives_unexplained",
     "regret",
 )
+
+
+def targets(every: Sequence[Pair]) -> list[str]:
+    """Each target, what was reached, and what is behind one that was missed, as Markdown."""
+    clocked = [pair for pair in every if pair.compiled.get("time_s")]
+    unseen = [pair for pair in clocked if pair.is_unseen and pair.topology == TPU]
+    lines = [
+        "| target | no rule was read off | all | | behind it |",
+        "|---|--:|--:|---|---|",
+    ]
+    for goal in _GOALS:
+        reached, of_all = goal.figure(unseen), goal.figure(clocked)
+        if reached is None:
+            continue
+        is_met = goal.is_met(reached)
+        lines.append(
+            f"| {goal.text} | {goal.shown(reached)} | "
+            f"{'' if of_all is None else goal.shown(of_all)} | "
+            f"{'met' if is_met else 'missed'} | {'' if is_met else goal.behind(unseen)} |"
+        )
+    return lines
+
+
+def _family_ranks(members: Sequence[Pair]) -> dict[str, float]:
+    """The median rank correlation of each family that can be ranked."""
+    by_family = collections.defaultdict(list)
+    for pair in members:
+        by_family[pair.family].append(pair)
+    medians = {family: _median(ranks(group)) for family, group in by_family.items()}
+    return {family: median for family, median in medians.items() if median is not None}
+
+
+def _worst_programs(
+    members: Sequence[Pair], figure: Callable[[Sequence[Pair]], float | None], bound: float
+) -> str:
+    """The programs that are beyond a bound, the worst first, with what is known of them."""
+    beyond = [
+        (value, group[0].program)
+        for group in _by_problem(members)
+        if (value := figure(group)) is not None and value > bound
+    ]
+    return "; ".join(
+        f"{program} {_percent(value)}" + (f" ({REASONS[program]})" if program in REASONS else "")
+        for value, program in sorted(beyond, reverse=True)[:MOST_NAMED]
+    )
+
+
+def _median_error(name: str) -> Callable[[Sequence[Pair]], float | None]:
+    return lambda members: _median(_errors(pair.ratio(name) for pair in members))
+
+
+def _refused(members: Sequence[Pair]) -> float:
+    """Plans that a price calls fitting and the compiler does not."""
+    return sum(bool(pair.priced["fits"]) and not pair.compiled["fits"] for pair in members)
+
+
+def by_class(every: Sequence[Pair]) -> list[str]:
+    """The table of op classes, target by target."""
+    lines = [
+        "| target | class | plans | priced / compiled | error | 90th percentile |",
+        "|---|---|--:|--:|--:|--:|",
+    ]
+    for topology in CLOCKED:
+        for name in CLASSES:
+            ratios = []
+            for pair in every:
+                told = pair.priced.get("compiled_s_by_class", {})
+                if pair.topology == topology and told.get(name, 0.0) > HEAVY * sum(told.values()):
+                    ratios.append(pair.priced["compute_s_by_class"].get(name, 0.0) / told[name])
+            if len(ratios) >= FEWEST:
+                errors = sorted(_errors(ratios))
+                lines.append(
+                    f"| {topology} | {name} | {len(ratios)} | {statistics.median(ratios):.2f} | "
+                    f"{_percent(_median(errors))} | {_percent(errors[int(0.9 * len(errors))])} |"
+                )
+    return lines
 
 
 def by_program(every: Sequence[Pair]) -> str:
@@ -331,6 +432,7 @@ def _row(members: Sequence[Pair]) -> list[str]:
         _percent(_median(times)),
         _percent(sorted(times)[int(0.9 * len(times))] if times else None),
         _percent(_median(_errors(pair.ratio("compute_s") for pair in members))),
+        _percent(_median(_errors(pair.ratio("comm_s") for pair in members))),
         _percent(_median(_errors(pair.ratio("peak_bytes") for pair in members))),
         _percent(counts["equal"] / every if every else None),
         _percent((every - counts["equal"] - counts["unexplained"]) / every if every else None),
@@ -473,7 +575,8 @@ def _worst(every: Sequence[Pair]) -> list[str]:
     known.sort(key=lambda item: -max(item[1], 1.0 / item[1]))
     return [
         f"| {pair.program} | {pair.topology} | {pair.plan} | {ratio:.2f} | "
-        f"{_number(pair.ratio('compute_s'))} | {_number(pair.ratio('peak_bytes'))} |"
+        f"{_number(pair.ratio('compute_s'))} | {_number(pair.ratio('peak_bytes'))} | "
+        f"{REASONS.get(pair.program, '')} |"
         for pair, ratio in known[:WORST]
     ]
 
@@ -492,6 +595,73 @@ def _percent(share: float | None) -> str:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
+
+
+class Goal(NamedTuple):
+    """A bound that was set for a figure."""
+
+    text: str
+    figure: Callable[[Sequence[Pair]], float | None]
+    shown: Callable[[float], str]
+    is_met: Callable[[float], bool]
+    behind: Callable[[Sequence[Pair]], str]  #: says why it was missed
+
+
+_GOALS = (
+    Goal(
+        "order at least 0.9 in every family",
+        lambda members: min(_family_ranks(members).values(), default=None),
+        lambda value: f"{value:.2f} at least",
+        lambda value: value >= 0.9,
+        lambda members: ", ".join(
+            f"{family} {value:.2f}"
+            for family, value in sorted(_family_ranks(members).items(), key=lambda item: item[1])
+            if value < 0.9
+        ),
+    ),
+    Goal(
+        "order 0.95 in the median",
+        lambda members: _median(list(_family_ranks(members).values())),
+        _number,
+        lambda value: value >= 0.95,
+        lambda members: "",
+    ),
+    Goal(
+        "time off by at most 15% in the median",
+        _median_error("time_s"),
+        _percent,
+        lambda value: value <= 0.15,
+        lambda members: _worst_programs(members, _median_error("time_s"), 0.15),
+    ),
+    Goal(
+        "peak off by at most 10% in the median",
+        _median_error("peak_bytes"),
+        _percent,
+        lambda value: value <= 0.1,
+        lambda members: _worst_programs(members, _median_error("peak_bytes"), 0.1),
+    ),
+    Goal(
+        "no plan called fitting that the compiler refuses",
+        _refused,
+        lambda value: f"{value:.0f} plans",
+        lambda value: value == 0,
+        lambda members: "",
+    ),
+    Goal(
+        "regret at most 5% in the median",
+        lambda members: _median(regrets(members)),
+        _percent,
+        lambda value: value <= 0.05,
+        lambda members: _worst_programs(members, lambda group: _median(regrets(group)), 0.05),
+    ),
+    Goal(
+        "regret at most 15% at worst",
+        lambda members: max(regrets(members), default=None),
+        _percent,
+        lambda value: value <= 0.15,
+        lambda members: _worst_programs(members, lambda group: _median(regrets(group)), 0.15),
+    ),
+)
 
 
 README = PAGE.parents[1] / "README.md"

@@ -63,6 +63,7 @@ def _priced(problem: Problem, row: Row) -> Row:
         "overlapped_s": cost.overlapped_s,
         "compute_s": cost.compute_s,
         "compute_s_by_class": _by_class(problem, plan),
+        "compiled_s_by_class": _compiled_by_class(problem, row),
         "comm_s": cost.comm_s,
         "peak_bytes": cost.peak_bytes,
         "fits": cost.fits,
@@ -77,6 +78,15 @@ def _by_class(problem: Problem, plan: ShardingPlan) -> dict[str, float]:
     for row in np.flatnonzero(kind == COMPUTE).tolist():
         seconds[class_of(problem.analysis.program.kind[op[row]])] += float(totals.each.time_s[row])
     return {name: float(f"{value:.6g}") for name, value in seconds.items() if value}
+
+
+def _compiled_by_class(problem: Problem, row: Row) -> dict[str, float]:
+    """What the compiler says of the ops that it names, by class."""
+    seconds: dict[str, float] = collections.defaultdict(float)
+    for op, time_s in row.get("compute_s_by_op", {}).items():
+        if int(op) >= 0:
+            seconds[class_of(problem.analysis.program.kind[int(op)])] += time_s
+    return {name: float(f"{value:.6g}") for name, value in seconds.items()}
 
 
 def _collectives(problem: Problem, plan: ShardingPlan, row: Row) -> Row:

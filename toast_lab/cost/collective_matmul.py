@@ -44,6 +44,10 @@ class RingFacts(NamedTuple):
     #: [O] float64 numbers of its first operand if that is transposed before a loop reads pieces of
     #: it, else 0
     turned: np.ndarray
+    #: [O] float64 bytes of each operand over those that are read of what it is cast from; 1: it is
+    #: not cast on the way in
+    left_cast: np.ndarray
+    right_cast: np.ndarray
 
 
 def no_ring_facts(program: p.Program) -> RingFacts:
@@ -53,11 +57,16 @@ def no_ring_facts(program: p.Program) -> RingFacts:
         left_dims=np.full(program.n_ops, -1, np.int32),
         numbers=np.zeros(program.n_ops),
         turned=np.zeros(program.n_ops),
+        left_cast=np.ones(program.n_ops),
+        right_cast=np.ones(program.n_ops),
     )
 
 
-def ring_facts(program: p.Program, vectors: VectorProducts) -> RingFacts:
-    """Read them off a program; what the vector unit multiplies is not cut into pieces."""
+def ring_facts(program: p.Program, vectors: VectorProducts, widths: np.ndarray) -> RingFacts:
+    """Read them off a program; what the vector unit multiplies is not cut into pieces.
+
+    ``widths`` [U] are bytes that are read for a use over those of the value.
+    """
     facts = no_ring_facts(program)
     for op in np.flatnonzero((program.op_class == p.DOT) & (vectors.use < 0)).tolist():
         if len(program.uses(op)) == 2 and len(program.results(op)) == 1:
@@ -65,6 +74,8 @@ def ring_facts(program: p.Program, vectors: VectorProducts) -> RingFacts:
             facts.batch_dims[op] = roles.count(BATCH)
             facts.left_dims[op] = len(roles) - roles.count(CONTRACTED)
             facts.numbers[op] = float(np.prod(program.dims(program.results(op)[0])))
+            casts = [1.0 / widths[use] if widths[use] > 0.0 else 1.0 for use in program.uses(op)]
+            facts.left_cast[op], facts.right_cast[op] = casts
             left = program.operands(op)[0]
             if roles and roles[-1] == FREE and not _is_product_for_it_alone(program, left):
                 facts.turned[op] = float(np.prod(program.dims(left)))
@@ -148,6 +159,34 @@ def adding_bytes(numbers: float, number_bytes: float, pieces: float, near_bytes:
     if is_looped(pieces):  # where it is chosen whether this is the first round
         size += pairs * part * (number_bytes + waited_bytes(number_bytes) + far)
     return size
+
+
+@helper
+def cast_first(
+    far: float, near: float, cast: float, near_bytes: float
+) -> tuple[float, float, float]:
+    """Of an operand: bytes that its cast takes in front of the pieces, and where these read it.
+
+    Pieces of an operand that is cast on the way in are not cut out of what it is cast from.
+
+    Args:
+        far: bytes of what it is cast from, in memory.
+        near: the same in vector memory.
+        cast: its bytes over those, 1: it is not cast.
+        near_bytes: most that a value in vector memory takes.
+
+    Returns:
+        Bytes for which the cast takes, then the operand's own in memory and in vector memory.
+    """
+    if cast == 1.0 or far <= 0.0:
+        return 0.0, far, near
+    own = far * cast
+    size = far
+    if cast < 1.0:  # it writes nothing of four bytes
+        size += 2.0 * own
+    if own <= near_bytes:
+        return size, 0.0, near + own
+    return size + own, own, near
 
 
 @helper

@@ -340,19 +340,19 @@ class _Fuser:
         return reads, beside
 
     def _width(self, source: int) -> float:
-        """Bytes that are read over those of a value: of one made on the way in, all it is made of.
+        """Bytes that are read over those of a value: a cast one is read as what it is cast from.
 
         Only what has as many numbers counts: what is spread or picked is about as large as what it
         becomes.
         """
         if self.written[source]:
             return 1.0
-        read = sum(
+        read = [
             self.bytes[origin]
             for origin in self.sources[source]
             if self.elements[origin] == self.elements[source]
-        )
-        return read / self.bytes[source] if read else 1.0
+        ]
+        return max(read) / self.bytes[source] if read else 1.0
 
     def _read_by(self, op: int, seen: set[int]) -> list[tuple[int, int]]:
         """Uses through which a kernel reads memory, and what they read.

@@ -48,6 +48,7 @@ import numpy as np
 from toast_lab.cost.collective_matmul import (
     HELD_PIECES,
     adding_bytes,
+    cast_first,
     is_looped,
     kernels_of,
     only_dim,
@@ -649,6 +650,13 @@ def _ring(
     # Of one operand each pair of pieces reads its part, of the other all: every second pair what
     # was brought to vector memory meanwhile.
     is_left = dim < facts.op.ring_left_dims[op]
+    left_cast, left_far, left_near = cast_first(
+        left_far, left_near, facts.op.ring_left_cast[op], rates.near_bytes
+    )
+    right_cast, right_far, right_near = cast_first(
+        right_far, right_near, facts.op.ring_right_cast[op], rates.near_bytes
+    )
+    casting_s = (left_cast + right_cast) / rates.product_bytes_per_s
     far, near = (left_far, left_near) if is_left else (right_far, right_near)
     whole_far, whole_near = (right_far, right_near) if is_left else (left_far, left_near)
     written = written_far_bytes(numbers / pieces, number_bytes, rates.near_bytes)
@@ -676,7 +684,8 @@ def _ring(
             turning_s *= MISSED_AT_MOST * left_near / rates.near_bytes
         elif left_far <= VECTOR_SHARES * rates.near_bytes:
             turning_s *= TURNED_INTO_VECTOR_MEMORY
-    return ring_row, pieces, turning_s + product_s + adding_s + starts_s, waiting_s
+    product_s += casting_s + turning_s
+    return ring_row, pieces, product_s + adding_s + starts_s, waiting_s
 
 
 @helper

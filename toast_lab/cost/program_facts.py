@@ -85,10 +85,12 @@ class OpFacts(NamedTuple):
     vector_rows: Float64Array
     slice_row_dim: Int32Array  #: [O] these two: see ``row_layouts.SliceRows``
     slice_rows: Float64Array
-    ring_batch_dims: Int32Array  #: [O] these three: see ``collective_matmul.RingFacts``
+    ring_batch_dims: Int32Array  #: [O] these six: see ``collective_matmul.RingFacts``
     ring_left_dims: Int32Array
     ring_numbers: Float64Array
     ring_turned: Float64Array
+    ring_left_cast: Float64Array
+    ring_right_cast: Float64Array
 
 
 @packed
@@ -286,7 +288,9 @@ def make_static(
         if compiler == "tpu"
         else no_slice_rows(program)
     )
-    rings = ring_facts(program, vectors) if compiler == "tpu" else no_ring_facts(program)
+    rings = (
+        ring_facts(program, vectors, fusion.reads) if compiler == "tpu" else no_ring_facts(program)
+    )
     trips = result_trips(program)
     sums = sums_in_loops(program, tables, accumulating if compiler != "cpu" else {}, trips)
     facts = ProgramFacts(
@@ -328,6 +332,8 @@ def make_static(
             ring_left_dims=rings.left_dims,
             ring_numbers=rings.numbers,
             ring_turned=rings.turned,
+            ring_left_cast=rings.left_cast,
+            ring_right_cast=rings.right_cast,
         ),
         use=UseFacts(
             reads=reads,
