@@ -694,3 +694,38 @@ def test_plans_are_priced_as_fused():
     problem = Problem(traced(lambda x: jnp.sin(jnp.cos(x)), SQUARE), {"a": 2}, machine("tpu"))
     cost = price(problem, plan(problem, ("x.0", "a")))
     assert [row.moved_bytes for row in cost.ops] == [SIZE / 2, SIZE / 2]
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_a_product_that_sums_over_nothing_is_an_elementwise_one(compiler):
+    """XLA writes it as a multiplication, which is computed in whatever needs it."""
+    weights, scores = S((16,), jnp.float32), S((4, 16, 32), jnp.float32)
+    found = Fused(compiler, lambda w, x: jnp.sin(jnp.einsum("h,bhk->bhk", w, x)), weights, scores)
+    (product,) = found.ops("dot_general")
+    assert found.program.op_class[product] == p.ELEMENTWISE
+    assert not found.written("dot_general")
+
+
+def _picked(x, labels):
+    return jax.grad(lambda x: jnp.take_along_axis(jnp.sin(x), labels, -1).sum())(x)
+
+
+def _looked_up(x, ids):
+    return jax.grad(lambda x: jnp.sin(x[ids]).sum())(x)
+
+
+@pytest.mark.parametrize(
+    ("compiler", "gradient", "places", "written"),
+    [
+        ("tpu", _picked, (64, 1), False),
+        ("gpu", _picked, (64, 1), True),
+        ("tpu", _looked_up, (128,), True),
+    ],
+)
+def test_the_gradient_of_an_element_a_row_is_a_comparison_on_tpus(
+    compiler, gradient, places, written
+):
+    """It is made on the way into what needs it, as the gradient of a loss of labels."""
+    x, whole = S((64, 512), jnp.float32), S(places, jnp.int32)
+    found = Fused(compiler, lambda x, places: gradient(x, places) * jnp.cos(x), x, whole)
+    assert found.written("scatter") == written

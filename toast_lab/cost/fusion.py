@@ -37,6 +37,9 @@ class FusionStyle(NamedTuple):
     out_of_products: bool  #: what follows a product is computed on the way out, see ``epilogues``
     several_results: bool  #: elementwise ops and sums that read the same share a kernel
     picks_slices: bool  #: a slice picked at run time, as of a layer's weights in a scan, is soft
+    compares_places: (
+        bool  #: a scatter of one number a row into zeros is a comparison, see ``_marks``
+    )
 
 
 STYLES = {
@@ -46,6 +49,7 @@ STYLES = {
         out_of_products=True,
         several_results=True,
         picks_slices=True,
+        compares_places=True,
     ),
     "gpu": FusionStyle(
         recomputes=True,
@@ -53,6 +57,7 @@ STYLES = {
         out_of_products=False,
         several_results=False,
         picks_slices=False,
+        compares_places=False,
     ),
     "cpu": FusionStyle(
         recomputes=False,
@@ -60,6 +65,7 @@ STYLES = {
         out_of_products=False,
         several_results=False,
         picks_slices=False,
+        compares_places=False,
     ),
 }
 
@@ -128,6 +134,8 @@ class _Fuser:
         picks = ops_where(program.kind, "picks_slice") & ops_where(program.kind, "reads_part")
         moves |= picks if style.picks_slices else False
         self.picks: list[bool] = picks.tolist()
+        if style.compares_places:
+            moves |= _marks(program)
         soft = ((classes == p.ELEMENTWISE) | moves) & (np.diff(program.result_ptr) == 1)
         takes = soft | (classes == p.REDUCE) | (product if style.into_products else False)
         self.product: list[bool] = product.tolist()
@@ -414,6 +422,31 @@ class _Fuser:
         if self.elementwise[op]:
             kernel.results.update(self.results[op])
         return [(use, source) for use, source in taken if source not in known]
+
+
+def _marks(program: p.Program) -> np.ndarray:
+    """[O] bool: scatters of one number a row into a constant, as gradients of ``take_along_axis``.
+
+    Whether an element is the one that its row's number goes to is found by comparing places, so
+    that such a value can be made on the way into whatever needs it.
+    """
+    marks = np.zeros(program.n_ops, bool)
+    for op in program.ops():
+        if program.kind[op] != "scatter" or len(program.operands(op)) != 3:
+            continue
+        into, where, numbers = program.operands(op)
+        of_result = program.def_names(program.results(op)[0])
+        of_numbers = program.use_names(program.uses(op)[2])
+        rows = {
+            name for name, size in zip(of_numbers, program.dims(numbers), strict=True) if size > 1
+        }
+        marks[op] = (
+            program.value_is_constant[into]
+            and np.prod(program.dims(where)) == np.prod(program.dims(numbers))
+            and rows < set(of_result)
+            and sum(name not in rows for name in of_result) == 1
+        )
+    return marks
 
 
 class _Kernel(NamedTuple):

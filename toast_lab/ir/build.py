@@ -47,9 +47,21 @@ class NewOp(NamedTuple):
     region: int = -1  #: innermost region, -1 outside all
 
     @property
+    def _sums(self) -> bool:
+        return any(
+            factor_class == REDUCTION and size > 1
+            for factor_class, size in zip(self.rule.classes, self.rule.sizes, strict=True)
+        )
+
+    @property
     def cost_class(self) -> int:
-        """Index into CLASSES; an op of unknown kind without a rule is opaque."""
+        """Index into CLASSES; an op of unknown kind without a rule is opaque.
+
+        A product that sums over nothing is an elementwise one: so do XLA's compilers compute it.
+        """
         cost_class = op_kind(self.kind).cost_class
+        if self.kind == "dot_general" and not self.rule.missing and not self._sums:
+            return ELEMENTWISE
         return OPAQUE if self.rule.missing and cost_class == ELEMENTWISE else cost_class
 
 
