@@ -29,6 +29,9 @@ JUDGED_LATE = (
     "latent_attention",
     "optimal_transport",
     "video",
+    "whisper_encoder",
+    "neural_ode",
+    "moe_sorted",
 )
 PROGRAMS: dict[str, Program] = {
     program.name: program for program in (*own_programs.PROGRAMS, *package_programs.PROGRAMS)

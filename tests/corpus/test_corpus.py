@@ -79,7 +79,7 @@ def test_the_committed_rows_are_whole_and_the_page_is_made_from_them() -> None:
 
 def pair(program: str, plan: str, time_s: float, priced_s: float) -> figures.Pair:
     row = {"time_s": time_s, "compute_s": time_s, "peak_bytes": 100, "fits": True}
-    ours = {"time_s": priced_s, "compute_s": priced_s, "peak_bytes": 110}
+    ours = {"time_s": priced_s, "compute_s": priced_s, "peak_bytes": 110, "fits": True}
     return figures.Pair(program, "tpu:v5e:4x4", plan, row, json.loads(json.dumps(ours)))
 
 
@@ -122,6 +122,28 @@ def test_the_page_begins_with_what_its_tables_come_to() -> None:
     assert "is off by 30%, on the others by 40%" in by_rules
     assert "In 1 of 2 cases" in against
     assert against.endswith("(its time over ours) mlp on tpu:v5e:4x4 (0.80).")
+
+
+def test_a_target_is_met_or_missed_by_what_no_rule_was_read_off() -> None:
+    names = [f"random {i}" for i in range(1, 6)]
+    unseen = [pair("video", name, 1.0, 1.3) for name in names]
+    seen = [pair("mlp", name, 1.0, 1.0) for name in names]
+    lines = {line.split("|")[1].strip(): line for line in figures.targets([*unseen, *seen])[2:]}
+    line = lines["time off by at most 15% in the median"]
+    assert "| 30% | 15% | missed | video 30% (convolutions of three channels" in line
+    assert "| missed |" not in lines["no plan called fitting that the compiler refuses"]
+    unseen[0].compiled["fits"] = False
+    (line,) = (line for line in figures.targets(unseen) if "refuses" in line)
+    assert "| 1 plans | 1 plans | missed |" in line.replace("| |", "|")
+
+
+def test_classes_are_told_of_where_they_have_a_share() -> None:
+    rows = [pair("mlp", f"random {i}", 1.0, 1.0) for i in range(6)]
+    for row in rows:
+        row.priced["compute_s_by_class"] = {"product": 0.9, "movement": 0.9}
+        row.priced["compiled_s_by_class"] = {"product": 1.8, "movement": 0.1}
+    (line,) = figures.by_class(rows)[2:]
+    assert line == f"| {TPU} | product | 6 | 0.50 | 50% | 50% |"
 
 
 def test_ranks_are_of_one_program_on_one_target() -> None:
