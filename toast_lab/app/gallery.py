@@ -112,6 +112,7 @@ SOLVED = (
         actions=("batch->data", "hidden->model", "heads->model", "vocab->model"),
         picture="Examples along data, hidden units, heads and vocabulary along model. Below, the "
         "collectives that this brings, at the source lines that cause them.",
+        sizes=MappingProxyType({"batch": 32}),
     ),
     BILLIONS,
 )
