@@ -261,12 +261,9 @@ def findings(every: Sequence[Pair]) -> list[str]:
             f"{_number(_median(ranks(members)))}, and time is off by {_percent(_median(times))}, "
             "in the median."
         )
-    by_family = collections.defaultdict(list)
-    for pair in every:
-        by_family[pair.family].append(pair)
     errors = {
         family: _median(_errors(pair.ratio("time_s") for pair in members))
-        for family, members in by_family.items()
+        for family, members in _by_family(every).items()
     }
     ordered = sorted((error, family) for family, error in errors.items() if error is not None)
     named = [f"{family} ({_percent(error)})" for error, family in ordered]
@@ -368,10 +365,7 @@ def targets(every: Sequence[Pair]) -> list[str]:
 
 def _family_ranks(members: Sequence[Pair]) -> dict[str, float]:
     """The median rank correlation of each family that can be ranked."""
-    by_family = collections.defaultdict(list)
-    for pair in members:
-        by_family[pair.family].append(pair)
-    medians = {family: _median(ranks(group)) for family, group in by_family.items()}
+    medians = {family: _median(ranks(group)) for family, group in _by_family(members).items()}
     return {family: median for family, median in medians.items() if median is not None}
 
 
@@ -448,6 +442,13 @@ def _row(members: Sequence[Pair]) -> list[str]:
         _percent(counts["unexplained"] / every if every else None),
         _percent(_median(regrets(members))),
     ]
+
+
+def _by_family(members: Iterable[Pair]) -> dict[str, list[Pair]]:
+    groups = collections.defaultdict(list)
+    for pair in members:
+        groups[pair.family].append(pair)
+    return groups
 
 
 def _by_problem(members: Iterable[Pair]) -> list[list[Pair]]:

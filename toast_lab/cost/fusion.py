@@ -37,9 +37,8 @@ class FusionStyle(NamedTuple):
     out_of_products: bool  #: what follows a product is computed on the way out, see ``epilogues``
     several_results: bool  #: elementwise ops and sums that read the same share a kernel
     picks_slices: bool  #: a slice picked at run time, as of a layer's weights in a scan, is soft
-    compares_places: (
-        bool  #: a scatter of one number a row into zeros is a comparison, see ``_marks``
-    )
+    #: A scatter of one number a row into a constant is a comparison of places, see ``_marks``
+    compares_places: bool
 
 
 STYLES = {
