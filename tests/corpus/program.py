@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from toast_lab.ir.model import Model
 
@@ -28,3 +29,13 @@ def shapes(tree: Any, dtype: Any) -> Any:
             isinstance(leaf, tuple) and all(isinstance(size, int) for size in leaf)
         ),
     )
+
+
+def integers(*shape: int) -> jax.ShapeDtypeStruct:
+    """An array of whole numbers that is never made."""
+    return jax.ShapeDtypeStruct(shape, jnp.int32)
+
+
+def random_key() -> jax.Array:
+    """The key for what is initialised as shapes only."""
+    return jax.random.PRNGKey(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 
-from tests.corpus import own_programs, package_programs
+from tests.corpus import own_programs, package_models, package_sciences
 from tests.corpus.program import Program
 from tests.helpers import program_digest
 from toast_lab.conflicts.analysis import Analysis, analyse
@@ -34,7 +34,12 @@ JUDGED_LATE = (
     "moe_sorted",
 )
 PROGRAMS: dict[str, Program] = {
-    program.name: program for program in (*own_programs.PROGRAMS, *package_programs.PROGRAMS)
+    program.name: program
+    for program in (
+        *own_programs.PROGRAMS,
+        *package_models.PROGRAMS,
+        *package_sciences.PROGRAMS,
+    )
 }
 
 

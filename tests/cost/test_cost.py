@@ -242,6 +242,26 @@ def test_a_problem_holds_still_and_shares_what_pins_do_not_touch():
     assert again.baseline == problem.baseline
 
 
+def test_on_another_mesh_it_costs_what_a_new_problem_does_and_shares_the_program() -> None:
+    """Fusion and live ranges of a program are worked out once, however many meshes are tried."""
+    analysis = small_transformer()
+    problem = Problem(
+        analysis, {"data": 2, "model": 2}, memory_limit_bytes=2.0**20, memory_weight=3.0
+    ).pin(("batch", "data"))
+    for mesh in ({"data": 4, "model": 2}, "2x8"):
+        moved = problem.on_mesh(mesh)
+        fresh = Problem(analysis, mesh, memory_limit_bytes=2.0**20, memory_weight=3.0)
+        assert moved.mesh == fresh.mesh
+        assert moved.pins is None
+        assert moved.baseline == fresh.baseline
+        assert moved.prices.by_rule.facts is problem.prices.by_rule.facts
+        axis = moved.mesh.axes[-1]
+        there, anew = (price(one, plan(one, ("batch", axis))) for one in (moved, fresh))
+        assert there.time_s == anew.time_s
+        assert there.score == anew.score
+        assert there.peak_bytes == anew.peak_bytes < moved.baseline[1]
+
+
 def test_a_problem_says_what_it_is() -> None:
     problem = Problem(analysed("mlp"), {"data": 2, "model": 4}, memory_limit_bytes=2.0**30)
     assert repr(problem) == "<Problem mlp on data=2,model=4 of tpu-v5e, 1 GiB a device>"

@@ -244,6 +244,15 @@ class Problem:
         """
         return self._copy(prices=self.prices.with_prices(price_list))
 
+    def on_mesh(self, mesh: Mesh | Mapping[str, int] | str) -> Problem:
+        """This problem on another mesh, without pins and priced by rule.
+
+        Raises:
+            InvalidProblem: a bad mesh, or one of more devices than the machine joins.
+        """
+        mesh = make_mesh(mesh)
+        return self._copy(mesh=mesh, pins=None, prices=self.prices.on_mesh(mesh))
+
     @functools.cached_property
     def space(self) -> Space:
         """The action space.

@@ -20,7 +20,7 @@ from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost import kernel
 from toast_lab.cost.fold import fold
 from toast_lab.cost.price_list import NO_PRICES, PriceList
-from toast_lab.cost.program_facts import make_static
+from toast_lab.cost.program_facts import Memory, ProgramFacts, make_static
 from toast_lab.machines.machine_model import Machine
 from toast_lab.machines.topology import AxisLinks, lay_out
 from toast_lab.prepare import prepare
@@ -74,7 +74,7 @@ class ProgramPrices:
     def of_analysis(self, analysis: Analysis) -> ProgramPrices:
         """The same for an analysis that differs in nothing but names of colours."""
         prices = dataclasses.replace(self, analysis=analysis)
-        for name in ("inputs", "by_rule", "op_class", "baseline"):
+        for name in ("inputs", "by_rule", "_program_facts", "op_class", "baseline"):
             if name in self.__dict__:
                 prices.__dict__[name] = self.__dict__[name]
         if "space" in self.__dict__:
@@ -103,19 +103,7 @@ class ProgramPrices:
     def by_rule(self) -> kernel.PriceInputs:
         """``inputs`` without the price list."""
         program, tables = self.analysis.program, st.tables(self.analysis.program)
-        peak_flops = []
-        for op in range(program.n_ops):
-            values = [*program.operands(op), *program.results(op)]
-            dtype = program.value_dtype[values[0]] if values else "f32"
-            peak_flops.append(self.machine.peak_flops(dtype))
-        facts, memory = make_static(
-            program,
-            tables,
-            peak_flops,
-            self.machine.compiler,
-            has_bfloat16="bf16" in self.machine.flops,
-            vector_memory_bytes=float(self.machine.vector_memory_bytes),
-        )
+        facts, memory = self._program_facts
         products = self.machine.products
         rates = kernel.MachineRates(
             memory_bytes_per_s=self.machine.memory_bytes_per_s,
@@ -150,9 +138,38 @@ class ProgramPrices:
             listed=kernel.no_listed_times(program.n_ops),
         )
 
+    @functools.cached_property
+    def _program_facts(self) -> tuple[ProgramFacts, Memory]:
+        """What no mesh changes."""
+        program = self.analysis.program
+        peak_flops = []
+        for op in range(program.n_ops):
+            values = [*program.operands(op), *program.results(op)]
+            dtype = program.value_dtype[values[0]] if values else "f32"
+            peak_flops.append(self.machine.peak_flops(dtype))
+        return make_static(
+            program,
+            st.tables(program),
+            peak_flops,
+            self.machine.compiler,
+            has_bfloat16="bf16" in self.machine.flops,
+            vector_memory_bytes=float(self.machine.vector_memory_bytes),
+        )
+
     def folded(self, alike: Alike) -> kernel.PriceInputs:
         """The program with one op for each class of ops of equal price, see ``fold``."""
         return fold(self.analysis.program, alike, self.inputs)
+
+    def on_mesh(self, mesh: Mesh) -> ProgramPrices:
+        """The same program on another mesh, by rule; what does not depend on the mesh is shared.
+
+        Raises:
+            InvalidProblem: the machine does not join as many devices as the mesh has.
+        """
+        copy = ProgramPrices(self.analysis, mesh, self.machine, self.paper_mode)
+        for name in ("_program_facts", "baseline"):
+            copy.__dict__[name] = getattr(self, name)
+        return copy
 
     @functools.cached_property
     def _entry_sources(self) -> list[str]:

@@ -65,14 +65,7 @@ def larger_mesh(problem: Problem, plan: ShardingPlan, cost: Cost) -> tuple[str, 
         sizes = dict(zip(mesh.axes, mesh.sizes, strict=True))
         sizes[axis] *= factor
         try:
-            enlarged = Problem(
-                problem.analysis,
-                sizes,
-                problem.machine,
-                memory_limit_bytes=problem.memory_limit_bytes,
-                memory_weight=problem.memory_weight,
-                paper_mode=problem.paper_mode,
-            )._keeping_to(wishes)
+            enlarged = problem.on_mesh(sizes)._keeping_to(wishes)
             state = State(enlarged.space)
             for text in actions:
                 state.apply(parse_action(enlarged.analysis, enlarged.mesh, text))
