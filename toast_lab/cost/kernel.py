@@ -387,6 +387,7 @@ def price_steps(
                         )
                     )
                 beside_bytes, waited_bytes, end_bytes = 0.0, 0.0, 0.0
+                turning_s = 0.0
                 if heavy and not rates.paper_mode:
                     value = tables.result[tables.result_ptr[op]]
                     product_parts = ways(_result_layout(steps, row, n_steps, value), axis_size)
@@ -409,6 +410,13 @@ def price_steps(
                     else:
                         moved += beside_bytes
                         beside_bytes = 0.0
+                    if is_summed or facts.op.batch[op] > 1.0:
+                        turned = facts.op.turned_results[op] + facts.op.turned_arguments[op]
+                        if size <= VECTOR_SHARES * rates.near_bytes:
+                            # Those arguments that were brought there before are turned in no time.
+                            turned -= (1.0 - MISSED_AT_MOST) * facts.op.turned_arguments[op]
+                            turned *= TURNED_INTO_VECTOR_MEMORY
+                        turning_s = turned / parts / rates.transposed_numbers_per_s
                 elif not heavy and facts.op.narrow_bytes[op] > 0.0:
                     use = tables.use_ptr[op]
                     waited_bytes = facts.op.narrow_bytes[op] / cut
@@ -504,6 +512,7 @@ def price_steps(
                         if ring_row >= 0:
                             # What follows the product is a kernel of its own.
                             time_s = (ring_s + end_bytes / rate) * facts.op.trips[op]
+                    time_s += turning_s
                     if facts.op.starts[op]:
                         time_s += start_s * facts.op.trips[op]
         else:

@@ -27,6 +27,7 @@ from toast_lab.cost.matrix_tiles import (
     vector_products,
 )
 from toast_lab.cost.row_layouts import no_rows, no_slice_rows, rows_of, slice_rows_of
+from toast_lab.cost.turned_updates import none_turned, turned_updates
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.packs import BoolArray, Float64Array, Int32Array, Int64Array, packed
@@ -91,6 +92,8 @@ class OpFacts(NamedTuple):
     ring_turned: Float64Array
     ring_left_cast: Float64Array
     ring_right_cast: Float64Array
+    turned_arguments: Float64Array  #: [O] these two: see ``turned_updates.Turned``
+    turned_results: Float64Array
 
 
 @packed
@@ -291,6 +294,7 @@ def make_static(
     rings = (
         ring_facts(program, vectors, fusion.reads) if compiler == "tpu" else no_ring_facts(program)
     )
+    turned = turned_updates(program, tables) if compiler == "tpu" else none_turned(n_ops)
     trips = result_trips(program)
     sums = sums_in_loops(program, tables, accumulating if compiler != "cpu" else {}, trips)
     facts = ProgramFacts(
@@ -334,6 +338,8 @@ def make_static(
             ring_turned=rings.turned,
             ring_left_cast=rings.left_cast,
             ring_right_cast=rings.right_cast,
+            turned_arguments=turned.arguments,
+            turned_results=turned.results,
         ),
         use=UseFacts(
             reads=reads,
