@@ -43,17 +43,22 @@ def generate(
         plan_names: of plans; None for all.
         time_limit_s: for one compile.
     """
-    known = {key(row) for row in read_rows(ROWS)}
+    known = {key(row): row for row in read_rows(ROWS)}
     for name, model, analysis, digest in programs.each_traced(names):
         for target in targets:
             head = {"program": name, "digest": digest, "topology": target.topology}
             wanted = plan_names or plans.names(target.topology)
-            if all((*head.values(), plan) in known for plan in wanted):
-                continue
+            here = {
+                row["plan"]: row for key_, row in known.items() if key_[:3] == (*head.values(),)
+            }
             problem = Problem(analysis, target.mesh, target.machine)
-            for draft in plans.drafts(model, problem, target.topology, wanted):
-                if (*head.values(), draft.name) in known:
-                    continue
+            there = {
+                plan: plans.decoded(problem, row["sharding"])
+                for plan, row in here.items()
+                if "sharding" in row
+            }
+            missing = [plan for plan in wanted if plan in there or plan not in here]
+            for draft in plans.drafts(model, problem, target.topology, missing, there):
                 if draft.same_as:
                     row: Row = {"same_as": draft.same_as}
                 else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +38,9 @@ SEARCHES = {"mcts": 30_000, "automap": 3_000, "alpa": 3_000, "beam": 10_000}
 OURS = "mcts"  # of which regret is told
 EXPERTS = ("data", "data both", "fsdp", "fsdp both", "tensor")
 RANDOM = {"random 1": 1, "random 2": 2, "random 4": 4, "random 6": 6}  # actions of each
+#: Further ones, for programs that experts and searches find too few plans of.
+SPARE = {"random 3": 3, "random 5": 5, "random 7": 7, "random 8": 8, "random 9": 9}
+ENOUGH = 12  # plans of a program on a target
 
 
 RIVAL = "autosharding"  # XLA's, on TPUs, where its environment is there
@@ -53,18 +56,24 @@ class Draft(NamedTuple):
 
 def names(topology: str) -> tuple[str, ...]:
     """Names of all plans that can be made for a target here."""
-    every = (*EXPERTS, *SEARCHES, *RANDOM)
+    every = (*EXPERTS, *SEARCHES, *RANDOM, *SPARE)
     return (*every, RIVAL) if topology.startswith("tpu") and is_available() else every
 
 
 def drafts(
-    model: Model, problem: Problem, topology: str, names: Collection[str]
+    model: Model,
+    problem: Problem,
+    topology: str,
+    names: Collection[str],
+    known: Mapping[str, ShardingPlan],
 ) -> Iterator[Draft]:
-    """The plans of these names."""
-    known: dict[int, str] = {}
-    for name in (*EXPERTS, *SEARCHES, *RANDOM, RIVAL):
-        if name not in names:
+    """The plans of these names that are not known; more random ones if all are not ``ENOUGH``."""
+    name_of = {plan.key: name for name, plan in known.items()}
+    for name in (*EXPERTS, *SEARCHES, *RANDOM, RIVAL, *SPARE):
+        if name in known or name not in names:
             continue
+        if name in SPARE and len(name_of) >= ENOUGH:
+            return
         try:
             if name == RIVAL:
                 plan = autosharded(model, problem, topology)
@@ -75,16 +84,18 @@ def drafts(
             continue
         except ToastError:
             continue  # no batch, nothing that divides, a space that the method cannot search
-        yield Draft(name, plan, same_as=known.get(plan.key, ""))
-        known.setdefault(plan.key, name)
+        if name in SPARE and plan.key in name_of:
+            continue
+        yield Draft(name, plan, same_as=name_of.get(plan.key, ""))
+        name_of.setdefault(plan.key, name)
 
 
 def _plan(problem: Problem, name: str) -> ShardingPlan:
     if name in SEARCHES:
         budget = Budget(seconds=None, evaluations=SEARCHES[name])
         return pipeline.search(problem, name, 0, budget).plan
-    if name in RANDOM:
-        return _random(problem, RANDOM[name])
+    if name in RANDOM or name in SPARE:
+        return _random(problem, {**RANDOM, **SPARE}[name])
     make = {
         "data": _data,
         "data both": data_parallel,

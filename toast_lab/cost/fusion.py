@@ -85,6 +85,8 @@ class Fusion(NamedTuple):
     #: Uses that read memory on the way out of a product, each with the product; not in ``reads``.
     beside: list[tuple[int, int]]
     starts: np.ndarray  #: [O] bool: a kernel of its own
+    #: [O] bool: and nothing else is in it, no broadcast and no constant either
+    alone: np.ndarray
     soft: np.ndarray  #: [O] bool: whoever needs a part of the result can compute that part alone
     product: np.ndarray  #: [O] bool: a matrix product or convolution
     elements: np.ndarray  #: [V] float64 how many numbers a value has
@@ -219,6 +221,7 @@ class _Fuser:
                 ],
                 bool,
             ),
+            alone=self._alone(heads),
             soft=np.asarray(self.soft, bool),
             product=np.asarray(self.product, bool),
             elements=np.asarray(self.elements, np.float64),
@@ -312,6 +315,33 @@ class _Fuser:
             return self.n_ops
         return max(self.consumers[source], default=-1)
 
+    def _alone(self, heads: list[int]) -> np.ndarray:
+        """Elementwise ops, sums and the like that take in nothing and share their kernel with none.
+
+        Each operand is in memory as it is read.  What cuts, pads or joins counts, what turns does
+        not: that is a matter of layouts.
+        """
+        turns = ops_where(self.program.kind, "reorders")
+        alone = np.zeros(self.n_ops, bool)
+        members = np.bincount(heads, minlength=self.n_ops)
+        for op in range(self.program.n_arguments, self.n_ops):
+            if self.free[op] or self._inside(op) or heads[op] != op or members[op] > 1 or turns[op]:
+                continue
+            if self.reduces[op]:
+                read = self.operands[op][:1]
+            elif self.soft[op] and not self.picks[op]:
+                read = self.operands[op]
+                if not self.elementwise[op]:
+                    read = [operand for operand in read if not self.constant[operand]]
+            else:
+                continue
+            alone[op] = all(
+                self.written[self.root[operand]]
+                and self.elements[self.root[operand]] == self.elements[operand]
+                for operand in read
+            )
+        return alone
+
     def _heads(self) -> list[int]:
         """The product for what is computed on its way out; all others head a kernel so far."""
         heads = list(range(self.n_ops))
@@ -350,9 +380,19 @@ class _Fuser:
         """Bytes that are read over those of a value: a cast one is read as what it is cast from.
 
         Only what has as many numbers counts: what is spread or picked is about as large as what it
-        becomes.
+        becomes.  What is cast the same way for another op and written down is read from there.
         """
         if self.written[source]:
+            return 1.0
+        casts = {
+            self.bytes[self.results[op][0]]
+            for origin in self.sources[source]
+            for op in self.consumers[origin]
+            if op < self.n_ops
+            and self.program.kind[op] == "convert"
+            and self.written[self.results[op][0]]
+        }
+        if self.bytes[source] in casts:
             return 1.0
         read = [
             self.bytes[origin]

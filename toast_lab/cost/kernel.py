@@ -108,6 +108,11 @@ MISSED_AT_MOST = 0.5  #: share of those of just that size that are not there
 VECTOR_SHARES = 2.0  #: As many of these are what may be brought there for a moment.
 #: A transposing copy that is written there takes this share of one in memory.
 TURNED_INTO_VECTOR_MEMORY = 0.5
+#: Smallest kernel of a single op that takes longer than its traffic, in numbers; and the share of
+#: the memory's rate that it reaches then.  libtpu 0.0.42.1 passes 2^17 numbers at a time through
+#: such a kernel, and what fits into few passes is no slower.
+UNFUSED_FROM = 2.0**19
+UNFUSED_SHARE = 0.95
 #: At which products read vector memory. By libtpu 0.0.42.1 8 to 32 rows take 8.7 to 9.5 us for a
 #: bfloat16 matrix of 4096 squared there, on v5e and v6e alike.
 NEAR_BYTES_PER_S = 3.8e12
@@ -135,6 +140,7 @@ class MachineRates(NamedTuple):
     ring_bytes_per_s: float  #: that a device sends one way around a ring
     near_bytes_per_s: float  #: at which products read vector memory
     transposed_numbers_per_s: float  #: that a transposing copy in memory takes
+    unfused_numbers_per_s: float  #: that a kernel of a single op takes beside its traffic
     #: share of a gather that runs beside earlier products, as far as the op that needs it computes
     gathered_ahead: float
     ahead_of: float  #: that many times what the op computes can hide it: once; inf, for bounds
@@ -308,6 +314,7 @@ def price_steps(
                 moved = 0.0
                 result_bytes = 0.0
                 written_bytes = 0.0
+                filling_s = 0.0
                 # Read of a product's operands, in memory and in vector memory
                 left_far, left_near, right_far, right_near = 0.0, 0.0, 0.0, 0.0
                 for place in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
@@ -343,6 +350,12 @@ def price_steps(
                         source_bytes = _kept_bytes(facts, source, steps.layout[source], axis_size)
                         if facts.use.spread[use] and not is_copy:
                             prices.passing_bytes[op] += piece_bytes
+                            padding = _padding(facts, value, layout, axis_size)
+                            filling_s += _unfused_s(
+                                rates,
+                                padding * facts.value.numbers[value] / ways(layout, axis_size),
+                                padding * piece_bytes,
+                            )
                         if source == value:
                             piece_bytes *= _padding(facts, value, layout, axis_size)
                         if not is_copy:
@@ -388,6 +401,15 @@ def price_steps(
                     )
                 beside_bytes, waited_bytes, end_bytes = 0.0, 0.0, 0.0
                 turning_s = 0.0
+                if facts.op.filled[op]:
+                    value = tables.result[tables.result_ptr[op]]
+                    layout = _result_layout(steps, row, n_steps, value)
+                    size = _kept_bytes(facts, value, layout, axis_size)
+                    numbers = facts.value.numbers[value] / facts.value.bytes[value] * size
+                    # To write it is among what the op takes, and in vector memory that is all.
+                    if size > rates.near_room_bytes:
+                        filling_s += _unfused_s(rates, numbers, size)
+                        filling_s -= size / rates.product_bytes_per_s
                 if heavy and not rates.paper_mode:
                     value = tables.result[tables.result_ptr[op]]
                     product_parts = ways(_result_layout(steps, row, n_steps, value), axis_size)
@@ -512,7 +534,15 @@ def price_steps(
                         if ring_row >= 0:
                             # What follows the product is a kernel of its own.
                             time_s = (ring_s + end_bytes / rate) * facts.op.trips[op]
-                    time_s += turning_s
+                    if facts.op.unfused_numbers[op] / cut > UNFUSED_FROM and not _cuts_out(
+                        tables, steps, op, axis_size
+                    ):
+                        unfused_bytes = facts.op.unfused_bytes[op] / cut + waited_bytes
+                        unfused_s = _unfused_s(
+                            rates, facts.op.unfused_numbers[op] / cut, unfused_bytes
+                        )
+                        time_s = max(time_s, unfused_s * facts.op.trips[op])
+                    time_s += turning_s + filling_s * facts.op.trips[op]
                     if facts.op.starts[op]:
                         time_s += start_s * facts.op.trips[op]
         else:
@@ -702,6 +732,25 @@ def _kept_bytes(facts: ProgramFacts, value: int, layout: int, axis_size: Int64Ar
     """Bytes in memory of a device's part of a value."""
     part_bytes = facts.value.bytes[value] / ways(layout, axis_size)
     return part_bytes * _padding(facts, value, layout, axis_size)
+
+
+@helper
+def _cuts_out(tables: Tables, steps: Steps, op: int, axis_size: Int64Array) -> bool:
+    """Does an op take a device's part of what is there as a whole?"""
+    for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
+        kept = steps.layout[tables.use_value[use]]
+        if ways(steps.wanted[tables.use_want[use]], axis_size) > ways(kept, axis_size):
+            return True
+    return False
+
+
+@helper
+def _unfused_s(rates: MachineRates, numbers: float, size: float) -> float:
+    """Of a kernel of a single op, or one that fills memory, with ``size`` bytes of traffic."""
+    if numbers <= UNFUSED_FROM:
+        return size / rates.product_bytes_per_s
+    traffic_s = size / (UNFUSED_SHARE * rates.memory_bytes_per_s)
+    return numbers / rates.unfused_numbers_per_s + traffic_s
 
 
 @helper

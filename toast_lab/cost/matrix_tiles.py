@@ -147,7 +147,13 @@ def _add_convolution(program: p.Program, op: int, shapes: Products) -> None:
     rows = numbers_of(name for name in left if name in written and name not in right)
     columns = numbers_of(name for name in right if name in written and name not in left)
     if apart and (not summed or rows == columns == 1.0):
-        numbers = numbers_of(left if summed else program.def_names(program.results(op)[0]))
+        depth, columns = _features_of_group(program, op, apart)
+        if depth > 1.0 and columns > 1.0:
+            # A product for each group, which fills as much of the matrix unit as it has features.
+            shapes.rows[op], shapes.columns[op], shapes.depth[op] = rows, columns, depth
+            return
+        value = program.operands(op)[0] if summed else program.results(op)[0]
+        numbers = float(np.prod(program.dims(value)))
         taps = 0.5 * float(program.flops[op]) / max(1.0, numbers)
         each = BYTES_SUMMED_APART if summed else BYTES_APART + taps * BYTES_APART_OF_TAP
         shapes.vector_bytes[op], shapes.batch[op] = numbers * each, numbers_of(apart)
@@ -168,6 +174,26 @@ def _add_convolution(program: p.Program, op: int, shapes: Products) -> None:
         joined = max(1.0, JOINED_SHARE * window)
         columns, depth = (columns * joined, depth) if columns < depth else (columns, depth * joined)
     shapes.rows[op], shapes.columns[op], shapes.depth[op] = rows, columns, depth
+
+
+def _features_of_group(program: p.Program, op: int, apart: set[int]) -> list[float]:
+    """Features of each operand of a convolution in one of its groups.
+
+    ``apart`` are the names of the groups: a dim that has one is as many times longer as a group has
+    features.
+    """
+    return [
+        float(
+            np.prod(
+                [
+                    size / program.factor_size[name]
+                    for name, size in zip(program.use_names(use), program.dims(value), strict=True)
+                    if name in apart
+                ]
+            )
+        )
+        for use, value in zip(program.uses(op), program.operands(op), strict=True)
+    ]
 
 
 def dim_roles(program: p.Program, op: int) -> list[list[int]]:

@@ -94,6 +94,9 @@ class OpFacts(NamedTuple):
     ring_right_cast: Float64Array
     turned_arguments: Float64Array  #: [O] these two: see ``turned_updates.Turned``
     turned_results: Float64Array
+    unfused_numbers: Float64Array  #: [O] of a kernel of this op alone; 0: something shares it
+    unfused_bytes: Float64Array  #: [O] that it reads and writes
+    filled: BoolArray  #: [O] bool: a constant is written down for it to update
 
 
 @packed
@@ -295,6 +298,11 @@ def make_static(
         ring_facts(program, vectors, fusion.reads) if compiler == "tpu" else no_ring_facts(program)
     )
     turned = turned_updates(program, tables) if compiler == "tpu" else none_turned(n_ops)
+    unfused_numbers, unfused_bytes = (
+        _unfused(program, fusion, kept_bytes)
+        if compiler == "tpu"
+        else (np.zeros(n_ops), np.zeros(n_ops))
+    )
     trips = result_trips(program)
     sums = sums_in_loops(program, tables, accumulating if compiler != "cpu" else {}, trips)
     facts = ProgramFacts(
@@ -340,6 +348,9 @@ def make_static(
             ring_right_cast=rings.right_cast,
             turned_arguments=turned.arguments,
             turned_results=turned.results,
+            unfused_numbers=unfused_numbers,
+            unfused_bytes=unfused_bytes,
+            filled=(_filled(program, fusion) if compiler == "tpu" else np.zeros(n_ops, bool)),
         ),
         use=UseFacts(
             reads=reads,
@@ -414,6 +425,40 @@ def _spread(program: p.Program, fusion: Fusion, root: np.ndarray) -> np.ndarray:
         & (fusion.elements[value] > fusion.elements[root[value]])
         & ~np.asarray(program.value_is_constant)[root[value]]
     )
+
+
+def _unfused(
+    program: p.Program, fusion: Fusion, kept_bytes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """``OpFacts.unfused_numbers`` and ``unfused_bytes``.
+
+    A sum takes as long as if it wrote what it adds up, in four bytes a number.
+    """
+    numbers, traffic_bytes = np.zeros(program.n_ops), np.zeros(program.n_ops)
+    for op in np.flatnonzero(fusion.alone).tolist():
+        operands, results = program.operands(op), program.results(op)
+        if program.op_class[op] == p.REDUCE:
+            numbers[op] = fusion.elements[operands[0]]
+            traffic_bytes[op] = kept_bytes[operands[0]] + 4.0 * numbers[op]
+        else:
+            numbers[op] = fusion.elements[results[0]]
+            read = sum(min(kept_bytes[value], kept_bytes[results[0]]) for value in operands)
+            traffic_bytes[op] = read + kept_bytes[results[0]]
+    return numbers, traffic_bytes
+
+
+def _filled(program: p.Program, fusion: Fusion) -> np.ndarray:
+    """``OpFacts.filled``: ops that update some of a constant, as gradients of gathers do.
+
+    Where there is more to add than to add it to, the constant is never written: all that goes to a
+    place is added up before (libtpu 0.0.42.1).
+    """
+    filled = np.zeros(program.n_ops, bool)
+    for op in program.ops():
+        brings, operands = op_kind(program.kind[op]).brings, program.operands(op)
+        if brings >= 0 and not fusion.soft[op] and program.value_is_constant[operands[0]]:
+            filled[op] = fusion.elements[operands[brings]] < fusion.elements[operands[0]]
+    return filled
 
 
 def _sorted_operand(program: p.Program, compiler: str) -> np.ndarray:

@@ -156,6 +156,7 @@ def fit(
         vector_memory_bytes=base.vector_memory_bytes,
         collective_matmul=base.collective_matmul,
         transposed_numbers_per_s=base.transposed_numbers_per_s,
+        unfused_numbers_per_s=base.unfused_numbers_per_s,
         gathered_ahead=base.gathered_ahead,
         compiler=base.compiler,
         # A measured rate is one that full waves reach.

@@ -15,6 +15,7 @@ does).
     vector_memory_bytes = 134217728  # optional, of a TPU: what loops keep on the chip
     collective_matmul = 4        # optional, of a TPU: smallest group that sends beside products
     transposed_numbers_per_s = 5e10  # optional, of a TPU: how fast it copies a matrix transposed
+    unfused_numbers_per_s = 1e11  # optional, of a TPU: what a kernel of one op takes beside memory
     gathered_ahead = 0.9         # optional: share of gathers that runs beside earlier products
     compiler = "gpu"             # whose fusions to expect: "cpu" (if left out), "gpu" or "tpu"
     [flops]
@@ -63,6 +64,7 @@ _NUMBERS = {
     "vector_memory_bytes": False,
     "collective_matmul": False,
     "transposed_numbers_per_s": False,
+    "unfused_numbers_per_s": False,
     "gathered_ahead": False,
 }
 #: Tables likewise.
