@@ -46,7 +46,7 @@ def ratios(
         classes: from seconds by class to those that get a factor each.
     """
     priced_s = np.array([classes(pair.priced["compute_s_by_class"]) for pair in pairs])
-    judged_s = np.array([pair.compiled["compute_s"] for pair in pairs])
+    judged_s = np.array([pair.clocked("compute_s")[1] for pair in pairs])
     family = np.array([pair.family for pair in pairs])
     count = collections.Counter(family.tolist())
     weight = np.array([1.0 / count[name] for name in family.tolist()])

@@ -530,21 +530,6 @@ def mixed_effects() -> Model:
     )
 
 
-def gaussian_process() -> Model:
-    """Likelihood and gradient of Gaussian processes of tinygp, one for each of 16 series."""
-    import tinygp
-
-    def loss(scale: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
-        def one(scale: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
-            kernel = jnp.exp(scale[0]) * tinygp.kernels.Matern52(jnp.exp(scale[1]))
-            process = tinygp.GaussianProcess(kernel, x, diag=jnp.exp(scale[2]))
-            return -process.log_probability(y)
-
-        return jax.vmap(one)(scale, x, y).sum()
-
-    return trained(loss, shapes((16, 3), F32), shapes((16, 1024), F32), shapes((16, 1024), F32))
-
-
 # -- molecules, images ----------------------------------------------------------------------------
 def equivariant() -> Model:
     """A gradient step of a layer of e3nn: tensor products of features with directions."""
@@ -558,8 +543,9 @@ def equivariant() -> Model:
         product = e3nn_jax.tensor_product(e3nn_jax.IrrepsArray(features, x), harmonics)
         product = product.filter(["0e", "1o"])
         linear = e3nn_jax.FunctionalLinear(product.irreps, features)
-        mixed = linear(linear.split_weights(parameters), product)
-        return (mixed.array**2).mean()
+        weights = linear.split_weights(parameters)
+        mixed = jax.vmap(lambda edge: linear(weights, edge).array)(product)
+        return (mixed**2).mean()
 
     with jax.ensure_compile_time_eval():
         product = e3nn_jax.tensor_product(features, e3nn_jax.Irreps("0e + 1o + 2e"))
@@ -623,6 +609,5 @@ PROGRAMS = (
     Program("augment", "vision and speech", augment, "dm-pix"),
     Program("lennard_jones", "molecules", lennard_jones, "jax-md"),
     Program("equivariant", "molecules", equivariant, "e3nn-jax"),
-    Program("gaussian_process", "linear algebra", gaussian_process, "tinygp"),
     Program("mixed_effects", "probabilistic", mixed_effects, "numpyro"),
 )

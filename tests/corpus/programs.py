@@ -32,6 +32,16 @@ JUDGED_LATE = (
     "whisper_encoder",
     "neural_ode",
     "moe_sorted",
+    "mistral",
+    "gemma_decode",
+    "dinov2",
+    "wav2vec2",
+    "mobile_net",
+    "dilated_network",
+    "muon",
+    "least_squares",
+    "neural_sde",
+    "augment",
 )
 PROGRAMS: dict[str, Program] = {
     program.name: program

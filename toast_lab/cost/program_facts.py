@@ -430,20 +430,21 @@ def _spread(program: p.Program, fusion: Fusion, root: np.ndarray) -> np.ndarray:
 def _unfused(
     program: p.Program, fusion: Fusion, kept_bytes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """``OpFacts.unfused_numbers`` and ``unfused_bytes``.
-
-    A sum takes as long as if it wrote what it adds up, in four bytes a number.
-    """
+    """``OpFacts.unfused_numbers`` and ``unfused_bytes``, without ``narrow_bytes``."""
     numbers, traffic_bytes = np.zeros(program.n_ops), np.zeros(program.n_ops)
     for op in np.flatnonzero(fusion.alone).tolist():
         operands, results = program.operands(op), program.results(op)
         if program.op_class[op] == p.REDUCE:
             numbers[op] = fusion.elements[operands[0]]
-            traffic_bytes[op] = kept_bytes[operands[0]] + 4.0 * numbers[op]
+            traffic_bytes[op] = kept_bytes[operands[0]]
         else:
             numbers[op] = fusion.elements[results[0]]
-            read = sum(min(kept_bytes[value], kept_bytes[results[0]]) for value in operands)
-            traffic_bytes[op] = read + kept_bytes[results[0]]
+            # Of what is cut no more is read than the rest.
+            read_bytes = sum(
+                kept_bytes[value] * min(1.0, numbers[op] / max(1.0, fusion.elements[value]))
+                for value in operands
+            )
+            traffic_bytes[op] = read_bytes + kept_bytes[results[0]]
     return numbers, traffic_bytes
 
 
