@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from toast_lab.app.pages import compare_collectives, compare_run
 from toast_lab.app.pages.compare_collectives import Collectives
 from toast_lab.app.saver import saver
 from toast_lab.app.session import Session
+from toast_lab.explain.why import why
 from toast_lab.jobs.job import Registry
 
 
@@ -41,3 +43,14 @@ def test_the_longest_collective_comes_first_and_is_the_one_that_is_asked_for(
     sums_s = tab._sums()["predicted_s"].tolist()
     assert len(sums_s) > 1
     assert sums_s == sorted(sums_s, reverse=True)
+
+
+def test_prices_say_what_they_come_from(jobs: Registry) -> None:
+    session = Session(jobs=jobs)
+    session.load("attention")
+    session.plans.add_typed("S@1->data", "rows")
+    item = session.plans.named("rows")
+    assert item is not None
+    assert "<dt>priced by</dt><dd>rule</dd>" in str(compare_run._plan_words(item))
+    (reason, *_) = why(item.problem, item.plan, 0)
+    assert " by rule" in compare_collectives._reason(reason)

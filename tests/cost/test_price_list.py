@@ -88,11 +88,16 @@ def test_every_price_says_what_it_comes_from():
     problem = Problem(small_transformer(layers=3), {"a": 2, "b": 4}, machine)
     plan = tl.Plan.from_state(random_state(problem, 2), ())
     assert {row.source for row in tl.price(problem, plan).ops} == {"rule"}
+    assert tl.price(problem, plan).priced_by == "rule"
     state = random_state(problem, 2)
     listed = problem.with_prices(PriceList(tuple(entries_of(problem, state, 2.0)), 1.0, 0.5))
     cost = tl.price(listed, plan)
     assert {row.source for row in cost.ops} == {"rule", "compiled"}
     assert {row.source for row in cost.collectives} <= {"fitted", "compiled"}
+    compiled_s = sum(
+        row.time_s for row in (*cost.ops, *cost.collectives) if row.source == "compiled"
+    )
+    assert f"{compiled_s / cost.time_s:.0%} compiled" in cost.priced_by.split(", ")
     by_rule = tl.price(problem, plan)
     for row, old in zip(cost.ops, by_rule.ops, strict=True):
         assert row.time_s == pytest.approx(old.time_s * (2.0 if row.source == "compiled" else 1.0))

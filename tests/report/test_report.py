@@ -375,7 +375,7 @@ def test_prices_from_a_list_are_told(attention: Problem) -> None:
     state.apply(parse_action(attention.analysis, attention.mesh, "S@1->s"))
     listed = attention.with_prices(PriceList(tuple(entries_of(attention, state, 3.0))))
     page = read(report(listed, plan_of(listed, "S@1->s"), kept=False))
-    assert re.search(r"Of the estimated time \d+% compiled, the rest by rule", page.text)
+    assert re.search(r"Of the estimated time: \d+% compiled, \d+% rule", page.text)
     slower = attention.with_prices(PriceList((), 2.0, 2.0))
     result = tl.search(slower, budget=tl.Budget(seconds=None, evaluations=50))
     with pytest.raises(tl.ToastError, match="priced its plan otherwise"):

@@ -17,7 +17,7 @@ from toast_lab import checks
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.kernel import PriceInputs
 from toast_lab.cost.peak import Held, held_at
-from toast_lab.cost.price_list import RULE, PriceList
+from toast_lab.cost.price_list import RULE, SOURCES, PriceList
 from toast_lab.cost.program_prices import ProgramPrices, Totals
 from toast_lab.cost.reprice import Repricer
 from toast_lab.machines.catalogue import machine as find_machine
@@ -115,6 +115,19 @@ class Cost:
     def fits(self) -> bool:
         """Does the plan stay within the machine's memory?"""
         return self.peak_bytes <= self.memory_limit_bytes
+
+    @property
+    def priced_by(self) -> str:
+        """Where the time comes from: "rule", or "62% compiled, 38% rule"."""
+        times_s = dict.fromkeys(reversed(SOURCES), 0.0)
+        for row in (*self.ops, *self.collectives):
+            times_s[row.source] += row.time_s
+        total_s = sum(times_s.values())
+        if times_s[RULE] == total_s:
+            return RULE
+        return ", ".join(
+            f"{time_s / total_s:.0%} {source}" for source, time_s in times_s.items() if time_s
+        )
 
     def count(self, kind: str, axis: str | None = None) -> int:
         """Number of collectives of ``kind`` (over ``axis``)."""

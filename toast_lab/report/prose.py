@@ -11,7 +11,7 @@ import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.conflicts.dimension_graph import ConflictPlace
-from toast_lab.cost.price_list import SOURCES
+from toast_lab.cost.price_list import RULE
 from toast_lab.cost.problem import Cost, Problem
 from toast_lab.errors import ToastError
 from toast_lab.explain.board import Board, Dispute
@@ -328,14 +328,7 @@ def evidence_text(subject: ReportSubject) -> str:
 
 def listed_text(cost: Cost) -> str:
     """Which share of the estimated time is from a price list; empty if it is from rules alone."""
-    times: defaultdict[str, float] = defaultdict(float)
-    for op in cost.ops:
-        times[op.source] += op.time_s
-    for collective in cost.collectives:
-        times[collective.source] += collective.time_s
-    total = sum(times.values())
-    shares = [f"{times[source] / total:.0%} {source}" for source in SOURCES[1:] if times[source]]
-    return f" Of the estimated time {', '.join(shares)}, the rest by rule." if shares else ""
+    return "" if cost.priced_by == RULE else f" Of the estimated time: {cost.priced_by}."
 
 
 # -- actions ---------------------------------------------------------------------------------------

@@ -235,7 +235,7 @@ def _reason(row: CollectiveReason) -> Safe:
             "p",
             h("b", f"{collective.kind} {{{','.join(collective.axes)}}}"),
             f" of {collective.value}, {bytes_text(collective.local_bytes)}, "
-            f"{seconds_text(collective.time_s)} ",
+            f"{seconds_text(collective.time_s)} by {collective.source} ",
             ESTIMATED,
         ),
         facts(rows),

@@ -304,6 +304,7 @@ def _plan_words(item: PlanItem) -> Safe:
         ("step", f"{seconds_text(cost.time_s)} ({seconds_text(cost.overlapped_s)} with overlap)"),
         ("compute", seconds_text(cost.compute_s)),
         ("collectives", seconds_text(cost.comm_s)),
+        ("priced by", cost.priced_by),
         ("peak memory", f"{bytes_text(cost.peak_bytes)} of {bytes_text(cost.memory_limit_bytes)}"),
         ("fits", fits),
         ("on", f"{item.problem.mesh} of {item.problem.machine.name}"),
