@@ -10,7 +10,7 @@ import toast_lab as tl
 from toast_lab.machines.catalogue import MACHINES
 from toast_lab.machines.collectives import named_time_s
 from toast_lab.sharding.plan import make_plan
-from toast_lab.sharding.step_kinds import ALL_GATHER, REDUCE_SCATTER
+from toast_lab.sharding.step_kinds import ALL_GATHER, COMPUTE, PERMUTE, REDUCE_SCATTER
 
 SIDE, ROWS = 4096, 8192
 MESH = {"d": 4, "m": 2}
@@ -75,3 +75,40 @@ def test_what_is_gathered_along_two_dims_is_put_in_order(machine: str) -> None:
     rate = MACHINES[machine].transposed_numbers_per_s
     order_s = SIDE * SIDE / rate if rate else 0.0
     assert along_two == pytest.approx([along_one[0] + order_s] * 2)
+
+
+def steps_s(problem: tl.Problem, rows: str, summed: str) -> dict[int, float]:
+    """Seconds by kind of step of a product whose rows one axis cuts, and whose sum the other.
+
+    The sum is scattered along the rows as well.
+    """
+    sharding = tl.Plan.from_actions(problem, [("x.0", rows), ("x.1", summed)]).sharding.copy()
+    sharding.value_dim[problem.analysis.program.outputs[0]] = (0, 0)
+    plan = make_plan(problem.analysis, problem.mesh, sharding, key=sharding.key())
+    totals = problem.prices.totals(plan.op_factor, plan.value_dim)
+    kinds = totals.steps.kind[: totals.n_steps].tolist()
+    assert len(set(kinds)) == len(kinds)
+    return dict(zip(kinds, totals.each.time_s[: totals.n_steps].tolist(), strict=True))
+
+
+@pytest.mark.parametrize("machine", ["tpu-v3", "tpu-v5e", "h100"])
+def test_a_sum_scattered_out_of_order_is_made_of_whole_rows(machine: str) -> None:
+    """XLA exchanges nothing behind a scattered sum: each device multiplies rows that it gathers."""
+    problem = problem_of(machine)
+    in_order = steps_s(problem, rows="d", summed="m")
+    assert set(in_order) == {COMPUTE, REDUCE_SCATTER}
+    out_of_order = steps_s(problem, rows="m", summed="d")
+    assert set(out_of_order) == {COMPUTE, REDUCE_SCATTER, PERMUTE}
+    priced_as_told = problem_of(machine, paper_mode=True)
+    exchanged = steps_s(priced_as_told, rows="m", summed="d")
+
+    def sent_s(kind: str, axis: str, in_bytes: float) -> float:
+        return float(
+            named_time_s(kind, (axis,), in_bytes, mesh=problem.mesh, links=problem.prices.links)
+        )
+
+    # Rows are cut in two, what is summed in four.
+    assert out_of_order[PERMUTE] == pytest.approx(sent_s("all_gather", "m", 2 * ROWS * SIDE / 4))
+    assert out_of_order[REDUCE_SCATTER] == pytest.approx(sent_s("all_reduce", "d", 2 * ROWS * SIDE))
+    assert exchanged[REDUCE_SCATTER] < out_of_order[REDUCE_SCATTER]
+    assert out_of_order[COMPUTE] > 1.9 * exchanged[COMPUTE]

@@ -88,13 +88,21 @@ from toast_lab.packs import (
     Int64Array,
     packed,
 )
-from toast_lab.sharding.step_kinds import ALL_GATHER, ALL_REDUCE, COMPUTE, REDUCE_SCATTER, SLICE
+from toast_lab.sharding.step_kinds import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    COMPUTE,
+    PERMUTE,
+    REDUCE_SCATTER,
+    SLICE,
+)
 from toast_lab.sharding.steps import (
     LAYOUT_BITS,
     Steps,
     Tables,
     cut_dims,
     is_spread,
+    layout_dim,
     local_size,
     ways,
 )
@@ -309,7 +317,7 @@ def price_steps(
                     if (steps.axes[row] >> axis) & 1:
                         cut *= axis_size[axis]
                 op_class = facts.op.op_class[op]
-                heavy = op_class == p.DOT or op_class == p.CONVOLUTION
+                heavy = _is_heavy(facts, op)
                 computes_near = heavy or op_class == p.ELEMENTWISE or op_class == p.REDUCE
                 moved = 0.0
                 result_bytes = 0.0
@@ -514,9 +522,14 @@ def price_steps(
                     time_s = max(flops / peak + tail_s, traffic_s)
                     near_bytes = left_near + right_near
                     time_s = max(time_s, near_bytes * facts.op.trips[op] / rates.near_bytes_per_s)
+                    whole_axes = 0
+                    if heavy and not rates.paper_mode:
+                        whole_axes = _axes_made_whole(steps, row, n_steps)
+                        time_s *= ring_size(whole_axes, axis_size)
                     time_s += beside_bytes * facts.op.trips[op] / rate
                     if (
                         rates.ring_devices > 0.0
+                        and whole_axes == 0
                         and all_devices > rates.ring_devices
                         and facts.op.ring_left_dims[op] >= 0
                     ):
@@ -578,15 +591,25 @@ def price_steps(
                 value = steps.value[row]
                 numbers = facts.value.numbers[value] / ways(steps.after[row], axis_size)
                 reordering_s = numbers / rates.transposed_numbers_per_s
+            moved_kind, moved_axes = kind, steps.axes[row]
+            moved_bytes = steps.in_bytes[row]
+            if use < 0 and not rates.paper_mode and _is_heavy(facts, op):
+                whole_axes = _axes_made_whole(steps, row, n_steps)
+                if whole_axes and kind == REDUCE_SCATTER:
+                    sums_all = True
+                    moved_bytes *= ring_size(whole_axes, axis_size)
+                elif whole_axes and kind == PERMUTE:
+                    moved_kind, moved_axes = ALL_GATHER, whole_axes
+                    moved_bytes = _cut_operand_bytes(inputs, steps, op, whole_axes)
             together = 1.0
             if use < 0 and not rates.paper_mode and (kind == ALL_REDUCE or sums_all):
                 most = max(1.0, COMBINED_BYTES / max(1.0, sent * steps.in_bytes[row]))
                 together = min(most, facts.op.sums_together[op])
             if kind != SLICE or rounds > 0.0:
                 collective_s = collective_time_s(
-                    ALL_REDUCE if sums_all else kind,
-                    steps.axes[row],
-                    together * sent * steps.in_bytes[row],
+                    ALL_REDUCE if sums_all else moved_kind,
+                    moved_axes,
+                    together * sent * moved_bytes,
                     axis_size,
                     rates.link_bytes_per_s,
                     rates.link_latency_s,
@@ -855,6 +878,51 @@ def _result_layout(steps: Steps, row: int, n_steps: int, value: int) -> int:
             return steps.before[following]
         following += 1
     return steps.layout[value]
+
+
+@helper
+def _is_heavy(facts: ProgramFacts, op: int) -> bool:
+    return facts.op.op_class[op] == p.DOT or facts.op.op_class[op] == p.CONVOLUTION
+
+
+@helper
+def _axes_made_whole(steps: Steps, row: int, n_steps: int) -> int:
+    """Axes over which a product's operand is gathered, as its sum would be scattered out of order.
+
+    A dim that one axis cuts, and which a sum is to be scattered along over another axis that comes
+    before it, cannot be scattered as it lies.  We exchange parts behind it; XLA's partitioner makes
+    the dim whole instead: it gathers the operand, multiplies all of it on every device, sums that,
+    and lets each device cut its part out.  The same for the steps of the product, its scattered sum
+    and the exchange, wherever ``row`` is among them; 0: nothing of the kind.
+    """
+    op = steps.op[row]
+    first = row
+    while first > 0 and steps.op[first - 1] == op and steps.use[first] < 0:
+        first -= 1
+    scattered, value = 0, -1
+    for following in range(first, n_steps):
+        if steps.op[following] != op:
+            break
+        if steps.use[following] < 0:
+            kind = steps.kind[following]
+            if kind == REDUCE_SCATTER:
+                scattered, value = steps.axes[following], steps.value[following]
+            elif kind == PERMUTE and scattered and steps.value[following] == value:
+                return steps.axes[following] & ~scattered
+    return 0
+
+
+@helper
+def _cut_operand_bytes(inputs: PriceInputs, steps: Steps, op: int, axes: int) -> float:
+    """Bytes of a device's part of the first operand that any of these axes cuts."""
+    tables, axis_size = inputs.tables, inputs.axis_size
+    for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
+        wanted = steps.wanted[tables.use_want[use]]
+        for axis in range(axis_size.shape[0]):
+            if (axes >> axis) & 1 and layout_dim(wanted, axis) >= 0:
+                whole_bytes = inputs.facts.value.bytes[tables.use_value[use]]
+                return whole_bytes / ways(wanted, axis_size)
+    return 0.0
 
 
 @helper
