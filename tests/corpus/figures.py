@@ -103,6 +103,8 @@ def page(every: Sequence[Pair]) -> str:
     by_others = sum(bool(programs.PROGRAMS[name].package) for name in known)
     families = {pair.family for pair in every}
     versions = sorted({item for pair in every for item in pair.compiled["versions"].items()})
+    on_tpu = collections.Counter(pair.program for pair in every if pair.topology == TPU)
+    enough = sum(count >= plans.ENOUGH for count in on_tpu.values())
     lines = [
         "# Prices against compilers, on programs of many kinds",
         "",
@@ -127,8 +129,10 @@ def page(every: Sequence[Pair]) -> str:
         "built in.",
         "",
         "**Plans** of each: data parallel, fully sharded (FSDP) and tensor parallel ones; random "
-        "ones of 1 to 6 actions; what searches find, which are ours (`mcts`), AutoMap's, Alpa's "
-        "and a beam search; on TPUs also what XLA's AutoSharding finds.",
+        "ones of 1 to 6 actions, and of up to 9 where others are too few; what searches find, "
+        "which are ours (`mcts`), AutoMap's, Alpa's and a beam search; on TPUs also what XLA's "
+        f"AutoSharding finds. {enough} of the {len(on_tpu)} programs on TPU v5e have at least "
+        f"{plans.ENOUGH} plans; those with fewer take minutes a compile, or have no more.",
         "",
         "**Columns**",
         "",

@@ -44,7 +44,7 @@ def test_plans_survive_being_written_down_and_equal_ones_are_named(
     model: Model, problem: Problem
 ) -> None:
     names = (*plans.EXPERTS, *plans.RANDOM)
-    drafts = list(plans.drafts(model, problem, TPU, names))
+    drafts = list(plans.drafts(model, problem, TPU, names, {}))
     assert len({draft.plan.key for draft in drafts}) >= 5
     first: dict[int, str] = {}
     for draft in drafts:
@@ -57,8 +57,36 @@ def test_plans_survive_being_written_down_and_equal_ones_are_named(
 
 def test_random_plans_are_the_same_in_every_run(model: Model, problem: Problem) -> None:
     names = tuple(plans.RANDOM)
-    first, second = (list(plans.drafts(model, problem, TPU, names)) for _ in range(2))
+    first, second = (list(plans.drafts(model, problem, TPU, names, {})) for _ in range(2))
     assert [draft.plan.key for draft in first] == [draft.plan.key for draft in second]
+
+
+def test_what_is_known_is_not_made_again_and_spare_plans_fill_up(
+    model: Model, problem: Problem
+) -> None:
+    names = (*plans.EXPERTS, *plans.RANDOM, *plans.SPARE)
+    every = list(plans.drafts(model, problem, TPU, names, {}))
+    spare = [draft for draft in every if draft.name in plans.SPARE]
+    others = {draft.name: draft.plan for draft in every if draft.name not in plans.SPARE}
+    missing = plans.ENOUGH - len({plan.key for plan in others.values()})
+    assert 0 < missing <= len(spare) + 1, "else nothing is seen here"
+    assert not any(draft.same_as for draft in spare)
+    (again,) = plans.drafts(model, problem, TPU, ("data", "random 3"), {"data": others["data"]})
+    assert again.name == "random 3"
+    # Another name of what is known is told.
+    (same,) = plans.drafts(model, problem, TPU, ("data",), {"alpa": others["data"]})
+    assert (same.name, same.same_as) == ("data", "alpa")
+    enough = {str(number): draft.plan for number, draft in enumerate(every)}
+    assert list(plans.drafts(model, problem, TPU, tuple(plans.SPARE), enough)) == []
+
+
+def test_what_a_compiler_has_no_clock_for_is_on_neither_side() -> None:
+    one = pair("mlp", "data", 1.0, 1.4)
+    one.priced["unclocked_s"] = [0.5, 0.1]
+    assert one.ratio("time_s") == pytest.approx(0.9 / 0.9)
+    assert not priced.is_clocked("gather", TPU)
+    assert priced.is_clocked("gather", "gpu:h100:8")
+    assert priced.is_clocked("dot_general", TPU)
 
 
 def test_the_committed_rows_are_whole_and_the_page_is_made_from_them() -> None:
