@@ -120,8 +120,11 @@ class Cost:
     def priced_by(self) -> str:
         """Where the time comes from: "rule", or "62% compiled, 38% rule"."""
         times_s = dict.fromkeys(reversed(SOURCES), 0.0)
-        for row in (*self.ops, *self.collectives):
-            times_s[row.source] += row.time_s
+        for source, time_s in (
+            *((row.source, row.time_s) for row in self.ops),
+            *((row.source, row.time_s) for row in self.collectives),
+        ):
+            times_s[source] += time_s
         total_s = sum(times_s.values())
         if times_s[RULE] == total_s:
             return RULE
