@@ -7,6 +7,7 @@ from tests.corpus import programs
 #: By program.  What nobody has looked into is not here: a guess is no reason.
 KNOWN: dict[str, str] = {
     "augment": "gains by a layout that has images along the lanes are not foreseen",
+    "dilated_network": "all that the backward pass needs stays in vector memory",
     "latent_attention": "exponentials of a softmax without a mask are kept in float32",
     "mistral": "a gathered operand that a loop multiplies with in pieces is priced too short",
     "optimal_transport": "sums over values in vector memory take 12 ps a number, a rule is missing",

@@ -29,7 +29,7 @@ def test_the_simple_plan_keeps_to_its_bound(result: SearchResult[Plan]) -> None:
     problem = result.problem
     assert problem is not None
     sizes = []
-    for within in (0.0, 0.02, 0.2):
+    for within in (0.0, 0.02, 0.2, 0.5):
         plan = result.simple(within)
         assert isinstance(plan, Plan)
         cost = price(problem, plan)

@@ -524,7 +524,7 @@ def price_steps(
                     time_s = max(time_s, near_bytes * facts.op.trips[op] / rates.near_bytes_per_s)
                     whole_axes = 0
                     if heavy and not rates.paper_mode:
-                        whole_axes = _axes_made_whole(steps, row, n_steps)
+                        whole_axes = _gathered_axes(steps, row, n_steps)
                         time_s *= ring_size(whole_axes, axis_size)
                     time_s += beside_bytes * facts.op.trips[op] / rate
                     if (
@@ -594,7 +594,7 @@ def price_steps(
             moved_kind, moved_axes = kind, steps.axes[row]
             moved_bytes = steps.in_bytes[row]
             if use < 0 and not rates.paper_mode and _is_heavy(facts, op):
-                whole_axes = _axes_made_whole(steps, row, n_steps)
+                whole_axes = _gathered_axes(steps, row, n_steps)
                 if whole_axes and kind == REDUCE_SCATTER:
                     sums_all = True
                     moved_bytes *= ring_size(whole_axes, axis_size)
@@ -886,7 +886,7 @@ def _is_heavy(facts: ProgramFacts, op: int) -> bool:
 
 
 @helper
-def _axes_made_whole(steps: Steps, row: int, n_steps: int) -> int:
+def _gathered_axes(steps: Steps, row: int, n_steps: int) -> int:
     """Axes over which a product's operand is gathered, as its sum would be scattered out of order.
 
     A dim that one axis cuts, and which a sum is to be scattered along over another axis that comes

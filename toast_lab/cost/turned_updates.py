@@ -53,7 +53,7 @@ def turned_updates(program: p.Program, tables: Tables) -> Turned:
     for op in np.flatnonzero(program.op_class == p.DOT).tolist():
         (value,) = program.results(op)
         if _has_whole_rows(program.dims(value)):
-            walk = _Walk(program, tables, value)
+            walk = _Turning(program, tables, value)
             results = walk.results() - counted
             if results:
                 counted |= results
@@ -67,7 +67,7 @@ def _has_whole_rows(dims: Sequence[int]) -> bool:
     return len(dims) > 1 and dims[-1] >= LANES
 
 
-class _Walk:
+class _Turning:
     """What elementwise ops compute of a product's result once it is turned."""
 
     def __init__(self, program: p.Program, tables: Tables, value: int) -> None:
