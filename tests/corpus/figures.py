@@ -219,7 +219,8 @@ def page(every: Sequence[Pair]) -> str:
         "were priced 75 times too long (`regnet`), and it showed how much libtpu leaves out that "
         "looks up (`graph_convolution`). A rule for the former was read off `regnet`; rules for "
         "weights that are turned for their updates, for kernels of a single op and for fills were "
-        "read off programs that had been read before, and off `ranking` and `two_towers`. "
+        "read off programs that had been read before, and for sums that would be scattered out of "
+        "order off `mistral` and `llama`. "
         f"{', '.join(f'`{name}`' for name in programs.JUDGED_LATE)} were compiled for the first "
         "time when the rules of their day were there, so no rule was read off them either. Of "
         "plans on TPU v5e:",

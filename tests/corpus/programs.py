@@ -32,7 +32,6 @@ JUDGED_LATE = (
     "whisper_encoder",
     "neural_ode",
     "moe_sorted",
-    "mistral",
     "gemma_decode",
     "dinov2",
     "wav2vec2",

@@ -9,7 +9,6 @@ KNOWN: dict[str, str] = {
     "augment": "gains by a layout that has images along the lanes are not foreseen",
     "dilated_network": "all that the backward pass needs stays in vector memory",
     "latent_attention": "exponentials of a softmax without a mask are kept in float32",
-    "mistral": "a gathered operand that a loop multiplies with in pieces is priced too short",
     "optimal_transport": "sums over values in vector memory take 12 ps a number, a rule is missing",
     "quantised_sound": "elementwise ops between convolutions of few images are slow",
     "sinkhorn": "exponentials take longer than the memory that they read, a rule is missing",
