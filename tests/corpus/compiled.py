@@ -43,21 +43,21 @@ def generate(
         plan_names: of plans; None for all.
         time_limit_s: for one compile.
     """
-    known = {key(row): row for row in read_rows(ROWS)}
+    known = read_rows(ROWS)
     for name, model, analysis, digest in programs.each_traced(names):
         for target in targets:
             head = {"program": name, "digest": digest, "topology": target.topology}
             wanted = plan_names or plans.names(target.topology)
-            here = {
-                row["plan"]: row for key_, row in known.items() if key_[:3] == (*head.values(),)
-            }
+            here = {row["plan"]: row for row in known if head.items() <= row.items()}
+            missing = [plan for plan in wanted if plan not in here]
+            if not missing:
+                continue
             problem = Problem(analysis, target.mesh, target.machine)
             there = {
                 plan: plans.decoded(problem, row["sharding"])
                 for plan, row in here.items()
                 if "sharding" in row
             }
-            missing = [plan for plan in wanted if plan in there or plan not in here]
             for draft in plans.drafts(model, problem, target.topology, missing, there):
                 if draft.same_as:
                     row: Row = {"same_as": draft.same_as}

@@ -196,6 +196,26 @@ def bart() -> Model:
     return trained(loss, _flax_weights(model, (1, 8)), integers(32, 512), integers(32, 256))
 
 
+def _classifier_step(model: Any, images: int) -> Model:
+    """A gradient step of a model of ``transformers`` that classifies images."""
+
+    def loss(parameters: Tree, images: jax.Array, labels: jax.Array) -> jax.Array:
+        return cross_entropy(model(images, params=parameters)[0], labels)
+
+    weights = _flax_weights(model, (1, 224, 224, 3))
+    return trained(loss, weights, shapes((images, 3, 224, 224), F32), integers(images))
+
+
+def _classified(model: Any, images: int, name: str) -> Model:
+    """Inference of such a model."""
+
+    def forward(parameters: Tree, images: jax.Array) -> jax.Array:
+        return model(images, params=parameters)[0]
+
+    weights = _flax_weights(model, (1, 224, 224, 3))
+    return frontends.from_jax(forward, weights, shapes((images, 3, 224, 224), F32), name=name)
+
+
 def vit() -> Model:
     """A gradient step of a vision Transformer with two layers."""
     from transformers import FlaxViTForImageClassification, ViTConfig
@@ -211,12 +231,7 @@ def vit() -> Model:
         num_labels=1024,
     )
     model = FlaxViTForImageClassification(config, _do_init=False, dtype=jnp.bfloat16)
-
-    def loss(parameters: Tree, images: jax.Array, labels: jax.Array) -> jax.Array:
-        return cross_entropy(model(images, params=parameters)[0], labels)
-
-    weights = _flax_weights(model, (1, 224, 224, 3))
-    return trained(loss, weights, shapes((256, 3, 224, 224), F32), integers(256))
+    return _classifier_step(model, 256)
 
 
 def dinov2() -> Model:
@@ -232,12 +247,7 @@ def dinov2() -> Model:
         num_labels=1024,
     )
     model = FlaxDinov2ForImageClassification(config, _do_init=False)
-
-    def loss(parameters: Tree, images: jax.Array, labels: jax.Array) -> jax.Array:
-        return cross_entropy(model(images, params=parameters)[0], labels)
-
-    weights = _flax_weights(model, (1, 224, 224, 3))
-    return trained(loss, weights, shapes((128, 3, 224, 224), F32), integers(128))
+    return _classifier_step(model, 128)
 
 
 def clip() -> Model:
@@ -279,12 +289,7 @@ def resnet() -> Model:
         embedding_size=64, hidden_sizes=[256, 512, 1024, 2048], depths=[1, 1, 1, 1], num_labels=1024
     )
     model = FlaxResNetForImageClassification(config, _do_init=False, dtype=jnp.bfloat16)
-    weights = _flax_weights(model, (1, 224, 224, 3))
-
-    def forward(parameters: Tree, images: jax.Array) -> jax.Array:
-        return model(images, params=parameters)[0]
-
-    return frontends.from_jax(forward, weights, shapes((256, 3, 224, 224), F32), name="resnet")
+    return _classified(model, 256, "resnet")
 
 
 def regnet() -> Model:
@@ -299,12 +304,7 @@ def regnet() -> Model:
         num_labels=1024,
     )
     model = FlaxRegNetForImageClassification(config, _do_init=False, dtype=jnp.bfloat16)
-    weights = _flax_weights(model, (1, 224, 224, 3))
-
-    def forward(parameters: Tree, images: jax.Array) -> jax.Array:
-        return model(images, params=parameters)[0]
-
-    return frontends.from_jax(forward, weights, shapes((256, 3, 224, 224), F32), name="regnet")
+    return _classified(model, 256, "regnet")
 
 
 def whisper_encoder() -> Model:

@@ -21,6 +21,23 @@ from toast_lab.ir.model import Model
 
 
 # -- graphs ---------------------------------------------------------------------------------------
+def _graph(
+    nodes: jax.Array, edges: jax.Array | None, senders: jax.Array, receivers: jax.Array
+) -> Any:
+    """One graph for jraph: what its nodes and edges have, and what each edge leads from and to."""
+    import jraph
+
+    return jraph.GraphsTuple(
+        nodes=nodes,
+        edges=edges,
+        senders=senders,
+        receivers=receivers,
+        globals=None,
+        n_node=jnp.array([nodes.shape[0]]),
+        n_edge=jnp.array([senders.shape[0]]),
+    )
+
+
 def jraph_network() -> Model:
     """A gradient step of a graph network of jraph."""
     import jraph
@@ -32,15 +49,7 @@ def jraph_network() -> Model:
         return jax.nn.relu(x @ layers[0]) @ layers[1]
 
     def loss(parameters: Tree, features: Tree, senders: jax.Array, receivers: jax.Array) -> Any:
-        graph = jraph.GraphsTuple(
-            nodes=features[0],
-            edges=features[1],
-            senders=senders,
-            receivers=receivers,
-            globals=None,
-            n_node=jnp.array([nodes]),
-            n_edge=jnp.array([edges]),
-        )
+        graph = _graph(features[0], features[1], senders, receivers)
         net = jraph.GraphNetwork(
             update_edge_fn=lambda e, s, r, g: update(parameters["edge"], e, s, r),
             update_node_fn=lambda n, s, r, g: update(parameters["node"], n, s, r),
@@ -65,15 +74,7 @@ def graph_attention() -> Model:
     nodes, edges, inputs, size = 32768, 262144, 512, 512
 
     def loss(parameters: Tree, x: jax.Array, senders: jax.Array, receivers: jax.Array) -> Any:
-        graph = jraph.GraphsTuple(
-            nodes=x,
-            edges=None,
-            senders=senders,
-            receivers=receivers,
-            globals=None,
-            n_node=jnp.array([nodes]),
-            n_edge=jnp.array([edges]),
-        )
+        graph = _graph(x, None, senders, receivers)
         net = jraph.GAT(
             attention_query_fn=lambda n: n @ parameters["query"],
             attention_logit_fn=lambda s, r, e: (
@@ -100,15 +101,7 @@ def graph_convolution() -> Model:
     nodes, edges, size = 65536, 262144, 256
 
     def loss(parameters: Tree, x: jax.Array, senders: jax.Array, receivers: jax.Array) -> Any:
-        graph = jraph.GraphsTuple(
-            nodes=x,
-            edges=None,
-            senders=senders,
-            receivers=receivers,
-            globals=None,
-            n_node=jnp.array([nodes]),
-            n_edge=jnp.array([edges]),
-        )
+        graph = _graph(x, None, senders, receivers)
         for weights in parameters:
             net = jraph.GraphConvolution(lambda n, w=weights: jax.nn.relu(n @ w))
             graph = net(graph)
@@ -341,6 +334,25 @@ def least_squares() -> Model:
 
 
 # -- tree search, transport, sampling -------------------------------------------------------------
+def _heads(size: int, actions: int) -> dict[str, tuple[int, int]]:
+    """What a model of a game reads off its state."""
+    return {"reward": (size, 1), "value": (size, 1), "policy": (size, actions)}
+
+
+def _judged(parameters: Tree, state: jax.Array) -> dict[str, jax.Array]:
+    """What mctx asks of every state."""
+    return {
+        "prior_logits": state @ parameters["policy"],
+        "value": (state @ parameters["value"])[:, 0],
+    }
+
+
+def _acting(act: Callable[..., jax.Array], parameters: Tree, states: Any, name: str) -> Model:
+    """A search from a batch of states, with a key."""
+    key = jax.ShapeDtypeStruct((2,), jnp.uint32)
+    return frontends.from_jax(act, shapes(parameters, F32), key, states, name=name)
+
+
 def tree_search() -> Model:
     """Eight simulations of mctx with a learned model of the game."""
     import mctx
@@ -352,16 +364,14 @@ def tree_search() -> Model:
         output = mctx.RecurrentFnOutput(
             reward=(state @ parameters["reward"])[:, 0],
             discount=jnp.ones((batch,)),
-            prior_logits=state @ parameters["policy"],
-            value=(state @ parameters["value"])[:, 0],
+            **_judged(parameters, state),
         )
         return output, state
 
     def act(parameters: Tree, key: jax.Array, observed: jax.Array) -> jax.Array:
         state = jax.nn.relu(observed @ parameters["inner"])
         root = mctx.RootFnOutput(
-            prior_logits=state @ parameters["policy"],
-            value=(state @ parameters["value"])[:, 0],
+            **_judged(parameters, state),
             embedding=state,
         )
         return mctx.muzero_policy(
@@ -371,17 +381,9 @@ def tree_search() -> Model:
     parameters = {
         "inner": (size, size),
         "action": (actions, size),
-        "reward": (size, 1),
-        "value": (size, 1),
-        "policy": (size, actions),
+        **_heads(size, actions),
     }
-    return frontends.from_jax(
-        act,
-        shapes(parameters, F32),
-        jax.ShapeDtypeStruct((2,), jnp.uint32),
-        shapes((batch, size), F32),
-        name="tree_search",
-    )
+    return _acting(act, parameters, shapes((batch, size), F32), "tree_search")
 
 
 def gumbel_search() -> Model:
@@ -396,15 +398,13 @@ def gumbel_search() -> Model:
         output = mctx.RecurrentFnOutput(
             reward=(state @ parameters["reward"])[:, 0],
             discount=jnp.full((batch,), 0.99),
-            prior_logits=state @ parameters["policy"],
-            value=(state @ parameters["value"])[:, 0],
+            **_judged(parameters, state),
         )
         return output, state
 
     def act(parameters: Tree, key: jax.Array, state: jax.Array) -> jax.Array:
         root = mctx.RootFnOutput(
-            prior_logits=state @ parameters["policy"],
-            value=(state @ parameters["value"])[:, 0],
+            **_judged(parameters, state),
             embedding=state,
         )
         return mctx.gumbel_muzero_policy(
@@ -415,17 +415,9 @@ def gumbel_search() -> Model:
         "up": (size, 4 * size),
         "down": (4 * size, size),
         "action": (actions, 4 * size),
-        "reward": (size, 1),
-        "value": (size, 1),
-        "policy": (size, actions),
+        **_heads(size, actions),
     }
-    return frontends.from_jax(
-        act,
-        shapes(parameters, F32),
-        jax.ShapeDtypeStruct((2,), jnp.uint32),
-        shapes((batch, size), F32),
-        name="gumbel_search",
-    )
+    return _acting(act, parameters, shapes((batch, size), F32), "gumbel_search")
 
 
 def sinkhorn() -> Model:

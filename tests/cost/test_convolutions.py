@@ -151,34 +151,12 @@ def test_times_of_features_that_do_not_meet_are_near_the_compilers(
     assert abs(np.log(1e6 * compute_s(function, args) / compiled_us)) < np.log(2.0)
 
 
-def test_each_feature_by_itself_is_no_matter_of_tiles() -> None:
-    def each(image: jax.Array, kernel: jax.Array) -> jax.Array:
-        return jax.lax.conv_general_dilated(
-            image,
-            kernel,
-            (1, 1),
-            "SAME",
-            dimension_numbers=("NHWC", "HWIO", "NHWC"),
-            feature_group_count=64,
-        )
-
-    args = (
-        jax.ShapeDtypeStruct((8, 32, 32, 64), jnp.bfloat16),
-        jax.ShapeDtypeStruct((3, 3, 1, 64), jnp.bfloat16),
-    )
-    program = traced(each, *args).program
-    (op,) = [op for op in program.ops() if program.kind[op] == "convolution"]
-    sizes = matrix_tiles.products(program)
-    assert (sizes.columns[op], sizes.depth[op]) == (0, 0)
-    assert matrix_tiles.weights_busy(0.0, 0.0, 128.0) == 1.0
-
-
-def grouped(groups: int) -> Any:
+def grouped(groups: int, stride: int) -> Any:
     def convolve(image: jax.Array, kernel: jax.Array) -> jax.Array:
         return jax.lax.conv_general_dilated(
             image,
             kernel,
-            (2, 2),
+            (stride, stride),
             "SAME",
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
             feature_group_count=groups,
@@ -187,12 +165,24 @@ def grouped(groups: int) -> Any:
     return convolve
 
 
+def test_each_feature_by_itself_is_no_matter_of_tiles() -> None:
+    args = (
+        jax.ShapeDtypeStruct((8, 32, 32, 64), jnp.bfloat16),
+        jax.ShapeDtypeStruct((3, 3, 1, 64), jnp.bfloat16),
+    )
+    program = traced(grouped(64, 1), *args).program
+    (op,) = [op for op in program.ops() if program.kind[op] == "convolution"]
+    sizes = matrix_tiles.products(program)
+    assert (sizes.columns[op], sizes.depth[op]) == (0, 0)
+    assert matrix_tiles.weights_busy(0.0, 0.0, 128.0) == 1.0
+
+
 def test_groups_of_features_are_products_of_their_own() -> None:
     args = (
         jax.ShapeDtypeStruct((16, 56, 56, 512), jnp.bfloat16),
         jax.ShapeDtypeStruct((3, 3, 64, 512), jnp.bfloat16),
     )
-    program = traced(grouped(8), *args).program
+    program = traced(grouped(8, 2), *args).program
     (op,) = [op for op in program.ops() if program.kind[op] == "convolution"]
     sizes = matrix_tiles.products(program)
     assert (sizes.columns[op], sizes.depth[op]) == (64, 64)
@@ -200,31 +190,21 @@ def test_groups_of_features_are_products_of_their_own() -> None:
     assert sizes.vector_bytes[op] == 0
     # By libtpu 0.0.42.1 for v5e 285 us, and with twice the features and half the side 152; among
     # other ops, where layouts are free, 126 and 53.
-    assert 100 < 1e6 * compute_s(grouped(8), args) < 300
+    assert 100 < 1e6 * compute_s(grouped(8, 2), args) < 300
     smaller = (
         jax.ShapeDtypeStruct((16, 28, 28, 1024), jnp.bfloat16),
         jax.ShapeDtypeStruct((3, 3, 64, 1024), jnp.bfloat16),
     )
-    assert 50 < 1e6 * compute_s(grouped(16), smaller) < 160
+    assert 50 < 1e6 * compute_s(grouped(16, 2), smaller) < 160
 
 
 def test_several_results_of_each_feature_are_counted() -> None:
     """Two for each of 64: twice the numbers that one for each would be."""
 
     def each_s(results: int) -> float:
-        def each(image: jax.Array, kernel: jax.Array) -> jax.Array:
-            return jax.lax.conv_general_dilated(
-                image,
-                kernel,
-                (1, 1),
-                "SAME",
-                dimension_numbers=("NHWC", "HWIO", "NHWC"),
-                feature_group_count=128,
-            )
-
         image = jax.ShapeDtypeStruct((8, 64, 64, 128), jnp.bfloat16)
         kernel = jax.ShapeDtypeStruct((3, 3, 1, results * 128), jnp.bfloat16)
-        return compute_s(each, (image, kernel))
+        return compute_s(grouped(128, 1), (image, kernel))
 
     assert each_s(2) == pytest.approx(2 * each_s(1), rel=0.05)
 

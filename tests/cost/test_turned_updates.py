@@ -30,9 +30,10 @@ def stepped(loss, w, *batch, update=lambda w, g: w - 0.1 * g):
 def copies(analysis):
     """(arguments, results) that are copied for each product that is one of these."""
     program = analysis.program
-    turned = turned_updates(program, st.tables(program))
+    numbers = np.array([np.prod(program.dims(value)) for value in range(program.n_values)], float)
+    turned = turned_updates(program, st.tables(program), numbers)
     products = [op for op in range(program.n_ops) if turned.results[op]]
-    sizes = [np.prod(program.dims(program.results(op)[0])) for op in products]
+    sizes = [numbers[program.results(op)[0]] for op in products]
     return [
         (turned.arguments[op] / size, turned.results[op] / size)
         for op, size in zip(products, sizes, strict=True)

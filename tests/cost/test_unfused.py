@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import traced
-from toast_lab.cost.problem import Problem
+from toast_lab.cost.problem import Problem, price
 from toast_lab.pipeline import replicated
 
 
@@ -16,12 +16,7 @@ def matrix(side, dtype="float32"):
 
 def compute_s(function, *args, machine="tpu-v5e"):
     problem = Problem(traced(function, *args), {"d": 1}, machine)
-    return problem.prices.totals(*_whole(problem)).compute_s
-
-
-def _whole(problem):
-    plan = replicated(problem)
-    return plan.op_factor, plan.value_dim
+    return price(problem, replicated(problem)).compute_s
 
 
 # libtpu 0.0.42.1's estimates in microseconds, for v5e and v6e; sides of 8,192 were not looked at
@@ -95,7 +90,6 @@ def test_a_table_of_which_few_rows_change_is_filled_first() -> None:
     numbers = 100_000 * 2048
     rate = problem.machine.unfused_numbers_per_s
     filling_s = numbers / rate + 4 * numbers / (0.95 * problem.machine.memory_bytes_per_s)
-    plan = replicated(problem)
-    priced_s = problem.prices.totals(plan.op_factor, plan.value_dim).compute_s
+    priced_s = price(problem, replicated(problem)).compute_s
     assert filling_s < priced_s < 1.05 * filling_s
     assert 1e6 * filling_s == pytest.approx(14.66e-6 * numbers, rel=0.05), "by libtpu 0.0.42.1"

@@ -85,7 +85,7 @@ def sums_in_loops(
     for op in range(program.n_ops - 1, program.n_arguments - 1, -1):
         if op in accumulating or len(program.results(op)) != 1:
             continue
-        after = _users(tables, program.results(op)[0])
+        after = users_of(tables, program.results(op)[0])
         if after and passing.issuperset(after):
             sums.trips[op] = max(
                 accumulating[user].trips if user in accumulating else sums.trips[user]
@@ -109,7 +109,7 @@ def accumulating_ops(program: p.Program, tables: Tables) -> dict[int, Accumulati
         enter = int(program.owner[handed_on])
         total, value = program.operands(handed_on)[0], program.results(enter)[0]
         adds: dict[int, Accumulation] = {}
-        while len(users := _users(tables, value)) == 1 and value != total:
+        while len(users := users_of(tables, value)) == 1 and value != total:
             if not _adds(program, users[0]):
                 break
             adds[users[0]] = Accumulation(value, float(program.trips[enter]))
@@ -119,7 +119,7 @@ def accumulating_ops(program: p.Program, tables: Tables) -> dict[int, Accumulati
     return accumulating
 
 
-def _users(tables: Tables, value: int) -> list[int]:
+def users_of(tables: Tables, value: int) -> list[int]:
     """Ops that use a value, once for each use."""
     users: list[int] = tables.use_op[_uses(tables, value)].tolist()
     return users

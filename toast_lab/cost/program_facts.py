@@ -297,7 +297,11 @@ def make_static(
     rings = (
         ring_facts(program, vectors, fusion.reads) if compiler == "tpu" else no_ring_facts(program)
     )
-    turned = turned_updates(program, tables) if compiler == "tpu" else none_turned(n_ops)
+    turned = (
+        turned_updates(program, tables, fusion.elements)
+        if compiler == "tpu"
+        else none_turned(n_ops)
+    )
     unfused_numbers, unfused_bytes = (
         _unfused(program, fusion, kept_bytes)
         if compiler == "tpu"

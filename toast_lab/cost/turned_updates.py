@@ -18,16 +18,17 @@ Reference: none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from toast_lab.cost.loop_sums import users_of
+from toast_lab.cost.row_layouts import LANES
 from toast_lab.ir import program as p
 from toast_lab.packs import Float64Array
 from toast_lab.sharding.steps import Tables
 
-LANES = 128  #: numbers in a row of a tile
 Order = tuple[int, ...]  # of dims: where each of them stood in the product's result
 
 
@@ -43,17 +44,22 @@ def none_turned(n_ops: int) -> Turned:
     return Turned(np.zeros(n_ops), np.zeros(n_ops))
 
 
-def turned_updates(program: p.Program, tables: Tables) -> Turned:
+def turned_updates(program: p.Program, tables: Tables, numbers: Float64Array) -> Turned:
     """Of each product that a transpose and elementwise ops lead from to results of the program.
 
     The product's own numbers count for each of these results and for each argument that takes part.
     What several products lead to is counted once.  Inside loops nothing is.
+
+    Args:
+        program: the program.
+        tables: its tables.
+        numbers: [V] that each value has.
     """
     turned, counted = none_turned(program.n_ops), set[int]()
     for op in np.flatnonzero(program.op_class == p.DOT).tolist():
         (value,) = program.results(op)
         if _has_whole_rows(program.dims(value)):
-            walk = _Turning(program, tables, value)
+            walk = _Turning(program, tables, numbers, value)
             results = walk.results() - counted
             if results:
                 counted |= results
@@ -70,24 +76,26 @@ def _has_whole_rows(dims: Sequence[int]) -> bool:
 class _Turning:
     """What elementwise ops compute of a product's result once it is turned."""
 
-    def __init__(self, program: p.Program, tables: Tables, value: int) -> None:
+    def __init__(
+        self, program: p.Program, tables: Tables, numbers: Float64Array, value: int
+    ) -> None:
         self._program, self._tables, self._start = program, tables, value
-        self.numbers = float(np.prod(program.dims(value)))
+        self._numbers_of = numbers
+        self.numbers = float(numbers[value])
         self.arguments = set[int]()  #: that take part, once ``results`` were asked for
 
     def results(self) -> set[int]:
         """Results of the program that are turned back."""
         program, turned_back = self._program, set[int]()
-        outputs = frozenset(program.outputs.tolist())
         pending = [(self._start, tuple(range(len(program.dims(self._start)))))]
         seen = set(pending)
         while pending:
             value, order = pending.pop()
             dims = program.dims(value)
             is_turned = self._is_turned(dims, order) and _has_whole_rows(dims)
-            if is_turned and value in outputs:
+            if is_turned and self._tables.value_output[value]:
                 turned_back.add(value)
-            for reader in self._readers(value):
+            for reader in users_of(self._tables, value):
                 following = self._order_behind(reader, order)
                 if following is None:
                     continue
@@ -130,17 +138,9 @@ class _Turning:
             maker = int(self._program.value_op[value])
             if self._program.op_class[maker] == p.ARGUMENT:
                 arguments.add(value)
-            elif self._is_elementwise(maker):
+            elif self._program.op_class[maker] in (p.ELEMENTWISE, p.VIEW):
                 pending += self._program.operands(maker)
         return arguments
 
-    def _readers(self, value: int) -> Iterator[int]:
-        begin, end = self._tables.value_use_ptr[value : value + 2]
-        for use in self._tables.value_use[begin:end]:
-            yield int(self._tables.use_op[use])
-
-    def _is_elementwise(self, op: int) -> bool:
-        return bool(self._program.op_class[op] in (p.ELEMENTWISE, p.VIEW))
-
     def _is_whole(self, value: int) -> bool:
-        return bool(np.prod(self._program.dims(value)) == self.numbers)
+        return bool(self._numbers_of[value] == self.numbers)
