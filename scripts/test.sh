@@ -22,15 +22,21 @@ finish() {
     if [ "$status" -ne 0 ]; then exit "$status"; fi
 }
 
+# What needs another core than installing does runs beside it. Lines say after how many seconds a part began.
+part() { echo "== after $SECONDS s: $1"; }
+
+beside ensure_chromium.sh
 bash scripts/setup_venv.sh .venv auto app,notebooks,dev,docs
 # Checking types and installing for the other Python keep one core busy each.
 beside lint.sh
+part "the other Python's environment, beside the static checks"
 bash scripts/install_torch.sh .venv
-bash scripts/ensure_chromium.sh
 bash scripts/test_other_python.sh setup
 finish lint.sh
-# The package is built from nothing, and the wheel tried in empty environments. That is one core's work, and starts
+finish ensure_chromium.sh
+# The package is built from nothing, and the wheel tried where nothing else is. That is one core's work, and starts
 # once nobody else installs the checkout, whose metadata a build writes too.
+part "the package, beside the other Python's tests"
 beside package.sh
 bash scripts/warm.sh
 bash scripts/test_other_python.sh
@@ -40,8 +46,9 @@ finish package.sh
 suites=(tests/docs/test_notebooks.py tests)
 mapfile -t timed < <(grep -rl --include='test_*.py' 'mark\.timing' tests)
 version="$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
-echo "== main run: Python $version"
+part "main run, Python $version"
 .venv/bin/python -m pytest -m timing "${timed[@]}"
-# A file's tests stay together: they share what is made once for a file.
+# A file's tests stay together: they share what is made once for a file. With a worker more than cores they take longer,
+# since they compute, and what is made once for a worker is made once more.
 .venv/bin/python -m pytest -m "not slow and not accelerator and not timing" \
     -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder "${suites[@]}"
