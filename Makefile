@@ -15,7 +15,7 @@ help:
 	@echo "make docs         the documentation as a site, in site/"
 	@echo "make notebooks    run the notebooks and keep their outputs (minutes)"
 	@echo "make pictures     take the documentation's pictures of the explorer (minutes)"
-	@echo "make package      sdist and wheel in dist/, tried where nothing else is"
+	@echo "make package      sdist and wheel in dist/, tried in empty environments"
 	@echo "make environment  environment.yml from pyproject.toml"
 	@echo "make benchmarks   timings and accuracy, as ratios"
 	@echo "make clean        remove environments, caches and what was built"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Build sdist and wheel into dist/ and try the wheel where nothing else is: installed alone, then with the extra of the
+# Build sdist and wheel into dist/ and try the wheel where nothing else is: installed alone, and with the extra of the
 # explorer. The wheel is built from the sdist, so that what the sdist lacks is missed here and not by its first user.
 #   package.sh [EXTRA ...]      extras to try, by default: app
 set -euo pipefail
@@ -20,20 +20,16 @@ constraints="$PWD/constraints.txt"
 
 echo "== building with Python ${line%% *}"
 "$interpreter" -m venv "$work/build"
-# What the build asks for stands in this new environment already, so that no further ones need to be made for it
-mapfile -t needs < <("$interpreter" -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")')
-"$work/build/bin/python" "${pip[@]}" build "${needs[@]}"
+"$work/build/bin/python" "${pip[@]}" build
 rm -rf dist
-"$work/build/bin/python" -m build --no-isolation --outdir dist . >"$work/build.log" 2>&1 || { tail -n 40 "$work/build.log"; exit 1; }
+"$work/build/bin/python" -m build --outdir dist . >"$work/build.log" 2>&1 || { tail -n 40 "$work/build.log"; exit 1; }
 wheel="$(ls "$PWD"/dist/*.whl)"
 ls -l dist
 
-# First the wheel alone, then with one extra after the other on top: what an extra lacks is missed all the same,
-# since the core brings none of it.
-venv="$work/try"
-"$interpreter" -m venv "$venv"
 for extra in "" "${@:-app}"; do
-    echo "== trying the wheel${extra:+ with the extra $extra} where nothing else is"
+    echo "== trying the wheel${extra:+ with the extra $extra} in an empty environment"
+    venv="$work/try-${extra:-core}"
+    "$interpreter" -m venv "$venv"
     "$venv/bin/python" "${pip[@]}" --constraint "$constraints" "$wheel${extra:+[$extra]}"
     "$venv/bin/python" -m pip check
     # Not from the checkout, whose package would be imported in place of the installed one

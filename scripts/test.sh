@@ -22,19 +22,17 @@ finish() {
     if [ "$status" -ne 0 ]; then exit "$status"; fi
 }
 
-# What needs another core than installing does runs beside it. Lines say after how many seconds a part began.
 part() { echo "== after $SECONDS s: $1"; }
 
-beside ensure_chromium.sh
 bash scripts/setup_venv.sh .venv auto app,notebooks,dev,docs
 # Checking types and installing for the other Python keep one core busy each.
-beside lint.sh
 part "the other Python's environment, beside the static checks"
+beside lint.sh
 bash scripts/install_torch.sh .venv
+bash scripts/ensure_chromium.sh
 bash scripts/test_other_python.sh setup
 finish lint.sh
-finish ensure_chromium.sh
-# The package is built from nothing, and the wheel tried where nothing else is. That is one core's work, and starts
+# The package is built from nothing, and the wheel tried in empty environments. That is one core's work, and starts
 # once nobody else installs the checkout, whose metadata a build writes too.
 part "the package, beside the other Python's tests"
 beside package.sh
