@@ -71,7 +71,7 @@ def test_a_search_is_confirmed_by_attached_devices_read_and_executed(
     page.get_by_role("button", name="Run and confirm").click()
 
     # The priced curve, what is executed and for how long, and then the clock's curve beside it
-    page.wait_for_function("window.moments.at(-1).clock", timeout=SLOW)
+    page.wait_for_function("window.moments.at(-1)?.clock", timeout=SLOW)
     moments = page.evaluate("window.moments")
     before = [moment for moment in moments if re.search(DOING, moment["text"])]
     assert [m["clock"] for m in before] == [0] * len(before)
