@@ -17,7 +17,8 @@ from toast_lab.cost.problem import Problem, price
 from toast_lab.ir.model import Model
 from toast_lab.models import registry
 from toast_lab.runtime.compile import compile_plan
-from toast_lab.runtime.diff import STATUSES, diff_compiled
+from toast_lab.runtime.diff import diff_compiled
+from toast_lab.runtime.diff_rows import STATUSES
 from toast_lab.sharding.plan import ShardingPlan, plan_of_actions
 
 MESH = {"d": 2, "m": 4}

@@ -31,7 +31,7 @@ from tests.readings import has_peak
 from toast_lab.cost.problem import Cost, Problem, price
 from toast_lab.machines.collectives import collective_time_s
 from toast_lab.plan_verbs import Plan
-from toast_lab.runtime import diff
+from toast_lab.runtime import diff, diff_rows
 from toast_lab.sharding.step_kinds import STEP_KINDS
 
 FEWEST = 8  # plans that can be ranked
@@ -146,22 +146,22 @@ def _judged(problem: Problem, row: dict[str, str]) -> Judged:
 
 def _sides(
     kind: str, axes: str | None, size: float, dtype: str, times: float, op: int, *, once: bool
-) -> list[diff.Side]:
+) -> list[diff_rows.Side]:
     """Collectives of a row, in which equal ones of one op were added up.
 
     With ``once`` they stay one, which a loop repeats.
     """
     names = None if axes is None else tuple(a for a in axes.split(",") if a)
     if once or times != int(times):
-        return [diff.Side(op, kind, names, size, times, "", dtype)]
-    return [diff.Side(op, kind, names, size, 1.0, "", dtype)] * int(times)
+        return [diff_rows.Side(op, kind, names, size, times, "", dtype)]
+    return [diff_rows.Side(op, kind, names, size, 1.0, "", dtype)] * int(times)
 
 
 def _number(text: str) -> float | None:
     return float(text) if text else None
 
 
-def link_s(problem: Problem, side: diff.Side) -> float:
+def link_s(problem: Problem, side: diff_rows.Side) -> float:
     """Seconds that our model of the links gives a compiled collective.
 
     Groups that are no axes count as all of them.

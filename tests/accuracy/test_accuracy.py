@@ -16,7 +16,7 @@ import pytest
 
 from tests.accuracy import cases, dataset, judge, report
 from tests.accuracy.scatter import Panel, scatter
-from toast_lab.runtime.diff import Side
+from toast_lab.runtime.diff_rows import Side
 from toast_lab.views.saved_chart import chart_svg
 
 

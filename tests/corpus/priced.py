@@ -18,7 +18,7 @@ from tests.corpus.op_classes import class_of
 from tests.corpus.targets import target
 from toast_lab.cost.problem import Problem, price
 from toast_lab.files import write_whole
-from toast_lab.runtime import diff
+from toast_lab.runtime import diff, diff_rows
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.step_kinds import COMPUTE
 
@@ -118,7 +118,7 @@ def _compiled_by_class(problem: Problem, row: Row) -> dict[str, float]:
 def _collectives(problem: Problem, plan: ShardingPlan, row: Row) -> Row:
     """How the collectives of both sides agree, by number and in bytes of a step."""
     theirs = [
-        diff.Side(
+        diff_rows.Side(
             op=op,
             kind=kind,
             axes=None if axes is None else tuple(axes),

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from tests.runtime.test_run import MESH, small_step
@@ -16,9 +19,10 @@ from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan
 from toast_lab.ir.model import Model
 from toast_lab.plan_verbs import Plan
-from toast_lab.runtime import diff
+from toast_lab.runtime import diff_rows as rows
 from toast_lab.runtime.compile import compile_plan
-from toast_lab.runtime.diff import Side, compare, diff_compiled
+from toast_lab.runtime.diff import compare, diff_compiled
+from toast_lab.runtime.diff_rows import Side
 from toast_lab.runtime.run import run
 from toast_lab.sharding.mesh import make_mesh
 
@@ -60,19 +64,23 @@ def test_rules(model: Model, product: int) -> None:
         return [side._replace(value="", dtype="f32", **changes)]
 
     expected = [
-        ([gather], s(gather), (diff.EQUAL, "")),
-        ([gather], [r(bytes=2048.0, dtype="bf16")], (diff.CHANGED, diff.NARROWER)),
-        ([gather], s(gather, times=4.0), (diff.CHANGED, diff.OTHER_TIMES)),
-        ([scatter], s(scatter, kind="all_reduce"), (diff.CHANGED, diff.SUM_AND_SLICE)),
-        ([scatter], s(scatter, kind="all_reduce", bytes=1024.0), (diff.CHANGED, diff.IDLE)),
-        ([scatter._replace(kind="all_reduce")], s(scatter), (diff.CHANGED, diff.SCATTERED)),
-        ([gather], [permute] * 3, (diff.CHANGED, diff.WINDOWED)),
-        ([gather], s(gather, op=-1), (diff.CHANGED, diff.OTHER_OP)),
-        ([gather], s(gather, bytes=100.0), (diff.CHANGED, diff.OTHER_SIZE)),
-        ([gather], s(gather, axes=("d", "m")), (diff.CHANGED, diff.OTHER_AXES)),
-        ([move], s(move, kind="all_gather"), (diff.CHANGED, diff.OTHER_ROUTE)),
-        ([gather], [], (diff.MISSING, "")),
-        ([], s(gather), (diff.EXTRA, "")),
+        ([gather], s(gather), (rows.EQUAL, "")),
+        ([gather], [r(bytes=2048.0, dtype="bf16")], (rows.CHANGED, rows.NARROWER)),
+        ([gather], s(gather, times=4.0), (rows.CHANGED, rows.OTHER_TIMES)),
+        ([scatter], s(scatter, kind="all_reduce"), (rows.CHANGED, rows.SUM_AND_SLICE)),
+        ([scatter], s(scatter, kind="all_reduce", bytes=1024.0), (rows.CHANGED, rows.IDLE)),
+        ([scatter._replace(kind="all_reduce")], s(scatter), (rows.CHANGED, rows.SCATTERED)),
+        ([gather], [permute] * 3, (rows.CHANGED, rows.WINDOWED)),
+        ([gather], s(gather, op=-1), (rows.CHANGED, rows.OTHER_OP)),
+        ([gather], s(gather, bytes=100.0), (rows.CHANGED, rows.OTHER_SIZE)),
+        ([gather], s(gather, axes=("d", "m")), (rows.CHANGED, rows.OTHER_AXES)),
+        ([move], s(move, kind="all_gather"), (rows.CHANGED, rows.OTHER_ROUTE)),
+        ([gather], s(gather, bytes=4608.0), (rows.CHANGED, rows.PADDED)),
+        ([gather], s(gather, op=-1, bytes=1024.0) * 4, (rows.CHANGED, rows.IN_PARTS)),
+        ([gather], s(gather, op=-1, kind="all_reduce"), (rows.CHANGED, rows.SUM_OF_SHARDS)),
+        ([scatter], s(scatter, op=-1, kind="all_reduce"), (rows.CHANGED, rows.SUM_AND_SLICE)),
+        ([gather], [], (rows.MISSING, "")),
+        ([], s(gather), (rows.EXTRA, "")),
     ]
     for ours, theirs, wanted in expected:
         assert one(model, ours, theirs) == [wanted], wanted
@@ -84,18 +92,136 @@ def test_one_for_two_equal_ones_is_shared_and_two_for_one_repeated(
     gather = Side(product, "all_gather", ("d",), 4096.0, 1.0, "w")
     compiled = gather._replace(value="", dtype="f32")
     assert sorted(one(model, [gather, gather], [compiled])) == [
-        (diff.EQUAL, ""),
-        (diff.MISSING, diff.SHARED),
+        (rows.EQUAL, ""),
+        (rows.MISSING, rows.SHARED),
     ]
     assert sorted(one(model, [gather], [compiled, compiled])) == [
-        (diff.EQUAL, ""),
-        (diff.EXTRA, diff.REPEATED),
+        (rows.EQUAL, ""),
+        (rows.EXTRA, rows.REPEATED),
     ]
+
+
+LARGE = 2.0**20
+
+
+def test_a_large_gather_is_no_sum_of_shards(model: Model, product: int) -> None:
+    gather = Side(product, "all_gather", ("d",), LARGE, 1.0, "w")
+    compiled = gather._replace(op=-1, kind="all_reduce", value="", dtype="f32")
+    assert sorted(one(model, [gather], [compiled])) == [(rows.EXTRA, ""), (rows.MISSING, "")]
+
+
+def test_five_quarters_are_no_parts(model: Model, product: int) -> None:
+    gather = Side(product, "all_gather", ("d",), LARGE, 1.0, "w")
+    quarter = Side(-1, "all_gather", ("d",), LARGE / 4, 1.0, "", "f32")
+    found = one(model, [gather], [quarter] * 5)
+    assert sorted(found) == [(rows.CHANGED, rows.IN_PARTS), (rows.EXTRA, "")]
+    assert sorted(one(model, [gather], [quarter] * 3)) == [
+        *[(rows.EXTRA, "")] * 3,
+        (rows.MISSING, ""),
+    ]
+
+
+def test_a_sum_over_two_axes_in_one_step(model: Model, product: int) -> None:
+    """A scatter along one axis and a sum over the other one became one sum over both."""
+    scatter = Side(product, "reduce_scatter", ("d",), LARGE, 1.0, "w")
+    rest = Side(product, "all_reduce", ("m",), LARGE / 4, 1.0, "w")
+    whole = Side(-1, "all_reduce", ("d", "m"), LARGE, 1.0, "", "f32")
+    assert sorted(one(model, [scatter, rest], [whole])) == [
+        (rows.CHANGED, rows.ONE_STEP),
+        (rows.MISSING, rows.ONE_STEP),
+    ]
+    other = rest._replace(value="v")
+    assert rows.ONE_STEP not in {why for _, why in one(model, [scatter, other], [whole])}
+
+
+def test_what_a_whole_sum_makes_needless(model: Model, product: int) -> None:
+    scatter = Side(product, "reduce_scatter", ("d",), LARGE, 1.0, "w")
+    whole = Side(product, "all_reduce", ("d",), LARGE, 1.0, "", "f32")
+    kept = [(rows.CHANGED, rows.SUM_AND_SLICE), (rows.MISSING, rows.KEPT_WHOLE)]
+    (user,) = (
+        op
+        for op in model.program.ops()
+        if model.program.kind[op] == "maximum"
+        and set(model.program.operands(op)) & set(model.program.results(product))
+    )
+    gather = Side(user, "all_gather", ("d",), LARGE, 1.0, "v")
+    assert sorted(one(model, [scatter, gather], [whole])) == kept
+    other_axis = gather._replace(axes=("m",))
+    assert sorted(one(model, [scatter, other_axis], [whole])) == [kept[0], (rows.MISSING, "")]
+
+
+def test_one_gather_in_two_steps_and_two_moves_in_one(model: Model, product: int) -> None:
+    gather = Side(product, "all_gather", ("d", "m"), LARGE, 1.0, "w")
+    steps = [
+        Side(product, "all_gather", ("d",), LARGE / 4, 1.0, "", "f32"),
+        Side(product, "all_gather", ("m",), LARGE, 1.0, "", "f32"),
+    ]
+    assert sorted(one(model, [gather], steps)) == [
+        (rows.CHANGED, rows.OTHER_AXES),
+        (rows.EXTRA, rows.OTHER_AXES),
+    ]
+    moves = [
+        Side(product, "all_to_all", ("d",), LARGE / 4, 1.0, "w"),
+        Side(product, "collective_permute", ("m",), LARGE / 4, 1.0, "w"),
+    ]
+    swap = Side(product, "all_to_all", ("d", "m"), LARGE, 1.0, "", "f32")
+    for kind, reason in (("all_to_all", rows.OTHER_AXES), ("all_gather", rows.OTHER_ROUTE)):
+        assert sorted(one(model, moves, [swap._replace(kind=kind)])) == [
+            (rows.CHANGED, reason),
+            (rows.MISSING, reason),
+        ]
+
+
+def test_operands_moved_where_results_were_to_be_summed(model: Model, product: int) -> None:
+    total = Side(product, "all_reduce", ("d",), LARGE, 1.0, "w")
+    move = Side(product, "all_to_all", ("d",), LARGE / 4, 1.0, "", "f32")
+    assert sorted(one(model, [total], [move])) == [
+        (rows.EXTRA, rows.OTHER_SHARDS),
+        (rows.MISSING, rows.OTHER_SHARDS),
+    ]
+    elsewhere = move._replace(op=-1)
+    assert sorted(one(model, [total], [elsewhere])) == [(rows.EXTRA, ""), (rows.MISSING, "")]
+
+
+def test_complex_numbers_are_sent_as_two_arrays() -> None:
+    model = frontends.from_jax(wave, np.zeros((8, 16), np.complex64))
+    program = model.program
+    value = next(v for v, d in enumerate(program.value_dtype) if d == "complex<f32>")
+    op = int(program.value_op[value])
+    priced = Side(op, "all_to_all", ("d",), 1024.0, 1.0, program.value_name[value])
+    part = Side(op, "all_to_all", ("d",), 512.0, 1.0, "", "f32")
+    assert one(model, [priced], [part, part]) == [(rows.CHANGED, rows.COMPLEX)]
+    assert one(model, [priced], [part._replace(bytes=1024.0, dtype="c64")]) == [(rows.EQUAL, "")]
+
+
+def test_equal_ops_on_equal_operands_are_one_op_of_the_compiler() -> None:
+    model = frontends.from_jax(twice, np.zeros((8, 16), np.float32))
+    sums = [op for op in model.program.ops() if model.program.kind[op] == "reduce"]
+    first, second, other = (
+        Side(op, "all_reduce", ("d",), 64.0, 1.0, model.program.value_name[result])
+        for op in sums
+        for result in model.program.results(op)
+    )
+    compiled = first._replace(value="", dtype="f32")
+    assert sorted(one(model, [first, second, other], [compiled])) == [
+        (rows.EQUAL, ""),
+        (rows.MISSING, ""),
+        (rows.MISSING, rows.SHARED),
+    ]
+
+
+def wave(x: jax.Array) -> jax.Array:
+    return jnp.exp(x) * 2
+
+
+def twice(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Two equal sums and one of another operand, none of which meet."""
+    return jnp.sin(x.sum(1)), jnp.cos(x.sum(1)), (x + 1).sum(1)
 
 
 def test_what_the_partitioner_gave_up_on_is_said(model: Model, product: int) -> None:
     extra = Side(product, "all_gather", ("m",), 4096.0, 1.0, "", "f32")
-    assert one(model, [], [extra], (product,)) == [(diff.EXTRA, diff.REMATERIALISED)]
+    assert one(model, [], [extra], (product,)) == [(rows.EXTRA, rows.REMATERIALISED)]
 
 
 def test_a_plan_on_virtual_devices_is_explained_in_full() -> None:
