@@ -79,15 +79,15 @@ class HandPage:
         head = look.row(self._note, self.short, margin=(3, 0, 0, 0), height=24)
         self.collectives = look.table(COLLECTIVE_COLUMNS, selectable=False, layout="fit_data_table")
         self.tiles = TilesPane(session)
-        self.tabs = look.tabs(
-            (
-                "One device's listing",
-                look.filled_column(head, self.listing),
-            ),
-            ("Collectives", self.collectives),
-            ("Devices", self.tiles),
-            ("Beside the search", self.beside),
-        )
+        self._parts: dict[str, list[Any]] = {
+            "One device's listing": [head, self.listing],
+            "Collectives": [self.collectives],
+            "Devices": [self.tiles],
+            "Beside the search": [self.beside],
+        }
+        self.tabs = look.tabs(*[(title, look.filled_column()) for title in self._parts])
+        look.watch(self.tabs, self._open_tab, "active")
+        self._open_tab()
         self.upper = look.filled_column(self.board, scroll=True, stylesheets=[look.CANVAS, UPPER])
         self.lower = pn.Column(
             self.tabs,
@@ -107,6 +107,12 @@ class HandPage:
         self._changed()
 
     # -- showing -----------------------------------------------------------------------------------
+    def _open_tab(self) -> None:
+        """Put into a tab what belongs there; what nobody opens is neither built nor sent."""
+        body = self.tabs[self.tabs.active]
+        if not body.objects:
+            body.objects = list(self._parts.values())[self.tabs.active]
+
     def _show_case(self) -> None:
         """What a solved case asked, and where the answer is."""
         case = self.session.solved
