@@ -204,6 +204,18 @@ ENTRY %main (p: f32[16,64], x: f32[8,32]) -> f32[8,64] {
     assert found.parts[0].op == 4
 
 
+def test_an_all_to_all_of_an_array_for_each_device_is_one_of_one_array() -> None:
+    """With a dim to cut it would be one of several merged ones, each of which is cut."""
+    line = (
+        "  %a2a = (f32[1,8]{1,0}, f32[1,8]{1,0}, f32[1,8]{1,0}, f32[1,8]{1,0}) "
+        "all-to-all(%w, %x, %y, %z), replica_groups=[2,4]<=[8]"
+    )
+    (whole,) = collectives(TABLES + line, MESH)
+    assert [(part.bytes, part.dtype) for part in whole.parts] == [(128, "f32")]
+    (merged,) = collectives(TABLES + line + ", dimensions={1}", MESH)
+    assert [part.bytes for part in merged.parts] == [32] * 4
+
+
 LOST = """HloModule m
 %fused (a: f32[64]) -> f32[64] {
   %a = f32[64]{0} parameter(0)

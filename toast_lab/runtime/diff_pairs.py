@@ -71,6 +71,8 @@ class _Pairs:
         for reason, check in self.checks_on_any_op():
             self.pair(check, reason)
         self.split(self.parts, reasons.IN_PARTS)
+        for reason, check in self.checks_on_other_work():
+            self.pair(check, reason)
         paired = [
             self.row(a, b, CHANGED if reason else EQUAL, reason) for a, b, reason in self.pairs
         ]
@@ -100,9 +102,6 @@ class _Pairs:
         A compiler names a merged or a fused collective after one of the ops that it serves.
         """
 
-        def moved(a: Side, b: Side) -> bool:
-            return a.kind in _MOVES and b.kind in _MOVES
-
         def summed(a: Side, b: Side) -> bool:
             return _swapped(a, b, "reduce_scatter", "all_reduce")
 
@@ -121,6 +120,15 @@ class _Pairs:
             (reasons.IDLE, self.is_cut_more),
             (reasons.SUM_AND_SLICE, lambda a, b: summed(a, b) and _same_size(a, b)),
             (reasons.SUM_OF_SHARDS, self.is_sum_of_shards),
+        ]
+
+    def checks_on_other_work(self) -> list[tuple[str, Check]]:
+        """The same for pairs that do not send the same numbers, or not between the same devices."""
+
+        def moved(a: Side, b: Side) -> bool:
+            return a.kind in _MOVES and b.kind in _MOVES
+
+        return [
             (reasons.OTHER_SIZE, _on_one_op(_alike)),
             (reasons.OTHER_AXES, _on_one_op(lambda a, b: a.kind == b.kind)),
             (reasons.OTHER_ROUTE, _on_one_op(moved)),

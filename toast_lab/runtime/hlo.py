@@ -288,7 +288,9 @@ def _parts(
     """
     _, arrays = _before_and_after(instruction)
     n_arrays = len(instruction.operands)
-    if n_arrays <= 1 or len(arrays) != n_arrays:
+    # Without a dim to cut, an all-to-all has an operand for each device of a group: one array cut
+    is_cut = kind == "all_to_all" and "dimensions=" not in instruction.attributes
+    if n_arrays <= 1 or len(arrays) != n_arrays or is_cut:
         return (whole._replace(dtype=arrays[0][0] if arrays else ""),)
     total = sum(_array_bytes(*array) for array in arrays) or 1
     parts = []
