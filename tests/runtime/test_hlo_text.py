@@ -93,12 +93,26 @@ def test_a_loop_counts_from_its_start_by_its_step() -> None:
     times = {e.computation.name: e.times for e in hlo_text.executed(module)}
     assert times == {
         "main": 1.0,
+        "test": 6.0,
         "body": 5.0,
         "inside": 5.0,
         "scatters": 1.0,
         "piece.0": 1.0,
         "piece.1": 1.0,
     }
+
+
+def test_what_a_condition_sums_over_devices_runs_once_more_than_the_body() -> None:
+    """As in a loop that runs until all devices have converged."""
+    summed = (
+        '  %most = s32[] all-reduce(%i), channel_id=4, replica_groups={{0,2},{1,3}}, to_apply=%max, '
+        'metadata={op_name="toast.3/while/cond/reduce_max"}\n'
+        "  ROOT %less = pred[] compare(%most, %limit)"
+    )
+    text = program().replace("  ROOT %less = pred[] compare(%i, %limit)", summed)
+    assert text != program()
+    (found,) = [c for c in hlo.collectives(text, MESH, lambda _: 5.0) if c.op == 3]
+    assert (found.kind, found.axes, found.times) == ("all_reduce", ("d",), 6.0)
 
 
 @pytest.mark.parametrize(

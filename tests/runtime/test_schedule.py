@@ -375,6 +375,51 @@ def test_loops_inside_loops_multiply() -> None:
     assert schedule.exposed_s_by_op == {1: 12.0}
 
 
+CONVERGING = """HloModule m
+%body (t: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %t = (s32[], f32[8]{0}) parameter(0)
+  %x = f32[8]{0} get-tuple-element(%t), index=1
+  %i = s32[] get-tuple-element(%t), index=0
+  %y = f32[8]{0} fusion(%x), kind=kLoop, calls=%f, backend_config={"estimated_cycles":"1000"}
+  ROOT %o = (s32[], f32[8]{0}) tuple(%i, %y)
+}
+%test (t: (s32[], f32[8])) -> pred[] {
+  %t = (s32[], f32[8]{0}) parameter(0)
+  %i = s32[] get-tuple-element(%t), index=0
+  %m = s32[] copy(%i), backend_config={"estimated_cycles":"2"}
+  SUMMED
+  %c = s32[] constant(9)
+  ROOT %less = pred[] compare(%m, %c), direction=NE
+}
+ENTRY %main (t: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %t = (s32[], f32[8]{0}) parameter(0)
+  ROOT %w = (s32[], f32[8]{0}) while(%t), condition=%test, body=%body
+}
+"""
+SUMMED = "%m.1 = s32[] all-reduce(%m), channel_id=1, replica_groups={{0,1}}, to_apply=%f"
+
+
+@pytest.mark.parametrize("is_summed", [True, False])
+def test_a_condition_that_asks_other_devices_takes_its_time_in_each_round(is_summed: bool) -> None:
+    module = hlo_text.parse(CONVERGING.replace("SUMMED", SUMMED if is_summed else ""))
+    clocks = schedule_steps.tpu_clocks(module, 1e9)
+    steps = schedule_steps.in_order(module, {"d": 2}, clocks, lambda _: 4.0)
+    schedule = replay(steps, lambda _: 3e-6)
+    assert schedule.compute_s == pytest.approx(4 * 1e-6 + is_summed * 5 * 2e-9)
+    assert schedule.exposed_s == pytest.approx(is_summed * 5 * 3e-6)
+    assert [event.times for event in schedule.events if event.lane == "collective"] == (
+        [5.0] if is_summed else []
+    )
+
+
+def test_a_condition_that_reads_all_of_a_value_takes_its_time_too() -> None:
+    text = CONVERGING.replace("SUMMED", "").replace('cycles":"2"', 'cycles":"2000"')
+    module = hlo_text.parse(text)
+    clocks = schedule_steps.tpu_clocks(module, 1e9)
+    schedule = replay(schedule_steps.in_order(module, {"d": 2}, clocks, lambda _: 4.0))
+    assert schedule.compute_s == pytest.approx(4 * 1e-6 + 5 * 2e-6)
+
+
 def test_of_many_events_the_shortest_are_left_out_and_counted() -> None:
     steps = [compute(1.0 + i % 7, op=i) for i in range(100)]
     steps += [ScheduleStep(SYNC, "ar", "all_reduce", 200, 0.5)]

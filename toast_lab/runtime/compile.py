@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 #: Of what is read from a compiled text, by platform: results that an older version read are made
 #: again.
-_READINGS = {"tpu": 10, "gpu": 11, "cpu": 11}
+_READINGS = {"tpu": 11, "gpu": 12, "cpu": 11}
 _LOCATION = re.compile(r' loc\((?:#loc\d*|"(?:[^"\\]|\\.)*"(?:\([^()]*\))?|unknown)\)')
 _LOCATION_LINE = re.compile(r"^#loc.*\n", re.MULTILINE)
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "TPU_MEGACORE")

@@ -169,28 +169,38 @@ def executed(module: Module, rounds: Rounds = unknown) -> Iterator[Executed]:
         caller = todo.pop()
         yield caller
         for instruction in caller.computation.instructions:
-            loops = caller.loops
-            if instruction.opcode == "while":
-                names = [instruction.called("body")]
-                times = loop_rounds(module, caller.computation, instruction, rounds)
-                loops = (*loops, times)
-            elif instruction.opcode in _RUNS:
-                names, times = called_by(instruction), 1.0
-                if instruction.opcode == "conditional" and names:
-                    times /= len(names)
-            else:
-                continue
-            todo += [
-                Executed(
+            for name, times in _calls(module, caller.computation, instruction, rounds):
+                if name not in module.computations:
+                    continue
+                is_loop = instruction.opcode == "while"
+                callee = Executed(
                     module.computations[name],
                     times=caller.times * times,
                     via=(*caller.via, instruction),
                     fused=caller.fused or instruction.opcode == "fusion",
-                    loops=loops,
+                    loops=(*caller.loops, times) if is_loop else caller.loops,
                 )
-                for name in names
-                if name in module.computations
-            ]
+                todo.append(callee)
+
+
+def _calls(
+    module: Module, computation: Computation, instruction: Instruction, rounds: Rounds
+) -> list[tuple[str, float]]:
+    """Names of computations that an instruction runs, and how often it runs each.
+
+    A loop's condition runs once more than its body.
+    """
+    if instruction.opcode == "while":
+        times = loop_rounds(module, computation, instruction, rounds)
+        return [
+            (instruction.called("condition"), times + 1),
+            (instruction.called("body"), times),
+        ]
+    if instruction.opcode not in _RUNS:
+        return []
+    names = called_by(instruction)
+    share = 1.0 / len(names) if instruction.opcode == "conditional" and names else 1.0
+    return [(name, share) for name in names]
 
 
 def loop_rounds(

@@ -35,6 +35,8 @@ _FREE = frozenset(
 _HEAVY = ("custom-call", "fft")
 _PRODUCTS = ("dot", "convolution")
 _INSIDE = ("while", "conditional", "call")
+_TALKS = (SYNC, START)
+COUNTER_S = 1e-6  #: a condition that takes less does no more than look at a counter
 
 
 class Clocks(NamedTuple):
@@ -234,17 +236,31 @@ class _Maker(NamedTuple):
         if instruction.opcode == "conditional":
             return equally_often(step, bodies)
         # Of a loop also its condition is scheduled
-        body = max(bodies, key=lambda steps: (_length_s(steps), len(steps)))
+        *others, body = sorted(bodies, key=lambda steps: (_length_s(steps), len(steps)))
         rounds = 1.0
         if instruction.opcode == "while":
             computation, loop = self.compiled.get(step.name, (None, None))
             if computation is not None and loop is not None:
                 rounds = hlo_text.loop_rounds(self.module, computation, loop, self.rounds)
-        return step._replace(role=LOOP, rounds=rounds, body=body)
+        loop = step._replace(role=LOOP, rounds=rounds, body=body)
+        return tested(loop, *others)
 
 
 def _length_s(steps: tuple[ScheduleStep, ...]) -> float:
     return sum((step.time_s or 0.0) + step.rounds * _length_s(step.body) for step in steps)
+
+
+def tested(loop: ScheduleStep, *conditions: tuple[ScheduleStep, ...]) -> ScheduleStep:
+    """A loop with its condition, which runs once more than its body.
+
+    One that asks no other device and only looks at a counter is left out.
+    """
+    tests = [
+        loop._replace(rounds=loop.rounds + 1, body=steps)
+        for steps in conditions
+        if any(step.role in _TALKS for step in steps) or _length_s(steps) > COUNTER_S
+    ]
+    return loop._replace(rounds=1.0, body=(*tests, loop)) if tests else loop
 
 
 def equally_often(step: ScheduleStep, branches: Sequence[tuple[ScheduleStep, ...]]) -> ScheduleStep:
@@ -395,7 +411,9 @@ def in_order(
         body = module.computations.get(instruction.called("body"))
         if body is not None:
             count = hlo_text.loop_rounds(module, computation, instruction, rounds)
-            return ScheduleStep(LOOP, name, "while", op, rounds=count, body=steps(body))
+            loop = ScheduleStep(LOOP, name, "while", op, rounds=count, body=steps(body))
+            condition = module.computations.get(instruction.called("condition"))
+            return tested(loop, steps(condition)) if condition is not None else loop
         if instruction.opcode in ("conditional", "call"):
             bodies = [
                 steps(module.computations[called])
