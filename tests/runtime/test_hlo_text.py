@@ -105,8 +105,8 @@ def test_a_loop_counts_from_its_start_by_its_step() -> None:
 def test_what_a_condition_sums_over_devices_runs_once_more_than_the_body() -> None:
     """As in a loop that runs until all devices have converged."""
     summed = (
-        '  %most = s32[] all-reduce(%i), channel_id=4, replica_groups={{0,2},{1,3}}, to_apply=%max, '
-        'metadata={op_name="toast.3/while/cond/reduce_max"}\n'
+        "  %most = s32[] all-reduce(%i), channel_id=4, replica_groups={{0,2},{1,3}}, "
+        'to_apply=%max, metadata={op_name="toast.3/while/cond/reduce_max"}\n'
         "  ROOT %less = pred[] compare(%most, %limit)"
     )
     text = program().replace("  ROOT %less = pred[] compare(%i, %limit)", summed)
