@@ -99,6 +99,16 @@ def test_variables_name_what_no_argument_carries() -> None:
     assert not any(set(name) & set(".%") for name in analysis.colour_name)
 
 
+def test_ops_without_a_variable_are_called_as_in_jax() -> None:
+    """A library's call is named after what it is for."""
+
+    def fn(x: Any) -> Any:
+        return jax.lax.top_k(jnp.linalg.qr(x)[0], 4)[0]
+
+    analysis = traced(fn, s(48, 16))
+    assert {"geqrf_48", "top_k_4"} <= set(analysis.colour_name)
+
+
 def test_names_are_different_whatever_the_program() -> None:
     for name in ("mlp", "transformer", "gns"):
         analysis = analysed(name)

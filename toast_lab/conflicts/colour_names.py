@@ -9,7 +9,8 @@ Each colour has candidates, the best first:
 * arguments that carry it: ``w1_in`` and ``w1_out`` for the dims of a weight, ``x_rows`` and
   ``x_columns`` for those of other matrices, the argument alone for a vector, and the size
   (``x_512``) where there are more dims;
-* variables of the source that carry it, with the size: ``scores_2048``.
+* variables of the source that carry it, with the size: ``scores_2048``;
+* the op that makes the first value with it, with the size: ``top_k_8``.
 
 A colour whose candidates are all taken gets a number behind the first of them.
 """
@@ -230,7 +231,7 @@ def _of_variables(program: Program, colour: np.ndarray) -> Iterator[tuple[int, s
         dim = next(i for i, name in enumerate(dims) if colour[name] == index)
         name, size = program.value_name[value], program.dims(value)[dim]
         if name.startswith("%"):
-            first_kind.setdefault((index, f"{program.kind[int(program.value_op[value])]}_{size}"))
+            first_kind.setdefault((index, f"{_maker(program, int(program.value_op[value]))}_{size}"))
             continue
         text = f"{re.sub(r'_[0-9]+$', '', name)}_{size}"
         if (index, text) not in seen:
@@ -238,6 +239,13 @@ def _of_variables(program: Program, colour: np.ndarray) -> Iterator[tuple[int, s
             yield index, re.sub(r"\W", "_", text)
     for index, text in first_kind:
         yield index, re.sub(r"\W", "_", text)
+
+
+def _maker(program: Program, op: int) -> str:
+    """What an op is called in a colour's name: ``eigh`` and not the call of a library for it."""
+    if program.kind[op] == "custom_call":
+        return program.name_stack[op].rpartition("/")[2] or "custom_call"
+    return program.kind[op].removeprefix("chlo.")
 
 
 def _telling_word(path: str) -> str:
