@@ -231,7 +231,8 @@ def _of_variables(program: Program, colour: np.ndarray) -> Iterator[tuple[int, s
         dim = next(i for i, name in enumerate(dims) if colour[name] == index)
         name, size = program.value_name[value], program.dims(value)[dim]
         if name.startswith("%"):
-            first_kind.setdefault((index, f"{_maker(program, int(program.value_op[value]))}_{size}"))
+            maker = _maker(program, int(program.value_op[value]))
+            first_kind.setdefault((index, f"{maker}_{size}"))
             continue
         text = f"{re.sub(r'_[0-9]+$', '', name)}_{size}"
         if (index, text) not in seen:

@@ -242,8 +242,7 @@ class _Maker(NamedTuple):
             computation, loop = self.compiled.get(step.name, (None, None))
             if computation is not None and loop is not None:
                 rounds = hlo_text.loop_rounds(self.module, computation, loop, self.rounds)
-        loop = step._replace(role=LOOP, rounds=rounds, body=body)
-        return tested(loop, *others)
+        return tested(step._replace(role=LOOP, rounds=rounds, body=body), *others)
 
 
 def _length_s(steps: tuple[ScheduleStep, ...]) -> float:

@@ -79,13 +79,16 @@ class HandPage:
         head = look.row(self._note, self.short, margin=(3, 0, 0, 0), height=24)
         self.collectives = look.table(COLLECTIVE_COLUMNS, selectable=False, layout="fit_data_table")
         self.tiles = TilesPane(session)
-        self._parts: dict[str, list[Any]] = {
-            "One device's listing": [head, self.listing],
-            "Collectives": [self.collectives],
-            "Devices": [self.tiles],
-            "Beside the search": [self.beside],
-        }
-        self.tabs = look.tabs(*[(title, look.filled_column()) for title in self._parts])
+        self._parts: list[tuple[str, list[Any]]] = [
+            ("One device's listing", [head, self.listing]),
+            ("Collectives", [self.collectives]),
+            ("Devices", [self.tiles]),
+            ("Beside the search", [self.beside]),
+        ]
+        self._bodies = [look.filled_column() for _ in self._parts]
+        self.tabs = look.tabs(
+            *[(title, body) for (title, _), body in zip(self._parts, self._bodies, strict=True)]
+        )
         look.watch(self.tabs, self._open_tab, "active")
         self._open_tab()
         self.upper = look.filled_column(self.board, scroll=True, stylesheets=[look.CANVAS, UPPER])
@@ -109,9 +112,9 @@ class HandPage:
     # -- showing -----------------------------------------------------------------------------------
     def _open_tab(self) -> None:
         """Put into a tab what belongs there; what nobody opens is neither built nor sent."""
-        body = self.tabs[self.tabs.active]
+        body = self._bodies[self.tabs.active]
         if not body.objects:
-            body.objects = list(self._parts.values())[self.tabs.active]
+            _, body.objects = self._parts[self.tabs.active]
 
     def _show_case(self) -> None:
         """What a solved case asked, and where the answer is."""
