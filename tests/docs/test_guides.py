@@ -24,6 +24,7 @@ GUIDES: dict[str, tuple[str, ...]] = {
     "read_a_conflict": (),
     "fit_into_memory": ("optax",),
     "confirm_a_plan": (),
+    "explain_collectives": (),
     "take_a_plan_home": (),
     "sweep_on_a_cluster": ("distributed",),
     "extend": (),

@@ -66,6 +66,7 @@ def test_rules(model: Model, product: int) -> None:
     expected = [
         ([gather], s(gather), (rows.EQUAL, "")),
         ([gather], [r(bytes=2048.0, dtype="bf16")], (rows.CHANGED, rows.NARROWER)),
+        ([gather], s(gather, bytes=8192.0), (rows.CHANGED, rows.UNCAST)),
         ([gather], s(gather, times=4.0), (rows.CHANGED, rows.OTHER_TIMES)),
         ([scatter], s(scatter, kind="all_reduce"), (rows.CHANGED, rows.SUM_AND_SLICE)),
         ([scatter], s(scatter, kind="all_reduce", bytes=1024.0), (rows.CHANGED, rows.IDLE)),

@@ -87,6 +87,7 @@ class _Pairs:
         checks: list[tuple[str, Check]] = [
             (UNEXPLAINED, lambda a, b: _alike(a, b) and _same_size(a, b)),
             (reasons.NARROWER, lambda a, b: _alike(a, b) and self.is_narrower(a, b)),
+            (reasons.UNCAST, lambda a, b: _alike(a, b) and self.is_uncast(a, b)),
             (reasons.OTHER_TIMES, lambda a, b: _alike(a, b) and _close(a.bytes, b.bytes)),
             (reasons.IDLE, self.is_cut_more),
             (reasons.SUM_AND_SLICE, lambda a, b: _swapped(a, b, "reduce_scatter", "all_reduce")),
@@ -216,6 +217,16 @@ class _Pairs:
         return (
             priced_width != width
             and _close(priced.bytes * width / priced_width, compiled.bytes)
+            and priced.times == compiled.times
+        )
+
+    def is_uncast(self, priced: Side, compiled: Side) -> bool:
+        """Does the compiled one send float32 where the price sends half as much?"""
+        value = self.values.get(priced.value, -1)
+        return (
+            value >= 0
+            and self.program.value_dtype[value] == compiled.dtype == "f32"
+            and _close(2 * priced.bytes, compiled.bytes)
             and priced.times == compiled.times
         )
 

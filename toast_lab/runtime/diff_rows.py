@@ -10,6 +10,7 @@ EQUAL, CHANGED, MISSING, EXTRA = "equal", "changed", "missing", "extra"
 STATUSES = (EQUAL, CHANGED, MISSING, EXTRA)
 
 NARROWER = "sent in another element type: the cast was moved before the collective"
+UNCAST = "sent in float32: the price counts on a cast to bfloat16 before it is sent"
 OTHER_TIMES = "run another number of times: moved out of a loop, or into one"
 SUM_AND_SLICE = "an all_reduce and a local slice instead of a reduce_scatter"
 SCATTERED = "scattered, since no device needs the whole sum"

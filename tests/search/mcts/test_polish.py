@@ -58,7 +58,7 @@ def test_a_plan_that_is_better_than_all_that_is_solved_is_kept(problem):
 
 def test_mcts_solves_once_a_start_and_never_ends_worse(problem):
     result = search(problem, seed=3, budget=BUDGET)
-    assert any("best of this start" in text for text in solved(result))
+    assert any("by an integer program from this start" in text for text in solved(result))
     assert any(" free, " in text for text in solved(result))
     without = search(problem, seed=3, budget=BUDGET, solve=False)
     assert not solved(without)

@@ -60,7 +60,7 @@ class Polish:
                 continue
             self.effort.until_s = share_end_s
             self.effort.largest = self._largest(grain)
-            solver.begin(arrays, "best of this start")
+            solver.begin(arrays, "by an integer program from this start")
             solver.run()
             if solver.best_rank[:2] < rank[:2]:
                 arrays, rank = solver.best_arrays, solver.best_rank
