@@ -14,36 +14,6 @@ from toast_lab.jobs.job import Registry
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 
 
-def drawn(page: SearchPage) -> list[int]:
-    """Simulations in the curves."""
-    return [] if page.curves is None else list(page.curves.source.data["simulation"])
-
-
-def test_curves_are_built_for_the_first_search(jobs: Registry) -> None:
-    """Empty figures would be a third of what the page sends when it is first opened."""
-    session = Session(jobs=jobs)
-    session.load("mlp")
-    session.step = "search"
-    page = SearchPage(session)
-    page.tick()
-    assert page.curves is None
-    session.searches.param.update(seconds=None, evaluations=20)
-    page.run_now()
-    while session.work.busy:
-        if points := session.tick():
-            page.feed(points)
-    page.tick()
-    assert page.curves is not None
-    first = page.curves.root
-    assert first in [getattr(pane, "object", None) for pane in page.centre.select()]
-    session.searches.start()
-    while session.work.busy:
-        if points := session.tick():
-            page.feed(points)
-    page.tick()
-    assert page.curves.root is first, "a second search goes into the same figures"
-
-
 @pytest.mark.parametrize("elsewhere", ["another view", "another page"])
 def test_curves_take_in_what_came_while_nobody_looked(jobs: Registry, elsewhere: str) -> None:
     session = Session(jobs=jobs)
@@ -61,10 +31,10 @@ def test_curves_take_in_what_came_while_nobody_looked(jobs: Registry, elsewhere:
             page.feed(points)
     came = [point.simulation for point in session.searches.points]
     assert came
-    assert drawn(page) == []
+    assert list(page.curves.source.data["simulation"]) == []
     session.step, page.view.value = "search", "curves"
     page.tick()
-    assert drawn(page) == came
+    assert list(page.curves.source.data["simulation"]) == came
 
 
 def test_what_waited_for_its_beat_is_drawn_when_the_search_is_over(jobs: Registry) -> None:
@@ -81,7 +51,7 @@ def test_what_waited_for_its_beat_is_drawn_when_the_search_is_over(jobs: Registr
     page.tick()
     came = [point.simulation for point in session.searches.points]
     assert came
-    assert drawn(page) == came
+    assert list(page.curves.source.data["simulation"]) == came
 
 
 def test_views_that_nobody_looked_at_are_not_on_the_page(jobs: Registry) -> None:

@@ -149,6 +149,7 @@ class MachineRates(NamedTuple):
     near_bytes_per_s: float  #: at which products read vector memory
     transposed_numbers_per_s: float  #: that a transposing copy in memory takes
     unfused_numbers_per_s: float  #: that a kernel of a single op takes beside its traffic
+    vector_steps_per_s: float  #: of the vector unit, see ``vector_work``
     #: share of a gather that runs beside earlier products, as far as the op that needs it computes
     gathered_ahead: float
     ahead_of: float  #: that many times what the op computes can hide it: once; inf, for bounds
@@ -522,6 +523,10 @@ def price_steps(
                     time_s = max(flops / peak + tail_s, traffic_s)
                     near_bytes = left_near + right_near
                     time_s = max(time_s, near_bytes * facts.op.trips[op] / rates.near_bytes_per_s)
+                    if facts.op.vector_steps[op] > 0.0 and not rates.paper_mode:
+                        vector_s = facts.op.vector_steps[op] / rates.vector_steps_per_s
+                        vector_s -= facts.op.vector_read_bytes[op] / rate
+                        time_s = max(time_s, vector_s / cut * facts.op.trips[op])
                     whole_axes = 0
                     if heavy and not rates.paper_mode:
                         whole_axes = _gathered_axes(steps, row, n_steps)

@@ -28,6 +28,7 @@ from toast_lab.cost.matrix_tiles import (
 )
 from toast_lab.cost.row_layouts import no_rows, no_slice_rows, rows_of, slice_rows_of
 from toast_lab.cost.turned_updates import none_turned, turned_updates
+from toast_lab.cost.vector_work import no_vector_work, vector_work
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.packs import BoolArray, Float64Array, Int32Array, Int64Array, packed
@@ -97,6 +98,8 @@ class OpFacts(NamedTuple):
     unfused_numbers: Float64Array  #: [O] of a kernel of this op alone; 0: something shares it
     unfused_bytes: Float64Array  #: [O] that it reads and writes
     filled: BoolArray  #: [O] bool: a constant is written down for it to update
+    vector_steps: Float64Array  #: [O] these two: see ``vector_work.VectorWork``
+    vector_read_bytes: Float64Array
 
 
 @packed
@@ -307,6 +310,9 @@ def make_static(
         if compiler == "tpu"
         else (np.zeros(n_ops), np.zeros(n_ops))
     )
+    vector = (
+        vector_work(program, fusion, kept_bytes) if compiler == "tpu" else no_vector_work(n_ops)
+    )
     trips = result_trips(program)
     sums = sums_in_loops(program, tables, accumulating if compiler != "cpu" else {}, trips)
     facts = ProgramFacts(
@@ -355,6 +361,8 @@ def make_static(
             unfused_numbers=unfused_numbers,
             unfused_bytes=unfused_bytes,
             filled=(_filled(program, fusion) if compiler == "tpu" else np.zeros(n_ops, bool)),
+            vector_steps=vector.steps,
+            vector_read_bytes=vector.read_bytes,
         ),
         use=UseFacts(
             reads=reads,

@@ -126,6 +126,7 @@ class ProgramPrices:
             ring_bytes_per_s=0.5 * self.machine.links[0].bytes_per_s,
             transposed_numbers_per_s=float(self.machine.transposed_numbers_per_s) or np.inf,
             unfused_numbers_per_s=float(self.machine.unfused_numbers_per_s) or np.inf,
+            vector_steps_per_s=float(self.machine.vector_steps_per_s) or np.inf,
             gathered_ahead=0.0 if self.paper_mode else float(self.machine.gathered_ahead),
             ahead_of=1.0,
         )

@@ -127,6 +127,8 @@ class OpKind:
     brings: int = -1
     #: Backends sum its terms in a wider type than that of its result.
     sums_wider: bool = False
+    #: Steps of a TPU's vector unit for 1,024 numbers, 0: not more than it does while it reads them.
+    vector_steps: float = 0.0
 
     # -- drawing inputs ----------------------------------------------------------------------------
     #: If its operands are not negative, neither is its result (subtraction counted as such).
@@ -181,22 +183,29 @@ _kind(
 )
 _kinds("cbrt log log_plus_one rsqrt sqrt", needs_positive=True)
 _kinds(
-    "abs atan2 ceil clamp complex cosine count_leading_zeros exponential_minus_one floor imag "
+    "abs atan2 ceil clamp complex count_leading_zeros exponential_minus_one floor imag "
     "is_finite logistic "
     "not popcnt power real reduce_precision remainder round_nearest_afz round_nearest_even "
     "shift_left "
-    "shift_right_arithmetic shift_right_logical sign sine tan tanh xor"
+    "shift_right_arithmetic shift_right_logical sign tanh xor"
 )
+# By libtpu 0.0.42.1, as are those below: see docs/machines.md
+_kinds("cosine sine", vector_steps=38.5)
+_kind("tan", vector_steps=42.5)
 # Shardy has no rule for what applies a body to each element.
 _kind("map", rule=own_rules.elementwise)
 
 # -- element by element, of CHLO: these are to be expanded first, so Shardy has no rules for them --
 
-_kinds("chlo.digamma chlo.lgamma", rule=own_rules.elementwise, needs_positive=True)
+_kind("chlo.digamma", rule=own_rules.elementwise, needs_positive=True, vector_steps=105.0)
+_kind("chlo.lgamma", rule=own_rules.elementwise, needs_positive=True, vector_steps=57.0)
+_kind("chlo.erf", rule=own_rules.elementwise, vector_steps=5.2)
+_kind("chlo.erfc", rule=own_rules.elementwise, vector_steps=16.0)
+_kind("chlo.erf_inv", rule=own_rules.elementwise, vector_steps=8.5)
 _kinds(
     "chlo.square chlo.acos chlo.acosh chlo.asin chlo.asinh chlo.atan chlo.atanh chlo.bessel_i1e "
     "chlo.conj chlo.cosh "
-    "chlo.erf chlo.erf_inv chlo.erfc chlo.is_inf chlo.is_neg_inf chlo.is_pos_inf chlo.next_after "
+    "chlo.is_inf chlo.is_neg_inf chlo.is_pos_inf chlo.next_after "
     "chlo.polygamma "
     "chlo.sinh chlo.tan chlo.zeta chlo._asin_acos_kernel chlo.mulhi chlo.constant_like",
     rule=own_rules.elementwise,

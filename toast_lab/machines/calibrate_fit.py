@@ -157,6 +157,7 @@ def fit(
         collective_matmul=base.collective_matmul,
         transposed_numbers_per_s=base.transposed_numbers_per_s,
         unfused_numbers_per_s=base.unfused_numbers_per_s,
+        vector_steps_per_s=base.vector_steps_per_s,
         gathered_ahead=base.gathered_ahead,
         compiler=base.compiler,
         # A measured rate is one that full waves reach.

@@ -16,6 +16,7 @@ does).
     collective_matmul = 4        # optional, of a TPU: smallest group that sends beside products
     transposed_numbers_per_s = 5e10  # optional, of a TPU: how fast it copies a matrix transposed
     unfused_numbers_per_s = 1e11  # optional, of a TPU: what a kernel of one op takes beside memory
+    vector_steps_per_s = 1.5e9   # optional, of a TPU: steps of its vector unit, as its clock
     gathered_ahead = 0.9         # optional: share of gathers that runs beside earlier products
     compiler = "gpu"             # whose fusions to expect: "cpu" (if left out), "gpu" or "tpu"
     [flops]
@@ -65,6 +66,7 @@ _NUMBERS = {
     "collective_matmul": False,
     "transposed_numbers_per_s": False,
     "unfused_numbers_per_s": False,
+    "vector_steps_per_s": False,
     "gathered_ahead": False,
 }
 #: Tables likewise.

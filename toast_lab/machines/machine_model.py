@@ -67,6 +67,8 @@ class Machine:
     #: Of a TPU: numbers that a large kernel of a single op takes a second, beside its traffic; 0:
     #: for no time.
     unfused_numbers_per_s: float = 0.0
+    #: Of a TPU: steps of its vector unit a second, 0: it costs no time.
+    vector_steps_per_s: float = 0.0
     #: Share of a gather of what was there long before, such as a weight, that runs beside earlier
     #: products, as far as the op that needs it computes; 0 to 1.
     gathered_ahead: float = 0.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import time
-from typing import TYPE_CHECKING
 
 import panel as pn
 
@@ -38,15 +37,8 @@ from toast_lab.views.markup import (
 )
 from toast_lab.views.search_curves import CurvePoint
 
-if TYPE_CHECKING:
-    from toast_lab.views.search_chart import SearchCurves
-
 WORDS_EVERY_S = 0.5
 RUN = "Run the search"
-STARTS_HERE = (
-    "The curves of the search start here: C(s), time of a step and peak of the best plan so far, "
-    "simulation by simulation."
-)
 VIEWS = {"Curves": "curves", "Tree": "tree", "Race": "race", "Confirm": "confirm"}
 
 
@@ -155,10 +147,11 @@ class SearchPage:
         self._curves_pane = look.figure(min_height=300, stylesheets=[look.FILL])
         self.scale = look.scale_switch(self._new_problem)
         self._title = look.text()
-        #: None before the first simulation: empty figures would be a third of the page's work
-        self.curves: SearchCurves | None = None
         self._curves_box = look.filled_column(
-            look.text(h("p", STARTS_HERE, cls="quiet")), stylesheets=[look.FILL]
+            self._curves_pane,
+            look.row(self.scale, pn.HSpacer(), figure_menu("search curves")),
+            self.trajectories.centre,
+            stylesheets=[look.FILL],
         )
         self.centre = look.filled_column(
             self._title,
@@ -283,8 +276,7 @@ class SearchPage:
         if self._scrubbed:
             self._scrubbed = False
             state.count(now=True)
-            if self.curves is not None:
-                look.later(self.curves.mark, state.at)
+            look.later(self.curves.mark, state.at)
             self.trajectories.refresh(now=True)
             self.refresh()
             if self.view.value == "tree":
@@ -300,14 +292,6 @@ class SearchPage:
             self.confirm.tick()
 
     def _new_problem(self) -> None:
-        """Show the points of the search that there is, if there is one."""
-        searches = self.session.searches
-        if self.curves is not None or searches.points or self.session.work.runs("search"):
-            self._draw_all()
-        self._behind, self._undrawn = False, []
-        self.refresh()
-
-    def _draw_all(self) -> None:
         # HoloViews takes too long to import for the first page
         from toast_lab.views.search_chart import SearchCurves, SearchScales
 
@@ -319,19 +303,15 @@ class SearchPage:
                 problem.memory_limit_bytes, time_s, peak_bytes, str(self.scale.value)
             )
         points = self.session.searches.points
-        if self.curves is not None and self.curves.scales == scales:
-            look.later(self.curves.restart, list(points))  # far quicker than new figures
-            return
-        is_first = self.curves is None
-        self.curves = SearchCurves(scales)
-        self.curves.append(points)
-        self._curves_pane.object = self.curves.root
-        if is_first:
-            self._curves_box.objects = [
-                self._curves_pane,
-                look.row(self.scale, pn.HSpacer(), figure_menu("search curves")),
-                self.trajectories.centre,
-            ]
+        shown: SearchCurves | None = getattr(self, "curves", None)
+        if shown is not None and shown.scales == scales:
+            look.later(shown.restart, list(points))  # far quicker than new figures
+        else:
+            self.curves: SearchCurves = SearchCurves(scales)
+            self.curves.append(points)
+            self._curves_pane.object = self.curves.root
+        self._behind, self._undrawn = False, []
+        self.refresh()
 
     def _checked(self) -> None:
         """Take in what was typed.
@@ -395,9 +375,6 @@ class SearchPage:
             self._behind = True
             self._undrawn = []
             return
-        if self.curves is None:
-            self._new_problem()
-            return
         last = [
             *self.curves.source.data["simulation"][-1:],
             *(point.simulation for point in self._undrawn[-1:]),
@@ -410,7 +387,7 @@ class SearchPage:
 
     def _draw_new(self) -> None:
         """Give the curves what is new, at the beat of a running search, at once else."""
-        if self.curves is None or not self._undrawn:
+        if not self._undrawn:
             return
         work = self.session.work
         live = work.runs("search") and not work.paused

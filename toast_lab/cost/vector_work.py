@@ -1,0 +1,76 @@
+"""What the vector unit of a TPU computes in a kernel that takes longer than to read and write it.
+
+A kernel waits for what it reads, and a matrix product for its matrix unit; additions, exponentials
+and the like are lost beside that.  Sines, error functions and the like are not: the kernel in which
+they stand takes as long as they do.  Reference: read off kernels of libtpu, see docs/machines.md;
+TOAST section 4.5 counts dot and convolution only.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from toast_lab.cost.fusion import Fusion
+from toast_lab.ir import program as p
+from toast_lab.ir.op_kinds import op_kind
+
+NUMBERS = 1024.0  #: that a vector unit works on at once
+#: Steps for what else is done to as many numbers: on the way out of a product, and in all others.
+_BESIDE_PRODUCT, _BESIDE = 4.4, 1.4
+
+
+class VectorWork(NamedTuple):
+    """By the op that heads a kernel, with all dims whole; 0 where all of it is lost."""
+
+    steps: np.ndarray  #: [O] float64 of the vector unit
+    #: [O] float64 bytes that other ops of the kernel read meanwhile, whose time is theirs
+    read_bytes: np.ndarray
+
+
+def no_vector_work(n_ops: int) -> VectorWork:
+    """For machines to which this does not apply."""
+    return VectorWork(np.zeros(n_ops), np.zeros(n_ops))
+
+
+def vector_work(program: p.Program, fusion: Fusion, value_bytes: np.ndarray) -> VectorWork:
+    """Work out what the kernels of a program compute.
+
+    Args:
+        program: the program.
+        fusion: its kernels.
+        value_bytes: [V] of each value as it is kept.
+    """
+    work, numbers = no_vector_work(program.n_ops), np.zeros(program.n_ops)
+    for op in range(program.n_arguments, program.n_ops):
+        cost = op_kind(program.kind[op]).vector_steps
+        if not cost or len(program.results(op)) != 1:
+            continue
+        size = float(fusion.elements[program.results(op)[0]])
+        head = _kernel(program, fusion, op)
+        work.steps[head] += cost * size
+        numbers[head] = max(numbers[head], size)
+    if not numbers.any():
+        return work
+    beside = np.where(fusion.product, _BESIDE_PRODUCT, _BESIDE)
+    read_bytes = fusion.reads * value_bytes[program.use_value]
+    for op in range(program.n_arguments, program.n_ops):
+        head = _kernel(program, fusion, op)
+        if head != op and numbers[head]:
+            work.read_bytes[head] += sum(read_bytes[use] for use in program.uses(op))
+    return work._replace(steps=(work.steps + beside * numbers) / NUMBERS)
+
+
+def _kernel(program: p.Program, fusion: Fusion, op: int) -> int:
+    """Head of the first kernel in which an op is computed: what takes long is computed once."""
+    head = int(fusion.head[op])
+    for _ in range(program.n_ops):
+        (*_, result) = program.results(op) or (-1,)
+        is_inside = fusion.soft[op] and result >= 0 and not fusion.written[result]
+        users = [user for user in fusion.consumers[result] if user < program.n_ops]
+        if head != op or not is_inside or not users:
+            break
+        op = min(users)
+        head = int(fusion.head[op])
+    return head
