@@ -11,7 +11,8 @@ KNOWN: dict[str, str] = {
     "latent_attention": "exponentials of a softmax without a mask are kept in float32",
     "optimal_transport": "sums over values in vector memory take 12 ps a number, a rule is missing",
     "quantised_sound": "elementwise ops between convolutions of few images are slow",
-    "sinkhorn": "exponentials take longer than the memory that they read, a rule is missing",
+    "regnet": "kernels around grouped convolutions take five times their traffic",
+    "sinkhorn": "its distances stand there twice: the compiler merges equal ops, prices count both",
     "video": "convolutions of three channels in three dims are priced three times too short",
 }
 

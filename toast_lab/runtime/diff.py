@@ -154,7 +154,9 @@ def compare(
 
     ``remats`` are ops that the partitioner rematerialised involuntarily.
     """
-    return CompiledDiff(tuple(diff_pairs.pair_up(program, mesh, priced, compiled, remats)))
+    return CompiledDiff(
+        tuple(diff_pairs.pair_up(program, mesh, priced=priced, compiled=compiled, remats=remats))
+    )
 
 
 def predicted(problem: Problem, plan: ShardingPlan) -> list[Side]:

@@ -172,7 +172,7 @@ class _Pairs:
         value = self.values.get(priced.value, -1)
         if value < 0 or not self.program.value_dtype[value].startswith("complex"):
             return []
-        found = [
+        both = [
             side
             for side in self.right
             if side.op == priced.op
@@ -180,7 +180,7 @@ class _Pairs:
             and _alike(priced, side)
             and _same_size(priced, side._replace(bytes=2 * side.bytes))
         ]
-        return found[:2] if len(found) >= 2 else []
+        return both[:2] if len(both) >= 2 else []
 
     def rings(self, priced: Side) -> list[Side]:
         """Permutes that a gather before, or a scatter behind, a matrix product became."""
@@ -199,10 +199,10 @@ class _Pairs:
         alike = [side for side in self.right if _alike(priced, side) and side.times == priced.times]
         for size in sorted({side.bytes for side in alike}, reverse=True):
             n_parts = round(priced.bytes / size) if size else 0
-            found = [side for side in alike if side.bytes == size][:n_parts]
-            is_whole = 2 <= n_parts == len(found) and _close(n_parts * size, priced.bytes)
+            parts = [side for side in alike if side.bytes == size][:n_parts]
+            is_whole = 2 <= n_parts == len(parts) and _close(n_parts * size, priced.bytes)
             if is_whole and n_parts <= MOST_PARTS:
-                return found
+                return parts
         return []
 
     # -- checks on a pair ---------------------------------------------------------------------
