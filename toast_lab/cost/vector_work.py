@@ -43,12 +43,13 @@ def vector_work(program: p.Program, fusion: Fusion, value_bytes: np.ndarray) -> 
         value_bytes: [V] of each value as it is kept.
     """
     work, numbers = no_vector_work(program.n_ops), np.zeros(program.n_ops)
+    heads = _kernels(program, fusion)
     for op in range(program.n_arguments, program.n_ops):
         cost = op_kind(program.kind[op]).vector_steps
         if not cost or len(program.results(op)) != 1:
             continue
         size = float(fusion.elements[program.results(op)[0]])
-        head = _kernel(program, fusion, op)
+        head = heads[op]
         work.steps[head] += cost * size
         numbers[head] = max(numbers[head], size)
     if not numbers.any():
@@ -56,21 +57,20 @@ def vector_work(program: p.Program, fusion: Fusion, value_bytes: np.ndarray) -> 
     beside = np.where(fusion.product, _BESIDE_PRODUCT, _BESIDE)
     read_bytes = fusion.reads * value_bytes[program.use_value]
     for op in range(program.n_arguments, program.n_ops):
-        head = _kernel(program, fusion, op)
+        head = heads[op]
         if head != op and numbers[head]:
             work.read_bytes[head] += sum(read_bytes[use] for use in program.uses(op))
     return work._replace(steps=(work.steps + beside * numbers) / NUMBERS)
 
 
-def _kernel(program: p.Program, fusion: Fusion, op: int) -> int:
-    """Head of the first kernel in which an op is computed: what takes long is computed once."""
-    head = int(fusion.head[op])
-    for _ in range(program.n_ops):
-        (*_, result) = program.results(op) or (-1,)
-        is_inside = fusion.soft[op] and result >= 0 and not fusion.written[result]
-        users = [user for user in fusion.consumers[result] if user < program.n_ops]
-        if head != op or not is_inside or not users:
-            break
-        op = min(users)
-        head = int(fusion.head[op])
-    return head
+def _kernels(program: p.Program, fusion: Fusion) -> list[int]:
+    """[O] head of the first kernel in which an op is computed: what takes long is computed once."""
+    heads: list[int] = fusion.head.tolist()
+    for op in range(program.n_ops - 1, program.n_arguments - 1, -1):
+        if heads[op] != op or not fusion.soft[op]:
+            continue
+        (result,) = program.results(op)
+        first = min(fusion.consumers[result], default=program.n_ops)
+        if not fusion.written[result] and first < program.n_ops:
+            heads[op] = heads[first]
+    return heads

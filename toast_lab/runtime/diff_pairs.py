@@ -61,6 +61,7 @@ class _Pairs:
         for op in program.ops():
             for value in program.operands(op):
                 self.users[value].append(op)
+        self.reached: dict[int, set[int]] = {}  #: what ``reach`` has found
 
     def rows(self) -> list[DiffRow]:
         """All rows, by op."""
@@ -437,6 +438,8 @@ class _Pairs:
 
         Results are followed through elementwise ops, views and transposes, four steps at most.
         """
+        if op in self.reached:
+            return self.reached[op]
         reached, edge = {op}, {op}
         for _ in range(4):
             edge = {
@@ -447,6 +450,7 @@ class _Pairs:
             } - reached
             reached |= edge
             edge = {user for user in edge if self.is_passed(user)}
+        self.reached[op] = reached
         return reached
 
     def is_passed(self, op: int) -> bool:
