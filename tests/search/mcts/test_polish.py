@@ -56,6 +56,42 @@ def test_a_plan_that_is_better_than_all_that_is_solved_is_kept(problem):
     assert arrays[1] is best.value_dim
 
 
+def test_the_whole_program_is_solved_for_all_axes_and_then_with_parts_of_a_layer_apart(problem):
+    recorder = recorder_at_root(problem, Budget(seconds=60))
+    start = recorder.incumbent.plan()
+    arrays = polish.Polish(recorder).solve_whole(
+        (start.op_factor, start.value_dim), recorder.best_rank
+    )
+    rows = [recorder.trace.simulation(number) for number in range(recorder.trace.row.n)]
+    texts = [row.actions[-1] for row in rows if row.actions]
+    free = [text for text in texts if " free" in text]
+    assert free
+    assert {text.partition(":")[0] for text in free} == {"colours", "roles"}
+    assert all(": all axes free, " in text and "memory row" not in text for text in free)
+    assert (recorder.incumbent.plan().op_factor == arrays[0]).all()
+    assert recorder.best.score < 0.9 * price(problem, start).score
+
+
+def test_the_finer_grain_waits_for_what_the_coarser_one_finds(problem):
+    recorder = recorder_at_root(problem, Budget(seconds=60))
+    start = recorder.incumbent.plan()
+    arrays = start.op_factor, start.value_dim
+    much_better = (0.0, price(problem, start).score * 0.01, 0)
+    solving = polish.Polish(recorder)
+    assert solving.solve_whole(arrays, much_better) is arrays
+    assert [*solving.solvers] == ["colours"]
+
+
+def test_mcts_solves_the_whole_program_once_before_it_refines(problem):
+    small = Problem(problem.analysis, {"data": 4}, problem.machine)  # few enough columns
+    texts = labels(search(small, seed=3, budget=BUDGET))
+    begins = [i for i, text in enumerate(texts) if text.endswith(": by an integer program")]
+    assert begins
+    refined = [i for i, text in enumerate(texts) if text.startswith("refined in ")]
+    assert begins[-1] < (refined or [len(texts)])[0]
+    assert len(begins) <= len(polish.WHOLE)
+
+
 def test_mcts_solves_once_a_start_and_never_ends_worse(problem):
     result = search(problem, seed=3, budget=BUDGET)
     assert any("by an integer program from this start" in text for text in solved(result))

@@ -99,6 +99,13 @@ class Solver:
         self.over_s = self.firm_s
 
     @property
+    def n_columns(self) -> int:
+        """About how many columns the whole program has: those of moves are nearly all of them."""
+        used = {term.group for term in self.choices.terms}
+        groups = map(self.choices.groups.__getitem__, used)
+        return sum(len(group.distinct) * len(self.choices.layout[group.value]) for group in groups)
+
+    @property
     def best_arrays(self) -> tuple[np.ndarray, np.ndarray]:
         """``(op_factor, value_dim)`` of the best plan of this grain."""
         assert self.best is not None
@@ -131,6 +138,11 @@ class Solver:
 
         Gives whether the last program was solved to its optimum.
         """
+        self.solve_axes()
+        return self.solve_whole()
+
+    def solve_axes(self) -> None:
+        """Solve for each axis in turn, with the others as they are, until nothing gets better."""
         share_s = self.effort.until_s
         half_s = (self.effort.until_s + self.recorder.clock.elapsed_s) / 2
         late_s = max(share_s, self.recorder.clock.elapsed_s + 0.75 * self.recorder.left()[0])
@@ -143,11 +155,18 @@ class Solver:
             if self.best_rank == before:
                 break
         self.effort.until_s = share_s
+
+    def solve_whole(self, rounds: int | None = None) -> bool:
+        """Solve for all axes at once; gives whether the last program was solved to its optimum.
+
+        Args:
+            rounds: of rows for memory at most; None: as many as for parts of the program.
+        """
         self.given_s = self._limit_s()
         if self.optimum is not None:
             self.try_(self.optimum, f"{self.grain}: all axes free, optimal")
             return True
-        return self._stage(self._along(self.axes), "all axes free", whole=True)
+        return self._stage(self._along(self.axes), "all axes free", rounds, whole=True)
 
     def go_on_from(self, arrays: tuple[np.ndarray, np.ndarray] | None) -> None:
         """Take a plan found at another grain, if this grain has it and it is better."""
@@ -187,7 +206,9 @@ class Solver:
             if self.effort.columns is not None and self.effort.columns < _PART:
                 return
 
-    def _stage(self, part: Part, label: str, *, whole: bool = False) -> bool:
+    def _stage(
+        self, part: Part, label: str, rounds: int | None = None, *, whole: bool = False
+    ) -> bool:
         """Solve a part of the choices; add rows for memory until it fits.
 
         Gives whether the program was solved to its optimum.  ``whole``: the part is all of it.
@@ -196,7 +217,7 @@ class Solver:
         turned = False
         better = 0  # turn that brought the last improvement
         left_out = self.choices.menus.left_out
-        for turn in range(self.rounds + 1):
+        for turn in range((self.rounds if rounds is None else rounds) + 1):
             before = self.best_rank
             solved = self._solve(part)
             if solved is None:

@@ -1,11 +1,14 @@
 """What becomes of the best plans of a start: refined (``refine``), then solved (``polish``).
 
+Before the first of them the whole program is solved, where that takes seconds.
+
 Step by step: the search goes on to its next start when ``under_way`` says that this one has been
 improved, and may be interrupted between any two steps.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,6 +22,8 @@ from toast_lab.search.mcts import polish, refine, rollout
 from toast_lab.search.recorder import Recorder
 from toast_lab.sharding.state import State
 
+#: most of the time left that the refinement of one start takes: it cools down within it
+REFINE_SHARE = 0.5
 ARCHIVE = 8  #: best states of earlier starts that refinement takes parts over from
 
 
@@ -59,6 +64,7 @@ class Improvement:
         self.chains: refine.Chains | None = None
         self.origins: list[tuple[State, tuple[str, ...]]] = []
         self.segment = 0
+        self.began_s, self.most_s = 0.0, math.inf  # of this start's refinement
         self.over = 0  # states priced by refinements and integer programs that are over
         self.polish = polish.Polish(recorder) if solve else None
         self.solving = False
@@ -67,6 +73,18 @@ class Improvement:
     def under_way(self) -> bool:
         """Is there a start whose plans are being improved?"""
         return self.solving or self.chains is not None
+
+    @property
+    def whole_is_due(self) -> bool:
+        """Has the whole program still to be solved?  Whatever comes of it is in the archive."""
+        return self.polish is not None and self.steps > 0 and not self.archive
+
+    def solve_whole(self, elite: np.ndarray) -> None:
+        """Solve the whole program, beginning at the best state so far (as action numbers)."""
+        assert self.polish is not None
+        self._set_origins([elite])
+        rows = refine.rows_of(self.fine, self.origins[0][0])
+        self.archive.append(self._solved(rows, self.polish.solve_whole))
 
     @property
     def priced(self) -> int:
@@ -93,9 +111,16 @@ class Improvement:
         # them.
         self._set_origins([*elites, *(elite[: (len(elite) + 3) // 4] for elite in elites)])
         rows = [refine.rows_of(self.fine, state) for state, _ in self.origins]
+        origin = np.arange(len(rows))
+        if start == 0 and self.archive:
+            # Half of the chains begin where the whole program was solved.
+            rows = [row for own in rows for row in (own, self.archive[-1])]
+            origin = np.repeat(origin, 2)
         prices = [self.fine.repricer.price(*state_rows, None)[:2] for state_rows in rows]
         self.chains = refine.start(rows, prices, self.archive, self.seed * 1000 + start)
+        self.chains.origin[:] = origin[self.chains.origin]
         self.segment = 0
+        self._set_time()
 
     def go_on(self) -> None:
         """One step: a batch of refinement, or all integer programs."""
@@ -113,12 +138,23 @@ class Improvement:
                 texts.append(self.recorder.trace.vocabulary[code])
             self.origins.append((state, tuple(texts)))
 
+    def _set_time(self) -> None:
+        """Refinement has a part of the time that is left from now on."""
+        self.began_s = self.recorder.clock.elapsed_s
+        self.most_s = REFINE_SHARE * self.recorder.left()[0]
+
+    def _done(self) -> float:
+        """The part of this start's refinement that is done, by its steps or by its time."""
+        total = max(1, self.steps * len(self.fine.near.free) // (refine.CHAINS * refine.STEPS))
+        spent_s = self.recorder.clock.elapsed_s - self.began_s
+        return max(self.segment / total, spent_s / self.most_s)
+
     def _refine(self) -> None:
         chains, near, recorder = self.chains, self.fine.near, self.recorder
         assert chains is not None
-        total = max(1, self.steps * len(near.free) // (refine.CHAINS * refine.STEPS))
         before = chains.best.copy()
-        heat = refine.warmth(self.segment / total)
+        done = self._done()
+        heat = refine.warmth(min(done, 1.0))
         moves, pricing = self.space.moves, self.fine_pricing
 
         def anneal(worker: rollout.RolloutScratch, begin: int, end: int) -> None:
@@ -132,7 +168,8 @@ class Improvement:
                 :2
             ] < recorder.best_rank[:2]:
                 self._take(chain, quicks[chain])
-        if self.segment >= total:
+        now_done = self._done()
+        if now_done >= 1.0:
             ranks = [recorder.rank(quick, 0) for quick in quicks]
             best = ranks.index(min(ranks))
             self.archive = [
@@ -143,9 +180,9 @@ class Improvement:
             self.chains = None
             self.solving = self.polish is not None
             return
-        if self.segment % max(1, total // refine.MIXES) == 0:
+        if int(now_done * refine.MIXES) > int(done * refine.MIXES):
             refine.mix(chains)
-        if self.segment % max(1, total // refine.EXCHANGES) == 0:
+        if int(now_done * refine.EXCHANGES) > int(done * refine.EXCHANGES):
             refine.exchange(
                 chains, np.array([quick.score + (0.0 if quick.fits else 1e6) for quick in quicks])
             )
@@ -170,24 +207,29 @@ class Improvement:
 
     def _solve(self) -> None:
         """Go on from the best refined plan with integer programs."""
-        recorder, fine, program = self.recorder, self.fine, self.space.analysis.program
         assert self.polish is not None
-        rows = self.archive[-1]
+        self.archive[-1] = self._solved(self.archive[-1], self.polish.improve)
+        self.solving = False
+
+    def _solved(
+        self, rows: refine.Rows, solve: Callable[[polish.Arrays, tuple[float, ...]], polish.Arrays]
+    ) -> refine.Rows:
+        """What integer programs make of a plan."""
+        recorder, fine, program = self.recorder, self.fine, self.space.analysis.program
         rank = recorder.rank(self._quick(*fine.repricer.price(*rows, None)[:2]), 0)
         # One step, as a batch is: the evaluations that it takes do not end it half way, where it
         # could not go on.
         priced_before = recorder.ledger.keys()
         try:
             with recorder.limits.one_step():
-                ops, values = self.polish.improve(fine.alike.whole(program, *rows), rank)
+                ops, values = solve(fine.alike.whole(program, *rows), rank)
         finally:
             self.over += recorder.ledger.forget_all_but(priced_before)
         solved = ops[fine.alike.ops.first], values[fine.alike.values.first]
         spread = fine.alike.whole(program, *solved)
         # A plan that tells apart what these rows do not cannot be kept as rows.
-        if np.array_equal(spread[0], ops) and np.array_equal(spread[1], values):
-            self.archive[-1] = solved
-        self.solving = False
+        kept = np.array_equal(spread[0], ops) and np.array_equal(spread[1], values)
+        return solved if kept else rows
 
     def _quick(self, time_s: float, peak_bytes: float) -> Quick:
         return self.recorder.ledger.pricer.judged(time_s, peak_bytes)
@@ -202,6 +244,7 @@ class Improvement:
             (memory["archive.ops"][i], memory["archive.values"][i]) for i in range(count)
         ]
         if chains:
+            self._set_time()
             self.chains = refine.Chains(
                 **{name: memory[f"chain.{name}"].copy() for name in refine.Chains._fields}
             )

@@ -29,6 +29,8 @@ Where we differ from the paper, and why:
 * It stops when a round brings nothing; we start anew a few times first, since plans of many actions
   that go together (two dozen in a graph network) have neighbours that are all worse, and one start
   in three ends in such a place.
+* After the first round integer programs choose for the whole program at once, if it is small enough
+  (``polish``).
 * The best plans of each start are refined: changed in one part of the program at a time
   (``refine``).  The best of these is where integer programs begin that choose on one axis for the
   whole program (``polish``).
@@ -108,6 +110,8 @@ def run(recorder: Recorder, seed: int, options: MctsOptions) -> Status:
                 recorder.check()
                 if search.closed:
                     return Status.COMPLETE
+                if search.round > 1 and search.improvement.whole_is_due:
+                    search.solve_whole()
                 if search.improvement.under_way:
                     search.improve()
                     continue
@@ -289,6 +293,16 @@ class _Search:
         tree["number"][tr.ELITES], tree["elite_length"][0], tree["elite_key"][0] = 1, 0, 0
         self.before = tree["elite_reward"][0] = tree["reward"][0]
         tree["seen"][:] = 0.0
+
+    def solve_whole(self) -> None:
+        """Solve the whole program as integer programs, where that takes seconds."""
+        tree = self.tree
+        self.recorder.limits.prepare("refine")
+        try:
+            self.improvement.solve_whole(tree["elite"][0, : tree["elite_length"][0]])
+        finally:
+            self._count()
+            self.tree["number"][tr.BEST] = self.recorder.trace.row["best"][-1]
 
     def improve(self) -> None:
         """Go on with refinement and integer programs by one step; begin anew when they are over."""

@@ -1,10 +1,16 @@
-"""The last step of a start of ``mcts``: integer programs that begin at the plan found.
+"""Integer programs in ``mcts``: all of the program at once, and from the plan found.
 
-Refinement changes one neighbourhood at a time, and stops where several distant ones would have to
-change together.  An integer program over the sharding on one mesh axis, with the other axes as the
-plan has them, changes them all; after each axis in turn, all axes are free at once, if the program
-is small enough to be solved in the time there is.  What is minimised is a sum of prices of single
-ops and moves, not C(s); what comes out is priced as a plan and taken if it is better.
+A program whose moves are few can be solved as a whole in seconds, over colours and then with parts
+of a layer apart.  That is tried once, early (``solve_whole``): chains of ops that have to change
+together are where a tree search and refinement need longest, and in a graph network with some
+hundred of them never arrive.
+
+The last step of a start is to solve from the plan found (``improve``).  Refinement changes one
+neighbourhood at a time, and stops where several distant ones would have to change together.  An
+integer program over the sharding on one mesh axis, with the other axes as the plan has them,
+changes them all; after each axis in turn, all axes are free at once, if the program is small enough
+to be solved in the time there is.  What is minimised is a sum of prices of single ops and moves,
+not C(s); what comes out is priced as a plan and taken if it is better.
 
 The programs are those of our rival ``alpa`` (``solver``), which begins at plans of a single colour:
 what it finds from there, we mostly find from better ones.  The paper has no such step.
@@ -26,6 +32,10 @@ _GRAINS = ("colours", "roles")
 # over colours are solved in a second, and may have so many for each evaluation as well.
 _COUNTED, _COUNTED_EACH = 8_000, 2
 SHARE = 0.5  #: most of the time left that one start's integer programs take
+#: most of the time left that the whole program over each grain takes, before all refinement
+WHOLE = {"colours": 0.4, "roles": 0.92}
+_MUCH = 0.01  # of C(s): what the coarser grain has to find for the finer one to be tried
+_GROWTH = 1.1  # time of an integer program grows at least with this power of its columns
 
 Arrays = tuple[np.ndarray, np.ndarray]  #: [O, A] op_factor and [V, A] value_dim of a plan
 
@@ -64,6 +74,41 @@ class Polish:
             solver.run()
             if solver.best_rank[:2] < rank[:2]:
                 arrays, rank = solver.best_arrays, solver.best_rank
+        return arrays
+
+    def solve_whole(self, arrays: Arrays, rank: tuple[float, ...]) -> Arrays:
+        """The best plan that programs over all axes find, or the one given.
+
+        No rows for memory are added, which make a program many times as hard.  Where the coarser
+        grain found much the finer one is tried: for all axes if the time suffices, judged by what
+        the coarser one took, and axis by axis otherwise.
+
+        Plans are recorded as they are found.  ``rank``: of the plan, see ``Recorder.rank``.
+        """
+        clock, rate = self.recorder.clock, 0.0
+        for grain in _GRAINS:
+            until_s = clock.elapsed_s + WHOLE[grain] * self.recorder.left()[0]
+            solver = self._solver(grain, until_s)
+            if solver is None or self.effort.crashed:
+                break
+            self.effort.until_s = until_s
+            # The same for every number of evaluations: a search that is given more goes on from
+            # what the first one came to.
+            self.effort.largest = LARGE if self.evaluations is None else _COUNTED
+            if not rate and solver.n_columns > self.effort.largest:
+                break
+            solver.begin(arrays, "by an integer program")
+            growing, began_s = float(solver.n_columns) ** _GROWTH, clock.elapsed_s
+            if began_s + rate * growing < until_s:
+                solver.solve_whole(rounds=0)
+            else:
+                solver.solve_axes()
+            rate = (clock.elapsed_s - began_s) / growing
+            (over, score), (over_before, score_before) = solver.best_rank[:2], rank[:2]
+            if (over, score) < (over_before, score_before):
+                arrays, rank = solver.best_arrays, solver.best_rank
+            if (over, score) >= (over_before, (1.0 - _MUCH) * score_before):
+                break
         return arrays
 
     def _largest(self, grain: str) -> int:
