@@ -8,6 +8,8 @@ from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidPlan, InvalidProblem
 from toast_lab.pipeline import search
 from toast_lab.search.contract import Budget, Status
+from toast_lab.search.mcts import rollout
+from toast_lab.search.mcts import tree as tr
 from toast_lab.search.retrace import replay
 from toast_lab.search.trace import Trace
 from toast_lab.sharding.state import State, legal_actions, legal_rows
@@ -37,6 +39,45 @@ def test_what_is_found_does_not_depend_on_the_number_of_threads(problem, monkeyp
     assert list(one.trace.nodes) == list(three.trace.nodes)
     other = search(problem, seed=8, budget=evaluations(2000))
     assert told(one.trace) != told(other.trace)
+
+
+def test_two_mesh_axes_change_places_in_all_actions_or_in_two(problem):
+    n_axes = 3
+    codes = [move * n_axes + axis for move in range(5) for axis in range(n_axes)]
+    codes.remove(4 * n_axes + 2)
+    settings = tr.SteeringSettings(
+        seed=np.uint64(0),
+        depth=8,
+        exploration=1.0,
+        length_penalty=0.0,
+        prior_visits=1.0,
+        vary=1.0,
+        boldness=0.0,
+        min_names=1,
+        usable=np.asarray(codes),
+    )
+    before = np.asarray([move * n_axes + move % 2 for move in range(5)])
+    swapped = {
+        (a, b): [
+            code - axis + {a: b, b: a}.get(axis, axis)
+            for code, axis in zip(before.tolist(), (before % n_axes).tolist(), strict=True)
+        ]
+        for a, b in ((0, 1), (0, 2), (1, 2))
+    }
+    # The last move is of no use on axis 2, and stays.
+    swapped[0, 2][4] = before[4]
+    found = set()
+    for seed in range(1, 400):
+        wanted, drawn = before.copy(), np.asarray([seed * 2**40 + 1], np.uint64)
+        rollout.exchange_axes(settings, drawn, wanted, len(wanted), n_axes)
+        assert set(wanted.tolist()) <= set(codes)
+        places = np.flatnonzero(wanted != before)
+        if len(places) == 2 and sorted(before[places] % n_axes) == sorted(wanted[places] % n_axes):
+            found.add("two")
+        elif len(places):
+            found |= {pair for pair, codes_of in swapped.items() if wanted.tolist() == codes_of}
+            assert wanted.tolist() in swapped.values()
+    assert found == {"two", *swapped}
 
 
 def test_a_search_that_was_interrupted_goes_on_to_the_same_end(problem, tmp_path):

@@ -24,8 +24,10 @@ Where we differ from the paper, and why:
   actions are as good in one place as in another, and a node has too many to try each of them
   blindly.
 * A part of the trajectories varies the best ones so far, with an action left out, replaced, moved
-  or put in: which of two actions comes first decides who gets an axis, and such late changes are
-  far apart in the tree.
+  or put in, or with two mesh axes in each other's place: which of two actions comes first decides
+  who gets an axis, and such late changes are far apart in the tree.  A plan with the batch on the
+  small axis and the height on the large one is dozens of actions from the other way round, and all
+  between them are worse.
 * It stops when a round brings nothing; we start anew a few times first, since plans of many actions
   that go together (two dozen in a graph network) have neighbours that are all worse, and one start
   in three ends in such a place.

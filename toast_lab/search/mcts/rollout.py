@@ -17,7 +17,7 @@ from toast_lab.cost import reprice
 from toast_lab.cost.kernel import PriceInputs
 from toast_lab.cost.reprice import PricingScratch, Snapshot
 from toast_lab.kernels import compiled, helper
-from toast_lab.packs import Int64Array, packed
+from toast_lab.packs import Int64Array, UInt64Array, packed
 from toast_lab.search.mcts.tree import (
     ELITES,
     Jobs,
@@ -34,6 +34,7 @@ from toast_lab.sharding.state import legal_pairs
 
 #: reward lost by a state that does not fit, besides the penalty that C(s) has for it
 OVER_LIMIT = 0.5
+IN_TWO = 0.5  # share of the exchanges of mesh axes that change two actions, not all
 
 
 @packed
@@ -143,12 +144,46 @@ def _put_in(row: Int64Array, at: int, count: int, entry: int) -> None:
 
 
 @helper
+def _on_axis(settings: SteeringSettings, code: int, axis: int, n_axes: int) -> int:
+    """An action on another mesh axis, or the same one where it is of no use there."""
+    other = code - code % n_axes + axis
+    for usable in settings.usable:
+        if usable == other:
+            return other
+    return code
+
+
+@compiled
+def exchange_axes(
+    settings: SteeringSettings, drawn: UInt64Array, wanted: Int64Array, count: int, n_axes: int
+) -> None:
+    """Let two mesh axes change places: in all actions, or in two.
+
+    What is split far and what little, and over which links: a plan that has it the wrong way round
+    is as far as can be from the right one in changes of single actions.
+    """
+    one = int(n_axes * random(drawn))
+    other = (one + 1 + int((n_axes - 1) * random(drawn))) % n_axes
+    first, second = -1, -1
+    if random(drawn) < IN_TWO:
+        first, second = int(count * random(drawn)), int(count * random(drawn))
+        one, other = wanted[first] % n_axes, wanted[second] % n_axes
+    for place in range(count):
+        if first < 0 or place == first or place == second:
+            axis = wanted[place] % n_axes
+            if axis == one:
+                wanted[place] = _on_axis(settings, wanted[place], other, n_axes)
+            elif axis == other:
+                wanted[place] = _on_axis(settings, wanted[place], one, n_axes)
+
+
+@helper
 def _vary(tree: Tree, moves: Moves, settings: SteeringSettings, jobs: Jobs, job: int) -> int:
     """Take the actions of an elite with a few changes; gives their number.
 
-    Actions are left out, replaced, moved or put in.
+    Actions are left out, replaced, moved or put in, or mesh axes change places.
     """
-    drawn = jobs.random[job]
+    drawn, n_axes = jobs.random[job], moves.axis_size.shape[0]
     n_usable = settings.usable.shape[0]
     elite = int(tree.number[ELITES] * random(drawn) ** 2)  # better ones more often
     count = tree.elite_length[elite]
@@ -159,7 +194,7 @@ def _vary(tree: Tree, moves: Moves, settings: SteeringSettings, jobs: Jobs, job:
     for place in range(count):
         wanted[place] = tree.elite[elite, place]
     for _ in range(changes):
-        kind = int(4 * random(drawn))
+        kind = int((4 if n_axes == 1 else 5) * random(drawn))
         at = int(count * random(drawn)) if count else 0
         if kind == 0 and count > 0:
             _take_out(wanted, at, count)
@@ -171,6 +206,8 @@ def _vary(tree: Tree, moves: Moves, settings: SteeringSettings, jobs: Jobs, job:
             code = wanted[at]
             _take_out(wanted, at, count)
             _put_in(wanted, target, count - 1, code)
+        elif kind == 4 and count > 0:
+            exchange_axes(settings, drawn, wanted, count, n_axes)
         else:
             target = int((count + 1) * random(drawn))
             _put_in(wanted, target, count, settings.usable[int(n_usable * random(drawn))])
