@@ -96,7 +96,9 @@ def refined(evaluations: int, *, solve: bool) -> Source:
         analysis = analyse(model)
         problem = Problem(analysis, "4x2", "tpu-v3")
         budget = Budget(seconds=None, evaluations=evaluations)
-        result = search(problem, seed=seed, restarts=0, budget=budget, solve=solve)
+        # Little refinement leaves something to find for integer programs.
+        steps = {"refine": 1} if solve else {"solve": False}
+        result = search(problem, seed=seed, restarts=0, budget=budget, **steps)
         return [Drawn("4x2", 0, "solved" if solve else "refined", result.plan)]
 
     return plans

@@ -112,13 +112,13 @@ def run(recorder: Recorder, seed: int, options: MctsOptions) -> Status:
                 recorder.check()
                 if search.closed:
                     return Status.COMPLETE
-                if search.round > 1 and search.improvement.whole_is_due:
-                    search.solve_whole()
                 if search.improvement.under_way:
                     search.improve()
-                    continue
-                search.batch()
-                if search.in_round >= round_size:
+                elif search.in_round < round_size:
+                    search.batch()
+                else:
+                    if search.improvement.whole_is_due:
+                        search.solve_whole()
                     search.end_round(options.patience)
             return Status.CONVERGED
         finally:
