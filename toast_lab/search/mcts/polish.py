@@ -80,8 +80,8 @@ class Polish:
         """The best plan that programs over all axes find, or the one given.
 
         No rows for memory are added, which make a program many times as hard.  Where the coarser
-        grain found much the finer one is tried: for all axes if the time suffices, judged by what
-        the coarser one took, and axis by axis otherwise.
+        grain found much that changes of single clusters do not, the finer one is tried: for all
+        axes if the time suffices, judged by what the coarser one took, and axis by axis otherwise.
 
         Plans are recorded as they are found.  ``rank``: of the plan, see ``Recorder.rank``.
         """
@@ -99,15 +99,16 @@ class Polish:
                 break
             solver.begin(arrays, "by an integer program")
             growing, began_s = float(solver.n_columns) ** _GROWTH, clock.elapsed_s
+            over_before, score_before = solver.best_rank[:2]
             if began_s + rate * growing < until_s:
                 solver.solve_whole(rounds=0)
             else:
                 solver.solve_axes()
             rate = (clock.elapsed_s - began_s) / growing
-            (over, score), (over_before, score_before) = solver.best_rank[:2], rank[:2]
-            if (over, score) < (over_before, score_before):
-                arrays, rank = solver.best_arrays, solver.best_rank
-            if (over, score) >= (over_before, (1.0 - _MUCH) * score_before):
+            if solver.best_rank[:2] >= rank[:2]:
+                break
+            arrays, rank = solver.best_arrays, solver.best_rank
+            if rank[:2] >= (over_before, (1.0 - _MUCH) * score_before):
                 break
         return arrays
 
