@@ -141,7 +141,7 @@ class Improvement:
     def _set_time(self) -> None:
         """Refinement has a part of the time that is left from now on."""
         self.began_s = self.recorder.clock.elapsed_s
-        self.most_s = REFINE_SHARE * self.recorder.left()[0]
+        self.most_s = max(REFINE_SHARE * self.recorder.left()[0], 1e-9)
 
     def _done(self) -> float:
         """The part of this start's refinement that is done, by its steps or by its time."""
