@@ -41,7 +41,7 @@ def test_what_is_found_does_not_depend_on_the_number_of_threads(problem, monkeyp
     assert told(one.trace) != told(other.trace)
 
 
-def test_two_mesh_axes_change_places_in_all_actions_or_in_two(problem):
+def test_two_mesh_axes_change_places_in_all_actions_or_in_two():
     n_axes = 3
     codes = [move * n_axes + axis for move in range(5) for axis in range(n_axes)]
     codes.remove(4 * n_axes + 2)

@@ -82,8 +82,8 @@ class Improvement:
     def solve_whole(self, elite: np.ndarray) -> None:
         """Solve the whole program, beginning at the best state so far (as action numbers)."""
         assert self.polish is not None
-        self._set_origins([elite])
-        rows = refine.rows_of(self.fine, self.origins[0][0])
+        state, _ = self._reached(elite)
+        rows = refine.rows_of(self.fine, state)
         self.archive.append(self._solved(rows, self.polish.solve_whole))
 
     @property
@@ -130,13 +130,15 @@ class Improvement:
             self._refine()
 
     def _set_origins(self, codes: list[np.ndarray]) -> None:
-        self.origins, self.origin_codes = [], codes
-        for row in codes:
-            state, texts = State(self.space), []
-            for code in row.tolist():
-                state.apply_row(*divmod(code, len(self.space.mesh.axes)))
-                texts.append(self.recorder.trace.vocabulary[code])
-            self.origins.append((state, tuple(texts)))
+        self.origins, self.origin_codes = [*map(self._reached, codes)], codes
+
+    def _reached(self, codes: np.ndarray) -> tuple[State, tuple[str, ...]]:
+        """The state that actions (as numbers) lead to, and their texts."""
+        state, texts = State(self.space), []
+        for code in codes.tolist():
+            state.apply_row(*divmod(code, len(self.space.mesh.axes)))
+            texts.append(self.recorder.trace.vocabulary[code])
+        return state, tuple(texts)
 
     def _set_time(self) -> None:
         """Refinement has a part of the time that is left from now on."""

@@ -303,18 +303,21 @@ class _Search:
         try:
             self.improvement.solve_whole(tree["elite"][0, : tree["elite_length"][0]])
         finally:
-            self._count()
-            self.tree["number"][tr.BEST] = self.recorder.trace.row["best"][-1]
+            self._catch_up()
 
     def improve(self) -> None:
         """Go on with refinement and integer programs by one step; begin anew when they are over."""
         try:
             self.improvement.go_on()
         finally:
-            self._count()
-            self.tree["number"][tr.BEST] = self.recorder.trace.row["best"][-1]
+            self._catch_up()
         if not self.improvement.under_way:
             self._begin_anew()
+
+    def _catch_up(self) -> None:
+        """Count what improvement priced, and know the best that it recorded."""
+        self._count()
+        self.tree["number"][tr.BEST] = self.recorder.trace.row["best"][-1]
 
     def _priced(self) -> int:
         """Distinct states priced by the tree, and those priced by refinement."""

@@ -95,7 +95,7 @@ class Polish:
             # The same for every number of evaluations: a search that is given more goes on from
             # what the first one came to.
             self.effort.largest = LARGE if self.evaluations is None else _COUNTED
-            if not rate and solver.n_columns > self.effort.largest:
+            if grain == _GRAINS[0] and solver.n_columns > self.effort.largest:
                 break
             solver.begin(arrays, "by an integer program")
             growing, began_s = float(solver.n_columns) ** _GROWTH, clock.elapsed_s
