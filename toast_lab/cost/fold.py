@@ -15,8 +15,8 @@ that nothing rests on luck:
   it and whose copies it may take;
 * an op is its row of the state, its kind and facts, its uses and its results.
 
-What depends on the place in the program, when things come to life and die, is not folded:
-``Memory`` counts the program's own ops and takes sizes from the classes.
+What depends on the place in the program, when things come to life and die, counts the program's own
+ops and takes sizes from the classes; of it, ``folded_ranges`` keeps what decides the peak.
 
 Reference: TOAST section 4.4, where repeated layers are treated alike.  Start reading at ``fold``.
 """
@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from toast_lab.cost.folded_ranges import Likeness, folded_ranges
 from toast_lab.cost.kernel import PriceInputs
 from toast_lab.cost.program_facts import Memory, OpFacts, ProgramFacts, UseFacts, ValueFacts
 from toast_lab.hashing import classes, numbers
@@ -146,31 +147,48 @@ def fold(program: Program, alike: Alike, whole: PriceInputs) -> PriceInputs:
     like_op = ops.label
     place = np.arange(program.n_uses) - tables.use_ptr[tables.use_op]
     like_use = (use_ptr[like_op[tables.use_op]] + place).astype(np.int32)
-    use_members = Ragged.by_key(like_use, len(use))
-    op_members = Ragged.by_key(like_op, len(lead))
     folded_memory = memory._replace(
         buffer_value=values.label[memory.buffer_value],
         buffer_heir=np.where(
             memory.buffer_heir >= 0, values.label[memory.buffer_heir], np.int32(-1)
         ),
-        member_ptr=use_members.ptr,
-        member=use_members.flat,
         like_use=like_use,
         like_op=like_op,
-        op_member_ptr=op_members.ptr,
-        op_member=op_members.flat,
+    )
+    ranges = folded_ranges(
+        tables,
+        memory,
+        Likeness(
+            value=values.label,
+            use=like_use,
+            op=like_op,
+            want=wants.label,
+            may_bring=_may_bring(tables, rank, earlier, wants.label),
+        ),
     )
     # Of the element types of the whole program, for which kernels are compiled.
     return PriceInputs(
         tables=Tables._make(_typed(folded_tables, tables)),
         facts=folded_facts,
         memory=Memory._make(_typed(folded_memory, memory)),
+        ranges=ranges,
         times=ops.sizes.astype(np.float64),
         rates=whole.rates,
         axis_size=whole.axis_size,
         # Entries are of classes, which ops of one fold share.
         listed=whole.listed._replace(begin=whole.listed.begin[lead], end=whole.listed.end[lead]),
     )
+
+
+def _may_bring(tables: Tables, rank: np.ndarray, earlier: Ragged, want: np.ndarray) -> np.ndarray:
+    """[U] bool: the uses that a plan may bring a copy for.
+
+    Not those of scalars and constants, nor where an earlier use always wants the same.
+    """
+    use = earlier.row_numbers
+    shares = np.bincount(use[earlier.flat == want[use]], minlength=len(want)) > 0
+    value = tables.use_value
+    return ~shares & ~tables.value_constant[value] & (rank[value] > 0)
 
 
 def _typed(fields: Sequence[Any], like: Sequence[Any]) -> list[Any]:

@@ -32,7 +32,8 @@ one:
   from then on, nothing else has to be done.  No fact may be an index: it would differ in every
   layer, and nothing would be folded.
 * what is known better than by rule: an entry of ``ListedTimes``, which stands in place of it.
-* how long things live: ``live_bytes``, and ``Memory`` for what does not depend on the plan.
+* how long things live: ``live_bytes``, and ``Memory`` for what does not depend on the plan.  What
+  a plan decides with, ``folded_ranges`` has to tell apart.
 * what overlaps with what: ``clocks``, for whole programs only.
 
 Reference: TOAST section 4.5.  We price memory-bound ops too unless ``paper_mode`` is asked for:
@@ -59,6 +60,7 @@ from toast_lab.cost.collective_matmul import (
     written_far_bytes,
 )
 from toast_lab.cost.combined_sums import COMBINED_BYTES
+from toast_lab.cost.live_ranges import LiveRanges, needed_until
 from toast_lab.cost.loop_residents import SHARE as RESIDENT_SHARE
 from toast_lab.cost.matrix_tiles import (
     BATCH,
@@ -242,6 +244,7 @@ class PriceInputs(NamedTuple):
     tables: Tables
     facts: ProgramFacts
     memory: Memory
+    ranges: LiveRanges
     times: Float64Array  #: [O'] how many ops each one stands for
     rates: MachineRates
     axis_size: Int64Array  #: [A]
@@ -250,25 +253,28 @@ class PriceInputs(NamedTuple):
 
 @packed
 class Lifetimes(NamedTuple):
-    """How long things live under a plan; arrays that the kernel fills."""
+    """How long things live under a plan; arrays that the kernel fills.
+
+    ``P`` places at which is asked what is in memory, see ``LiveRanges``.
+    """
 
     size: Float64Array  #: [V] bytes of each value as it is kept
-    last: Int32Array  #: [U] last op at which a copy brought for the use is needed
-    live: Float64Array  #: [O + 2] bytes in memory at each op
-    near: Float64Array  #: [O + 2] bytes that are alive as well, in vector memory
-    #: [O + 2, 2] what comes and goes at each op: of what is in memory, of what may be near
+    last: Int32Array  #: [C] last op at which a copy is needed
+    live: Float64Array  #: [P + 1] bytes in memory at each place
+    near: Float64Array  #: [P + 1] bytes that are alive as well, in vector memory
+    #: [P + 1, 2] what comes and goes at each place: of what is in memory, of what may be near
     change: Float64Matrix
 
 
 def lifetimes(inputs: PriceInputs) -> Lifetimes:
     """Arrays for the lifetimes of a program."""
-    memory = inputs.memory
+    rows = inputs.ranges.n_places + 1
     return Lifetimes(
         size=np.empty(len(inputs.tables.value_op)),
-        last=np.empty(len(memory.use_op), np.int32),
-        live=np.empty(len(memory.like_op) + 2),
-        near=np.empty(len(memory.like_op) + 2),
-        change=np.empty((len(memory.like_op) + 2, 2)),
+        last=np.empty(len(inputs.ranges.copy_use), np.int32),
+        live=np.empty(rows),
+        near=np.empty(rows),
+        change=np.empty((rows, 2)),
     )
 
 
@@ -1001,92 +1007,75 @@ def clocks(
 def live_bytes(
     inputs: PriceInputs, steps: Steps, prices: Prices, lives: Lifetimes
 ) -> tuple[float, int]:
-    """(peak bytes, op at the peak) of a state; fills ``lives``.
+    """(peak bytes, place of the peak) of a state; fills ``lives``.
 
     The one place where it is decided how long things live.  ``inputs``, the layouts of ``steps``
-    and ``prices`` may be those of the folded program; ``Memory`` counts the ops of the program
-    itself in either case.
+    and ``prices`` may be those of the folded program; ``LiveRanges`` counts the ops of the program
+    itself in either case.  Of the program itself, places are its ops, and the end.
     """
-    facts, tables, memory, rates = inputs.facts, inputs.tables, inputs.memory, inputs.rates
-    wanted, size, last, change = steps.wanted, lives.size, lives.last, lives.change
-    n_ops = change.shape[0] - 2
+    facts, memory, ranges, rates = inputs.facts, inputs.memory, inputs.ranges, inputs.rates
+    size, last, change, place = lives.size, lives.last, lives.change, ranges.place
     for value in range(size.shape[0]):
         size[value] = _kept_bytes(facts, value, steps.layout[value], inputs.axis_size)
     change[:] = 0.0
-    # Copies: until the last use that takes the copy.
-    for like in range(prices.copied.shape[0]):
-        if prices.copied[like] == BROUGHT:
-            for place in range(memory.member_ptr[like], memory.member_ptr[like + 1]):
-                use = memory.member[place]
-                last[use] = max(memory.use_op[use], _needed_until(memory, use, memory.use_op[use]))
-    for like in range(prices.copied.shape[0]):
-        if prices.copied[like] == REUSED:
-            want = wanted[tables.use_want[like]]
-            for place in range(memory.member_ptr[like], memory.member_ptr[like + 1]):
-                use = memory.member[place]
-                value = memory.use_value[use]
-                for other in range(memory.value_use_ptr[value], memory.value_use_ptr[value + 1]):
-                    maker = memory.value_use[other]
-                    if (
-                        wanted[tables.use_want[memory.like_use[maker]]] == want
-                        and memory.use_op[use] < memory.use_until[maker]
-                    ):
-                        last[maker] = max(
-                            last[maker], _needed_until(memory, use, memory.use_op[maker])
-                        )
-                        break
-    for like in range(prices.copied.shape[0]):
-        if prices.copied[like] == BROUGHT:
-            held_bytes = prices.copy_bytes[like]
-            for place in range(memory.member_ptr[like], memory.member_ptr[like + 1]):
-                use = memory.member[place]
-                beside = memory.products[last[use]] - memory.products[memory.use_from[use] + 1]
-                near = int(held_bytes <= rates.near_bytes and beside <= NEAR_PRODUCTS)
-                change[memory.use_from[use], near] += held_bytes
-                change[last[use] + 1, near] -= held_bytes
-    for like in range(prices.passing_bytes.shape[0]):
-        held_bytes = prices.passing_bytes[like]
+    _needed_copies(inputs, steps, prices, last)
+    for copy in range(ranges.copy_use.shape[0]):
+        use = ranges.copy_use[copy]
+        if prices.copied[use] == BROUGHT:
+            begin, end = ranges.copy_from[copy], last[copy] + 1
+            held_bytes = prices.copy_bytes[use]
+            beside = memory.products[end - 1] - memory.products[begin + 1]
+            near = int(held_bytes <= rates.near_bytes and beside <= NEAR_PRODUCTS)
+            held_bytes *= ranges.copy_times[copy]
+            change[place[begin], near] += held_bytes
+            change[place[end], near] -= held_bytes
+    for work in range(ranges.work_op.shape[0]):
+        held_bytes = prices.passing_bytes[ranges.work_op[work]]
         if held_bytes > 0.0:
             near = int(held_bytes <= rates.near_bytes)
-            for place in range(memory.op_member_ptr[like], memory.op_member_ptr[like + 1]):
-                runs_at = memory.runs_at[memory.op_member[place]]
-                change[runs_at, near] += held_bytes
-                change[runs_at + 1, near] -= held_bytes
+            held_bytes *= ranges.work_times[work]
+            runs_at = ranges.work_at[work]
+            change[place[runs_at], near] += held_bytes
+            change[place[runs_at + 1], near] -= held_bytes
     # Written values; an operand that dies in an elementwise op gives its place to the result, one
     # operand an op.
-    heirs = np.zeros(n_ops + 1, np.bool_)
-    for buffer in range(memory.buffer_value.shape[0]):
-        held_bytes = size[memory.buffer_value[buffer]]
-        end = memory.buffer_end[buffer]
-        heir = memory.buffer_heir[buffer]
-        if heir >= 0 and size[heir] == held_bytes and not heirs[end]:
-            heirs[end] = True
+    heirs = np.zeros(ranges.buffer_value.shape[0], np.bool_)
+    for buffer in range(ranges.buffer_value.shape[0]):
+        held_bytes = size[ranges.buffer_value[buffer]]
+        end, death = ranges.buffer_end[buffer], ranges.buffer_death[buffer]
+        if death >= 0 and size[ranges.buffer_heir[buffer]] == held_bytes and not heirs[death]:
+            heirs[death] = True
             end -= 1
-        near = int(memory.buffer_near[buffer] and held_bytes <= rates.near_bytes)
-        change[memory.buffer_start[buffer], near] += held_bytes
-        change[min(end, n_ops) + 1, near] -= held_bytes
-    peak, peak_op, alive_bytes, near_bytes = 0.0, 0, 0.0, 0.0
-    for op in range(n_ops + 1):
-        alive_bytes += change[op, 0]
-        near_bytes += change[op, 1]
+        near = int(ranges.buffer_near[buffer] and held_bytes <= rates.near_bytes)
+        held_bytes *= ranges.buffer_times[buffer]
+        change[place[ranges.buffer_start[buffer]], near] += held_bytes
+        change[place[end + 1], near] -= held_bytes
+    peak, peak_place, alive_bytes, near_bytes = 0.0, 0, 0.0, 0.0
+    for asked in range(ranges.n_places):
+        alive_bytes += change[asked, 0]
+        near_bytes += change[asked, 1]
         # What vector memory has no room for is in memory, too.
-        lives.near[op] = min(near_bytes, rates.near_room_bytes)
-        lives.live[op] = alive_bytes + near_bytes - lives.near[op]
-        if lives.live[op] > peak:
-            peak, peak_op = lives.live[op], op
-    return peak, peak_op
+        lives.near[asked] = min(near_bytes, rates.near_room_bytes)
+        lives.live[asked] = alive_bytes + near_bytes - lives.near[asked]
+        if lives.live[asked] > peak:
+            peak, peak_place = lives.live[asked], asked
+    return peak, peak_place
 
 
 @helper
-def _needed_until(memory: Memory, use: int, brought_at: int) -> int:
-    """Op until which a use needs a copy made at op ``brought_at``.
-
-    One from outside a loop is read in every round.
-    """
-    until = memory.runs_at[memory.use_op[use]]
-    region = memory.region[memory.use_op[use]]
-    while region >= 0:
-        if brought_at < memory.region_begin[region] and memory.region_end[region] > until:
-            until = memory.region_end[region] - 1
-        region = memory.region_parent[region]
-    return until
+def _needed_copies(inputs: PriceInputs, steps: Steps, prices: Prices, last: np.ndarray) -> None:
+    """Fill ``last`` for the copies that are brought: until the last use that takes the copy."""
+    tables, memory, ranges = inputs.tables, inputs.memory, inputs.ranges
+    for copy in range(ranges.copy_use.shape[0]):
+        use = ranges.copy_use[copy]
+        if prices.copied[use] == BROUGHT:
+            last[copy] = ranges.copy_last[copy]
+            want = steps.wanted[tables.use_want[use]]
+            for sharer in range(ranges.share_ptr[copy], ranges.share_ptr[copy + 1]):
+                if steps.wanted[ranges.share_want[sharer]] == want:
+                    last[copy] = max(last[copy], ranges.share_last[sharer])
+    if not tables.folded:
+        for use in range(prices.copied.shape[0]):
+            if prices.copied[use] == REUSED:
+                maker = steps.use[steps.copy[use]]
+                last[maker] = max(last[maker], needed_until(memory, use, memory.use_op[maker]))

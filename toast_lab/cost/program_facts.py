@@ -160,18 +160,12 @@ class Memory(NamedTuple):
     #: [B] value like the result that may take its place at its last op if of equal size, or -1
     buffer_heir: Int32Array
     buffer_near: BoolArray  #: [B] bool: vector memory may do for it, if it is small enough
-    member_ptr: Int32Array  #: [U'+1] row starts into member
-    member: Int32Array  #: uses that are like each use that is priced
     like_use: Int32Array  #: [U] the use that is priced for each
     like_op: Int32Array  #: [O]
-    op_member_ptr: Int32Array  #: [O'+1]
-    op_member: Int32Array  #: ops that are like each op that is priced
     use_op: Int32Array  #: [U]
     use_value: Int32Array  #: [U]
     use_until: Int32Array  #: [U] see ``Tables``
     use_from: Int32Array  #: [U] op from which on what is brought to the use is in memory
-    value_use_ptr: Int64Array  #: [V+1]
-    value_use: Int32Array
     runs_at: Int32Array  #: [O] op at which a fused op really runs
     ends_at: Int32Array  #: [O] last op in whose kernel it is
     products: Int32Array  #: [O + 2] products before each op
@@ -647,18 +641,12 @@ def _memory(
         buffer_end=end.astype(np.int32),
         buffer_heir=np.where(inside, heir, -1).astype(np.int32),
         buffer_near=may_be_near[value] & (beside <= NEAR_PRODUCTS),
-        member_ptr=np.arange(len(uses) + 1, dtype=np.int32),
-        member=uses,
         like_use=uses,
         like_op=ops,
-        op_member_ptr=np.arange(n_ops + 1, dtype=np.int32),
-        op_member=ops,
         use_op=tables.use_op,
         use_value=tables.use_value,
         use_until=tables.use_until,
         use_from=use_from,
-        value_use_ptr=tables.value_use_ptr,
-        value_use=tables.value_use,
         runs_at=runs_at.astype(np.int32),
         ends_at=fusion.ends_at.astype(np.int32),
         products=products,

@@ -19,6 +19,7 @@ import numpy as np
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost import kernel
 from toast_lab.cost.fold import fold
+from toast_lab.cost.live_ranges import whole_ranges
 from toast_lab.cost.price_list import NO_PRICES, PriceList
 from toast_lab.cost.program_facts import Memory, ProgramFacts, make_static
 from toast_lab.machines.machine_model import Machine
@@ -134,6 +135,7 @@ class ProgramPrices:
             tables=tables,
             facts=facts,
             memory=memory,
+            ranges=whole_ranges(memory),
             times=np.ones(program.n_ops),
             rates=rates,
             axis_size=self.mesh.array(),

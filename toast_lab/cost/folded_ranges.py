@@ -1,0 +1,291 @@
+"""What is in memory in a program whose layers repeat: layers in the middle are left out.
+
+Where the same things come to life and die in every layer, what is alive at the same place of each
+grows, or shrinks, by the same amount from layer to layer, under every plan that treats layers
+alike.  So memory is largest in the first or in the last of them, and those in between need not be
+asked; and what is alive at the same places counts as one thing, as often as it is there.  The peak
+of a deep network then takes as long as that of one with a few layers.
+
+What comes and goes at an op is told apart by all that may decide, together with a plan, how much
+that is: a written value by its class and by who may take its place, with all others that die at the
+op; a copy by its use, by what those uses want that may share it, and by the order in which these
+end.  Classes are made by comparing whole rows of numbers, as in ``fold``.
+
+Reference: TOAST section 4.5; the paper does not fold memory.  Start reading at ``folded_ranges``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from toast_lab.cost.live_ranges import LiveRanges, deaths, needed_ops
+from toast_lab.cost.program_facts import NEAR_PRODUCTS, Memory
+from toast_lab.cost.repeats import inner_turns
+from toast_lab.hashing import classes
+from toast_lab.ragged import Ragged, gather, row_starts
+from toast_lab.sharding.steps import Tables
+
+
+class Likeness(NamedTuple):
+    """What the values, uses and ops of a program are like, see ``fold``."""
+
+    value: np.ndarray  #: [V]
+    use: np.ndarray  #: [U]
+    op: np.ndarray  #: [O]
+    want: np.ndarray  #: [U] what each use wants
+    may_bring: np.ndarray  #: [U] bool: may a copy be brought for the use, or only shared?
+
+
+class _Buffers(NamedTuple):
+    """Written values, those that end together in a row."""
+
+    value: np.ndarray  #: [B] what it is like
+    start: np.ndarray  #: [B]
+    end: np.ndarray  #: [B]
+    heir: np.ndarray  #: [B] what its heir is like, -1: none
+    death: np.ndarray  #: [B] see ``LiveRanges``
+    near: np.ndarray  #: [B] bool
+    rival: np.ndarray  #: [B] class of what dies at the op, each with an heir, or -1
+    turn: np.ndarray  #: [B] place among these
+
+
+class _Work(NamedTuple):
+    """Ops that may need work space."""
+
+    op: np.ndarray  #: [W] what it is like
+    at: np.ndarray  #: [W] where it runs
+
+
+class _Copies(NamedTuple):
+    """Copies that may be brought; what may share each is in rows of ``ptr``."""
+
+    use: np.ndarray  #: [C]
+    start: np.ndarray  #: [C]
+    last: np.ndarray  #: [C]
+    ptr: np.ndarray  #: [C + 1]
+    want: np.ndarray  #: [S] ascending
+    share_last: np.ndarray  #: [S]
+    rank: np.ndarray  #: [S] by ``share_last``, from 1
+    kind: np.ndarray  #: [C] class of those that last alike under every plan
+
+
+def folded_ranges(tables: Tables, memory: Memory, like: Likeness) -> LiveRanges:
+    """The places at which memory can peak, with one thing for all that are alive at the same ones.
+
+    Args:
+        tables: of the program op by op.
+        memory: of the program op by op.
+        like: classes of its values, uses and ops.
+    """
+    n_ops = len(memory.runs_at)
+    buffers, copies = _buffers(memory, like), _copies(tables, memory, like)
+    ops = np.arange(tables.n_arguments, n_ops)
+    work = _Work(like.op[ops], memory.runs_at[ops])
+    asked = ~inner_turns(_changes(n_ops, buffers, copies, work))
+    place = row_starts(asked)
+    buffer, buffer_times = _distinct_buffers(buffers, place)
+    copy, copy_times = _distinct_copies(copies, place)
+    share = gather(copies.ptr, copy)
+    needing, work_times = _distinct(asked[work.at], work.op, work.at)
+    return LiveRanges(
+        place=place.astype(np.int32),
+        n_places=int(place[-1]),
+        buffer_value=buffers.value[buffer].astype(np.int32),
+        buffer_start=buffers.start[buffer].astype(np.int32),
+        buffer_end=buffers.end[buffer].astype(np.int32),
+        buffer_heir=buffers.heir[buffer].astype(np.int32),
+        buffer_death=deaths(buffers.end[buffer], buffers.heir[buffer]),
+        buffer_near=buffers.near[buffer],
+        buffer_times=buffer_times.astype(np.float64),
+        copy_use=like.use[copies.use[copy]].astype(np.int32),
+        copy_from=copies.start[copy].astype(np.int32),
+        copy_last=copies.last[copy].astype(np.int32),
+        copy_times=copy_times.astype(np.float64),
+        share_ptr=row_starts(np.diff(copies.ptr)[copy]),
+        share_want=copies.want[share].astype(np.int32),
+        share_last=copies.share_last[share].astype(np.int32),
+        work_op=work.op[needing].astype(np.int32),
+        work_at=work.at[needing].astype(np.int32),
+        work_times=work_times.astype(np.float64),
+    )
+
+
+def _buffers(memory: Memory, like: Likeness) -> _Buffers:
+    order = np.argsort(memory.buffer_end, kind="stable")
+    value, end, heir = (
+        column[order] for column in (memory.buffer_value, memory.buffer_end, memory.buffer_heir)
+    )
+    heir = np.where(heir >= 0, like.value[heir], -1)
+    death = deaths(end, heir)
+    rival, turn = np.full((2, len(order)), -1)
+    dying = np.flatnonzero(death >= 0)
+    by_op = Ragged.by_key(death[dying], int(death.max(initial=-1)) + 1)
+    who = dying[by_op.flat]
+    rivals = classes(
+        len(by_op.lengths),
+        Ragged(by_op.ptr, like.value[value[who]]),
+        Ragged(by_op.ptr, heir[who]),
+    )
+    rival[who] = rivals.label[by_op.row_numbers]
+    turn[who] = np.arange(len(who)) - by_op.ptr[by_op.row_numbers]
+    return _Buffers(
+        value=like.value[value],
+        start=memory.buffer_start[order],
+        end=end,
+        heir=heir,
+        death=death,
+        near=memory.buffer_near[order],
+        rival=rival,
+        turn=turn,
+    )
+
+
+def _copies(tables: Tables, memory: Memory, like: Likeness) -> _Copies:
+    """Every copy that some plan brings, with the later uses that may share it.
+
+    A use shares the copy of the first one before it that wants the same, unless that was brought in
+    a loop or a branch that is over: see ``steps``.  Of uses that want the same only the one matters
+    that needs the copy longest.
+    """
+    use = np.flatnonzero(like.may_bring)
+    turn = np.empty(len(like.use), np.int64)
+    turn[tables.value_use] = np.arange(len(like.use))
+    begin, end = turn[use] + 1, tables.value_use_ptr[tables.use_value[use] + 1]
+    later = row_starts(end - begin)
+    copy = np.repeat(np.arange(len(use)), end - begin)
+    other = tables.value_use[np.arange(later[-1]) + np.repeat(begin - later[:-1], end - begin)]
+    inside = memory.use_op[other] < memory.use_until[use][copy]
+    copy, other = copy[inside], other[inside]
+    brought_at = memory.use_op[use]
+    own_last = np.maximum(brought_at, needed_ops(memory, use, brought_at))
+    share_last = needed_ops(memory, other, brought_at[copy])
+    longer = share_last > own_last[copy]
+    copy, want, share_last = copy[longer], like.want[other[longer]], share_last[longer]
+    order = np.lexsort((share_last, want, copy))
+    copy, want, share_last = copy[order], want[order], share_last[order]
+    longest = np.ones(len(order), bool)
+    longest[:-1] = (copy[1:] != copy[:-1]) | (want[1:] != want[:-1])
+    copy, want, share_last = copy[longest], want[longest], share_last[longest]
+    ptr = row_starts(np.bincount(copy, minlength=len(use)))
+    rank = _ranks(copy, share_last, ptr)
+
+    def near(copies: np.ndarray, last: np.ndarray) -> np.ndarray:
+        beside = memory.products[last] - memory.products[memory.use_from[use[copies]] + 1]
+        return beside <= NEAR_PRODUCTS
+
+    kind = classes(
+        len(use),
+        like.use[use],
+        near(np.arange(len(use)), own_last),
+        Ragged(ptr, want),
+        Ragged(ptr, rank),
+        Ragged(ptr, near(copy, share_last)),
+    )
+    return _Copies(
+        use=use,
+        start=memory.use_from[use],
+        last=own_last,
+        ptr=ptr,
+        want=want,
+        share_last=share_last,
+        rank=rank,
+        kind=kind.label,
+    )
+
+
+def _ranks(row: np.ndarray, numbers: np.ndarray, ptr: np.ndarray) -> np.ndarray:
+    """Rank of each number among the distinct ones of its row, from 1."""
+    order = np.lexsort((numbers, row))
+    in_row = np.diff(row[order], prepend=-1) == 0
+    higher = np.cumsum(~in_row | (np.diff(numbers[order], prepend=-1) != 0))
+    rank = np.empty(len(row), np.int64)
+    first = ptr[:-1][np.diff(ptr) > 0]  # where rows begin, in this order too
+    rank[order] = higher - np.repeat(higher[first] - 1, np.diff(ptr)[np.diff(ptr) > 0])
+    return rank
+
+
+def _changes(n_ops: int, buffers: _Buffers, copies: _Copies, work: _Work) -> np.ndarray:
+    """[O + 1] class of what comes and goes at each op, and at the end."""
+    start, end, heir_end, brought, over, shared, works, ready = range(8)
+    died = np.flatnonzero(buffers.death >= 0)
+    buffer = classes(
+        len(buffers.value), buffers.value, buffers.near, buffers.rival, buffers.turn
+    ).label
+    copy = np.repeat(np.arange(len(copies.use)), np.diff(copies.ptr))
+    # Of each: (op, what happens, to what kind of thing, to which part of it)
+    events: list[tuple[Any, ...]] = [
+        (buffers.start, start, buffer, 0),
+        (buffers.end + 1, end, buffer, 0),
+        (buffers.end[died], heir_end, buffer[died], 0),
+        (copies.start, brought, copies.kind, 0),
+        (copies.last + 1, over, copies.kind, 0),
+        (copies.share_last + 1, shared, copies.kind[copy], copies.rank),
+        (work.at, works, work.op, 0),
+        (work.at + 1, ready, work.op, 0),
+    ]
+    op, what, kind, part = (
+        np.concatenate([np.broadcast_to(event[column], len(event[0])) for event in events])
+        for column in range(4)
+    )
+    event = classes(len(op), what, kind, part).label
+    order = np.lexsort((event, op))
+    order = order[op[order] <= n_ops]
+    ptr = np.searchsorted(op[order], np.arange(n_ops + 2)).astype(np.int64)
+    return classes(n_ops + 1, Ragged(ptr, event[order])).label
+
+
+def _distinct(kept: np.ndarray, *columns: np.ndarray | Ragged) -> tuple[np.ndarray, np.ndarray]:
+    """(positions, times): the first of each set of kept things that agree, and its size."""
+    position = np.flatnonzero(kept)
+    alike = classes(
+        len(position),
+        *(
+            column.take(position) if isinstance(column, Ragged) else column[position]
+            for column in columns
+        ),
+    )
+    return position[alike.first], alike.sizes
+
+
+def _distinct_buffers(buffers: _Buffers, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(buffers, times): those that die at one op, each with an heir, stay together."""
+    last = len(place) - 1
+    start, end = place[buffers.start], place[np.minimum(buffers.end + 1, last)]
+    alone, times = _distinct(
+        (buffers.death < 0) & (start < end), buffers.value, buffers.near, start, end
+    )
+    dying = np.flatnonzero(buffers.death >= 0)  # by op, since buffers are
+    by_op = Ragged.by_key(buffers.death[dying], int(buffers.death.max(initial=-1)) + 1)
+
+    def rows(column: np.ndarray) -> Ragged:
+        return Ragged(by_op.ptr, column[dying])
+
+    matters = np.zeros(len(by_op.lengths), bool)
+    np.logical_or.at(matters, buffers.death[dying], (start < end)[dying])
+    ops, op_times = _distinct(
+        matters,
+        rows(buffers.value),
+        rows(buffers.heir),
+        rows(buffers.near),
+        rows(start),
+        rows(place[buffers.end]),
+        rows(end),
+    )
+    together = dying[gather(by_op.ptr, ops)]
+    return (
+        np.concatenate([alone, together]),
+        np.concatenate([times, np.repeat(op_times, by_op.lengths[ops])]),
+    )
+
+
+def _distinct_copies(copies: _Copies, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    start, end, share_end = (
+        place[copies.start],
+        place[copies.last + 1],
+        place[copies.share_last + 1],
+    )
+    last = end.copy()
+    np.maximum.at(last, np.repeat(np.arange(len(end)), np.diff(copies.ptr)), share_end)
+    return _distinct(start < last, copies.kind, start, end, Ragged(copies.ptr, share_end))
