@@ -232,15 +232,14 @@ _GOOD = "our plan at least as good as every rival's on all five models x three m
 
 
 _GOOD_MISSED = (
-    "both plans are good local optima, and no single change leads from one to the other. In GNS "
-    "and T2B whole chains of ops would have to change together; integer programs over all axes do "
-    "that, if their time suffices. For U-Net such programs are too large for the budget. Its best "
-    "plans consist of colour actions, and beam search tries a few more of those"
+    "both plans are good local optima, and no single change leads from one to the other. Where "
+    "whole chains of ops would have to change together, integer programs over all axes do that; "
+    "they are solved to within 0.1% of their own optimum. For U-Net they are too large for the "
+    "budget. Its best plans consist of colour actions, and beam search tries a few more of those"
 )
 _GROWTH_MISSED = (
-    "the number of plans priced hardly grows with depth, but each of them takes longer. Repeated "
-    "layers are folded into one for time only; peak memory is a pass over all ops of the program, "
-    "and comes to dominate"
+    "a plan takes as long to price at any depth, since repeated layers are folded, in time and in "
+    "memory. What grows is the number of plans that are priced until nothing better is found"
 )
 _SLOWER_MISSED = (
     "our AutoMap propagates in memory, in 0.1 to 0.8 ms an action, where the paper's goes through "
