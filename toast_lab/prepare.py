@@ -76,7 +76,7 @@ _ORDER = (
     "apply_move",
     "legal_pairs",
     "_earlier_sets",
-    "_needed_ops",
+    "needed_ops",
     "_hash_rows",
     "_take_rows",
     "clocks",

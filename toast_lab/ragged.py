@@ -26,9 +26,13 @@ def row_numbers(ptr: np.ndarray) -> np.ndarray:
 def gather(ptr: np.ndarray, wanted: np.ndarray | Sequence[int]) -> np.ndarray:
     """Positions of the entries of the ``wanted`` rows, one row after the other."""
     wanted = np.asarray(wanted, dtype=np.int64)
-    lengths = np.diff(ptr)[wanted]
+    return spans(np.asarray(ptr)[wanted], np.diff(ptr)[wanted])
+
+
+def spans(begin: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """From each ``begin`` as many positions as its length, one span after the other."""
     starts = row_starts(lengths)
-    return np.arange(starts[-1]) + np.repeat(np.asarray(ptr)[wanted] - starts[:-1], lengths)
+    return np.arange(starts[-1]) + np.repeat(begin - starts[:-1], lengths)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

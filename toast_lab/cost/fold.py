@@ -30,6 +30,7 @@ import numpy as np
 
 from toast_lab.cost.folded_ranges import Likeness, folded_ranges
 from toast_lab.cost.kernel import PriceInputs
+from toast_lab.cost.live_ranges import LiveRanges
 from toast_lab.cost.program_facts import Memory, OpFacts, ProgramFacts, UseFacts, ValueFacts
 from toast_lab.hashing import classes, numbers
 from toast_lab.ir.program import Program
@@ -158,6 +159,7 @@ def fold(program: Program, alike: Alike, whole: PriceInputs) -> PriceInputs:
     ranges = folded_ranges(
         tables,
         memory,
+        whole.ranges,
         Likeness(
             value=values.label,
             use=like_use,
@@ -171,7 +173,7 @@ def fold(program: Program, alike: Alike, whole: PriceInputs) -> PriceInputs:
         tables=Tables._make(_typed(folded_tables, tables)),
         facts=folded_facts,
         memory=Memory._make(_typed(folded_memory, memory)),
-        ranges=ranges,
+        ranges=LiveRanges._make(_typed(ranges, whole.ranges)),
         times=ops.sizes.astype(np.float64),
         rates=whole.rates,
         axis_size=whole.axis_size,

@@ -24,7 +24,7 @@ from toast_lab.cost.live_ranges import LiveRanges, deaths, needed_ops
 from toast_lab.cost.program_facts import NEAR_PRODUCTS, Memory
 from toast_lab.cost.repeats import inner_turns
 from toast_lab.hashing import classes
-from toast_lab.ragged import Ragged, gather, row_starts
+from toast_lab.ragged import Ragged, gather, row_numbers, row_starts, spans
 from toast_lab.sharding.steps import Tables
 
 
@@ -45,8 +45,9 @@ class _Buffers(NamedTuple):
     start: np.ndarray  #: [B]
     end: np.ndarray  #: [B]
     heir: np.ndarray  #: [B] what its heir is like, -1: none
-    death: np.ndarray  #: [B] see ``LiveRanges``
     near: np.ndarray  #: [B] bool
+    dying: np.ndarray  #: [D] those that have an heir
+    ptr: np.ndarray  #: row starts into ``dying``, a row for each op at which some die
     rival: np.ndarray  #: [B] class of what dies at the op, each with an heir, or -1
     turn: np.ndarray  #: [B] place among these
 
@@ -71,16 +72,17 @@ class _Copies(NamedTuple):
     kind: np.ndarray  #: [C] class of those that last alike under every plan
 
 
-def folded_ranges(tables: Tables, memory: Memory, like: Likeness) -> LiveRanges:
+def folded_ranges(tables: Tables, memory: Memory, ranges: LiveRanges, like: Likeness) -> LiveRanges:
     """The places at which memory can peak, with one thing for all that are alive at the same ones.
 
     Args:
         tables: of the program op by op.
         memory: of the program op by op.
+        ranges: of the program op by op.
         like: classes of its values, uses and ops.
     """
     n_ops = len(memory.runs_at)
-    buffers, copies = _buffers(memory, like), _copies(tables, memory, like)
+    buffers, copies = _buffers(memory, like), _copies(tables, memory, ranges, like)
     ops = np.arange(tables.n_arguments, n_ops)
     work = _Work(like.op[ops], memory.runs_at[ops])
     asked = ~inner_turns(_changes(n_ops, buffers, copies, work))
@@ -90,25 +92,25 @@ def folded_ranges(tables: Tables, memory: Memory, like: Likeness) -> LiveRanges:
     share = gather(copies.ptr, copy)
     needing, work_times = _distinct(asked[work.at], work.op, work.at)
     return LiveRanges(
-        place=place.astype(np.int32),
+        place=place,
         n_places=int(place[-1]),
-        buffer_value=buffers.value[buffer].astype(np.int32),
-        buffer_start=buffers.start[buffer].astype(np.int32),
-        buffer_end=buffers.end[buffer].astype(np.int32),
-        buffer_heir=buffers.heir[buffer].astype(np.int32),
+        buffer_value=buffers.value[buffer],
+        buffer_start=buffers.start[buffer],
+        buffer_end=buffers.end[buffer],
+        buffer_heir=buffers.heir[buffer],
         buffer_death=deaths(buffers.end[buffer], buffers.heir[buffer]),
         buffer_near=buffers.near[buffer],
-        buffer_times=buffer_times.astype(np.float64),
-        copy_use=like.use[copies.use[copy]].astype(np.int32),
-        copy_from=copies.start[copy].astype(np.int32),
-        copy_last=copies.last[copy].astype(np.int32),
-        copy_times=copy_times.astype(np.float64),
+        buffer_times=buffer_times,
+        copy_use=like.use[copies.use[copy]],
+        copy_from=copies.start[copy],
+        copy_last=copies.last[copy],
+        copy_times=copy_times,
         share_ptr=row_starts(np.diff(copies.ptr)[copy]),
-        share_want=copies.want[share].astype(np.int32),
-        share_last=copies.share_last[share].astype(np.int32),
-        work_op=work.op[needing].astype(np.int32),
-        work_at=work.at[needing].astype(np.int32),
-        work_times=work_times.astype(np.float64),
+        share_want=copies.want[share],
+        share_last=copies.share_last[share],
+        work_op=work.op[needing],
+        work_at=work.at[needing],
+        work_times=work_times,
     )
 
 
@@ -118,31 +120,28 @@ def _buffers(memory: Memory, like: Likeness) -> _Buffers:
         column[order] for column in (memory.buffer_value, memory.buffer_end, memory.buffer_heir)
     )
     heir = np.where(heir >= 0, like.value[heir], -1)
-    death = deaths(end, heir)
+    value = like.value[value]
     rival, turn = np.full((2, len(order)), -1)
-    dying = np.flatnonzero(death >= 0)
-    by_op = Ragged.by_key(death[dying], int(death.max(initial=-1)) + 1)
-    who = dying[by_op.flat]
-    rivals = classes(
-        len(by_op.lengths),
-        Ragged(by_op.ptr, like.value[value[who]]),
-        Ragged(by_op.ptr, heir[who]),
-    )
-    rival[who] = rivals.label[by_op.row_numbers]
-    turn[who] = np.arange(len(who)) - by_op.ptr[by_op.row_numbers]
+    dying = np.flatnonzero(heir >= 0)
+    ptr = row_starts(np.unique(end[dying], return_counts=True)[1])
+    rivals = classes(len(ptr) - 1, Ragged(ptr, value[dying]), Ragged(ptr, heir[dying]))
+    row = row_numbers(ptr)
+    rival[dying] = rivals.label[row]
+    turn[dying] = np.arange(len(dying)) - ptr[row]
     return _Buffers(
-        value=like.value[value],
+        value=value,
         start=memory.buffer_start[order],
         end=end,
         heir=heir,
-        death=death,
         near=memory.buffer_near[order],
+        dying=dying,
+        ptr=ptr,
         rival=rival,
         turn=turn,
     )
 
 
-def _copies(tables: Tables, memory: Memory, like: Likeness) -> _Copies:
+def _copies(tables: Tables, memory: Memory, ranges: LiveRanges, like: Likeness) -> _Copies:
     """Every copy that some plan brings, with the later uses that may share it.
 
     A use shares the copy of the first one before it that wants the same, unless that was brought in
@@ -150,17 +149,14 @@ def _copies(tables: Tables, memory: Memory, like: Likeness) -> _Copies:
     that needs the copy longest.
     """
     use = np.flatnonzero(like.may_bring)
-    turn = np.empty(len(like.use), np.int64)
-    turn[tables.value_use] = np.arange(len(like.use))
-    begin, end = turn[use] + 1, tables.value_use_ptr[tables.use_value[use] + 1]
-    later = row_starts(end - begin)
+    # Of the uses of a value in order, those up to this one, and all
+    begin, end = tables.earlier_end[use] + 1, tables.value_use_ptr[tables.use_value[use] + 1]
     copy = np.repeat(np.arange(len(use)), end - begin)
-    other = tables.value_use[np.arange(later[-1]) + np.repeat(begin - later[:-1], end - begin)]
+    other = tables.value_use[spans(begin, end - begin)]
     inside = memory.use_op[other] < memory.use_until[use][copy]
     copy, other = copy[inside], other[inside]
-    brought_at = memory.use_op[use]
-    own_last = np.maximum(brought_at, needed_ops(memory, use, brought_at))
-    share_last = needed_ops(memory, other, brought_at[copy])
+    own_last = ranges.copy_last[use]
+    share_last = needed_ops(memory, other, memory.use_op[use][copy])
     longer = share_last > own_last[copy]
     copy, want, share_last = copy[longer], like.want[other[longer]], share_last[longer]
     order = np.lexsort((share_last, want, copy))
@@ -208,27 +204,26 @@ def _ranks(row: np.ndarray, numbers: np.ndarray, ptr: np.ndarray) -> np.ndarray:
 
 def _changes(n_ops: int, buffers: _Buffers, copies: _Copies, work: _Work) -> np.ndarray:
     """[O + 1] class of what comes and goes at each op, and at the end."""
-    start, end, heir_end, brought, over, shared, works, ready = range(8)
-    died = np.flatnonzero(buffers.death >= 0)
     buffer = classes(
         len(buffers.value), buffers.value, buffers.near, buffers.rival, buffers.turn
     ).label
     copy = np.repeat(np.arange(len(copies.use)), np.diff(copies.ptr))
-    # Of each: (op, what happens, to what kind of thing, to which part of it)
+    # Of each that may happen: (ops, to what kinds of things, to which parts of them)
     events: list[tuple[Any, ...]] = [
-        (buffers.start, start, buffer, 0),
-        (buffers.end + 1, end, buffer, 0),
-        (buffers.end[died], heir_end, buffer[died], 0),
-        (copies.start, brought, copies.kind, 0),
-        (copies.last + 1, over, copies.kind, 0),
-        (copies.share_last + 1, shared, copies.kind[copy], copies.rank),
-        (work.at, works, work.op, 0),
-        (work.at + 1, ready, work.op, 0),
+        (buffers.start, buffer, 0),
+        (buffers.end + 1, buffer, 0),
+        (buffers.end[buffers.dying], buffer[buffers.dying], 0),
+        (copies.start, copies.kind, 0),
+        (copies.last + 1, copies.kind, 0),
+        (copies.share_last + 1, copies.kind[copy], copies.rank),
+        (work.at, work.op, 0),
+        (work.at + 1, work.op, 0),
     ]
-    op, what, kind, part = (
+    op, kind, part = (
         np.concatenate([np.broadcast_to(event[column], len(event[0])) for event in events])
-        for column in range(4)
+        for column in range(3)
     )
+    what = np.repeat(np.arange(len(events)), [len(event[0]) for event in events])
     event = classes(len(op), what, kind, part).label
     order = np.lexsort((event, op))
     order = order[op[order] <= n_ops]
@@ -251,19 +246,17 @@ def _distinct(kept: np.ndarray, *columns: np.ndarray | Ragged) -> tuple[np.ndarr
 
 def _distinct_buffers(buffers: _Buffers, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(buffers, times): those that die at one op, each with an heir, stay together."""
-    last = len(place) - 1
-    start, end = place[buffers.start], place[np.minimum(buffers.end + 1, last)]
+    start, end = place[buffers.start], place[buffers.end + 1]
     alone, times = _distinct(
-        (buffers.death < 0) & (start < end), buffers.value, buffers.near, start, end
+        (buffers.heir < 0) & (start < end), buffers.value, buffers.near, start, end
     )
-    dying = np.flatnonzero(buffers.death >= 0)  # by op, since buffers are
-    by_op = Ragged.by_key(buffers.death[dying], int(buffers.death.max(initial=-1)) + 1)
+    dying, ptr = buffers.dying, buffers.ptr
 
     def rows(column: np.ndarray) -> Ragged:
-        return Ragged(by_op.ptr, column[dying])
+        return Ragged(ptr, column[dying])
 
-    matters = np.zeros(len(by_op.lengths), bool)
-    np.logical_or.at(matters, buffers.death[dying], (start < end)[dying])
+    matters = np.zeros(len(ptr) - 1, bool)
+    matters[row_numbers(ptr)[(start < end)[dying]]] = True
     ops, op_times = _distinct(
         matters,
         rows(buffers.value),
@@ -273,10 +266,10 @@ def _distinct_buffers(buffers: _Buffers, place: np.ndarray) -> tuple[np.ndarray,
         rows(place[buffers.end]),
         rows(end),
     )
-    together = dying[gather(by_op.ptr, ops)]
+    together = dying[gather(ptr, ops)]
     return (
         np.concatenate([alone, together]),
-        np.concatenate([times, np.repeat(op_times, by_op.lengths[ops])]),
+        np.concatenate([times, np.repeat(op_times, np.diff(ptr)[ops])]),
     )
 
 

@@ -86,17 +86,13 @@ def deaths(end: np.ndarray, heir: np.ndarray) -> np.ndarray:
     return number
 
 
-def needed_ops(memory: Memory, use: np.ndarray, brought_at: np.ndarray) -> np.ndarray:
-    """[n] int32 ``needed_until`` of many uses."""
-    last = np.empty(len(use), np.int32)
-    _needed_ops(memory, use.astype(np.int32), brought_at.astype(np.int32), last)
-    return last
-
-
 @compiled
-def _needed_ops(memory: Memory, use: Int32Array, brought_at: Int32Array, last: Int32Array) -> None:
+def needed_ops(memory: Memory, use: Int32Array, brought_at: Int32Array) -> np.ndarray:
+    """[n] int32 ``needed_until`` of many uses."""
+    last = np.empty(use.shape[0], np.int32)
     for i in range(use.shape[0]):
         last[i] = needed_until(memory, use[i], brought_at[i])
+    return last
 
 
 @helper

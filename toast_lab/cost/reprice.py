@@ -7,8 +7,8 @@ are few), compared with those of the snapshot, and only ops that saw a differenc
 priced again.  Nothing has to be known of how the two states are related, so undoing and branching
 need no care.
 
-Peak memory is worked out anew each time from the sizes, in one pass over the whole program's
-buffers.
+Peak memory is worked out anew each time from the sizes, at those places of the program at which it
+can peak.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ def reprice(
 
     With ``all_ops``, ``before`` is not looked at.
 
-    Memory is half the work: the peak of a state that takes more than ``enough_s`` is not worked
-    out, but infinite.
+    Memory is a good part of the work: the peak of a state that takes more than ``enough_s`` is not
+    worked out, but infinite.
     """
     tables, steps, prices = inputs.tables, scratch.steps, after.prices
     n_axes, n_ops = inputs.axis_size.shape[0], tables.op_row.shape[0]
