@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,21 +87,28 @@ def explorer(served: Callable[..., str], strict_page: Page) -> Page:
 
 
 @pytest.mark.timing
-def test_the_first_screen_is_there_within_three_seconds(
+def test_the_first_screen_takes_at_most_five_times_as_long_as_a_bare_page(
     served: Callable[..., str], strict_page: Page
 ) -> None:
-    url = served()
-    strict_page.goto(url)  # the browser's cache of the libraries is cold only once
-    expect(strict_page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
-    seconds = []
-    for _ in range(3):  # something else may have the machine for a moment
-        began = time.monotonic()
-        strict_page.goto(url)
-        expect(strict_page.get_by_text("31 of 31 names")).to_be_visible()
-        strict_page.locator("canvas").first.wait_for()
-        seconds.append(time.monotonic() - began)
-    print("first screens after", *(f"{s:.2f} s" for s in seconds))
-    assert min(seconds) < 3
+    """Seconds say more about a machine than about a page: the unit is Panel's shortest page."""
+    bare = Path(__file__).with_name("bare_page.py")
+    panel = [sys.executable, "-m", "panel", "serve", str(bare), "--port", "{port}"]
+    screens = {
+        "bare": (f"{served(command=panel)}/bare_page", "bare"),
+        "explorer": (served(), "31 of 31 names"),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in screens}
+    for turn in range(4):
+        for name, (url, text) in screens.items():
+            began = time.monotonic()
+            strict_page.goto(url)
+            expect(strict_page.get_by_text(text)).to_be_visible(timeout=SLOW)
+            strict_page.locator("canvas").first.wait_for()
+            if turn:  # the browser's cache of the libraries is cold only once
+                seconds[name].append(time.monotonic() - began)
+    ratio = min(seconds["explorer"]) / min(seconds["bare"])
+    print(f"{ratio:.2f} times a bare page", seconds)
+    assert ratio < 5
 
 
 def test_a_new_user_finds_shards_searches_and_compares(explorer: Page) -> None:
