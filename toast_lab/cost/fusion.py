@@ -95,7 +95,13 @@ class Fusion(NamedTuple):
 
 
 def fuse(
-    program: p.Program, tables: Tables, root: np.ndarray, free: np.ndarray, style: FusionStyle
+    program: p.Program,
+    tables: Tables,
+    *,
+    root: np.ndarray,
+    view: np.ndarray,
+    free: np.ndarray,
+    style: FusionStyle,
 ) -> Fusion:
     """Decide what is written.
 
@@ -103,10 +109,11 @@ def fuse(
         program: the program.
         tables: its tables.
         root: [V] the value in whose memory a view is; itself for all others.
+        view: [O] ops whose results are views.
         free: [O] ops that cost nothing.
         style: what the compiler fuses.
     """
-    return _Fuser(program=program, tables=tables, root=root, free=free, style=style).run()
+    return _Fuser(program, tables, root=root, view=view, free=free, style=style).run()
 
 
 class _Fuser:
@@ -114,7 +121,9 @@ class _Fuser:
         self,
         program: p.Program,
         tables: Tables,
+        *,
         root: np.ndarray,
+        view: np.ndarray,
         free: np.ndarray,
         style: FusionStyle,
     ) -> None:
@@ -142,7 +151,7 @@ class _Fuser:
         self.product: list[bool] = product.tolist()
         self.soft: list[bool] = soft.tolist()
         self.takes: list[bool] = takes.tolist()
-        self.view: list[bool] = (classes == p.VIEW).tolist()
+        self.view: list[bool] = view.tolist()
         self.elementwise: list[bool] = (classes == p.ELEMENTWISE).tolist()
         self.consumers = self._consumers()
         self.written = [
@@ -188,7 +197,9 @@ class _Fuser:
             results, operands = self.results[op], self.operands[op]
             if self.view[op] and len(results) == len(operands):
                 for value, operand in zip(results, operands, strict=True):
-                    consumers[operand] |= (
+                    # Of two equal casts the second is a view of the first
+                    is_same = self.root[value] == self.root[operand]
+                    consumers[operand if is_same else self.root[value]] |= (
                         consumers[value]
                         if not self.output[value]
                         else {*consumers[value], self.n_ops}

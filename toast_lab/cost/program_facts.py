@@ -27,6 +27,7 @@ from toast_lab.cost.matrix_tiles import (
     vector_products,
 )
 from toast_lab.cost.row_layouts import no_rows, no_slice_rows, rows_of, slice_rows_of
+from toast_lab.cost.turned_reads import free_turns
 from toast_lab.cost.turned_updates import none_turned, turned_updates
 from toast_lab.cost.vector_work import no_vector_work, vector_work
 from toast_lab.ir import program as p
@@ -204,6 +205,8 @@ def make_static(
         ]
     )
     view = classes == p.VIEW
+    if compiler == "gpu":
+        view |= free_turns(program, tables)
     # Loop counters and the like: a few scalars never reach memory.
     scalar = np.asarray(
         [
@@ -218,6 +221,7 @@ def make_static(
     free = constant_op | view | scalar | np.isin(classes, (p.ARGUMENT, p.CONSTANT, p.CONTROL))
     unchanged = _handed_on_unchanged(program)
     root = np.arange(n_values)
+    first_casts: dict[tuple[int, str, int], int] = {}
     for op in range(program.n_arguments, n_ops):
         if view[op] and len(program.results(op)) == len(program.operands(op)):
             for result, operand in zip(program.results(op), program.operands(op), strict=True):
@@ -225,7 +229,18 @@ def make_static(
         elif int(program.owner[op]) in unchanged:
             for result in program.results(op):
                 root[result] = root[unchanged[int(program.owner[op])]]
-    fusion = fuse(program=program, tables=tables, root=root, free=free, style=STYLES[compiler])
+        elif compiler == "gpu" and program.kind[op] == "convert":
+            # Cast in front of each of its readers, as a table that is looked up and multiplied
+            # with.  A TPU's products read what is cast, and so need no copy.
+            (operand,), (result,) = program.operands(op), program.results(op)
+            cast = (int(root[operand]), program.value_dtype[result], int(program.region[op]))
+            first = first_casts.setdefault(cast, result)
+            if first != result:
+                view[op] = free[op] = True
+                root[result] = root[first]
+    fusion = fuse(
+        program=program, tables=tables, root=root, view=view, free=free, style=STYLES[compiler]
+    )
     if compiler == "tpu":
         narrowed = bfloat16_factors(program, fusion, tables.value_output)
     elif compiler == "gpu" and not has_bfloat16:

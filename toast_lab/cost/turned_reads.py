@@ -1,0 +1,131 @@
+"""Transposes that cost a GPU nothing, since its matrix products read and write either order.
+
+cuBLAS takes rows or columns first, so the compiler makes one of a product and the transpose in
+front of it or behind it.  Where a cast stands between the two, it goes over its operand as that
+lies in memory, and the product reads the cast's result in the same order.  What no product can do
+is to take a batch dim from between the others, or a row that lies in two places: such a transpose
+moves its operand.
+
+Read off jax-cuda12-pjrt 0.10.2 for H100: embeddings that make logits too, weights that are kept as
+[out, in], the transposed matrix of a least-squares problem, and weights' gradients.
+
+Reference: none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from toast_lab.cost.loop_sums import users_of
+from toast_lab.cost.matrix_tiles import BATCH, dim_roles
+from toast_lab.ir import program as p
+from toast_lab.ir.op_kinds import ops_where
+from toast_lab.sharding.steps import Tables
+
+Order = Sequence[int]  # of a result's dims: where each of them stands in memory
+
+
+def free_turns(program: p.Program, tables: Tables) -> np.ndarray:
+    """Which ops put dims in another order without moving anything, [O] bool.
+
+    Args:
+        program: the program.
+        tables: its tables.
+    """
+    free = np.zeros(program.n_ops, bool)
+    for op in np.flatnonzero(ops_where(program.kind, "reorders")).tolist():
+        order = order_of(program, op)
+        (use,), (result,) = program.uses(op), program.results(op)
+        if len(order) != len(program.dims(result)):
+            continue
+        free[op] = (
+            _moves_ones_only(program, result, order)
+            or _is_read_as_matrix(program, tables, result, order)
+            or _turns_product(program, tables, int(program.use_value[use]), order)
+        )
+    return free
+
+
+def order_of(program: p.Program, op: int) -> list[int]:
+    """For each dim of a transpose's result its place in the operand."""
+    (use,) = program.uses(op)
+    places = {name: place for place, name in enumerate(program.use_names(use))}
+    names = program.def_names(program.results(op)[0])
+    return [places[name] for name in names if name in places]
+
+
+def is_matrix(roles: Order) -> bool:
+    """Can a product read dims of these roles as they lie in memory?
+
+    Batch dims come first, then rows and columns, each of them in one place.
+
+    >>> is_matrix([0, 1, 2]), is_matrix([0, 2, 2, 1]), is_matrix([0, 1, 0, 2])
+    (True, True, False)
+    """
+    changes = sum(one != other for one, other in zip(roles, roles[1:], strict=False))
+    batch = [place for place, role in enumerate(roles) if role == BATCH]
+    return changes < len(set(roles)) and batch == list(range(len(batch)))
+
+
+def _moves_ones_only(program: p.Program, result: int, order: Order) -> bool:
+    places = [
+        place for place, size in zip(order, program.dims(result), strict=True) if size != 1
+    ]
+    return places == sorted(places)
+
+
+def _is_read_as_matrix(program: p.Program, tables: Tables, value: int, order: Order) -> bool:
+    """Do products alone read it, as it is or cast, and each of them as it lies in memory?"""
+    users = users_of(tables, value)
+    if not users or tables.value_output[value]:
+        return False
+    for op in users:
+        if program.op_class[op] == p.DOT:
+            for use, roles in zip(program.uses(op), dim_roles(program, op), strict=True):
+                if program.use_value[use] == value and not _lies_as_matrix(
+                    roles, order, program.dims(value)
+                ):
+                    return False
+        elif not (
+            program.op_class[op] == p.ELEMENTWISE
+            and len(program.operands(op)) == 1
+            and len(program.results(op)) == 1
+            and _is_read_as_matrix(program, tables, program.results(op)[0], order)
+        ):
+            return False
+    return True
+
+
+def _turns_product(program: p.Program, tables: Tables, value: int, order: Order) -> bool:
+    """Is it all that reads a product's result, which can be written in that order?"""
+    op = int(program.value_op[value])
+    if program.op_class[op] != p.DOT or len(users_of(tables, value)) != 1:
+        return False
+    if tables.value_output[value]:
+        return False
+    left, right = (set(program.use_names(use)) for use in program.uses(op))
+    roles = [
+        BATCH if name in left and name in right else 1 if name in left else 2
+        for name in program.def_names(value)
+    ]
+    turned = [roles[place] for place in order]
+    return is_matrix(turned) and _keeps_order(turned, order)
+
+
+def _lies_as_matrix(roles: Order, order: Order, sizes: Sequence[int]) -> bool:
+    """Is a product's operand a matrix as it lies in memory?  ``roles`` are of its dims as read."""
+    dims = [dim for dim, size in enumerate(sizes) if size != 1]
+    dims.sort(key=lambda dim: order[dim])
+    lying = [roles[dim] for dim in dims]
+    return is_matrix(lying) and _keeps_order(lying, dims)
+
+
+def _keeps_order(roles: Order, places: Order) -> bool:
+    """Do dims of one role stand in the order in which the other operand has them?"""
+    for role in set(roles):
+        own = [place for place, one in zip(places, roles, strict=True) if one == role]
+        if own != sorted(own):
+            return False
+    return True
