@@ -23,7 +23,7 @@ import numpy as np
 from toast_lab.cost.epilogues import FusionGraph, epilogues, no_epilogues
 from toast_lab.cost.matrix_tiles import BATCH, dim_roles
 from toast_lab.ir import program as p
-from toast_lab.ir.op_kinds import ops_where
+from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.sharding.steps import Tables
 
 _MOST_SOURCES = 8  # a value made of more is written: fusions do not grow without end
@@ -39,6 +39,8 @@ class FusionStyle(NamedTuple):
     picks_slices: bool  #: a slice picked at run time, as of a layer's weights in a scan, is soft
     #: A scatter of one number a row into a constant is a comparison of places, see ``_marks``
     compares_places: bool
+    #: What takes long is kept for its other consumers, see ``OpKind.gpu_repeats_from_bytes``
+    keeps_costly: bool
 
 
 STYLES = {
@@ -49,14 +51,16 @@ STYLES = {
         several_results=True,
         picks_slices=True,
         compares_places=True,
+        keeps_costly=False,
     ),
     "gpu": FusionStyle(
         recomputes=True,
         into_products=False,
         out_of_products=False,
-        several_results=False,
+        several_results=True,
         picks_slices=False,
         compares_places=False,
+        keeps_costly=True,
     ),
     "cpu": FusionStyle(
         recomputes=False,
@@ -65,6 +69,7 @@ STYLES = {
         several_results=False,
         picks_slices=False,
         compares_places=False,
+        keeps_costly=False,
     ),
 }
 
@@ -146,6 +151,14 @@ class _Fuser:
         self.picks: list[bool] = picks.tolist()
         if style.compares_places:
             moves |= _marks(program)
+        self.costly = [
+            style.keeps_costly
+            and any(
+                int(program.itemsize[value]) < op_kind(kind).gpu_repeats_from_bytes
+                for value in program.results(op)
+            )
+            for op, kind in enumerate(program.kind)
+        ]
         soft = ((classes == p.ELEMENTWISE) | moves) & (np.diff(program.result_ptr) == 1)
         takes = soft | (classes == p.REDUCE) | (product if style.into_products else False)
         self.product: list[bool] = product.tolist()
@@ -280,6 +293,7 @@ class _Fuser:
             kept = sum(self.bytes[source] for source in sources if self._alive(source) < last)
             if (
                 not self.style.recomputes
+                or self.costly[op]
                 or len(sources) > _MOST_SOURCES
                 or kept > self.bytes[value]
             ):

@@ -129,6 +129,8 @@ class OpKind:
     sums_wider: bool = False
     #: Steps of a TPU's vector unit for 1,024 numbers, 0: not more than it does while it reads them.
     vector_steps: float = 0.0
+    #: A GPU's compiler computes numbers of fewer bytes once, and not again in each consumer.
+    gpu_repeats_from_bytes: int = 0
 
     # -- drawing inputs ----------------------------------------------------------------------------
     #: If its operands are not negative, neither is its result (subtraction counted as such).
@@ -187,10 +189,12 @@ _kinds(
     "is_finite logistic "
     "not popcnt power real reduce_precision remainder round_nearest_afz round_nearest_even "
     "shift_left "
-    "shift_right_arithmetic shift_right_logical sign tanh xor"
+    "shift_right_arithmetic shift_right_logical sign xor"
 )
+# Kept for the backward pass in 16 bits by jax-cuda12-pjrt 0.10.2, computed again in 32
+_kind("tanh", gpu_repeats_from_bytes=4)
 # By libtpu 0.0.42.1, as are those below: see docs/machines.md
-_kinds("cosine sine", vector_steps=38.5)
+_kinds("cosine sine", vector_steps=38.5, gpu_repeats_from_bytes=16)
 _kind("tan", vector_steps=42.5)
 # Shardy has no rule for what applies a body to each element.
 _kind("map", rule=own_rules.elementwise)
