@@ -180,7 +180,7 @@ def product_s(machine: Machine, product: Product) -> float:
     start_s = machine.op_overhead_s
     if units:
         share = waves_busy(rows, columns, depth, batch, units.multiprocessors)
-        compute_s = compute_s / (share * units.sustained) + written_s
+        compute_s = compute_s / (share * units.share_of(product.dtype)) + written_s
         start_s += units.start_s
     return max(compute_s, read_s + written_s) + start_s
 

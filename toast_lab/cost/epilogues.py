@@ -38,6 +38,7 @@ class FusionGraph(NamedTuple):
     is_root: Sequence[bool]  #: [V] no view of another value
     is_constant: Sequence[bool]  #: [V]
     is_output: Sequence[bool]  #: [V]
+    is_argument: Sequence[bool]  #: [V]
     free: Sequence[bool]  #: [O]
     product: Sequence[bool]  #: [O]
     soft: Sequence[bool]  #: [O] elementwise, or moves elements
@@ -70,6 +71,42 @@ def epilogues(graph: FusionGraph) -> Epilogues:
             (value,) = graph.results[op]
             if graph.is_root[value]:
                 _end(graph, op, epilogues=every, inner=inner, ends=ends)
+    return every._replace(inner=frozenset(inner), ends=frozenset(ends))
+
+
+def accumulations(graph: FusionGraph, adds: Sequence[bool]) -> Epilogues:
+    """What a GPU's product adds to: a value made before it that nothing else needs.
+
+    cuBLAS takes it in and writes the sum in its place, as where a loop sums a gradient.
+
+    Args:
+        graph: the program.
+        adds: [O] ops that add two values element by element.
+    """
+    every = no_epilogues(graph.n_ops)
+    inner, ends = set[int](), set[int]()
+    for op in range(graph.n_ops):
+        if not graph.product[op] or graph.free[op] or len(graph.results[op]) != 1:
+            continue
+        (value,) = graph.results[op]
+        if len(graph.consumers[value]) != 1 or graph.is_output[value]:
+            continue
+        (end,) = graph.consumers[value]
+        if end >= graph.n_ops or not adds[end] or graph.region[end] != graph.region[op]:
+            continue
+        others = [number for number in graph.operands[end] if number != value]
+        (result,) = graph.results[end]
+        if (
+            len(others) == 1
+            and graph.consumers[others[0]] == {end}
+            and graph.maker[others[0]] < op
+            and not graph.is_argument[others[0]]
+            and graph.elements[others[0]] == graph.elements[value] == graph.elements[result]
+        ):
+            every.product[end] = op
+            every.end[op] = end
+            inner.add(value)
+            ends.add(result)
     return every._replace(inner=frozenset(inner), ends=frozenset(ends))
 
 

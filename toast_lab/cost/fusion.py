@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.epilogues import FusionGraph, epilogues, no_epilogues
+from toast_lab.cost.epilogues import FusionGraph, accumulations, epilogues, no_epilogues
 from toast_lab.cost.matrix_tiles import BATCH, dim_roles
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind, ops_where
@@ -35,6 +35,7 @@ class FusionStyle(NamedTuple):
     recomputes: bool  #: a soft value with several consumers may be computed in each
     into_products: bool  #: soft values are computed on the way into a matrix product or convolution
     out_of_products: bool  #: what follows a product is computed on the way out, see ``epilogues``
+    accumulates: bool  #: products add to what was there, see ``epilogues.accumulations``
     several_results: bool  #: elementwise ops and sums that read the same share a kernel
     picks_slices: bool  #: a slice picked at run time, as of a layer's weights in a scan, is soft
     #: A scatter of one number a row into a constant is a comparison of places, see ``_marks``
@@ -48,6 +49,7 @@ STYLES = {
         recomputes=True,
         into_products=True,
         out_of_products=True,
+        accumulates=False,
         several_results=True,
         picks_slices=True,
         compares_places=True,
@@ -57,6 +59,7 @@ STYLES = {
         recomputes=True,
         into_products=False,
         out_of_products=False,
+        accumulates=True,
         several_results=True,
         picks_slices=False,
         compares_places=False,
@@ -66,6 +69,7 @@ STYLES = {
         recomputes=False,
         into_products=False,
         out_of_products=False,
+        accumulates=False,
         several_results=False,
         picks_slices=False,
         compares_places=False,
@@ -176,29 +180,34 @@ class _Fuser:
         self.elements = [float(np.prod(program.dims(value))) for value in range(program.n_values)]
         self.epilogues = no_epilogues(n_ops)
         if style.out_of_products:
-            self.epilogues = epilogues(
-                FusionGraph(
-                    n_ops=n_ops,
-                    operands=[[self.root[value] for value in row] for row in self.operands],
-                    results=self.results,
-                    maker=self.maker,
-                    region=self.region,
-                    consumers=self.consumers,
-                    elements=self.elements,
-                    bytes=self.bytes,
-                    is_root=[root == value for value, root in enumerate(self.root)],
-                    is_constant=self.constant,
-                    is_output=self.output,
-                    free=self.free,
-                    product=self.product,
-                    soft=[
-                        soft and not pick for soft, pick in zip(self.soft, self.picks, strict=True)
-                    ],
-                    elementwise=self.elementwise,
-                    takes=self.takes,
-                    reduces=self.reduces,
-                )
+            self.epilogues = epilogues(self._graph())
+        elif style.accumulates:
+            adds = [op_kind(kind).as_combiner == "add" for kind in program.kind]
+            self.epilogues = accumulations(
+                self._graph(), (np.asarray(adds) & (classes == p.ELEMENTWISE)).tolist()
             )
+
+    def _graph(self) -> FusionGraph:
+        return FusionGraph(
+            n_ops=self.n_ops,
+            operands=[[self.root[value] for value in row] for row in self.operands],
+            results=self.results,
+            maker=self.maker,
+            region=self.region,
+            consumers=self.consumers,
+            elements=self.elements,
+            bytes=self.bytes,
+            is_root=[root == value for value, root in enumerate(self.root)],
+            is_constant=self.constant,
+            is_output=self.output,
+            is_argument=[maker < self.program.n_arguments for maker in self.maker],
+            free=self.free,
+            product=self.product,
+            soft=[soft and not pick for soft, pick in zip(self.soft, self.picks, strict=True)],
+            elementwise=self.elementwise,
+            takes=self.takes,
+            reduces=self.reduces,
+        )
 
     def _consumers(self) -> list[set[int]]:
         """Ops that read each value, views looked through.

@@ -22,6 +22,7 @@ from toast_lab.cost.fold import fold
 from toast_lab.cost.live_ranges import whole_ranges
 from toast_lab.cost.price_list import NO_PRICES, PriceList
 from toast_lab.cost.program_facts import Memory, ProgramFacts, make_static
+from toast_lab.ir import program as p
 from toast_lab.machines.machine_model import Machine
 from toast_lab.machines.topology import AxisLinks, lay_out
 from toast_lab.prepare import prepare
@@ -150,7 +151,12 @@ class ProgramPrices:
         for op in range(program.n_ops):
             values = [*program.operands(op), *program.results(op)]
             dtype = program.value_dtype[values[0]] if values else "f32"
-            peak_flops.append(self.machine.peak_flops(dtype))
+            peak = self.machine.peak_flops(dtype)
+            units = self.machine.products
+            if units is not None and program.op_class[op] == p.DOT:
+                # The kernel takes the share of all types
+                peak *= units.share_of(dtype) / units.sustained
+            peak_flops.append(peak)
         return make_static(
             program,
             st.tables(program),

@@ -34,7 +34,8 @@ does).
     [products]                   # optional, of a GPU, instead of tile
     multiprocessors = 132
     sustained = 0.9
-    start_s = 2e-6               # optional, 0 if left out
+    start_s = 4e-6               # optional, 0 if left out
+    sustained_f32 = 0.75         # optional, of float32, as of other types if left out
     [sources]                    # optional texts: where the numbers are from
     [provenance]                 # optional texts: what a measurement was made on
 
