@@ -99,6 +99,7 @@ class Fusion(NamedTuple):
     soft: np.ndarray  #: [O] bool: whoever needs a part of the result can compute that part alone
     product: np.ndarray  #: [O] bool: a matrix product or convolution
     elements: np.ndarray  #: [V] float64 how many numbers a value has
+    accumulates: bool  #: what products head is a sum, written where it was, see ``FusionStyle``
     #: ops that read each value, views looked through; O: a result of the program
     consumers: list[set[int]]
 
@@ -258,6 +259,7 @@ class _Fuser:
             soft=np.asarray(self.soft, bool),
             product=np.asarray(self.product, bool),
             elements=np.asarray(self.elements, np.float64),
+            accumulates=self.style.accumulates,
             consumers=self.consumers,
         )
 

@@ -74,6 +74,7 @@ from toast_lab.cost.matrix_tiles import (
     sublane_padding,
     waves_busy,
     weights_busy,
+    windowed_bytes,
 )
 from toast_lab.cost.program_facts import NEAR_PRODUCTS, Memory, ProgramFacts
 from toast_lab.cost.row_layouts import row_padding, slice_padding
@@ -514,6 +515,12 @@ def price_steps(
                         )
                     else:
                         peak *= busy(rows, columns, depth, rates.tile)
+                        left_bytes, right_bytes = left_far + left_near, right_far + right_near
+                        if min(left_bytes, right_bytes) > rates.near_room_bytes > 0.0:
+                            windowed = windowed_bytes(
+                                left_bytes, right_bytes, rows, columns, depth, batch
+                            )
+                            tail_s += windowed * facts.op.trips[op] / rates.memory_bytes_per_s
                 if facts.op.vector_use[op] >= 0:
                     wanted = steps.wanted[
                         tables.use_want[tables.use_ptr[op] + facts.op.vector_use[op]]

@@ -631,9 +631,10 @@ def _memory(
     argument = maker < n_arguments
     start = np.where(argument, 0, runs_at[maker])
     # What is computed on the way out of a product is there with it.  Results of the program are
-    # written over what they update, which stands where they are made.
+    # written over what they update, and sums over what is added to.
     head = fusion.head[maker]
-    start = np.where(fusion.product[head] & ~tables.value_output[value], head, start)
+    is_apart = fusion.product[head] & ~tables.value_output[value] & ~fusion.accumulates
+    start = np.where(is_apart, head, start)
     end = np.maximum(last_op[value], start)
     kept = np.zeros(n_ops, bool)
     kept[:n_arguments] = ~program.donated

@@ -1,0 +1,201 @@
+"""What a GPU's compiler makes of what stands in front of matrix products and behind them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.helpers import traced
+from toast_lab.cost.problem import Problem, price
+from toast_lab.cost.turned_reads import free_turns
+from toast_lab.sharding import steps as st
+from toast_lab.sharding.plan import unsharded_plan
+
+ROWS, WIDTH, HIDDEN = 4096, 2048, 8192
+NARROW, WIDE = "bfloat16", "float32"
+
+
+def array(*dims, dtype=NARROW):
+    return jax.ShapeDtypeStruct(dims, dtype)
+
+
+X, W, TURNED = array(ROWS, WIDTH), array(WIDTH, HIDDEN), array(HIDDEN, WIDTH)
+
+
+def priced(function, *arguments, machine="h100"):
+    """Unsharded, with the analysis: (cost, analysis)."""
+    analysis = traced(function, *arguments)
+    problem = Problem(analysis, {"a": 2}, machine)
+    return price(problem, unsharded_plan(analysis, problem.mesh)), analysis
+
+
+def time_s(function, *arguments, machine="h100"):
+    return priced(function, *arguments, machine=machine)[0].time_s
+
+
+def turns(function, *arguments):
+    """For each transpose in its order: does it cost nothing?"""
+    program = traced(function, *arguments).program
+    free = free_turns(program, st.tables(program))
+    return [bool(free[op]) for op in program.ops() if program.kind[op] == "transpose"]
+
+
+# -- transposes ------------------------------------------------------------------------------------
+def test_a_weight_is_read_in_either_order() -> None:
+    plain = time_s(lambda x, w: x @ w, X, W)
+    assert time_s(lambda x, w: x @ w.T, X, TURNED) == pytest.approx(plain, rel=1e-9)
+
+
+def test_also_through_a_cast() -> None:
+    wide = array(WIDTH, HIDDEN, dtype=WIDE), array(HIDDEN, WIDTH, dtype=WIDE)
+    plain = time_s(lambda x, w: x @ w.astype(NARROW), X, wide[0])
+    assert time_s(lambda x, w: x @ w.T.astype(NARROW), X, wide[1]) == pytest.approx(plain)
+
+
+def test_what_others_read_too_is_moved() -> None:
+    assert turns(lambda x, w: x @ w.T, X, TURNED) == [True]
+
+    def both(other):
+        def function(x, w):
+            turned = w.T
+            return x @ turned, other(turned)
+
+        return turns(function, X, TURNED)
+
+    assert both(lambda turned: turned.sum()) == both(lambda turned: turned) == [False]
+
+
+def test_a_gradient_is_written_turned() -> None:
+    def gradient(x, y):
+        return jax.lax.dot_general(y, x, (((0,), (0,)), ((), ()))).T * 2
+
+    assert turns(gradient, X, array(ROWS, HIDDEN)) == [True]
+
+
+def test_batch_dims_have_to_come_first() -> None:
+    heads = array(8, 512, 16, 64)  # batch, sequence, heads, features
+
+    def scores(q, k, to_heads=(0, 2, 1, 3), to_keys=(0, 2, 3, 1)):
+        q, k = jnp.transpose(q, to_heads), jnp.transpose(k, to_keys)
+        return jax.lax.dot_general(q, k, (((3,), (2,)), ((0, 1), (0, 1))))
+
+    assert turns(scores, heads, heads) == [False, False]
+    lying = array(8, 16, 512, 64)
+    assert turns(lambda q, k: scores(q, k, (0, 1, 2, 3), (0, 1, 3, 2)), lying, lying)[-1]
+
+
+def test_dims_of_one_are_put_anywhere() -> None:
+    assert turns(lambda x: jnp.transpose(x, (1, 0, 2)) + 1, array(1, ROWS, WIDTH)) == [True]
+    assert turns(lambda x: jnp.transpose(x, (1, 0, 2)) + 1, array(2, ROWS, WIDTH)) == [False]
+
+
+# -- casts -----------------------------------------------------------------------------------------
+def test_a_table_that_is_looked_up_and_multiplied_with_is_cast_once() -> None:
+    table = array(HIDDEN, WIDTH, dtype=WIDE)
+    where = array(64, dtype="int32")
+
+    def logits(table, where):
+        return table.astype(NARROW)[where] @ table.T.astype(NARROW)
+
+    def once(table, where):
+        cast = table.astype(NARROW)
+        return cast[where] @ cast.T
+
+    assert time_s(logits, table, where) == pytest.approx(time_s(once, table, where))
+
+
+def test_but_not_to_two_types() -> None:
+    table = array(ROWS, WIDTH, dtype=WIDE)
+
+    def cast(second):
+        def both(table, x, y):
+            return x @ table.astype(NARROW), y @ table.astype(second)
+
+        return time_s(both, table, array(64, ROWS), array(64, ROWS, dtype=second))
+
+    assert cast("float16") > cast(NARROW) * 1.1
+
+
+# -- elementwise ops -------------------------------------------------------------------------------
+def kept_bytes(function, dtype, machine):
+    """Peak memory of a value used in front of a product and behind another one."""
+
+    def both(x, w, back):
+        y = x @ w
+        t = function(y)
+        return (((y * (1 + t)) @ back) @ w) * (t + y)
+
+    arguments = array(ROWS, WIDTH, dtype=dtype), array(WIDTH, HIDDEN, dtype=dtype)
+    return priced(both, *arguments, array(HIDDEN, WIDTH, dtype=dtype), machine=machine)[
+        0
+    ].peak_bytes
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype", "machine", "is_kept"),
+    [
+        (jnp.tanh, NARROW, "h100", True),
+        (jnp.tanh, WIDE, "h100", False),
+        (jnp.tanh, NARROW, "tpu-v5e", False),
+        (jnp.sin, WIDE, "h100", True),
+        (jnp.exp, NARROW, "h100", False),
+        (jax.lax.rsqrt, WIDE, "h100", False),
+    ],
+)
+def test_what_takes_long_is_kept_for_later(function, dtype, machine, is_kept) -> None:
+    size = ROWS * HIDDEN * np.dtype(jnp.dtype(dtype)).itemsize
+    more = kept_bytes(function, dtype, machine) - kept_bytes(jnp.abs, dtype, machine)
+    assert more == pytest.approx(size if is_kept else 0, abs=0.05 * size)
+
+
+# -- sums ------------------------------------------------------------------------------------------
+def test_a_product_adds_to_what_was_there() -> None:
+    """A gradient that a loop sums: the sum is no kernel of its own."""
+
+    def summed(scale):
+        def both(x, y):
+            def body(total, pair):
+                return total * scale + pair[0].T @ pair[1], None
+
+            zero = jnp.zeros((WIDTH, HIDDEN), WIDE)
+            return jax.lax.scan(body, zero, (x, y))[0]
+
+        return both
+
+    batches = array(8, 256, WIDTH, dtype=WIDE), array(8, 256, HIDDEN, dtype=WIDE)
+    cost, analysis = priced(summed(1), *batches)
+    kinds = analysis.program.kind
+    adds = [row.time_s for row in cost.ops if kinds[row.op] == "add"]
+    products = [row.time_s for row in cost.ops if kinds[row.op] == "dot_general"]
+    # The product reads what was there and writes the sum in its place
+    size_s = 8 * WIDTH * HIDDEN * 4 / 3.35e12
+    assert sum(adds) == 0
+    assert 2 * size_s < sum(products) < 3 * size_s
+    inputs = 8 * 256 * (WIDTH + HIDDEN) * 4
+    assert cost.peak_bytes - inputs < 1.5 * WIDTH * HIDDEN * 4
+
+
+def test_an_argument_is_not_written_over() -> None:
+    def added(x, w, b):
+        return x @ w + b
+
+    cost, analysis = priced(added, X, W, array(ROWS, HIDDEN))
+    program = analysis.program
+    (add,) = (row for row in cost.ops if program.kind[row.op] == "add")
+    assert add.time_s > 2 * 2 * ROWS * HIDDEN / 3.35e12
+
+
+# -- products --------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("machine", "share"), [("h100", 0.75 / 0.94), ("tpu-v5e", 1.0)])
+def test_float32_reaches_a_smaller_share(machine, share) -> None:
+    side = 16384
+
+    def seconds(dtype):
+        wide = array(side, 2048, dtype=dtype), array(2048, 2048, dtype=dtype)
+        cost, analysis = priced(lambda x, w: x @ w, *wide, machine=machine)
+        return next(
+            row.time_s for row in cost.ops if analysis.program.kind[row.op] == "dot_general"
+        )
+
+    peak = {"h100": 494 / 989, "tpu-v5e": 1.0}[machine]
+    assert seconds(NARROW) / seconds(WIDE) == pytest.approx(peak * share, rel=0.1)
