@@ -123,25 +123,25 @@ def test_a_slice_picked_in_a_loop_is_read_where_it_lies(compiler, equation, shap
 
 
 @pytest.mark.parametrize(
-    ("compiler", "written", "kernels"), [("cpu", True, 2), ("gpu", False, 2), ("tpu", False, 1)]
+    ("compiler", "written", "kernels"), [("cpu", True, 2), ("gpu", False, 1), ("tpu", False, 1)]
 )
 def test_several_consumers_compute_a_soft_value_again_but_on_cpus(compiler, written, kernels):
     def fn(x):
-        y = jnp.cos(x)
+        y = jnp.exp(x)
         return jnp.sin(y), jnp.tanh(y)
 
     found = Fused(compiler, fn, SQUARE)
-    assert found.written("cosine") == written
-    # Each of the two kernels that compute it reads its source once; on a TPU they are one.
-    assert found.reads("cosine") == [1.0 if written else float(kernels)]
+    assert found.written("exponential") == written
+    # The two kernels that compute it are one, which reads its source once.
+    assert found.reads("exponential") == [1.0 if written else float(kernels)]
     assert found.reads("sine") == found.reads("tanh") == [float(written)]
     assert found.moved_bytes() == (6 if written else 2 + kernels) * SIZE
-    assert found.runs_at("cosine") == ("cosine" if written else "tanh")
+    assert found.runs_at("exponential") == ("exponential" if written else "tanh")
 
 
 # name: (what is computed of two values that die after it, is it written?)
 ONCE_MORE = {
-    "of one value of its size": (lambda a, b: jnp.cos(a), False),
+    "of one value of its size": (lambda a, b: jnp.exp(a), False),
     "of two values of its size": (lambda a, b: a + b, True),
     "a cast to half the size": (lambda a, b: a.astype(jnp.bfloat16), True),
     "a cast to twice the size": (
@@ -243,8 +243,8 @@ def test_what_a_consumer_reads_anyway_is_no_further_read(compiler):
 
     found = Fused(compiler, fn, SQUARE, SQUARE)
     assert not found.written("negate")
-    kernels = 4 if compiler == "gpu" else 1
-    assert found.moved_bytes() == (kernels * 2 + 4) * SIZE
+    # By jax-cuda12-pjrt 0.10.2 and libtpu 0.0.42.1: one kernel with four results
+    assert found.moved_bytes() == (2 + 4) * SIZE
 
 
 WRITTEN_FOR = {
@@ -459,9 +459,8 @@ def test_each_kernel_reads_what_it_computes_again(compiler):
         y = jnp.cos(x) * 2.0
         return jnp.sin(y) + x, jnp.sum(y), jnp.tanh(y)
 
-    # cpu: y and the sum with x read it; gpu: the sine's, the sum's and the tanh's kernel, the first
-    # one once; tpu: these are one.
-    reads = {"cpu": 2.0, "gpu": 3.0, "tpu": 1.0}
+    # cpu: y and the sum with x read it; on others all is one kernel.
+    reads = {"cpu": 2.0, "gpu": 1.0, "tpu": 1.0}
     assert Fused(compiler, fn, SQUARE).reads_of_argument(0) == reads[compiler]
 
 
@@ -624,7 +623,7 @@ def test_whatever_a_kernel_needs_is_in_memory_or_computed_inside_it(made, compil
                 expected[source] += 1
     got = np.zeros(program.n_values)
     np.add.at(got, facts.root, facts.use.reads)
-    if compiler == "tpu":  # where kernels are shared
+    if compiler != "cpu":  # where kernels are shared
         assert (got <= expected).all()
         for op in np.flatnonzero(facts.op.starts & (facts.op.op_class == p.ELEMENTWISE)).tolist():
             kernel, _ = sources(found, op)

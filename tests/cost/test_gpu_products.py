@@ -7,7 +7,7 @@ import pytest
 
 from tests.helpers import traced
 from toast_lab.cost.problem import Problem, price
-from toast_lab.cost.turned_reads import free_turns
+from toast_lab.cost.read_as_is import free_casts, free_turns
 from toast_lab.sharding import steps as st
 from toast_lab.sharding.plan import unsharded_plan
 
@@ -199,3 +199,52 @@ def test_float32_reaches_a_smaller_share(machine, share) -> None:
 
     peak = {"h100": 494 / 989, "tpu-v5e": 1.0}[machine]
     assert seconds(NARROW) / seconds(WIDE) == pytest.approx(peak * share, rel=0.1)
+
+
+# -- casts that their readers make, and products that are none -------------------------------------
+def casts(function, *arguments):
+    """For each cast in its order: does it cost nothing?"""
+    program = traced(function, *arguments).program
+    free = free_casts(program, st.tables(program))
+    return [bool(free[op]) for op in program.ops() if program.kind[op] == "convert"]
+
+
+def test_rows_that_are_looked_up_are_cast_not_the_table() -> None:
+    table, where = array(HIDDEN, WIDTH, dtype=WIDE), array(64, dtype="int32")
+    assert casts(lambda table, where: table.astype(NARROW)[where], table, where)[0]
+    rows = time_s(lambda table, where: table[where].astype(NARROW), table, where)
+    assert time_s(lambda table, where: table.astype(NARROW)[where], table, where) < 1.5 * rows
+
+
+def test_products_of_narrow_numbers_sum_wide() -> None:
+    def product(x, w):
+        return x.astype(WIDE) @ w.astype(WIDE)
+
+    assert casts(product, X, W) == [True, True]
+    # One that was wide before is not narrowed, and what others read as well is cast
+    assert casts(product, array(ROWS, WIDTH, dtype=WIDE), W) == [False]
+
+    def twice(x, w):
+        wide = x.astype(WIDE)
+        return wide @ w.astype(WIDE), wide * 2
+
+    assert casts(twice, X, W) == [False, True]
+
+
+def test_a_product_with_a_vector_casts_the_matrix_on_the_way() -> None:
+    """A step of decoding: each of 64 queries meets a cache of its own."""
+    keys, query = array(64, ROWS, 128), array(64, 128, dtype=WIDE)
+
+    def scores(query, keys):
+        return jnp.einsum("bd,bsd->bs", query, keys.astype(WIDE))
+
+    cost, _ = priced(scores, query, keys)
+    assert cost.peak_bytes < 1.1 * 64 * ROWS * 128 * 2
+    assert cost.time_s < 1.2 * 64 * ROWS * 128 * 2 / 3.35e12
+    # Of many queries a matrix product is made, which cannot
+    many, _ = priced(
+        lambda q, k: jnp.einsum("bqd,bsd->bqs", q, k.astype(WIDE)),
+        array(64, 8, 128, dtype=WIDE),
+        keys,
+    )
+    assert many.peak_bytes > 3 * 64 * ROWS * 128 * 2

@@ -191,3 +191,17 @@ def test_products_of_few_dims_have_a_price(
     analysis = traced(lambda x, y: jnp.tensordot(x, y, axes=contracted), leaf(*left), leaf(*right))
     problem = Problem(analysis, {"d": 2, "m": 2}, name)
     assert 0.0 <= price(problem, Plan.from_actions(problem, [])).time_s < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rows", "over_ideal"),
+    # By libtpu 0.0.42.1 for v5e: 1.03 with an operand of 112 MiB, then 1.76 and 1.14
+    [("float32", 3584, 1.0), ("float32", 4096, 1.76), ("bfloat16", 8192, 1.14)],
+)
+def test_what_is_too_large_for_vector_memory_is_brought_again(dtype, rows, over_ideal) -> None:
+    shapes = [jax.ShapeDtypeStruct(dims, dtype) for dims in ((rows, 8192), (8192, 8192))]
+    analysis = traced(lambda x, w: x @ w, *shapes)
+    problem = Problem(analysis, {"a": 2}, "tpu-v5e")
+    cost = price(problem, Plan.from_actions(problem, []))
+    ideal_s = 2 * rows * 8192**2 / 197e12
+    assert cost.time_s / ideal_s == pytest.approx(over_ideal, rel=0.05)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab.cost.epilogues import FusionGraph, accumulations, epilogues, no_epilogues
-from toast_lab.cost.matrix_tiles import BATCH, dim_roles
+from toast_lab.cost.matrix_tiles import BATCH, FREE, dim_roles
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.sharding.steps import Tables
@@ -36,6 +36,7 @@ class FusionStyle(NamedTuple):
     into_products: bool  #: soft values are computed on the way into a matrix product or convolution
     out_of_products: bool  #: what follows a product is computed on the way out, see ``epilogues``
     accumulates: bool  #: products add to what was there, see ``epilogues.accumulations``
+    sums_vectors: bool  #: products of matrices and vectors are multiplied and summed like others
     several_results: bool  #: elementwise ops and sums that read the same share a kernel
     picks_slices: bool  #: a slice picked at run time, as of a layer's weights in a scan, is soft
     #: A scatter of one number a row into a constant is a comparison of places, see ``_marks``
@@ -50,6 +51,7 @@ STYLES = {
         into_products=True,
         out_of_products=True,
         accumulates=False,
+        sums_vectors=False,
         several_results=True,
         picks_slices=True,
         compares_places=True,
@@ -60,6 +62,7 @@ STYLES = {
         into_products=False,
         out_of_products=False,
         accumulates=True,
+        sums_vectors=True,
         several_results=True,
         picks_slices=False,
         compares_places=False,
@@ -70,6 +73,7 @@ STYLES = {
         into_products=False,
         out_of_products=False,
         accumulates=False,
+        sums_vectors=False,
         several_results=False,
         picks_slices=False,
         compares_places=False,
@@ -150,12 +154,17 @@ class _Fuser:
         self.operands: list[list[int]] = [program.operands(op) for op in range(n_ops)]
         self.results: list[list[int]] = [list(program.results(op)) for op in range(n_ops)]
         product = np.isin(classes, (p.DOT, p.CONVOLUTION))
+        sums = classes == p.REDUCE
+        if style.sums_vectors:
+            vectors = _vector_products(program)
+            product, sums = product & ~vectors, sums | vectors
         moves = ops_where(program.kind, "moves_elements")
         picks = ops_where(program.kind, "picks_slice") & ops_where(program.kind, "reads_part")
         moves |= picks if style.picks_slices else False
         self.picks: list[bool] = picks.tolist()
         if style.compares_places:
             moves |= _marks(program)
+        #: [O] takes long to compute again, or is computed of what does
         self.costly = [
             style.keeps_costly
             and any(
@@ -165,7 +174,7 @@ class _Fuser:
             for op, kind in enumerate(program.kind)
         ]
         soft = ((classes == p.ELEMENTWISE) | moves) & (np.diff(program.result_ptr) == 1)
-        takes = soft | (classes == p.REDUCE) | (product if style.into_products else False)
+        takes = soft | sums | (product if style.into_products else False)
         self.product: list[bool] = product.tolist()
         self.soft: list[bool] = soft.tolist()
         self.takes: list[bool] = takes.tolist()
@@ -177,7 +186,7 @@ class _Fuser:
             for value, is_constant in enumerate(self.constant)
         ]
         self.sources: dict[int, frozenset[int]] = {}  # of soft values that are not written
-        self.reduces: list[bool] = (classes == p.REDUCE).tolist()
+        self.reduces: list[bool] = sums.tolist()
         self.elements = [float(np.prod(program.dims(value))) for value in range(program.n_values)]
         self.epilogues = no_epilogues(n_ops)
         if style.out_of_products:
@@ -276,6 +285,10 @@ class _Fuser:
 
     def _decide(self, op: int, value: int) -> None:
         consumers = self.consumers[value]
+        self.costly[op] |= any(
+            self.root[operand] in self.sources and self.costly[self.maker[self.root[operand]]]
+            for operand in self.operands[op]
+        )
         if value in self.epilogues.inner:
             self.written[value] = False
             self.sources[value] = frozenset(
@@ -497,6 +510,18 @@ class _Fuser:
         if self.elementwise[op]:
             kernel.results.update(self.results[op])
         return [(use, source) for use, source in taken if source not in known]
+
+
+def _vector_products(program: p.Program) -> np.ndarray:
+    """[O] bool: products of which an operand has no rows of its own, or a single one."""
+    vectors = np.zeros(program.n_ops, bool)
+    for op in np.flatnonzero(program.op_class == p.DOT).tolist():
+        for use, roles in zip(program.uses(op), dim_roles(program, op), strict=True):
+            sizes = program.dims(int(program.use_value[use]))
+            vectors[op] |= all(
+                size == 1 for size, role in zip(sizes, roles, strict=True) if role == FREE
+            )
+    return vectors
 
 
 def _marks(program: p.Program) -> np.ndarray:

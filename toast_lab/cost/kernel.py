@@ -469,7 +469,10 @@ def price_steps(
                 is_convolution = op_class == p.CONVOLUTION
                 if (
                     (rates.tile > 0.0 or rates.multiprocessors > 0.0)
-                    and (op_class == p.DOT or (is_convolution and rates.tile > 0.0))
+                    and (
+                        (op_class == p.DOT and facts.op.rows[op] > 0.0)
+                        or (is_convolution and rates.tile > 0.0)
+                    )
                     and tables.use_ptr[op + 1] - tables.use_ptr[op] == 2
                 ):
                     rows, columns, depth, batch = (

@@ -54,10 +54,10 @@ JOINED_FEATURES = 128.0
 #: ... and then reach this share of what as many features would. By libtpu 0.0.42.1 for v5e, ten
 #: convolutions of 3 to 32 features: 0.28 to 0.84, 0.59 in the middle.
 JOINED_SHARE = 0.6
-#: Side of the windows of a result for which a product brings what it needs of operands too large for
-#: vector memory, again for each of them, and the share of that which it waits for, in more and in
-#: not more than two bytes a number.  By libtpu 0.0.42.1 for v5e, v5p and v6e, 32 products of 104 MiB
-#: to 1 GiB an operand: within 12%.
+#: Side of the windows of a result for which a product brings what it needs of operands too large
+#: for vector memory, again for each of them, and the share of that which it waits for, in more
+#: and in not more than two bytes a number.  By libtpu 0.0.42.1 for v5e, v5p and v6e, 32 products
+#: of 104 MiB to 1 GiB an operand: within 12%.
 WINDOW = 1024.0
 WAITED_WIDE = 0.77
 WAITED_NARROW = 0.34

@@ -26,8 +26,8 @@ from toast_lab.cost.matrix_tiles import (
     products,
     vector_products,
 )
+from toast_lab.cost.read_as_is import free_casts, free_turns
 from toast_lab.cost.row_layouts import no_rows, no_slice_rows, rows_of, slice_rows_of
-from toast_lab.cost.turned_reads import free_turns
 from toast_lab.cost.turned_updates import none_turned, turned_updates
 from toast_lab.cost.vector_work import no_vector_work, vector_work
 from toast_lab.ir import program as p
@@ -206,7 +206,7 @@ def make_static(
     )
     view = classes == p.VIEW
     if compiler == "gpu":
-        view |= free_turns(program, tables)
+        view |= free_turns(program, tables) | free_casts(program, tables)
     # Loop counters and the like: a few scalars never reach memory.
     scalar = np.asarray(
         [
@@ -299,6 +299,7 @@ def make_static(
     reads -= ends.read
     flops = matrix_unit_flops(program) if compiler == "tpu" else program.flops
     shapes = products(program)
+    shapes.rows[~fusion.product] = 0.0  # no product, although it is written as one
     vectors = vector_products(program, shapes) if compiler == "tpu" else no_vector_products(program)
     rows = rows_of(program) if compiler == "tpu" else no_rows(program)
     picked = (

@@ -1,4 +1,4 @@
-"""Transposes that cost a GPU nothing, since its matrix products read and write either order.
+"""Transposes and casts that cost a GPU nothing, since what reads them takes the operand as it is.
 
 cuBLAS takes rows or columns first, so the compiler makes one of a product and the transpose in
 front of it or behind it.  Where a cast stands between the two, it goes over its operand as that
@@ -6,14 +6,19 @@ lies in memory, and the product reads the cast's result in the same order.  What
 is to take a batch dim from between the others, or a row that lies in two places: such a transpose
 moves its operand.
 
+Products of 16-bit numbers can sum in float32, so casts of both operands to float32 are no ops of
+their own.  Nor is a cast of a table in which rows are looked up: the rows are cast.
+
 Read off jax-cuda12-pjrt 0.10.2 for H100: embeddings that make logits too, weights that are kept as
-[out, in], the transposed matrix of a least-squares problem, and weights' gradients.
+[out, in], the transposed matrix of a least-squares problem, weights' gradients, and three decoding
+steps.
 
 Reference: none.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,7 +26,7 @@ import numpy as np
 from toast_lab.cost.loop_sums import users_of
 from toast_lab.cost.matrix_tiles import BATCH, dim_roles
 from toast_lab.ir import program as p
-from toast_lab.ir.op_kinds import ops_where
+from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.sharding.steps import Tables
 
 Order = Sequence[int]  # of a result's dims: where each of them stands in memory
@@ -48,6 +53,51 @@ def free_turns(program: p.Program, tables: Tables) -> np.ndarray:
     return free
 
 
+def free_casts(program: p.Program, tables: Tables) -> np.ndarray:
+    """Which casts are made by what reads them, [O] bool.
+
+    Args:
+        program: the program.
+        tables: its tables.
+    """
+    is_cast = [kind == "convert" for kind in program.kind]
+    free = np.zeros(program.n_ops, bool)
+    for op in np.flatnonzero(is_cast).tolist():
+        (value,) = program.results(op)
+        users = users_of(tables, value)
+        free[op] = (
+            bool(users)
+            and not tables.value_output[value]
+            and all(
+                _looks_up(program, user, value) or _widens_both(program, user) for user in users
+            )
+        )
+    return free
+
+
+def _looks_up(program: p.Program, op: int, value: int) -> bool:
+    """Does an op return rows of a value?"""
+    facts = op_kind(program.kind[op])
+    return facts.looks_up and facts.reads_part and program.operands(op)[0] == value
+
+
+def _widens_both(program: p.Program, op: int) -> bool:
+    """Is it a product of two values that were cast to float32 from the same 16-bit type?"""
+    if program.op_class[op] != p.DOT:
+        return False
+    origins = {_widened_from(program, value) for value in program.operands(op)}
+    return len(origins) == 1 and "" not in origins
+
+
+def _widened_from(program: p.Program, value: int) -> str:
+    """The 16-bit type that a float32 value was cast from, "" if it was not."""
+    op = int(program.value_op[value])
+    if program.kind[op] != "convert" or program.value_dtype[value] != "f32":
+        return ""
+    dtype = program.value_dtype[program.operands(op)[0]]
+    return dtype if dtype in ("bf16", "f16") else ""
+
+
 def order_of(program: p.Program, op: int) -> list[int]:
     """For each dim of a transpose's result its place in the operand."""
     (use,) = program.uses(op)
@@ -64,15 +114,13 @@ def is_matrix(roles: Order) -> bool:
     >>> is_matrix([0, 1, 2]), is_matrix([0, 2, 2, 1]), is_matrix([0, 1, 0, 2])
     (True, True, False)
     """
-    changes = sum(one != other for one, other in zip(roles, roles[1:], strict=False))
+    changes = sum(one != other for one, other in itertools.pairwise(roles))
     batch = [place for place, role in enumerate(roles) if role == BATCH]
     return changes < len(set(roles)) and batch == list(range(len(batch)))
 
 
 def _moves_ones_only(program: p.Program, result: int, order: Order) -> bool:
-    places = [
-        place for place, size in zip(order, program.dims(result), strict=True) if size != 1
-    ]
+    places = [place for place, size in zip(order, program.dims(result), strict=True) if size != 1]
     return places == sorted(places)
 
 
