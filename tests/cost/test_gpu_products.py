@@ -84,6 +84,16 @@ def test_batch_dims_have_to_come_first() -> None:
     assert turns(lambda q, k: scores(q, k, (0, 1, 2, 3), (0, 1, 3, 2)), lying, lying)[-1]
 
 
+def test_rows_of_two_dims_stay_in_their_order() -> None:
+    def product(x, w, order):
+        return jnp.transpose(x, order) @ w
+
+    pairs = array(16, 512, WIDTH)
+    assert turns(lambda x, w: product(x, w, (1, 0, 2)), pairs, W) == [False]
+    columns_first = array(WIDTH, 16, 512)
+    assert turns(lambda x, w: product(x, w, (1, 2, 0)), columns_first, W) == [True]
+
+
 def test_dims_of_one_are_put_anywhere() -> None:
     assert turns(lambda x: jnp.transpose(x, (1, 0, 2)) + 1, array(1, ROWS, WIDTH)) == [True]
     assert turns(lambda x: jnp.transpose(x, (1, 0, 2)) + 1, array(2, ROWS, WIDTH)) == [False]
