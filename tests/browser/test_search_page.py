@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -252,9 +253,12 @@ def test_a_round_is_stepped_and_a_stopped_search_goes_on(
     expect(page.get_by_text(re.compile(r"^\s*[\d,]{3,} simulations$")).first).to_be_visible(
         timeout=SLOW
     )
-    page.wait_for_timeout(500)
-    one = simulations(page)
-    page.wait_for_timeout(800)
+    one, end = -1, time.monotonic() + SLOW / 1000
+    while simulations(page) != one:  # the page may be behind
+        assert time.monotonic() < end, "it goes on"
+        one = simulations(page)
+        page.wait_for_timeout(1000)
+    page.wait_for_timeout(1000)
     assert simulations(page) == one  # it stands still
     page.get_by_role("button", name="Stop and keep the best").click()
     expect(page.get_by_text(re.compile(r"^mcts \(seed 0\): ")).first).to_be_visible(timeout=SLOW)
