@@ -231,14 +231,14 @@ def page(every: Sequence[Pair]) -> str:
             lambda pair: "no rule was read off them" if pair.is_unseen else "the others",
         ),
         "",
-        "For H100, twelve programs were there until 2026-11-25, and rules were read off some of them. "
-        "Fifteen more were judged on 2026-11-26 before anything was changed: the time of their 116 "
-        "plans was off by 19% in the median (90th percentile 84%). Then rules for kernels of GPUs "
-        "([machines](machines.md#kernels-of-a-gpu)) were read off `gemma_decode`, `gpt2_decode`, "
-        "`conjugate_gradients`, `token_mixer`, `haiku_gru` and `bert`, and another eleven programs "
-        "were compiled to see whether they hold: the time of their 77 plans was off by 27% (90th "
-        "percentile 95%) by the prices before, by 13% (55%) by those with the rules. One more rule "
-        "was read off `llama_decode` after that.",
+        "For H100, twelve programs were there until 2026-11-25, and rules were read off some of "
+        "them. Fifteen more were judged on 2026-11-26 before anything was changed: the time of "
+        "their 116 plans was off by 19% in the median (90th percentile 84%). Then rules for "
+        "kernels of GPUs ([machines](machines.md#kernels-of-a-gpu)) were read off "
+        "`gemma_decode`, `gpt2_decode`, `conjugate_gradients`, `token_mixer`, `haiku_gru` and "
+        "`bert`, and another eleven programs were compiled to see whether they hold: the time "
+        "of their 77 plans was off by 27% (90th percentile 95%) by the prices before, by 13% "
+        "(55%) by those with the rules. One more rule was read off `llama_decode` after that.",
         "",
         "## Against rivals",
         "",
