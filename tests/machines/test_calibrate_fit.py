@@ -197,3 +197,10 @@ def test_times_that_cannot_be_are_left_out():
 )
 def test_the_nearest_machine_of_the_table(platform, kind, name):
     assert cf.nearest(platform, kind) is MACHINES[name]
+
+
+def test_full_waves_reach_a_measured_rate_in_every_type():
+    base = MACHINES["h100"]
+    assert base.products.share_of("f32") < base.products.share_of("bf16") < 1
+    fitted = cf.fit(points_of(machine_of(1e11, 1e-5)), "mine", base, 80e9, {}).machine
+    assert fitted.products.share_of("f32") == fitted.products.share_of("bf16") == 1

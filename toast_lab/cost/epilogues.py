@@ -26,6 +26,7 @@ _MOST_OPS = 64  # kernels do not grow without end
 class FusionGraph(NamedTuple):
     """A program as lists, as far as it bears on what is computed where."""
 
+    n_arguments: int
     n_ops: int
     operands: Sequence[Sequence[int]]  #: [O] roots of the values that each op reads
     results: Sequence[Sequence[int]]  #: [O]
@@ -38,7 +39,6 @@ class FusionGraph(NamedTuple):
     is_root: Sequence[bool]  #: [V] no view of another value
     is_constant: Sequence[bool]  #: [V]
     is_output: Sequence[bool]  #: [V]
-    is_argument: Sequence[bool]  #: [V]
     free: Sequence[bool]  #: [O]
     product: Sequence[bool]  #: [O]
     soft: Sequence[bool]  #: [O] elementwise, or moves elements
@@ -99,8 +99,7 @@ def accumulations(graph: FusionGraph, adds: Sequence[bool]) -> Epilogues:
         if (
             len(others) == 1
             and graph.consumers[others[0]] == {end}
-            and graph.maker[others[0]] < op
-            and not graph.is_argument[others[0]]
+            and graph.n_arguments <= graph.maker[others[0]] < op
             and graph.elements[others[0]] == graph.elements[value] == graph.elements[result]
         ):
             every.product[end] = op

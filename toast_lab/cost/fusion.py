@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab.cost.epilogues import FusionGraph, accumulations, epilogues, no_epilogues
-from toast_lab.cost.matrix_tiles import BATCH, FREE, dim_roles
+from toast_lab.cost.matrix_tiles import BATCH, Products, dim_roles, have_one_row
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.sharding.steps import Tables
@@ -32,17 +32,24 @@ _MOST_SOURCES = 8  # a value made of more is written: fusions do not grow withou
 class FusionStyle(NamedTuple):
     """What a compiler fuses."""
 
-    recomputes: bool  #: a soft value with several consumers may be computed in each
-    into_products: bool  #: soft values are computed on the way into a matrix product or convolution
-    out_of_products: bool  #: what follows a product is computed on the way out, see ``epilogues``
-    accumulates: bool  #: products add to what was there, see ``epilogues.accumulations``
-    sums_vectors: bool  #: products of matrices and vectors are multiplied and summed like others
-    several_results: bool  #: elementwise ops and sums that read the same share a kernel
-    picks_slices: bool  #: a slice picked at run time, as of a layer's weights in a scan, is soft
+    #: A soft value with several consumers may be computed in each
+    recomputes: bool = False
+    #: Soft values are computed on the way into a matrix product or convolution
+    into_products: bool = False
+    #: What follows a product is computed on the way out, see ``epilogues``
+    out_of_products: bool = False
+    #: Products add to what was there, see ``epilogues.accumulations``
+    accumulates: bool = False
+    #: Products of matrices and vectors are multiplied and summed like others
+    sums_vectors: bool = False
+    #: Elementwise ops and sums that read the same share a kernel
+    several_results: bool = False
+    #: A slice picked at run time, as of a layer's weights in a scan, is soft
+    picks_slices: bool = False
     #: A scatter of one number a row into a constant is a comparison of places, see ``_marks``
-    compares_places: bool
+    compares_places: bool = False
     #: What takes long is kept for its other consumers, see ``OpKind.gpu_repeats_from_bytes``
-    keeps_costly: bool
+    keeps_costly: bool = False
 
 
 STYLES = {
@@ -50,35 +57,18 @@ STYLES = {
         recomputes=True,
         into_products=True,
         out_of_products=True,
-        accumulates=False,
-        sums_vectors=False,
         several_results=True,
         picks_slices=True,
         compares_places=True,
-        keeps_costly=False,
     ),
     "gpu": FusionStyle(
         recomputes=True,
-        into_products=False,
-        out_of_products=False,
         accumulates=True,
         sums_vectors=True,
         several_results=True,
-        picks_slices=False,
-        compares_places=False,
         keeps_costly=True,
     ),
-    "cpu": FusionStyle(
-        recomputes=False,
-        into_products=False,
-        out_of_products=False,
-        accumulates=False,
-        sums_vectors=False,
-        several_results=False,
-        picks_slices=False,
-        compares_places=False,
-        keeps_costly=False,
-    ),
+    "cpu": FusionStyle(),
 }
 
 
@@ -111,6 +101,7 @@ class Fusion(NamedTuple):
 def fuse(
     program: p.Program,
     tables: Tables,
+    shapes: Products,
     *,
     root: np.ndarray,
     view: np.ndarray,
@@ -122,12 +113,13 @@ def fuse(
     Args:
         program: the program.
         tables: its tables.
+        shapes: of its products.
         root: [V] the value in whose memory a view is; itself for all others.
         view: [O] ops whose results are views.
         free: [O] ops that cost nothing.
         style: what the compiler fuses.
     """
-    return _Fuser(program, tables, root=root, view=view, free=free, style=style).run()
+    return _Fuser(program, tables, shapes, root=root, view=view, free=free, style=style).run()
 
 
 class _Fuser:
@@ -135,6 +127,7 @@ class _Fuser:
         self,
         program: p.Program,
         tables: Tables,
+        shapes: Products,
         *,
         root: np.ndarray,
         view: np.ndarray,
@@ -156,7 +149,7 @@ class _Fuser:
         product = np.isin(classes, (p.DOT, p.CONVOLUTION))
         sums = classes == p.REDUCE
         if style.sums_vectors:
-            vectors = _vector_products(program)
+            vectors = (classes == p.DOT) & have_one_row(shapes)
             product, sums = product & ~vectors, sums | vectors
         moves = ops_where(program.kind, "moves_elements")
         picks = ops_where(program.kind, "picks_slice") & ops_where(program.kind, "reads_part")
@@ -193,12 +186,11 @@ class _Fuser:
             self.epilogues = epilogues(self._graph())
         elif style.accumulates:
             adds = [op_kind(kind).as_combiner == "add" for kind in program.kind]
-            self.epilogues = accumulations(
-                self._graph(), (np.asarray(adds) & (classes == p.ELEMENTWISE)).tolist()
-            )
+            self.epilogues = accumulations(self._graph(), adds)
 
     def _graph(self) -> FusionGraph:
         return FusionGraph(
+            n_arguments=self.program.n_arguments,
             n_ops=self.n_ops,
             operands=[[self.root[value] for value in row] for row in self.operands],
             results=self.results,
@@ -210,7 +202,6 @@ class _Fuser:
             is_root=[root == value for value, root in enumerate(self.root)],
             is_constant=self.constant,
             is_output=self.output,
-            is_argument=[maker < self.program.n_arguments for maker in self.maker],
             free=self.free,
             product=self.product,
             soft=[soft and not pick for soft, pick in zip(self.soft, self.picks, strict=True)],
@@ -510,18 +501,6 @@ class _Fuser:
         if self.elementwise[op]:
             kernel.results.update(self.results[op])
         return [(use, source) for use, source in taken if source not in known]
-
-
-def _vector_products(program: p.Program) -> np.ndarray:
-    """[O] bool: products of which an operand has no rows of its own, or a single one."""
-    vectors = np.zeros(program.n_ops, bool)
-    for op in np.flatnonzero(program.op_class == p.DOT).tolist():
-        for use, roles in zip(program.uses(op), dim_roles(program, op), strict=True):
-            sizes = program.dims(int(program.use_value[use]))
-            vectors[op] |= all(
-                size == 1 for size, role in zip(sizes, roles, strict=True) if role == FREE
-            )
-    return vectors
 
 
 def _marks(program: p.Program) -> np.ndarray:

@@ -237,12 +237,16 @@ def no_vector_products(program: p.Program) -> VectorProducts:
     )
 
 
+def have_one_row(shapes: Products) -> np.ndarray:
+    """[O] bool: products of which an operand has no rows of its own, or a single one."""
+    return np.asarray(np.minimum(shapes.rows, shapes.columns) <= 1.0)
+
+
 def vector_products(program: p.Program, shapes: Products) -> VectorProducts:
     """What a TPU computes on its vector unit; ``shapes`` are those of ``products``."""
     vectors = no_vector_products(program)
-    one_row = np.minimum(shapes.rows, shapes.columns) <= 1.0
     several = (shapes.batch > 1.0) & (np.maximum(shapes.rows, shapes.columns) > 1.0)
-    for op in np.flatnonzero(one_row & several).tolist():
+    for op in np.flatnonzero(have_one_row(shapes) & several).tolist():
         use = 1 if shapes.rows[op] <= 1.0 else 0
         dims = program.dims(int(program.use_value[program.uses(op)[use]]))
         vectors.use[op] = use

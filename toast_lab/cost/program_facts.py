@@ -17,6 +17,7 @@ import numpy as np
 from toast_lab.cost.bfloat16 import bfloat16_factors, no_factors, widened_factors
 from toast_lab.cost.collective_matmul import no_ring_facts, ring_facts
 from toast_lab.cost.combined_sums import combined_sums, no_combined_sums
+from toast_lab.cost.dim_order import is_turned, order_of
 from toast_lab.cost.fusion import STYLES, Fusion, fuse
 from toast_lab.cost.loop_residents import Residents, no_residents, residents
 from toast_lab.cost.loop_sums import accumulating_ops, result_trips, sums_in_loops
@@ -238,8 +239,15 @@ def make_static(
             if first != result:
                 view[op] = free[op] = True
                 root[result] = root[first]
+    shapes = products(program)
     fusion = fuse(
-        program=program, tables=tables, root=root, view=view, free=free, style=STYLES[compiler]
+        program,
+        tables,
+        shapes,
+        root=root,
+        view=view,
+        free=free,
+        style=STYLES[compiler],
     )
     if compiler == "tpu":
         narrowed = bfloat16_factors(program, fusion, tables.value_output)
@@ -298,7 +306,6 @@ def make_static(
     )
     reads -= ends.read
     flops = matrix_unit_flops(program) if compiler == "tpu" else program.flops
-    shapes = products(program)
     shapes.rows[~fusion.product] = 0.0  # no product, although it is written as one
     vectors = vector_products(program, shapes) if compiler == "tpu" else no_vector_products(program)
     rows = rows_of(program) if compiler == "tpu" else no_rows(program)
@@ -604,15 +611,10 @@ def _narrow_bytes(program: p.Program, fusion: Fusion, kept_bytes: np.ndarray) ->
 
 def _reordering(program: p.Program) -> list[int]:
     """Ops whose result stands in another order than their operand; dims of size 1 do not count."""
-
-    def order(names: list[int]) -> list[int]:
-        return [name for name in names if program.factor_size[name] > 1]
-
     return [
         op
         for op in np.flatnonzero(ops_where(program.kind, "reorders")).tolist()
-        if order(program.use_names(program.uses(op)[0]))
-        != order(program.def_names(program.results(op)[0]))
+        if is_turned(order_of(program, op), program.dims(program.results(op)[0]))
     ]
 
 
@@ -634,8 +636,8 @@ def _memory(
     # What is computed on the way out of a product is there with it.  Results of the program are
     # written over what they update, and sums over what is added to.
     head = fusion.head[maker]
-    is_apart = fusion.product[head] & ~tables.value_output[value] & ~fusion.accumulates
-    start = np.where(is_apart, head, start)
+    is_inside = fusion.product[head] & ~tables.value_output[value] & ~fusion.accumulates
+    start = np.where(is_inside, head, start)
     end = np.maximum(last_op[value], start)
     kept = np.zeros(n_ops, bool)
     kept[:n_arguments] = ~program.donated

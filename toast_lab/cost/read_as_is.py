@@ -23,13 +23,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from toast_lab.cost.dim_order import Order, is_turned, order_of
 from toast_lab.cost.loop_sums import users_of
 from toast_lab.cost.matrix_tiles import BATCH, dim_roles
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.sharding.steps import Tables
-
-Order = Sequence[int]  # of a result's dims: where each of them stands in memory
 
 
 def free_turns(program: p.Program, tables: Tables) -> np.ndarray:
@@ -43,10 +42,8 @@ def free_turns(program: p.Program, tables: Tables) -> np.ndarray:
     for op in np.flatnonzero(ops_where(program.kind, "reorders")).tolist():
         order = order_of(program, op)
         (use,), (result,) = program.uses(op), program.results(op)
-        if len(order) != len(program.dims(result)):
-            continue
         free[op] = (
-            _moves_ones_only(program, result, order)
+            not is_turned(order, program.dims(result))
             or _is_read_as_matrix(program, tables, result, order)
             or _turns_product(program, tables, int(program.use_value[use]), order)
         )
@@ -98,15 +95,7 @@ def _widened_from(program: p.Program, value: int) -> str:
     return dtype if dtype in ("bf16", "f16") else ""
 
 
-def order_of(program: p.Program, op: int) -> list[int]:
-    """For each dim of a transpose's result its place in the operand."""
-    (use,) = program.uses(op)
-    places = {name: place for place, name in enumerate(program.use_names(use))}
-    names = program.def_names(program.results(op)[0])
-    return [places[name] for name in names if name in places]
-
-
-def is_matrix(roles: Order) -> bool:
+def is_matrix(roles: Sequence[int]) -> bool:
     """Can a product read dims of these roles as they lie in memory?
 
     Batch dims come first, then rows and columns, each of them in one place.
@@ -117,11 +106,6 @@ def is_matrix(roles: Order) -> bool:
     changes = sum(one != other for one, other in itertools.pairwise(roles))
     batch = [place for place, role in enumerate(roles) if role == BATCH]
     return changes < len(set(roles)) and batch == list(range(len(batch)))
-
-
-def _moves_ones_only(program: p.Program, result: int, order: Order) -> bool:
-    places = [place for place, size in zip(order, program.dims(result), strict=True) if size != 1]
-    return places == sorted(places)
 
 
 def _is_read_as_matrix(program: p.Program, tables: Tables, value: int, order: Order) -> bool:
@@ -162,7 +146,7 @@ def _turns_product(program: p.Program, tables: Tables, value: int, order: Order)
     return is_matrix(turned) and _keeps_order(turned, order)
 
 
-def _lies_as_matrix(roles: Order, order: Order, sizes: Sequence[int]) -> bool:
+def _lies_as_matrix(roles: Sequence[int], order: Order, sizes: Sequence[int]) -> bool:
     """Is a product's operand a matrix as it lies in memory?  ``roles`` are of its dims as read."""
     dims = [dim for dim, size in enumerate(sizes) if size != 1]
     dims.sort(key=lambda dim: order[dim])
@@ -170,7 +154,7 @@ def _lies_as_matrix(roles: Order, order: Order, sizes: Sequence[int]) -> bool:
     return is_matrix(lying) and _keeps_order(lying, dims)
 
 
-def _keeps_order(roles: Order, places: Order) -> bool:
+def _keeps_order(roles: Sequence[int], places: Sequence[int]) -> bool:
     """Do dims of one role stand in the order in which the other operand has them?"""
     for role in set(roles):
         own = [place for place, one in zip(places, roles, strict=True) if one == role]

@@ -23,13 +23,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from toast_lab.cost.dim_order import Order, is_turned, order_of
 from toast_lab.cost.loop_sums import users_of
 from toast_lab.cost.row_layouts import LANES
 from toast_lab.ir import program as p
 from toast_lab.packs import Float64Array
 from toast_lab.sharding.steps import Tables
-
-Order = tuple[int, ...]  # of dims: where each of them stood in the product's result
 
 
 class Turned(NamedTuple):
@@ -92,14 +91,14 @@ class _Turning:
         while pending:
             value, order = pending.pop()
             dims = program.dims(value)
-            is_turned = self._is_turned(dims, order) and _has_whole_rows(dims)
-            if is_turned and self._tables.value_output[value]:
+            is_update = is_turned(order, dims) and _has_whole_rows(dims)
+            if is_update and self._tables.value_output[value]:
                 turned_back.add(value)
             for reader in users_of(self._tables, value):
                 following = self._order_behind(reader, order)
                 if following is None:
                     continue
-                if is_turned:
+                if is_update:
                     for operand in program.operands(reader):
                         self.arguments |= self._arguments_of(operand)
                 for result in program.results(reader):
@@ -112,20 +111,10 @@ class _Turning:
         """Of the op's results, given that of what it reads; None where the walk ends."""
         program = self._program
         if program.kind[op] == "transpose":
-            (use,) = program.uses(op)
-            before = list(program.use_names(use))
-            return tuple(
-                order[before.index(name)] for name in program.def_names(program.results(op)[0])
-            )
+            return tuple(order[place] for place in order_of(program, op))
         if program.op_class[op] == p.ELEMENTWISE:
             return order
         return None
-
-    @staticmethod
-    def _is_turned(dims: Sequence[int], order: Order) -> bool:
-        """Do dims stand in another order than in the product?  Those of size 1 do not count."""
-        places = [place for place, size in zip(order, dims, strict=True) if size > 1]
-        return places != sorted(places)
 
     def _arguments_of(self, value: int) -> set[int]:
         """Arguments of the product's size of which elementwise ops compute a value."""

@@ -161,7 +161,7 @@ def fit(
         gathered_ahead=base.gathered_ahead,
         compiler=base.compiler,
         # A measured rate is one that full waves reach.
-        products=base.products and base.products._replace(sustained=1.0),
+        products=base.products and base.products._replace(sustained=1.0, sustained_f32=0.0),
     )
     fitted: dict[str, list[tuple[CalibrationPoint, float]]] = {}
     for dtype, group in dots.items():
