@@ -636,8 +636,9 @@ def _memory(
     # What is computed on the way out of a product is there with it.  Results of the program are
     # written over what they update, and sums over what is added to.
     head = fusion.head[maker]
-    is_inside = fusion.product[head] & ~tables.value_output[value] & ~fusion.accumulates
-    start = np.where(is_inside, head, start)
+    if not fusion.accumulates:
+        is_inside = fusion.product[head] & ~tables.value_output[value]
+        start = np.where(is_inside, head, start)
     end = np.maximum(last_op[value], start)
     kept = np.zeros(n_ops, bool)
     kept[:n_arguments] = ~program.donated
