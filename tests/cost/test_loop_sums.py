@@ -131,17 +131,16 @@ def test_a_sum_of_which_each_device_adds_up_a_part_is_made_in_every_round(where:
 @pytest.mark.parametrize("topology", ["tpu:v5e:4x4", "gpu:h100:8"])
 def test_the_compilers_sum_a_recurrent_steps_gradients_once(topology: str) -> None:
     """Against what they compiled, kept in the corpus."""
-    (row,) = (
-        row
-        for row in compiled.rows()
-        if (row["program"], row["plan"], row["topology"])
-        == ("gated_recurrence", "data both", topology)
-    )
-    theirs = sum(size * times for kind, _, size, _, times, _ in row["collectives"])
     traced = programs.traced("gated_recurrence")
     assert traced is not None
+    _, analysis, digest = traced
+    rows = {compiled.key(row): row for row in compiled.rows()}
+    row = rows.get(("gated_recurrence", digest, topology, "data both"))
+    if row is None:
+        pytest.skip("this version of jax traces another program than the one that was compiled")
+    theirs = sum(size * times for kind, _, size, _, times, _ in row["collectives"])
     where = target(topology)
-    problem = tl.Problem(traced[1], where.mesh, where.machine)
+    problem = tl.Problem(analysis, where.mesh, where.machine)
     ours = tl.price(problem, plans.decoded(problem, row["sharding"])).collectives
     assert sum(one.local_bytes * one.times for one in ours) == pytest.approx(theirs, rel=0.01)
 

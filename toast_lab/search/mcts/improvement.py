@@ -255,7 +255,10 @@ class Improvement:
 
     def kept(self) -> dict[str, np.ndarray]:
         """What a resumed search needs to go on."""
-        arrays = {"archive.ops": np.zeros((0, 0, 0)), "archive.values": np.zeros((0, 0, 0))}
+        arrays: dict[str, np.ndarray] = {
+            "archive.ops": np.zeros((0, 0, 0)),
+            "archive.values": np.zeros((0, 0, 0)),
+        }
         if self.archive:
             arrays["archive.ops"] = np.stack([ops for ops, _ in self.archive])
             arrays["archive.values"] = np.stack([values for _, values in self.archive])
