@@ -3,6 +3,7 @@
 #   setup_venv.sh VENV INTERPRETER|auto EXTRAS [REQUIREMENT...]
 # EXTRAS is a comma list such as app,notebooks ("" for none). A stamp in the environment remembers what was
 # installed, so a second call is quick, and a changed pyproject.toml or constraints.txt installs again.
+# With NEWEST=1 the versions of constraints-newest.txt take the place of the others.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/find_python.sh
@@ -16,9 +17,17 @@ if command -v flock >/dev/null 2>&1; then
     flock 9
 fi
 
+constraints=constraints.txt
+if [ -n "${NEWEST:-}" ]; then
+    constraints="$(mktemp)"
+    trap 'rm -f "$constraints"' EXIT
+    replaced="$(sed -n 's/==.*//p' constraints-newest.txt | paste -sd '|')"
+    grep -Ev "^($replaced)==" constraints.txt | cat - constraints-newest.txt >"$constraints"
+fi
+
 stamp="$venv/.installed${extras:+-${extras//,/-}}"
 # The checkout's path counts too: an environment does not survive being moved.
-wanted="$({ pwd; cat pyproject.toml constraints.txt; printf '%s\n' "$@"; } | cksum)"
+wanted="$({ pwd; cat pyproject.toml "$constraints"; printf '%s\n' "$@"; } | cksum)"
 if [ -x "$venv/bin/python" ] && "$venv/bin/python" -c "" 2>/dev/null &&
     [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
     exit 0
@@ -47,7 +56,7 @@ fi
 
 echo "== $venv: installing .${extras:+[$extras]} $*"
 started=$SECONDS
-"$venv/bin/python" -m pip install -qq --no-compile --disable-pip-version-check --constraint constraints.txt \
+"$venv/bin/python" -m pip install -qq --no-compile --disable-pip-version-check --constraint "$constraints" \
     --editable ".${extras:+[$extras]}" "$@"
 # pip would compile 17,000 files, tests of other packages among them, on one core.
 "$venv/bin/python" -m compileall -qq -j 0 -x 'site-packages/.*/tests?/' "$("$venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')" || true
