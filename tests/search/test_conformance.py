@@ -211,6 +211,14 @@ def test_manual_refuses_an_action_without_effect():
     [
         (lambda p: search(p, "mtcs"), 'did you mean "mcts"'),
         (lambda p: search(p, "mcts", depht=3), "mcts has no option depht"),
+        (
+            lambda p: search(p, "mcts", seconds=3),
+            "no option seconds.*limits are given as budget=tl.Budget.seconds=...",
+        ),
+        (
+            lambda p: search(p, budget=40),
+            "budget is 40, no Budget; for 40 seconds give budget=tl.Budget.seconds=40",
+        ),
         (lambda p: search(p, "mcts", depth=0), "depth=0"),
         (lambda p: search(p, "exhaustive", depth=0), "exhaustive: depth=0 must be at least 1"),
         (lambda p: Budget(seconds=-1), "seconds must not be below 0, got -1"),

@@ -334,7 +334,7 @@ def start_search(
         problem,
         method,
         seed,
-        budget=budget or Budget(),
+        budget=Budget.checked(budget),
         options=options,
         resume=resume,
         with_trace=True,
@@ -385,7 +385,7 @@ def start_race(
         problem=problem,
         methods=tuple(methods),
         seed=seed,
-        budget=budget or Budget(),
+        budget=Budget.checked(budget),
         options=options,
     )
     _end_with_us()

@@ -176,7 +176,7 @@ def search(
     chosen = method_named(method or about.get("method", "mcts")).of(options)
     prepare("price", cancel=cancel)
     recorder = Recorder(
-        problem, budget or Budget(), on_progress=on_progress, cancel=cancel, trace=trace
+        problem, Budget.checked(budget), on_progress=on_progress, cancel=cancel, trace=trace
     )
     try:
         recorder.start()

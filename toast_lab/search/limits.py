@@ -82,6 +82,23 @@ class Budget:
         if self.seconds is None and self.evaluations is None:
             raise InvalidProblem("budget: give seconds or evaluations, or the search never ends")
 
+    @classmethod
+    def checked(cls, given: object) -> Budget:
+        """What was given as a budget, the usual one for None.
+
+        Raises:
+            InvalidProblem: it is something else, such as a number.
+        """
+        if given is None:
+            return cls()
+        if isinstance(given, cls):
+            return given
+        seconds = f"{given:g}" if isinstance(given, int | float) else "30"
+        raise InvalidProblem(
+            f"budget is {given!r:.60}, no Budget; for {seconds} seconds give "
+            f"budget=tl.Budget(seconds={seconds})"
+        )
+
 
 class SearchClock:
     """Seconds of searching, those before the search was resumed included, pauses not."""

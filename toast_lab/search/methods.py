@@ -120,12 +120,15 @@ class Method(abc.ABC):
     @classmethod
     def unknown(cls, names: Iterable[str]) -> str:
         """A sentence on names that the method has no option of, empty if it has all."""
-        options = cls.options()
+        names, options = [*names], cls.options()
         strange = [f"{name}{did_you_mean(name, options)}" for name in names if name not in options]
         if not strange:
             return ""
+        limits = [f"{name}=..." for name in names if name in ("seconds", "evaluations")]
+        budget = f" (limits are given as budget=tl.Budget({', '.join(limits)}))" if limits else ""
         return (
             f"{cls.name} has no option {', '.join(strange)}; it has {', '.join(options) or 'none'}"
+            + budget
         )
 
     def as_json(self, names: Iterable[str]) -> dict[str, Any]:
