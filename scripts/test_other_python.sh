@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What touches jax, jaxlib or numba, and the explorer, once more under another Python: 3.12 or newer when .venv is 3.11,
-# and 3.11 when .venv is newer. From 3.12 on with the newest versions (constraints-newest.txt). Of the searches and
-# prices, plain code on arrays, the contract that all methods keep stands for the rest.
+# What touches jax, jaxlib or numba once more under another Python: 3.12 or newer when .venv is 3.11, and 3.11 when .venv
+# is newer. From 3.12 on with the newest versions (constraints-newest.txt). Of the searches and prices, plain code on
+# arrays, the contract that all methods keep stands for the rest.
 #   test_other_python.sh         tests
 #   test_other_python.sh setup   only installs
 set -euo pipefail
@@ -29,15 +29,14 @@ if [ -x "$venv/bin/python" ] &&
 fi
 newest=1
 if [ "${line%% *}" = 3.11 ]; then newest=; fi
-NEWEST="$newest" bash scripts/setup_venv.sh "$venv" "$interpreter" app \
-    pytest pytest-playwright pytest-timeout pytest-xdist hypothesis syrupy
+NEWEST="$newest" bash scripts/setup_venv.sh "$venv" "$interpreter" models \
+    pytest pytest-timeout pytest-xdist hypothesis syrupy
 
 if [ "${1:-}" = setup ]; then exit 0; fi
 
 # The bindings that read and write StableHLO, tracing, running, compiling, the transformed function, every rule
-# on shards, and the kernels: each where it meets jax, jaxlib or numba; and a new user's way through the explorer, where
-# it meets panel and bokeh. Larger programs and more draws say nothing more of another Python; of the methods, what each
-# finds and finds again stands for all that they promise.
+# on shards, and the kernels: each where it meets jax, jaxlib or numba. Larger programs and more draws say nothing
+# more of another Python; of the methods, what each finds and finds again stands for all that they promise.
 export TOAST_LAB_RULE_DRAWS=1
 methods=tests/search/test_conformance.py
 jit=tests/apply/test_jit.py
@@ -53,7 +52,6 @@ suites=(
     tests/kernels/test_packs.py tests/kernels/test_kernel_files.py
     "$methods::test_plan_is_valid_and_its_cost_is_the_price_of_the_plan"
     "$methods::test_same_seed_same_result"
-    tests/app/test_stale_patches.py tests/browser/test_explorer.py
 )
 "$venv/bin/python" -m toast_lab.prepare
 echo "== other Python: ${line%% *}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from toast_lab.app import assets, stale_patches
+from toast_lab.app import assets
 from toast_lab.views.page_colours import DARK, LIGHT, properties
 
 # What Bokeh's and Panel's own sheets ask for where ours say nothing.
@@ -60,9 +60,5 @@ HOST = sheet(":host", ":host([data-tl-theme=dark])")
 
 
 def dress(document: Any) -> None:
-    """Give a Bokeh document the head that knows both themes and how tables wait.
-
-    What is sent to its page from then on is what the page can take (``stale_patches``).
-    """
-    stale_patches.leave_out()
+    """Give a Bokeh document the head that knows both themes and how tables wait."""
     document.template = HEAD
