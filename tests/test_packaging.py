@@ -115,6 +115,12 @@ def pins_of(name: str) -> list[Requirement]:
     return [Requirement(line) for line in lines if line and not line.startswith("#")]
 
 
+def tested_jax() -> set[str]:
+    """The versions of jax that are tested."""
+    both = [*pins(), *pins(newest=True)]
+    return {str(pin.specifier).removeprefix("==") for pin in both if pin.name == "jax"}
+
+
 def committed_texts() -> dict[str, str]:
     """Every text file that git knows or would add; outside git, every file that is not hidden."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -191,6 +197,7 @@ def test_metadata_is_whole_and_names_no_place() -> None:
         if re.search(r":: 3\.\d+$", entry)
     }
     assert versions == {"3.11", "3.12"}
+    assert len(tested_jax()) == len(versions)
 
 
 @pytest.mark.parametrize(
@@ -256,8 +263,7 @@ def test_constraints_are_plain() -> None:
 
 
 def test_tested_range_is_told_where_users_look() -> None:
-    both = [*pins(), *pins(newest=True)]
-    tested = {str(pin.specifier).removeprefix("==") for pin in both if pin.name == "jax"}
+    tested = tested_jax()
     assert len(tested) == 2
     for name in ("README.md", "pyproject.toml", "constraints.txt"):
         text = (ROOT / name).read_text()

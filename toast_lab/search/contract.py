@@ -174,10 +174,9 @@ def search(
     seed = checks.seed(about.get("seed", 0) if seed is None else seed)
     options = {**about.get("options", {}), **options}
     chosen = method_named(method or about.get("method", "mcts")).of(options)
+    budget = Budget.checked(budget)
     prepare("price", cancel=cancel)
-    recorder = Recorder(
-        problem, Budget.checked(budget), on_progress=on_progress, cancel=cancel, trace=trace
-    )
+    recorder = Recorder(problem, budget, on_progress=on_progress, cancel=cancel, trace=trace)
     try:
         recorder.start()
         # While these are compiled, the price of the start is there to be seen.

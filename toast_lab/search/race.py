@@ -188,6 +188,7 @@ def race(
     ``pipeline.race`` gives the same result with plans for users.
     """
     check(methods, options)
+    budget = Budget.checked(budget)
     parallel, seed = checks.whole("parallel", parallel, 1, 1024), checks.seed(seed)
     prepare(*FIRST, *methods, cancel=cancel)  # told here once, rather than waited for in each child
     stop = threading.Event()

@@ -169,7 +169,7 @@ def search_in_child(
     Raises:
         KeyboardInterrupt: and nothing else; crashes, hangs and refused input are outcomes.
     """
-    budget = Budget.checked(budget)
+    budget = budget or Budget()
     time_limit_s = 3600.0 if budget.seconds is None else 2 * budget.seconds + START_S
     points: list[ImprovementPoint] = []
     sent_plans: list[BestPlan] = []
