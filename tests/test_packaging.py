@@ -115,7 +115,7 @@ def pins_of(name: str) -> list[Requirement]:
     return [Requirement(line) for line in lines if line and not line.startswith("#")]
 
 
-def tested_jax() -> set[str]:
+def jax_versions() -> set[str]:
     """The versions of jax that are tested."""
     both = [*pins(), *pins(newest=True)]
     return {str(pin.specifier).removeprefix("==") for pin in both if pin.name == "jax"}
@@ -197,7 +197,7 @@ def test_metadata_is_whole_and_names_no_place() -> None:
         if re.search(r":: 3\.\d+$", entry)
     }
     assert versions == {"3.11", "3.12"}
-    assert len(tested_jax()) == len(versions)
+    assert len(jax_versions()) == len(versions)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_constraints_are_plain() -> None:
 
 
 def test_tested_range_is_told_where_users_look() -> None:
-    tested = tested_jax()
+    tested = jax_versions()
     assert len(tested) == 2
     for name in ("README.md", "pyproject.toml", "constraints.txt"):
         text = (ROOT / name).read_text()
