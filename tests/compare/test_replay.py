@@ -124,7 +124,7 @@ def test_what_xla_divides_otherwise_is_told() -> None:
 
 def divided(built: Model, sharded: ShardingPlan) -> local_program.LocalProgram:
     n_devices = sharded.mesh.n_devices
-    return replay._divided(built, n_devices, annotate(built, sharded), "cpu", {"time_limit_s": 100})
+    return replay.divided(built, n_devices, annotate(built, sharded), "cpu", {"time_limit_s": 100})
 
 
 def test_local_shapes_and_no_collectives() -> None:

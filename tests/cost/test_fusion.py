@@ -728,3 +728,43 @@ def test_the_gradient_of_an_element_a_row_is_a_comparison_on_tpus(
     x, whole = S((64, 512), jnp.float32), S(places, jnp.int32)
     found = Fused(compiler, lambda x, places: gradient(x, places) * jnp.cos(x), x, whole)
     assert found.written("scatter") == written
+
+
+ROWS = S((64, 32), jnp.float32)
+
+
+def softmax(x: jax.Array) -> jax.Array:
+    spread = jnp.exp(x - jnp.max(x, axis=1, keepdims=True))
+    return spread / jnp.sum(spread, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    ("compiler", "reads", "kernels"), [("gpu", 1.0, 1), ("tpu", 3.0, 3), ("cpu", 2.0, 4)]
+)
+def test_a_gpu_goes_over_a_row_that_it_holds(compiler: str, reads: float, kernels: int) -> None:
+    """A softmax of short rows reads them once and writes nothing between."""
+    fused = Fused(compiler, softmax, ROWS)
+    assert fused.reads_of_argument(0) == reads
+    assert len(fused.starts()) == kernels
+    assert fused.written("reduce") == fused.written("reduce", 1) == (compiler != "gpu")
+
+
+@pytest.mark.parametrize(
+    ("fn", "why"),
+    [
+        (lambda x: x - jnp.max(x, axis=0, keepdims=True), "columns lie apart"),
+        (lambda x: (jnp.max(x, axis=1), x - jnp.max(x, axis=1, keepdims=True)), "a result, too"),
+        (lambda x: jnp.sum(x, axis=1) * 2, "nothing goes over the row again"),
+        (lambda x: x.T * jnp.sum(x, axis=1), "the row is read as a column"),
+        (lambda x: jnp.sum(jnp.exp(x), axis=1)[:, None] @ jnp.ones((1, 8)), "a product reads it"),
+    ],
+)
+def test_sums_that_a_gpu_writes(fn: Callable[..., Any], why: str) -> None:
+    fused = Fused("gpu", fn, ROWS)
+    assert fused.written("reduce"), why
+
+
+def test_a_row_may_be_too_long_to_be_held() -> None:
+    for length, written in ((16384, False), (16385, True)):
+        fused = Fused("gpu", softmax, S((2, length), jnp.float32))
+        assert fused.written("reduce") is written

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from toast_lab.runtime import gpu_times, hlo, hlo_text
+from toast_lab.runtime.gpu_fusions import DeviceMemory
 from toast_lab.runtime.gpu_times import CompilerTimes, NotTimed
 
 TEXTS = Path(__file__).parent / "hlo_texts"
@@ -119,10 +120,11 @@ COST = '"reification_cost":[{"exec_time_us":1.5,"name":""},{"exec_time_us":%s,"n
     [
         ("%f = f32[8] fusion(%x), kind=kLoop, calls=%c, COST", 7.5, "", ""),
         (
-            "%loop_transpose_fusion.2 = f32[8] fusion(%x), kind=kLoop, calls=%c, COST",
-            7.5,
+            '%p = f32[8] custom-call(%x, %y), custom_call_target="__cublas$gemm", '
+            'backend_config={"precision_config":{"operand_precision":["HIGHEST","HIGHEST"]},COST}',
+            0.0,
+            gpu_times.FULL_FLOAT32,
             "",
-            gpu_times.TRANSPOSE,
         ),
         (
             "%g = f32[8] fusion(%x), kind=kCustom, calls=%c, "
@@ -147,32 +149,41 @@ COST = '"reification_cost":[{"exec_time_us":1.5,"name":""},{"exec_time_us":%s,"n
 def test_one_instruction(line: str, compute_us: float, reason: str, doubt: str) -> None:
     broken = COST.replace("7.5", "x") % '"nan"'
     line = line.replace("COST", COST % "7.5").replace("BROKEN", broken)
-    times = read(f"%x = bf16[8] iota()\n%y = bf16[8] iota()\n{line}")
+    dtype = "f32" if line.startswith("%p = f32") else "bf16"
+    times = read(f"%x = {dtype}[8] iota()\n%y = {dtype}[8] iota()\n{line}")
     assert us(times.compute_s) == compute_us
     assert [row.reason for row in times.left_out] == [reason] * bool(reason)
     assert [row.reason for row in times.doubtful] == [doubt] * bool(doubt)
 
 
 @pytest.mark.parametrize(
-    ("left", "right", "time_us"),
+    ("left", "right", "result", "time_us"),
     [
         # An argument is read, whatever its size, also where it is looked at as another shape
-        ("bf16[8,4096] iota()", "bf16[4096,4096] parameter(0)", 4096 * 4096 * 2 / 1e6),
-        ("bf16[8,4096] iota()", "bf16[4096,4096] bitcast(%z)", 4096 * 4096 * 2 / 1e6),
+        ("bf16[8,4096] iota()", "bf16[4096,4096] parameter(0)", "bf16[8,4096]", 33.554432),
+        ("bf16[8,4096] iota()", "bf16[4096,4096] bitcast(%z)", "bf16[8,4096]", 33.554432),
         # What was computed before it may be in the cache, up to its size
-        ("bf16[8,4096] iota()", "bf16[4096,4096] iota()", 7.5),
-        ("bf16[8,4096] iota()", "bf16[4096,8192] iota()", 4096 * 8192 * 2 / 1e6),
+        ("bf16[8,4096] iota()", "bf16[4096,4096] iota()", "bf16[8,4096]", 7.5),
+        ("bf16[8,4096] iota()", "bf16[4096,8192] iota()", "bf16[8,8192]", 67.108864),
         # The table's own time is longer
-        ("bf16[8,1024] parameter(1)", "bf16[1024,1024] parameter(0)", 7.5),
+        ("bf16[8,1024] parameter(1)", "bf16[1024,1024] parameter(0)", "bf16[8,1024]", 7.5),
+        # A result that is larger than the cache is written, a work space is not
+        (
+            "bf16[8192,64] iota()",
+            "bf16[64,8192] iota()",
+            "(bf16[8192,8192], s8[33554432])",
+            134.217728,
+        ),
+        ("bf16[4096,64] iota()", "bf16[64,4096] iota()", "(bf16[4096,4096], s8[33554432])", 7.5),
     ],
 )
-def test_a_product_takes_as_long_as_reading_its_operands(
-    left: str, right: str, time_us: float
+def test_a_product_takes_as_long_as_its_traffic(
+    left: str, right: str, result: str, time_us: float
 ) -> None:
-    product = '%p = bf16[8,8] custom-call(%x, %y), custom_call_target="__cublas$gemm", '
+    product = f'%p = {result} custom-call(%x, %y), custom_call_target="__cublas$gemm", '
     lines = ["%z = bf16[4096,4096] parameter(0)", f"%x = {left}", f"%y = {right}"]
     text = "\n".join([*lines, product + COST % "7.5"])
-    memory = gpu_times.DeviceMemory(bytes_per_s=1e12, near_bytes=4e7)
+    memory = DeviceMemory(bytes_per_s=1e12, near_bytes=4e7)
     times = gpu_times.read(hlo_text.parse(text), "sm_90", 8, memory=memory)
     assert times is not None
     assert times.compute_s * 1e6 == pytest.approx(time_us)

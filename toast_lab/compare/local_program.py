@@ -41,6 +41,8 @@ COLLECTIVES = (
     "collective_broadcast",
 )
 _NUMBERS = ("partition_id", "replica_id")
+#: What stand-ins are named, for whoever has to tell them from ops in a compiled program.
+STAND_IN = "toast.stand_in"
 _REFUSED = ("infeed", "outfeed", "send", "recv")
 
 
@@ -54,7 +56,7 @@ class Removed(NamedTuple):
 class LocalProgram(NamedTuple):
     """StableHLO for one device."""
 
-    text: str
+    text: str  #: with the locations of the annotated program; stand-ins are named ``STAND_IN``
     removed: tuple[Removed, ...]  #: in program order, each once however often a loop runs it
     argument_shapes: tuple[tuple[int, ...], ...]
     result_shapes: tuple[tuple[int, ...], ...]
@@ -132,7 +134,7 @@ def _local(module: Any, donated: Sequence[bool], platform: str, *, divided: bool
     module.operation.verify()
     types = main.type
     return LocalProgram(
-        text=str(module.operation),
+        text=str(module.operation.get_asm(enable_debug_info=True)),
         removed=tuple(removed),
         argument_shapes=tuple(map(_shape, types.inputs)),
         result_shapes=tuple(map(_shape, types.results)),
@@ -215,7 +217,7 @@ def _replace(op: Any, values: Sequence[Any]) -> None:
 
 
 def _make(before: Any, name: str, type_: Any, operands: Sequence[Any], **attributes: Any) -> Any:
-    with ir.InsertionPoint(before):
+    with ir.InsertionPoint(before), ir.Location.name(STAND_IN):
         operation = ir.Operation.create(
             f"stablehlo.{name}", results=[type_], operands=operands, attributes=attributes
         )

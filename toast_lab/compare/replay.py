@@ -191,7 +191,7 @@ def replay(
     chosen = dev.find(device, 1, **limits)
     if on_event is not None:
         on_event(RunProgress("dividing", 0.0))
-    local = _divided(model, plan.mesh.n_devices, annotated, platform=chosen.platform, limits=limits)
+    local = divided(model, plan.mesh.n_devices, annotated, platform=chosen.platform, limits=limits)
     measured: _Measured = isolate.run_in_child(
         "toast_lab.compare.replay:_measure",
         model.program,
@@ -238,9 +238,21 @@ def planned_product_flops(plan: ShardingPlan) -> float:
     return float((program.flops * program.trips / ways)[products].sum())
 
 
-def _divided(
+def divided(
     model: Model, n_devices: int, annotated: str, platform: str, limits: Mapping[str, Any]
 ) -> LocalProgram:
+    """What one device runs of ``annotated``, the model with a plan on it (``annotate``).
+
+    Args:
+        model: whose arguments are donated.
+        n_devices: of the plan's mesh.
+        annotated: StableHLO.
+        platform: where it is to run, "cpu", "gpu" or "tpu".
+        limits: ``time_limit_s`` and ``cancel`` of the child process that divides.
+
+    Raises:
+        UnsupportedOp, RunFailed: as in ``replay``.
+    """
     environment = dev.environment(dev.Devices("cpu", n_devices))
     with tempfile.TemporaryDirectory(prefix="toast-replay-") as folder:
         # Of two flags that name a folder XLA heeds the last

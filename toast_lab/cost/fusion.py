@@ -50,6 +50,9 @@ class FusionStyle(NamedTuple):
     compares_places: bool = False
     #: What takes long is kept for its other consumers, see ``OpKind.gpu_repeats_from_bytes``
     keeps_costly: bool = False
+    #: Numbers of a row that a kernel holds while it goes over them a second time, see
+    #: ``_Fuser._is_held``; 0: none does
+    held_row: int = 0
 
 
 STYLES = {
@@ -67,6 +70,7 @@ STYLES = {
         sums_vectors=True,
         several_results=True,
         keeps_costly=True,
+        held_row=16384,
     ),
     "cpu": FusionStyle(),
 }
@@ -237,7 +241,7 @@ class _Fuser:
             for value in self.results[op]:
                 if self.product[op] and value in self.epilogues.inner:
                     self.written[value] = False
-            if self.soft[op] and not self.free[op]:
+            if (self.soft[op] or self._is_held(op)) and not self.free[op]:
                 self._decide(op, self.results[op][0])
         heads = self._heads()
         reads, beside = self._reads(heads)
@@ -262,6 +266,34 @@ class _Fuser:
             accumulates=self.style.accumulates,
             consumers=self.consumers,
         )
+
+    def _is_held(self, op: int) -> bool:
+        """Does one kernel sum rows up and spread the sums over the same rows?
+
+        As a softmax or a normalisation does: what computes with the sum reads what was summed, a
+        row of which fits into a processor.
+        """
+        program = self.program
+        if not self.style.held_row or program.kind[op] != "reduce" or len(self.results[op]) != 1:
+            return False
+        summed, (value,) = self.operands[op][0], self.results[op]
+        kept = len(program.dims(value))
+        row = float(np.prod(program.dims(summed)[kept:]))
+        if not 1 < row <= self.style.held_row or (
+            list(program.use_names(program.uses(op)[0]))[:kept] != list(program.def_names(value))
+        ):
+            return False
+        sources = self._sources_of(self.root[summed])
+        while True:
+            (consumer, *others) = self.consumers[value] or {self.n_ops}
+            if others or consumer == self.n_ops or not self.elementwise[consumer]:
+                return False
+            value = self.results[consumer][0]
+            if self.elements[value] >= self.elements[summed]:
+                return program.dims(value) == program.dims(summed) and any(
+                    self._sources_of(self.root[operand]) & sources
+                    for operand in self.operands[consumer]
+                )
 
     def _inside_until(self, until: list[int]) -> np.ndarray:
         """``until``, [O], with what it is for the last consumer of ops that run inside others."""
@@ -347,7 +379,11 @@ class _Fuser:
     def _sources(self, op: int) -> set[int]:
         """What an op reads, as far as it is decided what is written."""
         roots = {self.root[operand] for operand in self.operands[op]}
-        return {source for root in roots for source in self.sources.get(root, (root,))}
+        return {source for root in roots for source in self._sources_of(root)}
+
+    def _sources_of(self, root: int) -> frozenset[int]:
+        """What is read for a value: itself, if it is in memory."""
+        return self.sources.get(root, frozenset((root,)))
 
     def _alive(self, source: int) -> int:
         """Last op that looks at the source itself."""

@@ -19,6 +19,7 @@ from toast_lab.cost.collective_matmul import no_ring_facts, ring_facts
 from toast_lab.cost.combined_sums import combined_sums, no_combined_sums
 from toast_lab.cost.dim_order import is_turned, order_of
 from toast_lab.cost.fusion import STYLES, Fusion, fuse
+from toast_lab.cost.gpu_passes import gpu_passes
 from toast_lab.cost.loop_residents import Residents, no_residents, residents
 from toast_lab.cost.loop_sums import accumulating_ops, result_trips, sums_in_loops
 from toast_lab.cost.matrix_tiles import (
@@ -305,6 +306,8 @@ def make_static(
         staying=staying,
     )
     reads -= ends.read
+    if compiler == "gpu":
+        reads *= gpu_passes(program)
     flops = matrix_unit_flops(program) if compiler == "tpu" else program.flops
     shapes.rows[~fusion.product] = 0.0  # no product, although it is written as one
     vectors = vector_products(program, shapes) if compiler == "tpu" else no_vector_products(program)

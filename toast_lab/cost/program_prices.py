@@ -20,9 +20,11 @@ from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost import kernel
 from toast_lab.cost.fold import fold
 from toast_lab.cost.live_ranges import whole_ranges
+from toast_lab.cost.matrix_tiles import products
 from toast_lab.cost.price_list import NO_PRICES, PriceList
 from toast_lab.cost.program_facts import Memory, ProgramFacts, make_static
 from toast_lab.ir import program as p
+from toast_lab.machines.gpu_products import FEATURES
 from toast_lab.machines.machine_model import Machine
 from toast_lab.machines.topology import AxisLinks, lay_out
 from toast_lab.prepare import prepare
@@ -147,6 +149,7 @@ class ProgramPrices:
     def _program_facts(self) -> tuple[ProgramFacts, Memory]:
         """What no mesh changes."""
         program = self.analysis.program
+        shapes = products(program)
         peak_flops = []
         for op in range(program.n_ops):
             values = [*program.operands(op), *program.results(op)]
@@ -154,8 +157,13 @@ class ProgramPrices:
             peak = self.machine.peak_flops(dtype)
             units = self.machine.products
             if units is not None and program.op_class[op] == p.DOT:
+                if dtype == "f32" and program.detail[op] == "highest" and units.full_f32_flops:
+                    peak = units.full_f32_flops
                 # The kernel takes the share of all types
                 peak *= units.share_of(dtype) / units.sustained
+            elif units is not None and program.op_class[op] == p.CONVOLUTION:
+                features = min(shapes.depth[op], shapes.columns[op])
+                peak *= units.convolution_share(features or FEATURES)
             peak_flops.append(peak)
         return make_static(
             program,

@@ -131,6 +131,8 @@ class OpKind:
     vector_steps: float = 0.0
     #: A GPU's compiler computes numbers of fewer bytes once, and not again in each consumer.
     gpu_repeats_from_bytes: int = 0
+    #: Reads of its operands that take as long as a GPU goes over them.
+    gpu_passes: float = 1.0
 
     # -- drawing inputs ----------------------------------------------------------------------------
     #: If its operands are not negative, neither is its result (subtraction counted as such).
@@ -378,10 +380,12 @@ _kind("rng_bit_generator", cost_class=OTHER, generates=True)
 
 # -- others ----------------------------------------------------------------------------------------
 
-_kinds("sort cholesky dynamic_reshape", cost_class=OTHER)
+_kinds("cholesky dynamic_reshape", cost_class=OTHER)
+# By six sorts and selections on an H100, of 14 to 60 times the traffic, see docs/measured.md
+_kind("sort", cost_class=OTHER, gpu_passes=35.0)
 _kind("fft", cost_class=OTHER, flops=attributes.fourier_flops)
 _kind("triangular_solve", cost_class=OTHER, narrow=narrowing.narrow_triangular_solve)
-_kind("chlo.top_k", cost_class=OTHER, rule=own_rules.top_k)
+_kind("chlo.top_k", cost_class=OTHER, rule=own_rules.top_k, gpu_passes=35.0)
 _kind(
     "custom_call",
     cost_class=OPAQUE,

@@ -6,6 +6,13 @@ from typing import NamedTuple
 
 from toast_lab.machines.links import above_zero, at_least_zero
 
+#: Of a convolution: below so many features it takes as long as with these.
+FEATURES = 64.0
+#: More fill a GPU better, as this power of their number, up to a share of ``MOST``.  Read off 18
+#: convolutions and gradients of such on an H100: 0.21 to 0.36 of the peak with 64 features, 0.43 to
+#: 0.55 with 256, 0.03 with the three of an image.
+MORE_FEATURES, MOST = 0.28, 0.6
+
 
 class GpuProducts(NamedTuple):
     """What ``cost/matrix_tiles.py`` needs to know of a GPU."""
@@ -18,6 +25,11 @@ class GpuProducts(NamedTuple):
     start_s: float = 0.0
     #: The share for float32, 0: as for other types.
     sustained_f32: float = 0.0
+    #: FLOP/s of products that ask for full float32, which matrix units do not have; 0: as for all
+    #: of float32.
+    full_f32_flops: float = 0.0
+    #: Share of the peak that convolutions of ``FEATURES`` features reach; 0: all of it.
+    convolutions: float = 0.0
 
     def share_of(self, dtype: str) -> float:
         """``sustained`` for products of an element type.
@@ -28,6 +40,21 @@ class GpuProducts(NamedTuple):
         """
         return self.sustained_f32 if dtype == "f32" and self.sustained_f32 else self.sustained
 
+    def convolution_share(self, features: float) -> float:
+        """Share of the peak that a convolution reaches.
+
+        Args:
+            features: the fewer of those that it sums and those that it makes.
+
+        >>> units = GpuProducts(multiprocessors=132, sustained=0.94, convolutions=0.36)
+        >>> [round(units.convolution_share(features), 2) for features in (8, 64, 256)]
+        [0.04, 0.36, 0.53]
+        """
+        if not self.convolutions:
+            return 1.0
+        wide = features / FEATURES
+        return min(MOST, self.convolutions * (wide if wide < 1.0 else wide**MORE_FEATURES))
+
     def problems(self) -> list[str]:
         """What is impossible about the numbers, one text each."""
         checks = (
@@ -35,6 +62,8 @@ class GpuProducts(NamedTuple):
             ("sustained", 0 < self.sustained <= 1, "must be above 0 and at most 1"),
             ("start_s", at_least_zero(self.start_s), "must not be below 0"),
             ("sustained_f32", 0 <= self.sustained_f32 <= 1, "must be from 0 to 1"),
+            ("full_f32_flops", at_least_zero(self.full_f32_flops), "must not be below 0"),
+            ("convolutions", 0 <= self.convolutions <= 1, "must be from 0 to 1"),
         )
         return [
             f"products.{key} = {getattr(self, key)!r} ({demand})"

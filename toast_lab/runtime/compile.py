@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 #: Of what is read from a compiled text, by platform: results that an older version read are made
 #: again.
-_READINGS = {"tpu": 11, "gpu": 12, "cpu": 11}
+_READINGS = {"tpu": 11, "gpu": 13, "cpu": 11}
 _LOCATION = re.compile(r' loc\((?:#loc\d*|"(?:[^"\\]|\\.)*"(?:\([^()]*\))?|unknown)\)')
 _LOCATION_LINE = re.compile(r"^#loc.*\n", re.MULTILINE)
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "TPU_MEGACORE")
@@ -134,7 +134,7 @@ def compile_plan(
                 stablehlo=stablehlo,
                 mesh=plan.mesh,
                 topology=wanted,
-                rounds_by_op=_rounds(plan.program),
+                rounds_by_op=rounds_of(plan.program),
                 compiler_folder=compiler.folder if compiler is not None else "",
                 dump_folder=dump_folder,
             ),
@@ -231,7 +231,7 @@ def located(compiled: Compiled, program: Program) -> Compiled:
     return dataclasses.replace(compiled, collectives=collectives, schedule=timeline)
 
 
-def _rounds(program: Program) -> dict[int, float]:
+def rounds_of(program: Program) -> dict[int, float]:
     """Rounds of every loop by the numbers of the pseudo-ops that enter it.
 
     Compiled loops carry these numbers as names.

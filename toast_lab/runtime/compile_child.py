@@ -36,6 +36,7 @@ from toast_lab.runtime import (
 )
 from toast_lab.runtime import topologies as top
 from toast_lab.runtime.child import RunProgress
+from toast_lab.runtime.gpu_fusions import DeviceMemory
 from toast_lab.runtime.gpu_target import GpuTarget
 from toast_lab.runtime.schedule import ScheduleStep
 from toast_lab.sharding.mesh import Mesh
@@ -204,8 +205,8 @@ def _times(
     )
 
 
-def _memory_of(gpu: GpuTarget) -> gpu_times.DeviceMemory:
-    return gpu_times.DeviceMemory(gpu.memory_bytes_per_s, gpu.l2_bytes)
+def _memory_of(gpu: GpuTarget) -> DeviceMemory:
+    return DeviceMemory(gpu.reached_bytes_per_s, gpu.l2_bytes)
 
 
 def cycles(module: hlo_text.Module, rounds: hlo_text.Rounds = hlo_text.unknown) -> dict[int, float]:

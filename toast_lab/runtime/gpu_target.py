@@ -15,6 +15,7 @@ describe another one in the same way:
     shared_memory_per_block_bytes = 232448 # the most that one block can be given
     title = "My GPU"                       # optional: what the device calls itself
     machine = "h100"                       # optional: the machine that plans for it are priced on
+    memory_sustained = 0.9                 # optional, 1 if left out: what kernels reach of the rate
     threads = 2048                         # optional: of one multiprocessor
     registers = 65536                      # optional: of one multiprocessor
     [sources]                              # optional texts: where the numbers are from
@@ -56,9 +57,10 @@ _POSITIVE = (
     "shared_memory_per_block_bytes",
     "threads",
     "registers",
+    "memory_sustained",
 )
-_WHOLE = {*_POSITIVE} - {"clock_hz", "memory_bytes_per_s"}
-_OPTIONAL = ("threads", "registers")
+_WHOLE = {*_POSITIVE} - {"clock_hz", "memory_bytes_per_s", "memory_sustained"}
+_OPTIONAL = ("threads", "registers", "memory_sustained")
 _TEXTS = ("name", "title", "machine")
 _LARGEST = 2**62  # the fields of XLA's description are 64 bits wide
 
@@ -84,6 +86,7 @@ class GpuTarget:
     machine: str = ""  #: name of the machine that plans are priced on, "" if the file names none
     threads: int = 2048
     registers: int = 65536
+    memory_sustained: float = 1.0  #: share of ``memory_bytes_per_s`` that kernels reach, at most 1
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
 
     @property
@@ -108,6 +111,14 @@ class GpuTarget:
         return self.title
 
     @property
+    def reached_bytes_per_s(self) -> float:
+        """The rate of memory traffic that kernels reach.
+
+        XLA is told this one: its cost model takes the rate that it is given for reached.
+        """
+        return self.memory_sustained * self.memory_bytes_per_s
+
+    @property
     def default_memory_bytes(self) -> float:
         """What JAX's allocator takes unless it is told otherwise."""
         return self.memory_bytes * DEFAULT_MEMORY_SHARE
@@ -122,7 +133,7 @@ class GpuTarget:
   fpus_per_core: {self.fp32_lanes}
   clock_rate_ghz: {self.clock_hz / 1e9:.9g}
   device_memory_size: {self.memory_bytes}
-  memory_bandwidth: {round(self.memory_bytes_per_s)}
+  memory_bandwidth: {round(self.reached_bytes_per_s)}
   l2_cache_size: {self.l2_bytes}
   shared_memory_per_core: {self.shared_memory_bytes}
   shared_memory_per_block: {min(49152, self.shared_memory_per_block_bytes)}
@@ -225,6 +236,8 @@ def parse(data: Mapping[str, Any], file: str, name: str) -> GpuTarget:
             f"shared_memory_per_block_bytes = {fields['shared_memory_per_block_bytes']} is more "
             f"than the {fields['shared_memory_bytes']} of the multiprocessor"
         )
+    if not mistakes and fields.get("memory_sustained", 1.0) > 1.0:
+        mistakes.append(f"memory_sustained = {fields['memory_sustained']} is more than all of it")
     if mistakes:
         raise InvalidProblem(
             f"{file}: mistakes in this description of a GPU:\n{join_offenders(mistakes)}"

@@ -6,27 +6,29 @@ jax 0.10.2:
 
 * products and collectives: tables that were measured on H100, B200, GB200 and GB300 (``MEASURED``),
   between which it interpolates.  For other GPUs it has none, and refuses to collect statistics.
-* fusions: what their bytes and operations take by the description of the GPU.
+* fusions: what their bytes and operations take by the description of the GPU; what of that is
+  believed, ``gpu_fusions`` says.
 
 Of products of few rows they know the operations alone: a decoding step of 8 rows "reads" 134 MB of
 weights in 3 us, at 44 TB/s.  Such a product takes as long as its operands take to come from memory
-(``DeviceMemory``).
+and its result to go there (``DeviceMemory``).
 
 Outside of its tables it goes on with other rules, whose numbers are no estimates at all.  Those are
 not passed on: ``CompilerTimes.left_out`` names each of them with the reason.  Times that are passed
-on but look wrong are in ``doubtful``.  None of them knows of overlap; none was checked on a GPU.
+on but look wrong are in ``doubtful``.  None of them knows of overlap.  What kernels take on an H100
+is in docs/measured.md.
 """
 
 from __future__ import annotations
 
 import collections
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from toast_lab.runtime import hlo, hlo_text
+from toast_lab.runtime import gpu_fusions, hlo, hlo_text
+from toast_lab.runtime.gpu_fusions import DeviceMemory
 from toast_lab.runtime.hlo_text import Executed, Instruction, Module
 
 #: Architectures that XLA has tables of, and the largest group of each in its table of collectives.
@@ -52,37 +54,22 @@ TOO_SMALL = "smaller than what was measured (1 KiB): XLA's time shrinks with the
 BETWEEN_HOSTS = "between hosts nothing was measured: XLA's own formula, with its own network"
 LARGE_GROUP = "a larger group than was measured"
 FROM_MEMORY = (
-    "XLA's tables know nothing of memory for so few rows; raised to what reading the operands takes"
+    "XLA's tables know the operations alone; raised to what reading the operands and writing the "
+    "result take"
 )
-TRANSPOSE = "transposing loops look too slow"
+FULL_FLOAT32 = "XLA's table is of products in TF32, and this one is in full float32"
 PERMUTE = "permutes of 4 to 128 MiB look too slow beside larger ones"
 #: Why times are left out.
-REASONS = (NO_TABLES, NO_TIME, PRODUCT_TYPES, TRITON, TOO_SMALL, BETWEEN_HOSTS, LARGE_GROUP)
+REASONS = (
+    NO_TABLES, NO_TIME, PRODUCT_TYPES, FULL_FLOAT32, TRITON, TOO_SMALL, BETWEEN_HOSTS, LARGE_GROUP
+)  # fmt: skip
 
-_COSTS = re.compile(r'"reification_cost":(\[[^\]]*\])')
+_FULL_PRECISION = re.compile(r'"operand_precision":\["HIGHEST"|operand_precision=\{highest')
 _NOTHING = frozenset(
     """parameter constant tuple get-tuple-element bitcast after-all partition-id replica-id while
     conditional call iota optimization-barrier add-dependency async-update""".split()
 )
 _TRITON_PRODUCT = '"__triton_gemm"'
-
-
-class DeviceMemory(NamedTuple):
-    """What a product has to wait for at least."""
-
-    bytes_per_s: float
-    near_bytes: float  #: of the cache that what was just computed may still be in
-
-    def least_s(self, operands: list[Instruction]) -> float:
-        """Seconds that it takes to read what cannot be in the cache.
-
-        That are arguments of the program, and whatever is larger than the cache.
-        """
-        sizes = [(hlo.type_bytes(operand.type), operand.opcode) for operand in operands]
-        return (
-            sum(size for size, kind in sizes if kind == "parameter" or size > self.near_bytes)
-            / self.bytes_per_s
-        )
 
 
 class NotTimed(NamedTuple):
@@ -222,11 +209,11 @@ def timed(
                 doubt = PERMUTE
         else:
             kind = _kind_of_compute(place, instruction)
+            if memory is not None and gpu_fusions.is_believed(instruction):
+                seconds = gpu_fusions.time_s(module, place.computation, instruction, memory)
             reason = _doubt_in_compute(kind, instruction, seconds, largest)
-            if instruction.name.startswith("loop_transpose"):
-                doubt = TRANSPOSE
-            elif memory is not None and seconds is not None and kind.startswith("product "):
-                least_s = memory.least_s(_operands(place, instruction))
+            if memory is not None and seconds is not None and kind.startswith("product "):
+                least_s = memory.product_s(instruction, _operands(place, instruction))
                 if least_s > seconds:
                     seconds, doubt = least_s, FROM_MEMORY
         yield Timed(
@@ -258,16 +245,8 @@ def _timed(module: Module, rounds: hlo_text.Rounds) -> Iterator[tuple[Executed, 
 
 def _seconds(instruction: Instruction) -> float | None:
     """The compiler's time of an instruction; None if it gives none."""
-    match = _COSTS.search(instruction.attributes)
-    if not match:
-        return None
-    try:
-        entries = json.loads(match.group(1))
-        times_us = [float(entry["exec_time_us"]) for entry in entries if entry.get("name") == "sol"]
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None
-    valid = times_us and math.isfinite(times_us[0]) and times_us[0] >= 0
-    return times_us[0] / 1e6 if valid else None
+    cost = gpu_fusions.costs(instruction).get("sol")
+    return None if cost is None else cost.time_s
 
 
 def _doubt_in_collective(
@@ -303,6 +282,8 @@ def _doubt_in_compute(
         types = tuple(re.split(" x | -> ", kind.removeprefix("product ")))
         if types not in MEASURED_PRODUCTS:
             return PRODUCT_TYPES
+        if _FULL_PRECISION.search(instruction.attributes):
+            return FULL_FLOAT32
     return NO_TIME if seconds is None else ""
 
 

@@ -324,6 +324,12 @@ def _reader(computation: Computation, instruction: Instruction, index: int) -> I
 # -- sizes -----------------------------------------------------------------------------------------
 
 
+def first_bytes(result_type: str) -> int:
+    """Bytes of the first array of a type, 0 if it has none."""
+    match = _ARRAY.search(result_type)
+    return _array_bytes(*match.groups()) if match else 0
+
+
 def first_dtype(result_type: str) -> str:
     """Element type of the first array of a type, "" if it has none."""
     match = _ARRAY.search(result_type)

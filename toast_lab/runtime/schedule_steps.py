@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from toast_lab.runtime import gpu_times, hlo, hlo_text, schedule_collectives
+from toast_lab.runtime.gpu_fusions import DeviceMemory
 from toast_lab.runtime.schedule import COMPUTE, DONE, FREE, LOOP, START, SYNC, ScheduleStep
 from toast_lab.runtime.schedule_text import Scheduled, ScheduleText, TextInstruction
 
@@ -65,7 +66,7 @@ def gpu_clocks(
     architecture: str,
     n_devices: int,
     hosts: int = 1,
-    memory: gpu_times.DeviceMemory | None = None,
+    memory: DeviceMemory | None = None,
 ) -> Clocks:
     """XLA's own times of a compiled text, those that mean something."""
     compute_s: dict[str, float | None] = {}

@@ -35,6 +35,13 @@ _FIELD = re.compile(r'(\w+): (?:"((?:[^"\\]|\\.)*)"|(\S+))$')
 _INSTRUCTION = ["hlo_module", "computations", "instructions"]
 _SCHEDULED = ["computation_schedules", "instructions"]
 _SEQUENCE = ["hlo_module", "schedule", "sequences"]
+#: The messages of which something is read.  All others are passed over in one step: literals and
+#: stack frames make up nearly all of two million lines.
+_READ = {
+    tuple(path[:depth])
+    for path in ([*_INSTRUCTION, "metadata"], _SCHEDULED, [*_SEQUENCE, "value"])
+    for depth in range(1, len(path) + 1)
+}
 
 
 @dataclasses.dataclass
@@ -95,9 +102,19 @@ def _parse(text: str) -> ScheduleText:
     blocks: list[dict[str, list[Any]]] = []  # of a collective, from its outermost one on
     row: dict[str, float] = {}
     computation_rows: list[dict[str, float]] = []
-    for number, raw in enumerate(text.splitlines(), 1):
+    number, place = 0, 0
+    while place < len(text):
+        end = text.find("\n", place)
+        end = len(text) if end < 0 else end
+        raw = text[place:end]
+        place, number = end + 1, number + 1
         line = raw.strip()
         if line.endswith(" {"):
+            if not blocks and (*path, line[:-2]) not in _READ:
+                after = _passed_over(text, raw, end)
+                number += text.count("\n", place, after)
+                place = after
+                continue
             path.append(line[:-2])
             if blocks:
                 blocks.append({})
@@ -179,6 +196,19 @@ def _parse(text: str) -> ScheduleText:
         members=members,
         cycle_s=1e-6 / cycles_per_us,
     )
+
+
+def _passed_over(text: str, opened: str, end: int) -> int:
+    """Where to go on behind the message that ``opened``, a line that ends at ``end``, begins.
+
+    Its last line stands as far to the right as its first.
+    """
+    indent = opened[: len(opened) - len(opened.lstrip())]
+    closed = text.find(f"\n{indent}}}", end)
+    if closed < 0:
+        raise _Unreadable(f"it ends within {opened.strip()[:-2]!r}")
+    line_end = text.find("\n", closed + 1)
+    return len(text) if line_end < 0 else line_end + 1
 
 
 def _in_order(ordered: list[int], instructions: dict[int, TextInstruction]) -> list[Scheduled]:

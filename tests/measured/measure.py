@@ -1,0 +1,281 @@
+"""``python -m tests.measured.measure FOLDER OUT``: run the shares of a folder on an attached GPU.
+
+A few processes, one after the other, so that a crash costs few shares; in each, programs are
+compiled by several threads and then run one by one.  What is measured so far is in OUT at every
+moment.
+
+Times are the profiler's: ``kernels_s`` is what kernels and copies of one step take together,
+``step_s`` the time from the start of the first to the end of the last.  Beside every instruction
+stands XLA's own time, from the same executable.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import glob
+import gzip
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Row = dict[str, Any]
+STEPS, WARMUP = 4, 2
+DONATED_BYTES = 8e9  # beyond these only one step is measured, since each takes arrays of its own
+POOL = 2**20  # random numbers that arrays are made of, over and over
+
+
+def main() -> int:
+    """Measure what is not in OUT yet, until the time is up."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--seconds", type=float, default=500.0)
+    parser.add_argument("--at-once", type=int, default=24, help="shares of one process")
+    parser.add_argument("--threads", type=int, default=14)
+    parser.add_argument(
+        "--graphs",
+        action="store_true",
+        help="as users run it, with several kernels launched as one graph: the time of a step then "
+        "holds what they hold, but the profiler names no instruction",
+    )
+    parser.add_argument("--child", type=int, nargs=2, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    shares = [json.loads(line) for line in (args.folder / "shares.jsonl").read_text().splitlines()]
+    if args.child:
+        _measure(args, shares[slice(*args.child)])
+        return 0
+    end = time.monotonic() + args.seconds
+    for first in range(0, len(shares), args.at_once):
+        left = end - time.monotonic()
+        if left < 10:
+            print(f"time is up before share {first} of {len(shares)}", flush=True)
+            break
+        command = [sys.executable, "-m", "tests.measured.measure", str(args.folder), str(args.out)]
+        command += ["--threads", str(args.threads), "--seconds", str(left)]
+        command += ["--child", str(first), str(first + args.at_once)]
+        command += ["--graphs"] * args.graphs
+        flags = os.environ.get("XLA_FLAGS", "")
+        if not args.graphs:
+            flags += " --xla_gpu_enable_command_buffer="
+        started = time.monotonic()
+        try:
+            code = subprocess.run(
+                command, timeout=left + 5, check=False, env={**os.environ, "XLA_FLAGS": flags}
+            ).returncode
+        except subprocess.TimeoutExpired:
+            code = -1
+        took_s = time.monotonic() - started
+        print(f"shares {first} and on: {took_s:.0f} s, exit {code}", flush=True)
+    return 0
+
+
+def _measure(args: argparse.Namespace, shares: list[Row]) -> None:
+    import jax
+
+    from toast_lab.runtime import _jax_private, gpu_compiler
+
+    jax.config.update("jax_enable_x64", True)
+    device = jax.devices()[0]
+    on = {"device": device.device_kind, "jax": jax.__version__, "graphs": args.graphs}
+    flags = dict.fromkeys((gpu_compiler.TIMES_FLAG, *gpu_compiler.SCHEDULER_FLAGS), True)
+
+    def compiled(share: Row) -> tuple[Any, float]:
+        text = gzip.decompress((args.folder / share["file"]).read_bytes()).decode()
+        started = time.monotonic()
+        try:
+            loaded = _jax_private.compile_module(text, [device], flags)
+        except Exception:  # another version has other tables or flags
+            loaded = _jax_private.compile_module(text, [device])
+        return loaded, time.monotonic() - started
+
+    pool = concurrent.futures.ThreadPoolExecutor(args.threads)
+    futures = [pool.submit(compiled, share) for share in shares]
+    concurrent.futures.wait(futures)
+    draw = _Draw()
+    for share, future in zip(shares, futures, strict=True):
+        row = {name: share[name] for name in ("program", "digest", "plan")} | on
+        try:
+            loaded, compile_s = future.result()
+            row |= {"compile_s": round(compile_s, 2), **_run(share, loaded, device, draw)}
+        except Exception as error:
+            row["error"] = f"{type(error).__name__}: {str(error)[:300]}"
+        with args.out.open("a") as file:
+            file.write(json.dumps(row, separators=(",", ":")) + "\n")
+        print(share["program"], share["plan"], row.get("kernels_s", row.get("error")), flush=True)
+
+
+class Event(NamedTuple):
+    """A kernel or copy that ran on the device."""
+
+    kernel: str
+    instruction: str  #: of HLO; "" if it is not told
+    start_ns: float
+    length_ns: float
+
+
+class _Draw:
+    """Random arrays, as ``toast_lab.runtime.inputs`` draws them, from one pool."""
+
+    def __init__(self) -> None:
+        random = np.random.default_rng(0)
+        self.normal = random.standard_normal(POOL, np.float32)
+        self.bits = random.integers(0, 2**31 - 1, POOL)
+
+    def __call__(self, argument: Row) -> np.ndarray:
+        from toast_lab.runtime.inputs import dtype_of
+
+        dtype, shape = dtype_of(argument["element"]), tuple(argument["shape"])
+        if dtype.kind == "b":
+            pool = self.bits % 2 == 0
+        elif dtype.kind == "u" and argument["bound"] is None:
+            pool = self.bits * 2 + 1
+        elif dtype.kind in "iu":
+            pool = self.bits % (argument["bound"] or 2)
+        else:
+            scale = 1.0 if len(shape) < 2 else 1.0 / np.sqrt(max(shape[-2], 1))
+            pool = np.abs(self.normal) + 0.8 if argument["positive"] else self.normal * scale
+        return np.resize(pool.astype(dtype), shape)
+
+
+def _run(share: Row, loaded: Any, device: Any, draw: _Draw) -> Row:
+    import jax
+
+    from toast_lab.runtime import _jax_private
+
+    hosts = [draw(argument) for argument in share["arguments"]]
+    donated = [argument["donated"] for argument in share["arguments"]]
+    donated_bytes = sum(host.nbytes for host, gone in zip(hosts, donated, strict=True) if gone)
+    kept = [
+        None if gone else jax.device_put(host, device)
+        for host, gone in zip(hosts, donated, strict=True)
+    ]
+
+    def put() -> list[Any]:
+        given = [
+            jax.device_put(host, device) if one is None else one
+            for host, one in zip(hosts, kept, strict=True)
+        ]
+        jax.block_until_ready(given)
+        return given
+
+    def step(given: list[Any]) -> float:
+        started = time.perf_counter()
+        jax.block_until_ready(_jax_private.execute(loaded, given))
+        return time.perf_counter() - started
+
+    untraced_s = [step(put()) for _ in range(WARMUP)][-1]
+    n_steps = STEPS if untraced_s < 1.0 and donated_bytes < DONATED_BYTES else 1
+    ready = [put() for _ in range(n_steps)]
+    with tempfile.TemporaryDirectory() as folder:
+        jax.profiler.start_trace(folder)
+        host_s = [step(ready.pop()) for _ in range(n_steps)]
+        jax.profiler.stop_trace()
+        events = _split(_events(folder), n_steps)
+    return {
+        "untraced_s": untraced_s,
+        "host_s": statistics.median(host_s),
+        **_times(share, loaded, events),
+        "memory": _jax_private.memory_stats(loaded),
+    }
+
+
+def _split(events: list[Event], n_steps: int) -> list[list[Event]]:
+    """The events of each step; in one, should they not be equally many."""
+    events = sorted(events, key=lambda event: event.start_ns)
+    each, rest = divmod(len(events), n_steps)
+    if rest:
+        raise ValueError(f"{len(events)} kernels in {n_steps} steps")
+    return [events[step * each : (step + 1) * each] for step in range(n_steps)]
+
+
+def _events(folder: str) -> list[Event]:
+    """What ran on the device."""
+    from jax.profiler import ProfileData
+
+    (path,) = glob.glob(f"{folder}/**/*.xplane.pb", recursive=True)
+    found = []
+    for plane in ProfileData.from_file(path).planes:
+        if not plane.name.startswith("/device:GPU"):
+            continue
+        for line in plane.lines:
+            if not line.name.startswith("Stream"):
+                continue
+            for event in line.events:
+                name = str(dict(event.stats).get("hlo_op", ""))
+                found.append(Event(event.name, name, event.start_ns, event.duration_ns))
+    if os.environ.get("TOAST_LAB_SHOW_PLANES"):
+        for plane in ProfileData.from_file(path).planes:
+            for line in plane.lines:
+                some = [(e.name, dict(e.stats)) for e in list(line.events)[:2]]
+                print(plane.name, "|", line.name, len(list(line.events)), str(some)[:700])
+    return found
+
+
+def _times(share: Row, loaded: Any, events: list[list[Event]]) -> Row:
+    from toast_lab.runtime import _jax_private, gpu_fusions, gpu_target, gpu_times, hlo, hlo_text
+
+    text = _jax_private.optimised_hlo(loaded)
+    if folder := os.environ.get("TOAST_LAB_HLO_FOLDER"):
+        name = share["file"].replace(".mlir.gz", ".hlo.gz")
+        Path(folder, name).write_bytes(gzip.compress(text.encode()))
+    module = hlo_text.parse(text)
+    gpu = gpu_target.find("h100")
+    memory = gpu_fusions.DeviceMemory(gpu.reached_bytes_per_s, gpu.l2_bytes)
+    rounds_by_op = {int(op): times for op, times in share["rounds"].items()}
+
+    def rounds(instruction: Any) -> float | None:
+        return rounds_by_op.get(hlo.op_of(instruction))
+
+    totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    kernels: dict[str, float] = defaultdict(float)
+    steps_s, sums_s = [], []
+    for step in events:
+        if not step:
+            continue
+        last_ns = max(event.start_ns + event.length_ns for event in step)
+        steps_s.append((last_ns - step[0].start_ns) / 1e9)
+        sums_s.append(sum(event.length_ns for event in step) / 1e9)
+        for kernel, name, _, length in step:
+            totals[name][0] += length / 1e9 / len(events)
+            totals[name][1] += 1 / len(events)
+            if not name:
+                kernels[kernel[:80]] += length / 1e9 / len(events)
+    rows = []
+    for one in gpu_times.timed(module, "sm_90", 1, rounds=rounds, memory=memory):
+        measured_s, runs = totals.pop(one.instruction.name, (0.0, 0.0))
+        op_name = hlo._OP_NAME.search(one.instruction.attributes)
+        rows.append(
+            [
+                one.instruction.name,
+                one.kind,
+                one.op,
+                one.times,
+                None if one.time_s is None else float(f"{one.time_s:.5g}"),
+                one.reason or one.doubt,
+                float(f"{measured_s:.5g}"),
+                runs,
+                op_name[1][-60:] if op_name and one.op < 0 else "",
+            ]
+        )
+    return {
+        "step_s": statistics.median(steps_s) if steps_s else None,
+        "kernels_s": statistics.median(sums_s) if sums_s else None,
+        "n_kernels": sum(map(len, events)) / max(len(events), 1),
+        "instructions": rows,
+        "others": {name: total for name, total in totals.items()},
+        "kernels": dict(sorted(kernels.items(), key=lambda pair: -pair[1])[:20]),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
