@@ -82,17 +82,26 @@ def write() -> None:
     ops, shares = single_ops(), plan_shares()
     text = PAGE.read_text()
     begin, end = text.index(_BEGIN) + len(_BEGIN), text.index(_END)
-    tables = [
+    lines = tables(ops, shares)
+    write_whole(PAGE, text[:begin] + "\n\n" + "\n".join(lines) + "\n" + text[end:])
+    OPS.parent.mkdir(exist_ok=True)
+    for file, columns, cells in (
+        (OPS, _OP_COLUMNS, map(_op_row, ops)),
+        (PLANS, _PLAN_COLUMNS, map(_plan_row, shares)),
+    ):
+        rows_of_file = (dict(zip(columns, row, strict=True)) for row in cells)
+        write_whole(file, csv_text(columns, rows_of_file))
+
+
+def tables(ops: list[Held], shares: list[Held]) -> list[str]:
+    """The lines of all tables."""
+    return [
         *_summary(ops, shares),
         *_families(ops),
         *_transposes(ops),
         *_programs(shares),
         *_steps(shares),
     ]
-    write_whole(PAGE, text[:begin] + "\n\n" + "\n".join(tables) + "\n" + text[end:])
-    OPS.parent.mkdir(exist_ok=True)
-    write_whole(OPS, csv_text(_OP_COLUMNS, map(_op_row, ops)))
-    write_whole(PLANS, csv_text(_PLAN_COLUMNS, map(_plan_row, shares)))
 
 
 def ratios(held: Iterable[Held], *, by_xla: bool = False) -> list[float]:
@@ -197,7 +206,7 @@ def _rank(members: list[Held], said: Callable[[Held], float | None]) -> str:
     known = [value for value in values if value is not None]
     if len(members) < FEWEST or len(known) < len(members):
         return "-"
-    return f"{spearman(known, [one.measured_s for one in members]):.2f}"
+    return f"{spearman(known, [one.measured_s for one in members], FEWEST):.2f}"
 
 
 def _programs(shares: list[Held]) -> list[str]:

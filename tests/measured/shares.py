@@ -54,7 +54,7 @@ def generate(folder: Path, names: Sequence[str]) -> None:
         if identity(head) in map(identity, compiled.read_rows(listed)):
             continue
         try:
-            row = _written(folder, head, model, plan)
+            row = write_share(folder, head, model, plan)
         except ToastError as error:
             print(f"{head['program']}, {head['plan']}: {error}", flush=True)
             continue
@@ -83,7 +83,8 @@ def _wanted(names: Sequence[str]) -> Iterator[tuple[Row, Model, ShardingPlan]]:
                 yield head, model, plans.decoded(problem, row["sharding"])
 
 
-def _written(folder: Path, head: Row, model: Model, plan: ShardingPlan) -> Row:
+def write_share(folder: Path, head: Row, model: Model, plan: ShardingPlan) -> Row:
+    """Divide a plan, write its program into the folder, and give its line of ``shares.jsonl``."""
     n_devices = plan.mesh.n_devices
     text = annotate(model, plan, located=True)
     local = divided(model, n_devices, text, "gpu", {"time_limit_s": TIME_LIMIT_S})

@@ -36,6 +36,8 @@ does).
     sustained = 0.9
     start_s = 4e-6               # optional, 0 if left out
     sustained_f32 = 0.75         # optional, of float32, as of other types if left out
+    full_f32_flops = 67e12       # optional, of products in full float32
+    convolutions = 0.36          # optional, share of the peak with 64 features, 1 if left out
     [sources]                    # optional texts: where the numbers are from
     [provenance]                 # optional texts: what a measurement was made on
 
