@@ -43,9 +43,11 @@ def test_every_single_op_was_measured() -> None:
 def test_times_of_instructions_make_up_the_kernels() -> None:
     for row in rows.rows():
         named_s = sum(one[3] for one in row["instructions"]) + row["stand_in_s"]
-        assert named_s <= 1.05 * row["kernels_s"]
+        # Sums are of the middle step, instructions of the mean one
+        assert named_s <= 1.2 * row["kernels_s"] + 1e-6, rows.key(row)
         if not row["graphs"]:
-            assert named_s >= 0.5 * row["kernels_s"], rows.key(row)
+            # The rest are copies of loops, which the profiler names after no instruction
+            assert named_s >= 0.4 * row["kernels_s"], rows.key(row)
 
 
 def test_steps_are_told_apart_by_their_number() -> None:

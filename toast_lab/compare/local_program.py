@@ -32,6 +32,8 @@ from toast_lab.runtime import _jax_private
 from toast_lab.runtime import devices as dev
 
 PASS = "spmd-partitioning"
+# What is divided is not run: nobody needs good code for it, which takes most of the time
+_QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 COLLECTIVES = (
     "all_reduce",
     "all_gather",
@@ -65,7 +67,8 @@ class LocalProgram(NamedTuple):
 
 def flags(folder: str) -> str:
     """XLA flags that make it write the divided program into ``folder``."""
-    return f"--xla_dump_to={folder} --xla_dump_hlo_pass_re={PASS} --xla_dump_hlo_as_proto"
+    dump = f"--xla_dump_to={folder} --xla_dump_hlo_pass_re={PASS} --xla_dump_hlo_as_proto"
+    return f"{dump} {_QUICK}"
 
 
 def divide(
