@@ -247,3 +247,36 @@ def test_wrong_requests() -> None:
     if jax.default_backend() == "cpu":
         with pytest.raises(InvalidProblem, match="no gpu is attached"):
             replay.replay(built, plan(problem), "gpu")
+
+
+def test_the_number_of_a_device_comes_from_outside_of_loops() -> None:
+    """XLA for GPUs fails at a barrier in what it works out of a loop's counter."""
+    text = """
+module @looped {
+  func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+    %zero = stablehlo.constant dense<0> : tensor<i32>
+    %three = stablehlo.constant dense<3> : tensor<i32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %r:2 = stablehlo.while(%i = %zero, %y = %x) : tensor<i32>, tensor<4xf32>
+    cond {
+      %more = stablehlo.compare LT, %i, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %more : tensor<i1>
+    } do {
+      %device = stablehlo.partition_id : tensor<ui32>
+      %offset = stablehlo.convert %device : (tensor<ui32>) -> tensor<i32>
+      %place = stablehlo.add %i, %offset : tensor<i32>
+      %cut = stablehlo.dynamic_slice %y, %place, sizes = [1] :
+        (tensor<4xf32>, tensor<i32>) -> tensor<1xf32>
+      %new = stablehlo.dynamic_update_slice %y, %cut, %zero :
+        (tensor<4xf32>, tensor<1xf32>, tensor<i32>) -> tensor<4xf32>
+      %next = stablehlo.add %i, %one : tensor<i32>
+      stablehlo.return %next, %new : tensor<i32>, tensor<4xf32>
+    }
+    return %r#1 : tensor<4xf32>
+  }
+}
+"""
+    local = local_program.divide(text, 1, "", [False], "gpu")
+    assert "partition_id" not in local.text
+    assert local.text.count("optimization_barrier") == 1
+    assert local.text.index("optimization_barrier") < local.text.index("stablehlo.while")

@@ -121,7 +121,7 @@ def _local(module: Any, donated: Sequence[bool], platform: str, *, divided: bool
             removed.append(Removed(kind, _bytes(op)))
             _replace(op, _stand_ins(op))
         elif kind in _NUMBERS:
-            _replace(op, [_barrier(op, _zero(op))])
+            _replace(op, [_number(op)])
         # The layout is that of the platform that runs it
         elif kind == "copy" or fourier.is_pin(op):
             _replace(op, list(op.operands))
@@ -231,12 +231,20 @@ def _barrier(before: Any, value: Any) -> Any:
     return _make(before, "optimization_barrier", value.type, [value])
 
 
-def _zero(op: Any) -> Any:
+def _number(op: Any) -> Any:
+    """0 in place of the device's number, which the compiler cannot see through.
+
+    Inside of loops it comes from outside: what a loop makes of its counter XLA works out while it
+    compiles, and some of its passes fail at a barrier there.
+    """
+    outermost = op
+    while outermost.parent.name != "func.func":
+        outermost = outermost.parent.operation
     type_ = op.results[0].type
-    value = ir.DenseElementsAttr.get_splat(
+    zero = ir.DenseElementsAttr.get_splat(
         type_, ir.IntegerAttr.get(ir.RankedTensorType(type_).element_type, 0)
     )
-    return _make(op, "constant", type_, [], value=value)
+    return _barrier(outermost, _make(outermost, "constant", type_, [], value=zero))
 
 
 def _stand_ins(op: Any) -> list[Any]:
