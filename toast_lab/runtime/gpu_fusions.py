@@ -44,7 +44,7 @@ _BY_INDICES = "indexing-cost-model"
 _WHOLE = frozenset({"xor", "shift-right-logical", "shift-left"})
 
 
-class Cost(NamedTuple):
+class ModelCost(NamedTuple):
     """What one of XLA's cost models says of an instruction."""
 
     time_s: float
@@ -72,12 +72,12 @@ class DeviceMemory(NamedTuple):
         )
 
 
-def costs(instruction: Instruction) -> dict[str, Cost]:
+def costs(instruction: Instruction) -> dict[str, ModelCost]:
     """What XLA's cost models say, by their names; "sol" is what its scheduler goes by."""
     match = _COSTS.search(instruction.attributes)
     if not match:
         return {}
-    found: dict[str, Cost] = {}
+    by_model: dict[str, ModelCost] = {}
     try:
         for entry in json.loads(match.group(1)):
             times_us = [float(entry["exec_time_us"])]
@@ -85,10 +85,12 @@ def costs(instruction: Instruction) -> dict[str, Cost]:
                 float(entry.get(f"{part}_time_us", 0.0)) for part in ("compute", "memory_access")
             ]
             if all(math.isfinite(time_us) and time_us >= 0 for time_us in times_us):
-                found[str(entry.get("name"))] = Cost(*(time_us / 1e6 for time_us in times_us))
+                by_model[str(entry.get("name"))] = ModelCost(
+                    *(time_us / 1e6 for time_us in times_us)
+                )
     except (ValueError, TypeError, KeyError, AttributeError):
         return {}
-    return found
+    return by_model
 
 
 def is_believed(instruction: Instruction) -> bool:
