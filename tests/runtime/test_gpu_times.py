@@ -98,7 +98,9 @@ def test_a_loop_counts_its_times_by_its_rounds() -> None:
 
 def test_a_gpu_without_measured_tables_has_no_times() -> None:
     module = hlo_text.parse(text_of("step_p100"))
+    memory = DeviceMemory(bytes_per_s=7e11, near_bytes=4e6)
     assert gpu_times.read(module, "sm_60", 8) is None
+    assert gpu_times.read(module, "sm_60", 8, memory=memory) is None
     # With tables of somebody's own in the flags there are numbers, which nobody knows
     forced = read(text_of("step_h100"), "sm_80")
     assert forced.collective_s_by_op == {}

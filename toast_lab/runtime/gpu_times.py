@@ -209,7 +209,7 @@ def timed(
                 doubt = PERMUTE
         else:
             kind = _kind_of_compute(place, instruction)
-            if memory is not None and gpu_fusions.is_believed(instruction):
+            if memory is not None and largest and gpu_fusions.is_believed(instruction):
                 seconds = gpu_fusions.time_s(module, place.computation, instruction, memory)
             reason = _doubt_in_compute(kind, instruction, seconds, largest)
             if memory is not None and seconds is not None and kind.startswith("product "):
