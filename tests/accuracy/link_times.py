@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -242,7 +242,7 @@ def product_rows(gpu: str) -> Iterator[tuple[str, ...]]:
             yield (gpu, dtype, size, str(len(rows)), *both)
 
 
-def table(head: Sequence[str], rows: Iterator[tuple[str, ...]]) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

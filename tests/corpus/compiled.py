@@ -63,7 +63,7 @@ def generate(
                     row: Row = {"same_as": draft.same_as}
                 else:
                     row = _compiled(model, analysis, target, draft, time_limit_s)
-                _append({**head, "plan": draft.name, **row})
+                append_row(ROWS, {**head, "plan": draft.name, **row})
 
 
 def again(names: Iterable[str], targets: Sequence[Target], *, time_limit_s: float = 400.0) -> None:
@@ -96,7 +96,7 @@ def again(names: Iterable[str], targets: Sequence[Target], *, time_limit_s: floa
             fresh = _compiled(model, analysis, target, draft, time_limit_s)
             head = {field: row[field] for field in ("program", "digest", "topology", "plan")}
             every[number] = {**head, **fresh, "actions": row["actions"]}
-            write_whole(ROWS, "".join(map(_line, every)))
+            write_rows(ROWS, every)
 
 
 def rows() -> list[Row]:
@@ -116,14 +116,20 @@ def read_rows(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def write_rows(path: Path, rows: Iterable[Row]) -> None:
+    """Write a file of rows, whole or not at all."""
+    write_whole(path, "".join(map(_line, rows)))
+
+
+def append_row(path: Path, row: Row) -> None:
+    """Put a row behind those of a file."""
+    with path.open("a") as file:
+        file.write(_line(row))
+
+
 def key(row: Row) -> tuple[str, str, str, str]:
     """What names a row, compiled or priced."""
     return row["program"], row["digest"], row["topology"], row["plan"]
-
-
-def _append(row: Row) -> None:
-    with ROWS.open("a") as file:
-        file.write(_line(row))
 
 
 def _line(row: Row) -> str:

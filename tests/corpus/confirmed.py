@@ -10,7 +10,6 @@ The compilers' answers of a program are looked at by nobody before its search is
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -44,8 +43,7 @@ def generate(names: Iterable[str], targets: Sequence[Target]) -> None:
                 row |= _searched(problem, target)
             except ToastError as error:
                 row["error"] = str(error)[:300]
-            with ROWS.open("a") as file:
-                file.write(json.dumps(row, separators=(",", ":")) + "\n")
+            compiled.append_row(ROWS, row)
             print(name, target.topology, row.get("standing", row.get("error")), flush=True)
 
 

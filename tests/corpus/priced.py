@@ -7,7 +7,6 @@ code may change a price.  Needs the packages, and no compiler.
 from __future__ import annotations
 
 import collections
-import json
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ from tests.corpus.compiled import Row, key
 from tests.corpus.op_classes import class_of
 from tests.corpus.targets import target
 from toast_lab.cost.problem import Problem, price
-from toast_lab.files import write_whole
 from toast_lab.runtime import diff, diff_rows
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.step_kinds import COMPUTE
@@ -47,8 +45,7 @@ def generate() -> None:
                     fresh[key(row)] = _priced(problem, row)
         print(f"{name}: {len(members)} rows", flush=True)
     kept = [fresh.get(key(row), before.get(key(row))) for row in compiled.rows()]
-    lines = [json.dumps(row, separators=(",", ":")) for row in kept if row is not None]
-    write_whole(ROWS, "\n".join(lines) + "\n")
+    compiled.write_rows(ROWS, (row for row in kept if row is not None))
 
 
 def rows() -> list[Row]:

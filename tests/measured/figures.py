@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.accuracy import link_times
 from tests.accuracy.judge import spearman
 from tests.corpus import compiled, priced
 from tests.measured import rows, told
@@ -17,7 +18,6 @@ from toast_lab.text import csv_text
 PAGE = Path(__file__).parents[2] / "docs" / "measured.md"
 OPS = PAGE.parent / "measured" / "ops.csv"
 PLANS = PAGE.parent / "measured" / "plans.csv"
-TOPOLOGY = "gpu:h100:8"
 FEWEST = 4  # plans that can be ranked
 _BEGIN, _END = "<!-- tables -->", "<!-- end of tables -->"
 
@@ -61,8 +61,8 @@ def single_ops() -> list[Held]:
 
 def plan_shares() -> list[Held]:
     """Plans of the corpus."""
-    judged = {rows.key(row): row for row in compiled.rows() if row["topology"] == TOPOLOGY}
-    prices = {rows.key(row): row for row in priced.rows() if row["topology"] == TOPOLOGY}
+    judged = {rows.key(row): row for row in compiled.rows() if row["topology"] == rows.TOPOLOGY}
+    prices = {rows.key(row): row for row in priced.rows() if row["topology"] == rows.TOPOLOGY}
     return [
         Held(
             row=row,
@@ -126,15 +126,6 @@ def _both(values: list[float]) -> list[str]:
     return [f"{statistics.median(values):.2f}", _percent(error(values))]
 
 
-def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> list[str]:
-    return [
-        "| " + " | ".join(head) + " |",
-        "|" + "---|" * len(head),
-        *("| " + " | ".join(line) + " |" for line in lines),
-        "",
-    ]
-
-
 def _summary(ops: list[Held], shares: list[Held]) -> list[str]:
     groups: dict[str, list[Held]] = {
         "single ops that rules were read off": [o for o in ops if o.row["plan"] == "op"],
@@ -149,7 +140,7 @@ def _summary(ops: list[Held], shares: list[Held]) -> list[str]:
                     ninth = _percent(error(values, 0.9))
                     lines.append([name, who, str(len(values)), *_both(values), ninth])
     head = ("what", "whose seconds", "number", "said / measured", "median error", "90th percentile")
-    return ["## How far off", "", *_table(head, lines)]
+    return ["## How far off", "", link_times.table(head, lines), ""]
 
 
 def _families(ops: list[Held]) -> list[str]:
@@ -176,7 +167,7 @@ def _families(ops: list[Held]) -> list[str]:
     each = ("number", "price / measured", "error", "XLA / measured", "error")
     head = ("family", *each, *(f"{word}, other sizes" for word in each))
     note = "Medians. XLA: its cost model as we read it, where it has a time for all of an op."
-    return ["## Single ops", "", note, "", *_table(head, lines)]
+    return ["## Single ops", "", note, "", link_times.table(head, lines), ""]
 
 
 def _transposes(ops: list[Held]) -> list[str]:
@@ -191,7 +182,7 @@ def _transposes(ops: list[Held]) -> list[str]:
         if one.row["digest"] == "transpose"
     ]
     head = ("transpose", "measured, us", "priced, us", "XLA as read, us")
-    return ["## Transposes", "", *_table(head, lines)]
+    return ["## Transposes", "", link_times.table(head, lines), ""]
 
 
 def _by_program(shares: list[Held]) -> Mapping[str, list[Held]]:
@@ -234,7 +225,7 @@ def _programs(shares: list[Held]) -> list[str]:
         "program", "plans", "kernels, ms", "price / measured", "error", "rank", "XLA / measured",
         "error", "rank", "priced peak / that of the local program", "error",
     )  # fmt: skip
-    return ["## Plans of the corpus", "", *_table(head, lines)]
+    return ["## Plans of the corpus", "", link_times.table(head, lines), ""]
 
 
 def _steps(shares: list[Held]) -> list[str]:
@@ -252,7 +243,7 @@ def _steps(shares: list[Held]) -> list[str]:
             ]
         )
     head = ("program", "kernels a step", "us a kernel", "step by the host's clock / kernels")
-    return ["## Steps and kernels", "", *_table(head, lines)]
+    return ["## Steps and kernels", "", link_times.table(head, lines), ""]
 
 
 _OP_COLUMNS = (

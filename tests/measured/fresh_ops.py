@@ -9,7 +9,18 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from tests.measured.ops import BF16, F32, Single, float_name, layer_norm, shapes_of, size_text
+from tests.measured.ops import (
+    BF16,
+    F32,
+    Single,
+    attention,
+    convolved_by,
+    float_name,
+    layer_norm,
+    shapes_of,
+    size_text,
+    whole_numbers,
+)
 
 
 def every() -> list[Single]:
@@ -67,11 +78,7 @@ def _multiplied() -> Iterator[Single]:
         yield Single(
             "batched product",
             f"attention {name} of 16x512x12x64 heads",
-            lambda q, k, v: jnp.einsum(
-                "bhqk,bkhd->bqhd",
-                jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k) / 8, axis=-1),
-                v,
-            ),
+            attention,
             shapes_of(dtype, *((16, 512, 12, 64),) * 3),
         )
     yield Single(
@@ -124,26 +131,26 @@ def _summed() -> Iterator[Single]:
 
 
 def _looked_up() -> Iterator[Single]:
-    def whole(*shape: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape, jnp.int32)
-
     for dtype in (F32, BF16):
         name = float_name(dtype)
         (table,) = shapes_of(dtype, (50000, 768))
         yield Single(
-            "lookup", f"8192 rows of {name} 50000x768", lambda t, i: t[i], (table, whole(8192))
+            "lookup",
+            f"8192 rows of {name} 50000x768",
+            lambda t, i: t[i],
+            (table, whole_numbers(8192)),
         )
         yield Single(
             "lookup",
             f"8192 rows added to {name} 50000x768",
             lambda t, i, x: t.at[i].add(x),
-            (table, whole(8192), *shapes_of(dtype, (8192, 768))),
+            (table, whole_numbers(8192), *shapes_of(dtype, (8192, 768))),
         )
         yield Single(
             "lookup",
             f"sums of segments {name} 2^18x128 into 2^14",
             lambda x, i: jax.ops.segment_sum(x, i, num_segments=2**14),
-            (*shapes_of(dtype, (2**18, 128)), whole(2**18)),
+            (*shapes_of(dtype, (2**18, 128)), whole_numbers(2**18)),
         )
     yield Single("sort", "sort f32 1000x5000 along 1", jnp.sort, shapes_of(F32, (1000, 5000)))
     yield Single("sort", "sort f32 of 2^22", jnp.sort, shapes_of(F32, (2**22,)))
@@ -153,13 +160,6 @@ def _looked_up() -> Iterator[Single]:
 
 
 def _convolved() -> Iterator[Single]:
-    names = ("NHWC", "HWIO", "NHWC")
-
-    def convolve(stride: int) -> Callable[[Any, Any], Any]:
-        return lambda x, kernel: lax.conv_general_dilated(
-            x, kernel, (stride, stride), "SAME", dimension_numbers=names
-        )
-
     for dtype in (F32, BF16):
         for word, image, kernel, stride in (
             ("3x3", (32, 28, 28, 128), (3, 3, 128, 128), 1),
@@ -170,7 +170,7 @@ def _convolved() -> Iterator[Single]:
             yield Single(
                 "convolution",
                 f"convolution {word} {float_name(dtype)} {size_text(image)} to {kernel[-1]}",
-                convolve(stride),
+                convolved_by(stride),
                 shapes_of(dtype, image, kernel),
             )
 

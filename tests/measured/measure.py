@@ -35,7 +35,7 @@ POOL = 2**20  # random numbers that arrays are made of, over and over
 
 
 def main() -> int:
-    """Measure what is not in OUT yet, until the time is up."""
+    """Measure until the time is up."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
@@ -48,6 +48,7 @@ def main() -> int:
         help="as users run it, with several kernels launched as one graph: the time of a step then "
         "holds what they hold, but the profiler names no instruction",
     )
+    parser.add_argument("--texts", type=Path, help="a folder for what XLA made of the programs")
     parser.add_argument("--child", type=int, nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     shares = [json.loads(line) for line in (args.folder / "shares.jsonl").read_text().splitlines()]
@@ -64,6 +65,7 @@ def main() -> int:
         command += ["--threads", str(args.threads), "--seconds", str(left)]
         command += ["--child", str(first), str(first + args.at_once)]
         command += ["--graphs"] * args.graphs
+        command += ["--texts", str(args.texts)] if args.texts else []
         flags = os.environ.get("XLA_FLAGS", "")
         if not args.graphs:
             flags += " --xla_gpu_enable_command_buffer="
@@ -106,7 +108,11 @@ def _measure(args: argparse.Namespace, shares: list[Row]) -> None:
         row = {name: share[name] for name in ("program", "digest", "plan")} | on
         try:
             loaded, compile_s = future.result()
-            row |= {"compile_s": round(compile_s, 2), **_run(share, loaded, device, draw)}
+            if args.texts:
+                hlo_source = _jax_private.optimised_hlo(loaded).encode()
+                name = share["file"].replace(".mlir.", ".hlo.")
+                (args.texts / name).write_bytes(gzip.compress(hlo_source))
+            row |= {"compile_s": compile_s, **_run(share, loaded, device, draw)}
         except Exception as error:
             row["error"] = f"{type(error).__name__}: {str(error)[:300]}"
         with args.out.open("a") as file:
@@ -117,7 +123,6 @@ def _measure(args: argparse.Namespace, shares: list[Row]) -> None:
 class Event(NamedTuple):
     """A kernel or copy that ran on the device."""
 
-    kernel: str
     instruction: str  #: of HLO; "" if it is not told
     start_ns: float
     length_ns: float
@@ -173,24 +178,27 @@ def _run(share: Row, loaded: Any, device: Any, draw: _Draw) -> Row:
         jax.block_until_ready(_jax_private.execute(loaded, given))
         return time.perf_counter() - started
 
-    untraced_s = [step(put()) for _ in range(WARMUP)][-1]
-    n_steps = STEPS if untraced_s < 1.0 and donated_bytes < DONATED_BYTES else 1
+    host_s = [step(put()) for _ in range(WARMUP)][-1]
+    n_steps = STEPS if host_s < 1.0 and donated_bytes < DONATED_BYTES else 1
     ready = [put() for _ in range(n_steps)]
     with tempfile.TemporaryDirectory() as folder:
         jax.profiler.start_trace(folder)
-        host_s = [step(ready.pop()) for _ in range(n_steps)]
+        for _ in range(n_steps):
+            step(ready.pop())
         jax.profiler.stop_trace()
         events = _split(_events(folder), n_steps)
     return {
-        "untraced_s": untraced_s,
-        "host_s": statistics.median(host_s),
+        "host_s": host_s,
         **_times(share, loaded, events),
         "memory": _jax_private.memory_stats(loaded),
     }
 
 
 def _split(events: list[Event], n_steps: int) -> list[list[Event]]:
-    """The events of each step; in one, should they not be equally many."""
+    """The events of each step, which are equally many.
+
+    Raises ValueError where they are not.
+    """
     events = sorted(events, key=lambda event: event.start_ns)
     each, rest = divmod(len(events), n_steps)
     if rest:
@@ -212,68 +220,42 @@ def _events(folder: str) -> list[Event]:
                 continue
             for event in line.events:
                 name = str(dict(event.stats).get("hlo_op", ""))
-                found.append(Event(event.name, name, event.start_ns, event.duration_ns))
-    if os.environ.get("TOAST_LAB_SHOW_PLANES"):
-        for plane in ProfileData.from_file(path).planes:
-            for line in plane.lines:
-                some = [(e.name, dict(e.stats)) for e in list(line.events)[:2]]
-                print(plane.name, "|", line.name, len(list(line.events)), str(some)[:700])
+                found.append(Event(name, event.start_ns, event.duration_ns))
     return found
 
 
 def _times(share: Row, loaded: Any, events: list[list[Event]]) -> Row:
-    from toast_lab.runtime import _jax_private, gpu_fusions, gpu_target, gpu_times, hlo, hlo_text
+    """Seconds of a step and of its instructions; ``events`` of each step."""
+    from toast_lab.compare.local_program import STAND_IN
+    from toast_lab.runtime import _jax_private, gpu_times, hlo, hlo_text
 
-    text = _jax_private.optimised_hlo(loaded)
-    if folder := os.environ.get("TOAST_LAB_HLO_FOLDER"):
-        name = share["file"].replace(".mlir.gz", ".hlo.gz")
-        Path(folder, name).write_bytes(gzip.compress(text.encode()))
-    module = hlo_text.parse(text)
-    gpu = gpu_target.find("h100")
-    memory = gpu_fusions.DeviceMemory(gpu.reached_bytes_per_s, gpu.l2_bytes)
+    module = hlo_text.parse(_jax_private.optimised_hlo(loaded))
     rounds_by_op = {int(op): times for op, times in share["rounds"].items()}
 
     def rounds(instruction: Any) -> float | None:
         return rounds_by_op.get(hlo.op_of(instruction))
 
-    totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    kernels: dict[str, float] = defaultdict(float)
+    measured_s: dict[str, float] = defaultdict(float)
     steps_s, sums_s = [], []
-    for step in events:
-        if not step:
-            continue
+    for step in filter(None, events):
         last_ns = max(event.start_ns + event.length_ns for event in step)
         steps_s.append((last_ns - step[0].start_ns) / 1e9)
         sums_s.append(sum(event.length_ns for event in step) / 1e9)
-        for kernel, name, _, length in step:
-            totals[name][0] += length / 1e9 / len(events)
-            totals[name][1] += 1 / len(events)
-            if not name:
-                kernels[kernel[:80]] += length / 1e9 / len(events)
-    rows = []
-    for one in gpu_times.timed(module, "sm_90", 1, rounds=rounds, memory=memory):
-        measured_s, runs = totals.pop(one.instruction.name, (0.0, 0.0))
-        op_name = hlo._OP_NAME.search(one.instruction.attributes)
-        rows.append(
-            [
-                one.instruction.name,
-                one.kind,
-                one.op,
-                one.times,
-                None if one.time_s is None else float(f"{one.time_s:.5g}"),
-                one.reason or one.doubt,
-                float(f"{measured_s:.5g}"),
-                runs,
-                op_name[1][-60:] if op_name and one.op < 0 else "",
-            ]
-        )
+        for event in step:
+            measured_s[event.instruction] += event.length_ns / 1e9 / len(events)
+    instructions, stand_in_s = [], 0.0
+    for one in gpu_times.timed(module, "sm_90", 1, rounds=rounds):
+        own_s = measured_s.get(one.instruction.name, 0.0)
+        if one.op < 0 and STAND_IN in one.instruction.attributes:
+            stand_in_s += own_s
+        elif own_s > 0.0:
+            instructions.append([one.kind, one.op, one.times, own_s, one.time_s])
     return {
         "step_s": statistics.median(steps_s) if steps_s else None,
         "kernels_s": statistics.median(sums_s) if sums_s else None,
-        "n_kernels": sum(map(len, events)) / max(len(events), 1),
-        "instructions": rows,
-        "others": {name: total for name, total in totals.items()},
-        "kernels": dict(sorted(kernels.items(), key=lambda pair: -pair[1])[:20]),
+        "n_kernels": sum(map(len, events)) / len(events),
+        "stand_in_s": stand_in_s,
+        "instructions": instructions,
     }
 
 

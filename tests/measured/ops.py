@@ -139,13 +139,15 @@ def _batched() -> Iterator[Single]:
     yield Single(
         "batched product",
         "attention bf16 of 8x1024x16x64 heads",
-        lambda q, k, v: jnp.einsum(
-            "bhqk,bkhd->bqhd",
-            jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k) / 8, axis=-1),
-            v,
-        ),
+        attention,
         shapes_of(BF16, *((8, 1024, 16, 64),) * 3),
     )
+
+
+def attention(q: Any, k: Any, v: Any) -> Any:
+    """Of heads of 64 numbers."""
+    weights = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k) / 8, axis=-1)
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, v)
 
 
 def _few_rows() -> Iterator[Single]:
@@ -335,7 +337,8 @@ def _batch_norm(x: Any, scale: Any, shift: Any) -> Any:
     return ((wide - mean) * lax.rsqrt(spread + 1e-5)).astype(x.dtype) * scale + shift
 
 
-def _whole(*shape: int) -> jax.ShapeDtypeStruct:
+def whole_numbers(*shape: int) -> jax.ShapeDtypeStruct:
+    """An array of indices."""
     return jax.ShapeDtypeStruct(shape, jnp.int32)
 
 
@@ -347,37 +350,40 @@ def _lookups() -> Iterator[Single]:
         name = float_name(dtype)
         table = shapes_of(dtype, (32000, 1024))[0]
         yield Single(
-            "lookup", f"16384 rows of {name} 32000x1024", lambda t, i: t[i], (table, _whole(16384))
+            "lookup",
+            f"16384 rows of {name} 32000x1024",
+            lambda t, i: t[i],
+            (table, whole_numbers(16384)),
         )
         yield Single(
             "lookup",
             f"16384 rows added to {name} 32000x1024",
             add_rows,
-            (table, _whole(16384), *shapes_of(dtype, (16384, 1024))),
+            (table, whole_numbers(16384), *shapes_of(dtype, (16384, 1024))),
         )
         yield Single(
             "lookup",
             f"2^20 rows of {name} 2^18x64",
             lambda t, i: t[i],
-            (*shapes_of(dtype, (2**18, 64)), _whole(2**20)),
+            (*shapes_of(dtype, (2**18, 64)), whole_numbers(2**20)),
         )
         yield Single(
             "lookup",
             f"sums of segments {name} 2^20x64 into 2^16",
             lambda x, i: jax.ops.segment_sum(x, i, num_segments=2**16),
-            (*shapes_of(dtype, (2**20, 64)), _whole(2**20)),
+            (*shapes_of(dtype, (2**20, 64)), whole_numbers(2**20)),
         )
     yield Single(
         "lookup",
         "2^22 elements of f32 2^24",
         lambda x, i: x[i],
-        (*shapes_of(F32, (2**24,)), _whole(2**22)),
+        (*shapes_of(F32, (2**24,)), whole_numbers(2**22)),
     )
     yield Single(
         "lookup",
         "one of each row f32 8192x32000",
         lambda x, i: jnp.take_along_axis(x, i[:, None], 1),
-        (*shapes_of(F32, (8192, 32000)), _whole(8192)),
+        (*shapes_of(F32, (8192, 32000)), whole_numbers(8192)),
     )
 
 
@@ -467,23 +473,25 @@ def _moves() -> Iterator[Single]:
         )
 
 
+def convolved_by(stride: int, groups: int = 1) -> Callable[[Any, Any], Any]:
+    """A convolution of images, or of volumes, of channels last."""
+
+    def function(x: Any, kernel: Any) -> Any:
+        spatial = x.ndim - 2
+        names = ("NHWC", "HWIO", "NHWC") if spatial == 2 else ("NDHWC", "DHWIO", "NDHWC")
+        return lax.conv_general_dilated(
+            x,
+            kernel,
+            (stride,) * spatial,
+            "SAME",
+            dimension_numbers=names,
+            feature_group_count=groups,
+        )
+
+    return function
+
+
 def _convolutions() -> Iterator[Single]:
-    def convolve(stride: int, groups: int = 1, spread: int = 1) -> Callable[[Any, Any], Any]:
-        def function(x: Any, kernel: Any) -> Any:
-            spatial = x.ndim - 2
-            names = ("NHWC", "HWIO", "NHWC") if spatial == 2 else ("NDHWC", "DHWIO", "NDHWC")
-            return lax.conv_general_dilated(
-                x,
-                kernel,
-                (stride,) * spatial,
-                "SAME",
-                rhs_dilation=(spread,) * spatial,
-                dimension_numbers=names,
-                feature_group_count=groups,
-            )
-
-        return function
-
     cases: tuple[tuple[str, tuple[int, ...], tuple[int, ...], int, int], ...] = (
         ("3x3", (64, 56, 56, 64), (3, 3, 64, 64), 1, 1),
         ("3x3", (64, 14, 14, 256), (3, 3, 256, 256), 1, 1),
@@ -498,20 +506,20 @@ def _convolutions() -> Iterator[Single]:
             yield Single(
                 "convolution",
                 f"convolution {word} {float_name(dtype)} {size_text(image)} to {kernel[-1]}",
-                convolve(stride, groups),
+                convolved_by(stride, groups),
                 shapes_of(dtype, image, kernel),
             )
     for dtype in (BF16, F32):
         yield Single(
             "convolution",
             f"gradient of convolution 3x3 {float_name(dtype)} 64x56x56x64 to 64",
-            _gradients_of(convolve(1)),
+            _gradients_of(convolved_by(1)),
             shapes_of(dtype, (64, 56, 56, 64), (3, 3, 64, 64)),
         )
         yield Single(
             "convolution",
             f"gradient of convolution 3x3 {float_name(dtype)} 64x14x14x256 to 256",
-            _gradients_of(convolve(1)),
+            _gradients_of(convolved_by(1)),
             shapes_of(dtype, (64, 14, 14, 256), (3, 3, 256, 256)),
         )
 

@@ -6,22 +6,21 @@ Seconds of kernels are those of one step.  ``instructions``: for each that ran, 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from toast_lab.compare.local_program import STAND_IN
-from toast_lab.files import write_whole
+from tests.corpus import compiled
+from tests.corpus.compiled import Row
 
 ROWS = Path(__file__).parent / "measured.jsonl"
+TOPOLOGY = "gpu:h100:8"  # whose plans of the corpus are measured
 PLAN_NAMES = ("op", "fresh op")  # of single ops: what rules were read off, and what was not
 TUNED = ("all", "cuBLAS alone")
 _KEPT = (
     "program", "digest", "plan", "device", "jax", "graphs", "tuned", "compile_s", "step_s",
-    "kernels_s", "n_kernels",
+    "kernels_s", "n_kernels", "host_s", "stand_in_s",
 )  # fmt: skip
-Row = dict[str, Any]
 
 
 def key(row: Row) -> tuple[str, str, str]:
@@ -31,7 +30,7 @@ def key(row: Row) -> tuple[str, str, str]:
 
 def rows() -> list[Row]:
     """The rows that are kept."""
-    return [json.loads(line) for line in ROWS.read_text().splitlines()] if ROWS.exists() else []
+    return compiled.read_rows(ROWS)
 
 
 def keep(files: Iterable[Path], *, tuned: str) -> None:
@@ -43,31 +42,23 @@ def keep(files: Iterable[Path], *, tuned: str) -> None:
     """
     kept = {key(row): row for row in rows()}
     for file in files:
-        for line in file.read_text().splitlines():
-            row = json.loads(line)
+        for row in compiled.read_rows(file):
             if row.get("error") or not row["kernels_s"]:
                 print(f"{row['program']}, {row['plan']}: {row.get('error', 'nothing ran')}")
                 continue
             kept[key(row)] = _kept({**row, "tuned": tuned})
-    lines = [json.dumps(row, separators=(",", ":")) for row in kept.values()]
-    write_whole(ROWS, "\n".join(lines) + "\n")
+    compiled.write_rows(ROWS, kept.values())
 
 
 def _kept(row: Row) -> Row:
     """What is worth keeping of a row as it came back."""
-    ran = [one for one in row["instructions"] if one[6] > 0]
     return {
-        **{name: _rounded(row[name]) for name in _KEPT},
-        "host_s": _rounded(row["untraced_s"]),
-        "stand_in_s": _rounded(sum(one[6] for one in ran if STAND_IN in one[8])),
+        **{name: rounded(row[name]) for name in _KEPT},
         "peak_bytes": row["memory"]["peak"],
-        "instructions": [
-            [kind, op, times, _rounded(measured_s), told_s]
-            for _, kind, op, times, told_s, _, measured_s, _, name in ran
-            if STAND_IN not in name
-        ],
+        "instructions": [[rounded(cell) for cell in one] for one in row["instructions"]],
     }
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
+    """A number as it is kept: nothing was measured to more than four digits."""
     return float(f"{value:.4g}") if isinstance(value, float) else value

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
 
 from tests.corpus import compiled, plans, programs
+from tests.corpus.compiled import Row
 from tests.corpus.targets import target
-from tests.measured import fresh_ops, ops
+from tests.measured import fresh_ops, ops, rows
 from toast_lab.compare.local_program import LocalProgram
 from toast_lab.compare.replay import divided
 from toast_lab.conflicts.analysis import analyse
@@ -31,12 +30,23 @@ from toast_lab.runtime.compile import rounds_of
 from toast_lab.runtime.executable import donated_arguments
 from toast_lab.sharding.plan import ShardingPlan
 
-TOPOLOGY = "gpu:h100:8"
 ONE = {"one": 1}  # the mesh of a single op
 TIME_LIMIT_S = 300.0
 #: Single ops: those that rules were read off, and those that they are tested on.
-SINGLE = {"op": ops.every, "fresh op": fresh_ops.every}
-Row = dict[str, Any]
+SINGLE = dict(zip(rows.PLAN_NAMES, (ops.every, fresh_ops.every), strict=True))
+
+
+def each_single(names: Collection[str]) -> Iterator[tuple[Row, Model, Problem]]:
+    """What names it, its model and its problem, of every single op; ``names`` are in ``SINGLE``."""
+    for plan_name, make in SINGLE.items():
+        for single in make() if plan_name in names else ():
+            model, problem = single_problem(single)
+            yield head_of(single, plan_name), model, problem
+
+
+def head_of(single: ops.Single, plan_name: str) -> Row:
+    """What names a single op among the shares."""
+    return {"program": single.name, "digest": single.family, "plan": plan_name}
 
 
 def single_problem(single: ops.Single) -> tuple[Model, Problem]:
@@ -45,39 +55,32 @@ def single_problem(single: ops.Single) -> tuple[Model, Problem]:
     return model, Problem(analyse(model), ONE, "h100")
 
 
-def generate(folder: Path, names: Sequence[str]) -> None:
+def generate(folder: Path, names: Collection[str]) -> None:
     """Write what is not there yet; ``names`` are programs of the corpus, or names in
     ``SINGLE``."""
     folder.mkdir(parents=True, exist_ok=True)
     listed = folder / "shares.jsonl"
     for head, model, plan in _wanted(names):
-        if identity(head) in map(identity, compiled.read_rows(listed)):
+        if rows.key(head) in map(rows.key, compiled.read_rows(listed)):
             continue
         try:
             row = write_share(folder, head, model, plan)
         except ToastError as error:
             print(f"{head['program']}, {head['plan']}: {error}", flush=True)
             continue
-        with listed.open("a") as file:
-            file.write(json.dumps(row, separators=(",", ":")) + "\n")
+        compiled.append_row(listed, row)
 
 
-def identity(row: Row) -> tuple[str, str, str]:
-    """What names a share."""
-    return row["program"], row["digest"], row["plan"]
-
-
-def _wanted(names: Sequence[str]) -> Iterator[tuple[Row, Model, ShardingPlan]]:
-    for plan_name, makers in SINGLE.items():
-        for single in makers() if plan_name in names else ():
-            model, problem = single_problem(single)
-            head = {"program": single.name, "digest": single.family, "plan": plan_name}
-            yield head, model, Plan.from_actions(problem, [])
-    rows = [row for row in compiled.rows() if row["topology"] == TOPOLOGY and row.get("peak_bytes")]
-    where = target(TOPOLOGY)
+def _wanted(names: Collection[str]) -> Iterator[tuple[Row, Model, ShardingPlan]]:
+    for head, model, problem in each_single(names):
+        yield head, model, Plan.from_actions(problem, [])
+    judged = [
+        row for row in compiled.rows() if row["topology"] == rows.TOPOLOGY and row.get("peak_bytes")
+    ]
+    where = target(rows.TOPOLOGY)
     for name, model, analysis, digest in programs.each_traced(n for n in names if n not in SINGLE):
         problem = Problem(analysis, where.mesh, where.machine)
-        for row in rows:
+        for row in judged:
             if (row["program"], row["digest"]) == (name, digest):
                 head = {"program": name, "digest": digest, "plan": row["plan"]}
                 yield head, model, plans.decoded(problem, row["sharding"])
@@ -88,15 +91,13 @@ def write_share(folder: Path, head: Row, model: Model, plan: ShardingPlan) -> Ro
     n_devices = plan.mesh.n_devices
     text = annotate(model, plan, located=True)
     local = divided(model, n_devices, text, "gpu", {"time_limit_s": TIME_LIMIT_S})
-    name = hashlib.sha256(repr(identity(head)).encode()).hexdigest()[:12] + ".mlir.gz"
+    name = hashlib.sha256(repr(rows.key(head)).encode()).hexdigest()[:12] + ".mlir.gz"
     (folder / name).write_bytes(gzip.compress(local.text.encode(), 9))
     return {
         **head,
         "file": name,
         "arguments": _arguments(model.program, local),
-        "results": len(local.result_shapes),
         "rounds": {str(op): times for op, times in rounds_of(model.program).items()},
-        "removed": [[one.kind, one.bytes] for one in local.removed],
     }
 
 

@@ -129,8 +129,8 @@ def time_s(
     operations_s = cost.operations_s * (1.0 if opcodes & _WHOLE else OPERATIONS)
     for scatter in inside:
         if scatter.opcode == "scatter" and fused is not None:
-            written_s, operations_s = _scattered_s(fused, scatter, operations_s, memory)
-            memory_s = min(memory_s, written_s)
+            traffic_s, meeting_s = _scattered_s(fused, scatter, memory)
+            memory_s, operations_s = min(memory_s, traffic_s), max(operations_s, meeting_s)
     return max(memory_s, operations_s) + KERNEL_S
 
 
@@ -145,9 +145,9 @@ def _sizes(instructions: Iterable[Instruction]) -> int:
 
 
 def _scattered_s(
-    fused: Computation, scatter: Instruction, operations_s: float, memory: DeviceMemory
+    fused: Computation, scatter: Instruction, memory: DeviceMemory
 ) -> tuple[float, float]:
-    """Seconds of a scatter's traffic, and of its operations: it changes its operand in place."""
+    """Seconds of a scatter's traffic, and of its additions: it changes its operand in place."""
     pieces = [fused.by_name.get(name) for name in scatter.operands]
     half = len(pieces) // 2
     updates = [one for one in pieces[half + 1 :] if one is not None]
@@ -155,5 +155,4 @@ def _scattered_s(
     # Updates are read, and what they meet is read and written
     traffic_s = (3 * _sizes(updates) + _sizes(indices)) / memory.bytes_per_s
     narrow = [one for one in updates if hlo.first_dtype(one.type) in ("bf16", "f16")]
-    meeting_s = NARROW_SUM_S * sum(hlo.type_bytes(one.type) / 2 for one in narrow)
-    return max(traffic_s, meeting_s), max(operations_s, meeting_s)
+    return traffic_s, NARROW_SUM_S * _sizes(narrow) / 2
