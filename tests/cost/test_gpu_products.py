@@ -215,7 +215,7 @@ def test_float32_reaches_a_smaller_share(machine, share) -> None:
 def casts(function, *arguments):
     """For each cast in its order: does it cost nothing?"""
     program = traced(function, *arguments).program
-    free = free_casts(program, st.tables(program))
+    free = free_casts(program, st.tables(program), has_bfloat16=True)
     return [bool(free[op]) for op in program.ops() if program.kind[op] == "convert"]
 
 

@@ -68,7 +68,7 @@ def test_what_is_held_adds_up_to_the_peak(name: str, machine: str) -> None:
     assert {peak.ARGUMENT, peak.TENSOR} <= kinds
 
 
-@pytest.mark.parametrize("machine", ["tpu-v5e", "cpu"])
+@pytest.mark.parametrize("machine", ["tpu-v5e", "h100", "cpu"])
 @pytest.mark.parametrize("name", ["transformer_train", "scan_gradient", "conv_net_step"])
 def test_what_is_held_adds_up_at_every_op(name: str, machine: str) -> None:
     """Also where a result takes the place of an operand, inside loops and at the end."""
@@ -86,24 +86,6 @@ def held_bytes(function: Callable[..., Any], *shapes: jax.ShapeDtypeStruct, mach
     model = frontends.from_jax(function, *shapes)
     problem = Problem(analyse(model), {"d": 1}, machine)
     return price(problem, plan_of_actions(problem.space, [])).peak_bytes
-
-
-def test_on_a_gpu_what_is_reordered_is_not_written_over_what_is_read() -> None:
-    shape = jax.ShapeDtypeStruct((8, 512), jnp.float32)
-    many, few = np.arange(256) % 8, np.arange(4)
-
-    def chain(x: jax.Array, *, transposed: bool) -> jax.Array:
-        rows = x[many]
-        operand = jnp.exp(rows.T if transposed else rows)
-        return operand[few].sum()
-
-    value_bytes = 256 * 512 * 4
-    for machine, more in (("h100", value_bytes), ("tpu-v5e", 0)):
-        straight, transposed = (
-            held_bytes(functools.partial(chain, transposed=way), shape, machine=machine)
-            for way in (False, True)
-        )
-        assert transposed - straight == pytest.approx(more, abs=value_bytes / 2), machine
 
 
 def test_a_gpu_without_bfloat16_holds_operands_and_results_of_products_in_f32() -> None:

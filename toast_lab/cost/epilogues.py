@@ -1,7 +1,9 @@
-"""What a TPU's compiler computes on the way out of a matrix product, in the product's own kernel.
+"""What is computed on the way out of a matrix product, in the product's own kernel.
 
-All that can be computed of a product's result element by element, with what is there before it,
-is: a bias and an activation, the whole backward pass of an activation, the three results of an
+By a TPU's compiler (``epilogues``), and by GPUs (``gpu_epilogues``, see there).
+
+On a TPU all that can be computed of a product's result element by element, with what is there
+before it, is: a bias and an activation, the whole backward pass of an activation, the three results of an
 Adam step.  Sums over the result are made there too, as the mean of a layer norm.  The kernel then
 takes as long as the multiplying or as its traffic, whichever is longer (``kernel.price_steps``).
 
@@ -55,6 +57,8 @@ class Epilogues(NamedTuple):
     end: np.ndarray
     inner: frozenset[int]  #: values that live in such a kernel alone
     ends: frozenset[int]  #: values as which products are written
+    #: ops that end such a kernel, and write their result where an operand was
+    updates: frozenset[int] = frozenset()
 
 
 def no_epilogues(n_ops: int) -> Epilogues:
@@ -74,39 +78,73 @@ def epilogues(graph: FusionGraph) -> Epilogues:
     return every._replace(inner=frozenset(inner), ends=frozenset(ends))
 
 
-def accumulations(graph: FusionGraph, adds: Sequence[bool]) -> Epilogues:
-    """What a GPU's product adds to: a value made before it that nothing else needs.
+class GpuEpilogueOps(NamedTuple):
+    """What cuBLAS may do on the way out of a product."""
 
-    cuBLAS takes it in and writes the sum in its place, as where a loop sums a gradient.
+    adds: Sequence[bool]  #: [O] adds two values element by element
+    rectifies: Sequence[bool]  #: [O] the larger of a value and a constant
+    biases: Sequence[bool]  #: [O] adds a vector that is spread along the last dim
 
-    Args:
-        graph: the program.
-        adds: [O] ops that add two values element by element.
+
+def gpu_epilogues(graph: FusionGraph, ops: GpuEpilogueOps) -> Epilogues:
+    """What a GPU's product does with its result before that is written, where nothing else needs it.
+
+    A value made before it that nothing else needs is added to, and the sum written in its place, as
+    where a loop sums a gradient.  Or a bias is added, and what is below zero cut off.
+
+    Read off XLA's programs for an H100 (jax 0.10.2, ``"epilogue"`` in its text).
     """
     every = no_epilogues(graph.n_ops)
-    inner, ends = set[int](), set[int]()
+    inner, ends, updates = set[int](), set[int](), set[int]()
     for op in range(graph.n_ops):
         if not graph.product[op] or graph.free[op] or len(graph.results[op]) != 1:
             continue
         (value,) = graph.results[op]
-        if len(graph.consumers[value]) != 1 or graph.is_output[value]:
-            continue
-        (end,) = graph.consumers[value]
-        if end >= graph.n_ops or not adds[end] or graph.region[end] != graph.region[op]:
-            continue
-        others = [number for number in graph.operands[end] if number != value]
-        (result,) = graph.results[end]
-        if (
-            len(others) == 1
-            and graph.consumers[others[0]] == {end}
-            and graph.n_arguments <= graph.maker[others[0]] < op
-            and graph.elements[others[0]] == graph.elements[value] == graph.elements[result]
-        ):
-            every.product[end] = op
-            every.end[op] = end
-            inner.add(value)
-            ends.add(result)
-    return every._replace(inner=frozenset(inner), ends=frozenset(ends))
+        taken = list[int]()
+        while (follower := _only_follower(graph, op, value)) >= 0:
+            others = [number for number in graph.operands[follower] if number != value]
+            (result,) = graph.results[follower]
+            if len(others) != 1 or graph.elements[result] != graph.elements[value]:
+                break
+            added_to = (
+                ops.adds[follower]
+                and not taken
+                and graph.consumers[others[0]] == {follower}
+                and graph.n_arguments <= graph.maker[others[0]] < op
+                and graph.elements[others[0]] == graph.elements[value]
+            )
+            biased = ops.biases[follower] and not taken
+            rectified = ops.rectifies[follower] and graph.is_constant[others[0]]
+            if not (added_to or biased or rectified):
+                break
+            taken.append(follower)
+            value = result
+            if added_to:
+                updates.add(follower)
+            if added_to or rectified:
+                break
+        if taken:
+            every.product[taken] = op
+            every.end[op] = taken[-1]
+            inner.update(graph.results[op], *(graph.results[end] for end in taken[:-1]))
+            ends.add(value)
+    return every._replace(
+        inner=frozenset(inner), ends=frozenset(ends), updates=frozenset(updates)
+    )
+
+
+def _only_follower(graph: FusionGraph, product: int, value: int) -> int:
+    """The only op that needs a value, of one result and as often run as the product; or -1."""
+    if len(graph.consumers[value]) != 1 or graph.is_output[value]:
+        return -1
+    (follower,) = graph.consumers[value]
+    if (
+        follower >= graph.n_ops
+        or graph.region[follower] != graph.region[product]
+        or len(graph.results[follower]) != 1
+    ):
+        return -1
+    return follower
 
 
 def _end(

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from toast_lab.cost.folded_ranges import Likeness, folded_ranges
+from toast_lab.cost.folded_ranges import Likeness, folded_ranges, labelled
 from toast_lab.cost.kernel import PriceInputs
 from toast_lab.cost.live_ranges import LiveRanges
 from toast_lab.cost.program_facts import Memory, OpFacts, ProgramFacts, UseFacts, ValueFacts
@@ -150,9 +150,9 @@ def fold(program: Program, alike: Alike, whole: PriceInputs) -> PriceInputs:
     like_use = (use_ptr[like_op[tables.use_op]] + place).astype(np.int32)
     folded_memory = memory._replace(
         buffer_value=values.label[memory.buffer_value],
-        buffer_heir=np.where(
-            memory.buffer_heir >= 0, values.label[memory.buffer_heir], np.int32(-1)
-        ),
+        buffer_heir=labelled(values.label, memory.buffer_heir),
+        buffer_read_late=labelled(ops.label, memory.buffer_read_late),
+        buffer_made_late=labelled(ops.label, memory.buffer_made_late),
         like_use=like_use,
         like_op=like_op,
     )

@@ -46,6 +46,10 @@ class _Buffers(NamedTuple):
     end: np.ndarray  #: [B]
     heir: np.ndarray  #: [B] what its heir is like, -1: none
     near: np.ndarray  #: [B] bool
+    made: np.ndarray  #: [B] bool
+    result: np.ndarray  #: [B] bool
+    read_late: np.ndarray  #: [B] what the product is like that reads it late, or -1
+    made_late: np.ndarray  #: [B]
     dying: np.ndarray  #: [D] those that have an heir
     ptr: np.ndarray  #: row starts into ``dying``, a row for each op at which some die
     rival: np.ndarray  #: [B] class of what dies at the op, each with an heir, or -1
@@ -86,6 +90,8 @@ def folded_ranges(tables: Tables, memory: Memory, ranges: LiveRanges, like: Like
     ops = np.arange(tables.n_arguments, n_ops)
     work = _Work(like.op[ops], memory.runs_at[ops])
     asked = ~inner_turns(_changes(n_ops, buffers, copies, work))
+    if memory.late_op > 0:
+        asked[memory.late_op - 1 : memory.late_op + 1] = True
     place = row_starts(asked)
     buffer, buffer_times = _distinct_buffers(buffers, place)
     copy, copy_times = _distinct_copies(copies, place)
@@ -100,6 +106,11 @@ def folded_ranges(tables: Tables, memory: Memory, ranges: LiveRanges, like: Like
         buffer_heir=buffers.heir[buffer],
         buffer_death=deaths(buffers.end[buffer], buffers.heir[buffer]),
         buffer_near=buffers.near[buffer],
+        buffer_made=buffers.made[buffer],
+        buffer_result=buffers.result[buffer],
+        buffer_read_late=buffers.read_late[buffer],
+        buffer_made_late=buffers.made_late[buffer],
+        late_op=ranges.late_op,
         buffer_times=buffer_times,
         copy_use=like.use[copies.use[copy]],
         copy_from=copies.start[copy],
@@ -119,7 +130,7 @@ def _buffers(memory: Memory, like: Likeness) -> _Buffers:
     value, end, heir = (
         column[order] for column in (memory.buffer_value, memory.buffer_end, memory.buffer_heir)
     )
-    heir = np.where(heir >= 0, like.value[heir], -1)
+    heir = labelled(like.value, heir)
     value = like.value[value]
     rival, turn = np.full((2, len(order)), -1)
     dying = np.flatnonzero(heir >= 0)
@@ -134,11 +145,20 @@ def _buffers(memory: Memory, like: Likeness) -> _Buffers:
         end=end,
         heir=heir,
         near=memory.buffer_near[order],
+        made=memory.buffer_made[order],
+        result=memory.buffer_result[order],
+        read_late=labelled(like.op, memory.buffer_read_late[order]),
+        made_late=labelled(like.op, memory.buffer_made_late[order]),
         dying=dying,
         ptr=ptr,
         rival=rival,
         turn=turn,
     )
+
+
+def labelled(label: np.ndarray, number: np.ndarray) -> np.ndarray:
+    """The label of each; -1 stays -1."""
+    return np.where(number >= 0, label[number], -1)
 
 
 def _copies(tables: Tables, memory: Memory, ranges: LiveRanges, like: Likeness) -> _Copies:
@@ -205,7 +225,14 @@ def _ranks(row: np.ndarray, numbers: np.ndarray, ptr: np.ndarray) -> np.ndarray:
 def _changes(n_ops: int, buffers: _Buffers, copies: _Copies, work: _Work) -> np.ndarray:
     """[O + 1] class of what comes and goes at each op, and at the end."""
     buffer = classes(
-        len(buffers.value), buffers.value, buffers.near, buffers.rival, buffers.turn
+        len(buffers.value),
+        buffers.value,
+        buffers.near,
+        buffers.result,
+        buffers.read_late,
+        buffers.made_late,
+        buffers.rival,
+        buffers.turn,
     ).label
     copy = np.repeat(np.arange(len(copies.use)), np.diff(copies.ptr))
     # Of each that may happen: (ops, to what kinds of things, to which parts of them)
@@ -248,7 +275,14 @@ def _distinct_buffers(buffers: _Buffers, place: np.ndarray) -> tuple[np.ndarray,
     """(buffers, times): those that die at one op, each with an heir, stay together."""
     start, end = place[buffers.start], place[buffers.end + 1]
     alone, times = _distinct(
-        (buffers.heir < 0) & (start < end), buffers.value, buffers.near, start, end
+        (buffers.heir < 0) & ((start < end) | (buffers.read_late >= 0) | buffers.result),
+        buffers.value,
+        buffers.near,
+        buffers.result,
+        buffers.read_late,
+        buffers.made_late,
+        start,
+        end,
     )
     dying, ptr = buffers.dying, buffers.ptr
 
@@ -256,12 +290,16 @@ def _distinct_buffers(buffers: _Buffers, place: np.ndarray) -> tuple[np.ndarray,
         return Ragged(ptr, column[dying])
 
     matters = np.zeros(len(ptr) - 1, bool)
-    matters[row_numbers(ptr)[(start < end)[dying]]] = True
+    seen = (start < end) | (buffers.read_late >= 0) | buffers.result
+    matters[row_numbers(ptr)[seen[dying]]] = True
     ops, op_times = _distinct(
         matters,
         rows(buffers.value),
         rows(buffers.heir),
         rows(buffers.near),
+        rows(buffers.result),
+        rows(buffers.read_late),
+        rows(buffers.made_late),
         rows(start),
         rows(place[buffers.end]),
         rows(end),

@@ -20,7 +20,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.epilogues import FusionGraph, accumulations, epilogues, no_epilogues
+from toast_lab.cost.epilogues import (
+    FusionGraph,
+    GpuEpilogueOps,
+    epilogues,
+    gpu_epilogues,
+    no_epilogues,
+)
 from toast_lab.cost.matrix_tiles import BATCH, Products, dim_roles, have_one_row
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind, ops_where
@@ -38,14 +44,25 @@ class FusionStyle(NamedTuple):
     into_products: bool = False
     #: What follows a product is computed on the way out, see ``epilogues``
     out_of_products: bool = False
-    #: Products add to what was there, see ``epilogues.accumulations``
+    #: Products add to what was there, and cut off what is below zero, see ``gpu_epilogues``
     accumulates: bool = False
+    #: Elementwise results may take the place of an operand
+    reuses_places: bool = True
+    #: Products that are summed over devices run when all others have, if only results need them
+    waits_with_sums: bool = False
+    #: Constants of one size that are scattered into are written by one kernel
+    fills_at_once: bool = False
+    #: A scatter adds to what its result would be added to, and makes none of its own
+    scatters_into_sums: bool = False
     #: Products of matrices and vectors are multiplied and summed like others
     sums_vectors: bool = False
     #: Elementwise ops and sums that read the same share a kernel
     several_results: bool = False
     #: A slice picked at run time, as of a layer's weights in a scan, is soft
     picks_slices: bool = False
+    #: What is looked up in a table is, too, for the one elementwise op that needs it.  Sums take it
+    #: in as well, and as long as if it were written: an H100 needs 2.4 times its traffic for them
+    fuses_gathers: bool = False
     #: A scatter of one number a row into a constant is a comparison of places, see ``_marks``
     compares_places: bool = False
     #: What takes long is kept for its other consumers, see ``OpKind.gpu_repeats_from_bytes``
@@ -67,8 +84,13 @@ STYLES = {
     "gpu": FusionStyle(
         recomputes=True,
         accumulates=True,
+        reuses_places=False,
+        waits_with_sums=True,
+        fills_at_once=True,
+        scatters_into_sums=True,
         sums_vectors=True,
         several_results=True,
+        fuses_gathers=True,
         keeps_costly=True,
         held_row=16384,
     ),
@@ -97,9 +119,15 @@ class Fusion(NamedTuple):
     soft: np.ndarray  #: [O] bool: whoever needs a part of the result can compute that part alone
     product: np.ndarray  #: [O] bool: a matrix product or convolution
     elements: np.ndarray  #: [V] float64 how many numbers a value has
+    #: the result of an elementwise op may take the place of an operand that is read last there
+    reuses_places: bool
+    updates: frozenset[int]  #: elementwise ops that do in any case, see ``Epilogues``
+    fills_at_once: bool  #: what is scattered into, see ``FusionStyle``
     accumulates: bool  #: what products head is a sum, written where it was, see ``FusionStyle``
     #: ops that read each value, views looked through; O: a result of the program
     consumers: list[set[int]]
+    #: products that run behind all others if they are summed over devices, in program order
+    waiting: list[int]
 
 
 def fuse(
@@ -158,6 +186,9 @@ class _Fuser:
         moves = ops_where(program.kind, "moves_elements")
         picks = ops_where(program.kind, "picks_slice") & ops_where(program.kind, "reads_part")
         moves |= picks if style.picks_slices else False
+        gathers = np.asarray(program.kind) == "gather"
+        moves |= gathers if style.fuses_gathers else False
+        self.gathers: list[bool] = gathers.tolist()
         self.picks: list[bool] = picks.tolist()
         if style.compares_places:
             moves |= _marks(program)
@@ -171,8 +202,10 @@ class _Fuser:
             for op, kind in enumerate(program.kind)
         ]
         soft = ((classes == p.ELEMENTWISE) | moves) & (np.diff(program.result_ptr) == 1)
-        takes = soft | sums | (product if style.into_products else False)
+        takes = (soft & ~gathers) | sums | (product if style.into_products else False)
         self.product: list[bool] = product.tolist()
+        #: [O] no less than a product: what is computed of it does not wait for the end
+        self.works = (product | np.isin(classes, (p.INDEXING, p.CONTROL, p.OTHER, p.OPAQUE))).tolist()
         self.soft: list[bool] = soft.tolist()
         self.takes: list[bool] = takes.tolist()
         self.view: list[bool] = view.tolist()
@@ -185,12 +218,23 @@ class _Fuser:
         self.sources: dict[int, frozenset[int]] = {}  # of soft values that are not written
         self.reduces: list[bool] = sums.tolist()
         self.elements = [float(np.prod(program.dims(value))) for value in range(program.n_values)]
+        self.adds = [op_kind(kind).as_combiner == "add" for kind in program.kind]
         self.epilogues = no_epilogues(n_ops)
         if style.out_of_products:
             self.epilogues = epilogues(self._graph())
         elif style.accumulates:
-            adds = [op_kind(kind).as_combiner == "add" for kind in program.kind]
-            self.epilogues = accumulations(self._graph(), adds)
+            rows = _rows(program)
+            self.epilogues = gpu_epilogues(
+                self._graph(),
+                GpuEpilogueOps(
+                    adds=self.adds,
+                    rectifies=[op_kind(kind).as_combiner == "max" for kind in program.kind],
+                    biases=[
+                        adds and any(rows[value] for value in program.operands(op))
+                        for op, adds in enumerate(self.adds)
+                    ],
+                ),
+            )
 
     def _graph(self) -> FusionGraph:
         return FusionGraph(
@@ -239,7 +283,9 @@ class _Fuser:
     def run(self) -> Fusion:
         for op in range(self.program.n_arguments, self.n_ops):
             for value in self.results[op]:
-                if self.product[op] and value in self.epilogues.inner:
+                if (self.product[op] and value in self.epilogues.inner) or (
+                    self.style.scatters_into_sums and self._is_added_there(op, value)
+                ):
                     self.written[value] = False
             if (self.soft[op] or self._is_held(op)) and not self.free[op]:
                 self._decide(op, self.results[op][0])
@@ -263,9 +309,45 @@ class _Fuser:
             soft=np.asarray(self.soft, bool),
             product=np.asarray(self.product, bool),
             elements=np.asarray(self.elements, np.float64),
+            reuses_places=self.style.reuses_places,
+            updates=self.epilogues.updates,
+            fills_at_once=self.style.fills_at_once,
             accumulates=self.style.accumulates,
             consumers=self.consumers,
+            waiting=self._waiting() if self.style.waits_with_sums else [],
         )
+
+    def _waiting(self) -> list[int]:
+        """Products outside of loops of which no other product is computed, as gradients of weights.
+
+        XLA orders a program from its end.  Where sums over devices take their turn there, each
+        behind the product that hides another, and what makes them comes last.
+        """
+        is_last = [True] * (self.n_ops + 1)  # no product is computed of what the op gives
+        waiting = []
+        for op in range(self.n_ops - 1, self.program.n_arguments - 1, -1):
+            is_last[op] = not any(
+                self.works[consumer] or not is_last[consumer]
+                for value in self.results[op]
+                for consumer in self.consumers[value]
+                if consumer < self.n_ops
+            )
+            if self.product[op] and self.region[op] < 0 and is_last[op]:
+                waiting.append(op)
+        return waiting[::-1]
+
+    def _is_added_there(self, op: int, value: int) -> bool:
+        """Is this a scatter that could as well add to what its result is added to?"""
+        program = self.program
+        if (
+            not op_kind(program.kind[op]).sorts_updates
+            or p.MONOIDS[program.monoid[op]] != "add"
+            or not self.constant[self.operands[op][0]]
+            or len(self.consumers[value]) != 1
+        ):
+            return False
+        (consumer,) = self.consumers[value]
+        return consumer < self.n_ops and self.adds[consumer]
 
     def _is_held(self, op: int) -> bool:
         """Does one kernel sum rows up and spread the sums over the same rows?
@@ -327,6 +409,10 @@ class _Fuser:
             and self.takes[consumer]
             and self.region[consumer] == self.region[op]
             for consumer in consumers
+        ):
+            return
+        if self.gathers[op] and (
+            len(consumers) > 1 or any(self.reduces[consumer] for consumer in consumers)
         ):
             return
         if self.picks[op] and not all(
@@ -537,6 +623,23 @@ class _Fuser:
         if self.elementwise[op]:
             kernel.results.update(self.results[op])
         return [(use, source) for use, source in taken if source not in known]
+
+
+def _rows(program: p.Program) -> list[bool]:
+    """[V] vectors that a broadcast spreads along the last dim."""
+    rows = [False] * program.n_values
+    for op, kind in enumerate(program.kind):
+        if kind == "broadcast_in_dim":
+            (operand,), (result,) = program.operands(op), program.results(op)
+            cut = [
+                name
+                for name, size in zip(
+                    program.use_names(program.uses(op)[0]), program.dims(operand), strict=True
+                )
+                if size > 1
+            ]
+            rows[result] = cut == list(program.def_names(result))[-1:]
+    return rows
 
 
 def _marks(program: p.Program) -> np.ndarray:

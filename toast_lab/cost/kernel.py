@@ -110,6 +110,8 @@ from toast_lab.sharding.steps import (
     ways,
 )
 
+#: Of a GPU's memory: what XLA's scheduler lets be alive for the sake of order.
+WAITING_SHARE = 0.8
 #: Of vector memory, for all values that are there at once: libtpu keeps 16 of 128 MiB for kernels.
 ROOM_SHARE = 0.875
 #: Of vector memory, which a value may take to be there. By libtpu 0.0.42.1 for v5e, in four steps,
@@ -145,6 +147,8 @@ class MachineRates(NamedTuple):
     multiprocessors: float  #: of a GPU, 0: products do not come in waves; see ``GpuProducts``
     sustained: float
     product_start_s: float
+    #: Of memory: products wait behind others, see ``Memory``, as long as not more is alive
+    waiting_room_bytes: float
     near_bytes: float  #: most that a value in vector memory takes, 0: there is none
     near_room_bytes: float  #: of vector memory, for all values in it
     ring_devices: float  #: smallest group for ``collective_matmul``, 0: there is none
@@ -195,9 +199,13 @@ class Prices(NamedTuple):
     #: [U] what a use that is BROUGHT its value adds to memory until the copy's last use
     copy_bytes: Float64Array
     passing_bytes: Float64Array  #: [O] what is in memory at the op alone
+    summed: Int8Array  #: [O] int8 1: a product whose result is summed over devices
 
 
 AS_KEPT, BROUGHT, REUSED = range(3)
+#: Bytes that are in memory; that vector memory may do for; that could lie in the place of a result
+#: of the program; and of such results themselves.
+IN_MEMORY, NEAR, SMALL, RESULTS = range(4)
 
 
 @packed
@@ -232,6 +240,7 @@ def prices(tables: Tables) -> Prices:
         copied=np.zeros(n_uses, np.int8),
         copy_bytes=np.zeros(n_uses),
         passing_bytes=np.zeros(n_ops),
+        summed=np.zeros(n_ops, np.int8),
     )
 
 
@@ -260,11 +269,13 @@ class Lifetimes(NamedTuple):
     """
 
     size: Float64Array  #: [V] bytes of each value as it is kept
+    waiting: Int8Array  #: [1] int8 1: products wait, see ``Memory.buffer_read_late``
     last: Int32Array  #: [C] last op at which a copy is needed
     live: Float64Array  #: [P + 1] bytes in memory at each place
     near: Float64Array  #: [P + 1] bytes that are alive as well, in vector memory
-    #: [P + 1, 2] what comes and goes at each place: of what is in memory, of what may be near
+    #: [P + 1, 4] what comes and goes at each place, see ``IN_MEMORY`` and the others
     change: Float64Matrix
+    reserved: Float64Array  #: [P + 1] bytes of the places of results that nothing uses yet
 
 
 def lifetimes(inputs: PriceInputs) -> Lifetimes:
@@ -272,10 +283,12 @@ def lifetimes(inputs: PriceInputs) -> Lifetimes:
     rows = inputs.ranges.n_places + 1
     return Lifetimes(
         size=np.empty(len(inputs.tables.value_op)),
+        waiting=np.zeros(1, np.int8),
         last=np.empty(len(inputs.ranges.copy_use), np.int32),
         live=np.empty(rows),
         near=np.empty(rows),
-        change=np.empty((rows, 2)),
+        change=np.empty((rows, 4)),
+        reserved=np.empty(rows),
     )
 
 
@@ -302,6 +315,7 @@ def price_steps(
     for op in ops:
         prices.op_time_s[op] = 0.0
         prices.passing_bytes[op] = 0.0
+        prices.summed[op] = 0
         for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
             copied_by = steps.copy[use]
             brought = copied_by >= 0 and steps.use[copied_by] == use
@@ -434,6 +448,7 @@ def price_steps(
                     # What follows has to wait for a sum: it is a kernel of its own, which reads the
                     # result as it is behind the sum.
                     is_summed = _is_summed(facts, steps, row, n_steps)
+                    prices.summed[op] = int(is_summed)
                     parts = ways(steps.layout[value], axis_size) if is_summed else product_parts
                     size = facts.value.bytes[value] / parts
                     if is_summed and not facts.value.written[value]:
@@ -1023,50 +1038,96 @@ def live_bytes(
     and ``prices`` may be those of the folded program; ``LiveRanges`` counts the ops of the program
     itself in either case.  Of the program itself, places are its ops, and the end.
     """
-    facts, memory, ranges, rates = inputs.facts, inputs.memory, inputs.ranges, inputs.rates
+    facts, ranges, rates = inputs.facts, inputs.ranges, inputs.rates
+    for value in range(lives.size.shape[0]):
+        lives.size[value] = _kept_bytes(facts, value, steps.layout[value], inputs.axis_size)
+    _needed_copies(inputs, steps, prices, lives.last)
+    lives.waiting[0] = int(ranges.late_op > 0 and rates.waiting_room_bytes > 0.0)
+    peak, peak_place = _alive(inputs, prices, lives)
+    if lives.waiting[0] == 1 and peak > rates.waiting_room_bytes:
+        lives.waiting[0] = 0
+        peak, peak_place = _alive(inputs, prices, lives)
+    return peak, peak_place
+
+
+@helper
+def _alive(inputs: PriceInputs, prices: Prices, lives: Lifetimes) -> tuple[float, int]:
+    """(peak bytes, place of the peak); products wait if ``lives.waiting`` says so.
+
+    Results of the program have places of their own from the start.  Until then whatever is not
+    larger may lie there: if it is as large as some result, we take it to find a place.
+    """
+    memory, ranges, rates = inputs.memory, inputs.ranges, inputs.rates
     size, last, change, place = lives.size, lives.last, lives.change, ranges.place
-    for value in range(size.shape[0]):
-        size[value] = _kept_bytes(facts, value, steps.layout[value], inputs.axis_size)
     change[:] = 0.0
-    _needed_copies(inputs, steps, prices, last)
+    largest, all_results = 0.0, 0.0
+    for buffer in range(ranges.buffer_value.shape[0]):
+        if ranges.buffer_result[buffer]:
+            held_bytes = size[ranges.buffer_value[buffer]]
+            largest = max(largest, held_bytes)
+            all_results += held_bytes * ranges.buffer_times[buffer]
     for copy in range(ranges.copy_use.shape[0]):
         use = ranges.copy_use[copy]
         if prices.copied[use] == BROUGHT:
             begin, end = ranges.copy_from[copy], last[copy] + 1
             held_bytes = prices.copy_bytes[use]
             beside = memory.products[end - 1] - memory.products[begin + 1]
-            near = int(held_bytes <= rates.near_bytes and beside <= NEAR_PRODUCTS)
+            near = held_bytes <= rates.near_bytes and beside <= NEAR_PRODUCTS
+            where = NEAR if near else SMALL if held_bytes <= largest else IN_MEMORY
             held_bytes *= ranges.copy_times[copy]
-            change[place[begin], near] += held_bytes
-            change[place[end], near] -= held_bytes
+            change[place[begin], where] += held_bytes
+            change[place[end], where] -= held_bytes
     for work in range(ranges.work_op.shape[0]):
         held_bytes = prices.passing_bytes[ranges.work_op[work]]
         if held_bytes > 0.0:
-            near = int(held_bytes <= rates.near_bytes)
+            near = held_bytes <= rates.near_bytes
+            where = NEAR if near else SMALL if held_bytes <= largest else IN_MEMORY
             held_bytes *= ranges.work_times[work]
             runs_at = ranges.work_at[work]
-            change[place[runs_at], near] += held_bytes
-            change[place[runs_at + 1], near] -= held_bytes
+            change[place[runs_at], where] += held_bytes
+            change[place[runs_at + 1], where] -= held_bytes
     # Written values; an operand that dies in an elementwise op gives its place to the result, one
     # operand an op.
     heirs = np.zeros(ranges.buffer_value.shape[0], np.bool_)
     for buffer in range(ranges.buffer_value.shape[0]):
         held_bytes = size[ranges.buffer_value[buffer]]
-        end, death = ranges.buffer_end[buffer], ranges.buffer_death[buffer]
+        start, end = ranges.buffer_start[buffer], ranges.buffer_end[buffer]
+        waits = False
+        if lives.waiting[0] == 1:
+            reader, maker = ranges.buffer_read_late[buffer], ranges.buffer_made_late[buffer]
+            waits = reader >= 0 and prices.summed[reader] == 1 and end < ranges.late_op - 1
+            if waits:
+                end = ranges.late_op - 1
+            if maker >= 0 and prices.summed[maker] == 1:
+                start = max(start, ranges.late_op)
+                if start > end:
+                    continue
+        death = -1 if waits else ranges.buffer_death[buffer]
         if death >= 0 and size[ranges.buffer_heir[buffer]] == held_bytes and not heirs[death]:
             heirs[death] = True
             end -= 1
-        near = int(ranges.buffer_near[buffer] and held_bytes <= rates.near_bytes)
+        where = IN_MEMORY
+        if ranges.buffer_result[buffer]:
+            where = RESULTS
+        elif ranges.buffer_near[buffer] and held_bytes <= rates.near_bytes:
+            where = NEAR
+        elif ranges.buffer_made[buffer] and held_bytes <= largest:
+            where = SMALL
         held_bytes *= ranges.buffer_times[buffer]
-        change[place[ranges.buffer_start[buffer]], near] += held_bytes
-        change[place[end + 1], near] -= held_bytes
-    peak, peak_place, alive_bytes, near_bytes = 0.0, 0, 0.0, 0.0
+        change[place[start], where] += held_bytes
+        change[place[end + 1], where] -= held_bytes
+    peak, peak_place = 0.0, 0
+    alive_bytes, near_bytes, small_bytes, result_bytes = 0.0, 0.0, 0.0, 0.0
     for asked in range(ranges.n_places):
-        alive_bytes += change[asked, 0]
-        near_bytes += change[asked, 1]
+        alive_bytes += change[asked, IN_MEMORY]
+        near_bytes += change[asked, NEAR]
+        small_bytes += change[asked, SMALL]
+        result_bytes += change[asked, RESULTS]
         # What vector memory has no room for is in memory, too.
         lives.near[asked] = min(near_bytes, rates.near_room_bytes)
-        lives.live[asked] = alive_bytes + near_bytes - lives.near[asked]
+        lives.reserved[asked] = max(0.0, all_results - result_bytes - small_bytes)
+        held_bytes = alive_bytes + small_bytes + result_bytes + lives.reserved[asked]
+        lives.live[asked] = held_bytes + near_bytes - lives.near[asked]
         if lives.live[asked] > peak:
             peak, peak_place = lives.live[asked], asked
     return peak, peak_place

@@ -13,15 +13,17 @@ from toast_lab.ir.program import Program
 
 ARGUMENT, TENSOR, COPY, WORK = "argument", "tensor", "copy", "work space"
 VECTOR = "in vector memory"
+RESERVED = "kept for results"
 
 
 class Held(NamedTuple):
     """A tensor, a copy or work space in memory at some op."""
 
-    #: ARGUMENT, TENSOR, COPY (brought by a collective for uses), WORK (only while an op runs), or
-    #: VECTOR: what of the others a TPU has in its vector memory, to be taken off
+    #: ARGUMENT, TENSOR, COPY (brought by a collective for uses), WORK (only while an op runs),
+    #: RESERVED: places of results of the program in which nothing lies yet, or VECTOR: what of the
+    #: others a TPU has in its vector memory, to be taken off
     kind: str
-    value: str  #: name of the value, "" for work space and vector memory
+    value: str  #: name of the value, "" for work space, vector memory and what is kept for results
     op: int  #: the op that made it, that it was brought for, or that needs the space
     where: str  #: source line of that op
     bytes: float  #: on one device; negative for VECTOR
@@ -42,10 +44,11 @@ def held_at(
     size = lives.size
     held = []
     given_away = False  # one operand's place goes to the result
-    for buffer in np.flatnonzero((memory.buffer_start <= op) & (memory.buffer_end >= op)).tolist():
+    start, end = _spans(memory, prices, lives)
+    for buffer in np.flatnonzero((start <= op) & (end >= op)).tolist():
         value, heir = int(memory.buffer_value[buffer]), int(memory.buffer_heir[buffer])
         if (
-            int(memory.buffer_end[buffer]) == op
+            int(end[buffer]) == int(memory.buffer_end[buffer]) == op
             and heir >= 0
             and size[heir] == size[value]
             and not given_away
@@ -85,18 +88,25 @@ def held_at(
                 bytes=float(prices.passing_bytes[working_op]),
             )
         )
-    if lives.near[op] > 0.0:
-        at = min(op, program.n_ops - 1)
+    at = min(op, program.n_ops - 1)
+    for kind, rest_bytes in ((VECTOR, -lives.near[op]), (RESERVED, lives.reserved[op])):
         held.append(
-            Held(
-                kind=VECTOR,
-                value="",
-                op=at,
-                where=program.where(at),
-                bytes=-float(lives.near[op]),
-            )
+            Held(kind=kind, value="", op=at, where=program.where(at), bytes=float(rest_bytes))
         )
     return sorted((part for part in held if part.bytes != 0), key=lambda part: -part.bytes)
+
+
+def _spans(memory: Memory, prices: Prices, lives: Lifetimes) -> tuple[np.ndarray, np.ndarray]:
+    """[B] first and last op at which each buffer is alive under a plan, see ``kernel.live_bytes``."""
+    start, end = memory.buffer_start, memory.buffer_end
+    if lives.waiting[0]:
+        read_late, made_late = (
+            (product >= 0) & (prices.summed[product] == 1)
+            for product in (memory.buffer_read_late, memory.buffer_made_late)
+        )
+        start = np.where(made_late, np.maximum(start, memory.late_op), start)
+        end = np.where(read_late, np.maximum(end, memory.late_op - 1), end)
+    return start, end
 
 
 def largest(held: Sequence[Held], most: int) -> list[Held]:

@@ -10,14 +10,14 @@ Reference: TOAST section 4.5.  Start reading at ``make_static``.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections import defaultdict
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from toast_lab.cost.bfloat16 import bfloat16_factors, no_factors, widened_factors
 from toast_lab.cost.collective_matmul import no_ring_facts, ring_facts
 from toast_lab.cost.combined_sums import combined_sums, no_combined_sums
-from toast_lab.cost.dim_order import is_turned, order_of
 from toast_lab.cost.fusion import STYLES, Fusion, fuse
 from toast_lab.cost.gpu_passes import gpu_passes
 from toast_lab.cost.loop_residents import Residents, no_residents, residents
@@ -163,6 +163,12 @@ class Memory(NamedTuple):
     #: [B] value like the result that may take its place at its last op if of equal size, or -1
     buffer_heir: Int32Array
     buffer_near: BoolArray  #: [B] bool: vector memory may do for it, if it is small enough
+    buffer_made: BoolArray  #: [B] bool: no argument
+    buffer_result: BoolArray  #: [B] bool: a result that takes no argument's place
+    #: [B] the last product that reads it and that waits if its result is summed over devices, or -1
+    buffer_read_late: Int32Array
+    buffer_made_late: Int32Array  #: [B] likewise the product that makes it
+    late_op: int  #: the last of these products, in front of which the others run
     like_use: Int32Array  #: [U] the use that is priced for each
     like_op: Int32Array  #: [O]
     use_op: Int32Array  #: [U]
@@ -208,7 +214,8 @@ def make_static(
     )
     view = classes == p.VIEW
     if compiler == "gpu":
-        view |= free_turns(program, tables) | free_casts(program, tables)
+        view |= free_turns(program, tables)
+        view |= free_casts(program, tables, has_bfloat16=has_bfloat16)
     # Loop counters and the like: a few scalars never reach memory.
     scalar = np.asarray(
         [
@@ -265,17 +272,13 @@ def make_static(
             for value in {operand, int(root[operand])}:
                 when = program.kept_until(int(program.value_op[value]), int(runs_at[op]))
                 last_op[value] = max(last_op[value], when)
-    delivered, brings = _partial_traffic(program, root, last_op)
+    delivered, brings = _partial_traffic(program, fusion, root, last_op)
     reads = fusion.reads + _beside(fusion, program)
     updated = np.flatnonzero(brings >= 0)
     reads[program.use_ptr[updated]] = 0.0  # in place
     in_place = (np.isin(classes, (p.ELEMENTWISE, p.CONTROL)) | (brings >= 0)) & (
         np.diff(program.result_ptr) > 0
     )
-    if compiler == "gpu":
-        # What is reordered on the way cannot be written where it is read.  A TPU's compiler chooses
-        # layouts in which nothing has to be
-        in_place[runs_at[_reordering(program)]] = False
     accumulating = accumulating_ops(program, tables)
     staying = (
         residents(
@@ -415,6 +418,7 @@ def make_static(
         tables=tables,
         fusion=fusion,
         last_op=last_op,
+        root=root,
         in_place=in_place,
         may_be_near=may_be_near,
         use_from=(
@@ -612,20 +616,12 @@ def _narrow_bytes(program: p.Program, fusion: Fusion, kept_bytes: np.ndarray) ->
     return np.where(is_wide, 0.0, 4.0 * numbers)
 
 
-def _reordering(program: p.Program) -> list[int]:
-    """Ops whose result stands in another order than their operand; dims of size 1 do not count."""
-    return [
-        op
-        for op in np.flatnonzero(ops_where(program.kind, "reorders")).tolist()
-        if is_turned(order_of(program, op), program.dims(program.results(op)[0]))
-    ]
-
-
 def _memory(
     program: p.Program,
     tables: Tables,
     fusion: Fusion,
     last_op: np.ndarray,
+    root: np.ndarray,
     in_place: np.ndarray,
     may_be_near: np.ndarray,
     use_from: np.ndarray,
@@ -642,6 +638,14 @@ def _memory(
     if not fusion.accumulates:
         is_inside = fusion.product[head] & ~tables.value_output[value]
         start = np.where(is_inside, head, start)
+    if fusion.fills_at_once:
+        start = np.minimum(start, _first_filled(program, fusion)[maker])
+    is_result = np.zeros(len(value), bool)
+    for result, argument_value in _places_of_results(program, root[program.outputs]).items():
+        is_result |= (value == result) & (argument_value < 0)
+        if argument_value >= 0:
+            free_from = int(last_op[argument_value]) + 1
+            start = np.where(value == result, np.minimum(start, free_from), start)
     end = np.maximum(last_op[value], start)
     kept = np.zeros(n_ops, bool)
     kept[:n_arguments] = ~program.donated
@@ -650,6 +654,14 @@ def _memory(
     at = np.where(inside, end, 0)
     heir = program.result_ptr[at].astype(np.int32)
     inside[inside] = in_place[at[inside]] & fusion.written[heir[inside]]
+    if not fusion.reuses_places:
+        is_elementwise = program.op_class[at] == p.ELEMENTWISE
+        inside &= argument | ~is_elementwise | _updates(program, fusion)[at]
+    waiting = fusion.waiting
+    read_late = np.full(program.n_values, -1)
+    for op in waiting:
+        for operand in program.operands(op):
+            read_late[root[operand]] = op
     products = np.zeros(n_ops + 2, np.int32)
     products[1 : n_ops + 1] = np.cumsum(fusion.product)
     products[-1] = products[n_ops]
@@ -664,6 +676,11 @@ def _memory(
         buffer_end=end.astype(np.int32),
         buffer_heir=np.where(inside, heir, -1).astype(np.int32),
         buffer_near=may_be_near[value] & (beside <= NEAR_PRODUCTS),
+        buffer_made=~argument,
+        buffer_result=is_result,
+        buffer_read_late=read_late[value].astype(np.int32),
+        buffer_made_late=np.where(np.isin(maker, waiting), maker, -1).astype(np.int32),
+        late_op=max(waiting, default=0),
         like_use=uses,
         like_op=ops,
         use_op=tables.use_op,
@@ -678,6 +695,58 @@ def _memory(
         region_begin=np.asarray([*(region.begin for region in regions), 0], np.int32),
         region_end=np.asarray([*loop_ends, 0], np.int32),
     )
+
+
+def _updates(program: p.Program, fusion: Fusion) -> np.ndarray:
+    """[O] bool: elementwise ops whose result has to lie where an operand did.
+
+    Such is what a loop hands on to its next round.
+    """
+    updates = np.zeros(program.n_ops, bool)
+    updates[list(fusion.updates)] = True
+    for op in np.flatnonzero(program.op_class == p.ELEMENTWISE).tolist():
+        (result, *_) = program.results(op)
+        consumers = fusion.consumers[result]
+        updates[op] |= bool(consumers) and all(
+            consumer < program.n_ops and program.op_class[consumer] == p.CONTROL
+            for consumer in consumers
+        )
+    return updates
+
+
+def _first_filled(program: p.Program, fusion: Fusion) -> np.ndarray:
+    """[O] of scatters into a constant the first one of that size, whose kernel fills all of them.
+
+    The others: the program's end.
+    """
+    first = np.full(program.n_ops, program.n_ops)
+    sizes: dict[tuple[Any, ...], int] = {}
+    for op in np.flatnonzero(ops_where(program.kind, "sorts_updates")).tolist():
+        (result, *_), (into, *_) = program.results(op), program.operands(op)
+        if program.value_is_constant[into] and fusion.written[result]:
+            size = (*program.dims(result), program.value_dtype[result], int(program.region[op]))
+            first[op] = sizes.setdefault(size, op)
+    return first
+
+
+def _places_of_results(program: p.Program, results: np.ndarray) -> dict[int, int]:
+    """For results of the program the donated argument whose place each takes, or -1.
+
+    A result without one has a place from the start.  What a loop, a branch or an update in place gives was there before and is left out.
+    """
+    left: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for argument in np.flatnonzero(program.donated).tolist():
+        for value in program.results(argument):
+            left[(*program.dims(value), program.value_dtype[value])].append(value)
+    places = {}
+    for value in dict.fromkeys(results.tolist()):
+        op = int(program.value_op[value])
+        alike = left[(*program.dims(value), program.value_dtype[value])]
+        if op >= program.n_arguments:
+            argument = alike.pop(0) if alike else -1
+            if program.op_class[op] != p.CONTROL and op_kind(program.kind[op]).brings < 0:
+                places[value] = argument
+    return places
 
 
 def _brought_from(program: p.Program, tables: Tables, product: np.ndarray) -> np.ndarray:
@@ -711,7 +780,7 @@ def _handed_on_unchanged(program: p.Program) -> dict[int, int]:
 
 
 def _partial_traffic(
-    program: p.Program, root: np.ndarray, last_op: np.ndarray
+    program: p.Program, fusion: Fusion, root: np.ndarray, last_op: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """``UseFacts.delivered`` and ``OpFacts.brings``."""
     delivered, brings = np.zeros(program.n_uses, bool), np.full(program.n_ops, -1, np.int32)
@@ -724,6 +793,9 @@ def _partial_traffic(
             maker = int(program.value_op[source])
             owned = maker >= program.n_arguments or bool(program.donated[maker])
             # A buffer that is still needed, or that does not exist yet, is written as a whole.
-            if owned and last_op[source] <= op and not program.value_is_constant[source]:
+            is_added_elsewhere = facts.sorts_updates and not fusion.written[program.results(op)[0]]
+            if is_added_elsewhere or (
+                owned and last_op[source] <= op and not program.value_is_constant[source]
+            ):
                 brings[op] = facts.brings
     return delivered, brings

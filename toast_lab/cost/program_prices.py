@@ -122,6 +122,7 @@ class ProgramPrices:
             multiprocessors=float(products.multiprocessors) if products else 0.0,
             sustained=float(products.sustained) if products else 1.0,
             product_start_s=float(products.start_s) if products else 0.0,
+            waiting_room_bytes=kernel.WAITING_SHARE * float(self.machine.memory_bytes),
             near_bytes=kernel.NEAR_SHARE * float(self.machine.vector_memory_bytes),
             near_room_bytes=kernel.ROOM_SHARE * float(self.machine.vector_memory_bytes),
             near_bytes_per_s=kernel.NEAR_BYTES_PER_S,

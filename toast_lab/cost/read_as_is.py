@@ -50,12 +50,13 @@ def free_turns(program: p.Program, tables: Tables) -> np.ndarray:
     return free
 
 
-def free_casts(program: p.Program, tables: Tables) -> np.ndarray:
+def free_casts(program: p.Program, tables: Tables, *, has_bfloat16: bool) -> np.ndarray:
     """Which casts are made by what reads them, [O] bool.
 
     Args:
         program: the program.
         tables: its tables.
+        has_bfloat16: without, products read float32, and what is cast from it as it was.
     """
     is_cast = [kind == "convert" for kind in program.kind]
     free = np.zeros(program.n_ops, bool)
@@ -66,7 +67,10 @@ def free_casts(program: p.Program, tables: Tables) -> np.ndarray:
             bool(users)
             and not tables.value_output[value]
             and all(
-                _looks_up(program, user, value) or _widens_both(program, user) for user in users
+                _looks_up(program, user, value)
+                or _widens_both(program, user)
+                or (not has_bfloat16 and _reads_wide(program, user, value))
+                for user in users
             )
         )
     return free
@@ -84,6 +88,16 @@ def _widens_both(program: p.Program, op: int) -> bool:
         return False
     origins = {_widened_from(program, value) for value in program.operands(op)}
     return len(origins) == 1 and "" not in origins
+
+
+def _reads_wide(program: p.Program, op: int, value: int) -> bool:
+    """Is it a product that would widen a value of bfloat16 that was float32 before?"""
+    (origin,) = program.operands(int(program.value_op[value]))
+    return (
+        program.op_class[op] == p.DOT
+        and program.value_dtype[value] == "bf16"
+        and program.value_dtype[origin] == "f32"
+    )
 
 
 def _widened_from(program: p.Program, value: int) -> str:

@@ -148,6 +148,7 @@ def reprice(
         copy_row(prices.copied, before.prices.copied)
         copy_row(prices.copy_bytes, before.prices.copy_bytes)
         copy_row(prices.passing_bytes, before.prices.passing_bytes)
+        copy_row(prices.summed, before.prices.summed)
         count = changed_ops(inputs.facts, tables, before, after, scratch.ops)
     ops = scratch.ops[:count]
     n_steps = st.lower_into(tables, ops, op_factor, inputs.axis_size, steps)

@@ -37,9 +37,13 @@ class MemoryTerms:
         self.limit_bytes = problem.memory_limit_bytes + room_bytes
         self.node = relaxation.value_node[memory.buffer_value]
         self.bytes = folded.facts.value.bytes[memory.buffer_value]
-        self.start = memory.buffer_start.astype(np.int64)
+        # What a product makes that may wait is there when it has waited.
+        waits = memory.buffer_made_late >= 0
+        late = np.where(waits, memory.late_op, 0)
+        self.start = np.maximum(memory.buffer_start, late).astype(np.int64)
         # Its place may go to a result one op early.
         self.end = memory.buffer_end.astype(np.int64) - (memory.buffer_heir >= 0)
+        self.bytes = np.where(waits & (self.start > self.end), 0.0, self.bytes)
         self.n_ops = len(memory.runs_at)
         #: N of [T] the part of a value that a device has, 1 for rows of ops
         self.share: list[np.ndarray] = [np.ones(len(menu)) for menu in relaxation.menus]
