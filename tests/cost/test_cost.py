@@ -147,8 +147,7 @@ def test_a_gathered_copy_is_held_between_its_uses():
     assert [c.value for c in cost.collectives if c.kind == "all_gather"] == ["w", "v"]
     arguments = 4 * (4 * 16 + 8 * 16 + 16 * 400 + 400 * 8)
     copies, z, r = 4 * (16 * 16 + 400 * 16), 4 * 4 * 400, 4 * 4 * 16
-    result = 4 * 4 * 16
-    assert cost.peak_bytes == arguments + copies + z + r + result
+    assert cost.peak_bytes == arguments + copies + z + r  # which lies where the result will
 
 
 def test_a_copy_made_in_a_branch_is_not_held_for_uses_after_it():
@@ -168,8 +167,8 @@ def test_a_copy_made_in_a_branch_is_not_held_for_uses_after_it():
     assert [c.value for c in cost.collectives if c.kind == "all_gather"] == ["w", "v", "w"]
     between = [op for op in analysis.program.ops() if analysis.program.kind[op] == "dot_general"][1]
     quarter, whole = 4 * 64 * 64 / 4, 4 * 64 * 64
-    # arguments x, w, v; the copy of v; the operand and the result; the place of the program's result
-    assert cost.timeline_bytes[between] == pytest.approx(3 * quarter + whole + 3 * quarter, abs=8)
+    # arguments x, w, v; the copy of v; the operand and the result, one where that of all will be
+    assert cost.timeline_bytes[between] == pytest.approx(3 * quarter + whole + 2 * quarter, abs=8)
 
 
 def test_timeline_peaks_where_the_cost_says():
@@ -177,7 +176,7 @@ def test_timeline_peaks_where_the_cost_says():
     problem = Problem(analysis, {"a": 2})
     cost = price(problem, plan(problem, ("batch", "a")))
     assert cost.timeline_bytes.max() == cost.peak_bytes
-    assert int(cost.timeline_bytes.argmax()) == cost.peak_op
+    assert cost.timeline_bytes[cost.peak_op] == cost.peak_bytes
     assert cost.timeline_bytes[-1] > 0
 
 

@@ -3,9 +3,10 @@
 By a TPU's compiler (``epilogues``), and by GPUs (``gpu_epilogues``, see there).
 
 On a TPU all that can be computed of a product's result element by element, with what is there
-before it, is: a bias and an activation, the whole backward pass of an activation, the three results of an
-Adam step.  Sums over the result are made there too, as the mean of a layer norm.  The kernel then
-takes as long as the multiplying or as its traffic, whichever is longer (``kernel.price_steps``).
+before it, is: a bias and an activation, the whole backward pass of an activation, the three results
+of an Adam step.  Sums over the result are made there too, as the mean of a layer norm.  The kernel
+then takes as long as the multiplying or as its traffic, whichever is longer
+(``kernel.price_steps``).
 
 Of the values on the way one is written, the smallest of those through which all that follows has
 to go; others are written only if nobody could compute them again from it.
@@ -87,7 +88,7 @@ class GpuEpilogueOps(NamedTuple):
 
 
 def gpu_epilogues(graph: FusionGraph, ops: GpuEpilogueOps) -> Epilogues:
-    """What a GPU's product does with its result before that is written, where nothing else needs it.
+    """What a GPU's product does with its result before that is written, if nothing else needs it.
 
     A value made before it that nothing else needs is added to, and the sum written in its place, as
     where a loop sums a gradient.  Or a bias is added, and what is below zero cut off.
@@ -128,9 +129,7 @@ def gpu_epilogues(graph: FusionGraph, ops: GpuEpilogueOps) -> Epilogues:
             every.end[op] = taken[-1]
             inner.update(graph.results[op], *(graph.results[end] for end in taken[:-1]))
             ends.add(value)
-    return every._replace(
-        inner=frozenset(inner), ends=frozenset(ends), updates=frozenset(updates)
-    )
+    return every._replace(inner=frozenset(inner), ends=frozenset(ends), updates=frozenset(updates))
 
 
 def _only_follower(graph: FusionGraph, product: int, value: int) -> int:

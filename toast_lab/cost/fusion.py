@@ -126,8 +126,9 @@ class Fusion(NamedTuple):
     accumulates: bool  #: what products head is a sum, written where it was, see ``FusionStyle``
     #: ops that read each value, views looked through; O: a result of the program
     consumers: list[set[int]]
-    #: products that run behind all others if they are summed over devices, in program order
-    waiting: list[int]
+    #: [O] bool: no product is computed of it.  Products of those run behind all others if they are
+    #: summed over devices
+    waits: np.ndarray
 
 
 def fuse(
@@ -205,7 +206,8 @@ class _Fuser:
         takes = (soft & ~gathers) | sums | (product if style.into_products else False)
         self.product: list[bool] = product.tolist()
         #: [O] no less than a product: what is computed of it does not wait for the end
-        self.works = (product | np.isin(classes, (p.INDEXING, p.CONTROL, p.OTHER, p.OPAQUE))).tolist()
+        works = product | np.isin(classes, (p.INDEXING, p.CONTROL, p.OTHER, p.OPAQUE))
+        self.works: list[bool] = works.tolist()
         self.soft: list[bool] = soft.tolist()
         self.takes: list[bool] = takes.tolist()
         self.view: list[bool] = view.tolist()
@@ -314,27 +316,24 @@ class _Fuser:
             fills_at_once=self.style.fills_at_once,
             accumulates=self.style.accumulates,
             consumers=self.consumers,
-            waiting=self._waiting() if self.style.waits_with_sums else [],
+            waits=self._waits(),
         )
 
-    def _waiting(self) -> list[int]:
-        """Products outside of loops of which no other product is computed, as gradients of weights.
+    def _waits(self) -> np.ndarray:
+        """[O] bool: ops outside of loops of which no product is computed, as gradients of weights.
 
-        XLA orders a program from its end.  Where sums over devices take their turn there, each
-        behind the product that hides another, and what makes them comes last.
+        XLA orders a program from its end, where their sums over devices take turns, each behind the
+        product that hides it: what makes them comes last.
         """
-        is_last = [True] * (self.n_ops + 1)  # no product is computed of what the op gives
-        waiting = []
+        is_last = np.full(self.n_ops, self.style.waits_with_sums)
         for op in range(self.n_ops - 1, self.program.n_arguments - 1, -1):
-            is_last[op] = not any(
+            is_last[op] &= self.region[op] < 0 and not any(
                 self.works[consumer] or not is_last[consumer]
                 for value in self.results[op]
                 for consumer in self.consumers[value]
                 if consumer < self.n_ops
             )
-            if self.product[op] and self.region[op] < 0 and is_last[op]:
-                waiting.append(op)
-        return waiting[::-1]
+        return is_last
 
     def _is_added_there(self, op: int, value: int) -> bool:
         """Is this a scatter that could as well add to what its result is added to?"""

@@ -199,7 +199,7 @@ class Prices(NamedTuple):
     #: [U] what a use that is BROUGHT its value adds to memory until the copy's last use
     copy_bytes: Float64Array
     passing_bytes: Float64Array  #: [O] what is in memory at the op alone
-    summed: Int8Array  #: [O] int8 1: a product whose result is summed over devices
+    summed: Int8Array  #: [O] int8 1: what the op computes is summed over devices
 
 
 AS_KEPT, BROUGHT, REUSED = range(3)
@@ -334,6 +334,7 @@ def price_steps(
         reordering_s = 0.0
         if kind == COMPUTE:
             if not facts.op.free[op]:
+                prices.summed[op] = int(_is_summed(facts, steps, row, n_steps))
                 cut = 1.0
                 for axis in range(n_axes):
                     if (steps.axes[row] >> axis) & 1:
@@ -447,8 +448,7 @@ def price_steps(
                         waited_bytes = facts.op.narrow_bytes[op] / product_parts
                     # What follows has to wait for a sum: it is a kernel of its own, which reads the
                     # result as it is behind the sum.
-                    is_summed = _is_summed(facts, steps, row, n_steps)
-                    prices.summed[op] = int(is_summed)
+                    is_summed = prices.summed[op] == 1
                     parts = ways(steps.layout[value], axis_size) if is_summed else product_parts
                     size = facts.value.bytes[value] / parts
                     if is_summed and not facts.value.written[value]:
@@ -1042,7 +1042,11 @@ def live_bytes(
     for value in range(lives.size.shape[0]):
         lives.size[value] = _kept_bytes(facts, value, steps.layout[value], inputs.axis_size)
     _needed_copies(inputs, steps, prices, lives.last)
-    lives.waiting[0] = int(ranges.late_op > 0 and rates.waiting_room_bytes > 0.0)
+    waits = ranges.late_op > 0 and rates.waiting_room_bytes > 0.0
+    if waits:
+        for op in range(prices.summed.shape[0]):
+            waits &= prices.summed[op] == 0 or facts.op.waits[op]
+    lives.waiting[0] = int(waits)
     peak, peak_place = _alive(inputs, prices, lives)
     if lives.waiting[0] == 1 and peak > rates.waiting_room_bytes:
         lives.waiting[0] = 0
@@ -1125,10 +1129,11 @@ def _alive(inputs: PriceInputs, prices: Prices, lives: Lifetimes) -> tuple[float
         result_bytes += change[asked, RESULTS]
         # What vector memory has no room for is in memory, too.
         lives.near[asked] = min(near_bytes, rates.near_room_bytes)
-        lives.reserved[asked] = max(0.0, all_results - result_bytes - small_bytes)
-        held_bytes = alive_bytes + small_bytes + result_bytes + lives.reserved[asked]
-        lives.live[asked] = held_bytes + near_bytes - lives.near[asked]
-        if lives.live[asked] > peak:
+        beside_bytes = small_bytes + near_bytes - lives.near[asked]
+        lives.reserved[asked] = max(0.0, all_results - result_bytes - beside_bytes)
+        lives.live[asked] = alive_bytes + beside_bytes + result_bytes + lives.reserved[asked]
+        # Of places with as much the last, where results are rather than what is kept for them.
+        if lives.live[asked] >= peak:
             peak, peak_place = lives.live[asked], asked
     return peak, peak_place
 

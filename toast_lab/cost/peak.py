@@ -20,10 +20,10 @@ class Held(NamedTuple):
     """A tensor, a copy or work space in memory at some op."""
 
     #: ARGUMENT, TENSOR, COPY (brought by a collective for uses), WORK (only while an op runs),
-    #: RESERVED: places of results of the program in which nothing lies yet, or VECTOR: what of the
-    #: others a TPU has in its vector memory, to be taken off
+    #: RESERVED: the place, or what is free of it, of a result of the program that comes later, or
+    #: VECTOR: what of the others a TPU has in its vector memory, to be taken off
     kind: str
-    value: str  #: name of the value, "" for work space, vector memory and what is kept for results
+    value: str  #: name of the value, "" for work space and vector memory
     op: int  #: the op that made it, that it was brought for, or that needs the space
     where: str  #: source line of that op
     bytes: float  #: on one device; negative for VECTOR
@@ -88,16 +88,36 @@ def held_at(
                 bytes=float(prices.passing_bytes[working_op]),
             )
         )
-    at = min(op, program.n_ops - 1)
-    for kind, rest_bytes in ((VECTOR, -lives.near[op]), (RESERVED, lives.reserved[op])):
+    if lives.near[op] > 0.0:
+        at = min(op, program.n_ops - 1)
         held.append(
-            Held(kind=kind, value="", op=at, where=program.where(at), bytes=float(rest_bytes))
+            Held(
+                kind=VECTOR,
+                value="",
+                op=at,
+                where=program.where(at),
+                bytes=-float(lives.near[op]),
+            )
+        )
+    rest_bytes = float(lives.reserved[op])
+    to_come = memory.buffer_value[memory.buffer_result & (start > op)]
+    for value in sorted(to_come.tolist(), key=lambda value: -size[value]):
+        maker, kept_bytes = int(program.value_op[value]), min(rest_bytes, float(size[value]))
+        rest_bytes -= kept_bytes
+        held.append(
+            Held(
+                kind=RESERVED,
+                value=program.value_name[value],
+                op=maker,
+                where=program.where(maker),
+                bytes=kept_bytes,
+            )
         )
     return sorted((part for part in held if part.bytes != 0), key=lambda part: -part.bytes)
 
 
 def _spans(memory: Memory, prices: Prices, lives: Lifetimes) -> tuple[np.ndarray, np.ndarray]:
-    """[B] first and last op at which each buffer is alive under a plan, see ``kernel.live_bytes``."""
+    """[B] first and last op at which a buffer is alive under a plan, as ``live_bytes`` has it."""
     start, end = memory.buffer_start, memory.buffer_end
     if lives.waiting[0]:
         read_late, made_late = (

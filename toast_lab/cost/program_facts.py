@@ -76,6 +76,7 @@ class OpFacts(NamedTuple):
     right: Int64Array
     images: Float64Array
     vector_bytes: Float64Array
+    waits: BoolArray  #: [O] bool: no product is computed of it, see ``Fusion.waits``
     carried: BoolArray  #: [O] bool: written by the kernel of the product before it
     #: [O] bytes that a product's kernel reads and writes on the way out, see ``epilogues``: of
     #: arguments and results of the program ...
@@ -360,6 +361,7 @@ def make_static(
             # What is free, as a broadcast, is nowhere as a whole.
             cuts=fusion.soft | free,
             **shapes._asdict(),
+            waits=fusion.waits,
             carried=ends.carried,
             far_bytes=ends.far_bytes,
             near_bytes=ends.near_bytes,
@@ -640,12 +642,7 @@ def _memory(
         start = np.where(is_inside, head, start)
     if fusion.fills_at_once:
         start = np.minimum(start, _first_filled(program, fusion)[maker])
-    is_result = np.zeros(len(value), bool)
-    for result, argument_value in _places_of_results(program, root[program.outputs]).items():
-        is_result |= (value == result) & (argument_value < 0)
-        if argument_value >= 0:
-            free_from = int(last_op[argument_value]) + 1
-            start = np.where(value == result, np.minimum(start, free_from), start)
+    is_result = np.isin(value, _results_apart(program, root[program.outputs]))
     end = np.maximum(last_op[value], start)
     kept = np.zeros(n_ops, bool)
     kept[:n_arguments] = ~program.donated
@@ -657,7 +654,7 @@ def _memory(
     if not fusion.reuses_places:
         is_elementwise = program.op_class[at] == p.ELEMENTWISE
         inside &= argument | ~is_elementwise | _updates(program, fusion)[at]
-    waiting = fusion.waiting
+    waiting = np.flatnonzero(fusion.waits & fusion.product).tolist()
     read_late = np.full(program.n_values, -1)
     for op in waiting:
         for operand in program.operands(op):
@@ -729,24 +726,25 @@ def _first_filled(program: p.Program, fusion: Fusion) -> np.ndarray:
     return first
 
 
-def _places_of_results(program: p.Program, results: np.ndarray) -> dict[int, int]:
-    """For results of the program the donated argument whose place each takes, or -1.
+def _results_apart(program: p.Program, results: np.ndarray) -> list[int]:
+    """Results of the program for which there is no donated argument, whose place they would take.
 
-    A result without one has a place from the start.  What a loop, a branch or an update in place gives was there before and is left out.
+    What a loop, a branch or an update in place gives was there before, and is left out.
     """
-    left: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    left: dict[tuple[Any, ...], int] = defaultdict(int)
     for argument in np.flatnonzero(program.donated).tolist():
         for value in program.results(argument):
-            left[(*program.dims(value), program.value_dtype[value])].append(value)
-    places = {}
+            left[(*program.dims(value), program.value_dtype[value])] += 1
+    apart = []
     for value in dict.fromkeys(results.tolist()):
-        op = int(program.value_op[value])
-        alike = left[(*program.dims(value), program.value_dtype[value])]
-        if op >= program.n_arguments:
-            argument = alike.pop(0) if alike else -1
-            if program.op_class[op] != p.CONTROL and op_kind(program.kind[op]).brings < 0:
-                places[value] = argument
-    return places
+        op, alike = int(program.value_op[value]), (*program.dims(value), program.value_dtype[value])
+        if op < program.n_arguments:
+            continue
+        if left[alike]:
+            left[alike] -= 1
+        elif program.op_class[op] != p.CONTROL and op_kind(program.kind[op]).brings < 0:
+            apart.append(value)
+    return apart
 
 
 def _brought_from(program: p.Program, tables: Tables, product: np.ndarray) -> np.ndarray:
