@@ -152,7 +152,7 @@ def fold(program: Program, alike: Alike, whole: PriceInputs) -> PriceInputs:
         buffer_value=values.label[memory.buffer_value],
         buffer_heir=labelled(values.label, memory.buffer_heir),
         buffer_read_late=labelled(ops.label, memory.buffer_read_late),
-        buffer_made_late=labelled(ops.label, memory.buffer_made_late),
+        buffer_written_late=labelled(ops.label, memory.buffer_written_late),
         like_use=like_use,
         like_op=like_op,
     )

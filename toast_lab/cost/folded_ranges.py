@@ -46,10 +46,10 @@ class _Buffers(NamedTuple):
     end: np.ndarray  #: [B]
     heir: np.ndarray  #: [B] what its heir is like, -1: none
     near: np.ndarray  #: [B] bool
-    made: np.ndarray  #: [B] bool
+    computed: np.ndarray  #: [B] bool
     result: np.ndarray  #: [B] bool
     read_late: np.ndarray  #: [B] what the product is like that reads it late, or -1
-    made_late: np.ndarray  #: [B]
+    written_late: np.ndarray  #: [B]
     dying: np.ndarray  #: [D] those that have an heir
     ptr: np.ndarray  #: row starts into ``dying``, a row for each op at which some die
     rival: np.ndarray  #: [B] class of what dies at the op, each with an heir, or -1
@@ -106,10 +106,10 @@ def folded_ranges(tables: Tables, memory: Memory, ranges: LiveRanges, like: Like
         buffer_heir=buffers.heir[buffer],
         buffer_death=deaths(buffers.end[buffer], buffers.heir[buffer]),
         buffer_near=buffers.near[buffer],
-        buffer_made=buffers.made[buffer],
+        buffer_computed=buffers.computed[buffer],
         buffer_result=buffers.result[buffer],
         buffer_read_late=buffers.read_late[buffer],
-        buffer_made_late=buffers.made_late[buffer],
+        buffer_written_late=buffers.written_late[buffer],
         late_op=ranges.late_op,
         buffer_times=buffer_times,
         copy_use=like.use[copies.use[copy]],
@@ -145,10 +145,10 @@ def _buffers(memory: Memory, like: Likeness) -> _Buffers:
         end=end,
         heir=heir,
         near=memory.buffer_near[order],
-        made=memory.buffer_made[order],
+        computed=memory.buffer_computed[order],
         result=memory.buffer_result[order],
         read_late=labelled(like.op, memory.buffer_read_late[order]),
-        made_late=labelled(like.op, memory.buffer_made_late[order]),
+        written_late=labelled(like.op, memory.buffer_written_late[order]),
         dying=dying,
         ptr=ptr,
         rival=rival,
@@ -230,7 +230,7 @@ def _changes(n_ops: int, buffers: _Buffers, copies: _Copies, work: _Work) -> np.
         buffers.near,
         buffers.result,
         buffers.read_late,
-        buffers.made_late,
+        buffers.written_late,
         buffers.rival,
         buffers.turn,
     ).label
@@ -280,7 +280,7 @@ def _distinct_buffers(buffers: _Buffers, place: np.ndarray) -> tuple[np.ndarray,
         buffers.near,
         buffers.result,
         buffers.read_late,
-        buffers.made_late,
+        buffers.written_late,
         start,
         end,
     )
@@ -299,7 +299,7 @@ def _distinct_buffers(buffers: _Buffers, place: np.ndarray) -> tuple[np.ndarray,
         rows(buffers.near),
         rows(buffers.result),
         rows(buffers.read_late),
-        rows(buffers.made_late),
+        rows(buffers.written_late),
         rows(start),
         rows(place[buffers.end]),
         rows(end),

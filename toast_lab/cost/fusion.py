@@ -286,7 +286,7 @@ class _Fuser:
         for op in range(self.program.n_arguments, self.n_ops):
             for value in self.results[op]:
                 if (self.product[op] and value in self.epilogues.inner) or (
-                    self.style.scatters_into_sums and self._is_added_there(op, value)
+                    self.style.scatters_into_sums and self._scatters_into_sum(op, value)
                 ):
                     self.written[value] = False
             if (self.soft[op] or self._is_held(op)) and not self.free[op]:
@@ -335,7 +335,7 @@ class _Fuser:
             )
         return is_last
 
-    def _is_added_there(self, op: int, value: int) -> bool:
+    def _scatters_into_sum(self, op: int, value: int) -> bool:
         """Is this a scatter that could as well add to what its result is added to?"""
         program = self.program
         if (

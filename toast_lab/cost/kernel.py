@@ -1098,7 +1098,7 @@ def _alive(inputs: PriceInputs, prices: Prices, lives: Lifetimes) -> tuple[float
         start, end = ranges.buffer_start[buffer], ranges.buffer_end[buffer]
         waits = False
         if lives.waiting[0] == 1:
-            reader, maker = ranges.buffer_read_late[buffer], ranges.buffer_made_late[buffer]
+            reader, maker = ranges.buffer_read_late[buffer], ranges.buffer_written_late[buffer]
             waits = reader >= 0 and prices.summed[reader] == 1 and end < ranges.late_op - 1
             if waits:
                 end = ranges.late_op - 1
@@ -1115,7 +1115,7 @@ def _alive(inputs: PriceInputs, prices: Prices, lives: Lifetimes) -> tuple[float
             where = RESULTS
         elif ranges.buffer_near[buffer] and held_bytes <= rates.near_bytes:
             where = NEAR
-        elif ranges.buffer_made[buffer] and held_bytes <= largest:
+        elif ranges.buffer_computed[buffer] and held_bytes <= largest:
             where = SMALL
         held_bytes *= ranges.buffer_times[buffer]
         change[place[start], where] += held_bytes

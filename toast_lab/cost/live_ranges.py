@@ -36,10 +36,10 @@ class LiveRanges(NamedTuple):
     #: [B] number of that op, where one result takes one place; -1 without an heir
     buffer_death: Int32Array
     buffer_near: BoolArray  #: [B] bool: vector memory may do for it, if it is small enough
-    buffer_made: BoolArray  #: [B] bool: no argument
+    buffer_computed: BoolArray  #: [B] bool: no argument
     buffer_result: BoolArray  #: [B] bool: a result that takes no argument's place
     buffer_read_late: Int32Array  #: [B] see ``Memory``; an op that is priced
-    buffer_made_late: Int32Array  #: [B]
+    buffer_written_late: Int32Array  #: [B]
     late_op: int
     buffer_times: Float64Array  #: [B]
     copy_use: Int32Array  #: [C] use that it would be brought for
@@ -69,10 +69,10 @@ def whole_ranges(memory: Memory) -> LiveRanges:
         buffer_heir=memory.buffer_heir,
         buffer_death=deaths(memory.buffer_end, memory.buffer_heir),
         buffer_near=memory.buffer_near,
-        buffer_made=memory.buffer_made,
+        buffer_computed=memory.buffer_computed,
         buffer_result=memory.buffer_result,
         buffer_read_late=memory.buffer_read_late,
-        buffer_made_late=memory.buffer_made_late,
+        buffer_written_late=memory.buffer_written_late,
         late_op=memory.late_op,
         buffer_times=np.ones(n_buffers),
         copy_use=uses,

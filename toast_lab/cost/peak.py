@@ -120,11 +120,11 @@ def _spans(memory: Memory, prices: Prices, lives: Lifetimes) -> tuple[np.ndarray
     """[B] first and last op at which a buffer is alive under a plan, as ``live_bytes`` has it."""
     start, end = memory.buffer_start, memory.buffer_end
     if lives.waiting[0]:
-        read_late, made_late = (
+        read_late, written_late = (
             (product >= 0) & (prices.summed[product] == 1)
-            for product in (memory.buffer_read_late, memory.buffer_made_late)
+            for product in (memory.buffer_read_late, memory.buffer_written_late)
         )
-        start = np.where(made_late, np.maximum(start, memory.late_op), start)
+        start = np.where(written_late, np.maximum(start, memory.late_op), start)
         end = np.where(read_late, np.maximum(end, memory.late_op - 1), end)
     return start, end
 

@@ -164,11 +164,11 @@ class Memory(NamedTuple):
     #: [B] value like the result that may take its place at its last op if of equal size, or -1
     buffer_heir: Int32Array
     buffer_near: BoolArray  #: [B] bool: vector memory may do for it, if it is small enough
-    buffer_made: BoolArray  #: [B] bool: no argument
+    buffer_computed: BoolArray  #: [B] bool: no argument
     buffer_result: BoolArray  #: [B] bool: a result that takes no argument's place
     #: [B] the last product that reads it and that waits if its result is summed over devices, or -1
     buffer_read_late: Int32Array
-    buffer_made_late: Int32Array  #: [B] likewise the product that makes it
+    buffer_written_late: Int32Array  #: [B] likewise the product that makes it
     late_op: int  #: the last of these products, in front of which the others run
     like_use: Int32Array  #: [U] the use that is priced for each
     like_op: Int32Array  #: [O]
@@ -673,10 +673,10 @@ def _memory(
         buffer_end=end.astype(np.int32),
         buffer_heir=np.where(inside, heir, -1).astype(np.int32),
         buffer_near=may_be_near[value] & (beside <= NEAR_PRODUCTS),
-        buffer_made=~argument,
+        buffer_computed=~argument,
         buffer_result=is_result,
         buffer_read_late=read_late[value].astype(np.int32),
-        buffer_made_late=np.where(np.isin(maker, waiting), maker, -1).astype(np.int32),
+        buffer_written_late=np.where(np.isin(maker, waiting), maker, -1).astype(np.int32),
         late_op=max(waiting, default=0),
         like_use=uses,
         like_op=ops,

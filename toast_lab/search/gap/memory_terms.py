@@ -38,7 +38,7 @@ class MemoryTerms:
         self.node = relaxation.value_node[memory.buffer_value]
         self.bytes = folded.facts.value.bytes[memory.buffer_value]
         # What a product makes that may wait is there when it has waited.
-        waits = memory.buffer_made_late >= 0
+        waits = memory.buffer_written_late >= 0
         late = np.where(waits, memory.late_op, 0)
         self.start = np.maximum(memory.buffer_start, late).astype(np.int64)
         # Its place may go to a result one op early.
