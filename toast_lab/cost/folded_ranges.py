@@ -111,6 +111,7 @@ def folded_ranges(tables: Tables, memory: Memory, ranges: LiveRanges, like: Like
         buffer_read_late=buffers.read_late[buffer],
         buffer_written_late=buffers.written_late[buffer],
         late_op=ranges.late_op,
+        results=np.flatnonzero(buffers.result[buffer]),
         buffer_times=buffer_times,
         copy_use=like.use[copies.use[copy]],
         copy_from=copies.start[copy],

@@ -199,7 +199,8 @@ class Prices(NamedTuple):
     #: [U] what a use that is BROUGHT its value adds to memory until the copy's last use
     copy_bytes: Float64Array
     passing_bytes: Float64Array  #: [O] what is in memory at the op alone
-    summed: Int8Array  #: [O] int8 1: what the op computes is summed over devices
+    #: [O] int8 1: what the op computes is summed over devices; where products may wait for that
+    summed: Int8Array
 
 
 AS_KEPT, BROUGHT, REUSED = range(3)
@@ -334,7 +335,8 @@ def price_steps(
         reordering_s = 0.0
         if kind == COMPUTE:
             if not facts.op.free[op]:
-                prices.summed[op] = int(_is_summed(facts, steps, row, n_steps))
+                if inputs.ranges.late_op > 0:
+                    prices.summed[op] = int(_is_summed(facts, steps, row, n_steps))
                 cut = 1.0
                 for axis in range(n_axes):
                     if (steps.axes[row] >> axis) & 1:
@@ -448,7 +450,7 @@ def price_steps(
                         waited_bytes = facts.op.narrow_bytes[op] / product_parts
                     # What follows has to wait for a sum: it is a kernel of its own, which reads the
                     # result as it is behind the sum.
-                    is_summed = prices.summed[op] == 1
+                    is_summed = _is_summed(facts, steps, row, n_steps)
                     parts = ways(steps.layout[value], axis_size) if is_summed else product_parts
                     size = facts.value.bytes[value] / parts
                     if is_summed and not facts.value.written[value]:
@@ -1065,11 +1067,10 @@ def _alive(inputs: PriceInputs, prices: Prices, lives: Lifetimes) -> tuple[float
     size, last, change, place = lives.size, lives.last, lives.change, ranges.place
     change[:] = 0.0
     largest, all_results = 0.0, 0.0
-    for buffer in range(ranges.buffer_value.shape[0]):
-        if ranges.buffer_result[buffer]:
-            held_bytes = size[ranges.buffer_value[buffer]]
-            largest = max(largest, held_bytes)
-            all_results += held_bytes * ranges.buffer_times[buffer]
+    for buffer in ranges.results:
+        held_bytes = size[ranges.buffer_value[buffer]]
+        largest = max(largest, held_bytes)
+        all_results += held_bytes * ranges.buffer_times[buffer]
     for copy in range(ranges.copy_use.shape[0]):
         use = ranges.copy_use[copy]
         if prices.copied[use] == BROUGHT:

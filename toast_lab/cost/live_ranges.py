@@ -41,6 +41,7 @@ class LiveRanges(NamedTuple):
     buffer_read_late: Int32Array  #: [B] see ``Memory``; an op that is priced
     buffer_written_late: Int32Array  #: [B]
     late_op: int
+    results: Int32Array  #: which of the B are results that take no argument's place
     buffer_times: Float64Array  #: [B]
     copy_use: Int32Array  #: [C] use that it would be brought for
     copy_from: Int32Array  #: [C] op from which on it is in memory
@@ -74,6 +75,7 @@ def whole_ranges(memory: Memory) -> LiveRanges:
         buffer_read_late=memory.buffer_read_late,
         buffer_written_late=memory.buffer_written_late,
         late_op=memory.late_op,
+        results=np.flatnonzero(memory.buffer_result).astype(np.int32),
         buffer_times=np.ones(n_buffers),
         copy_use=uses,
         copy_from=memory.use_from,
