@@ -157,6 +157,17 @@ def _buffers(memory: Memory, like: Likeness) -> _Buffers:
     )
 
 
+def _alike(buffers: _Buffers) -> tuple[np.ndarray, ...]:
+    """Columns in which buffers agree that add the same wherever they are alive."""
+    return (
+        buffers.value,
+        buffers.near,
+        buffers.result,
+        buffers.read_late,
+        buffers.written_late,
+    )
+
+
 def labelled(label: np.ndarray, number: np.ndarray) -> np.ndarray:
     """The label of each; -1 stays -1."""
     return np.where(number >= 0, label[number], -1)
@@ -225,16 +236,7 @@ def _ranks(row: np.ndarray, numbers: np.ndarray, ptr: np.ndarray) -> np.ndarray:
 
 def _changes(n_ops: int, buffers: _Buffers, copies: _Copies, work: _Work) -> np.ndarray:
     """[O + 1] class of what comes and goes at each op, and at the end."""
-    buffer = classes(
-        len(buffers.value),
-        buffers.value,
-        buffers.near,
-        buffers.result,
-        buffers.read_late,
-        buffers.written_late,
-        buffers.rival,
-        buffers.turn,
-    ).label
+    buffer = classes(len(buffers.value), *_alike(buffers), buffers.rival, buffers.turn).label
     copy = np.repeat(np.arange(len(copies.use)), np.diff(copies.ptr))
     # Of each that may happen: (ops, to what kinds of things, to which parts of them)
     events: list[tuple[Any, ...]] = [
@@ -275,32 +277,19 @@ def _distinct(kept: np.ndarray, *columns: np.ndarray | Ragged) -> tuple[np.ndarr
 def _distinct_buffers(buffers: _Buffers, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(buffers, times): those that die at one op, each with an heir, stay together."""
     start, end = place[buffers.start], place[buffers.end + 1]
-    alone, times = _distinct(
-        (buffers.heir < 0) & ((start < end) | (buffers.read_late >= 0) | buffers.result),
-        buffers.value,
-        buffers.near,
-        buffers.result,
-        buffers.read_late,
-        buffers.written_late,
-        start,
-        end,
-    )
+    seen = (start < end) | (buffers.read_late >= 0) | buffers.result
+    alone, times = _distinct((buffers.heir < 0) & seen, *_alike(buffers), start, end)
     dying, ptr = buffers.dying, buffers.ptr
 
     def rows(column: np.ndarray) -> Ragged:
         return Ragged(ptr, column[dying])
 
     matters = np.zeros(len(ptr) - 1, bool)
-    seen = (start < end) | (buffers.read_late >= 0) | buffers.result
     matters[row_numbers(ptr)[seen[dying]]] = True
     ops, op_times = _distinct(
         matters,
-        rows(buffers.value),
+        *map(rows, _alike(buffers)),
         rows(buffers.heir),
-        rows(buffers.near),
-        rows(buffers.result),
-        rows(buffers.read_late),
-        rows(buffers.written_late),
         rows(start),
         rows(place[buffers.end]),
         rows(end),

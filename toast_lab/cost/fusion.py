@@ -44,9 +44,10 @@ class FusionStyle(NamedTuple):
     into_products: bool = False
     #: What follows a product is computed on the way out, see ``epilogues``
     out_of_products: bool = False
-    #: Products add to what was there, and cut off what is below zero, see ``gpu_epilogues``
+    #: Products add to what was there, written in its place, or a bias, and cut off what is below
+    #: zero, see ``gpu_epilogues``
     accumulates: bool = False
-    #: Elementwise results may take the place of an operand
+    #: Elementwise results may take the place of an operand that is read last there
     reuses_places: bool = True
     #: Products that are summed over devices run when all others have, if only results need them
     waits_with_sums: bool = False
@@ -119,11 +120,8 @@ class Fusion(NamedTuple):
     soft: np.ndarray  #: [O] bool: whoever needs a part of the result can compute that part alone
     product: np.ndarray  #: [O] bool: a matrix product or convolution
     elements: np.ndarray  #: [V] float64 how many numbers a value has
-    #: the result of an elementwise op may take the place of an operand that is read last there
-    reuses_places: bool
-    updates: frozenset[int]  #: elementwise ops that do in any case, see ``Epilogues``
-    fills_at_once: bool  #: what is scattered into, see ``FusionStyle``
-    accumulates: bool  #: what products head is a sum, written where it was, see ``FusionStyle``
+    style: FusionStyle  #: of the compiler
+    updates: frozenset[int]  #: elementwise ops that write where they read, see ``Epilogues``
     #: ops that read each value, views looked through; O: a result of the program
     consumers: list[set[int]]
     #: [O] bool: no product is computed of it.  Products of those run behind all others if they are
@@ -311,10 +309,8 @@ class _Fuser:
             soft=np.asarray(self.soft, bool),
             product=np.asarray(self.product, bool),
             elements=np.asarray(self.elements, np.float64),
-            reuses_places=self.style.reuses_places,
+            style=self.style,
             updates=self.epilogues.updates,
-            fills_at_once=self.style.fills_at_once,
-            accumulates=self.style.accumulates,
             consumers=self.consumers,
             waits=self._waits(),
         )

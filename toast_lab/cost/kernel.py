@@ -1078,15 +1078,14 @@ def _alive(inputs: PriceInputs, prices: Prices, lives: Lifetimes) -> tuple[float
             held_bytes = prices.copy_bytes[use]
             beside = memory.products[end - 1] - memory.products[begin + 1]
             near = held_bytes <= rates.near_bytes and beside <= NEAR_PRODUCTS
-            where = NEAR if near else SMALL if held_bytes <= largest else IN_MEMORY
+            where = _column(near, held_bytes <= largest)
             held_bytes *= ranges.copy_times[copy]
             change[place[begin], where] += held_bytes
             change[place[end], where] -= held_bytes
     for work in range(ranges.work_op.shape[0]):
         held_bytes = prices.passing_bytes[ranges.work_op[work]]
         if held_bytes > 0.0:
-            near = held_bytes <= rates.near_bytes
-            where = NEAR if near else SMALL if held_bytes <= largest else IN_MEMORY
+            where = _column(held_bytes <= rates.near_bytes, held_bytes <= largest)
             held_bytes *= ranges.work_times[work]
             runs_at = ranges.work_at[work]
             change[place[runs_at], where] += held_bytes
@@ -1111,13 +1110,10 @@ def _alive(inputs: PriceInputs, prices: Prices, lives: Lifetimes) -> tuple[float
         if death >= 0 and size[ranges.buffer_heir[buffer]] == held_bytes and not heirs[death]:
             heirs[death] = True
             end -= 1
-        where = IN_MEMORY
+        near = ranges.buffer_near[buffer] and held_bytes <= rates.near_bytes
+        where = _column(near, ranges.buffer_computed[buffer] and held_bytes <= largest)
         if ranges.buffer_result[buffer]:
             where = RESULTS
-        elif ranges.buffer_near[buffer] and held_bytes <= rates.near_bytes:
-            where = NEAR
-        elif ranges.buffer_computed[buffer] and held_bytes <= largest:
-            where = SMALL
         held_bytes *= ranges.buffer_times[buffer]
         change[place[start], where] += held_bytes
         change[place[end + 1], where] -= held_bytes
@@ -1137,6 +1133,12 @@ def _alive(inputs: PriceInputs, prices: Prices, lives: Lifetimes) -> tuple[float
         if lives.live[asked] >= peak:
             peak, peak_place = lives.live[asked], asked
     return peak, peak_place
+
+
+@helper
+def _column(is_near: bool, is_small: bool) -> int:
+    """Where in ``Lifetimes.change`` what is no result of the program counts."""
+    return NEAR if is_near else SMALL if is_small else IN_MEMORY
 
 
 @helper

@@ -637,10 +637,10 @@ def _memory(
     # What is computed on the way out of a product is there with it.  Results of the program are
     # written over what they update, and sums over what is added to.
     head = fusion.head[maker]
-    if not fusion.accumulates:
+    if not fusion.style.accumulates:
         is_inside = fusion.product[head] & ~tables.value_output[value]
         start = np.where(is_inside, head, start)
-    if fusion.fills_at_once:
+    if fusion.style.fills_at_once:
         start = np.minimum(start, _first_filled(program, fusion)[maker])
     is_result = np.isin(value, _results_apart(program, root[program.outputs]))
     end = np.maximum(last_op[value], start)
@@ -651,7 +651,7 @@ def _memory(
     at = np.where(inside, end, 0)
     heir = program.result_ptr[at].astype(np.int32)
     inside[inside] = in_place[at[inside]] & fusion.written[heir[inside]]
-    if not fusion.reuses_places:
+    if not fusion.style.reuses_places:
         is_elementwise = program.op_class[at] == p.ELEMENTWISE
         inside &= argument | ~is_elementwise | _updates(program, fusion)[at]
     waiting = np.flatnonzero(fusion.waits & fusion.product).tolist()
@@ -790,8 +790,8 @@ def _partial_traffic(
             source = int(root[program.use_value[first]])
             maker = int(program.value_op[source])
             owned = maker >= program.n_arguments or bool(program.donated[maker])
-            # A buffer that is still needed, or that does not exist yet, is written as a whole.
             is_added_elsewhere = facts.sorts_updates and not fusion.written[program.results(op)[0]]
+            # A buffer that is still needed, or that does not exist yet, is written as a whole.
             if is_added_elsewhere or (
                 owned and last_op[source] <= op and not program.value_is_constant[source]
             ):
