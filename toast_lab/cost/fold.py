@@ -143,6 +143,7 @@ def fold(program: Program, alike: Alike, whole: PriceInputs) -> PriceInputs:
         use=UseFacts._make(column[use] for column in facts.use),
         value=ValueFacts._make(column[value_lead] for column in facts.value),
         root=values.label[facts.root[use]],
+        dim_size=Ragged(tables.shape_ptr, facts.dim_size).take(value_lead).flat,
     )
     # Each use is priced as the use at its place in the first op of its op's class.
     like_op = ops.label

@@ -33,6 +33,7 @@ from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.sharding.steps import Tables
 
 _MOST_SOURCES = 8  # a value made of more is written: fusions do not grow without end
+_MOST_BEFORE = 64  # ops that are followed back from where a kernel is, to see whether it can begin
 
 
 class FusionStyle(NamedTuple):
@@ -59,6 +60,8 @@ class FusionStyle(NamedTuple):
     sums_vectors: bool = False
     #: Elementwise ops and sums that read the same share a kernel
     several_results: bool = False
+    #: ... and that runs where the first of them stands, for which what they take may be made earlier
+    runs_with_first: bool = False
     #: A slice picked at run time, as of a layer's weights in a scan, is soft
     picks_slices: bool = False
     #: What is looked up in a table is, too, for the one elementwise op that needs it.  Sums take it
@@ -79,6 +82,7 @@ STYLES = {
         into_products=True,
         out_of_products=True,
         several_results=True,
+        runs_with_first=True,
         picks_slices=True,
         compares_places=True,
     ),
@@ -294,7 +298,12 @@ class _Fuser:
         return Fusion(
             written=np.asarray(self.written, bool),
             ends_at=self._inside_until(self.epilogues.end.tolist()),
-            runs_at=self._inside_until(list(range(self.n_ops))),
+            runs_at=self._inside_until(
+                [
+                    head if self.style.runs_with_first and not self.product[head] else op
+                    for op, head in enumerate(heads)
+                ]
+            ),
             reads=reads,
             head=np.asarray(heads, np.int64),
             beside=beside,
@@ -406,6 +415,8 @@ class _Fuser:
             for consumer in consumers
         ):
             return
+        if self._is_padded_for_several(op, consumers):
+            return
         if self.gathers[op] and (
             len(consumers) > 1 or any(self.reduces[consumer] for consumer in consumers)
         ):
@@ -441,6 +452,19 @@ class _Fuser:
                 return
         self.written[value] = False
         self.sources[value] = frozenset(sources)
+
+    def _is_padded_for_several(self, op: int, consumers: set[int]) -> bool:
+        """Is it written for several products, each of which pads it on the way in?"""
+        if len(consumers) > 1 or not self.elementwise[op]:
+            return False
+        (consumer,) = consumers
+        if self.program.kind[consumer] != "pad":
+            return False
+        readers = self.consumers[self.results[consumer][0]]
+        return len(readers) > 1 and all(
+            reader < self.n_ops and self.product[reader] and self.takes[reader]
+            for reader in readers
+        )
 
     def _reads_as_matrix(self, op: int, value: int) -> bool:
         """Can a product read a picked slice where it lies?
@@ -533,6 +557,21 @@ class _Fuser:
                 reads[use] += self._width(source)
         return reads, beside
 
+    def _could_precede(self, value: int, head: int) -> bool:
+        """Is a value made before an op, or could it be, as nothing that it takes comes of the op?"""
+        if not self.style.runs_with_first:
+            return self.maker[value] < head
+        waiting, seen = [self.maker[value]], set[int]()
+        while waiting:
+            op = waiting.pop()
+            if op < head or op in seen or self.constant[self.results[op][0]]:
+                continue
+            seen.add(op)
+            if op == head or len(seen) > _MOST_BEFORE or self.region[op] != self.region[head]:
+                return False
+            waiting += [self.maker[operand] for operand in self.operands[op]]
+        return True
+
     def _width(self, source: int) -> float:
         """Bytes that are read over those of a value: a cast one is read as what it is cast from.
 
@@ -601,9 +640,12 @@ class _Fuser:
         for kernel in reversed(kernels):
             known = kernel.sources | kernel.results
             if (
-                any(self.elements[source] == elements for source in sources & known)
+                any(
+                    elements <= self.elements[source] < 2.0 * elements
+                    for source in sources & known
+                )
                 and all(
-                    source in kernel.results or self.maker[source] < kernel.head
+                    source in kernel.results or self._could_precede(source, kernel.head)
                     for source in sources
                 )
                 and len(kernel.sources | sources) <= 2 * _MOST_SOURCES

@@ -77,6 +77,7 @@ from toast_lab.cost.matrix_tiles import (
     windowed_bytes,
 )
 from toast_lab.cost.program_facts import NEAR_PRODUCTS, Memory, ProgramFacts
+from toast_lab.cost.memory_tiles import tile_padding
 from toast_lab.cost.row_layouts import row_padding, slice_padding
 from toast_lab.ir import program as p
 from toast_lab.kernels import compiled, helper
@@ -677,7 +678,11 @@ def price_steps(
                     held = min(1.0, HELD_PIECES / beside_pieces) if row == beside_row else 1.0
                     prices.passing_bytes[op] += held * sent * steps.in_bytes[row]
             elif steps.copy[use] == row:
-                prices.copy_bytes[use] = sent * steps.out_bytes[row]
+                prices.copy_bytes[use] = (
+                    sent
+                    * steps.out_bytes[row]
+                    * _held_padding(inputs, steps.value[row], steps.after[row])
+                )
             else:
                 prices.passing_bytes[op] += sent * steps.out_bytes[row]
         each.entry[row] = -1
@@ -793,6 +798,25 @@ def _kept_bytes(facts: ProgramFacts, value: int, layout: int, axis_size: Int64Ar
     """Bytes in memory of a device's part of a value."""
     part_bytes = facts.value.bytes[value] / ways(layout, axis_size)
     return part_bytes * _padding(facts, value, layout, axis_size)
+
+
+@helper
+def _held_bytes(inputs: PriceInputs, value: int, layout: int) -> float:
+    """Bytes of memory that a device's part of a value takes, with the tiles that it does not fill."""
+    part_bytes = inputs.facts.value.bytes[value] / ways(layout, inputs.axis_size)
+    return part_bytes * _held_padding(inputs, value, layout)
+
+
+@helper
+def _held_padding(inputs: PriceInputs, value: int, layout: int) -> float:
+    facts, shape_ptr = inputs.facts, inputs.tables.shape_ptr
+    padding = _padding(facts, value, layout, inputs.axis_size)
+    if inputs.rates.tile > 0.0:
+        tiles = tile_padding(
+            facts.dim_size, shape_ptr[value], shape_ptr[value + 1], layout, inputs.axis_size
+        )
+        padding = max(padding, tiles)
+    return padding
 
 
 @helper
@@ -1042,7 +1066,8 @@ def live_bytes(
     """
     facts, ranges, rates = inputs.facts, inputs.ranges, inputs.rates
     for value in range(lives.size.shape[0]):
-        lives.size[value] = _kept_bytes(facts, value, steps.layout[value], inputs.axis_size)
+        layout = steps.layout[value]
+        lives.size[value] = _held_bytes(inputs, value, layout)
     _needed_copies(inputs, steps, prices, lives.last)
     waits = ranges.late_op > 0 and rates.waiting_room_bytes > 0.0
     if waits:

@@ -148,6 +148,7 @@ class ProgramFacts(NamedTuple):
     use: UseFacts
     value: ValueFacts
     root: Int32Array  #: [U] value in whose memory the used value is (views show another one's)
+    dim_size: Float64Array  #: [ΣD] sizes of the dims of values, at ``Tables.shape_ptr``
 
 
 @packed
@@ -414,6 +415,7 @@ def make_static(
             row_size=rows.size,
         ),
         root=root[program.use_value].astype(np.int32),
+        dim_size=np.asarray(program.shape, np.float64),
     )
     memory = _memory(
         program=program,
