@@ -200,8 +200,11 @@ def _copies(tables: Tables, memory: Memory, ranges: LiveRanges, like: Likeness) 
     rank = _ranks(copy, share_last, ptr)
 
     def near(copies: np.ndarray, last: np.ndarray) -> np.ndarray:
-        beside = memory.products[last] - memory.products[memory.use_from[use[copies]] + 1]
-        return beside <= NEAR_PRODUCTS
+        start = memory.use_from[use[copies]] + 1
+        beside = memory.products[last] - memory.products[start]
+        passed_bytes = memory.passed_bytes[last] - memory.passed_bytes[start]
+        whole_bytes = tables.value_bytes[tables.use_value[use[copies]]]
+        return np.asarray((beside <= NEAR_PRODUCTS) & (passed_bytes <= whole_bytes))
 
     kind = classes(
         len(use),

@@ -1102,7 +1102,12 @@ def _alive(inputs: PriceInputs, prices: Prices, lives: Lifetimes) -> tuple[float
             begin, end = ranges.copy_from[copy], last[copy] + 1
             held_bytes = prices.copy_bytes[use]
             beside = memory.products[end - 1] - memory.products[begin + 1]
-            near = held_bytes <= rates.near_bytes and beside <= NEAR_PRODUCTS
+            passed_bytes = memory.passed_bytes[end - 1] - memory.passed_bytes[begin + 1]
+            near = (
+                held_bytes <= rates.near_bytes
+                and beside <= NEAR_PRODUCTS
+                and passed_bytes <= inputs.tables.value_bytes[inputs.tables.use_value[use]]
+            )
             where = _column(near, held_bytes <= largest)
             held_bytes *= ranges.copy_times[copy]
             change[place[begin], where] += held_bytes

@@ -172,6 +172,7 @@ class ProgramPrices:
             peak_flops,
             self.machine.compiler,
             has_bfloat16="bf16" in self.machine.flops,
+            memory_bytes_per_s=self.machine.memory_bytes_per_s,
             vector_memory_bytes=float(self.machine.vector_memory_bytes),
         )
 
