@@ -19,11 +19,11 @@ Found by reading what libtpu makes of the built-in models, see ``docs/accuracy.m
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.fusion import Fusion
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import ops_where
 
@@ -49,64 +49,84 @@ def no_factors(program: p.Program) -> Bfloat16Factors:
     )
 
 
-def widened_factors(program: p.Program, fusion: Fusion, output: np.ndarray) -> Bfloat16Factors:
+def widened_factors(
+    program: p.Program, consumers: Sequence[Set[int]], output: np.ndarray
+) -> Bfloat16Factors:
     """Factors of a GPU without bfloat16; arguments as for ``bfloat16_factors``."""
     factors = no_factors(program)
     product = np.isin(program.op_class, (p.DOT, p.CONVOLUTION))
     for value in np.flatnonzero(~output & (program.value_op >= program.n_arguments)).tolist():
         if program.value_dtype[value] != "bf16":
             continue
-        consumers = fusion.consumers[value]
-        read_by_products = consumers and all(
-            consumer < program.n_ops and product[consumer] for consumer in consumers
+        read_by_products = consumers[value] and all(
+            consumer < program.n_ops and product[consumer] for consumer in consumers[value]
         )
         if product[program.value_op[value]] or read_by_products:
             factors.kept[value] = 2.0
     return factors
 
 
-def bfloat16_factors(program: p.Program, fusion: Fusion, output: np.ndarray) -> Bfloat16Factors:
-    """Work out the factors.
+class Narrowed(NamedTuple):
+    """What needs no more than bfloat16."""
+
+    ops: list[bool]  #: [O] that take operands in bfloat16
+    values: list[bool]  #: [V] of 32 bits, made by the program and read by such ops alone
+
+
+def narrowed(program: p.Program, consumers: Sequence[Set[int]], output: np.ndarray) -> Narrowed:
+    """Go back from products of one pass; the cast is moved up through what only moves.
 
     Args:
         program: the program.
-        fusion: what is written.
+        consumers: [V] ops that read each value, views looked through; O: a result of the program.
         output: [V] bool: results of the program keep their type.
     """
-    factors = no_factors(program)
-    product = np.isin(program.op_class, (p.DOT, p.CONVOLUTION))
-    detail = program.detail
-    f32 = [dtype == "f32" for dtype in program.value_dtype]
-    single = [bool(product[op]) and not detail[op] for op in range(program.n_ops)]
-    for op in np.flatnonzero(product).tolist():
-        if any(f32[value] for value in program.operands(op)):
-            factors.passes[op] = PASSES.get(detail[op], 1.0)
     n_ops = program.n_ops
+    plain = np.asarray([not detail for detail in program.detail])
+    single = np.isin(program.op_class, (p.DOT, p.CONVOLUTION)) & plain
     moves = (program.op_class == p.VIEW) | ops_where(program.kind, "moves_elements")
     only_products = [False] * program.n_values
 
     def narrows(op: int) -> bool:
-        """Does an op take operands in bfloat16?  The cast is moved up through what only moves."""
-        return single[op] or (
+        return bool(single[op]) or (
             bool(moves[op]) and all(only_products[result] for result in program.results(op))
         )
 
     for value in reversed(range(program.n_values)):
-        only_products[value] = bool(fusion.consumers[value]) and all(
-            consumer < n_ops and narrows(consumer) for consumer in fusion.consumers[value]
+        only_products[value] = bool(consumers[value]) and all(
+            consumer < n_ops and narrows(consumer) for consumer in consumers[value]
         )
-    for value in range(program.n_values):
-        maker = int(program.value_op[value])
-        if (
-            f32[value]
-            and only_products[value]
-            and maker >= program.n_arguments
-            and not output[value]
-        ):
-            factors.moved[value] = 0.5
-            if fusion.written[value]:
-                factors.kept[value] = 0.5
-    for op in filter(narrows, range(program.n_arguments, n_ops)):
+    return Narrowed(
+        ops=[narrows(op) for op in range(n_ops)],
+        values=[
+            dtype == "f32" and only and int(maker) >= program.n_arguments and not bool(kept)
+            for dtype, only, maker, kept in zip(
+                program.value_dtype, only_products, program.value_op, output, strict=True
+            )
+        ],
+    )
+
+
+def bfloat16_factors(
+    program: p.Program, consumers: Sequence[Set[int]], written: np.ndarray, output: np.ndarray
+) -> Bfloat16Factors:
+    """Work out the factors.
+
+    Args:
+        program: the program.
+        consumers: as for ``narrowed``.
+        written: [V] bool: what is in memory.
+        output: as for ``narrowed``.
+    """
+    factors = no_factors(program)
+    f32 = [dtype == "f32" for dtype in program.value_dtype]
+    for op in np.flatnonzero(np.isin(program.op_class, (p.DOT, p.CONVOLUTION))).tolist():
+        if any(f32[value] for value in program.operands(op)):
+            factors.passes[op] = PASSES.get(program.detail[op], 1.0)
+    narrow = narrowed(program, consumers, output)
+    factors.moved[narrow.values] = 0.5
+    factors.kept[np.asarray(narrow.values, bool) & written] = 0.5
+    for op in np.flatnonzero(narrow.ops[program.n_arguments :]) + program.n_arguments:
         for use, value in zip(program.uses(op), program.operands(op), strict=True):
             if f32[value]:
                 factors.sent[use] = 0.5

@@ -171,6 +171,16 @@ def _end(
         inner |= {number for number in inside if graph.maker[number] < end}
         ends.add(last)
         epilogues.end[op] = end
+    elif value not in needed and all(
+        _goes_into_products(graph, number, op, reached) for number in needed
+    ):
+        # Several values are needed, each of which other products could make of this one's.
+        if sum(graph.bytes[number] for number in needed) <= graph.bytes[value]:
+            inner |= inside - needed
+            ends |= needed
+            epilogues.end[op] = max(members)
+        else:
+            inner |= inside - {value}
 
 
 def _members(graph: FusionGraph, product: int, taken: np.ndarray) -> list[int]:
@@ -230,6 +240,17 @@ def _must_be_written(graph: FusionGraph, value: int, product: int) -> bool:
         or not graph.takes[consumer]
         or graph.region[consumer] != graph.region[product]
         for consumer in graph.consumers[value]
+    )
+
+
+def _goes_into_products(graph: FusionGraph, value: int, product: int, members: Set[int]) -> bool:
+    """Do nothing but products of the same region need it outside of the kernel?"""
+    return all(
+        consumer < graph.n_ops
+        and graph.product[consumer]
+        and graph.takes[consumer]
+        and graph.region[consumer] == graph.region[product]
+        for consumer in graph.consumers[value] - members
     )
 
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from toast_lab.cost.bfloat16 import narrowed
 from toast_lab.cost.epilogues import (
     FusionGraph,
     GpuEpilogueOps,
@@ -240,6 +241,12 @@ class _Fuser:
                 ),
             )
 
+    def _kept_bytes(self) -> list[float]:
+        if not self.style.into_products:
+            return self.bytes
+        narrow = narrowed(self.program, self.consumers, np.asarray(self.output, bool)).values
+        return [0.5 * size if half else size for size, half in zip(self.bytes, narrow, strict=True)]
+
     def _graph(self) -> FusionGraph:
         return FusionGraph(
             n_arguments=self.program.n_arguments,
@@ -250,7 +257,7 @@ class _Fuser:
             region=self.region,
             consumers=self.consumers,
             elements=self.elements,
-            bytes=self.bytes,
+            bytes=self._kept_bytes(),
             is_root=[root == value for value, root in enumerate(self.root)],
             is_constant=self.constant,
             is_output=self.output,

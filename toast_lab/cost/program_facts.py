@@ -268,9 +268,11 @@ def make_static(
         style=STYLES[compiler],
     )
     if compiler == "tpu":
-        narrowed = bfloat16_factors(program, fusion, tables.value_output)
+        narrowed = bfloat16_factors(
+            program, fusion.consumers, fusion.written, tables.value_output
+        )
     elif compiler == "gpu" and not has_bfloat16:
-        narrowed = widened_factors(program, fusion, tables.value_output)
+        narrowed = widened_factors(program, fusion.consumers, tables.value_output)
     else:
         narrowed = no_factors(program)
     kept_bytes = tables.value_bytes * narrowed.kept
