@@ -72,6 +72,8 @@ class FusionStyle(NamedTuple):
     compares_places: bool = False
     #: What takes long is kept for its other consumers, see ``OpKind.gpu_repeats_from_bytes``
     keeps_costly: bool = False
+    #: What compilers see as many ops, as error functions, is
+    keeps_expanded: bool = False
     #: Numbers of a row that a kernel holds while it goes over them a second time, see
     #: ``_Fuser._is_held``; 0: none does
     held_row: int = 0
@@ -84,6 +86,7 @@ STYLES = {
         out_of_products=True,
         several_results=True,
         runs_with_first=True,
+        keeps_expanded=True,
         picks_slices=True,
         compares_places=True,
     ),
@@ -198,10 +201,13 @@ class _Fuser:
             moves |= _marks(program)
         #: [O] takes long to compute again, or is computed of what does
         self.costly = [
-            style.keeps_costly
-            and any(
-                int(program.itemsize[value]) < op_kind(kind).gpu_repeats_from_bytes
-                for value in program.results(op)
+            (style.keeps_expanded and op_kind(kind).expands)
+            or (
+                style.keeps_costly
+                and any(
+                    int(program.itemsize[value]) < op_kind(kind).gpu_repeats_from_bytes
+                    for value in program.results(op)
+                )
             )
             for op, kind in enumerate(program.kind)
         ]

@@ -468,6 +468,8 @@ def price_steps(
                         beside_bytes = 0.0
                     if is_summed or facts.op.batch[op] > 1.0:
                         turned = facts.op.turned_results[op] + facts.op.turned_arguments[op]
+                        if turned > 0.0:
+                            prices.passing_bytes[op] += size
                         if size <= VECTOR_SHARES * rates.near_bytes:
                             # Those arguments that were brought there before are turned in no time.
                             turned -= (1.0 - MISSED_AT_MOST) * facts.op.turned_arguments[op]

@@ -131,6 +131,8 @@ class OpKind:
     vector_steps: float = 0.0
     #: A GPU's compiler computes numbers of fewer bytes once, and not again in each consumer.
     gpu_repeats_from_bytes: int = 0
+    #: Compilers write it out as dozens of other ops before they fuse
+    expands: bool = False
     #: Reads of its operands that take as long as a GPU goes over them.
     gpu_passes: float = 1.0
 
@@ -203,11 +205,19 @@ _kind("map", rule=own_rules.elementwise)
 
 # -- element by element, of CHLO: these are to be expanded first, so Shardy has no rules for them --
 
-_kind("chlo.digamma", rule=own_rules.elementwise, needs_positive=True, vector_steps=105.0)
-_kind("chlo.lgamma", rule=own_rules.elementwise, needs_positive=True, vector_steps=57.0)
+_kind(
+    "chlo.digamma",
+    rule=own_rules.elementwise,
+    needs_positive=True,
+    vector_steps=105.0,
+    expands=True,
+)
+_kind(
+    "chlo.lgamma", rule=own_rules.elementwise, needs_positive=True, vector_steps=57.0, expands=True
+)
 _kind("chlo.erf", rule=own_rules.elementwise, vector_steps=5.2)
-_kind("chlo.erfc", rule=own_rules.elementwise, vector_steps=16.0)
-_kind("chlo.erf_inv", rule=own_rules.elementwise, vector_steps=8.5)
+_kind("chlo.erfc", rule=own_rules.elementwise, vector_steps=16.0, expands=True)
+_kind("chlo.erf_inv", rule=own_rules.elementwise, vector_steps=8.5, expands=True)
 _kinds(
     "chlo.square chlo.acos chlo.acosh chlo.asin chlo.asinh chlo.atan chlo.atanh chlo.bessel_i1e "
     "chlo.conj chlo.cosh "
