@@ -136,7 +136,9 @@ def test_several_consumers_compute_a_soft_value_again_but_on_cpus(compiler, writ
     assert found.reads("exponential") == [1.0 if written else float(kernels)]
     assert found.reads("sine") == found.reads("tanh") == [float(written)]
     assert found.moved_bytes() == (6 if written else 2 + kernels) * SIZE
-    assert found.runs_at("exponential") == ("exponential" if written else "tanh")
+    # On a TPU where the first of the two stands
+    late = "sine" if compiler == "tpu" else "tanh"
+    assert found.runs_at("exponential") == ("exponential" if written else late)
 
 
 # name: (what is computed of two values that die after it, is it written?)

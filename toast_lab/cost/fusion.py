@@ -61,7 +61,8 @@ class FusionStyle(NamedTuple):
     sums_vectors: bool = False
     #: Elementwise ops and sums that read the same share a kernel
     several_results: bool = False
-    #: ... and that runs where the first of them stands, for which what they take may be made earlier
+    #: ... which runs where the first of them stands; what the others take besides is made before,
+    #: if it can be
     runs_with_first: bool = False
     #: A slice picked at run time, as of a layer's weights in a scan, is soft
     picks_slices: bool = False
@@ -571,7 +572,7 @@ class _Fuser:
         return reads, beside
 
     def _could_precede(self, value: int, head: int) -> bool:
-        """Is a value made before an op, or could it be, as nothing that it takes comes of the op?"""
+        """Is a value there before an op, or could it be, as nothing that it takes comes of it?"""
         if not self.style.runs_with_first:
             return self.maker[value] < head
         waiting, seen = [self.maker[value]], set[int]()
@@ -654,8 +655,7 @@ class _Fuser:
             known = kernel.sources | kernel.results
             if (
                 any(
-                    elements <= self.elements[source] < 2.0 * elements
-                    for source in sources & known
+                    elements <= self.elements[source] < 2.0 * elements for source in sources & known
                 )
                 and all(
                     source in kernel.results or self._could_precede(source, kernel.head)

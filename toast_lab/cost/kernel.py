@@ -76,8 +76,8 @@ from toast_lab.cost.matrix_tiles import (
     weights_busy,
     windowed_bytes,
 )
-from toast_lab.cost.program_facts import NEAR_PRODUCTS, Memory, ProgramFacts
 from toast_lab.cost.memory_tiles import tile_padding
+from toast_lab.cost.program_facts import NEAR_PRODUCTS, Memory, ProgramFacts
 from toast_lab.cost.row_layouts import row_padding, slice_padding
 from toast_lab.ir import program as p
 from toast_lab.kernels import compiled, helper
@@ -804,21 +804,22 @@ def _kept_bytes(facts: ProgramFacts, value: int, layout: int, axis_size: Int64Ar
 
 @helper
 def _held_bytes(inputs: PriceInputs, value: int, layout: int) -> float:
-    """Bytes of memory that a device's part of a value takes, with the tiles that it does not fill."""
+    """Bytes of memory that a device's part of a value takes, in whole tiles."""
     part_bytes = inputs.facts.value.bytes[value] / ways(layout, inputs.axis_size)
     return part_bytes * _held_padding(inputs, value, layout)
 
 
 @helper
 def _held_padding(inputs: PriceInputs, value: int, layout: int) -> float:
+    """By how much a part is larger in memory: rows that gathers need, or tiles that it leaves."""
     facts, shape_ptr = inputs.facts, inputs.tables.shape_ptr
     padding = _padding(facts, value, layout, inputs.axis_size)
-    if inputs.rates.tile > 0.0:
-        tiles = tile_padding(
-            facts.dim_size, shape_ptr[value], shape_ptr[value + 1], layout, inputs.axis_size
-        )
-        padding = max(padding, tiles)
-    return padding
+    if inputs.rates.tile == 0.0:
+        return padding
+    tiles = tile_padding(
+        facts.dim_size, shape_ptr[value], shape_ptr[value + 1], layout, inputs.axis_size
+    )
+    return max(padding, tiles)
 
 
 @helper
@@ -1068,8 +1069,7 @@ def live_bytes(
     """
     facts, ranges, rates = inputs.facts, inputs.ranges, inputs.rates
     for value in range(lives.size.shape[0]):
-        layout = steps.layout[value]
-        lives.size[value] = _held_bytes(inputs, value, layout)
+        lives.size[value] = _held_bytes(inputs, value, steps.layout[value])
     _needed_copies(inputs, steps, prices, lives.last)
     waits = ranges.late_op > 0 and rates.waiting_room_bytes > 0.0
     if waits:

@@ -40,9 +40,9 @@ from toast_lab.sharding.steps import Tables
 #: Products that may run while a value stays in vector memory: what is needed later still goes to
 #: memory and comes back.  The forward pass keeps for the backward pass in memory.
 NEAR_PRODUCTS = 8
-#: How often memory could bring the value while these run.  Where libtpu 0.0.42 leaves values of 8 MiB
-#: and more in vector memory it could up to 26 times, and 40 times and more where it does not (``llama``
-#: and ``gpt2`` for v6e).
+#: How often memory could bring the value while these run.  Where libtpu 0.0.42 leaves values of
+#: 8 MiB and more in vector memory it could up to 26 times, and 40 times and more where it does not
+#: (``llama`` for v6e).
 NEAR_ROUNDS = 30.0
 #: Of the numbers of an op's largest operand: less than this is no traffic.
 SMALL_SHARE = 1.0 / 64.0
@@ -268,9 +268,7 @@ def make_static(
         style=STYLES[compiler],
     )
     if compiler == "tpu":
-        narrowed = bfloat16_factors(
-            program, fusion.consumers, fusion.written, tables.value_output
-        )
+        narrowed = bfloat16_factors(program, fusion.consumers, fusion.written, tables.value_output)
     elif compiler == "gpu" and not has_bfloat16:
         narrowed = widened_factors(program, fusion.consumers, tables.value_output)
     else:
