@@ -126,7 +126,9 @@ def bfloat16_factors(
     narrow = narrowed(program, consumers, output)
     factors.moved[narrow.values] = 0.5
     factors.kept[np.asarray(narrow.values, bool) & written] = 0.5
-    for op in np.flatnonzero(narrow.ops[program.n_arguments :]) + program.n_arguments:
+    for op in range(program.n_arguments, program.n_ops):
+        if not narrow.ops[op]:
+            continue
         for use, value in zip(program.uses(op), program.operands(op), strict=True):
             if f32[value]:
                 factors.sent[use] = 0.5
