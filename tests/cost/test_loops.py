@@ -78,9 +78,10 @@ def test_stacked_weights_are_read_once_in_all() -> None:
 
 
 def test_what_a_loop_hands_on_unchanged_is_no_second_copy() -> None:
-    found = cost(scanned, leaf(L, D, D), leaf(B, D))
-    stack, state = L * D * D * 4, B * D * 4
-    assert stack + state <= found.peak_bytes < stack + D * D * 4 + 6 * state
+    wide = 2 * D  # fills the lanes of memory
+    found = cost(scanned, leaf(L, wide, wide), leaf(B, wide))
+    stack, state = L * wide * wide * 4, B * wide * 4
+    assert stack + state <= found.peak_bytes < stack + wide * wide * 4 + 6 * state
 
 
 def test_what_a_loop_reads_lives_until_it_ends() -> None:

@@ -432,9 +432,11 @@ def make_static(
         last_op=last_op,
         root=root,
         in_place=in_place,
-        may_be_near=may_be_near,
-        kept_bytes=kept_bytes,
-        product_bytes=memory_bytes_per_s * program.flops / np.asarray(peak_flops),
+        near=_NearFacts(
+            may_be_near=may_be_near,
+            kept_bytes=kept_bytes,
+            product_bytes=memory_bytes_per_s * program.flops / np.asarray(peak_flops),
+        ),
         use_from=(
             _brought_from(program, tables, fusion.product) if compiler == "tpu" else tables.use_op
         ),
@@ -630,6 +632,14 @@ def _narrow_bytes(program: p.Program, fusion: Fusion, kept_bytes: np.ndarray) ->
     return np.where(is_wide, 0.0, 4.0 * numbers)
 
 
+class _NearFacts(NamedTuple):
+    """What decides whether vector memory may do for a value."""
+
+    may_be_near: np.ndarray  #: [V] see ``ValueFacts``
+    kept_bytes: np.ndarray  #: [V] of each value
+    product_bytes: np.ndarray  #: [O] that memory could bring while an op runs
+
+
 def _memory(
     program: p.Program,
     tables: Tables,
@@ -637,9 +647,7 @@ def _memory(
     last_op: np.ndarray,
     root: np.ndarray,
     in_place: np.ndarray,
-    may_be_near: np.ndarray,
-    kept_bytes: np.ndarray,
-    product_bytes: np.ndarray,
+    near: _NearFacts,
     use_from: np.ndarray,
 ) -> Memory:
     """Live ranges in program order."""
@@ -675,11 +683,11 @@ def _memory(
             read_late[root[operand]] = op
     products, passed_bytes = np.zeros(n_ops + 2, np.int32), np.zeros(n_ops + 2)
     products[1 : n_ops + 1] = np.cumsum(fusion.product)
-    passed_bytes[1 : n_ops + 1] = np.cumsum(fusion.product * product_bytes) / NEAR_ROUNDS
+    passed_bytes[1 : n_ops + 1] = np.cumsum(fusion.product * near.product_bytes) / NEAR_ROUNDS
     products[-1], passed_bytes[-1] = products[n_ops], passed_bytes[n_ops]
     last = np.minimum(end, n_ops)
     is_near = (products[last] - products[start + 1] <= NEAR_PRODUCTS) & (
-        passed_bytes[last] - passed_bytes[start + 1] <= kept_bytes[value]
+        passed_bytes[last] - passed_bytes[start + 1] <= near.kept_bytes[value]
     )
     uses, ops = np.arange(program.n_uses, dtype=np.int32), np.arange(n_ops, dtype=np.int32)
     # One row more than there are regions, for ops outside all of them.
@@ -690,7 +698,7 @@ def _memory(
         buffer_start=start.astype(np.int32),
         buffer_end=end.astype(np.int32),
         buffer_heir=np.where(inside, heir, -1).astype(np.int32),
-        buffer_near=may_be_near[value] & is_near,
+        buffer_near=near.may_be_near[value] & is_near,
         buffer_computed=~argument,
         buffer_result=is_result,
         buffer_read_late=read_late[value].astype(np.int32),

@@ -102,12 +102,13 @@ def bound_of(problem, bound, state, cutoff=math.inf):
 )
 def test_no_completion_is_below_the_bound(case, rounds):
     problem = made(case)
-    # A limit that some states meet and others do not, so that the penalty takes part.
-    limit = 0.5 * problem.baseline[1]
+    # A limit that states meet at the end of the way and not before, so that the penalty takes part.
+    rng = np.random.default_rng(0)
+    last_bytes = problem.pricer().quick(walk(problem, rng)[-1]).peak_bytes
+    limit = 0.5 * (problem.baseline[1] + last_bytes)
     problem = Problem(problem.analysis, problem.mesh, problem.machine, memory_limit_bytes=limit)
     bound = make_bound(problem, rounds=rounds)
     pricer = problem.pricer()
-    rng = np.random.default_rng(0)
     assert bound.memory_matters
     tightness = []
     for _ in range(8 if len(problem.mesh.axes) > 2 else 24):

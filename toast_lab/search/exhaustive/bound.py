@@ -47,6 +47,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from toast_lab.cost.memory_tiles import tile_padding
 from toast_lab.kernels import compiled, helper
 from toast_lab.packs import (
     BoolArray,
@@ -58,6 +59,7 @@ from toast_lab.packs import (
     Int64Matrix,
     packed,
 )
+from toast_lab.sharding.steps import LAYOUT_BITS
 
 # Sums are rounded in another order than the evaluator's.
 _ROUNDING = 1.0 - 1e-9
@@ -99,6 +101,10 @@ class Bound(NamedTuple):
     buffer_start: Int64Array  #: [B]
     buffer_end: Int64Array  #: [B]
     buffer_near: BoolArray  #: [B] bool: vector memory may do for it
+    dim_begin: Int64Array  #: [B] where in ``dim_size`` the dims of each begin
+    dim_end: Int64Array  #: [B] ... and end
+    dim_size: Float64Array
+    tiled: bool  #: memory comes in tiles, of which cuts leave no fewer unfilled
     n_ops: int
     base_time_s: float
     base_bytes: float
@@ -175,10 +181,20 @@ def lower_bound(
         for buffer in range(bound.buffer_group.shape[0]):
             group = bound.buffer_group[buffer]
             size = bound.buffer_bytes[buffer]
+            layout = 0  # as far as it is decided
             if group >= 0:
                 for axis in range(n_axes):
-                    if scratch.allowed[group, axis] > 1:
+                    bits = scratch.allowed[group, axis]
+                    if bits > 1:
                         size /= axis_size[axis]
+                        if bits & (bits - 1) == 0:
+                            dim = 1
+                            while bits >> dim > 1:
+                                dim += 1
+                            layout |= dim << (LAYOUT_BITS * axis)
+            if bound.tiled:
+                begin, end = bound.dim_begin[buffer], bound.dim_end[buffer]
+                size *= tile_padding(bound.dim_size, begin, end, layout, axis_size)
             near = int(bound.buffer_near[buffer])
             scratch.change[bound.buffer_start[buffer], near] += size
             scratch.change[bound.buffer_end[buffer] + 1, near] -= size

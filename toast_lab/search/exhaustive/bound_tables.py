@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab.cost import kernel
+from toast_lab.cost.memory_tiles import tile_padding
 from toast_lab.cost.one_op import Bench, make_bench, price_one
 from toast_lab.cost.problem import Problem
 from toast_lab.cost.program_facts import ProgramFacts
@@ -115,10 +116,23 @@ def make_bound(
     start, last = memory.buffer_start.astype(np.int64), memory.buffer_end.astype(np.int64)
     last -= memory.buffer_heir >= 0  # its place may go to a result one op early
     bytes_of_buffer = facts.value.bytes[memory.buffer_value]
+    dim_begin = tables.shape_ptr[memory.buffer_value].astype(np.int64)
+    dim_end = tables.shape_ptr[memory.buffer_value + 1].astype(np.int64)
+    axis_size = problem.folded.axis_size
+    # Cut in two, a value leaves no fewer tiles unfilled than it does whole.  In three it may.
+    tiled = problem.folded.rates.tile > 0.0 and not (axis_size & (axis_size - 1)).any()
     n_ops = len(memory.runs_at)
     whole = np.zeros(n_ops + 2)
-    np.add.at(whole, start, bytes_of_buffer)
-    np.add.at(whole, last + 1, -bytes_of_buffer)
+    whole_bytes = bytes_of_buffer * (
+        [
+            tile_padding(facts.dim_size, begin, end, 0, axis_size)
+            for begin, end in zip(dim_begin.tolist(), dim_end.tolist(), strict=True)
+        ]
+        if tiled
+        else 1.0
+    )
+    np.add.at(whole, start, whole_bytes)
+    np.add.at(whole, last + 1, -whole_bytes)
     bound = Bound(
         n_candidates=n_candidates,
         candidate=candidate,
@@ -151,6 +165,10 @@ def make_bound(
         buffer_start=start,
         buffer_end=last,
         buffer_near=memory.buffer_near,
+        dim_begin=dim_begin,
+        dim_end=dim_end,
+        dim_size=facts.dim_size,
+        tiled=bool(tiled),
         n_ops=n_ops,
         base_time_s=base_time_s,
         base_bytes=base_bytes,
