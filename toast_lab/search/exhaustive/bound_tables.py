@@ -120,7 +120,8 @@ def make_bound(
     dim_end = tables.shape_ptr[memory.buffer_value + 1].astype(np.int64)
     axis_size = problem.folded.axis_size
     # Cut in two, a value leaves no fewer tiles unfilled than it does whole.  In three it may.
-    tiled = problem.folded.rates.tile > 0.0 and not (axis_size & (axis_size - 1)).any()
+    has_tiles = problem.folded.rates.tile > 0.0
+    tiled = has_tiles and not (axis_size & (axis_size - 1)).any()
     n_ops = len(memory.runs_at)
     whole = np.zeros(n_ops + 2)
     whole_bytes = bytes_of_buffer * (
@@ -128,7 +129,7 @@ def make_bound(
             tile_padding(facts.dim_size, begin, end, 0, axis_size)
             for begin, end in zip(dim_begin.tolist(), dim_end.tolist(), strict=True)
         ]
-        if tiled
+        if has_tiles
         else 1.0
     )
     np.add.at(whole, start, whole_bytes)
