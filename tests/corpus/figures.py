@@ -224,8 +224,8 @@ def page(every: Sequence[Pair]) -> str:
         "Rules for loops that run together, for what several products need of one, for turned "
         "copies and for tiles in memory were read off `gpt2`, `llama`, `transformer`, `vit`, "
         "`moe`, `gns` and `jraph_network` on 2026-11-27. On the 59 programs that were not looked "
-        "at then, the time of plans on TPU v5e went from being off by 14.7% to 13.6%, and their peak from "
-        "19.6% to 15.7%. "
+        "at then, the time of plans on TPU v5e went from being off by 14.7% to 13.6%, and their "
+        "peak from 19.6% to 15.7%. "
         f"{', '.join(f'`{name}`' for name in programs.JUDGED_LATE)} were compiled for the first "
         "time when the rules of their day were there, so no rule was read off them either. Of "
         "plans on TPU v5e:",
