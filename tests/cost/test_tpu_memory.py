@@ -82,7 +82,7 @@ def rows_of(x: jax.Array, places: jax.Array) -> jax.Array:
 def apart(x: jax.Array, places: jax.Array, *, between: Any) -> Any:
     """Two functions of one value, the second of which is asked for late."""
     early = rows_of(jnp.sin(x), places)
-    return early, rows_of(jnp.cos(x) * between(early, x), places)
+    return early, rows_of(jnp.cos(x) * between(early, places), places)
 
 
 PLACES = S((8, 256), jnp.int32)
@@ -91,12 +91,12 @@ PLACES = S((8, 256), jnp.int32)
 @pytest.mark.parametrize(
     ("compiler", "between", "first"),
     [
-        ("tpu", lambda early, x: 2.0, "sine"),
+        ("tpu", lambda early, places: 2.0, "sine"),
         # What it takes besides is made later, and could be made before
-        ("tpu", lambda early, x: x.sum(), "sine"),
-        ("tpu", lambda early, x: early.sum(), "multiply"),
-        ("gpu", lambda early, x: 2.0, "multiply"),
-        ("cpu", lambda early, x: 2.0, "multiply"),
+        ("tpu", lambda early, places: 1.0 * places.sum(), "sine"),
+        ("tpu", lambda early, places: early.sum(), "multiply"),
+        ("gpu", lambda early, places: 2.0, "multiply"),
+        ("cpu", lambda early, places: 2.0, "multiply"),
     ],
 )
 def test_loops_that_read_the_same_run_together(
@@ -104,6 +104,15 @@ def test_loops_that_read_the_same_run_together(
 ) -> None:
     found = Fused(compiler, functools.partial(apart, between=between), SQUARE, PLACES)
     assert found.runs_at("cosine") == first
+
+
+def test_what_comes_of_any_of_them_cannot_be_there_before() -> None:
+    def fn(x: jax.Array, places: jax.Array) -> Any:
+        early, second = rows_of(jnp.sin(x), places), rows_of(jnp.tanh(x), places)
+        return early, second, rows_of(jnp.cos(x) * second.sum(), places)
+
+    found = Fused("tpu", fn, SQUARE, PLACES)
+    assert [found.runs_at(kind) for kind in ("tanh", "cosine")] == ["sine", "multiply"]
 
 
 @pytest.mark.parametrize(("rows", "first"), [(255, "sine"), (128, "cosine")])

@@ -571,8 +571,9 @@ class _Fuser:
                 reads[use] += self._width(source)
         return reads, beside
 
-    def _could_precede(self, value: int, head: int) -> bool:
-        """Is a value there before an op, or could it be, as nothing that it takes comes of it?"""
+    def _could_precede(self, value: int, kernel: _Kernel) -> bool:
+        """Is a value there before a kernel, or could it be, as nothing that it takes comes of it?"""
+        head = kernel.head
         if not self.style.runs_with_first:
             return self.maker[value] < head
         waiting, seen = [self.maker[value]], set[int]()
@@ -581,7 +582,7 @@ class _Fuser:
             if op < head or op in seen or self.constant[self.results[op][0]]:
                 continue
             seen.add(op)
-            if op == head or len(seen) > _MOST_BEFORE or self.region[op] != self.region[head]:
+            if op in kernel.ops or len(seen) > _MOST_BEFORE or self.region[op] != self.region[head]:
                 return False
             waiting += [self.maker[operand] for operand in self.operands[op]]
         return True
@@ -658,7 +659,7 @@ class _Fuser:
                     elements <= self.elements[source] < 2.0 * elements for source in sources & known
                 )
                 and all(
-                    source in kernel.results or self._could_precede(source, kernel.head)
+                    source in kernel.results or self._could_precede(source, kernel)
                     for source in sources
                 )
                 and len(kernel.sources | sources) <= 2 * _MOST_SOURCES
@@ -666,9 +667,10 @@ class _Fuser:
                 heads[op] = kernel.head
                 break
         else:
-            kernel = _Kernel(op, set(), set())
+            kernel = _Kernel(op, set(), set(), set())
             kernels.append(kernel)
             known = set()
+        kernel.ops.add(op)
         kernel.sources.update(sources - kernel.results)
         if self.elementwise[op]:
             kernel.results.update(self.results[op])
@@ -721,5 +723,6 @@ class _Kernel(NamedTuple):
     """Ops that share a kernel."""
 
     head: int  # the first
+    ops: set[int]
     sources: set[int]
     results: set[int]  # elementwise ones, which others may take at once
