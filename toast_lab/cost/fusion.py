@@ -572,7 +572,7 @@ class _Fuser:
         return reads, beside
 
     def _could_precede(self, value: int, kernel: _Kernel) -> bool:
-        """Is a value there before a kernel, or could it be, as nothing that it takes comes of it?"""
+        """Is a value there before a kernel, or could it be, as nothing it takes comes of that?"""
         head = kernel.head
         if not self.style.runs_with_first:
             return self.maker[value] < head
