@@ -16,6 +16,9 @@ from toast_lab.search.advice import how_to_fit, larger_mesh, smaller_size
 from toast_lab.sharding.plan import ShardingPlan
 
 
+MACHINE = "cpu"  # whose memory comes in no tiles: a size more or less counts
+
+
 def layer(x, w):
     return jnp.tanh(x @ w)
 
@@ -30,9 +33,9 @@ def made(batch=1024, width=64, hidden=128):
 def over(mesh, share, *actions, analysis=None, **options):
     """(problem, plan, cost) with a limit of ``share`` of what the plan needs."""
     analysis = analysis or made()
-    free = Problem(analysis, mesh)
+    free = Problem(analysis, mesh, MACHINE)
     limit = share * price(free, plan(free, *actions)).peak_bytes
-    problem = Problem(analysis, mesh, memory_limit_bytes=limit, **options)
+    problem = Problem(analysis, mesh, MACHINE, memory_limit_bytes=limit, **options)
     taken = plan(problem, *actions)
     return problem, taken, price(problem, taken)
 
@@ -42,9 +45,8 @@ def test_the_axis_grows_by_the_power_of_two_that_the_limit_asks_for(share, facto
     problem, taken, cost = over({"d": 2}, share, ("B", "d"))
     mesh, peak_bytes = larger_mesh(problem, taken, cost)
     assert mesh == f"d={2 * factor} (d={2 * factor})"
-    there = Problem(
-        problem.analysis, {"d": 2 * factor}, memory_limit_bytes=problem.memory_limit_bytes
-    )
+    limit = problem.memory_limit_bytes
+    there = Problem(problem.analysis, {"d": 2 * factor}, MACHINE, memory_limit_bytes=limit)
     found = price(there, plan(there, ("B", "d")))
     assert found.fits
     assert peak_bytes == pytest.approx(found.peak_bytes, rel=1e-12)
@@ -86,12 +88,13 @@ def test_a_size_that_is_named_fits_and_is_cut_as_before(share):
     assert (name, size) == ("B", 1024)
     assert held_bytes == cost.peak_bytes - 64 * 128 * 4  # all but the weight
     assert smaller % 8 == 0
-    again = Problem(made(batch=smaller), {"d": 8}, memory_limit_bytes=problem.memory_limit_bytes)
+    limit = problem.memory_limit_bytes
+    again = Problem(made(batch=smaller), {"d": 8}, MACHINE, memory_limit_bytes=limit)
     found = price(again, plan(again, ("B", "d")))
     assert found.fits
     assert peak_bytes == pytest.approx(found.peak_bytes, rel=1e-12)
     # Eight rows more, one a device, would not.
-    more = Problem(made(batch=smaller + 8), {"d": 8}, memory_limit_bytes=problem.memory_limit_bytes)
+    more = Problem(made(batch=smaller + 8), {"d": 8}, MACHINE, memory_limit_bytes=limit)
     assert not price(more, plan(more, ("B", "d"))).fits
     assert f"with {smaller} instead it would be about" in how_to_fit(problem, taken, cost)
 

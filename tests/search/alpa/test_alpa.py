@@ -222,7 +222,9 @@ def test_descent_sees_the_objective_and_never_makes_it_worse():
 
 
 def test_a_memory_row_is_exact_for_its_example_and_near_for_others():
-    problem = Problem(small_transformer(mode="train", layers=2), MESH, "tpu-v3")
+    # Of sizes that fill tiles: memory of parts of tiles is no sum over decisions
+    sizes = {"d_model": 512, "hidden": 1024, "key_size": 128, "vocab": 1024, "sequence": 512}
+    problem = Problem(small_transformer(mode="train", layers=2, **sizes), MESH, "tpu-v3")
     choices, pricer = choices_of(problem), problem.pricer()
     rows = MemoryRows(problem, choices)
     plans = []
