@@ -15,7 +15,6 @@ from toast_lab.search import advice
 from toast_lab.search.advice import how_to_fit, larger_mesh, smaller_size
 from toast_lab.sharding.plan import ShardingPlan
 
-
 MACHINE = "cpu"  # whose memory comes in no tiles: a size more or less counts
 
 
