@@ -52,7 +52,7 @@ def no_factors(program: p.Program) -> Bfloat16Factors:
 def widened_factors(
     program: p.Program, consumers: Sequence[Set[int]], output: np.ndarray
 ) -> Bfloat16Factors:
-    """Factors of a GPU without bfloat16; arguments as for ``bfloat16_factors``."""
+    """Factors of a GPU without bfloat16; arguments as for ``narrowed``."""
     factors = no_factors(program)
     product = np.isin(program.op_class, (p.DOT, p.CONVOLUTION))
     for value in np.flatnonzero(~output & (program.value_op >= program.n_arguments)).tolist():
@@ -71,6 +71,11 @@ class Narrowed(NamedTuple):
 
     ops: list[bool]  #: [O] that take operands in bfloat16
     values: list[bool]  #: [V] of 32 bits, made by the program and read by such ops alone
+
+
+def none_narrowed(program: p.Program) -> Narrowed:
+    """Of compilers that keep types."""
+    return Narrowed(ops=[False] * program.n_ops, values=[False] * program.n_values)
 
 
 def narrowed(program: p.Program, consumers: Sequence[Set[int]], output: np.ndarray) -> Narrowed:
@@ -107,23 +112,19 @@ def narrowed(program: p.Program, consumers: Sequence[Set[int]], output: np.ndarr
     )
 
 
-def bfloat16_factors(
-    program: p.Program, consumers: Sequence[Set[int]], written: np.ndarray, output: np.ndarray
-) -> Bfloat16Factors:
+def bfloat16_factors(program: p.Program, narrow: Narrowed, written: np.ndarray) -> Bfloat16Factors:
     """Work out the factors.
 
     Args:
         program: the program.
-        consumers: as for ``narrowed``.
+        narrow: as ``narrowed`` finds.
         written: [V] bool: what is in memory.
-        output: as for ``narrowed``.
     """
     factors = no_factors(program)
     f32 = [dtype == "f32" for dtype in program.value_dtype]
     for op in np.flatnonzero(np.isin(program.op_class, (p.DOT, p.CONVOLUTION))).tolist():
         if any(f32[value] for value in program.operands(op)):
             factors.passes[op] = PASSES.get(program.detail[op], 1.0)
-    narrow = narrowed(program, consumers, output)
     factors.moved[narrow.values] = 0.5
     factors.kept[np.asarray(narrow.values, bool) & written] = 0.5
     for op in range(program.n_arguments, program.n_ops):

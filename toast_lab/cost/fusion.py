@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.bfloat16 import narrowed
+from toast_lab.cost.bfloat16 import Narrowed, narrowed, none_narrowed
 from toast_lab.cost.epilogues import (
     FusionGraph,
     GpuEpilogueOps,
@@ -133,6 +133,7 @@ class Fusion(NamedTuple):
     updates: frozenset[int]  #: elementwise ops that write where they read, see ``Epilogues``
     #: ops that read each value, views looked through; O: a result of the program
     consumers: list[set[int]]
+    narrowed: Narrowed  #: what a TPU keeps in bfloat16
     #: [O] bool: no product is computed of it.  Products of those run behind all others if they are
     #: summed over devices
     waits: np.ndarray
@@ -223,6 +224,11 @@ class _Fuser:
         self.view: list[bool] = view.tolist()
         self.elementwise: list[bool] = (classes == p.ELEMENTWISE).tolist()
         self.consumers = self._consumers()
+        self.narrowed = (
+            narrowed(program, self.consumers, tables.value_output)
+            if style.into_products
+            else none_narrowed(program)
+        )
         self.written = [
             not is_constant and self.root[value] == value
             for value, is_constant in enumerate(self.constant)
@@ -249,10 +255,8 @@ class _Fuser:
             )
 
     def _kept_bytes(self) -> list[float]:
-        if not self.style.into_products:
-            return self.bytes
-        narrow = narrowed(self.program, self.consumers, np.asarray(self.output, bool)).values
-        return [0.5 * size if half else size for size, half in zip(self.bytes, narrow, strict=True)]
+        halves = self.narrowed.values
+        return [0.5 * size if half else size for size, half in zip(self.bytes, halves, strict=True)]
 
     def _graph(self) -> FusionGraph:
         return FusionGraph(
@@ -335,6 +339,7 @@ class _Fuser:
             style=self.style,
             updates=self.epilogues.updates,
             consumers=self.consumers,
+            narrowed=self.narrowed,
             waits=self._waits(),
         )
 

@@ -42,7 +42,8 @@ from toast_lab.kernels import compiled, helper
 
 BATCH, FREE, CONTRACTED = range(3)
 ROLE_BITS = 2
-SUBLANES = 8.0
+SUBLANES = 8.0  # rows of a tile of a TPU, and numbers in each:
+LANES = 128.0
 FOURIER_POINTS = 128.0  # of one stage of a Fourier transform on a TPU
 FULL_PRECISION_PASSES = 6.0
 #: Time for each number that a vector unit multiplies and adds, as bytes of memory traffic: 4 to 14

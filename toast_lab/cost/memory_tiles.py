@@ -16,12 +16,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from toast_lab.cost.matrix_tiles import SUBLANES
+from toast_lab.cost.matrix_tiles import LANES, SUBLANES
 from toast_lab.kernels import compiled, helper
 from toast_lab.packs import Float64Array, Int64Array
 from toast_lab.sharding.steps import local_size
-
-LANES = 128.0
 
 
 @compiled

@@ -268,7 +268,7 @@ def make_static(
         style=STYLES[compiler],
     )
     if compiler == "tpu":
-        narrowed = bfloat16_factors(program, fusion.consumers, fusion.written, tables.value_output)
+        narrowed = bfloat16_factors(program, fusion.narrowed, fusion.written)
     elif compiler == "gpu" and not has_bfloat16:
         narrowed = widened_factors(program, fusion.consumers, tables.value_output)
     else:

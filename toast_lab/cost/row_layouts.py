@@ -23,14 +23,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.matrix_tiles import SUBLANES, sublane_padding
+from toast_lab.cost.matrix_tiles import LANES, SUBLANES, sublane_padding
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind
 from toast_lab.kernels import helper
 from toast_lab.packs import Float64Array, Int32Array
 from toast_lab.sharding.steps import local_size
-
-LANES = 128.0
 
 
 class RowLayouts(NamedTuple):

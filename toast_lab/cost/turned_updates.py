@@ -25,7 +25,7 @@ import numpy as np
 
 from toast_lab.cost.dim_order import Order, is_turned, order_of
 from toast_lab.cost.loop_sums import users_of
-from toast_lab.cost.row_layouts import LANES
+from toast_lab.cost.matrix_tiles import LANES
 from toast_lab.ir import program as p
 from toast_lab.packs import Float64Array
 from toast_lab.sharding.steps import Tables
