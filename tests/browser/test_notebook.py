@@ -104,6 +104,11 @@ def opened(page: Page, lab: tuple[str, Path], name: str, *sources: str) -> None:
     # In a shared workspace the tabs of the last test would come back
     page.goto(f"{url}/lab/workspaces/{name.partition('.')[0]}/tree/{name}")
     expect(page.locator(".jp-Cell").first).to_be_visible(timeout=SLOW)
+    idle(page)
+
+
+def idle(page: Page) -> None:
+    """Wait until the kernel has nothing to do."""
     expect(page.get_by_text(re.compile("Python 3.*Idle")).first).to_be_visible(timeout=SLOW)
 
 
@@ -284,8 +289,14 @@ def test_a_kernel_that_ends_takes_its_search_along(
         timeout=SLOW
     )
     until(lambda: not any(map(alive, first)), f"the end of {first}")
+    # A kernel drops what it is asked while it still tells of the interrupt
+    idle(page)
     run_cell(page, 2)
-    until(lambda: workers(kernel) - first, "the process of the second search")
+    until(
+        lambda: workers(kernel) - first,
+        "the process of the second search",
+        lambda: (commands(workers(kernel)), page.locator(".jp-Cell").all_inner_texts()),
+    )
     second = [pid for pid, _ in descendants(kernel)]
     os.kill(kernel, 9)
     until(lambda: not any(map(alive, second)), f"the end of {second}")
