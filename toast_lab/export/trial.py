@@ -24,10 +24,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from toast_lab import _jaxlib, fork_server, isolate
-from toast_lab.ir import canonical
+from toast_lab import fork_server, isolate
 from toast_lab.lowering import sparse
-from toast_lab.lowering.annotate import OP_NUMBER, annotate
+from toast_lab.lowering.annotate import annotate
+from toast_lab.lowering.propagated import TensorPlace, propagated
 from toast_lab.prepare import load_present
 from toast_lab.sharding.plan import ShardingPlan, Spec
 
@@ -52,8 +52,6 @@ PROPAGATION_SHARE = 0.4
 
 #: Numbers of units that are tried together.
 UnitSet = frozenset[int]
-#: (op, number of the operand or result, is it a result) of a tensor
-Mismatch = tuple[int, int, bool]
 
 
 class Unit(NamedTuple):
@@ -100,7 +98,7 @@ class TrialResult(NamedTuple):
 
     chosen: tuple[int, ...]
     #: (op, operand or result, is it a result) that propagation gets wrong
-    wrong: tuple[Mismatch, ...]
+    wrong: tuple[TensorPlace, ...]
     target: Signature | None  #: of the fully annotated program
     reached: Signature | None
     tried: int
@@ -129,9 +127,9 @@ class _Trials:
         self.deadline = self.began + request.seconds
         self.best: UnitSet = frozenset()
         self.signatures: dict[UnitSet, Signature] = {}
-        self.mistakes: dict[UnitSet, set[Mismatch]] = {}
+        self.mistakes: dict[UnitSet, set[TensorPlace]] = {}
         self.full = annotate(request.text, self.plan, numbered=True)
-        self.target = _propagated(self.full)
+        self.target = propagated(self.full)
         self.goal: Signature | None = None
 
     def run(self) -> TrialResult:
@@ -235,11 +233,11 @@ class _Trials:
         """Number of tensors that propagation gets wrong, counted per operand and result."""
         return len(self.wrong(chosen))
 
-    def wrong(self, chosen: UnitSet) -> set[Mismatch]:
+    def wrong(self, chosen: UnitSet) -> set[TensorPlace]:
         """(op, number of the operand or result, is it a result) of those tensors."""
         if chosen not in self.mistakes:
             self.tried += 1
-            shardings = _propagated(self.text(chosen, numbered=True))
+            shardings = propagated(self.text(chosen, numbered=True))
             program, mistakes = self.plan.program, set()
             for (op, i, result), spec in shardings.items():
                 if spec != self.target.get((op, i, result), spec):
@@ -299,19 +297,6 @@ def difference_bytes(first: Signature, second: Signature) -> float:
         abs(first.collectives.get(key, 0.0) - second.collectives.get(key, 0.0)) * key[2]
         for key in {*first.collectives, *second.collectives}
     )
-
-
-def _propagated(text: str) -> dict[Mismatch, Any]:
-    """Axes per dim of every operand and result of every numbered op, as propagation leaves them."""
-    context = _jaxlib.make_context()
-    module = _jaxlib.parse_module(context, text)
-    _jaxlib.propagate(module)
-    main = canonical.main_function(module)
-    written = _jaxlib.numbered_axes(main, OP_NUMBER)
-    read = _jaxlib.numbered_reads(main, OP_NUMBER)
-    return {(*key, True): spec for key, spec in written.items()} | {
-        (*key, False): spec for key, spec in read.items()
-    }
 
 
 def _compiled(text: str, plan: ShardingPlan) -> Signature:

@@ -3,15 +3,16 @@
 The text stays the canonical one, op by op; what is added is the mesh, a closed ``sdy.sharding`` on
 every argument, op result and function result, and an ``sdy.sharding_constraint``
 
-* behind every op: XLA's import forgets ``sdy.sharding`` on ordinary ops and keeps only constraints
+* behind every op, or behind those that ``pins`` found to need one: XLA's import forgets ``sdy.sharding`` on ordinary ops and keeps only constraints
   (seen in its dumps with jaxlib 0.10.2 and 0.12.0.1); Shardy then puts the constraint's sharding
   onto the op itself;
 * behind that, where a value is kept otherwise than its op leaves it;
 * before every use that wants another sharding than the one in which the value is kept.
 
 Loops and conditionals are pinned inside: the values that a body starts with, before what it
-returns, and behind the loop.  With nothing left open, Shardy's propagation has nothing to decide,
-and the compiler carries out the plan.
+returns, and behind the loop.  With a constraint behind every op Shardy's propagation has nothing to
+decide; with those that are needed it decides as the plan does, and XLA simplifies the program as it
+would without a plan.
 
 Example, with ``w`` kept split over ``d`` (FSDP) and used whole:
 
@@ -40,7 +41,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toast_lab import _jaxlib
@@ -71,6 +72,7 @@ def annotate(
     scattered: bool = True,
     numbered: bool = False,
     located: bool = False,
+    pins: Container[int] | None = None,
 ) -> str:
     """The canonical module with ``plan`` on it, as StableHLO text.
 
@@ -87,6 +89,8 @@ def annotate(
         located: put its number into the location of every op and of the constraints around it, for
             whoever has to find ops again in a compiled program: XLA keeps locations as ``op_name``
             where it drops every attribute.  ``split_name`` takes such a name apart.
+        pins: values that get a constraint behind their op, as ``pins.needed_pins`` finds them, None
+            for all.  What loops and branches hand on has one in any case.
 
     Raises:
         InvalidPlan: the plan shards another program than this text holds.
@@ -105,7 +109,9 @@ def annotate(
     else:
         plan.check_is_of(model.program)
         text = model.stablehlo
-    writer = Writer(plan=plan, reuse=reuse, scattered=scattered, numbered=numbered, located=located)
+    writer = Writer(
+        plan, reuse=reuse, scattered=scattered, numbered=numbered, located=located, pins=pins
+    )
     return writer.write(text, as_it_came=isinstance(model, str))
 
 
@@ -116,9 +122,17 @@ class Writer:
     """
 
     def __init__(
-        self, plan: ShardingPlan, reuse: bool, scattered: bool, numbered: bool, located: bool
+        self,
+        plan: ShardingPlan,
+        *,
+        reuse: bool,
+        scattered: bool,
+        numbered: bool,
+        located: bool,
+        pins: Container[int] | None = None,
     ) -> None:
         self.plan = plan
+        self.pins = pins
         self.reuse = reuse
         self.numbered = numbered
         self.located = located
@@ -277,6 +291,9 @@ class Writer:
         values = program.results(number)
         if all(program.value_is_constant[value] for value in values):
             return
+        if not control and self.pins is not None:
+            if not any(value in self.pins for value in values):
+                return
         # The user's own: the plan says what it is to be
         if operation.name == "sdy.sharding_constraint":
             operation.attributes["sharding"] = self.attribute(self.kept[values[0]])

@@ -29,6 +29,7 @@ from toast_lab import isolate
 from toast_lab.errors import InvalidProblem, StoreError, join_offenders
 from toast_lab.files import PathLike
 from toast_lab.lowering.annotate import annotate
+from toast_lab.lowering.pins import needed_pins
 from toast_lab.machines.catalogue import MACHINES
 from toast_lab.machines.collectives import named_time_s
 from toast_lab.machines.permutes import permute_time_s
@@ -45,9 +46,9 @@ if TYPE_CHECKING:
     from toast_lab.ir.model import Model
     from toast_lab.ir.program import Program
 
-#: Of what is read from a compiled text, by platform: results that an older version read are made
-#: again.
-_READINGS = {"tpu": 11, "gpu": 13, "cpu": 11}
+#: Of how a plan is written and of what is read from a compiled text, by platform: results of an
+#: older version are made again.
+_READINGS = {"tpu": 12, "gpu": 14, "cpu": 12}
 _LOCATION = re.compile(r' loc\((?:#loc\d*|"(?:[^"\\]|\\.)*"(?:\([^()]*\))?|unknown)\)')
 _LOCATION_LINE = re.compile(r"^#loc.*\n", re.MULTILINE)
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "TPU_MEGACORE")
@@ -103,13 +104,13 @@ def compile_plan(
     """
     plan.check_is_of(model.program)
     wanted = top.parse(topology, plan.mesh)
-    stablehlo = annotate(model, plan, located=True)
+    everywhere = annotate(model, plan, located=True)
     versions, flags = compile_child.versions(), _flags()
     compiler = check_compiler(wanted)
     if compiler is not None:
-        _check_calls(plan.program, stablehlo, wanted)
+        _check_calls(plan.program, everywhere, wanted)
         versions, flags = {**versions, **compiler.versions}, gpu_compiler.recorded_flags()
-    key = _key(stablehlo, wanted, versions, flags)
+    key = _key(everywhere, wanted, versions, flags)
     path = None if isinstance(store, bool) else store
     kept = None
     if store is not False:
@@ -126,12 +127,15 @@ def compile_plan(
         )
     if on_progress is not None:
         on_progress(RunProgress("starting", 0.0))
+    pins = needed_pins(model, plan, cancel=cancel)
     # The folder is ours and not the child's, so it goes when a child dies as well
     with tempfile.TemporaryDirectory(prefix="toast-lab-schedule-") as dump_folder:
         report = isolate.run_in_child(
             "toast_lab.runtime.compile_child:compile_one",
             compile_child.CompileRequest(
-                stablehlo=stablehlo,
+                stablehlo=(
+                    everywhere if pins is None else annotate(model, plan, located=True, pins=pins)
+                ),
                 mesh=plan.mesh,
                 topology=wanted,
                 rounds_by_op=rounds_of(plan.program),
@@ -185,7 +189,7 @@ def _check_calls(program: Program, text: str, wanted: top.Topology) -> None:
 
 
 def reading_of(topology: str) -> int:
-    """The version that reads what the compiler of these devices says."""
+    """The version that writes plans for these devices and reads what their compiler says."""
     return _READINGS[topology.partition(":")[0]]
 
 
