@@ -36,7 +36,7 @@ from toast_lab.frontends.user_code import function_name
 from toast_lab.ir.model import Model
 from toast_lab.ir.program import Program
 from toast_lab.lowering.annotate import annotate
-from toast_lab.lowering.pins import needed_pins
+from toast_lab.lowering.needed_constraints import needed_constraints
 from toast_lab.lowering.specs import partition_specs, to_partition_spec
 from toast_lab.sharding.plan import ShardingPlan
 
@@ -103,10 +103,8 @@ class Sharded:
             self.argument_shardings[path] for paths in taken.paths for path in paths
         )
         specs = plan.value_specs()
-        text = annotate(model, plan, pins=needed_pins(model, plan))
-        callee = program_call.Callee(
-            model.name, text, plan.mesh, list(map(data_struct, structs))
-        )
+        text = annotate(model, plan, constrained=needed_constraints(model, plan))
+        callee = program_call.Callee(model.name, text, plan.mesh, list(map(data_struct, structs)))
         arguments_tree = jax.tree_util.tree_structure(taken.given)
         call = taken.call
 

@@ -30,7 +30,7 @@ from toast_lab.conflicts.analysis import analyse
 from toast_lab.cost.problem import Problem, price
 from toast_lab.ir.program import Program
 from toast_lab.lowering.annotate import annotate
-from toast_lab.lowering.pins import needed_pins
+from toast_lab.lowering.needed_constraints import needed_constraints
 from toast_lab.runtime import _jax_private, child, inputs
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime.child import OnProgress, RunProgress
@@ -187,7 +187,7 @@ def replay(
     """
     timing = Timing(**options)
     plan.check_is_of(model.program, None if problem is None else problem.mesh)
-    annotated = annotate(model, plan, pins=needed_pins(model, plan, cancel=cancel))
+    annotated = annotate(model, plan, constrained=needed_constraints(model, plan, cancel=cancel))
     limits: dict[str, Any] = {"time_limit_s": timing.time_limit_s, "cancel": cancel}
     chosen = dev.find(device, 1, **limits)
     if on_event is not None:

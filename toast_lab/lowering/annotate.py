@@ -3,7 +3,7 @@
 The text stays the canonical one, op by op; what is added is the mesh, a closed ``sdy.sharding`` on
 every argument, op result and function result, and an ``sdy.sharding_constraint``
 
-* behind every op, or behind those that ``pins`` found to need one: XLA's import forgets ``sdy.sharding`` on ordinary ops and keeps only constraints
+* behind every op, or behind those that need one (``needed_constraints``): XLA's import forgets ``sdy.sharding`` on ordinary ops and keeps only constraints
   (seen in its dumps with jaxlib 0.10.2 and 0.12.0.1); Shardy then puts the constraint's sharding
   onto the op itself;
 * behind that, where a value is kept otherwise than its op leaves it;
@@ -27,9 +27,9 @@ Three choices that are not obvious:
   to where the value is kept, which is how the partitioner is told to scatter them).  Putting the
   kept sharding on the op itself would make the partitioner compute the op in that sharding, hence
   gather its operands instead of its result.
-* Values made of constants carry nothing.  A use that wants them split has a constraint, which
-  Shardy moves onto a copy of the constant: every device then makes its own piece and nothing is
-  sent.
+* Values made of constants carry nothing.  A use that wants them split has a constraint, unless
+  propagation decides; Shardy moves it onto a copy of the constant: every device then makes its own
+  piece and nothing is sent.
 * A Fourier transform stands in an ``sdy.manual_computation``, in which each device transforms its
   own part, as the plan says and as it is priced: left to itself, XLA's partitioner gathers it
   (``ir.fourier`` has the versions).
@@ -72,7 +72,7 @@ def annotate(
     scattered: bool = True,
     numbered: bool = False,
     located: bool = False,
-    pins: Container[int] | None = None,
+    constrained: Container[int] | None = None,
 ) -> str:
     """The canonical module with ``plan`` on it, as StableHLO text.
 
@@ -89,8 +89,8 @@ def annotate(
         located: put its number into the location of every op and of the constraints around it, for
             whoever has to find ops again in a compiled program: XLA keeps locations as ``op_name``
             where it drops every attribute.  ``split_name`` takes such a name apart.
-        pins: values that get a constraint behind their op, as ``pins.needed_pins`` finds them, None
-            for all.  What loops and branches hand on has one in any case.
+        constrained: values that get a constraint behind their op, as ``needed_constraints`` finds
+            them, None for all.  What loops and branches hand on has one in any case.
 
     Raises:
         InvalidPlan: the plan shards another program than this text holds.
@@ -110,7 +110,12 @@ def annotate(
         plan.check_is_of(model.program)
         text = model.stablehlo
     writer = Writer(
-        plan, reuse=reuse, scattered=scattered, numbered=numbered, located=located, pins=pins
+        plan,
+        reuse=reuse,
+        scattered=scattered,
+        numbered=numbered,
+        located=located,
+        constrained=constrained,
     )
     return writer.write(text, as_it_came=isinstance(model, str))
 
@@ -129,10 +134,10 @@ class Writer:
         scattered: bool,
         numbered: bool,
         located: bool,
-        pins: Container[int] | None = None,
+        constrained: Container[int] | None = None,
     ) -> None:
         self.plan = plan
-        self.pins = pins
+        self.constrained = constrained
         self.reuse = reuse
         self.numbered = numbered
         self.located = located
@@ -272,7 +277,8 @@ class Writer:
             value, spec = int(program.use_value[use]), self.used[use]
             if not isinstance(operand.type, ir.RankedTensorType):
                 continue
-            if spec == self.kept[value] or (program.value_is_constant[value] and not any(spec)):
+            is_free = self.constrained is not None or not any(spec)
+            if spec == self.kept[value] or (program.value_is_constant[value] and is_free):
                 continue
             copy, maker = copies.get((value, spec), (None, 0)) if self.reuse else (None, 0)
             # A copy that another body or branch made is out of reach
@@ -291,8 +297,8 @@ class Writer:
         values = program.results(number)
         if all(program.value_is_constant[value] for value in values):
             return
-        if not control and self.pins is not None:
-            if not any(value in self.pins for value in values):
+        if not control and self.constrained is not None:
+            if not any(value in self.constrained for value in values):
                 return
         # The user's own: the plan says what it is to be
         if operation.name == "sdy.sharding_constraint":

@@ -29,7 +29,7 @@ from toast_lab import isolate
 from toast_lab.errors import InvalidProblem, StoreError, join_offenders
 from toast_lab.files import PathLike
 from toast_lab.lowering.annotate import annotate
-from toast_lab.lowering.pins import needed_pins
+from toast_lab.lowering.needed_constraints import needed_constraints
 from toast_lab.machines.catalogue import MACHINES
 from toast_lab.machines.collectives import named_time_s
 from toast_lab.machines.permutes import permute_time_s
@@ -127,15 +127,13 @@ def compile_plan(
         )
     if on_progress is not None:
         on_progress(RunProgress("starting", 0.0))
-    pins = needed_pins(model, plan, cancel=cancel)
+    needed = needed_constraints(model, plan, cancel=cancel)
     # The folder is ours and not the child's, so it goes when a child dies as well
     with tempfile.TemporaryDirectory(prefix="toast-lab-schedule-") as dump_folder:
         report = isolate.run_in_child(
             "toast_lab.runtime.compile_child:compile_one",
             compile_child.CompileRequest(
-                stablehlo=(
-                    everywhere if pins is None else annotate(model, plan, located=True, pins=pins)
-                ),
+                stablehlo=annotate(model, plan, located=True, constrained=needed),
                 mesh=plan.mesh,
                 topology=wanted,
                 rounds_by_op=rounds_of(plan.program),

@@ -25,7 +25,7 @@ import numpy as np
 from toast_lab import isolate
 from toast_lab.errors import InvalidProblem
 from toast_lab.lowering.annotate import annotate
-from toast_lab.lowering.pins import needed_pins
+from toast_lab.lowering.needed_constraints import needed_constraints
 from toast_lab.runtime import agreement, child
 from toast_lab.runtime import devices as dev
 from toast_lab.runtime import inputs as made_up
@@ -226,7 +226,7 @@ def job_of(model: Model, plan: ShardingPlan) -> ShardedProgram:
     """What a child needs to compile and run ``plan``."""
     specs = plan.value_specs()
     return ShardedProgram(
-        annotate(model, plan, located=True, pins=needed_pins(model, plan)),
+        annotate(model, plan, located=True, constrained=needed_constraints(model, plan)),
         plan.mesh,
         tuple(specs[: plan.program.n_arguments]),
         tuple(specs[int(value)] for value in plan.program.outputs),

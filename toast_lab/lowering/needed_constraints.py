@@ -1,0 +1,131 @@
+"""Behind which ops of a plan a constraint is needed, for propagation to arrive at the rest.
+
+``annotate`` can put a constraint behind every op.  Nothing is left to decide then, but XLA's
+simplifications end at each of them: by libtpu's clock a U-Net constrained everywhere takes 1.6
+times as long on TPU v5e as one with a single constraint, and a mixture of experts 1.35 times.  So
+what is compiled and run has constraints where the plan changes a sharding, and where propagation
+would choose another one than the plan's.  Those are found by propagating: after each round the
+values that came out otherwise get one, as far as none of what they are computed of did.
+
+The passes run in a child process.  Propagation is Shardy's; the paper has no such step.  Start
+reading at ``needed_constraints``.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from toast_lab import fork_server, isolate
+from toast_lab.errors import RunFailed
+from toast_lab.lowering.annotate import Writer, specs_on_ops
+from toast_lab.lowering.propagated import propagated
+from toast_lab.sharding.plan import ShardingPlan, Spec
+
+if TYPE_CHECKING:
+    from toast_lab.ir.model import Model
+
+before_fork = fork_server.import_jax
+
+TIME_LIMIT_S = 120.0
+#: Propagations, after which all that is still wrong is constrained at once.
+_PATIENT_ROUNDS = 3
+_REMEMBERED = 64  # plans, each by its program, its mesh and its sharding
+_results: collections.OrderedDict[tuple[str, str, int], frozenset[int]] = collections.OrderedDict()
+
+
+class ConstraintsRequest(NamedTuple):
+    """What the child needs to know."""
+
+    stablehlo: str
+    plan: ShardingPlan
+
+
+def needed_constraints(
+    model: Model,
+    plan: ShardingPlan,
+    *,
+    time_limit_s: float = TIME_LIMIT_S,
+    cancel: isolate.Cancel | None = None,
+) -> frozenset[int] | None:
+    """The values behind whose op ``annotate`` has to put a constraint for the plan to come out.
+
+    Args:
+        model: the plan's model.
+        plan: the plan.
+        time_limit_s: for the child process.
+        cancel: polled; True ends it with ``isolate.Cancelled``.
+
+    Gives numbers of values; None, for all of them, if the passes crashed or took too long.
+
+    Raises:
+        InvalidPlan: the plan shards another program.
+
+    Examples:
+        >>> import toast_lab as tl
+        >>> model = tl.load("mlp", batch=64)
+        >>> problem = tl.Problem(tl.analyse(model), {"data": 2, "model": 2})
+        >>> plan = tl.Plan.from_actions(problem, ["B->data", "U->model"])
+        >>> len(needed_constraints(model, plan))
+        0
+    """
+    plan.check_is_of(model.program)
+    key = (plan.program.digest(), str(plan.mesh), plan.sharding.key())
+    if key not in _results:
+        try:
+            _results[key] = isolate.run_in_child(
+                "toast_lab.lowering.needed_constraints:find",
+                ConstraintsRequest(model.stablehlo, plan),
+                time_limit_s=time_limit_s,
+                cancel=cancel,
+                activity=f"looking for the constraints that {model.name} needs",
+            )
+        except RunFailed:
+            return None
+        while len(_results) > _REMEMBERED:
+            _results.popitem(last=False)
+    return _results[key]
+
+
+def find(request: ConstraintsRequest) -> frozenset[int]:
+    """``needed_constraints`` in this process."""
+    plan = request.plan
+    on_op, kept = specs_on_ops(plan), plan.lowered.kept
+    needed = {value for value, spec in enumerate(on_op) if spec != kept[value]}
+    for rounds in itertools.count():
+        wrong = _wrong(request, on_op, needed)
+        # What is computed of something wrong may come out right with it.
+        first = {
+            value
+            for value in wrong
+            if not wrong.intersection(plan.program.operands(int(plan.program.value_op[value])))
+        }
+        more = (first if rounds < _PATIENT_ROUNDS else wrong) - needed
+        if not more:
+            return frozenset(needed)
+        needed |= more
+    raise AssertionError
+
+
+def _wrong(request: ConstraintsRequest, on_op: Sequence[Spec], constrained: set[int]) -> set[int]:
+    """Values that with these constraints propagation leaves or reads otherwise than the plan.
+
+    Arguments and constants aside, whose sharding is given or free.
+    """
+    plan, values = request.plan, set[int]()
+    program, used = plan.program, plan.lowered.used
+    writer = Writer(
+        plan, reuse=True, scattered=True, numbered=True, located=False, constrained=constrained
+    )
+    text = writer.write(request.stablehlo, locations=False)
+    for (op, i, is_result), axes in propagated(text).items():
+        places = program.results(op) if is_result else program.uses(op)
+        if i < len(places):
+            value = int(places[i] if is_result else program.use_value[places[i]])
+            wanted = on_op[value] if is_result else used[places[i]]
+            is_computed = program.value_op[value] >= program.n_arguments
+            if axes != wanted and is_computed and not program.value_is_constant[value]:
+                values.add(value)
+    return values
