@@ -47,6 +47,7 @@ _NAMES = {
     "why": "toast_lab.explain.why:why",
     "listing": "toast_lab.lowering.listing:listing",
     "load": "toast_lab.frontends:load",
+    "needed_constraints": "toast_lab.lowering.needed_constraints:needed_constraints",
     "price": "toast_lab.cost.problem:price",
     "race": "toast_lab.pipeline:race",
     "replay": "toast_lab.compare.replay:replay",
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     from toast_lab.ir.program import Program
     from toast_lab.jobs.background import start_race, start_search
     from toast_lab.lowering.annotate import annotate
+    from toast_lab.lowering.needed_constraints import needed_constraints
     from toast_lab.lowering.listing import listing
     from toast_lab.machines.machine_model import Machine
     from toast_lab.pipeline import race, replicated, search

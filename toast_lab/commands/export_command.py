@@ -121,8 +121,9 @@ def _text(
 ) -> str:
     if name == "stablehlo":
         from toast_lab.lowering.annotate import annotate
+        from toast_lab.lowering.needed_constraints import needed_constraints
 
-        return annotate(model, plan)
+        return annotate(model, plan, constrained=needed_constraints(model, plan))
     if name == "rules":
         from toast_lab.export.axis_rules import axis_rules
 

@@ -103,8 +103,10 @@ def export(model: Model, plan: ShardingPlan, name: str, kind: str, *, watch: Wat
         content = specs_text(plan)
     elif kind == "stablehlo":
         from toast_lab.lowering.annotate import annotate
+        from toast_lab.lowering.needed_constraints import needed_constraints
 
-        content = annotate(model, plan)
+        needed = needed_constraints(model, plan, cancel=watch.cancel)
+        content = annotate(model, plan, constrained=needed)
     elif kind == "rules":
         content = f"{Plan.of(plan).to_axis_rules(model=model)}\n"
     elif kind == "test":

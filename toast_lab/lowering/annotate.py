@@ -3,9 +3,9 @@
 The text stays the canonical one, op by op; what is added is the mesh, a closed ``sdy.sharding`` on
 every argument, op result and function result, and an ``sdy.sharding_constraint``
 
-* behind every op, or behind those that need one (``needed_constraints``): XLA's import forgets ``sdy.sharding`` on ordinary ops and keeps only constraints
-  (seen in its dumps with jaxlib 0.10.2 and 0.12.0.1); Shardy then puts the constraint's sharding
-  onto the op itself;
+* behind every op, or behind those that need one (``needed_constraints``): XLA's import forgets
+  ``sdy.sharding`` on ordinary ops and keeps only constraints (seen in its dumps with jaxlib 0.10.2
+  and 0.12.0.1); Shardy then puts the constraint's sharding onto the op itself;
 * behind that, where a value is kept otherwise than its op leaves it;
 * before every use that wants another sharding than the one in which the value is kept.
 
@@ -27,9 +27,10 @@ Three choices that are not obvious:
   to where the value is kept, which is how the partitioner is told to scatter them).  Putting the
   kept sharding on the op itself would make the partitioner compute the op in that sharding, hence
   gather its operands instead of its result.
-* Values made of constants carry nothing.  A use that wants them split has a constraint, unless
-  propagation decides; Shardy moves it onto a copy of the constant: every device then makes its own
-  piece and nothing is sent.
+* Values made of constants carry nothing.  A use that wants them split has a constraint, which
+  Shardy moves onto a copy of the constant: every device then makes its own piece and nothing is
+  sent.  Where ``constrained`` leaves something to propagation, elementwise ops have none on
+  constants, which XLA would not simplify then.
 * A Fourier transform stands in an ``sdy.manual_computation``, in which each device transforms its
   own part, as the plan says and as it is priced: left to itself, XLA's partitioner gathers it
   (``ir.fourier`` has the versions).
@@ -48,7 +49,7 @@ from toast_lab import _jaxlib
 from toast_lab._jaxlib import ir
 from toast_lab.errors import InvalidPlan
 from toast_lab.ir import canonical, fourier, op_kinds, walk
-from toast_lab.ir.program import Program
+from toast_lab.ir.program import ELEMENTWISE, Program
 from toast_lab.sharding.plan import ShardingPlan, Spec
 
 if TYPE_CHECKING:
@@ -90,7 +91,8 @@ def annotate(
             whoever has to find ops again in a compiled program: XLA keeps locations as ``op_name``
             where it drops every attribute.  ``split_name`` takes such a name apart.
         constrained: values that get a constraint behind their op, as ``needed_constraints`` finds
-            them, None for all.  What loops and branches hand on has one in any case.
+            them, None for all.  What loops and branches hand on has one in any case, and every op
+            carries its sharding.
 
     Raises:
         InvalidPlan: the plan shards another program than this text holds.
@@ -270,6 +272,8 @@ class Writer:
     ) -> None:
         """Constraints before the op's uses."""
         program, operation = self.plan.program, item.operation
+        # Here a constant comes out as the other operands are
+        follows = self.constrained is not None and program.op_class[number] == ELEMENTWISE
         # Uses beyond the operands are values that a region captures; propagation takes care of
         # those.
         for use, position in zip(program.uses(number), item.operands, strict=False):
@@ -277,8 +281,9 @@ class Writer:
             value, spec = int(program.use_value[use]), self.used[use]
             if not isinstance(operand.type, ir.RankedTensorType):
                 continue
-            is_free = self.constrained is not None or not any(spec)
-            if spec == self.kept[value] or (program.value_is_constant[value] and is_free):
+            if spec == self.kept[value] or (program.value_is_constant[value] and not any(spec)):
+                continue
+            if program.value_is_constant[value] and follows:
                 continue
             copy, maker = copies.get((value, spec), (None, 0)) if self.reuse else (None, 0)
             # A copy that another body or branch made is out of reach
@@ -297,12 +302,17 @@ class Writer:
         values = program.results(number)
         if all(program.value_is_constant[value] for value in values):
             return
-        if not control and self.constrained is not None:
-            if not any(value in self.constrained for value in values):
-                return
         # The user's own: the plan says what it is to be
         if operation.name == "sdy.sharding_constraint":
             operation.attributes["sharding"] = self.attribute(self.kept[values[0]])
+            return
+        is_constrained = (
+            control
+            or self.constrained is None
+            or any(value in self.constrained for value in values)
+        )
+        # Whoever numbers ops looks at what propagation makes of them
+        if not is_constrained and self.numbered:
             return
         # Loops and branches carry nothing themselves: XLA's exporter adds the values that a body
         # captures to the loop's own and then finds too few shardings on it.
@@ -311,6 +321,8 @@ class Writer:
             operation.attributes["sdy.sharding"] = _jaxlib.sharding_per_value(
                 [self.attribute(self.on_op[value]) for value in values]
             )
+        if not is_constrained:
+            return
         for i, result in enumerate((*item.results, *item.twins)):
             value = values[min(i, len(values) - 1)]
             specs = [self.on_op[value]] if program.dims(value) else []

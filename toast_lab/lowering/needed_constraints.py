@@ -68,7 +68,7 @@ def needed_constraints(
         >>> model = tl.load("mlp", batch=64)
         >>> problem = tl.Problem(tl.analyse(model), {"data": 2, "model": 2})
         >>> plan = tl.Plan.from_actions(problem, ["B->data", "U->model"])
-        >>> len(needed_constraints(model, plan))
+        >>> len(tl.needed_constraints(model, plan))
         0
     """
     plan.check_is_of(model.program)
