@@ -82,8 +82,8 @@ if TYPE_CHECKING:
     from toast_lab.ir.program import Program
     from toast_lab.jobs.background import start_race, start_search
     from toast_lab.lowering.annotate import annotate
-    from toast_lab.lowering.needed_constraints import needed_constraints
     from toast_lab.lowering.listing import listing
+    from toast_lab.lowering.needed_constraints import needed_constraints
     from toast_lab.machines.machine_model import Machine
     from toast_lab.pipeline import race, replicated, search
     from toast_lab.plan_verbs import Plan
