@@ -56,7 +56,7 @@ REFERENCE = {
         "bound",
         "LowerBound",
     ],
-    "Plans": ["Plan", "listing", "annotate", "why", "diff", "report"],
+    "Plans": ["Plan", "listing", "annotate", "needed_constraints", "why", "diff", "report"],
     "Execution": [
         "run",
         "compile",

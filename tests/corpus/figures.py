@@ -13,7 +13,7 @@ from tests.accuracy.judge import spearman
 from tests.corpus import compiled, confirmed, fit, plans, priced, programs
 from tests.corpus.op_classes import CLASSES
 from tests.corpus.reasons import reason
-from tests.readings import has_peak
+from tests.readings import has_needed_constraints, has_peak
 from toast_lab.files import write_whole
 from toast_lab.machines.catalogue import MACHINES
 from toast_lab.text import csv_text
@@ -53,6 +53,11 @@ class Pair(NamedTuple):
     def is_unseen(self) -> bool:
         """Was no rule read off its program?"""
         return self.is_held_out or self.program in programs.JUDGED_LATE
+
+    @property
+    def has_needed_constraints(self) -> bool:
+        """Was it written with the constraints that it needs, and no others?"""
+        return has_needed_constraints(self.topology, self.compiled.get("reading"))
 
     @property
     def is_held_out(self) -> bool:
@@ -141,6 +146,12 @@ def page(every: Sequence[Pair]) -> str:
         "which are ours (`mcts`), AutoMap's, Alpa's and a beam search; on TPUs also what XLA's "
         f"AutoSharding finds. {enough} of the {len(on_tpu)} programs on TPU v5e have at least "
         f"{plans.ENOUGH} plans; those with fewer take minutes a compile, or have no more.",
+        "",
+        "**How a plan reaches the compiler.** "
+        f"{sum(pair.has_needed_constraints for pair in every)} of the {len(every)} plans have "
+        "sharding constraints where propagation would decide otherwise ([why](plans.md)). The "
+        "others were compiled before 2026-11-27 and have one behind every op, of which XLA makes "
+        "the same or a slower program. All plans of a program for one target are alike in that.",
         "",
         "**Columns**",
         "",

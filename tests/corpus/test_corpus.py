@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 from collections.abc import Mapping
 
@@ -204,3 +205,11 @@ def test_factors_are_judged_on_the_family_that_was_left_out() -> None:
     rules, fitted = fit.ratios(pairs([3.0, 1.0, 1.0, 1.0]), classes)
     assert abs(fitted[:3] - 1.0).max() == pytest.approx(abs(rules[:3] - 1.0).max(), abs=0.1)
     assert abs(fitted[3:] - 1.0).max() > abs(rules[3:] - 1.0).max()
+
+
+def test_plans_of_a_program_reach_a_compiler_alike() -> None:
+    """A rival with a constraint behind every op would lose by that alone."""
+    ways = collections.defaultdict(set)
+    for pair in figures.pairs():
+        ways[pair.program, pair.topology].add(pair.has_needed_constraints)
+    assert not [case for case, found in ways.items() if len(found) > 1]
