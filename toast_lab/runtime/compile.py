@@ -49,6 +49,10 @@ if TYPE_CHECKING:
 #: Of how a plan is written and of what is read from a compiled text, by platform: results of an
 #: older version are made again.
 _READINGS = {"tpu": 12, "gpu": 14, "cpu": 12}
+_CONSTRAINED_EVERYWHERE = (
+    "a sharding constraint stands behind every op, since propagation crashed or took too long when "
+    "asked which are needed: XLA simplifies less, and the program may be slower than it need be"
+)
 _LOCATION = re.compile(r' loc\((?:#loc\d*|"(?:[^"\\]|\\.)*"(?:\([^()]*\))?|unknown)\)')
 _LOCATION_LINE = re.compile(r"^#loc.*\n", re.MULTILINE)
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "TPU_MEGACORE")
@@ -126,7 +130,7 @@ def compile_plan(
             cached=True,
         )
     if on_progress is not None:
-        on_progress(RunProgress("starting", 0.0))
+        on_progress(RunProgress("finding the constraints that it needs", 0.0))
     needed = needed_constraints(model, plan, cancel=cancel)
     # The folder is ours and not the child's, so it goes when a child dies as well
     with tempfile.TemporaryDirectory(prefix="toast-lab-schedule-") as dump_folder:
@@ -148,6 +152,8 @@ def compile_plan(
             activity=f"compiling {model.name} for {wanted}",
         )
     compiled = _result(plan, wanted, report, versions=versions, flags=flags)
+    if needed is None:
+        compiled = dataclasses.replace(compiled, notes=(*compiled.notes, _CONSTRAINED_EVERYWHERE))
     if store is not False:
         with contextlib.suppress(StoreError), CompiledStore(path) as results:
             results.keep(key, compiled, model.name)
