@@ -90,7 +90,7 @@ def test_propagation_arrives_at_the_plan(name: str, seed: int) -> None:
     assert len(constrained) < 0.7 * computed
 
 
-def test_one_less_is_too_few() -> None:
+def test_none_at_all_are_too_few() -> None:
     """What propagation would do by itself is no plan that changes shardings on the way."""
     loaded = PROGRAMS["transformer"]()
     plan = random_plan(loaded, 2)

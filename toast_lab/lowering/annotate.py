@@ -281,9 +281,8 @@ class Writer:
             value, spec = int(program.use_value[use]), self.used[use]
             if not isinstance(operand.type, ir.RankedTensorType):
                 continue
-            if spec == self.kept[value] or (program.value_is_constant[value] and not any(spec)):
-                continue
-            if program.value_is_constant[value] and follows:
+            is_free = program.value_is_constant[value] and (follows or not any(spec))
+            if spec == self.kept[value] or is_free:
                 continue
             copy, maker = copies.get((value, spec), (None, 0)) if self.reuse else (None, 0)
             # A copy that another body or branch made is out of reach

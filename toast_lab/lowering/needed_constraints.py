@@ -14,7 +14,6 @@ reading at ``needed_constraints``.
 from __future__ import annotations
 
 import collections
-import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -94,7 +93,8 @@ def find(request: ConstraintsRequest) -> frozenset[int]:
     plan = request.plan
     on_op, kept = specs_on_ops(plan), plan.lowered.kept
     needed = {value for value, spec in enumerate(on_op) if spec != kept[value]}
-    for rounds in itertools.count():
+    rounds = 0
+    while True:
         wrong = _wrong(request, on_op, needed)
         # What is computed of something wrong may come out right with it.
         first = {
@@ -106,7 +106,7 @@ def find(request: ConstraintsRequest) -> frozenset[int]:
         if not more:
             return frozenset(needed)
         needed |= more
-    raise AssertionError
+        rounds += 1
 
 
 def _wrong(request: ConstraintsRequest, on_op: Sequence[Spec], constrained: set[int]) -> set[int]:
