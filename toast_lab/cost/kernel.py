@@ -434,7 +434,6 @@ def price_steps(
                         )
                     )
                 beside_bytes, waited_bytes, end_bytes = 0.0, 0.0, 0.0
-                turning_s = 0.0
                 if facts.op.filled[op]:
                     value = tables.result[tables.result_ptr[op]]
                     layout = _result_layout(steps, row, n_steps, value)
@@ -466,15 +465,6 @@ def price_steps(
                     else:
                         moved += beside_bytes
                         beside_bytes = 0.0
-                    if is_summed or facts.op.batch[op] > 1.0:
-                        turned = facts.op.turned_results[op] + facts.op.turned_arguments[op]
-                        if turned > 0.0:
-                            prices.passing_bytes[op] += size
-                        if size <= VECTOR_SHARES * rates.near_bytes:
-                            # Those arguments that were brought there before are turned in no time.
-                            turned -= (1.0 - MISSED_AT_MOST) * facts.op.turned_arguments[op]
-                            turned *= TURNED_INTO_VECTOR_MEMORY
-                        turning_s = turned / parts / rates.transposed_numbers_per_s
                 elif not heavy and facts.op.narrow_bytes[op] > 0.0:
                     use = tables.use_ptr[op]
                     waited_bytes = facts.op.narrow_bytes[op] / cut
@@ -596,7 +586,7 @@ def price_steps(
                             rates, facts.op.unfused_numbers[op] / cut, unfused_bytes
                         )
                         time_s = max(time_s, unfused_s * facts.op.trips[op])
-                    time_s += turning_s + filling_s * facts.op.trips[op]
+                    time_s += filling_s * facts.op.trips[op]
                     if facts.op.starts[op]:
                         time_s += start_s * facts.op.trips[op]
         else:

@@ -30,7 +30,6 @@ from toast_lab.cost.matrix_tiles import (
 )
 from toast_lab.cost.read_as_is import free_casts, free_turns
 from toast_lab.cost.row_layouts import no_rows, no_slice_rows, rows_of, slice_rows_of
-from toast_lab.cost.turned_updates import none_turned, turned_updates
 from toast_lab.cost.vector_work import no_vector_work, vector_work
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind, ops_where
@@ -101,8 +100,6 @@ class OpFacts(NamedTuple):
     ring_turned: Float64Array
     ring_left_cast: Float64Array
     ring_right_cast: Float64Array
-    turned_arguments: Float64Array  #: [O] these two: see ``turned_updates.Turned``
-    turned_results: Float64Array
     unfused_numbers: Float64Array  #: [O] of a kernel of this op alone; 0: something shares it
     unfused_bytes: Float64Array  #: [O] that it reads and writes
     filled: BoolArray  #: [O] bool: a constant is written down for it to update
@@ -333,11 +330,6 @@ def make_static(
     rings = (
         ring_facts(program, vectors, fusion.reads) if compiler == "tpu" else no_ring_facts(program)
     )
-    turned = (
-        turned_updates(program, tables, fusion.elements)
-        if compiler == "tpu"
-        else none_turned(n_ops)
-    )
     unfused_numbers, unfused_bytes = (
         _unfused(program, fusion, kept_bytes)
         if compiler == "tpu"
@@ -390,8 +382,6 @@ def make_static(
             ring_turned=rings.turned,
             ring_left_cast=rings.left_cast,
             ring_right_cast=rings.right_cast,
-            turned_arguments=turned.arguments,
-            turned_results=turned.results,
             unfused_numbers=unfused_numbers,
             unfused_bytes=unfused_bytes,
             filled=(_filled(program, fusion) if compiler == "tpu" else np.zeros(n_ops, bool)),
