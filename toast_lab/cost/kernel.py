@@ -60,6 +60,7 @@ from toast_lab.cost.collective_matmul import (
     written_far_bytes,
 )
 from toast_lab.cost.combined_sums import COMBINED_BYTES
+from toast_lab.cost.few_images import OVERLAP, are_few
 from toast_lab.cost.live_ranges import LiveRanges, needed_until
 from toast_lab.cost.loop_residents import SHARE as RESIDENT_SHARE
 from toast_lab.cost.matrix_tiles import (
@@ -475,7 +476,7 @@ def price_steps(
                 each.flops[row] = flops
                 each.bytes[row] = (moved + beside_bytes) * facts.op.trips[op]
                 peak = facts.op.peak[op]
-                tail_s, start_s = 0.0, rates.op_overhead_s
+                tail_s, start_s, relaying_s = 0.0, rates.op_overhead_s, 0.0
                 is_convolution = op_class == p.CONVOLUTION
                 if (
                     (rates.tile > 0.0 or rates.multiprocessors > 0.0)
@@ -517,7 +518,16 @@ def price_steps(
                         start_s += rates.product_start_s
                     elif is_convolution:
                         padding = image_padding(images)
-                        peak *= weights_busy(columns, depth, rates.tile) / padding
+                        if are_few(local_size(facts.op.image_count[op], 0, left, axis_size)):
+                            peak *= weights_busy(columns, depth, rates.tile) / OVERLAP
+                            value = tables.result[tables.result_ptr[op]]
+                            layout = _result_layout(steps, row, n_steps, value)
+                            relaid = facts.op.relaid_left[op] / ways(left, axis_size)
+                            relaid += facts.op.relaid_right[op] / ways(right, axis_size)
+                            relaid += facts.op.relaid_result[op] / ways(layout, axis_size)
+                            relaying_s = relaid / rates.transposed_numbers_per_s
+                        else:
+                            peak *= weights_busy(columns, depth, rates.tile) / padding
                         tail_s += (
                             facts.op.vector_bytes[op]
                             / cut
@@ -586,7 +596,7 @@ def price_steps(
                             rates, facts.op.unfused_numbers[op] / cut, unfused_bytes
                         )
                         time_s = max(time_s, unfused_s * facts.op.trips[op])
-                    time_s += filling_s * facts.op.trips[op]
+                    time_s += (filling_s + relaying_s) * facts.op.trips[op]
                     if facts.op.starts[op]:
                         time_s += start_s * facts.op.trips[op]
         else:

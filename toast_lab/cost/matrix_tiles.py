@@ -8,9 +8,9 @@ shard of 32 columns keeps a quarter of 128 busy: cutting further then buys no ti
 
 A convolution is a product of the features at each place of its window, in which those of the kernel
 stay (``weights_busy``); few are joined with their neighbours' in the window (``JOINED_SHARE``).
-Images are eight at a time (``image_padding``); where features do not meet there is no matrix, and
-the vector unit does it all (``vector_bytes``).  In gradients of kernels the places are summed over
-as well.
+Images are eight at a time (``image_padding``; ``few_images`` has what is done about fewer); where
+features do not meet there is no matrix, and the vector unit does it all (``vector_bytes``).  In
+gradients of kernels the places are summed over as well.
 
 A product of vectors, each with a matrix of its own, as of a decoding step with its cached keys, has
 nothing to pass through: it is multiplied and summed on the vector unit (``vector_products``).
@@ -62,7 +62,7 @@ JOINED_SHARE = 0.6
 WINDOW = 1024.0
 WAITED_WIDE = 0.77
 WAITED_NARROW = 0.34
-#: A single image takes as long as so many of eight.  By libtpu 0.0.42.1 for v5e, 13 convolutions
+#: A single image that is not cut into strips takes as long as so many of eight.  By libtpu 0.0.42.1 for v5e, 13 convolutions
 #: of one to three dims, strides 1 and 2: 2 to 7.4, 3 in the middle.
 ONE_IMAGE_AS = 3.0
 #: A convolution whose features do not meet is done on the vector unit: as bytes of memory traffic,

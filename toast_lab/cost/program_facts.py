@@ -18,6 +18,7 @@ import numpy as np
 from toast_lab.cost.bfloat16 import bfloat16_factors, no_factors, widened_factors
 from toast_lab.cost.collective_matmul import no_ring_facts, ring_facts
 from toast_lab.cost.combined_sums import combined_sums, no_combined_sums
+from toast_lab.cost.few_images import few_images, no_few_images
 from toast_lab.cost.fusion import STYLES, Fusion, fuse
 from toast_lab.cost.gpu_passes import gpu_passes
 from toast_lab.cost.loop_residents import Residents, no_residents, residents
@@ -79,6 +80,10 @@ class OpFacts(NamedTuple):
     right: Int64Array
     images: Float64Array
     vector_bytes: Float64Array
+    image_count: Float64Array  #: [O] these four: see ``few_images.FewImages``
+    relaid_left: Float64Array
+    relaid_right: Float64Array
+    relaid_result: Float64Array
     waits: BoolArray  #: [O] bool: no product is computed of it, see ``Fusion.waits``
     carried: BoolArray  #: [O] bool: written by the kernel of the product before it
     #: [O] bytes that a product's kernel reads and writes on the way out, see ``epilogues``: of
@@ -362,6 +367,7 @@ def make_static(
             # What is free, as a broadcast, is nowhere as a whole.
             cuts=fusion.soft | free,
             **shapes._asdict(),
+            **(few_images(program) if compiler == "tpu" else no_few_images(n_ops))._asdict(),
             waits=fusion.waits,
             carried=ends.carried,
             far_bytes=ends.far_bytes,

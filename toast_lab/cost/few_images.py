@@ -1,0 +1,110 @@
+"""Convolutions of fewer images than a tile of a TPU has rows.
+
+Images lie along the eight rows of a tile.  Of fewer than eight, libtpu cuts each into strips and
+lays these there instead, before a convolution and back behind it: with four images of 32 by 32 on a
+device, half of a residual block's time goes into copies, so that four take longer than eight.
+Strips overlap by a window, which is convolved twice (``OVERLAP``).
+
+How often a number is laid out anew, in transposing copies: twice where what is convolved comes out
+of a normalization, since sums over strips are sums over parts, once where a chain of convolutions
+keeps the strips or where the window is a single place.  Gradients do the same, those of kernels
+with both operands.
+
+Read off libtpu 0.0.42.1 for v5e: residual blocks with group and batch norms, chains without,
+windows of 1 and 3, and convolutions in one dim, of 1 to 32 images, forward and as steps of descent.
+Reference: none, the paper counts FLOPs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from toast_lab.ir import program as p
+from toast_lab.kernels import helper
+
+FEWER_THAN = 8.0  # images: the rows of a tile
+OVERLAP = 1.25  #: By how much longer strips are convolved than images
+_NORMALIZED, _CHAINED = 2.0, 0.8  # copies of each number
+_SHORTEST = 16  # side that is cut
+_FAR = 40  # ops that a normalization has at most
+
+
+class FewImages(NamedTuple):
+    """Of convolutions in which features meet; 0 for all other ops."""
+
+    #: [O] float64 images, the first dim of the first operand, also where they are summed over
+    image_count: np.ndarray
+    #: [O] float64 numbers that are copied if these are few: of the first operand ...
+    relaid_left: np.ndarray
+    relaid_right: np.ndarray  #: [O] ... of the second one, in gradients of kernels ...
+    relaid_result: np.ndarray  #: [O] ... and of the result
+
+
+def no_few_images(n_ops: int) -> FewImages:
+    """For compilers to which this does not apply."""
+    return FewImages(*(np.zeros(n_ops) for _ in FewImages._fields))
+
+
+def few_images(program: p.Program) -> FewImages:
+    """Of a program for TPUs."""
+    found = no_few_images(program.n_ops)
+    for op in np.flatnonzero(program.op_class == p.CONVOLUTION).tolist():
+        if len(program.uses(op)) != 2 or len(program.results(op)) != 1:
+            continue
+        left, right = (list(program.use_names(use)) for use in program.uses(op))
+        (result,) = program.results(op)
+        written = list(program.def_names(result))
+        if set(left) & set(right) & set(written):
+            continue  # Features that do not meet are no matter of the matrix unit.
+        images = left[0]
+        makes_kernel = images in right
+        image, other = program.operands(op)
+        kernel, names = (result, written) if makes_kernel else (other, right)
+        in_images = {*left, *(right if makes_kernel else written)}
+        is_single_place = all(
+            size == 1
+            for name, size in zip(names, program.dims(kernel), strict=True)
+            if name not in in_images
+        )
+        met = set(left) & set(right)
+        side_names = (met if makes_kernel else set(left) - met) - {images}
+        sides = dict(zip(left, program.dims(image), strict=True))
+        if max((sides[name] for name in side_names), default=1) < _SHORTEST:
+            continue
+        is_normalized = not is_single_place and _comes_of_sums(program, image)
+        copies = _NORMALIZED if is_normalized else _CHAINED
+        found.image_count[op] = program.factor_size[images]
+        found.relaid_left[op] = copies * _numbers(program, image)
+        if makes_kernel:
+            found.relaid_right[op] = copies * _numbers(program, other)
+        else:
+            found.relaid_result[op] = copies * _numbers(program, result)
+    return found
+
+
+def _numbers(program: p.Program, value: int) -> float:
+    return float(np.prod(program.dims(value)))
+
+
+def _comes_of_sums(program: p.Program, value: int) -> bool:
+    """Is a value computed element by element with the help of sums, as in a normalization?"""
+    pending, seen = [value], set[int]()
+    while pending and len(seen) < _FAR:
+        value = pending.pop()
+        op = int(program.value_op[value])
+        if value in seen or program.op_class[op] == p.ARGUMENT:
+            continue
+        seen.add(value)
+        if program.op_class[op] == p.REDUCE:
+            return True
+        if program.op_class[op] in (p.ELEMENTWISE, p.VIEW):
+            pending += program.operands(op)
+    return False
+
+
+@helper
+def are_few(images: float) -> bool:
+    """Are so many images on a device cut into strips?"""
+    return 0.0 < images < FEWER_THAN
