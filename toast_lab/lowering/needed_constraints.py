@@ -7,6 +7,10 @@ what is compiled and run has constraints where the plan changes a sharding, and 
 would choose another one than the plan's.  Those are found by propagating: after each round the
 values that came out otherwise get one, as far as none of what they are computed of did.
 
+An op that reads a value otherwise than it is kept has a constraint on both sides.  XLA merges equal
+ops before it propagates: of two concatenations of the same values, read whole by one and cut by
+another, it made one that was cut, and a step of a recurrent network took 1.5 times as long.
+
 The passes run in a child process.  Propagation is Shardy's; the paper has no such step.  Start
 reading at ``needed_constraints``.
 """
@@ -93,6 +97,7 @@ def find(request: ConstraintsRequest) -> frozenset[int]:
     plan = request.plan
     on_op, kept = specs_on_ops(plan), plan.lowered.kept
     needed = {value for value, spec in enumerate(on_op) if spec != kept[value]}
+    needed |= _behind_changes(plan)
     rounds = 0
     while True:
         wrong = _wrong(request, on_op, needed)
@@ -107,6 +112,22 @@ def find(request: ConstraintsRequest) -> frozenset[int]:
             return frozenset(needed)
         needed |= more
         rounds += 1
+
+
+def _behind_changes(plan: ShardingPlan) -> set[int]:
+    """Values computed by ops that read another value otherwise than it is kept."""
+    program, kept, used = plan.program, plan.lowered.kept, plan.lowered.used
+    return {
+        int(result)
+        for op in range(program.n_arguments, program.n_ops)
+        for result in program.results(op)
+        if not program.value_is_constant[result]
+        and any(
+            used[use] != kept[program.use_value[use]]
+            for use in program.uses(op)
+            if not program.value_is_constant[program.use_value[use]]
+        )
+    }
 
 
 def _wrong(request: ConstraintsRequest, on_op: Sequence[Spec], constrained: set[int]) -> set[int]:
