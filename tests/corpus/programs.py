@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 
-from tests.corpus import own_programs, package_models, package_sciences
+from tests.corpus import later_programs, own_programs, package_models, package_sciences
 from tests.corpus.program import Program
 from tests.helpers import program_digest
 from toast_lab.conflicts.analysis import Analysis, analyse
@@ -41,11 +41,13 @@ JUDGED_LATE = (
     "least_squares",
     "neural_sde",
     "augment",
+    *(program.name for program in later_programs.PROGRAMS),
 )
 PROGRAMS: dict[str, Program] = {
     program.name: program
     for program in (
         *own_programs.PROGRAMS,
+        *later_programs.PROGRAMS,
         *package_models.PROGRAMS,
         *package_sciences.PROGRAMS,
     )

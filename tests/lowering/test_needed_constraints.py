@@ -110,6 +110,42 @@ def test_what_follows_from_the_arguments_needs_none() -> None:
     assert "sharding_constraint" in annotate(loaded, plan)
 
 
+def joined() -> Model:
+    """What two products give, one behind the other, and a product of that."""
+
+    def step(x, u, w):
+        h = x @ u
+        return jnp.concatenate([jnp.tanh(h), jnp.sin(h)], 0) @ w
+
+    return from_jax(step, S((16, 32), F), S((32, 64), F), S((64, 32), F))
+
+
+def test_what_reads_a_value_otherwise_than_it_is_kept_has_one_behind_it() -> None:
+    """XLA may merge it with an equal op before it propagates."""
+    loaded = joined()
+    plan = tl.Plan.from_actions(Problem(analyse(loaded), MESH), ["x_rows->d"])
+    program, lowered = plan.program, plan.lowered
+    (op,) = [op for op in program.ops() if program.kind[op] == "concatenate"]
+    for use in program.uses(op):
+        assert lowered.used[use] != lowered.kept[program.use_value[use]]
+    assert program.results(op)[0] in needed.needed_constraints(loaded, plan)
+
+
+def test_products_are_left_to_be_simplified() -> None:
+    """A transpose behind one becomes part of it."""
+    loaded = PROGRAMS["looped"]()
+    plan = tl.Plan.from_actions(Problem(analyse(loaded), MESH), ["x_rows->d", "ws_dim1->d"])
+    program, lowered = plan.program, plan.lowered
+    products = {
+        int(program.results(op)[0])
+        for op in program.ops()
+        if program.kind[op] == "dot_general"
+        and any(lowered.used[use] != lowered.kept[program.use_value[use]] for use in program.uses(op))
+    }
+    assert len(products) == 2
+    assert products.isdisjoint(needed.needed_constraints(loaded, plan))
+
+
 @pytest.mark.parametrize("name", ["transformer", "gns", "looped"])
 def test_the_compiler_makes_the_same_collectives(
     name: str, monkeypatch: pytest.MonkeyPatch

@@ -10,6 +10,7 @@ values that came out otherwise get one, as far as none of what they are computed
 An op that reads a value otherwise than it is kept has a constraint on both sides.  XLA merges equal
 ops before it propagates: of two concatenations of the same values, read whole by one and cut by
 another, it made one that was cut, and a step of a recurrent network took 1.5 times as long.
+Products are left out, since XLA makes one of a product and the transpose behind it.
 
 The passes run in a child process.  Propagation is Shardy's; the paper has no such step.  Start
 reading at ``needed_constraints``.
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from toast_lab import fork_server, isolate
 from toast_lab.errors import RunFailed
+from toast_lab.ir.program import CONVOLUTION, DOT
 from toast_lab.lowering.annotate import Writer, specs_on_ops
 from toast_lab.lowering.propagated import propagated
 from toast_lab.sharding.plan import ShardingPlan, Spec
@@ -115,11 +117,12 @@ def find(request: ConstraintsRequest) -> frozenset[int]:
 
 
 def _behind_changes(plan: ShardingPlan) -> set[int]:
-    """Values computed by ops that read another value otherwise than it is kept."""
+    """Values computed by ops that read another value otherwise than it is kept, products aside."""
     program, kept, used = plan.program, plan.lowered.kept, plan.lowered.used
     return {
         int(result)
         for op in range(program.n_arguments, program.n_ops)
+        if program.op_class[op] not in (DOT, CONVOLUTION)
         for result in program.results(op)
         if not program.value_is_constant[result]
         and any(
