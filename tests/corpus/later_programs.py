@@ -1,4 +1,4 @@
-"""Programs written on 2026-11-27 after all rules, to be judged by them: nothing is read off these."""
+"""Programs written on 2026-11-27, after all rules and to judge them: nothing is read off these."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ def adam_step(loss: Callable[..., jax.Array], decay: float = 0.1) -> Callable[..
         value, g = jax.value_and_grad(loss)(p, *batch)
         m = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g.astype(F32), m, g)
         v = jax.tree.map(lambda v, g: 0.95 * v + 0.05 * jnp.square(g.astype(F32)), v, g)
-        p = jax.tree.map(
-            lambda p, m, v: p - 3e-4 * (m / (jnp.sqrt(v) + 1e-8) + decay * p), p, m, v
-        )
+        p = jax.tree.map(lambda p, m, v: p - 3e-4 * (m / (jnp.sqrt(v) + 1e-8) + decay * p), p, m, v)
         return p, m, v, value
 
     return step
@@ -229,9 +227,7 @@ def low_rank_adapters() -> Built:
         value, g = jax.value_and_grad(loss)(adapters, *rest)
         m = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, m, g)
         v = jax.tree.map(lambda v, g: 0.99 * v + 0.01 * g * g, v, g)
-        moved = jax.tree.map(
-            lambda p, m, v: p - 1e-3 * m / (jnp.sqrt(v) + 1e-8), adapters, m, v
-        )
+        moved = jax.tree.map(lambda p, m, v: p - 1e-3 * m / (jnp.sqrt(v) + 1e-8), adapters, m, v)
         return moved, m, v, value
 
     tokens = S((batch, length), I32)

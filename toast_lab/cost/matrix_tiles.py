@@ -62,8 +62,8 @@ JOINED_SHARE = 0.6
 WINDOW = 1024.0
 WAITED_WIDE = 0.77
 WAITED_NARROW = 0.34
-#: A single image that is not cut into strips takes as long as so many of eight.  By libtpu 0.0.42.1 for v5e, 13 convolutions
-#: of one to three dims, strides 1 and 2: 2 to 7.4, 3 in the middle.
+#: A single image that is not cut into strips takes as long as so many of eight.  By libtpu 0.0.42.1
+#: for v5e, 13 convolutions of one to three dims, strides 1 and 2: 2 to 7.4, 3 in the middle.
 ONE_IMAGE_AS = 3.0
 #: A convolution whose features do not meet is done on the vector unit: as bytes of memory traffic,
 #: each number of its result takes this ...
