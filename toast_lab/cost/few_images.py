@@ -49,7 +49,7 @@ def no_few_images(n_ops: int) -> FewImages:
 
 def few_images(program: p.Program) -> FewImages:
     """Of a program for TPUs."""
-    found = no_few_images(program.n_ops)
+    few = no_few_images(program.n_ops)
     for op in np.flatnonzero(program.op_class == p.CONVOLUTION).tolist():
         if len(program.uses(op)) != 2 or len(program.results(op)) != 1:
             continue
@@ -75,13 +75,13 @@ def few_images(program: p.Program) -> FewImages:
             continue
         is_normalized = not is_single_place and _comes_of_sums(program, image)
         copies = _NORMALIZED if is_normalized else _CHAINED
-        found.image_count[op] = program.factor_size[images]
-        found.relaid_left[op] = copies * _numbers(program, image)
+        few.image_count[op] = program.factor_size[images]
+        few.relaid_left[op] = copies * _numbers(program, image)
         if makes_kernel:
-            found.relaid_right[op] = copies * _numbers(program, other)
+            few.relaid_right[op] = copies * _numbers(program, other)
         else:
-            found.relaid_result[op] = copies * _numbers(program, result)
-    return found
+            few.relaid_result[op] = copies * _numbers(program, result)
+    return few
 
 
 def _numbers(program: p.Program, value: int) -> float:
