@@ -110,6 +110,33 @@ def test_what_follows_from_the_arguments_needs_none() -> None:
     assert "sharding_constraint" in annotate(loaded, plan)
 
 
+def tied(table: bool) -> Model:
+    """Words looked up in the table that writes them too, or in another one, differentiated."""
+
+    def loss(table_in, table_out, words):
+        return (jnp.tanh(table_in[words]) @ table_out.T).sum()
+
+    def step(table_in, table_out, words):
+        if table:
+            return jax.grad(lambda both: loss(both, both, words))(table_in)
+        return jax.grad(loss, (0, 1))(table_in, table_out, words)
+
+    sizes = S((64, 32), F)
+    return from_jax(step, sizes, sizes, S((16,), jnp.int32))
+
+
+@pytest.mark.parametrize("is_tied", (True, False))
+def test_scattered_sums_are_added_before_they_are_made_whole(is_tied: bool) -> None:
+    """Otherwise XLA scatters onto the other sum, which is sent first."""
+    loaded = tied(is_tied)
+    plan = tl.Plan.from_actions(Problem(analyse(loaded), MESH), ["words->d"])
+    program = plan.program
+    (scatter,) = [op for op in program.ops() if program.kind[op] == "scatter"]
+    (value,) = program.results(scatter)
+    assert plan.lowered.partial[value]
+    assert (value in needed.needed_constraints(loaded, plan)) == is_tied
+
+
 def joined() -> Model:
     """What two products give, one behind the other, and a product of that."""
 

@@ -12,6 +12,11 @@ ops before it propagates: of two concatenations of the same values, read whole b
 another, it made one that was cut, and a step of a recurrent network took 1.5 times as long.
 Products are left out, since XLA makes one of a product and the transpose behind it.
 
+A scatter of partial sums that are added to those of another op has a constraint too.  XLA scatters
+onto the other sum instead of adding, which leaves no single sum to make whole: the gradients of an
+embedding that is read and written with (tied weights) were sent twice, and a step of BERT took 1.18
+times as long.
+
 The passes run in a child process.  Propagation is Shardy's; the paper has no such step.  Start
 reading at ``needed_constraints``.
 """
@@ -24,7 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from toast_lab import fork_server, isolate
 from toast_lab.errors import RunFailed
-from toast_lab.ir.program import CONVOLUTION, DOT
+from toast_lab.ir.program import CONVOLUTION, DOT, Program
 from toast_lab.lowering.annotate import Writer, specs_on_ops
 from toast_lab.lowering.propagated import propagated
 from toast_lab.sharding.plan import ShardingPlan, Spec
@@ -37,6 +42,7 @@ before_fork = fork_server.import_jax
 TIME_LIMIT_S = 120.0
 #: Propagations, after which all that is still wrong is constrained at once.
 _PATIENT_ROUNDS = 3
+_VIEWS = ("transpose", "reshape", "convert")
 _REMEMBERED = 64  # plans, each by its program, its mesh and its sharding
 _results: collections.OrderedDict[tuple[str, str, int], frozenset[int]] = collections.OrderedDict()
 
@@ -99,7 +105,7 @@ def find(request: ConstraintsRequest) -> frozenset[int]:
     plan = request.plan
     on_op, kept = specs_on_ops(plan), plan.lowered.kept
     needed = {value for value, spec in enumerate(on_op) if spec != kept[value]}
-    needed |= _behind_changes(plan)
+    needed |= _behind_changes(plan) | _behind_scattered_sums(plan)
     rounds = 0
     while True:
         wrong = _wrong(request, on_op, needed)
@@ -131,6 +137,27 @@ def _behind_changes(plan: ShardingPlan) -> set[int]:
             if not program.value_is_constant[program.use_value[use]]
         )
     }
+
+
+def _behind_scattered_sums(plan: ShardingPlan) -> set[int]:
+    """Results of scatters that are partial sums and are added to other ones, not of a scatter."""
+    program, partial = plan.program, plan.lowered.partial
+    scatters = set[int]()
+    for op in range(program.n_arguments, program.n_ops):
+        if program.kind[op] != "add":
+            continue
+        summed = [_origin(program, value) for value in program.operands(op)]
+        is_scatter = [program.kind[program.value_op[value]] == "scatter" for value in summed]
+        if is_scatter[0] != is_scatter[1] and partial[summed[0]] == partial[summed[1]] != 0:
+            scatters.add(summed[is_scatter.index(True)])
+    return scatters
+
+
+def _origin(program: Program, value: int) -> int:
+    """The value that this one is a view or a cast of."""
+    while program.kind[op := int(program.value_op[value])] in _VIEWS:
+        (value,) = program.operands(op)
+    return int(value)
 
 
 def _wrong(request: ConstraintsRequest, on_op: Sequence[Spec], constrained: set[int]) -> set[int]:
