@@ -211,6 +211,45 @@ def test_equal_ops_on_equal_operands_are_one_op_of_the_compiler() -> None:
     ]
 
 
+def nested(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """A sum in two steps with a reshape between them, the same in one, and one of fewer dims."""
+    return jnp.sin(x.sum(2)[:, :, None].sum((0, 2))), jnp.cos(x.sum((0, 2))), x.sum((1, 2))
+
+
+def test_a_sum_in_several_steps_is_the_one_in_a_single_step() -> None:
+    model = frontends.from_jax(nested, np.zeros((8, 8, 4), np.float32))
+    sides = [
+        Side(op, "all_reduce", ("d",), 32.0, 1.0, model.program.value_name[result])
+        for op in model.program.ops()
+        for result in model.program.results(op)
+        if model.program.kind[op] == "reduce" and model.program.dims(result) == (8,)
+    ]
+    assert len(sides) == 3
+    compiled = Side(-1, "all_reduce", ("d",), 32.0, 1.0, "", "f32")
+    found = compare(model.program, make_mesh(MESH), sides, [compiled, compiled])
+    reasons = [row.reason for row in sorted(found.rows, key=lambda row: row.op)]
+    assert reasons.count(rows.SHARED) == 1
+    assert reasons[-1] == rows.OTHER_OP, "what is merged takes no partner of others"
+
+
+def test_what_a_broadcast_made_need_not_be_gathered() -> None:
+    def widen(x: jax.Array, y: jax.Array) -> jax.Array:
+        return jnp.concatenate([jnp.broadcast_to(jnp.cos(x), y.shape), jnp.sin(y)], 1)
+
+    model = frontends.from_jax(widen, np.zeros(4, np.float32), np.zeros((8, 4), np.float32))
+    program = model.program
+    (joined,) = (op for op in program.ops() if program.kind[op] == "concatenate")
+    ours = [
+        Side(joined, "all_gather", ("d",), 128.0, 1.0, program.value_name[value])
+        for value in program.operands(joined)
+    ]
+    later = (rows.MISSING, rows.BROADCAST_LATER)
+    assert sorted(one(model, ours, [])) == [(rows.MISSING, ""), later]
+    (wide,) = (op for op in program.ops() if program.kind[op] == "broadcast_in_dim")
+    (narrow,) = (program.value_name[value] for value in program.operands(wide))
+    assert one(model, [Side(wide, "all_gather", ("d",), 16.0, 1.0, narrow)], []) == [later]
+
+
 def wave(x: jax.Array) -> jax.Array:
     return jnp.exp(x) * 2
 

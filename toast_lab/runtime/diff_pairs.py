@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import functools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -69,8 +69,11 @@ class _Pairs:
         for reason, check in self.checks_on_one_op():
             self.pair(check, reason)
         self.split(self.rings, reasons.WINDOWED)
-        for reason, check in self.checks_on_any_op():
-            self.pair(check, reason)
+        self.left, again = self.merged_apart()
+        for rest in ([], again):
+            self.left += rest
+            for reason, check in self.checks_on_any_op():
+                self.pair(check, reason)
         self.split(self.parts, reasons.IN_PARTS)
         for reason, check in self.checks_on_other_work():
             self.pair(check, reason)
@@ -80,6 +83,18 @@ class _Pairs:
         missing = [self.row(a, None, MISSING, self.why_missing(a)) for a in self.left]
         extra = [self.row(None, b, EXTRA, self.why_extra(b)) for b in self.right]
         return sorted([*paired, *missing, *extra], key=lambda row: (row.op, row.status))
+
+    def merged_apart(self) -> tuple[list[Side], list[Side]]:
+        """Those left, and of them those that a compiler merges with a paired or an earlier one.
+
+        The latter may have no partner, and must not take those of others.
+        """
+        forms = {self.merged_form(priced) for priced, _, _ in self.pairs}
+        first, again = list[Side](), list[Side]()
+        for priced in self.left:
+            (again if self.merged_form(priced) in forms else first).append(priced)
+            forms.add(self.merged_form(priced))
+        return first, again
 
     # -- what makes a pair --------------------------------------------------------------------
 
@@ -290,6 +305,7 @@ class _Pairs:
         """The first reason that holds of a priced collective without a partner."""
         tests: list[tuple[str, Callable[[], bool]]] = [
             (reasons.SHARED, lambda: self.is_shared(missing)),
+            (reasons.BROADCAST_LATER, lambda: self.is_broadcast_later(missing)),
             (reasons.REASSOCIATED, lambda: self.is_reassociated(missing)),
             (reasons.ONE_STEP, lambda: self.is_step_of(missing, reasons.ONE_STEP)),
             (reasons.OTHER_AXES, lambda: self.is_step_of(missing, reasons.OTHER_AXES)),
@@ -313,13 +329,15 @@ class _Pairs:
 
     def is_shared(self, missing: Side) -> bool:
         """Is a value paired that a compiler merges with this one?"""
-        return any(
-            _alike(priced, missing)
-            and _close(priced.bytes, missing.bytes)
-            and self.merged_values[priced.value] == self.merged_values[missing.value]
-            for priced, _, _ in self.pairs
-            if priced.value in self.merged_values and missing.value in self.merged_values
-        )
+        return self.merged_form(missing) in {self.merged_form(priced) for priced, _, _ in self.pairs}
+
+    def is_broadcast_later(self, missing: Side) -> bool:
+        """Does this move what a broadcast reads, or what one made of fewer numbers?"""
+        value = self.values.get(missing.value, -1)
+        if value < 0 or missing.kind not in _MOVES:
+            return False
+        ops = (missing.op, self.program.value_op[value])
+        return any(self.program.kind[op] == "broadcast_in_dim" for op in ops)
 
     def is_reassociated(self, missing: Side) -> bool:
         """Is a sum alike paired that soon meets this one?"""
@@ -414,24 +432,59 @@ class _Pairs:
             reason=reason,
         )
 
+    def merged_form(self, priced: Side) -> tuple[object, ...]:
+        """What collectives of ours have in common that a compiler makes one of."""
+        number = self.merged_values.get(priced.value, priced.value)
+        # What scatters is an all_reduce and a slice where the sum is needed whole too.
+        kind = _SUMS[0] if priced.kind in _SUMS else priced.kind
+        return (number, kind, _axes(priced), priced.bytes)
+
     @functools.cached_property
     def merged_values(self) -> dict[str, int]:
         """Value names -> a number that values have in common where a compiler merges their ops.
 
-        They are results of equal ops on equal operands in one region.
+        They are results of equal ops on equal operands in one region, or sums of the same numbers,
+        in one step or in several.
         """
         program = self.program
         number = np.arange(program.n_values)
         merged: dict[tuple[object, ...], int] = {}
+        sums: dict[int, tuple[int, tuple[int, ...]]] = {}  # value -> what it sums, and dims left
         for op in program.ops():
             if program.op_class[op] in (p.ARGUMENT, p.OPAQUE, p.CONTROL):
                 continue
             operands = tuple(int(number[value]) for value in program.operands(op))
+            whole = self.summed(op, sums)
             for index, value in enumerate(program.results(op)):
                 work = (program.kind[op], program.detail[op], program.region[op], operands, index)
+                if whole is not None:
+                    sums[value] = whole
+                    work = ("sum", "", program.region[op], whole[:1], whole[1])
                 form = (program.dims(value), program.value_dtype[value])
                 number[value] = merged.setdefault((*work, *form), value)
         return dict(zip(program.value_name, number.tolist(), strict=True))
+
+    def summed(
+        self, op: int, sums: Mapping[int, tuple[int, tuple[int, ...]]]
+    ) -> tuple[int, tuple[int, ...]] | None:
+        """The value whose numbers an op sums, and its dims that are left, those of one aside.
+
+        Through ``sums`` of earlier ops, and what adds dims of one to them or drops those.
+        """
+        program = self.program
+        if program.kind[op] not in ("reduce", "reshape", "broadcast_in_dim"):
+            return None
+        operand, (result, *others) = program.operands(op)[0], program.results(op)
+        long = [dim for dim, size in enumerate(program.dims(operand)) if size > 1]
+        source, left = sums.get(operand, (operand, tuple(long)))
+        every_name, kept = program.use_names(program.uses(op)[0]), program.def_names(result)
+        names = [every_name[dim] for dim in long]
+        if program.kind[op] != "reduce":
+            after = [kept[dim] for dim, size in enumerate(program.dims(result)) if size > 1]
+            return (source, left) if operand in sums and names == after else None
+        if others or not program.detail[op].endswith("add"):
+            return None
+        return source, tuple(dim for dim, name in zip(left, names, strict=True) if name in kept)
 
     def reach(self, op: int) -> set[int]:
         """The op and those that its results go to next.

@@ -34,6 +34,7 @@ OTHER_OP = (
     "carried by another op: moved past elementwise ops, or named after its neighbour in a fusion"
 )
 SHARED = "the compiler has one for several: equal ones were merged"
+BROADCAST_LATER = "not needed: each device broadcasts what it uses, from what it has or what is sent elsewhere"
 REASSOCIATED = "summed on each device first, so that one collective serves several sums"
 REMATERIALISED = "the partitioner found no efficient reshard (involuntary full rematerialization)"
 REPEATED = "the compiler makes the same one again where it would have to be kept long"
