@@ -80,6 +80,7 @@ def test_rules(model: Model, product: int) -> None:
         ([gather], s(gather, op=-1, bytes=1024.0) * 4, (rows.CHANGED, rows.IN_PARTS)),
         ([gather], s(gather, op=-1, kind="all_reduce"), (rows.CHANGED, rows.SUM_OF_SHARDS)),
         ([scatter], s(scatter, op=-1, kind="all_reduce"), (rows.CHANGED, rows.SUM_AND_SLICE)),
+        ([scatter], s(scatter, bytes=16384.0), (rows.CHANGED, rows.WHOLE)),
         ([gather], [], (rows.MISSING, "")),
         ([], s(gather), (rows.EXTRA, "")),
     ]
@@ -97,6 +98,18 @@ def test_one_for_two_equal_ones_is_shared_and_two_for_one_repeated(
         (rows.MISSING, rows.SHARED),
     ]
     assert sorted(one(model, [gather], [compiled, compiled])) == [
+        (rows.EQUAL, ""),
+        (rows.EXTRA, rows.REPEATED),
+    ]
+
+
+def test_a_gather_of_what_another_op_computes_is_repeated(model: Model, product: int) -> None:
+    (result,) = model.program.results(product)
+    (user, *_) = (op for op in model.program.ops() if result in model.program.operands(op))
+    name = model.program.value_name[result]
+    gather = Side(user, "all_gather", ("d",), 4096.0, 1.0, name)
+    compiled = gather._replace(value="", dtype="f32")
+    assert sorted(one(model, [gather], [compiled, compiled._replace(op=product)])) == [
         (rows.EQUAL, ""),
         (rows.EXTRA, rows.REPEATED),
     ]

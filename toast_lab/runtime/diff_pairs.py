@@ -137,6 +137,7 @@ class _Pairs:
             (reasons.IDLE, self.is_cut_more),
             (reasons.SUM_AND_SLICE, lambda a, b: summed(a, b) and _same_size(a, b)),
             (reasons.SUM_OF_SHARDS, self.is_sum_of_shards),
+            (reasons.WHOLE, lambda a, b: self.is_cut_more(b, a)),
         ]
 
     def checks_on_other_work(self) -> list[tuple[str, Check]]:
@@ -250,20 +251,20 @@ class _Pairs:
         """Do both send as many numbers, whatever their element type?"""
         return _same_size(priced, compiled) or self.is_narrower(priced, compiled)
 
-    def is_cut_more(self, priced: Side, compiled: Side) -> bool:
-        """Is the compiled collective the same sum of a value that is cut further?
+    def is_cut_more(self, first: Side, second: Side) -> bool:
+        """Is the second collective the same sum of a value that is cut further?
 
         It has the same axes; its value is cut along one more axis of the mesh.
         """
-        if priced.kind not in _SUMS or compiled.kind not in _SUMS:
+        if first.kind not in _SUMS or second.kind not in _SUMS:
             return False
         idle = [
             size
             for axis, size in zip(self.mesh.axes, self.mesh.sizes, strict=True)
-            if axis not in (priced.axes or ())
+            if axis not in (first.axes or ())
         ]
-        return _axes(priced) == _axes(compiled) and any(
-            size > 1 and _close(priced.bytes, compiled.bytes * size) for size in idle
+        return _axes(first) == _axes(second) and any(
+            size > 1 and _close(first.bytes, second.bytes * size) for size in idle
         )
 
     def is_one_step(self, priced: Side, compiled: Side) -> bool:
@@ -378,13 +379,18 @@ class _Pairs:
         )
 
     def is_repeated(self, extra: Side) -> bool:
-        """Is the same collective of the same op paired?"""
+        """Is the same collective of the same op, or of what it computes, paired?"""
+        made = {self.program.value_name[value] for value in self.results(extra)}
         return any(
-            compiled.op == extra.op
+            (compiled.op == extra.op or priced.value in made)
             and _alike(compiled, extra)
             and _close(compiled.bytes, extra.bytes)
-            for _, compiled, _ in self.pairs
+            for priced, compiled, _ in self.pairs
         )
+
+    def results(self, side: Side) -> Sequence[int]:
+        """What the op of a side computes."""
+        return self.program.results(side.op) if 0 <= side.op < self.program.n_ops else ()
 
     def is_step_between(self, extra: Side) -> bool:
         """Is one of ours over more axes paired with another step?"""

@@ -41,6 +41,7 @@ REPEATED = "the compiler makes the same one again where it would have to be kept
 IDLE = (
     "cut along an axis that the plan leaves idle there, so that each device sums only a part of it"
 )
+WHOLE = "whole along an axis that the plan cuts it along, so that each device sums all of it"
 ONE_STEP = "several steps of ours in one: the same value is summed over all these axes at once"
 KEPT_WHOLE = "not needed: the sum that it gathers or moves was made whole, by an all_reduce"
 OTHER_SHARDS = (
