@@ -125,7 +125,7 @@ def tied(table: bool) -> Model:
     return from_jax(step, sizes, sizes, S((16,), jnp.int32))
 
 
-@pytest.mark.parametrize("is_tied", (True, False))
+@pytest.mark.parametrize("is_tied", [True, False])
 def test_scattered_sums_are_added_before_they_are_made_whole(is_tied: bool) -> None:
     """Otherwise XLA scatters onto the other sum, which is sent first."""
     loaded = tied(is_tied)

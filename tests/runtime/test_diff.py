@@ -115,6 +115,20 @@ def test_a_gather_of_what_another_op_computes_is_repeated(model: Model, product:
     ]
 
 
+def test_what_a_sum_is_scattered_onto_is_gathered() -> None:
+    """XLA makes one scatter of a scatter and the sum behind it."""
+
+    def step(table: jax.Array, rows_: jax.Array, new: jax.Array) -> jax.Array:
+        return table * 2 + jnp.zeros_like(table).at[rows_].add(new)
+
+    sizes = np.zeros((8, 4), np.float32), np.zeros(6, np.int32), np.zeros((6, 4), np.float32)
+    model = frontends.from_jax(step, *sizes)
+    (scatter,) = (op for op in model.program.ops() if model.program.kind[op] == "scatter")
+    gather = Side(scatter, "all_gather", ("d",), 128.0, 1.0, "", "f32")
+    assert one(model, [], [gather]) == [(rows.EXTRA, rows.SCATTERED_ONTO)]
+    assert one(model, [], [gather._replace(bytes=64.0)]) == [(rows.EXTRA, "")]
+
+
 LARGE = 2.0**20
 
 

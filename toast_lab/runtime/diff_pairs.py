@@ -324,13 +324,16 @@ class _Pairs:
             (reasons.REPEATED, lambda: self.is_repeated(extra)),
             (reasons.OTHER_AXES, lambda: self.is_step_between(extra)),
             (reasons.REORDER, lambda: self.is_reorder(extra)),
+            (reasons.SCATTERED_ONTO, lambda: self.is_scattered_onto(extra)),
             (reasons.OTHER_SHARDS, lambda: self.is_on_other_shards(extra, self.left)),
         ]
         return next((reason for reason, holds in tests if holds()), UNEXPLAINED)
 
     def is_shared(self, missing: Side) -> bool:
         """Is a value paired that a compiler merges with this one?"""
-        return self.merged_form(missing) in {self.merged_form(priced) for priced, _, _ in self.pairs}
+        return self.merged_form(missing) in {
+            self.merged_form(priced) for priced, _, _ in self.pairs
+        }
 
     def is_broadcast_later(self, missing: Side) -> bool:
         """Does this move what a broadcast reads, or what one made of fewer numbers?"""
@@ -380,9 +383,9 @@ class _Pairs:
 
     def is_repeated(self, extra: Side) -> bool:
         """Is the same collective of the same op, or of what it computes, paired?"""
-        made = {self.program.value_name[value] for value in self.results(extra)}
+        own = {self.program.value_name[value] for value in self.results(extra)}
         return any(
-            (compiled.op == extra.op or priced.value in made)
+            (compiled.op == extra.op or priced.value in own)
             and _alike(compiled, extra)
             and _close(compiled.bytes, extra.bytes)
             for priced, compiled, _ in self.pairs
@@ -405,6 +408,16 @@ class _Pairs:
         """Is it a permute at an op whose results we sum?"""
         sums = any(priced.op == extra.op and priced.kind in _SUMS for priced in self.all_left)
         return extra.kind == "collective_permute" and sums
+
+    def is_scattered_onto(self, extra: Side) -> bool:
+        """Does it gather as much as a scatter makes, to which something is added?"""
+        program = self.program
+        return extra.kind == "all_gather" and any(
+            program.kind[extra.op] == "scatter"
+            and _close(extra.bytes, float(program.nbytes(value)))
+            and any(program.kind[user] == "add" for user in self.users[value])
+            for value in self.results(extra)
+        )
 
     def is_on_other_shards(self, left_over: Side, others: Sequence[Side]) -> bool:
         """Does the other side sum at this op where this one moves, or over other axes?"""
@@ -462,11 +475,11 @@ class _Pairs:
             operands = tuple(int(number[value]) for value in program.operands(op))
             whole = self.summed(op, sums)
             for index, value in enumerate(program.results(op)):
-                work = (program.kind[op], program.detail[op], program.region[op], operands, index)
+                work: tuple[object, ...] = (program.kind[op], program.detail[op], operands, index)
                 if whole is not None:
                     sums[value] = whole
-                    work = ("sum", "", program.region[op], whole[:1], whole[1])
-                form = (program.dims(value), program.value_dtype[value])
+                    work = ("sum", int(number[whole[0]]), whole[1])
+                form = (program.region[op], program.dims(value), program.value_dtype[value])
                 number[value] = merged.setdefault((*work, *form), value)
         return dict(zip(program.value_name, number.tolist(), strict=True))
 

@@ -34,7 +34,9 @@ OTHER_OP = (
     "carried by another op: moved past elementwise ops, or named after its neighbour in a fusion"
 )
 SHARED = "the compiler has one for several: equal ones were merged"
-BROADCAST_LATER = "not needed: each device broadcasts what it uses, from what it has or what is sent elsewhere"
+BROADCAST_LATER = (
+    "not needed: each device broadcasts what it uses, from what it has or what is sent elsewhere"
+)
 REASSOCIATED = "summed on each device first, so that one collective serves several sums"
 REMATERIALISED = "the partitioner found no efficient reshard (involuntary full rematerialization)"
 REPEATED = "the compiler makes the same one again where it would have to be kept long"
@@ -48,6 +50,7 @@ OTHER_SHARDS = (
     "the compiler computes the op on other shards: it moves operands where the plan sums partial "
     "results, or the other way round, or sums over other axes"
 )
+SCATTERED_ONTO = "gathered to be scattered onto, instead of being added to what is scattered"
 REORDER = "devices exchange shards to get into the order that a merged collective wants"
 UNEXPLAINED = ""
 
