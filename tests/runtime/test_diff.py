@@ -26,6 +26,8 @@ from toast_lab.runtime.diff_rows import Side
 from toast_lab.runtime.run import run
 from toast_lab.sharding.mesh import make_mesh
 
+LARGE = 2.0**20
+
 
 def problem_of(model: Model, mesh: dict[str, int]) -> Problem:
     return Problem(analyse(model), mesh, "cpu")
@@ -70,6 +72,7 @@ def test_rules(model: Model, product: int) -> None:
         ([gather], s(gather, times=4.0), (rows.CHANGED, rows.OTHER_TIMES)),
         ([scatter], s(scatter, kind="all_reduce"), (rows.CHANGED, rows.SUM_AND_SLICE)),
         ([scatter], s(scatter, kind="all_reduce", bytes=1024.0), (rows.CHANGED, rows.IDLE)),
+        ([scatter], s(scatter, kind="all_reduce", bytes=2048.0), (rows.CHANGED, rows.IDLE)),
         ([scatter._replace(kind="all_reduce")], s(scatter), (rows.CHANGED, rows.SCATTERED)),
         ([gather], [permute] * 3, (rows.CHANGED, rows.WINDOWED)),
         ([gather], s(gather, op=-1), (rows.CHANGED, rows.OTHER_OP)),
@@ -115,6 +118,25 @@ def test_a_gather_of_what_another_op_computes_is_repeated(model: Model, product:
     ]
 
 
+def test_what_is_named_after_a_transpose_of_a_product_serves_the_product() -> None:
+    model = frontends.from_jax(
+        lambda x, w: (x @ w).T, np.zeros((8, 4), np.float32), np.zeros((4, 2), np.float32)
+    )
+    product, transpose = (
+        next(op for op in model.program.ops() if model.program.kind[op] == kind)
+        for kind in ("dot_general", "transpose")
+    )
+    ours = Side(product, "reduce_scatter", ("d",), LARGE, 1.0, "%1")
+    reduced = Side(transpose, "all_reduce", ("d",), LARGE / 2, 1.0, "", "f32")
+    permuted = Side(transpose, "collective_permute", ("d", "m"), LARGE / 2, 1.0, "", "f32")
+    assert one(model, [ours], [reduced, permuted]) == [
+        (rows.CHANGED, rows.IDLE),
+        (rows.EXTRA, rows.REORDER),
+    ]
+    own = Side(transpose, "collective_permute", ("d", "m"), LARGE / 2, 1.0, "%2")
+    assert one(model, [own], [permuted]) == [(rows.EQUAL, "")]
+
+
 def test_what_a_sum_is_scattered_onto_is_gathered() -> None:
     """XLA makes one scatter of a scatter and the sum behind it."""
 
@@ -126,10 +148,7 @@ def test_what_a_sum_is_scattered_onto_is_gathered() -> None:
     (scatter,) = (op for op in model.program.ops() if model.program.kind[op] == "scatter")
     gather = Side(scatter, "all_gather", ("d",), 128.0, 1.0, "", "f32")
     assert one(model, [], [gather]) == [(rows.EXTRA, rows.SCATTERED_ONTO)]
-    assert one(model, [], [gather._replace(bytes=64.0)]) == [(rows.EXTRA, "")]
-
-
-LARGE = 2.0**20
+    assert one(model, [], [gather._replace(bytes=256.0)]) == [(rows.EXTRA, "")]
 
 
 def test_a_large_gather_is_no_sum_of_shards(model: Model, product: int) -> None:

@@ -53,7 +53,8 @@ class _Pairs:
         remats: set[int],
     ) -> None:
         self.program, self.mesh, self.remats = program, mesh, remats
-        self.left, self.right = list(left), list(right)
+        self.left = list(left)
+        self.right = [self.at_product(side) for side in right]
         self.all_left = list(left)
         self.pairs: list[tuple[Side, Side, str]] = []
         self.values = {name: value for value, name in enumerate(program.value_name)}
@@ -95,6 +96,21 @@ class _Pairs:
             (again if self.merged_form(priced) in forms else first).append(priced)
             forms.add(self.merged_form(priced))
         return first, again
+
+    def at_product(self, compiled: Side) -> Side:
+        """What is named after a transpose of a product serves the product: XLA makes one of both.
+
+        Where we have one at the transpose too, it is that one.
+        """
+        program, op = self.program, compiled.op
+        if not 0 <= op < program.n_ops or program.kind[op] != "transpose":
+            return compiled
+        (operand,) = program.operands(op)
+        product = int(program.value_op[operand])
+        is_own = any(priced.op == op for priced in self.left)
+        return (
+            compiled._replace(op=product) if self.is_product(product) and not is_own else compiled
+        )
 
     # -- what makes a pair --------------------------------------------------------------------
 
@@ -254,17 +270,19 @@ class _Pairs:
     def is_cut_more(self, first: Side, second: Side) -> bool:
         """Is the second collective the same sum of a value that is cut further?
 
-        It has the same axes; its value is cut along one more axis of the mesh.
+        It has the same axes; its value is cut along one more axis of the mesh, or a part of it.
         """
-        if first.kind not in _SUMS or second.kind not in _SUMS:
+        if first.kind not in _SUMS or second.kind not in _SUMS or _axes(first) != _axes(second):
             return False
-        idle = [
-            size
-            for axis, size in zip(self.mesh.axes, self.mesh.sizes, strict=True)
-            if axis not in (first.axes or ())
-        ]
-        return _axes(first) == _axes(second) and any(
-            size > 1 and _close(first.bytes, second.bytes * size) for size in idle
+        times_more = round(first.bytes / second.bytes) if second.bytes else 0
+        return (
+            times_more > 1
+            and _close(first.bytes, second.bytes * times_more)
+            and any(
+                size % times_more == 0
+                for axis, size in zip(self.mesh.axes, self.mesh.sizes, strict=True)
+                if axis not in (first.axes or ())
+            )
         )
 
     def is_one_step(self, priced: Side, compiled: Side) -> bool:
@@ -410,11 +428,11 @@ class _Pairs:
         return extra.kind == "collective_permute" and sums
 
     def is_scattered_onto(self, extra: Side) -> bool:
-        """Does it gather as much as a scatter makes, to which something is added?"""
+        """Does it gather at most as much as a scatter makes, to which something is added?"""
         program = self.program
         return extra.kind == "all_gather" and any(
             program.kind[extra.op] == "scatter"
-            and _close(extra.bytes, float(program.nbytes(value)))
+            and extra.bytes <= float(program.nbytes(value))
             and any(program.kind[user] == "add" for user in self.users[value])
             for value in self.results(extra)
         )
