@@ -289,11 +289,22 @@ def test_what_a_broadcast_made_need_not_be_gathered() -> None:
         Side(joined, "all_gather", ("d",), 128.0, 1.0, program.value_name[value])
         for value in program.operands(joined)
     ]
+    edges = Side(joined, "collective_permute", ("d",), 2.0, 1.0, "", "f32")
+    assert one(model, [], [edges]) == [(rows.EXTRA, rows.EDGES)]
+    assert one(model, [], [edges._replace(bytes=32.0)]) == [(rows.EXTRA, "")]
     later = (rows.MISSING, rows.BROADCAST_LATER)
     assert sorted(one(model, ours, [])) == [(rows.MISSING, ""), later]
     (wide,) = (op for op in program.ops() if program.kind[op] == "broadcast_in_dim")
     (narrow,) = (program.value_name[value] for value in program.operands(wide))
-    assert one(model, [Side(wide, "all_gather", ("d",), 16.0, 1.0, narrow)], []) == [later]
+    gather = Side(wide, "all_gather", ("d",), 16.0, 1.0, narrow)
+    assert one(model, [gather], []) == [later]
+    # What is sent for the broadcast serves who reads the smaller value, too.
+    elsewhere = gather._replace(op=joined)
+    compiled = gather._replace(op=joined, value="", dtype="f32")
+    assert sorted(one(model, [ours[0], elsewhere], [compiled])) in (
+        [(rows.EQUAL, ""), later],
+        [(rows.CHANGED, rows.OTHER_SIZE), (rows.MISSING, rows.SHARED)],
+    )
 
 
 def wave(x: jax.Array) -> jax.Array:

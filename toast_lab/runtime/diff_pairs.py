@@ -21,6 +21,10 @@ from toast_lab.sharding.mesh import Mesh
 #: Gathers up to here may be made as sums: the largest one seen has 30 KiB.
 SMALL_BYTES = 64 * 1024
 MOST_PARTS = 8  #: collectives that one of ours may become
+#: Of a shard: an edge is smaller.
+EDGE_SHARE = 0.1
+# Ops that put numbers beside those that stood elsewhere
+_HAVE_NEIGHBOURS = ("concatenate", "pad", "slice", "convolution", "reduce_window")
 _SUMS = ("all_reduce", "reduce_scatter")
 # Kinds between which a reshard may be swapped
 _MOVES = ("all_to_all", "collective_permute", "all_gather")
@@ -343,23 +347,33 @@ class _Pairs:
             (reasons.OTHER_AXES, lambda: self.is_step_between(extra)),
             (reasons.REORDER, lambda: self.is_reorder(extra)),
             (reasons.SCATTERED_ONTO, lambda: self.is_scattered_onto(extra)),
+            (reasons.EDGES, lambda: self.is_of_edges(extra)),
             (reasons.OTHER_SHARDS, lambda: self.is_on_other_shards(extra, self.left)),
         ]
         return next((reason for reason, holds in tests if holds()), UNEXPLAINED)
 
     def is_shared(self, missing: Side) -> bool:
-        """Is a value paired that a compiler merges with this one?"""
-        return self.merged_form(missing) in {
-            self.merged_form(priced) for priced, _, _ in self.pairs
-        }
+        """Is a value paired that a compiler merges with this one, or a broadcast of this one?"""
+        form, value = self.merged_form(missing), self.values.get(missing.value, -1)
+        return any(
+            self.merged_form(priced) == form
+            or (_alike(priced, missing) and value in self.broadcast_of(priced))
+            for priced, _, _ in self.pairs
+        )
+
+    def broadcast_of(self, priced: Side) -> Sequence[int]:
+        """What was broadcast to make the value of one of ours: a compiler sends that instead."""
+        value = self.values.get(priced.value, -1)
+        op = self.program.value_op[value]
+        is_broadcast = value >= 0 and self.program.kind[op] == "broadcast_in_dim"
+        return self.program.operands(op) if is_broadcast else ()
 
     def is_broadcast_later(self, missing: Side) -> bool:
         """Does this move what a broadcast reads, or what one made of fewer numbers?"""
-        value = self.values.get(missing.value, -1)
-        if value < 0 or missing.kind not in _MOVES:
+        if missing.value not in self.values or missing.kind not in _MOVES:
             return False
-        ops = (missing.op, self.program.value_op[value])
-        return any(self.program.kind[op] == "broadcast_in_dim" for op in ops)
+        is_read = self.program.kind[missing.op] == "broadcast_in_dim"
+        return is_read or bool(self.broadcast_of(missing))
 
     def is_reassociated(self, missing: Side) -> bool:
         """Is a sum alike paired that soon meets this one?"""
@@ -426,6 +440,15 @@ class _Pairs:
         """Is it a permute at an op whose results we sum?"""
         sums = any(priced.op == extra.op and priced.kind in _SUMS for priced in self.all_left)
         return extra.kind == "collective_permute" and sums
+
+    def is_of_edges(self, extra: Side) -> bool:
+        """Does it permute a small part of what an op makes whose results have neighbours?"""
+        program = self.program
+        return extra.kind == "collective_permute" and any(
+            program.kind[extra.op] in _HAVE_NEIGHBOURS
+            and extra.bytes * self.mesh.n_devices <= EDGE_SHARE * float(program.nbytes(value))
+            for value in self.results(extra)
+        )
 
     def is_scattered_onto(self, extra: Side) -> bool:
         """Does it gather at most as much as a scatter makes, to which something is added?"""

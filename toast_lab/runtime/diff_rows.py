@@ -50,6 +50,7 @@ OTHER_SHARDS = (
     "the compiler computes the op on other shards: it moves operands where the plan sums partial "
     "results, or the other way round, or sums over other axes"
 )
+EDGES = "neighbours exchange the edges of their shards, of an op computed where its dim is cut"
 SCATTERED_ONTO = "gathered to be scattered onto, instead of being added to what is scattered"
 REORDER = "devices exchange shards to get into the order that a merged collective wants"
 UNEXPLAINED = ""
