@@ -118,6 +118,36 @@ def test_a_gather_of_what_another_op_computes_is_repeated(model: Model, product:
     ]
 
 
+def test_a_move_beside_a_sum_of_other_shards(model: Model, product: int) -> None:
+    ours = Side(product, "reduce_scatter", ("d",), 1024.0, 1.0, "w")
+    whole = ours._replace(kind="all_reduce", bytes=3000.0, value="", dtype="f32")
+    moved = Side(product, "all_gather", ("m",), LARGE, 1.0, "", "f32")
+    assert sorted(one(model, [ours], [whole, moved])) == [
+        (rows.CHANGED, rows.SUM_AND_SLICE),
+        (rows.EXTRA, rows.OTHER_SHARDS),
+    ]
+    same = whole._replace(bytes=1024.0)
+    assert (rows.EXTRA, "") in one(model, [ours], [same, moved])
+
+
+def test_what_we_do_at_an_op_goes_before_what_is_equal_elsewhere() -> None:
+    """An equal one of an op far away may be the way in which this one is done."""
+    square = np.zeros((8, 8), np.float32)
+    model = frontends.from_jax(lambda x, w: x @ w @ w @ w @ w, square, square)
+    first, *_, last = (op for op in model.program.ops() if model.program.kind[op] == "dot_general")
+    near = Side(first, "all_to_all", ("d",), 512.0, 1.0, "w")
+    far = Side(last, "all_gather", ("d", "m"), 4096.0, 1.0, "h")
+    compiled = far._replace(op=first, value="", dtype="f32")
+    parts = [
+        compiled._replace(op=last, axes=("d",)),
+        compiled._replace(op=last, axes=("m",), bytes=1024.0),
+    ]
+    found = one(model, [near, far], [compiled, *parts])
+    assert (rows.CHANGED, rows.OTHER_ROUTE) in found
+    assert (rows.MISSING, "") not in found
+    assert (rows.EXTRA, "") not in found
+
+
 def test_what_is_named_after_a_transpose_of_a_product_serves_the_product() -> None:
     model = frontends.from_jax(
         lambda x, w: (x @ w).T, np.zeros((8, 4), np.float32), np.zeros((4, 2), np.float32)

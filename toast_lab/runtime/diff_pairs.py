@@ -143,8 +143,16 @@ class _Pairs:
             return _swapped(a, b, "reduce_scatter", "all_reduce")
 
         return [
-            # Every device's own copy of one value: what is equal but for the op is the same.
-            (reasons.OTHER_OP, lambda a, b: _alike(a, b) and _same_size(a, b)),
+            # Every device's own copy of one value: what is equal but for the op is the same, unless
+            # it may be the way to what we do at its op otherwise.
+            (
+                reasons.OTHER_OP,
+                lambda a, b: (
+                    _alike(a, b)
+                    and _same_size(a, b)
+                    and (self.is_near(a, b) or not self.has_move_at(b))
+                ),
+            ),
             (
                 reasons.NARROWER,
                 lambda a, b: _alike(a, b) and self.is_narrower(a, b) and self.is_near(a, b),
@@ -174,6 +182,7 @@ class _Pairs:
                 reasons.OTHER_ROUTE,
                 lambda a, b: moved(a, b) and self.is_as_large(a, b) and self.is_near(a, b),
             ),
+            (reasons.OTHER_OP, lambda a, b: _alike(a, b) and _same_size(a, b)),
         ]
 
     def pair(self, fits: Check, reason: str) -> None:
@@ -241,6 +250,12 @@ class _Pairs:
             if is_whole and n_parts <= MOST_PARTS:
                 return parts
         return []
+
+    def has_move_at(self, compiled: Side) -> bool:
+        """Is a move of ours left at the op of a compiled one?"""
+        return compiled.kind in _MOVES and any(
+            priced.op == compiled.op and priced.kind in _MOVES for priced in self.left
+        )
 
     # -- checks on a pair ---------------------------------------------------------------------
 
@@ -460,12 +475,17 @@ class _Pairs:
             for value in self.results(extra)
         )
 
+    def is_sum_of_other_shards(self, priced: Side, compiled: Side) -> bool:
+        """Are both sums at one op, but not of as many numbers?"""
+        are_sums = priced.kind in _SUMS and compiled.kind in _SUMS
+        return are_sums and priced.op == compiled.op and not self.is_as_large(priced, compiled)
+
     def is_on_other_shards(self, left_over: Side, others: Sequence[Side]) -> bool:
         """Does the other side sum at this op where this one moves, or over other axes?"""
         rerouted = [
             side
             for priced, compiled, why in self.pairs
-            if why == reasons.OTHER_ROUTE
+            if why == reasons.OTHER_ROUTE or self.is_sum_of_other_shards(priced, compiled)
             for side in (priced, compiled)
         ]
         opposite = _MOVES if left_over.kind in _SUMS else _SUMS
