@@ -1,4 +1,4 @@
-"""``python -m tests.accuracy compile|report|links``: see the package."""
+"""``python -m tests.accuracy compile|report|links|tpu_links``: see the package."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def main(arguments: list[str] | None = None) -> int:
         description="Our prices against compilers and measured times.",
     )
     parser.add_argument(
-        "command", nargs="?", choices=("compile", "report", "links"), default="report"
+        "command", nargs="?", choices=("compile", "report", "links", "tpu_links"), default="report"
     )
     parser.add_argument(
         "--full", action="store_true", help="compile all plans of each case, not the first 6"
@@ -39,6 +39,11 @@ def main(arguments: list[str] | None = None) -> int:
         from tests.accuracy import link_times
 
         print(link_times.toml_text() if args.fit else link_times.report())
+        return 0
+    if args.command == "tpu_links":
+        from tests.accuracy import tpu_links
+
+        print(tpu_links.report())
         return 0
     from tests.accuracy import report
 

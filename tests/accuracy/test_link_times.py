@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.accuracy import link_times
+from tests.accuracy import link_times, tpu_links
 from tests.accuracy.__main__ import main
 from toast_lab.machines.catalogue import MACHINES
 
@@ -62,3 +62,63 @@ def test_the_command_prints_tables_and_terms(capsys: pytest.CaptureFixture[str])
     text = capsys.readouterr().out
     assert "| h100 | all_reduce | 64 MiB on |" in text
     assert "| b200 | bf16 | 4 GFLOP on |" in text
+
+
+SCHEDULE = """hlo_module {
+  name: "jit_step"
+  entry_computation_id: 1
+  computations {
+    id: 1
+    instructions {
+      name: "all-gather-start"
+      opcode: "all-gather-start"
+      id: 11
+    }
+    instructions {
+      name: "all-gather-done"
+      opcode: "all-gather-done"
+      id: 12
+      operand_ids: 11
+    }
+    instructions {
+      name: "psum"
+      opcode: "all-reduce"
+      id: 13
+    }
+  }
+}
+computation_schedules {
+  computation_id: 1
+  instructions {
+    id: 11
+    start_timestamp_cycles: 10
+    end_timestamp_cycles: 11
+  }
+  instructions {
+    id: 13
+    start_timestamp_cycles: 12
+    end_timestamp_cycles: 812
+  }
+  instructions {
+    id: 12
+    start_timestamp_cycles: 1009
+    end_timestamp_cycles: 1010
+  }
+  cycles_per_microsecond: 1000
+}
+"""
+
+
+def test_a_schedules_own_times_of_collectives() -> None:
+    """Of an asynchronous one from its start to the end of its second half."""
+    gather, reduce = (tpu_links.Case("tpu:v5e:4x4", kind, 16) for kind in tpu_links.KINDS)
+    assert tpu_links.own_time_s(SCHEDULE, gather) == pytest.approx(1e-6)
+    assert tpu_links.own_time_s(SCHEDULE, reduce) == pytest.approx(0.8e-6)
+
+
+def test_a_line_takes_longer_than_a_closed_ring() -> None:
+    line, ring = (
+        tpu_links.ours_s(tpu_links.Case(topology, "all_gather", 64))
+        for topology in tpu_links.SLICES
+    )
+    assert line > 1.5 * ring

@@ -1,0 +1,154 @@
+"""Our times of collectives on TPUs beside those of libtpu's own scheduler.
+
+Each case is a program of one collective beside a small gather, which makes libtpu write a schedule
+with a clock for both.  libtpu takes every axis for a closed ring; ours are of the links that are
+there.  Needs libtpu, and no TPU.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from toast_lab.machines.catalogue import machine
+from toast_lab.machines.collectives import named_time_s
+from toast_lab.machines.topology import lay_out
+from toast_lab.runtime import schedule_text
+from toast_lab.runtime import topologies as top
+from toast_lab.sharding.mesh import Mesh, make_mesh
+
+MIB = 2**20
+COLUMNS = 128
+BESIDE_ROWS = 4096  # of the gather that is there for the schedule
+#: Topologies, and is an axis of theirs a closed ring?
+SLICES = {"tpu:v5e:4x4": False, "tpu:v5e:16x16": True}
+KINDS = ("all_gather", "all_reduce")
+SIZES = (16, 64)  # MiB, the larger side of one device
+TIME_LIMIT_S = 300.0
+
+
+class Case(NamedTuple):
+    """A collective to compile."""
+
+    topology: str
+    kind: str
+    mib: int
+
+    @property
+    def mesh(self) -> Mesh:
+        """Two axes, each a dim of the slice."""
+        rows, columns = self.topology.rpartition(":")[2].split("x")
+        return make_mesh({"d": int(rows), "m": int(columns)})
+
+
+def cases() -> Iterator[Case]:
+    """All that the table has."""
+    for topology in SLICES:
+        for kind in KINDS:
+            for mib in SIZES:
+                yield Case(topology, kind, mib)
+
+
+def ours_s(case: Case) -> float:
+    """By the formulas that price plans, over the first axis."""
+    links = lay_out(machine("tpu-v5e"), case.mesh)
+    seconds = named_time_s(case.kind, ("d",), case.mib * MIB, mesh=case.mesh, links=links)
+    assert seconds is not None
+    return seconds
+
+
+def libtpu_s(case: Case) -> float:
+    """By the schedule that libtpu writes, compiled in a child process.
+
+    Raises:
+        subprocess.SubprocessError: libtpu is missing, or took too long.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        topology = top.parse(case.topology, case.mesh)
+        subprocess.run(
+            [sys.executable, "-m", __spec__.name, case.topology, case.kind, str(case.mib)],
+            env={**os.environ, **top.environment(topology, folder)},
+            check=True,
+            capture_output=True,
+            timeout=TIME_LIMIT_S,
+        )
+        files = Path(folder).glob("*.schedule.txt")
+        return own_time_s(max(files, key=lambda file: file.stat().st_size).read_text(), case)
+
+
+def own_time_s(text: str, case: Case) -> float:
+    """The clock of a schedule for its collective of this size."""
+    schedule, why = schedule_text.parse(text)
+    assert schedule is not None, why
+    name = case.kind.replace("_", "-")
+    rows = schedule.scheduled[schedule.entry]
+    started_s = {
+        row.instruction.name: row.start_s
+        for row in rows
+        if row.instruction.opcode == f"{name}-start"
+    }
+    names = {number: instruction.name for number, instruction in schedule.instructions.items()}
+    spans = [
+        row.end_s - started_s[names[row.instruction.operand_ids[0]]]
+        for row in rows
+        if row.instruction.opcode == f"{name}-done"
+    ]
+    spans += [row.end_s - row.start_s for row in rows if row.instruction.opcode == name]
+    return max(spans)  # the gather beside it is smaller
+
+
+def report() -> str:
+    """The table, as Markdown."""
+    lines = [
+        "| slice | axis of | collective | MiB | libtpu's | ours | ours / libtpu's |",
+        "|---|---|---|--:|--:|--:|--:|",
+    ]
+    for case in cases():
+        theirs_s, own_s = libtpu_s(case), ours_s(case)
+        axis = "a closed ring" if SLICES[case.topology] else "a line"
+        lines.append(
+            f"| {case.topology} | {axis} of {case.mesh.sizes[0]} | {case.kind} | {case.mib} | "
+            f"{theirs_s * 1e6:.0f} us | {own_s * 1e6:.0f} us | {own_s / theirs_s:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def compile_case(case: Case) -> None:
+    """Compile for TPUs that are not there; libtpu writes its schedule to where it was told."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    mesh = jax.sharding.Mesh(
+        np.asarray(top.devices(top.parse(case.topology, case.mesh), case.mesh)).reshape(
+            case.mesh.sizes
+        ),
+        case.mesh.axes,
+    )
+    cut, whole = PartitionSpec("d"), PartitionSpec()
+
+    def step(sent: jax.Array, beside: jax.Array) -> tuple[jax.Array, jax.Array]:
+        gathered = jax.lax.all_gather(beside, "d", tiled=True)
+        if case.kind == "all_gather":
+            return jax.lax.all_gather(sent, "d", tiled=True), gathered
+        return jax.lax.psum(sent, "d"), gathered
+
+    spec = cut if case.kind == "all_gather" else whole
+    arguments = [
+        jax.ShapeDtypeStruct((rows, COLUMNS), jnp.float32, sharding=NamedSharding(mesh, own))
+        for rows, own in ((case.mib * MIB // (4 * COLUMNS), spec), (BESIDE_ROWS, cut))
+    ]
+    sharded = jax.shard_map(
+        step, mesh=mesh, in_specs=(spec, cut), out_specs=(whole, whole), check_vma=False
+    )
+    jax.jit(sharded).lower(*arguments).compile()
+
+
+if __name__ == "__main__":
+    compile_case(Case(sys.argv[1], sys.argv[2], int(sys.argv[3])))
