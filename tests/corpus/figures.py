@@ -13,6 +13,7 @@ from tests.accuracy.judge import spearman
 from tests.corpus import compiled, confirmed, fit, plans, priced, programs
 from tests.corpus.op_classes import CLASSES
 from tests.corpus.reasons import reason
+from tests.corpus.targets import TARGETS
 from tests.readings import has_needed_constraints, has_peak
 from toast_lab.files import write_whole
 from toast_lab.machines.catalogue import MACHINES
@@ -21,6 +22,7 @@ from toast_lab.text import csv_text
 PAGE = Path(__file__).parents[2] / "docs" / "corpus.md"
 BY_PROGRAM = PAGE.parent / "corpus" / "by_program.csv"
 FEWEST = 5  # plans that can be ranked
+FEWEST_FOR_EVERY_TARGET = 6  # plans of a program that is told of for all targets together
 WORST = 10
 MOST_NAMED = 5  # programs that are behind a missed target
 HEAVY = 0.25  # share of the computing from which a class of ops is told of
@@ -189,6 +191,8 @@ def page(every: Sequence[Pair]) -> str:
         "## By target",
         "",
         *_table("target", every, lambda pair: pair.topology),
+        "",
+        *_for_every_target(every),
         "",
         "## By family",
         "",
@@ -395,6 +399,37 @@ def _table(groups_of: str, every: Sequence[Pair], group: Callable[[Pair], str]) 
     ]
 
 
+def _for_every_target(every: Sequence[Pair]) -> list[str]:
+    """Of programs that have some plans for each target: numbers of collectives, and peaks.
+
+    Without the rival's, which only TPUs have.
+    """
+    members = [pair for pair in every if pair.plan != plans.RIVAL]
+    n_plans = collections.Counter((pair.program, pair.topology) for pair in members)
+    topologies = [target.topology for target in TARGETS]
+    everywhere = [
+        program
+        for program in dict.fromkeys(pair.program for pair in members)
+        if all(n_plans[program, topology] >= FEWEST_FOR_EVERY_TARGET for topology in topologies)
+    ]
+    lines = [
+        f"Of {', '.join(f'`{program}`' for program in everywhere)} at least "
+        f"{FEWEST_FOR_EVERY_TARGET} plans each were compiled for all of these targets "
+        "(AutoSharding's aside). Numbers of collectives, by op of the program:",
+        "",
+        "| target | plans | equal | explained | unexplained | error of peak |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    for topology in topologies:
+        own = [pair for pair in members if pair.topology == topology and pair.program in everywhere]
+        n_equal, n_explained, n_unexplained = _collectives(own)
+        lines.append(
+            f"| {topology} | {len(own)} | {n_equal} | {n_explained} | {n_unexplained} | "
+            f"{_percent(_median(_errors(pair.ratio('peak_bytes') for pair in own)))} |"
+        )
+    return lines
+
+
 _COLUMNS = (
     "program",
     "target",
@@ -505,11 +540,8 @@ def by_program(every: Sequence[Pair]) -> str:
 
 def _row(members: Sequence[Pair]) -> list[str]:
     times = _errors(pair.ratio("time_s") for pair in members)
-    counts: collections.Counter[str] = collections.Counter()
-    for pair in members:
-        counts.update(pair.priced.get("collectives", {}))
-        counts["unexplained"] += pair.priced.get("unexplained", 0)
-    every = counts.total() - counts["unexplained"]
+    collectives = _collectives(members)
+    every = sum(collectives)
     return [
         str(len(members)),
         _number(_median(ranks(members))),
@@ -518,11 +550,20 @@ def _row(members: Sequence[Pair]) -> list[str]:
         _percent(_median(_errors(pair.ratio("compute_s") for pair in members))),
         _percent(_median(_errors(pair.ratio("comm_s") for pair in members))),
         _percent(_median(_errors(pair.ratio("peak_bytes") for pair in members))),
-        _percent(counts["equal"] / every if every else None),
-        _percent((every - counts["equal"] - counts["unexplained"]) / every if every else None),
-        _percent(counts["unexplained"] / every if every else None),
+        *(_percent(number / every if every else None) for number in collectives),
         _percent(_median(regrets(members))),
     ]
+
+
+def _collectives(members: Iterable[Pair]) -> tuple[int, int, int]:
+    """Numbers of collectives that are equal, that differ for a known reason, and the others."""
+    counts: collections.Counter[str] = collections.Counter()
+    n_unexplained = 0
+    for pair in members:
+        counts.update(pair.priced.get("collectives", {}))
+        n_unexplained += pair.priced.get("unexplained", 0)
+    n_explained = counts.total() - counts["equal"] - n_unexplained
+    return counts["equal"], n_explained, n_unexplained
 
 
 def _by_family(members: Iterable[Pair]) -> dict[str, list[Pair]]:
