@@ -24,12 +24,14 @@ reading at ``needed_constraints``.
 from __future__ import annotations
 
 import collections
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from toast_lab import fork_server, isolate
 from toast_lab.errors import RunFailed
-from toast_lab.ir.program import CONVOLUTION, DOT, Program
+from toast_lab.ir.op_kinds import op_kind
+from toast_lab.ir.program import CONVOLUTION, DOT, VIEW, Program
 from toast_lab.lowering.annotate import Writer, specs_on_ops
 from toast_lab.lowering.propagated import propagated
 from toast_lab.sharding.plan import ShardingPlan, Spec
@@ -42,7 +44,6 @@ before_fork = fork_server.import_jax
 TIME_LIMIT_S = 120.0
 #: Propagations, after which all that is still wrong is constrained at once.
 _PATIENT_ROUNDS = 3
-_VIEWS = ("transpose", "reshape", "convert")
 _REMEMBERED = 64  # plans, each by its program, its mesh and its sharding
 _results: collections.OrderedDict[tuple[str, str, int], frozenset[int]] = collections.OrderedDict()
 
@@ -154,10 +155,16 @@ def _behind_scattered_sums(plan: ShardingPlan) -> set[int]:
 
 
 def _origin(program: Program, value: int) -> int:
-    """The value that this one is a view or a cast of."""
-    while program.kind[op := int(program.value_op[value])] in _VIEWS:
-        (value,) = program.operands(op)
-    return int(value)
+    """The value that this one is a view, a cast or another order of, with all its elements."""
+    while True:
+        op = int(program.value_op[value])
+        operands = program.operands(op)
+        is_passed_on = op_kind(program.kind[op]).prepares or program.op_class[op] == VIEW
+        if not is_passed_on or len(operands) != 1:
+            return value
+        if math.prod(program.dims(operands[0])) != math.prod(program.dims(value)):
+            return value
+        value = int(operands[0])
 
 
 def _wrong(request: ConstraintsRequest, on_op: Sequence[Spec], constrained: set[int]) -> set[int]:

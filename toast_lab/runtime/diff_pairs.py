@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from toast_lab.ir import program as p
+from toast_lab.ir.op_kinds import op_kind
 from toast_lab.ir.program import Program
 from toast_lab.runtime import diff_rows as reasons
 from toast_lab.runtime.diff_rows import CHANGED, EQUAL, EXTRA, MISSING, UNEXPLAINED, DiffRow, Side
@@ -23,8 +24,6 @@ SMALL_BYTES = 64 * 1024
 MOST_PARTS = 8  #: collectives that one of ours may become
 #: Of a shard: an edge is smaller.
 EDGE_SHARE = 0.1
-# Ops that put numbers beside those that stood elsewhere
-_HAVE_NEIGHBOURS = ("concatenate", "pad", "slice", "convolution", "reduce_window")
 _SUMS = ("all_reduce", "reduce_scatter")
 # Kinds between which a reshard may be swapped
 _MOVES = ("all_to_all", "collective_permute", "all_gather")
@@ -460,10 +459,15 @@ class _Pairs:
         """Does it permute a small part of what an op makes whose results have neighbours?"""
         program = self.program
         return extra.kind == "collective_permute" and any(
-            program.kind[extra.op] in _HAVE_NEIGHBOURS
+            self.has_neighbours(extra.op)
             and extra.bytes * self.mesh.n_devices <= EDGE_SHARE * float(program.nbytes(value))
             for value in self.results(extra)
         )
+
+    def has_neighbours(self, op: int) -> bool:
+        """Does an op put numbers beside those that stood elsewhere, or read those beside them?"""
+        moves = op_kind(self.program.kind[op]).moves_elements
+        return moves or bool(self.program.op_class[op] == p.CONVOLUTION)
 
     def is_scattered_onto(self, extra: Side) -> bool:
         """Does it gather at most as much as a scatter makes, to which something is added?"""
@@ -552,17 +556,18 @@ class _Pairs:
         Through ``sums`` of earlier ops, and what adds dims of one to them or drops those.
         """
         program = self.program
-        if program.kind[op] not in ("reduce", "reshape", "broadcast_in_dim"):
+        is_sum = program.kind[op] == "reduce" and program.detail[op].endswith("add")
+        if not program.operands(op) or not (is_sum or program.op_class[op] == p.VIEW):
             return None
         operand, (result, *others) = program.operands(op)[0], program.results(op)
         long = [dim for dim, size in enumerate(program.dims(operand)) if size > 1]
         source, left = sums.get(operand, (operand, tuple(long)))
         every_name, kept = program.use_names(program.uses(op)[0]), program.def_names(result)
         names = [every_name[dim] for dim in long]
-        if program.kind[op] != "reduce":
+        if not is_sum:
             after = [kept[dim] for dim, size in enumerate(program.dims(result)) if size > 1]
             return (source, left) if operand in sums and names == after else None
-        if others or not program.detail[op].endswith("add"):
+        if others:
             return None
         return source, tuple(dim for dim, name in zip(left, names, strict=True) if name in kept)
 
