@@ -397,6 +397,20 @@ def _if(c, y, x):
     return jax.lax.cond(c, lambda: jnp.sin(y), lambda: x)
 
 
+def test_a_result_behind_a_product_is_written_though_no_op_reads_it():
+    """Of two equal ones here, one is a result and the other goes into a product."""
+
+    def step(x):
+        h = x @ x
+        one, other = jax.lax.sin(h), jax.lax.sin(h)
+        return one, other @ other
+
+    found = Fused("tpu", step, SQUARE)
+    assert found.written("dot_general")
+    assert found.written("sine")
+    assert not found.written("sine", 1)
+
+
 def test_a_product_outside_a_branch_is_not_written_as_what_is_inside():
     def fn(x, w, c):
         y = x @ w

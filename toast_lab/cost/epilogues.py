@@ -245,7 +245,7 @@ def _must_be_written(graph: FusionGraph, value: int, product: int) -> bool:
 
 def _goes_into_products(graph: FusionGraph, value: int, product: int, members: Set[int]) -> bool:
     """Do nothing but products of the same region need it outside of the kernel?"""
-    return all(
+    return not graph.is_output[value] and all(
         consumer < graph.n_ops
         and graph.product[consumer]
         and graph.takes[consumer]
