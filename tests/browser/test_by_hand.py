@@ -126,6 +126,7 @@ def test_actions_are_undone_redone_branched_and_compared(
     expect(page.locator(".listing .row", has_text="all_reduce")).to_have_count(0)
     page.get_by_role("button", name="Redo").click()
     expect(cost(page, "their number")).to_have_text("1")
+    expect(row(page, f"{hidden}->model")).to_be_visible()
 
     row(page, f"{batch}->data").click()
     page.get_by_placeholder("its name").fill("both")

@@ -41,7 +41,9 @@ class HistoryPane(look.Pane):
             layout="fit_data_table",
             widths={"#": 22, "action": 84, "step": 66, "collectives": 92},
         )
-        look.watch_value(self.table, self._picked, "selection")
+        # Not its selection: a click on a row that the browser still shows as selected, before
+        # another list has reached it, changes none
+        look.on_row(self.table, self.pick)
         self._detail = look.text()
         self.undo = look.button("Undo", session.hand.undo, description=keys.tip("undo"))
         self.redo = look.button("Redo", session.hand.redo, description=keys.tip("redo"))
@@ -74,11 +76,9 @@ class HistoryPane(look.Pane):
             self._followed, self.at = actions, len(actions)
         self.costs.object = self._cost_words(steps)
         frame = taken_frame(steps)
-        self._quiet = True
         if not frame.equals(self.table.value):
             self.table.value = frame
         self.table.selection = [self.at]
-        self._quiet = False
         trail = session.hand.trail
         self.undo.disabled, self.redo.disabled = not trail.past, not trail.future
         self.branch.disabled = not actions
@@ -128,9 +128,11 @@ class HistoryPane(look.Pane):
         table = h("table", h("tr", *[h("th", w) for w in head]), *body, cls="costs")
         return join([title, table, note])
 
-    def _picked(self, rows: list[int]) -> None:
-        if not self._quiet and rows and rows[0] < len(self.table.value):
-            self.at = int(rows[0])
+    def pick(self, row: int) -> None:
+        """Select an action by the number of its row."""
+        if row < len(self.table.value):
+            self.at = row
+            self.table.selection = [row]
             self.show_selected()
 
     def _branch(self) -> None:
