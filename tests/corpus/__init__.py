@@ -5,6 +5,6 @@ them and keeps the rows, ``confirmed`` has them judge searches, ``figures`` make
 from the rows.  A third of the families is held out: no rule is read off them, nothing is fitted
 to them.
 
-``python -m tests.corpus compile|price|fit|confirm|figures|list``; the packages are in
+``python -m tests.corpus compile|search|price|fit|confirm|figures|list``; the packages are in
 ``requirements.txt``.
 """

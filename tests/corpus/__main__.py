@@ -1,4 +1,4 @@
-"""``python -m tests.corpus compile|price|fit|confirm|figures|list``: see the package."""
+"""``python -m tests.corpus compile|search|price|fit|confirm|figures|list``: see the package."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one of the commands."""
     parser = argparse.ArgumentParser(prog="python -m tests.corpus", description=__doc__)
     parser.add_argument(
-        "command", choices=("compile", "price", "fit", "confirm", "figures", "list")
+        "command", choices=("compile", "search", "price", "fit", "confirm", "figures", "list")
     )
     parser.add_argument("--programs", nargs="*", help="by name; all by default")
     parser.add_argument("--targets", nargs="*", help="topologies; all by default")
@@ -43,6 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
     targets = [target(name) for name in args.targets] if args.targets else TARGETS
     if args.again:
         compiled.again(names, targets)
+    elif args.command == "search":
+        compiled.search(names, targets)
     elif args.command == "confirm":
         confirmed.generate(names, targets)
     else:

@@ -99,6 +99,58 @@ def again(names: Iterable[str], targets: Sequence[Target], *, time_limit_s: floa
             write_rows(ROWS, every)
 
 
+def search(names: Iterable[str], targets: Sequence[Target], *, time_limit_s: float = 400.0) -> None:
+    """Search anew with the prices of today, and have compiled what is another plan than before.
+
+    Of programs on targets of which our search was judged.  What earlier searches found stays among
+    the plans that are judged.
+    """
+    for name, model, analysis, digest in programs.each_traced(names):
+        for target in targets:
+            head = {"program": name, "digest": digest, "topology": target.topology}
+            problem = Problem(analysis, target.mesh, target.machine)
+            for method in plans.SEARCHES:
+                own = {row["plan"]: row for row in read_rows(ROWS) if head.items() <= row.items()}
+                if plans.OURS not in own:
+                    break
+                known = {
+                    plan: plans.decoded(problem, row["sharding"])
+                    for plan, row in own.items()
+                    if "sharding" in row
+                }
+                before = known.get(own.get(method, {}).get("same_as", method))
+                known.pop(method, None)
+                draft = next(plans.drafts(model, problem, target.topology, [method], known), None)
+                if draft is None or (before is not None and before.key == draft.plan.key):
+                    continue
+                row: Row = {"same_as": draft.same_as}
+                if not draft.same_as:
+                    row = _compiled(model, analysis, target, draft, time_limit_s)
+                every = set_aside(read_rows(ROWS), head, method)
+                write_rows(ROWS, [*every, {**head, "plan": method, **row}])
+
+
+def set_aside(every: Iterable[Row], head: Row, method: str) -> list[Row]:
+    """The rows, in which what a search found for a program has a name of its own.
+
+    Where that was another plan's sharding, the row that says so is left out.
+    """
+    every = list(every)
+    n_earlier = sum(
+        row["plan"].startswith(plans.EARLIER) for row in every if head.items() <= row.items()
+    )
+    name = f"{plans.EARLIER} {n_earlier + 1}"
+    kept = list[Row]()
+    for row in every:
+        if not head.items() <= row.items():
+            kept.append(row)
+        elif row["plan"] != method:
+            kept.append({**row, "same_as": name} if row.get("same_as") == method else row)
+        elif "same_as" not in row:
+            kept.append({**row, "plan": name})
+    return kept
+
+
 def rows() -> list[Row]:
     """The rows of ``compiled.jsonl`` that a compiler judged."""
     return [row for row in read_rows(ROWS) if "same_as" not in row]

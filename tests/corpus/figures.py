@@ -183,10 +183,11 @@ def page(every: Sequence[Pair]) -> str:
         "programs.",
         "",
         f"Compiled with {', '.join(f'{name} {version}' for name, version in versions)}. "
-        "`python -m tests.corpus compile` compiles what is missing (no device is needed), `price` "
-        "prices all plans with the code as it is, `figures` writes this page; CONTRIBUTING.md says "
-        "what they need. [by_program.csv](corpus/by_program.csv) has the columns for each program "
-        "on each target.",
+        "`python -m tests.corpus compile` compiles what is missing (no device is needed), `search` "
+        "searches anew with the prices of today and compiles what is another plan than before, "
+        "`price` prices all plans with the code as it is, `figures` writes this page; "
+        "CONTRIBUTING.md says what they need. [by_program.csv](corpus/by_program.csv) has the "
+        "columns for each program on each target.",
         "",
         "## By target",
         "",
@@ -661,7 +662,7 @@ def confirmations(every: Sequence[Pair]) -> list[str]:
         rivals = [
             (time_s, name)
             for name, time_s in times.get(head, {}).items()
-            if name != plans.OURS and not name.startswith("random")
+            if name != plans.OURS and not name.startswith(("random", plans.EARLIER))
         ]
         rival_s, rival = min(rivals, default=(None, "none was judged"))
         first_s = row["verdicts"][0]["time_s"]

@@ -41,7 +41,7 @@ RANDOM = {"random 1": 1, "random 2": 2, "random 4": 4, "random 6": 6}  # actions
 #: Further ones, for programs that experts and searches find too few plans of.
 SPARE = {"random 3": 3, "random 5": 5, "random 7": 7, "random 8": 8, "random 9": 9}
 ENOUGH = 12  # plans of a program on a target
-
+EARLIER = "earlier search"  #: and a number: what a search found with the prices of its time
 
 RIVAL = "autosharding"  # XLA's, on TPUs, where its environment is there
 

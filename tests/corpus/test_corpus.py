@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import json
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -79,6 +80,40 @@ def test_what_is_known_is_not_made_again_and_spare_plans_fill_up(
     assert (same.name, same.same_as) == ("data", "alpa")
     enough = {str(number): draft.plan for number, draft in enumerate(every)}
     assert list(plans.drafts(model, problem, TPU, tuple(plans.SPARE), enough)) == []
+
+
+def test_a_search_of_today_takes_the_place_of_an_earlier_one_which_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, model, analysis, digest = next(programs.each_traced(["mlp"]))
+    where = target(TPU)
+    mlp = Problem(analysis, where.mesh, where.machine)
+    (poor,) = plans.drafts(model, mlp, TPU, ["random 1"], {})
+    head = {"program": name, "digest": digest, "topology": TPU}
+    earlier = {**head, "plan": "mcts", "sharding": plans.encoded(poor.plan), "time_s": 1.0}
+    monkeypatch.setattr(compiled, "ROWS", tmp_path / "rows.jsonl")
+    monkeypatch.setattr(plans, "SEARCHES", {"mcts": 300})
+    monkeypatch.setattr(
+        compiled, "_compiled", lambda *args: {"sharding": plans.encoded(args[3].plan)}
+    )
+    named = {**head, "plan": "automap", "same_as": "mcts"}
+    elsewhere = {**earlier, "topology": "tpu:v6e:4x4"}
+    compiled.write_rows(compiled.ROWS, [earlier, named, elsewhere])
+    for _ in range(2):  # the second time it finds the same
+        compiled.search(["mlp"], [where])
+        aside, other, untouched, ours = compiled.read_rows(compiled.ROWS)
+        assert aside == {**earlier, "plan": "earlier search 1"}
+        assert other == {**named, "same_as": "earlier search 1"}
+        assert untouched == elsewhere
+        assert ours["plan"] == "mcts"
+        found = price(mlp, plans.decoded(mlp, ours["sharding"]))
+        assert found.time_s < price(mlp, poor.plan).time_s
+
+
+def test_an_earlier_search_that_found_what_another_did_leaves_no_row() -> None:
+    head = {"program": "mlp", "digest": "1", "topology": TPU}
+    rows = [{**head, "plan": "data", "sharding": "x"}, {**head, "plan": "mcts", "same_as": "data"}]
+    assert compiled.set_aside(rows, head, "mcts") == rows[:1]
 
 
 def test_what_a_compiler_has_no_clock_for_is_on_neither_side() -> None:
