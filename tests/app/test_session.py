@@ -267,25 +267,21 @@ def transformer(jobs: Registry) -> Session:
     return session
 
 
+def stand_still(session: Session) -> None:
+    """Wait until a search has done what it was ordered to do before a pause."""
+    wait(lambda: (session.tick(), session.searches.stands)[1], "a pause")
+
+
 def test_pause_stands_still_step_does_one_and_stop_keeps_the_best(jobs: Registry) -> None:
     session = transformer(jobs)
     session.searches.step()
-    first_points(session)
-    time.sleep(0.5)
-    session.tick()
-    held = len(session.searches.points)
-    assert held == 1
-    for more in (1, 2, 3):
-        session.searches.step()
-        wait(
-            lambda more=more: (
-                bool(session.tick()) or len(session.searches.points) > held + more - 1
-            ),  # type: ignore[misc]
-            "one step",
-        )
+    for number in (1, 2, 3, 4):
+        stand_still(session)
+        assert len(session.searches.points) == number
         time.sleep(0.2)
         session.tick()
-        assert len(session.searches.points) == held + more
+        assert len(session.searches.points) == number
+        session.searches.step()
     session.searches.pause()
     wait(lambda: bool(session.tick()) and len(session.searches.points) > 20, "going on")
     session.searches.stop()
@@ -345,12 +341,11 @@ def test_a_round_is_shown_to_its_end(session: Session) -> None:
     for last in (1, 2):  # the unsharded start, of round 0, comes with the first one
         end = sum(r <= last for r in rounds)
         session.searches.step_round()
-        wait(lambda end=end: (session.tick(), session.searches.simulations >= end)[1], "a round")  # type: ignore[misc]
-        time.sleep(0.3)
-        session.tick()
+        assert not session.searches.stands
+        stand_still(session)
         assert session.searches.simulations == end
     session.searches.step()
-    wait(lambda: bool(session.tick()), "one more")
+    stand_still(session)
     assert session.searches.simulations == end + 1
     session.searches.pause()
     settle(session)

@@ -273,7 +273,10 @@ class Explorer(look.Pane):
         self.cancel.disabled = job is None
         text = "no job runs"
         if job is not None:
-            doing = "paused" if job is session.work.job and session.work.paused else DOING[job.kind]
+            doing = DOING[job.kind]
+            if job is session.work.job and session.work.paused:
+                stands = job.kind != "search" or session.searches.stands
+                doing = "paused" if stands else "pausing"
             text = f"{doing}, {job.worked_s:.0f} s"
         self._job.object = h(
             "div",

@@ -55,6 +55,7 @@ class Searches(param.Parameterized):
         self._fresh: list[CurvePoint] = []  #: of these, those that no page has drawn yet
         self.best_actions: tuple[str, ...] = ()
         self.best_plan: ShardingPlan | None = None  #: once a search has ended
+        self.stands = False  #: a pause, asked for before, has begun
         self.note = ""  #: how it ended
         self.gap: float | None = None
         self.race = RaceState()
@@ -82,7 +83,7 @@ class Searches(param.Parameterized):
         self.points, self._fresh, self.best_actions = [], [], ()
         self.best_plan = None
         self.note, self.gap = "", None
-        self.simulations = 0
+        self.simulations, self.stands = 0, False
         self.job = None
 
     # -- starting ----------------------------------------------------------------------------------
@@ -195,6 +196,7 @@ class Searches(param.Parameterized):
             if self._work.paused:
                 job.resume()
             else:
+                self.stands = False
                 job.pause()
             self._work.changed()
 
@@ -211,6 +213,7 @@ class Searches(param.Parameterized):
             self.start(first)
         elif self._work.runs("search"):
             self._work.tick()
+            self.stands = False
             step(self._work.job, self.simulations)
             self._work.changed()
 
@@ -240,7 +243,7 @@ class Searches(param.Parameterized):
     def _reported(self, event: Event) -> None:
         if not isinstance(event.data, Batch):
             return
-        self.simulations = event.data.done
+        self.simulations, self.stands = event.data.done, event.data.stands
         for simulation in event.data.simulations:
             self._fresh.append(point(simulation))
             self.points.append(self._fresh[-1])

@@ -76,6 +76,7 @@ class Batch(NamedTuple):
 
     simulations: tuple[Any, ...]
     done: int  #: simulations so far, those that are left out included
+    stands: bool = False  #: The search stands still behind these.
 
 
 class SearchEnd(NamedTuple):
@@ -186,6 +187,7 @@ class Control:
         if self._allowed(coming):
             return
         self._flush()
+        self.send(Batch((), self.done, stands=True))
         began = time.monotonic()
         while not self._allowed(coming):
             time.sleep(POLL_EVERY_S)

@@ -463,7 +463,9 @@ class SearchPage:
             best_s, best_bytes, best_score = seen.best_time_s, seen.best_peak_bytes, seen.best_score
             actions = seen.actions
         base = problem.baseline
-        state = "paused" if paused else "searching" if searching else "ended"
+        state = "searching" if searching else "ended"
+        if paused:
+            state = "paused" if session.searches.stands else "pausing"
         rows: Facts = [
             ("state", f"{state}, {job.worked_s:.1f} s" if job is not None else state),
             ("simulations", f"{session.searches.simulations:,}"),
