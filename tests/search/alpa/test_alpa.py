@@ -136,6 +136,29 @@ def test_the_objective_is_the_evaluators_time(name, grain, machine):
     assert np.median(off) < (1e-6 if machine == "a100" else 1e-2)
 
 
+def test_what_copies_save_is_not_counted_twice_nor_for_other_strategies():
+    """A product of which neither operand is held in vector memory reads one of them in windows.
+
+    As copies, which are half as wide, either would do away with the windows; so do most shards.
+    """
+    analysis = traced(
+        lambda x, w: (x @ w) @ w.T,
+        jax.ShapeDtypeStruct((32_768, 1_024), "float32"),
+        jax.ShapeDtypeStruct((1_024, 30_528), "float32"),
+    )
+    problem = Problem(analysis, {"a": 4, "b": 4}, "tpu-v5e")
+    choices, rng, pricer = choices_of(problem), np.random.default_rng(0), problem.pricer()
+    ratios = []
+    for _ in range(300):
+        choice, _ = as_kept(problem, choices, random_choice(choices, rng))
+        if as_kept(problem, choices, choice)[1]:
+            time_s = pricer.totals(*spread(problem, choices, *choice)).time_s
+            ratios.append(choices.time_s(*choice) / time_s)
+    assert len(ratios) >= 50
+    assert min(ratios) > 0.75
+    assert np.median(ratios) == pytest.approx(1.0, abs=0.01)
+
+
 @pytest.mark.parametrize("grain", GRAINS)
 def test_the_objective_is_near_the_evaluators_time_on_plans_of_actions(grain):
     """Layers, shared copies and all: what is not additive comes to little."""

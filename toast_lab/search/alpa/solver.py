@@ -25,6 +25,7 @@ from toast_lab.search.alpa.memory_rows import MemoryRows, crowded
 from toast_lab.search.alpa.strategies import ClusteredProgram, rows_at, spread
 from toast_lab.search.limits import Status, Stop
 from toast_lab.search.recorder import Recorder
+from toast_lab.sharding import steps
 
 _CHILD = "toast_lab.search.alpa.integer_program:solve"
 # columns; programs up to here are first tried in this process, as a child takes a while to start
@@ -125,7 +126,7 @@ class Solver:
     def begin(self, arrays: tuple[np.ndarray, np.ndarray], label: str) -> None:
         """Forget what was found before, and begin at the choices nearest to a plan."""
         self.best, self.held, self.over_s = None, [], self.firm_s
-        self.try_start(self.choices.choice_of(*arrays), label)
+        self.try_start(self._nearest(arrays), label)
 
     def try_start(self, choice: Choice, label: str) -> None:
         """Price a choice as a plan, and what descent makes of it."""
@@ -173,7 +174,19 @@ class Solver:
         if arrays is not None and any(
             (new != known).any() for new, known in zip(arrays, self.best_arrays, strict=True)
         ):
-            self.try_(self.choices.choice_of(*arrays), f"{self.grain}: plan so far")
+            self.try_(self._nearest(arrays), f"{self.grain}: plan so far")
+
+    def _nearest(self, arrays: tuple[np.ndarray, np.ndarray]) -> Choice:
+        """The choices nearest to a plan, its values as lowering keeps them.
+
+        What is kept in a layout that no use wants costs a plan nothing, since lowering takes such
+        moves back, but it does in a sum of moves.
+        """
+        op_factor, value_dim = arrays
+        tables = steps.tables(self.recorder.problem.analysis.program)
+        kept = steps.kept_layouts(tables, op_factor, value_dim)
+        shifts = steps.LAYOUT_BITS * np.arange(value_dim.shape[1])
+        return self.choices.choice_of(op_factor, ((kept[:, None] >> shifts) & 31) - 1)
 
     def again(self) -> bool:
         """Solve the whole program once more, if there is much more time for it than there was."""

@@ -260,7 +260,11 @@ def price_choices(
     moves: dict[tuple[float, ...], np.ndarray] = {}
     for op in range(tables.n_arguments, len(tables.op_row)):
         check()
-        for use in range(tables.use_ptr[op], tables.use_ptr[op + 1]):
+        own = range(tables.use_ptr[op], tables.use_ptr[op + 1])
+        reading_s = None
+        if not facts.op.free[op] and any(facts.use.reads[use] > 0 for use in own):
+            reading_s = reading_times(bench, op, menus.ops[tables.op_row[op]])
+        for use in own:
             value, want = int(tables.use_value[use]), int(tables.use_want[use])
             if tables.value_constant[value]:
                 continue
@@ -275,13 +279,14 @@ def price_choices(
                     }
                 )
             )
-            if facts.use.reads[use] > 0 and not facts.op.free[op]:
+            if reading_s is not None and reading_s[:, use - own.start].any():
                 # A copy is read as a whole, even where the value itself is a view of something
-                # small.
-                _, first = np.unique(wants[want], return_index=True)
-                extra = reading_times(bench, op, use, menus.ops[owner][first])
+                # small.  How much longer that takes depends on the strategy as well, of which only
+                # the quickest matters.
+                quickest = _quickest(wants[want], compute_s[owner])
+                extra_s = reading_s[quickest, use - own.start]
                 copied = groups[group].distinct[:, None] != layout[row]
-                add(int(group), (), times[op] * np.where(copied, extra[:, None], 0.0))
+                add(int(group), (), times[op] * np.where(copied, extra_s[:, None], 0.0))
             if earlier:
                 sharers[use] = earlier
             if group in earlier:
@@ -323,6 +328,13 @@ def price_choices(
         passing=passing,
         sharers=sharers,
     )
+
+
+def _quickest(label: np.ndarray, time_s: np.ndarray) -> np.ndarray:
+    """[W] of each distinct label the quickest strategy that has it."""
+    order = np.argsort(time_s, kind="stable")
+    _, first = np.unique(label[order], return_index=True)
+    return order[first]
 
 
 def _shortened(

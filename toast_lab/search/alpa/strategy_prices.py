@@ -84,23 +84,52 @@ def compute_times(bench: Bench, op: int, menu: Int32Matrix) -> np.ndarray:
 
 
 @compiled
-def reading_times(bench: Bench, op: int, use: int, menu: Int32Matrix) -> np.ndarray:
-    """[S] how much longer the op takes under each strategy if it reads a copy of the value."""
+def reading_times(bench: Bench, op: int, menu: Int32Matrix) -> np.ndarray:
+    """[S, U] how much longer the op takes under each strategy if it reads a copy for each use.
+
+    Of a copy that is narrower than the value the op may take less.  What several copies save
+    together is often what one of them saves alone, so together they get no more than that.
+    """
     facts, tables, op_factor = bench.inputs.facts, bench.inputs.tables, bench.op_factor
     steps = bench.steps
-    out = np.empty(menu.shape[0])
-    row, value, want = tables.op_row[op], tables.use_value[use], tables.use_want[use]
+    first, last = tables.use_ptr[op], tables.use_ptr[op + 1]
+    out = np.zeros((menu.shape[0], last - first))
+    row = tables.op_row[op]
     for strategy in range(menu.shape[0]):
         copy_row(op_factor[row], menu[strategy])
         _as_wanted(facts, tables, op_factor, steps, op)
         n_steps = price_one(bench, op)
         as_it_is = _own_time(steps, bench.each, n_steps)
-        _as_wanted(facts, tables, op_factor, steps, op)
-        steps.layout[value] = 1 if steps.wanted[want] == 0 else 0  # any other layout
-        n_steps = price_one(bench, op)
-        out[strategy] = _own_time(steps, bench.each, n_steps) - as_it_is
+        saved, n_saving = 0.0, 0
+        for use in range(first, last):
+            if facts.use.reads[use] > 0.0 and not tables.value_constant[tables.use_value[use]]:
+                _as_wanted(facts, tables, op_factor, steps, op)
+                _copy(tables, steps, use)
+                n_steps = price_one(bench, op)
+                extra = _own_time(steps, bench.each, n_steps) - as_it_is
+                out[strategy, use - first] = extra
+                saved += min(extra, 0.0)
+                n_saving += extra < 0.0
+        if n_saving > 1:
+            _as_wanted(facts, tables, op_factor, steps, op)
+            for use in range(first, last):
+                if out[strategy, use - first] < 0.0:
+                    _copy(tables, steps, use)
+            n_steps = price_one(bench, op)
+            together = min(_own_time(steps, bench.each, n_steps) - as_it_is, 0.0)
+            if saved < together:
+                for use in range(last - first):
+                    if out[strategy, use] < 0.0:
+                        out[strategy, use] *= together / saved
     op_factor[row] = -1
     return out
+
+
+@helper
+def _copy(tables: Tables, steps: Steps, use: int) -> None:
+    """Keep a value in any other layout than a use wants it in, so that it reads a copy."""
+    is_whole = steps.wanted[tables.use_want[use]] == 0
+    steps.layout[tables.use_value[use]] = 1 if is_whole else 0
 
 
 @compiled
