@@ -147,14 +147,15 @@ class Solver:
         share_s = self.effort.until_s
         half_s = (self.effort.until_s + self.recorder.clock.elapsed_s) / 2
         late_s = max(share_s, self.recorder.clock.elapsed_s + 0.75 * self.recorder.left()[0])
+        solved: dict[int, tuple[float, ...]] = {}  # axis -> the best when it was solved last
         for _ in range(3 if len(self.axes) > 1 else 0):
-            before = self.best_rank
             for axis in self.axes:
+                if solved.get(axis) == self.best_rank:
+                    continue
                 # A plan that does not fit is of little use: finer grains wait until one does.
                 self.effort.until_s = half_s if self.best_fits else late_s
                 self._stage(self._along([axis]), f"{self.recorder.problem.mesh.axes[axis]} free")
-            if self.best_rank == before:
-                break
+                solved[axis] = self.best_rank
         self.effort.until_s = share_s
 
     def solve_whole(self, rounds: int | None = None) -> bool:

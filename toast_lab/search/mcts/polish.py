@@ -28,8 +28,8 @@ from toast_lab.search.recorder import Recorder
 
 _STRATEGIES, _GAP, _SOLVE_S, _MEMORY_ROUNDS = 128, 1e-3, 60.0, 4
 _GRAINS = ("colours", "roles")
-# Columns of the largest program where a budget of evaluations, not of time, bounds the work.  Those
-# over colours are solved in a second, and may have so many for each evaluation as well.
+# Columns of the largest program where a budget of evaluations, not of time, bounds the work: at
+# least so many, and so many for each evaluation.
 _COUNTED, _COUNTED_EACH = 8_000, 2
 SHARE = 0.5  #: most of the time left that one start's integer programs take
 #: most of the time left that the whole program over each grain takes, before all refinement
@@ -69,7 +69,7 @@ class Polish:
             if solver is None or self.effort.crashed:
                 continue
             self.effort.until_s = share_end_s
-            self.effort.largest = self._largest(grain)
+            self.effort.largest = self._largest
             solver.begin(arrays, "by an integer program from this start")
             solver.run()
             if solver.best_rank[:2] < rank[:2]:
@@ -112,12 +112,12 @@ class Polish:
                 break
         return arrays
 
-    def _largest(self, grain: str) -> int:
-        """Columns of the largest program of a grain."""
+    @property
+    def _largest(self) -> int:
+        """Columns of the largest program that is solved from a plan."""
         if self.evaluations is None:
             return LARGE
-        more = _COUNTED_EACH * self.evaluations if grain == _GRAINS[0] else 0
-        return min(LARGE, max(_COUNTED, more))
+        return min(LARGE, max(_COUNTED, _COUNTED_EACH * self.evaluations))
 
     def _solver(self, grain: str, until_s: float) -> Solver | None:
         """None if the prices could not be worked out in time, now or before."""
