@@ -16,6 +16,7 @@ dot and convolution only.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -137,6 +138,9 @@ class Fusion(NamedTuple):
     #: [O] bool: no product is computed of it.  Products of those run behind all others if they are
     #: summed over devices
     waits: np.ndarray
+    #: [V] bool: compared places, or computed of such a value alone, and not written.  It is made on
+    #: the way into what needs it as it is; what needs a part of it has all of it written.
+    compared: np.ndarray
 
 
 def fuse(
@@ -199,8 +203,9 @@ class _Fuser:
         moves |= gathers if style.fuses_gathers else False
         self.gathers: list[bool] = gathers.tolist()
         self.picks: list[bool] = picks.tolist()
-        if style.compares_places:
-            moves |= _marks(program)
+        marks = _marks(program) if style.compares_places else np.zeros(n_ops, bool)
+        moves |= marks
+        self.marks = marks
         #: [O] takes long to compute again, or is computed of what does
         self.costly = [
             (style.keeps_expanded and op_kind(kind).expands)
@@ -341,6 +346,7 @@ class _Fuser:
             consumers=self.consumers,
             narrowed=self.narrowed,
             waits=self._waits(),
+            compared=_compared(self.program, self.marks, self.written),
         )
 
     def _waits(self) -> np.ndarray:
@@ -722,6 +728,20 @@ def _marks(program: p.Program) -> np.ndarray:
             and sum(name not in rows for name in of_result) == 1
         )
     return marks
+
+
+def _compared(program: p.Program, marks: np.ndarray, written: Sequence[bool]) -> np.ndarray:
+    """``Fusion.compared``, from which ops are marks and which values are written."""
+    compared = np.zeros(program.n_values, bool)
+    for op in program.ops():
+        operands = [value for value in program.operands(op) if not program.value_is_constant[value]]
+        is_of_one = (
+            program.op_class[op] == p.ELEMENTWISE and len(operands) == 1 and compared[operands[0]]
+        )
+        if marks[op] or is_of_one:
+            for value in program.results(op):
+                compared[value] = not written[value]
+    return compared
 
 
 class _Kernel(NamedTuple):

@@ -671,6 +671,11 @@ def price_steps(
                 kept = facts.value.bytes[value] / tables.value_bytes[value]
                 each.bytes[row] = (kept + sent) * steps.out_bytes[row]
                 time_s = each.bytes[row] / rates.memory_bytes_per_s
+            if kind == SLICE and facts.value.compared[steps.value[row]] and not rates.paper_mode:
+                # Made of parts nowhere: all of it is written for each use that takes a part.
+                whole_bytes = facts.value.bytes[steps.value[row]]
+                each.bytes[row] = whole_bytes / ways(steps.before[row], axis_size)
+                time_s = each.bytes[row] / rates.memory_bytes_per_s
             time_s = time_s * each.times[row] + rounds * collective_s
             # memory: a copy for uses lives until its last use; the input of a definition's reshard
             # only now

@@ -141,6 +141,7 @@ class ValueFacts(NamedTuple):
     may_be_near: BoolArray  #: [V] bool: neither argument nor result, so that vector memory may do
     row_dim: Int32Array  #: [V] dim along the lanes of memory, -1: any, see ``row_layouts``
     row_size: Float64Array  #: [V] its size
+    compared: BoolArray  #: [V] bool: made by comparing places, see ``Fusion.compared``
 
 
 @packed
@@ -417,6 +418,7 @@ def make_static(
             may_be_near=may_be_near,
             row_dim=rows.dim,
             row_size=rows.size,
+            compared=fusion.compared,
         ),
         root=root[program.use_value].astype(np.int32),
         dim_size=np.asarray(program.shape, np.float64),
