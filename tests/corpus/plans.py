@@ -141,6 +141,11 @@ def encoded(plan: ShardingPlan) -> str:
     return base64.b85encode(zlib.compress(packed.tobytes(), 9)).decode()
 
 
+def sharding_id(text: str) -> str:
+    """A short name of an ``encoded`` plan, which lasts when a search finds another one."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
 def decoded(problem: Problem, text: str) -> ShardingPlan:
     """The plan of this problem that was ``encoded``."""
     arrays = np.frombuffer(zlib.decompress(base64.b85decode(text)), np.int8)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tests.accuracy import link_times
 from tests.accuracy.judge import spearman
-from tests.corpus import compiled, priced
+from tests.corpus import compiled, plans, priced
 from tests.measured import rows, told
 from toast_lab.files import write_whole
 from toast_lab.text import csv_text
@@ -60,21 +60,29 @@ def single_ops() -> list[Held]:
 
 
 def plan_shares() -> list[Held]:
-    """Plans of the corpus."""
-    judged = {rows.key(row): row for row in compiled.rows() if row["topology"] == rows.TOPOLOGY}
-    prices = {rows.key(row): row for row in priced.rows() if row["topology"] == rows.TOPOLOGY}
-    return [
-        Held(
-            row=row,
-            measured_s=row["kernels_s"] - row["stand_in_s"],
-            priced_s=prices[rows.key(row)]["compute_s"],
-            told_s=judged[rows.key(row)]["compute_s"],
-            priced_bytes=prices[rows.key(row)]["peak_bytes"],
-            compiled_bytes=judged[rows.key(row)]["peak_bytes"],
-        )
-        for row in rows.rows()
-        if rows.key(row) in judged and rows.key(row) in prices
-    ]
+    """Plans of the corpus, by the names that they have there today."""
+    prices = {compiled.key(row): row for row in priced.rows()}
+    judged = {
+        (row["program"], row["digest"], plans.sharding_id(row["sharding"])): row
+        for row in compiled.rows()
+        if row["topology"] == rows.TOPOLOGY and compiled.key(row) in prices
+    }
+    held = []
+    for row in rows.rows():
+        own = judged.get((row["program"], row["digest"], row["sharding_id"]))
+        if own is not None:
+            price = prices[compiled.key(own)]
+            held.append(
+                Held(
+                    row={**row, "plan": own["plan"]},
+                    measured_s=row["kernels_s"] - row["stand_in_s"],
+                    priced_s=price["compute_s"],
+                    told_s=own["compute_s"],
+                    priced_bytes=price["peak_bytes"],
+                    compiled_bytes=own["peak_bytes"],
+                )
+            )
+    return held
 
 
 def write() -> None:

@@ -106,6 +106,7 @@ def _measure(args: argparse.Namespace, shares: list[Row]) -> None:
     draw = _Draw()
     for share, future in zip(shares, futures, strict=True):
         row = {name: share[name] for name in ("program", "digest", "plan")} | on
+        row["sharding_id"] = share.get("sharding_id", "")
         try:
             loaded, compile_s = future.result()
             if args.texts:

@@ -18,8 +18,8 @@ TOPOLOGY = "gpu:h100:8"  # whose plans of the corpus are measured
 PLAN_NAMES = ("op", "fresh op")  # of single ops: what rules were read off, and what was not
 TUNED = ("all", "cuBLAS alone")
 _KEPT = (
-    "program", "digest", "plan", "device", "jax", "graphs", "tuned", "compile_s", "step_s",
-    "kernels_s", "n_kernels", "host_s", "stand_in_s",
+    "program", "digest", "plan", "sharding_id", "device", "jax", "graphs", "tuned", "compile_s",
+    "step_s", "kernels_s", "n_kernels", "host_s", "stand_in_s",
 )  # fmt: skip
 
 

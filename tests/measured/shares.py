@@ -82,7 +82,12 @@ def _wanted(names: Collection[str]) -> Iterator[tuple[Row, Model, ShardingPlan]]
         problem = Problem(analysis, where.mesh, where.machine)
         for row in judged:
             if (row["program"], row["digest"]) == (name, digest):
-                head = {"program": name, "digest": digest, "plan": row["plan"]}
+                head = {
+                    "program": name,
+                    "digest": digest,
+                    "plan": row["plan"],
+                    "sharding_id": plans.sharding_id(row["sharding"]),
+                }
                 yield head, model, plans.decoded(problem, row["sharding"])
 
 
