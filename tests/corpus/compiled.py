@@ -7,9 +7,10 @@ stopped goes on where it was; the compiler's whole results stay in the store of 
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from toast_lab.files import write_whole
 from toast_lab.ir.model import Model
 from toast_lab.runtime.compile import compile_plan, reading_of
 from toast_lab.runtime.compiled import Compiled
+from toast_lab.sharding.plan import ShardingPlan
 
 ROWS = Path(__file__).parent / "compiled.jsonl"
 SHARE = 0.98  # of the computing time that rows give op by op
@@ -53,11 +55,7 @@ def generate(
             if not missing:
                 continue
             problem = Problem(analysis, target.mesh, target.machine)
-            there = {
-                plan: plans.decoded(problem, row["sharding"])
-                for plan, row in here.items()
-                if "sharding" in row
-            }
+            there = _decoded(problem, here)
             for draft in plans.drafts(model, problem, target.topology, missing, there):
                 if draft.same_as:
                     row: Row = {"same_as": draft.same_as}
@@ -110,24 +108,32 @@ def search(names: Iterable[str], targets: Sequence[Target], *, time_limit_s: flo
             head = {"program": name, "digest": digest, "topology": target.topology}
             problem = Problem(analysis, target.mesh, target.machine)
             for method in plans.SEARCHES:
-                own = {row["plan"]: row for row in read_rows(ROWS) if head.items() <= row.items()}
+                every = read_rows(ROWS)
+                own = {row["plan"]: row for row in every if head.items() <= row.items()}
                 if plans.OURS not in own:
                     break
-                known = {
-                    plan: plans.decoded(problem, row["sharding"])
-                    for plan, row in own.items()
-                    if "sharding" in row
-                }
+                known = _decoded(problem, own)
                 before = known.get(own.get(method, {}).get("same_as", method))
                 known.pop(method, None)
                 draft = next(plans.drafts(model, problem, target.topology, [method], known), None)
-                if draft is None or (before is not None and before.key == draft.plan.key):
+                if draft is None or (
+                    before is not None and before.sharding.key() == draft.plan.sharding.key()
+                ):
                     continue
                 row: Row = {"same_as": draft.same_as}
                 if not draft.same_as:
                     row = _compiled(model, analysis, target, draft, time_limit_s)
-                every = set_aside(read_rows(ROWS), head, method)
-                write_rows(ROWS, [*every, {**head, "plan": method, **row}])
+                kept = set_aside(every, head, method)
+                write_rows(ROWS, [*kept, {**head, "plan": method, **row}])
+
+
+def _decoded(problem: Problem, own: Mapping[str, Row]) -> dict[str, ShardingPlan]:
+    """The plans of a problem that have a row of their own, by name."""
+    return {
+        name: plans.decoded(problem, row["sharding"])
+        for name, row in own.items()
+        if "sharding" in row
+    }
 
 
 def set_aside(every: Iterable[Row], head: Row, method: str) -> list[Row]:
@@ -136,10 +142,9 @@ def set_aside(every: Iterable[Row], head: Row, method: str) -> list[Row]:
     Where that was another plan's sharding, the row that says so is left out.
     """
     every = list(every)
-    n_earlier = sum(
-        row["plan"].startswith(plans.EARLIER) for row in every if head.items() <= row.items()
-    )
-    name = f"{plans.EARLIER} {n_earlier + 1}"
+    taken = {row["plan"] for row in every if head.items() <= row.items()}
+    names = (f"{plans.EARLIER} {number}" for number in itertools.count(1))
+    name = next(name for name in names if name not in taken)
     kept = list[Row]()
     for row in every:
         if not head.items() <= row.items():

@@ -68,7 +68,8 @@ def drafts(
     known: Mapping[str, ShardingPlan],
 ) -> Iterator[Draft]:
     """The plans of these names that are not known; more random ones if all are not ``ENOUGH``."""
-    name_of = {plan.key: name for name, plan in known.items()}
+    # Keys of plans are of how they came to be, too
+    name_of = {plan.sharding.key(): name for name, plan in known.items()}
     for name in (*EXPERTS, *SEARCHES, *RANDOM, RIVAL, *SPARE):
         if name in known or name not in names:
             continue
@@ -84,10 +85,11 @@ def drafts(
             continue
         except ToastError:
             continue  # no batch, nothing that divides, a space that the method cannot search
-        if name in SPARE and plan.key in name_of:
+        key = plan.sharding.key()
+        if name in SPARE and key in name_of:
             continue
-        yield Draft(name, plan, same_as=name_of.get(plan.key, ""))
-        name_of.setdefault(plan.key, name)
+        yield Draft(name, plan, same_as=name_of.get(key, ""))
+        name_of.setdefault(key, name)
 
 
 def _plan(problem: Problem, name: str) -> ShardingPlan:

@@ -78,6 +78,9 @@ def test_what_is_known_is_not_made_again_and_spare_plans_fill_up(
     # Another name of what is known is told.
     (same,) = plans.drafts(model, problem, TPU, ("data",), {"alpa": others["data"]})
     assert (same.name, same.same_as) == ("data", "alpa")
+    read = plans.decoded(problem, plans.encoded(others["data"]))
+    (same,) = plans.drafts(model, problem, TPU, ("data",), {"alpa": read})
+    assert (same.name, same.same_as) == ("data", "alpa"), "however it came to be"
     enough = {str(number): draft.plan for number, draft in enumerate(every)}
     assert list(plans.drafts(model, problem, TPU, tuple(plans.SPARE), enough)) == []
 
@@ -128,6 +131,12 @@ def test_what_a_compiler_has_no_clock_for_is_on_neither_side() -> None:
 def test_the_committed_rows_are_whole_and_the_page_is_made_from_them() -> None:
     rows = compiled.rows()
     assert rows
+    shardings = [
+        (row["program"], row["digest"], row["topology"], row["sharding"])
+        for row in rows
+        if "error" not in row
+    ]
+    assert len(set(shardings)) == len(shardings), "one is the same as another"
     assert len({compiled.key(row) for row in rows}) == len(rows)
     assert {row["topology"] for row in rows} <= {one.topology for one in TARGETS}
     assert {row["program"] for row in rows} <= set(programs.PROGRAMS)

@@ -23,9 +23,9 @@ _KEPT = (
 )  # fmt: skip
 
 
-def key(row: Row) -> tuple[str, str, str]:
-    """What names a share."""
-    return row["program"], row["digest"], row["plan"]
+def key(row: Row) -> tuple[str, str, str, str]:
+    """What names a share; a plan by its sharding too, since its name may go to another."""
+    return row["program"], row["digest"], row["plan"], row.get("sharding_id", "")
 
 
 def rows() -> list[Row]:

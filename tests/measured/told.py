@@ -22,7 +22,7 @@ ROWS = Path(__file__).parent / "told.jsonl"
 TOPOLOGY = "gpu:h100:1"
 
 
-def read() -> dict[tuple[str, str, str], Row]:
+def read() -> dict[tuple[str, str, str, str], Row]:
     """The rows that are kept, by share."""
     return {rows.key(row): row for row in compiled.read_rows(ROWS)}
 
