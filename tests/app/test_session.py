@@ -344,6 +344,9 @@ def test_a_round_is_shown_to_its_end(session: Session) -> None:
         assert not session.searches.stands
         stand_still(session)
         assert session.searches.simulations == end
+        time.sleep(0.3)
+        session.tick()
+        assert session.searches.simulations == end
     session.searches.step()
     stand_still(session)
     assert session.searches.simulations == end + 1

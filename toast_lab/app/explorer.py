@@ -273,10 +273,8 @@ class Explorer(look.Pane):
         self.cancel.disabled = job is None
         text = "no job runs"
         if job is not None:
-            doing = DOING[job.kind]
-            if job is session.work.job and session.work.paused:
-                stands = job.kind != "search" or session.searches.stands
-                doing = "paused" if stands else "pausing"
+            is_held = job is session.work.job and session.work.paused
+            doing = session.searches.held_state if is_held else DOING[job.kind]
             text = f"{doing}, {job.worked_s:.0f} s"
         self._job.object = h(
             "div",

@@ -189,6 +189,11 @@ class Searches(param.Parameterized):
         return {**loaded, **settings, "problem": problem}
 
     # -- control -----------------------------------------------------------------------------------
+    @property
+    def held_state(self) -> str:
+        """What to call a job that was told to stand still: a search does at once what is left."""
+        return "paused" if self.stands or not self._work.runs("search") else "pausing"
+
     def pause(self) -> None:
         """Stand still, or go on; a race stands still before the next method."""
         if self._work.runs("search", "race"):

@@ -672,7 +672,7 @@ def price_steps(
                 each.bytes[row] = (kept + sent) * steps.out_bytes[row]
                 time_s = each.bytes[row] / rates.memory_bytes_per_s
             if kind == SLICE and facts.value.compared[steps.value[row]] and not rates.paper_mode:
-                # Made of parts nowhere: all of it is written for each use that takes a part.
+                # No part of it is made alone: all of it is written for each use that takes a part.
                 whole_bytes = facts.value.bytes[steps.value[row]]
                 each.bytes[row] = whole_bytes / ways(steps.before[row], axis_size)
                 time_s = each.bytes[row] / rates.memory_bytes_per_s

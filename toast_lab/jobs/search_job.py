@@ -76,7 +76,7 @@ class Batch(NamedTuple):
 
     simulations: tuple[Any, ...]
     done: int  #: simulations so far, those that are left out included
-    stands: bool = False  #: The search stands still behind these.
+    stands: bool = False  #: the search stands still behind these
 
 
 class SearchEnd(NamedTuple):

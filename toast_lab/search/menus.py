@@ -64,6 +64,12 @@ def packed_layouts(menu: np.ndarray) -> np.ndarray:
     return ((menu.astype(np.int64) + 1) << shift).sum(axis=1)
 
 
+def unpacked_layouts(layouts: np.ndarray, n_axes: int) -> np.ndarray:
+    """[T, A] rows of dims, -1: none, of [T] packed layouts: undoes ``packed_layouts``."""
+    shift = LAYOUT_BITS * np.arange(n_axes, dtype=np.int64)
+    return ((layouts[:, None] >> shift) & 31) - 1
+
+
 def _axes_of(effects: Effects, cut: np.ndarray, count: int) -> list[dict[int, int]]:
     """For each class what some move cuts, as ``cut`` counts it, and the axes it may be on."""
     axes_of: list[dict[int, int]] = [{} for _ in range(count)]

@@ -28,6 +28,7 @@ from toast_lab.search.alpa.memory_rows import MemoryRows, crowded
 from toast_lab.search.alpa.strategies import cluster, price_choices, spread
 from toast_lab.search.contract import Budget, Recorder, Status
 from toast_lab.search.grains import GRAINS
+from toast_lab.search.menus import unpacked_layouts
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.state import State, legal_actions
@@ -101,9 +102,7 @@ def as_kept(problem, choices, choice):
     op_factor, value_dim = spread(problem, choices, *choice)
     plan = ShardingPlan(problem.analysis.program, problem.mesh, Sharding(op_factor, value_dim))
     plan.check()
-    kept = np.stack(
-        [((plan.kept_layouts() >> (5 * a)) & 31) - 1 for a in range(len(problem.mesh.axes))], axis=1
-    )
+    kept = unpacked_layouts(plan.kept_layouts(), len(problem.mesh.axes))
     constant = problem.analysis.program.value_is_constant
     return (choice[0], choices.choice_of(op_factor, kept)[1]), (kept == value_dim)[~constant].all()
 

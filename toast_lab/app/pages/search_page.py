@@ -463,9 +463,7 @@ class SearchPage:
             best_s, best_bytes, best_score = seen.best_time_s, seen.best_peak_bytes, seen.best_score
             actions = seen.actions
         base = problem.baseline
-        state = "searching" if searching else "ended"
-        if paused:
-            state = "paused" if session.searches.stands else "pausing"
+        state = session.searches.held_state if paused else "searching" if searching else "ended"
         rows: Facts = [
             ("state", f"{state}, {job.worked_s:.1f} s" if job is not None else state),
             ("simulations", f"{session.searches.simulations:,}"),

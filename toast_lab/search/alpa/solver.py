@@ -24,6 +24,7 @@ from toast_lab.search.alpa.descent import Descent
 from toast_lab.search.alpa.memory_rows import MemoryRows, crowded
 from toast_lab.search.alpa.strategies import ClusteredProgram, rows_at, spread
 from toast_lab.search.limits import Status, Stop
+from toast_lab.search.menus import unpacked_layouts
 from toast_lab.search.recorder import Recorder
 from toast_lab.sharding import steps
 
@@ -186,8 +187,7 @@ class Solver:
         op_factor, value_dim = arrays
         tables = steps.tables(self.recorder.problem.analysis.program)
         kept = steps.kept_layouts(tables, op_factor, value_dim)
-        shifts = steps.LAYOUT_BITS * np.arange(value_dim.shape[1])
-        return self.choices.choice_of(op_factor, ((kept[:, None] >> shifts) & 31) - 1)
+        return self.choices.choice_of(op_factor, unpacked_layouts(kept, value_dim.shape[1]))
 
     def again(self) -> bool:
         """Solve the whole program once more, if there is much more time for it than there was."""

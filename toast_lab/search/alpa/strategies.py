@@ -260,11 +260,11 @@ def price_choices(
     moves: dict[tuple[float, ...], np.ndarray] = {}
     for op in range(tables.n_arguments, len(tables.op_row)):
         check()
-        own = range(tables.use_ptr[op], tables.use_ptr[op + 1])
+        uses = range(tables.use_ptr[op], tables.use_ptr[op + 1])
         reading_s = None
-        if not facts.op.free[op] and any(facts.use.reads[use] > 0 for use in own):
+        if not facts.op.free[op] and any(facts.use.reads[use] > 0 for use in uses):
             reading_s = reading_times(bench, op, menus.ops[tables.op_row[op]])
-        for use in own:
+        for use in uses:
             value, want = int(tables.use_value[use]), int(tables.use_want[use])
             if tables.value_constant[value]:
                 continue
@@ -279,12 +279,12 @@ def price_choices(
                     }
                 )
             )
-            if reading_s is not None and reading_s[:, use - own.start].any():
+            if reading_s is not None and reading_s[:, use - uses.start].any():
                 # A copy is read as a whole, even where the value itself is a view of something
                 # small.  How much longer that takes depends on the strategy as well, of which only
                 # the quickest matters.
                 quickest = _quickest(wants[want], compute_s[owner])
-                extra_s = reading_s[quickest, use - own.start]
+                extra_s = reading_s[quickest, use - uses.start]
                 copied = groups[group].distinct[:, None] != layout[row]
                 add(int(group), (), times[op] * np.where(copied, extra_s[:, None], 0.0))
             if earlier:
