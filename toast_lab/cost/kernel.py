@@ -50,8 +50,10 @@ from toast_lab.cost.collective_matmul import (
     HELD_PIECES,
     adding_bytes,
     cast_first,
+    cut_bytes,
     is_looped,
     kernels_of,
+    made_first,
     only_dim,
     passed_on_s,
     ring_size,
@@ -762,13 +764,36 @@ def _ring(
     # Of one operand each pair of pieces reads its part, of the other all: every second pair what
     # was brought to vector memory meanwhile.
     is_left = dim < facts.op.ring_left_dims[op]
-    left_cast, left_far, left_near = cast_first(
-        left_far, left_near, facts.op.ring_left_cast[op], rates.near_bytes
+    is_whole = is_looped(pieces)
+    left_use = tables.use_ptr[op]
+    left_first, left_far, left_near = _as_pieces_read(
+        inputs,
+        steps,
+        left_use,
+        left_far,
+        left_near,
+        facts.op.ring_left_cast[op],
+        facts.op.ring_left_inside[op] and (is_left or is_whole),
     )
-    right_cast, right_far, right_near = cast_first(
-        right_far, right_near, facts.op.ring_right_cast[op], rates.near_bytes
+    right_first, right_far, right_near = _as_pieces_read(
+        inputs,
+        steps,
+        left_use + 1,
+        right_far,
+        right_near,
+        facts.op.ring_right_cast[op],
+        facts.op.ring_right_inside[op] and (not is_left or is_whole),
     )
-    casting_s = (left_cast + right_cast) / rates.product_bytes_per_s
+    first_bytes = left_first + right_first
+    if is_left and not is_whole:
+        outer = 1.0
+        for before in range(dim):
+            size = facts.dim_size[tables.shape_ptr[value] + before]
+            outer *= local_size(size, before, steps.before[ring_row], axis_size)
+        left = tables.use_value[left_use]
+        own = facts.value.bytes[left] / ways(steps.wanted[tables.use_want[left_use]], axis_size)
+        first_bytes += cut_bytes(own, facts.value.bytes[left] / facts.value.numbers[left], outer)
+    first_s = first_bytes / rates.product_bytes_per_s
     far, near = (left_far, left_near) if is_left else (right_far, right_near)
     whole_far, whole_near = (right_far, right_near) if is_left else (left_far, left_near)
     written = written_far_bytes(numbers / pieces, number_bytes, rates.near_bytes)
@@ -796,8 +821,32 @@ def _ring(
             turning_s *= MISSED_AT_MOST * left_near / rates.near_bytes
         elif left_far <= VECTOR_SHARES * rates.near_bytes:
             turning_s *= TURNED_INTO_VECTOR_MEMORY
-    product_s += casting_s + turning_s
+    product_s += first_s + turning_s
     return ring_row, pieces, product_s + adding_s + starts_s, waiting_s
+
+
+@helper
+def _as_pieces_read(
+    inputs: PriceInputs,
+    steps: Steps,
+    use: int,
+    far: float,
+    near: float,
+    cast: float,
+    is_inside: bool,
+) -> tuple[float, float, float]:
+    """What an operand of a product in pieces takes in front of them, and where these read it.
+
+    Of what the product itself would read, ``far`` in memory and ``near`` in vector memory; bytes
+    all of them.  ``cast`` are those of the operand over those it is cast from.
+    """
+    facts, tables, near_bytes = inputs.facts, inputs.tables, inputs.rates.near_bytes
+    if not is_inside:
+        return cast_first(far, near, cast, near_bytes)
+    value = tables.use_value[use]
+    own = facts.value.bytes[value] / ways(steps.wanted[tables.use_want[use]], inputs.axis_size)
+    number_bytes = facts.value.bytes[value] / facts.value.numbers[value]
+    return made_first(far, near, own, number_bytes, near_bytes)
 
 
 @helper

@@ -99,12 +99,14 @@ class OpFacts(NamedTuple):
     vector_rows: Float64Array
     slice_row_dim: Int32Array  #: [O] these two: see ``row_layouts.SliceRows``
     slice_rows: Float64Array
-    ring_batch_dims: Int32Array  #: [O] these six: see ``collective_matmul.RingFacts``
+    ring_batch_dims: Int32Array  #: [O] these eight: see ``collective_matmul.RingFacts``
     ring_left_dims: Int32Array
     ring_numbers: Float64Array
     ring_turned: Float64Array
     ring_left_cast: Float64Array
     ring_right_cast: Float64Array
+    ring_left_inside: BoolArray
+    ring_right_inside: BoolArray
     unfused_numbers: Float64Array  #: [O] of a kernel of this op alone; 0: something shares it
     unfused_bytes: Float64Array  #: [O] that it reads and writes
     filled: BoolArray  #: [O] bool: a constant is written down for it to update
@@ -334,7 +336,11 @@ def make_static(
         else no_slice_rows(program)
     )
     rings = (
-        ring_facts(program, vectors, fusion.reads) if compiler == "tpu" else no_ring_facts(program)
+        ring_facts(
+            program, vectors, widths=fusion.reads, inside=_inside(program, fusion, root, free)
+        )
+        if compiler == "tpu"
+        else no_ring_facts(program)
     )
     unfused_numbers, unfused_bytes = (
         _unfused(program, fusion, kept_bytes)
@@ -389,6 +395,8 @@ def make_static(
             ring_turned=rings.turned,
             ring_left_cast=rings.left_cast,
             ring_right_cast=rings.right_cast,
+            ring_left_inside=rings.left_inside,
+            ring_right_inside=rings.right_inside,
             unfused_numbers=unfused_numbers,
             unfused_bytes=unfused_bytes,
             filled=(_filled(program, fusion) if compiler == "tpu" else np.zeros(n_ops, bool)),
@@ -475,6 +483,26 @@ def _spread(program: p.Program, fusion: Fusion, root: np.ndarray) -> np.ndarray:
         & (fusion.elements[value] > fusion.elements[root[value]])
         & ~np.asarray(program.value_is_constant)[root[value]]
     )
+
+
+def _inside(
+    program: p.Program, fusion: Fusion, root: np.ndarray, free: np.ndarray
+) -> np.ndarray:
+    """[U] bool: is what is used computed in the kernel that uses it, by more than a preparation?
+
+    What is free, as a broadcast, takes no memory where it is read in parts.
+    """
+    prepares = ops_where(program.kind, "prepares")
+    is_inside = np.zeros(program.n_values, bool)
+    for op in range(program.n_arguments, program.n_ops):
+        for result in program.results(op):
+            source = root[program.operands(op)[0]] if prepares[op] else -1
+            is_inside[result] = (
+                not fusion.written[result]
+                and not free[op]
+                and (is_inside[source] if prepares[op] else root[result] == result)
+            )
+    return np.asarray(is_inside[root[program.use_value]])
 
 
 def _unfused(
