@@ -143,10 +143,13 @@ class Solver:
         self.solve_axes()
         return self.solve_whole()
 
-    def solve_axes(self) -> None:
-        """Solve for each axis in turn, with the others as they are, until nothing gets better."""
-        share_s = self.effort.until_s
-        half_s = (self.effort.until_s + self.recorder.clock.elapsed_s) / 2
+    def solve_axes(self, share: float = 0.5) -> None:
+        """Solve for each axis in turn, with the others as they are, until nothing gets better.
+
+        ``share``: of the time that this grain has, at most; the rest is for the whole program.
+        """
+        share_s, now_s = self.effort.until_s, self.recorder.clock.elapsed_s
+        axes_s = now_s + share * (share_s - now_s)
         late_s = max(share_s, self.recorder.clock.elapsed_s + 0.75 * self.recorder.left()[0])
         solved: dict[int, tuple[float, ...]] = {}  # axis -> the best when it was solved last
         for _ in range(3 if len(self.axes) > 1 else 0):
@@ -154,7 +157,7 @@ class Solver:
                 if solved.get(axis) == self.best_rank:
                     continue
                 # A plan that does not fit is of little use: finer grains wait until one does.
-                self.effort.until_s = half_s if self.best_fits else late_s
+                self.effort.until_s = axes_s if self.best_fits else late_s
                 self._stage(self._along([axis]), f"{self.recorder.problem.mesh.axes[axis]} free")
                 solved[axis] = self.best_rank
         self.effort.until_s = share_s

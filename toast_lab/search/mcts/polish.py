@@ -31,7 +31,7 @@ _GRAINS = ("colours", "roles")
 # Columns of the largest program where a budget of evaluations, not of time, bounds the work: at
 # least so many, and so many for each evaluation.
 _COUNTED, _COUNTED_EACH = 8_000, 2
-SHARE = 0.5  #: most of the time left that one start's integer programs take
+SHARE = 0.7  #: most of the time left that one start's integer programs take
 #: most of the time left that the whole program over each grain takes, before all refinement
 WHOLE = {"colours": 0.4, "roles": 0.92}
 _MUCH = 0.01  # of C(s): what the coarser grain has to find for the finer one to be tried
@@ -53,6 +53,8 @@ class Polish:
         nodes = None if self.evaluations is None else NODES
         self.effort = Effort(_GAP, _SOLVE_S, nodes, None)
         self.solvers: dict[str, Solver | None] = {}
+        #: seconds that programs over all axes took, over the number of columns to ``_GROWTH``
+        self.rate = 0.0
 
     def improve(self, arrays: Arrays, rank: tuple[float, ...]) -> Arrays:
         """The best plan that is found from one, or that one.
@@ -71,7 +73,13 @@ class Polish:
             self.effort.until_s = share_end_s
             self.effort.largest = self._largest
             solver.begin(arrays, "by an integer program from this start")
-            solver.run()
+            whole_s = self.rate * float(solver.n_columns) ** _GROWTH
+            left_s = share_end_s - recorder.clock.elapsed_s
+            is_large = self.evaluations is None and whole_s > 0.5 * left_s
+            if solver.optimum is None:
+                solver.solve_axes(share=1.0 if is_large else 0.5)
+            if solver.optimum is not None or not is_large:
+                solver.solve_whole()
             if solver.best_rank[:2] < rank[:2]:
                 arrays, rank = solver.best_arrays, solver.best_rank
         return arrays
@@ -85,7 +93,7 @@ class Polish:
 
         Plans are recorded as they are found.  ``rank``: of the plan, see ``Recorder.rank``.
         """
-        clock, rate = self.recorder.clock, 0.0
+        clock = self.recorder.clock
         for grain in _GRAINS:
             until_s = clock.elapsed_s + WHOLE[grain] * self.recorder.left()[0]
             solver = self._solver(grain, until_s)
@@ -100,11 +108,11 @@ class Polish:
             solver.begin(arrays, "by an integer program")
             growing, began_s = float(solver.n_columns) ** _GROWTH, clock.elapsed_s
             over_before, score_before = solver.best_rank[:2]
-            if began_s + rate * growing < until_s:
+            if began_s + self.rate * growing < until_s:
                 solver.solve_whole(rounds=0)
             else:
                 solver.solve_axes()
-            rate = (clock.elapsed_s - began_s) / growing
+            self.rate = (clock.elapsed_s - began_s) / growing
             if solver.best_rank[:2] >= rank[:2]:
                 break
             arrays, rank = solver.best_arrays, solver.best_rank
