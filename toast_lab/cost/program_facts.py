@@ -485,9 +485,7 @@ def _spread(program: p.Program, fusion: Fusion, root: np.ndarray) -> np.ndarray:
     )
 
 
-def _inside(
-    program: p.Program, fusion: Fusion, root: np.ndarray, free: np.ndarray
-) -> np.ndarray:
+def _inside(program: p.Program, fusion: Fusion, root: np.ndarray, free: np.ndarray) -> np.ndarray:
     """[U] bool: is what is used computed in the kernel that uses it, by more than a preparation?
 
     What is free, as a broadcast, takes no memory where it is read in parts.
