@@ -17,6 +17,7 @@ TARGETS = (
     Target("tpu:v5e:4x4", {"d": 4, "m": 4}, "tpu-v5e"),
     Target("gpu:h100:8", {"d": 2, "m": 4}, "h100"),
     Target("tpu:v6e:4x4", {"d": 4, "m": 4}, "tpu-v6e"),
+    Target("tpu:v3:2x2", {"d": 2, "m": 4}, "tpu-v3"),
     Target("gpu:a100:8", {"d": 2, "m": 4}, "a100"),
     Target("gpu:p100:8", {"d": 2, "m": 4}, "p100"),
     Target("gpu:p100:2x8", {"d": 4, "m": 4}, "p100"),
