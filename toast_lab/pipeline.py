@@ -43,6 +43,10 @@ from toast_lab.search.trace import Trace
 from toast_lab.search.usual_plans import usual_plans
 from toast_lab.sharding.plan import unsharded_plan
 
+#: Methods whose best plans are judged beside those of another one; together they take as long as
+#: half a search.
+BESIDE = ("alpa", "beam")
+
 
 def search(
     problem: Problem,
@@ -136,6 +140,14 @@ def judged_search(
         result = contract.search(priced, seed=seed + number - 1, cancel=cancel, **arguments)
         return search_with_verbs(result)
 
+    def others(priced: Problem) -> dict[str, Plan]:
+        budget = Budget.checked(arguments.get("budget")).part(1.0 / (2.0 * len(BESIDE)))
+        return {
+            name: Plan.of(contract.search(priced, name, seed, budget, cancel=cancel).plan)
+            for name in BESIDE
+            if name != arguments.get("method")
+        }
+
     judge = judge_named(
         problem,
         problem.analysis.model if model is None else model,
@@ -154,6 +166,7 @@ def judged_search(
         judge=judge,
         learn=learn,
         usual=usual,
+        others=others,
         cancel=cancel,
     )
 

@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 
 from tests.helpers import small_transformer
-from toast_lab.confirm.choose import USUAL_WORTH_JUDGING, simple_row, usual_plans_worth
+from toast_lab.confirm.choose import (
+    USUAL_WORTH_JUDGING,
+    WORTH_JUDGING,
+    named_plans_worth,
+    simple_row,
+)
 from toast_lab.confirm.confirmed_result import ConfirmedResult, Standing
 from toast_lab.confirm.judge_targets import JudgeTarget, judge_targets, judged_elsewhere
 from toast_lab.confirm.loop import Judging, confirmed_search
@@ -24,7 +29,7 @@ from toast_lab.plan_verbs import Plan
 from toast_lab.search.contract import Budget, SearchResult
 from toast_lab.search.simplify import FrontRow, PlanFront
 from toast_lab.search.usual_plans import usual_plans
-from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.plan import ShardingPlan, unsharded_plan
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +70,7 @@ def confirm(
     *,
     learn: Callable[[Problem, Sequence[Verdict[Any]]], Problem | None] = lambda *_: None,
     usual: dict[str, Any] | None = None,
+    others: Callable[[Problem], dict[str, Any]] | None = None,
     cancel: Callable[[], bool] | None = None,
     **options: Any,
 ) -> ConfirmedResult[Any]:
@@ -81,6 +87,7 @@ def confirm(
         judge=judge,
         learn=learn,
         usual=usual,
+        others=others,
         cancel=cancel,
     )
     assert rounds == sorted(rounds)
@@ -147,7 +154,7 @@ def test_the_plans_that_everybody_would_try_are_judged_in_the_first_round(
     near = {
         name
         for name, plan in usual.items()
-        if price(problem, plan).score <= USUAL_WORTH_JUDGING * searched.cost.score
+        if price(problem, plan).score <= (1 + USUAL_WORTH_JUDGING) * searched.cost.score
         and plan.sharding.key() not in of_the_search
     }
     assert "tensor parallel" in near
@@ -156,6 +163,39 @@ def test_the_plans_that_everybody_would_try_are_judged_in_the_first_round(
     assert result.plan.sharding.same_as(best.sharding)
     assert "tensor parallel, best judged" in str(result)
     assert {row["name"] for row in result.to_json()["verdicts"]} == {"", *near}
+
+
+def test_what_other_methods_find_is_judged_once_where_its_price_is_near(
+    problem: Problem, searched: SearchResult[Any]
+) -> None:
+    best = searched.cost.score
+    near = max(
+        (row for row in searched.front.rows if row.quick.score <= (1 + WORTH_JUDGING) * best),
+        key=lambda row: row.quick.score,
+    ).plan
+    far = Plan.of(unsharded_plan(problem.analysis, problem.mesh))
+    assert price(problem, far).score > (1 + WORTH_JUDGING) * best
+    judge = FakeJudge(problem)
+    judge.special[near.sharding.key()] = Judgement(1e-9, 1e6, True)
+    asked: list[Problem] = []
+
+    def others(priced: Problem) -> dict[str, Any]:
+        asked.append(priced)
+        return {"beam": near, "alpa": far}
+
+    learned = [slower(problem, 1.0)]
+    result = confirm(
+        problem,
+        searched,
+        judge,
+        learn=lambda *_: learned.pop() if learned else None,
+        others=others,
+        compiles=8,
+        plans=2,
+    )
+    assert asked == [problem]
+    assert [verdict.name for verdict in result.verdicts if verdict.name] == ["beam"]
+    assert result.plan.sharding.same_as(near.sharding)
 
 
 def test_usual_plans_that_the_price_thinks_nothing_of_are_not_judged(
@@ -167,10 +207,10 @@ def test_usual_plans_that_the_price_thinks_nothing_of_are_not_judged(
 
     def worth(best: float, *judged: int) -> list[tuple[Any, str]]:
         known = row._replace(quick=row.quick._replace(score=best))
-        return usual_plans_worth(problem, usual, [known], judged)
+        return named_plans_worth(problem, usual, [known], judged, USUAL_WORTH_JUDGING)
 
-    assert worth(1.01 * score / USUAL_WORTH_JUDGING) == [(plan, "data parallel")]
-    assert worth(0.99 * score / USUAL_WORTH_JUDGING) == []
+    assert worth(1.01 * score / (1 + USUAL_WORTH_JUDGING)) == [(plan, "data parallel")]
+    assert worth(0.99 * score / (1 + USUAL_WORTH_JUDGING)) == []
     assert worth(score, plan.sharding.key()) == []
 
 

@@ -13,8 +13,8 @@ from toast_lab.sharding.plan import PlanT
 
 #: how much worse than the best, by the price, a plan may be that is worth judging
 WORTH_JUDGING = 0.15
-#: how many times as bad, by the price, a usual plan may be: about what prices are wrong by at worst
-USUAL_WORTH_JUDGING = 3.0
+#: ... and a usual plan: about what prices are wrong by at worst
+USUAL_WORTH_JUDGING = 2.0
 #: plans of earlier searches that are kept in mind, which bounds the work of pricing them again
 MOST_KNOWN = 200
 
@@ -75,27 +75,29 @@ def different_plans(
     return chosen
 
 
-def usual_plans_worth(
+def named_plans_worth(
     problem: Problem,
-    usual: Mapping[str, PlanT],
+    named: Mapping[str, PlanT],
     rows: Sequence[FrontRow[PlanT]],
     judged: Collection[int],
+    most: float,
 ) -> list[tuple[PlanT, str]]:
-    """Those of the usual plans that should be judged too, each with its name, the cheapest first.
+    """Those plans that should be judged too, each with its name, the cheapest first.
 
     Args:
         problem: with the prices of now.
-        usual: plans by name.
+        named: plans by name.
         rows: known plans, the best first.
         judged: keys of shardings that are judged anyway.
+        most: by which share they may be worse than the best, by the price.
     """
     best, pricer = rows[0].quick, problem.pricer()
     worth: dict[int, tuple[float, PlanT, str]] = {}
-    for name, plan in usual.items():
+    for name, plan in named.items():
         totals = pricer.totals(plan.op_factor, plan.value_dim)
         quick = pricer.judged(totals.time_s, totals.peak_bytes)
         key = plan.sharding.key()
-        is_near = quick.score <= best.score * USUAL_WORTH_JUDGING
+        is_near = quick.score <= best.score * (1 + most)
         if is_near and (quick.fits or not best.fits) and key not in judged:
             worth.setdefault(key, (quick.score, plan, name))
     return [(plan, name) for _, plan, name in sorted(worth.values(), key=lambda item: item[0])]

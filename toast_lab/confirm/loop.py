@@ -12,8 +12,9 @@ judge has said so far and after a search that knew it,
 
 and otherwise when the budget of compiles is used up, or nothing is left that is worth a compile.
 The plans that everybody would try (data parallel and the like) are judged in the first round as
-well, unless the price thinks nothing of them: a search cannot be worse than these by the clock, and
-plans unlike its own teach prices what its own do not.
+well, unless the price thinks nothing of them, and so are the best plans of other methods, if their
+price is near: a search cannot be worse than these by the clock, and plans unlike its own teach
+prices what its own do not.
 
 A judge of another machine than the problem's confirms nothing, since its clock says nothing of the
 price; it only chooses.
@@ -30,7 +31,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from toast_lab import checks
-from toast_lab.confirm.choose import different_plans, known_plans, usual_plans_worth
+from toast_lab.confirm.choose import (
+    USUAL_WORTH_JUDGING,
+    WORTH_JUDGING,
+    different_plans,
+    known_plans,
+    named_plans_worth,
+)
 from toast_lab.confirm.confirmed_result import ConfirmedResult, Standing, confirmed_result
 from toast_lab.confirm.verdict import Judge, JudgeEvent, Verdict
 from toast_lab.cost.problem import Problem, price
@@ -45,6 +52,9 @@ from toast_lab.search.simplify import FrontRow
 SearchOnce = Callable[[Problem, int], SearchResult[Any]]
 #: The problem with what all verdicts so far say in its prices; None: they say nothing new.
 Learn = Callable[[Problem, Sequence[Verdict[Any]]], Problem | None]
+
+#: The best plans of other methods than the search's by the method's name.
+Others = Callable[[Problem], Mapping[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +106,7 @@ def confirmed_search(
     judge: Judge,
     learn: Learn,
     usual: Mapping[str, Any] | None = None,
+    others: Others | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> ConfirmedResult[Any]:
     """Search until a judge confirms the best plan; see the module.
@@ -107,10 +118,18 @@ def confirmed_search(
         judge: one plan; raises ``isolate.Cancelled`` if it is cancelled meanwhile.
         learn: prices from verdicts.
         usual: plans by name that are judged beside those of the first search.
+        others: what other methods find, asked for when the first search is over.
         cancel: polled between steps; True keeps what there is.
     """
     rounds = _Rounds(
-        problem, judging, search_once, judge, learn=learn, usual=usual or {}, cancel=cancel
+        problem,
+        judging,
+        search_once,
+        judge,
+        learn=learn,
+        usual=usual or {},
+        others=others or (lambda _: {}),
+        cancel=cancel,
     )
     return rounds.run()
 
@@ -125,10 +144,11 @@ class _Rounds:
         *,
         learn: Learn,
         usual: Mapping[str, Any],
+        others: Others,
         cancel: Callable[[], bool] | None,
     ) -> None:
         self.problem, self.judging, self.cancel = problem, judging, cancel
-        self.usual = usual
+        self.usual, self.others = usual, others
         self.search_once, self.judge, self.learn = search_once, judge, learn
         self.verdicts: list[Verdict[Any]] = []
         self.known: list[FrontRow[Any]] = []  # plans of all searches, by the prices of now
@@ -169,9 +189,7 @@ class _Rounds:
             rows = different_plans(self.known, self._keys, min(self.judging.plans, left))
             chosen = [(row.plan, "") for row in rows]
             if self.round == 1:
-                keys = self._keys | {plan.sharding.key() for plan, _ in chosen}
-                usual = usual_plans_worth(self.problem, self.usual, self.known, keys)
-                chosen = [*chosen, *usual][:left]
+                chosen = [*chosen, *self._beside(chosen)][:left]
             if not chosen:
                 return self._unconfirmed(Standing.NO_MORE)
             for plan, name in chosen:
@@ -187,6 +205,17 @@ class _Rounds:
                 self.problem = learned
                 self._tell("learned")
                 return None
+
+    def _beside(self, chosen: Sequence[tuple[Any, str]]) -> list[tuple[Any, str]]:
+        """Plans that are judged beside those of the first search: of other methods, then usual."""
+        beside: list[tuple[Any, str]] = []
+        for plans, most in (
+            (self.others(self.problem), WORTH_JUDGING),
+            (self.usual, USUAL_WORTH_JUDGING),
+        ):
+            keys = self._keys | {plan.sharding.key() for plan, _ in (*chosen, *beside)}
+            beside += named_plans_worth(self.problem, plans, self.known, keys, most)
+        return beside
 
     def _unconfirmed(self, standing: Standing) -> Standing:
         best = self._best

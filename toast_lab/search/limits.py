@@ -82,6 +82,13 @@ class Budget:
         if self.seconds is None and self.evaluations is None:
             raise InvalidProblem("budget: give seconds or evaluations, or the search never ends")
 
+    def part(self, share: float) -> Budget:
+        """A share of both limits, rounded down."""
+        return Budget(
+            seconds=None if self.seconds is None else share * self.seconds,
+            evaluations=None if self.evaluations is None else int(share * self.evaluations),
+        )
+
     @classmethod
     def checked(cls, given: object) -> Budget:
         """What was given as a budget, the usual one for None.
