@@ -82,6 +82,37 @@ def test_the_finer_grain_waits_for_what_the_coarser_one_finds(problem):
     assert [*solving.solvers] == ["colours"]
 
 
+def test_a_grain_of_which_the_optimum_is_known_is_not_solved_again(problem, monkeypatch):
+    recorder = recorder_at_root(problem, Budget(seconds=60))
+    start = recorder.incumbent.plan()
+    arrays = start.op_factor, start.value_dim
+    solving = polish.Polish(recorder)
+    solving.solve_whole(arrays, recorder.best_rank)
+    known = [own for own in solving.solvers.values() if own.optimum is not None]
+    assert known
+    monkeypatch.setattr(solver.Solver, "solve_axes", lambda *_, **__: pytest.fail("it was solved"))
+    monkeypatch.setattr(polish, "_GRAINS", [own.grain for own in known])
+    rank = recorder.best_rank
+    improved = solving.improve(arrays, (*rank[:1], np.inf, 0))
+    assert price(problem, start).score > rank[1]
+    assert (improved[0] == recorder.incumbent.plan().op_factor).all()
+
+
+def test_axes_have_all_the_time_that_all_of_them_at_once_would_not_end_in(problem, monkeypatch):
+    recorder = recorder_at_root(problem, Budget(seconds=60))
+    start = recorder.incumbent.plan()
+    shares, wholes = [], []
+    monkeypatch.setattr(solver.Solver, "solve_axes", lambda _, share: shares.append(share))
+    monkeypatch.setattr(solver.Solver, "solve_whole", lambda own: wholes.append(own.grain))
+    for rate, share in ((0.0, 0.5), (1e9, 1.0)):
+        solving = polish.Polish(recorder)
+        solving.rate = rate
+        solving.improve((start.op_factor, start.value_dim), recorder.best_rank)
+        assert shares == [share, share]
+        shares.clear()
+    assert wholes == ["colours", "roles"]
+
+
 def test_mcts_solves_the_whole_program_once_before_it_refines(problem):
     small = Problem(problem.analysis, {"data": 4}, problem.machine)  # few enough columns
     texts = labels(search(small, seed=3, budget=BUDGET))
@@ -124,17 +155,17 @@ def test_a_budget_of_evaluations_bounds_the_programs_that_are_solved(problem, mo
 
 def test_cancelled_within_a_program_it_keeps_what_it_has_and_goes_on(problem, monkeypatch):
     now = {"solving": False}
-    real = solver.Solver.run
+    real = polish.Polish.improve
 
-    def run(self):
+    def improve(self, arrays, rank):
         now["solving"] = True
-        return real(self)
+        return real(self, arrays, rank)
 
-    monkeypatch.setattr(solver.Solver, "run", run)
+    monkeypatch.setattr(polish.Polish, "improve", improve)
     part = search(problem, seed=3, budget=Budget(seconds=60), cancel=lambda: now["solving"])
     assert part.status is Status.CANCELLED
     assert part.trace.memory["refine"][3] == 1
-    monkeypatch.setattr(solver.Solver, "run", real)
+    monkeypatch.setattr(polish.Polish, "improve", real)
     rest = search(problem, resume=part.trace, budget=BUDGET)
     assert rest.cost.score <= part.cost.score
     assert any(" free, " in text for text in solved(rest))
