@@ -147,12 +147,12 @@ class Pursuit(NamedTuple):
 
 def pursuits_of(results: Iterable[CaseResult]) -> list[Pursuit]:
     """Every problem of the slow models for which both searches have a plan."""
-    found = []
+    pursuits = []
     for (part, case, machine), group in tables.problems(results).items():
         by_method = {result.method: result for result in group if result.has_plan}
         if part == "models" and case in SLOW_MODELS and {OURS, "automap"} <= set(by_method):
-            found.append(Pursuit(f"{case} on {machine}", by_method[OURS], by_method["automap"]))
-    return found
+            pursuits.append(Pursuit(f"{case} on {machine}", by_method[OURS], by_method["automap"]))
+    return pursuits
 
 
 def sooner(results: Iterable[CaseResult]) -> EvaluationTarget:

@@ -214,7 +214,7 @@ class _Rounds:
             (self.usual, USUAL_WORTH_JUDGING),
         ):
             keys = self._keys | {plan.sharding.key() for plan, _ in (*chosen, *beside)}
-            beside += named_plans_worth(self.problem, plans, self.known, keys, most)
+            beside += named_plans_worth(self.problem, plans, self.known, keys, most=most)
         return beside
 
     def _unconfirmed(self, standing: Standing) -> Standing:

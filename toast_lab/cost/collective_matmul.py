@@ -204,7 +204,7 @@ def cast_first(
 
 
 @helper
-def made_first(
+def computed_first(
     far: float, near: float, own: float, number_bytes: float, near_bytes: float
 ) -> tuple[float, float, float]:
     """Of an operand that its product would have computed on its way in, and that is written first.

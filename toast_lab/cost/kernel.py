@@ -50,10 +50,10 @@ from toast_lab.cost.collective_matmul import (
     HELD_PIECES,
     adding_bytes,
     cast_first,
+    computed_first,
     cut_bytes,
     is_looped,
     kernels_of,
-    made_first,
     only_dim,
     passed_on_s,
     ring_size,
@@ -846,7 +846,7 @@ def _as_pieces_read(
     value = tables.use_value[use]
     own = facts.value.bytes[value] / ways(steps.wanted[tables.use_want[use]], inputs.axis_size)
     number_bytes = facts.value.bytes[value] / facts.value.numbers[value]
-    return made_first(far, near, own, number_bytes, near_bytes)
+    return computed_first(far, near, own, number_bytes, near_bytes)
 
 
 @helper
