@@ -13,7 +13,7 @@ from tests.accuracy.judge import spearman
 from tests.corpus import compiled, confirmed, fit, plans, priced, programs
 from tests.corpus.op_classes import CLASSES
 from tests.corpus.reasons import reason
-from tests.corpus.targets import TARGETS
+from tests.corpus.targets import FEW_PROGRAMS, TARGETS
 from tests.readings import has_needed_constraints, has_peak
 from toast_lab.files import write_whole
 from toast_lab.machines.catalogue import MACHINES
@@ -412,7 +412,7 @@ def _for_every_target(every: Sequence[Pair]) -> list[str]:
     """
     members = [pair for pair in every if pair.plan != plans.RIVAL]
     n_plans = collections.Counter((pair.program, pair.topology) for pair in members)
-    topologies = [target.topology for target in TARGETS]
+    topologies = [one.topology for one in TARGETS if one.topology not in FEW_PROGRAMS]
     everywhere = [
         program
         for program in dict.fromkeys(pair.program for pair in members)

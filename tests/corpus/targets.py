@@ -23,6 +23,9 @@ TARGETS = (
     Target("gpu:p100:2x8", {"d": 4, "m": 4}, "p100"),
 )
 
+#: Targets that only a dozen programs were compiled for, to confirm searches there.
+FEW_PROGRAMS = ("tpu:v3:2x2",)
+
 
 def target(topology: str) -> Target:
     """A target by its topology."""
