@@ -260,7 +260,7 @@ def test_a_worker_of_a_scheduler_that_dies_does_not_hold_the_sweep(tmp_path: Pat
         killed,
     ):
         done = run_sweep(
-            [task("random", seconds=2.0, evaluations=None)],
+            [task("random", seconds=60.0, evaluations=None)],
             open_store(tmp_path),
             Workers(cluster.scheduler_address),
             cancel=given_up(120),
