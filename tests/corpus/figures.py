@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.accuracy.judge import spearman
-from tests.corpus import compiled, confirmed, fit, plans, priced, programs
+from tests.corpus import compiled, confirmed, confirmed_curves, fit, plans, priced, programs
 from tests.corpus.op_classes import CLASSES
 from tests.corpus.reasons import reason
 from tests.corpus.targets import FEW_PROGRAMS, TARGETS
 from tests.readings import has_needed_constraints, has_peak
+from toast_lab.bench.charts import save_figure
 from toast_lab.files import write_whole
 from toast_lab.machines.catalogue import MACHINES
 from toast_lab.text import csv_text
 
 PAGE = Path(__file__).parents[2] / "docs" / "corpus.md"
 BY_PROGRAM = PAGE.parent / "corpus" / "by_program.csv"
+CURVES = PAGE.parent / "corpus" / "confirmed.svg"
 FEWEST = 5  # plans that can be ranked
 FEWEST_FOR_EVERY_TARGET = 6  # plans of a program that is told of for all targets together
 WORST = 10
@@ -290,6 +292,10 @@ def page(every: Sequence[Pair]) -> str:
         "nothing can be confirmed for them.",
         "",
         _confirmed_in_brief(every),
+        "",
+        "![Confirmed searches over time](corpus/confirmed.svg)",
+        "",
+        "A line for each program: the time of the best plan judged so far, over the best rival's.",
         "",
         *confirmations(every),
         "",
@@ -729,6 +735,21 @@ def confirmations(every: Sequence[Pair]) -> list[str]:
     return lines
 
 
+def _curves(every: Sequence[Pair]) -> list[confirmed_curves.ConfirmedCurve]:
+    """The confirmed searches that have a rival."""
+    found = []
+    for one in confirmations_of(every):
+        judged = [
+            (verdict["at_s"], verdict["time_s"])
+            for verdict in one.row.get("verdicts", ())
+            if verdict["stands"] and verdict["time_s"] is not None
+        ]
+        if one.rival_s is not None and judged:
+            topology = one.row["topology"]
+            found.append(confirmed_curves.ConfirmedCurve(topology, one.rival_s, judged))
+    return found
+
+
 def rival_ratios(every: Sequence[Pair]) -> dict[str, float]:
     """The best rival's time over ours, by program and target."""
     ratios = {
@@ -888,4 +909,5 @@ def write() -> None:
     write_whole(PAGE, page(every))
     BY_PROGRAM.parent.mkdir(exist_ok=True)
     write_whole(BY_PROGRAM, by_program(every))
+    save_figure(confirmed_curves.curves(_curves(every)), CURVES, confirmed_curves.SIZE_PX)
     write_whole(README, readme(every, README.read_text()))
