@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import holoviews as hv
 
+from tests.accuracy.scatter import COLOURS
 from toast_lab.views.chart_style import chart, drawn
 from toast_lab.views.palette import NEUTRAL
 
-OURS = "#0072B2"
 SIZE_PX = (360.0, 300.0)  #: of each plot
 MOST = 2.0  #: times the best rival's time, at the upper edge
 
@@ -20,19 +21,18 @@ class ConfirmedCurve(NamedTuple):
 
     topology: str
     rival_s: float  #: the best rival's time
-    judged: Sequence[tuple[float, float]]  #: (seconds since it began, the plan's time)
+    judged: Sequence[
+        tuple[float, float]
+    ]  #: (seconds since it began, the plan's time); at least one
 
     def steps(self, end_s: float) -> list[tuple[float, float]]:
-        """(minutes, the best time so far over the rival's), drawn on to ``end_s``."""
-        points: list[tuple[float, float]] = []
-        best = float("inf")
-        for at_s, time_s in self.judged:
-            if time_s < best:
-                if points:
-                    points.append((at_s / 60.0, best / self.rival_s))
-                best = time_s
-                points.append((at_s / 60.0, best / self.rival_s))
-        return [*points, (end_s / 60.0, best / self.rival_s)] if points else []
+        """(minutes, the best time so far over the rival's) at each verdict, and at ``end_s``."""
+        best = itertools.accumulate((time_s for _, time_s in self.judged), min)
+        points = [
+            (at_s / 60.0, time_s / self.rival_s)
+            for (at_s, _), time_s in zip(self.judged, best, strict=True)
+        ]
+        return [*points, (end_s / 60.0, points[-1][1])]
 
 
 def curves(searches: Sequence[ConfirmedCurve]) -> Any:
@@ -46,7 +46,8 @@ def curves(searches: Sequence[ConfirmedCurve]) -> Any:
         elements = [drawn(even, color=NEUTRAL, line_dash="dashed", line_width=1)]
         for search in own:
             line = hv.Curve(search.steps(end_s), "minutes", "ratio")
-            elements.append(drawn(line, color=OURS, alpha=0.6, line_width=1.5))
+            look = {"color": COLOURS[0], "alpha": 0.6, "line_width": 1.5}
+            elements.append(drawn(line, interpolation="steps-post", **look))
         panels.append(
             chart(
                 elements,

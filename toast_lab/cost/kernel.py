@@ -764,7 +764,7 @@ def _ring(
     # Of one operand each pair of pieces reads its part, of the other all: every second pair what
     # was brought to vector memory meanwhile.
     is_left = dim < facts.op.ring_left_dims[op]
-    is_whole = is_looped(pieces)
+    in_loop = is_looped(pieces)
     left_use = tables.use_ptr[op]
     left_first, left_far, left_near = _as_pieces_read(
         inputs,
@@ -773,7 +773,7 @@ def _ring(
         left_far,
         left_near,
         facts.op.ring_left_cast[op],
-        facts.op.ring_left_inside[op] and (is_left or is_whole),
+        facts.op.ring_left_inside[op] and (is_left or in_loop),
     )
     right_first, right_far, right_near = _as_pieces_read(
         inputs,
@@ -782,17 +782,16 @@ def _ring(
         right_far,
         right_near,
         facts.op.ring_right_cast[op],
-        facts.op.ring_right_inside[op] and (not is_left or is_whole),
+        facts.op.ring_right_inside[op] and (not is_left or in_loop),
     )
     first_bytes = left_first + right_first
-    if is_left and not is_whole:
+    if is_left and not in_loop:
         outer = 1.0
         for before in range(dim):
             size = facts.dim_size[tables.shape_ptr[value] + before]
             outer *= local_size(size, before, steps.before[ring_row], axis_size)
-        left = tables.use_value[left_use]
-        own = facts.value.bytes[left] / ways(steps.wanted[tables.use_want[left_use]], axis_size)
-        first_bytes += cut_bytes(own, facts.value.bytes[left] / facts.value.numbers[left], outer)
+        left_own, left_number_bytes = _used_bytes(inputs, steps, left_use)
+        first_bytes += cut_bytes(left_own, left_number_bytes, outer)
     first_s = first_bytes / rates.product_bytes_per_s
     far, near = (left_far, left_near) if is_left else (right_far, right_near)
     whole_far, whole_near = (right_far, right_near) if is_left else (left_far, left_near)
@@ -812,7 +811,7 @@ def _ring(
     passing_s = passed_on_s(piece_bytes, axes, rates.ring_bytes_per_s, hop_s)
     waiting_s = pairs * max(0.0, passing_s - product_s / pairs)
     turning_s = 0.0
-    if is_looped(pieces):
+    if in_loop:
         wanted = steps.wanted[tables.use_want[tables.use_ptr[op]]]
         turned = facts.op.ring_turned[op] / ways(wanted, axis_size)
         turning_s = turned / rates.transposed_numbers_per_s
@@ -840,13 +839,20 @@ def _as_pieces_read(
     Of what the product itself would read, ``far`` in memory and ``near`` in vector memory; bytes
     all of them.  ``cast`` are those of the operand over those it is cast from.
     """
-    facts, tables, near_bytes = inputs.facts, inputs.tables, inputs.rates.near_bytes
+    near_bytes = inputs.rates.near_bytes
     if not is_inside:
         return cast_first(far, near, cast, near_bytes)
-    value = tables.use_value[use]
-    own = facts.value.bytes[value] / ways(steps.wanted[tables.use_want[use]], inputs.axis_size)
-    number_bytes = facts.value.bytes[value] / facts.value.numbers[value]
+    own, number_bytes = _used_bytes(inputs, steps, use)
     return computed_first(far, near, own, number_bytes, near_bytes)
+
+
+@helper
+def _used_bytes(inputs: PriceInputs, steps: Steps, use: int) -> tuple[float, float]:
+    """Bytes of a device's part of what a use reads, and of each of its numbers."""
+    value, tables = inputs.facts.value, inputs.tables
+    used = tables.use_value[use]
+    parts = ways(steps.wanted[tables.use_want[use]], inputs.axis_size)
+    return value.bytes[used] / parts, value.bytes[used] / value.numbers[used]
 
 
 @helper

@@ -486,21 +486,24 @@ def _spread(program: p.Program, fusion: Fusion, root: np.ndarray) -> np.ndarray:
 
 
 def _inside(program: p.Program, fusion: Fusion, root: np.ndarray, free: np.ndarray) -> np.ndarray:
-    """[U] bool: is what is used computed in the kernel that uses it, by more than a preparation?
+    """[U] bool: does a product compute what it uses on its way in, by more than a preparation?
 
     What is free, as a broadcast, takes no memory where it is read in parts.
     """
     prepares = ops_where(program.kind, "prepares")
-    is_inside = np.zeros(program.n_values, bool)
-    for op in range(program.n_arguments, program.n_ops):
-        for result in program.results(op):
-            source = root[program.operands(op)[0]] if prepares[op] else -1
-            is_inside[result] = (
-                not fusion.written[result]
-                and not free[op]
-                and (is_inside[source] if prepares[op] else root[result] == result)
-            )
-    return np.asarray(is_inside[root[program.use_value]])
+
+    def is_inside(value: int) -> bool:
+        source = int(root[value])
+        op = int(program.value_op[source])
+        if op < program.n_arguments or fusion.written[source] or free[op]:
+            return False
+        return not prepares[op] or is_inside(int(program.operands(op)[0]))
+
+    inside = np.zeros(program.n_uses, bool)
+    for op in np.flatnonzero(fusion.product).tolist():
+        for use in program.uses(op):
+            inside[use] = is_inside(int(program.use_value[use]))
+    return inside
 
 
 def _unfused(

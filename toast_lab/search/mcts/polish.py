@@ -53,7 +53,7 @@ class Polish:
         nodes = None if self.evaluations is None else NODES
         self.effort = Effort(_GAP, _SOLVE_S, nodes, None)
         self.solvers: dict[str, Solver | None] = {}
-        #: seconds that programs over all axes took, over the number of columns to ``_GROWTH``
+        #: seconds that the last program over all axes took, over its ``_growing``
         self.rate = 0.0
 
     def improve(self, arrays: Arrays, rank: tuple[float, ...]) -> Arrays:
@@ -73,9 +73,8 @@ class Polish:
             self.effort.until_s = share_end_s
             self.effort.largest = self._largest
             solver.begin(arrays, "by an integer program from this start")
-            whole_s = self.rate * float(solver.n_columns) ** _GROWTH
             left_s = share_end_s - recorder.clock.elapsed_s
-            is_large = self.evaluations is None and whole_s > 0.5 * left_s
+            is_large = self.evaluations is None and self.rate * _growing(solver) > 0.5 * left_s
             if solver.optimum is None:
                 solver.solve_axes(share=1.0 if is_large else 0.5)
             if solver.optimum is not None or not is_large:
@@ -106,7 +105,7 @@ class Polish:
             if grain == _GRAINS[0] and solver.n_columns > self.effort.largest:
                 break
             solver.begin(arrays, "by an integer program")
-            growing, began_s = float(solver.n_columns) ** _GROWTH, clock.elapsed_s
+            growing, began_s = _growing(solver), clock.elapsed_s
             over_before, score_before = solver.best_rank[:2]
             if began_s + self.rate * growing < until_s:
                 solver.solve_whole(rounds=0)
@@ -149,3 +148,8 @@ class Polish:
                         rounds=_MEMORY_ROUNDS,
                     )
         return self.solvers[grain]
+
+
+def _growing(solver: Solver) -> float:
+    """What the time of a program over all axes grows with."""
+    return float(solver.n_columns) ** _GROWTH
