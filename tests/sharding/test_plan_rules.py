@@ -17,6 +17,7 @@ from toast_lab.sharding.plan_rules import (
     own_words,
     plan_size,
 )
+from toast_lab.sharding.plan_text import places_by_function
 from toast_lab.sharding.sharding import Sharding
 
 MESH = {"data": 2, "model": 2}
@@ -110,6 +111,57 @@ def test_an_operand_that_follows_another_needs_no_place() -> None:
     whole.value_dim[1] = -1
     assert plan_size(both.program, both.sharding).places == 0
     assert plan_size(both.program, whole).places == 0
+
+
+def test_one_constraint_on_a_result_does_for_two_operands() -> None:
+    """Rows on a, columns on b: that says what both operands of a product have to be."""
+    problem = Problem(traced(lambda x, w: x @ w, s(64, 32), s(32, 16)), {"a": 2, "b": 2})
+    made = plan(problem, ("x.0", "a"), ("w.1", "b"))
+    program, product = made.program, made.program.kind.index("dot_general")
+    assert made.size.places == 0
+    moved = with_axis(made, {"x": 1}, axis=0)
+    (operand,) = constraint_places(program, moved)
+    assert [program.value_name[value] for value in operand.values] == ["x"]
+    moved.value_dim[1, 1] = 0
+    (result,) = constraint_places(program, moved)
+    assert result.values == tuple(program.results(product))
+    # With the contracted dim cut as well, nothing but the operands says so.
+    moved.op_factor[product, 1] = -1
+    moved.value_dim[program.results(product)[0], 1] = -1
+    places = constraint_places(program, moved)
+    assert [program.value_name[value] for place in places for value in place.values] == ["x", "w"]
+
+
+def test_what_several_ops_read_in_one_sharding_is_written_once() -> None:
+    def f(x: jax.Array, w: jax.Array, v: jax.Array) -> jax.Array:
+        left = x @ w
+        return left + x @ v
+
+    problem = Problem(traced(f, s(64, 32), s(32, 16), s(32, 16)), {"a": 2})
+    read = with_axis(plan(problem), {"x": 1})
+    (place,) = constraint_places(problem.analysis.program, read)
+    assert (place.values, place.layout) == ((0,), 0)
+    assert plan_size(problem.analysis.program, read).places == 1
+
+
+def test_places_are_counted_by_function() -> None:
+    def layer(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jnp.tanh(x @ w)
+
+    def f(x: jax.Array, w: jax.Array, v: jax.Array) -> jax.Array:
+        return jnp.sin(layer(layer(x, w), v) * 2.0)
+
+    problem = Problem(traced(f, s(64, 32), s(32, 32), s(32, 32)), {"a": 2})
+    made = plan(problem, ("x.0", "a"))
+    program, gathered = made.program, made.sharding.copy()
+    ops = [op for op in program.ops() if program.kind[op] in ("tanh", "multiply")]
+    gathered.op_factor[ops] = -1
+    gathered.value_dim[[program.results(op)[0] for op in ops]] = -1
+    places = constraint_places(program, gathered)
+    # A layer gathers its product and cuts tanh again; what is doubled is cut again for sine.
+    assert places_by_function(places) == {"layer": 2, "f": 1}
+    text = Plan.of(type(made)(program, made.mesh, gathered, analysis=made.analysis)).describe()
+    assert "places, by function: layer 2, f 1\n" in text
 
 
 def test_gradients_follow_their_parameters() -> None:

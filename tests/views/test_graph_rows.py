@@ -12,8 +12,9 @@ from tests.helpers import SMALL, analysed, plan, small_transformer
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import ToastError
+from toast_lab.ir import source_lines
 from toast_lab.views import graph_layout as gl
-from toast_lab.views import inspect, overlay, source_lines
+from toast_lab.views import inspect, overlay
 from toast_lab.views.graph_rows import op_scopes, scopes
 from toast_lab.views.palette import NEUTRAL
 from toast_lab.views.patterns import LONGEST, containing, matching

@@ -9,7 +9,7 @@ from toast_lab.app import look
 from toast_lab.app.listing_pane import listing_pane
 from toast_lab.app.session import Session
 from toast_lab.conflicts.analysis import Analysis
-from toast_lab.views import source_lines
+from toast_lab.ir import source_lines
 from toast_lab.views.markup import h
 from toast_lab.views.program_table import Segment
 

@@ -10,9 +10,10 @@ under which the program becomes the plan.  Two judges decide that:
   memory.  It is the more lenient judge, since partitioners often insert a reshard by themselves
   just where the plan has it.
 
-The search starts from the places where the plan changes a sharding.  It adds the units that
-propagation gets wrong, in program order, until the judge agrees, then removes units, in halves and
-quarters down to single ones, as long as the judge still agrees.  So no single unit of the result is
+The search starts from the places where the plan changes a sharding.  Unless the compiler agrees
+with these already, it adds the units that propagation gets wrong, in program order, until the judge
+agrees.  Then it removes units, in halves and quarters down to single ones, as long as the judge
+still agrees.  So no single unit of the result is
 superfluous; that no other set is smaller is not proven.
 """
 
@@ -166,6 +167,10 @@ class _Trials:
         if self.goal is None:
             self.best = min(map(self.propagated, allowed_sets), key=self.gap)
             return
+        # A compiler that makes the plan of its changes of sharding alone makes the rest superfluous
+        changes = frozenset(i for i in sharp if self.units[i].reshards)
+        if not self.distance(changes):
+            self.best, allowed_sets = changes, {}
         for allowed in allowed_sets:
             self.deadline = time.monotonic() + PROPAGATION_SHARE / 2 * self.request.seconds
             try:

@@ -7,6 +7,8 @@ line at which a tensor changes its sharding, with the sharding that it gets: wha
 ``with_sharding_constraint`` says, for every layer that runs through the line, and for its gradient,
 which stands at the same line.
 
+What several ops read in one sharding is written once, where it is read first.  Where several
+operands of an op change, one constraint on its result does for them all, if no cut is left open.
 An operand that is only cut further, along with another one of its op, needs no place.  Nor does a
 value that takes over shape and sharding of an argument: gradients and new parameters follow the
 parameter.  Propagation implies some of the other places too (``export.minimal`` finds out which,
@@ -37,6 +39,7 @@ _INDEX = re.compile(r"\[\d+\]|(?<=[._])\d+(?=[._'\]]|$)|^\d+$")
 _WORD = re.compile(r"\w+")
 #: words at the end of a path that tell roles apart, tried in this order; 0: all
 _LOOKS = (1, 2, 3, 0)
+_LAYOUT_MASK = (1 << steps.LAYOUT_BITS) - 1
 _DEEPEST_ROOT = 3  #: words before the parameters in the tree of an optimiser, ``opt_state[0].mu``
 
 
@@ -189,31 +192,83 @@ def _written(program: Program, sharding: Sharding) -> _Written:
         (sites.shape[: program.n_arguments][of_arguments != 0], of_arguments[of_arguments != 0]),
     )
     values = values[~follows]
-    used = program.use_value
+    used, axis_count = program.use_value, sharding.op_factor.shape[1]
     changed = (wanted != kept[used]) & ~program.value_is_constant[used]
-    uses = np.flatnonzero(
-        changed & ~_implied(program, wanted, kept[used], sharding.op_factor.shape[1])
+    changed &= ~_implied(program, wanted, kept[used], axis_count)
+    ops = _said_by_results(
+        program, changed, sharding.op_factor, wanted=wanted, kept=kept[used], natural=natural
     )
+    results = program.result_ptr[ops]
+    changed &= ~np.isin(program.use_op, ops)
+    uses = np.flatnonzero(changed)
+    # What several ops read in one sharding is written where the first of them reads it
+    alike = classes(len(uses), used[uses], wanted[uses])
+    first = uses[alike.first][alike.label]
     entries = _Entries(
-        value=np.concatenate([values, used[uses]]),
-        site=np.concatenate([sites.value_site[values], sites.use_site[uses]]),
-        op=np.concatenate([program.value_op[values], program.use_op[uses]]),
-        layout=np.concatenate([kept[values], wanted[uses]]),
+        value=np.concatenate([values, results, used[uses]]),
+        site=np.concatenate(
+            [sites.value_site[values], sites.value_site[results], sites.use_site[first]]
+        ),
+        op=np.concatenate([program.value_op[values], ops, program.use_op[first]]),
+        layout=np.concatenate([kept[values], natural[results], wanted[uses]]),
     )
     return _Written(of_arguments, entries)
 
 
+def _said_by_results(
+    program: Program,
+    changed: np.ndarray,
+    op_factor: np.ndarray,
+    *,
+    wanted: np.ndarray,
+    kept: np.ndarray,
+    natural: np.ndarray,
+) -> np.ndarray:
+    """Ops with several operands that change, all of which a constraint on the result implies.
+
+    It does if each mesh axis cuts a dim of the result, or a dim that goes away and that an operand
+    already has cut, or nothing that an operand has.
+
+    Args:
+        program: the program.
+        changed: [U] bool, operands that change their sharding.
+        op_factor: [O, A] factor that each axis cuts.
+        wanted: [U] packed layouts that ops want.
+        kept: [U] packed layouts in which the operands are kept.
+        natural: [V] packed layouts in which ops leave their results.
+
+    Returns:
+        Numbers of the ops, ascending.
+    """
+    several = np.bincount(program.use_op[changed], minlength=program.n_ops) > 1
+    several &= np.diff(program.result_ptr) > 0
+    result = natural[np.where(several, program.result_ptr[:-1], 0)]
+    for axis in range(op_factor.shape[1]):
+        before, after = _cut(kept, axis), _cut(wanted, axis)
+        held = np.zeros(program.n_ops, bool)
+        held[program.use_op[before != 0]] = True
+        steady = np.zeros(program.n_ops, bool)
+        steady[program.use_op[(before != 0) & (before == after)]] = True
+        uncut = op_factor[program.owner, axis] < 0
+        several &= np.where(uncut, ~held, (_cut(result, axis) != 0) | steady)
+    return np.flatnonzero(several)
+
+
 def _implied(program: Program, wanted: np.ndarray, kept: np.ndarray, axis_count: int) -> np.ndarray:
     """[U] bool: is the value only cut further, as another operand of the op already is?"""
-    cuts = [(wanted >> steps.LAYOUT_BITS * axis) & 31 for axis in range(axis_count)]
-    cuts_before = [(kept >> steps.LAYOUT_BITS * axis) & 31 for axis in range(axis_count)]
     implied = np.ones(len(wanted), bool)
-    for cut, before in zip(cuts, cuts_before, strict=True):
+    for axis in range(axis_count):
+        cut, before = _cut(wanted, axis), _cut(kept, axis)
         # Ops that read an operand as it is kept, cut on this axis
         steady = np.zeros(program.n_ops, bool)
         steady[program.use_op[(wanted == kept) & (cut != 0)]] = True
         implied &= (cut == before) | ((before == 0) & steady[program.use_op])
     return implied
+
+
+def _cut(layouts: np.ndarray, axis: int) -> np.ndarray:
+    """The dim that an axis cuts in each packed layout, counted from 1; 0: none."""
+    return (layouts >> steps.LAYOUT_BITS * axis) & _LAYOUT_MASK
 
 
 def _pairs_in(

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from toast_lab.ir.source_lines import function_of, user_frame
 from toast_lab.sharding.plan import ShardingPlan, Spec
 from toast_lab.sharding.plan_rules import (
     ArgumentRule,
@@ -30,7 +31,7 @@ from toast_lab.sharding.plan_rules import (
 )
 from toast_lab.text import bounded, counted, few, line_text
 
-_WIDTH = 30  #: of the left column
+_WIDEST = 48  #: the left column
 _ROLES = 8  #: that one line names
 
 
@@ -43,25 +44,33 @@ def describe(plan: ShardingPlan, limit: int | None = 60) -> str:
         return f"{head}; every device holds and computes everything"
     rules = argument_rules(program, sharding)
     places = constraint_places(program, sharding)
-    lines = [head, *(["arguments"] if program.n_arguments else [])]
-    lines += [_row(*words) for words in argument_words(plan, rules)]
+    lines: list[str | tuple[str, str]] = ["arguments"] if program.n_arguments else []
+    lines += argument_words(plan, rules)
     usual = [place for place in places if not place.exception]
     if usual:
-        lines += ["places", *_place_lines(plan, usual)]
+        counts = places_by_function(places).most_common()
+        by_function = ", ".join(f"{name} {count}" for name, count in counts)
+        lines.append(f"places, by function: {by_function}" if len(counts) > 1 else "places")
+        lines += _place_lines(plan, usual)
     odd_rules = [rule for rule in rules if rule.exception]
     odd_places = [place for place in places if place.exception]
     if odd_rules or odd_places:
         lines += [
             "exceptions",
             *(
-                _row(_words(plan, rule.arguments[0], rule.layout), _exception(plan, rule))
+                (_words(plan, rule.arguments[0], rule.layout), _exception(plan, rule))
                 for rule in odd_rules
             ),
             *_place_lines(plan, odd_places),
         ]
+    lefts = [len(line[0]) for line in lines if not isinstance(line, str)]
+    width = min(max(lefts, default=0), _WIDEST)
+    texts = [head]
+    for line in lines:
+        texts.append(line if isinstance(line, str) else f"  {line[0]:<{width}}  {line[1]}")
     if limit is None:
-        return "\n".join(lines)
-    return bounded(lines, limit, " lines: plan.describe(None) has all")
+        return "\n".join(texts)
+    return bounded(texts, limit, " lines: plan.describe(None) has all")
 
 
 def layout_words(plan: ShardingPlan, value: int, spec: Spec) -> str:
@@ -127,15 +136,25 @@ def _exception(plan: ShardingPlan, rule: ArgumentRule) -> str:
     return few(dict.fromkeys(".".join(words[argument]) for argument in rule.arguments), _ROLES)
 
 
-def _place_lines(plan: ShardingPlan, places: Iterable[ConstraintPlace]) -> list[str]:
+def places_by_function(places: Iterable[ConstraintPlace]) -> Counter[str]:
+    """How many places stand in each function of the source, which is a kind of layer.
+
+    Lines outside of functions, or in libraries, count for themselves.
+    """
+    return Counter(function_of(user_frame(place.line)) for place in places)
+
+
+def _place_lines(plan: ShardingPlan, places: Iterable[ConstraintPlace]) -> list[tuple[str, str]]:
     """One line for each line of the source and sharding that stand beside each other."""
-    program, lines = plan.program, []
+    program, lines = plan.program, list[tuple[str, str]]()
     for place in places:
         names = Counter(_value_name(plan, value) for value in place.values)
         called = few(names)
         times = f", {len(place.values)} times" if len(place.values) > len(names) else ""
         words = _words(plan, place.values[0], place.layout)
-        lines.append(_row(line_text(place.line), f"{called} [{words}]{times}"))
+        where, function = line_text(place.line), function_of(user_frame(place.line))
+        where = where if function == where else f"{where} {function}"
+        lines.append((where, f"{called} [{words}]{times}"))
     return lines if program.n_ops else []
 
 
@@ -149,7 +168,3 @@ def _value_name(plan: ShardingPlan, value: int) -> str:
         return name
     op = int(program.value_op[value])
     return "gradient" if "transpose(" in program.name_stack[op] else program.kind[op]
-
-
-def _row(left: str, right: str) -> str:
-    return f"  {left:<{_WIDTH}}  {right}"

@@ -13,9 +13,9 @@ import pandas as pd
 from toast_lab.cost.problem import CollectiveRow, Cost, Problem
 from toast_lab.explain.board import Board, Dispute, PricedSide
 from toast_lab.explain.taken import Sent, Taken, change
+from toast_lab.ir.source_lines import op_frame
 from toast_lab.text import line_text
 from toast_lab.views.compare_table import SHORT, bytes_text, seconds_text
-from toast_lab.views.source_lines import op_frame
 
 #: before what is in force; never colour alone
 CHOSEN = "● "

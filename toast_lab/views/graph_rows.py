@@ -19,7 +19,7 @@ import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.conflicts.annotated_listing import op_text, value_text
-from toast_lab.views import source_lines
+from toast_lab.ir import source_lines
 
 LEVELS = {
     "colours": "colours by part of the program",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from toast_lab import syntax
@@ -68,13 +69,21 @@ def _functions(file: str) -> tuple[tuple[int, int, str], ...]:
         syntax_tree = syntax.parse("\n".join(file_lines(file)))
     except (SyntaxError, ValueError):
         return ()
-    return tuple(
-        sorted(
-            (node.lineno, node.end_lineno or node.lineno, node.name)
-            for node in ast.walk(syntax_tree)
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        )
-    )
+    return tuple(sorted(_functions_below(syntax_tree, "")))
+
+
+def _functions_below(node: ast.AST, class_name: str) -> Iterator[tuple[int, int, str]]:
+    """First and last line of each function, and its name: of a method with that of its class."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            name = f"{class_name}.{child.name}" if class_name else child.name
+            # A layer is called by the name of its class
+            name = class_name if class_name and child.name == "__call__" else name
+            yield child.lineno, child.end_lineno or child.lineno, name
+            yield from _functions_below(child, "")
+        else:
+            inner = child.name if isinstance(child, ast.ClassDef) else class_name
+            yield from _functions_below(child, inner)
 
 
 @functools.lru_cache(maxsize=65536)
