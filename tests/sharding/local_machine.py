@@ -101,7 +101,8 @@ class LocalMachine:
                 source, permute = held[value], self.permute_of_chain(i)
             shape = program.dims(value)
             mask = int(s.axes[i])
-            if kind == PERMUTE:
+            if kind == PERMUTE and s.before[i] == s.after[i]:
+                # The exchange behind it takes what it needs from the devices of both.
                 new = source
             elif kind in (ALL_REDUCE, REDUCE_SCATTER):
                 combine = _COMBINE[p.MONOIDS[program.monoid[op]]]

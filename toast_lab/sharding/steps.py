@@ -367,6 +367,82 @@ def _moved_axes(before: int, after: int, n_axes: int) -> int:
 
 
 @helper
+def _exchanged(current: int, after: int, n_axes: int) -> int:
+    """``current`` with the axes that both layouts have on the dims of ``after``."""
+    target = current
+    for axis in range(n_axes):
+        if layout_dim(current, axis) >= 0 and layout_dim(after, axis) >= 0:
+            target = _put(target, axis, layout_dim(after, axis))
+    return target
+
+
+@helper
+def _cut_alike(first: int, second: int, axis_size: np.ndarray) -> bool:
+    """Do two layouts cut every dim into as many pieces?"""
+    for axis in range(axis_size.shape[0]):
+        for layout in (first, second):
+            dim = layout_dim(layout, axis)
+            if dim >= 0 and _pieces(first, dim, axis_size) != _pieces(second, dim, axis_size):
+                return False
+    return True
+
+
+@helper
+def _pieces(layout: int, dim: int, axis_size: np.ndarray) -> int:
+    """Into how many pieces a layout cuts a dim."""
+    pieces = 1
+    for axis in range(axis_size.shape[0]):
+        if layout_dim(layout, axis) == dim:
+            pieces *= axis_size[axis]
+    return pieces
+
+
+@helper
+def _together(current: int, after: int, axis: int, n_axes: int) -> int:
+    """Axes that go from the dim of ``axis`` to the dim to which it goes, as a mask."""
+    mask = 0
+    for other in range(n_axes):
+        if layout_dim(current, other) == layout_dim(current, axis) and layout_dim(
+            after, other
+        ) == layout_dim(after, axis):
+            mask |= 1 << other
+    return mask
+
+
+@helper
+def _all_put(layout: int, axes: int, dim: int, n_axes: int) -> int:
+    for axis in range(n_axes):
+        if (axes >> axis) & 1:
+            layout = _put(layout, axis, dim)
+    return layout
+
+
+@helper
+def _permutes(current: int, after: int, moved: int, step: int, n_axes: int) -> int:
+    """How often shards have to move besides the all_to_alls to ``after``.
+
+    Args:
+        current: layout before the first all_to_all.
+        after: layout after the last one, up to gathers.
+        moved: axes between which shards have to move before.
+        step: 1: the first axis goes first; -1: the last one.
+        n_axes: of the mesh.
+    """
+    count = 0
+    for turn in range(n_axes):
+        axis = turn if step > 0 else n_axes - 1 - turn
+        old, new = layout_dim(current, axis), layout_dim(after, axis)
+        if old >= 0 and new >= 0 and old != new:
+            target = _all_put(current, _together(current, after, axis, n_axes), new, n_axes)
+            if moved | _moved_axes(current, target, n_axes):
+                count += 1
+            moved, current = 0, target
+    if moved | _moved_axes(current, after, n_axes):
+        count += 1
+    return count
+
+
+@helper
 def _emit(
     steps: Steps,
     row: int,
@@ -442,27 +518,50 @@ def reshard(
             moved |= _moved_axes(current, target, n_axes)
             current = target
     local = whole_bytes / ways(current, axis_size)
-    # Axes that go from one dim to the same other dim go together; the last axis first, since it is
-    # the minor one.
-    for axis in range(n_axes - 1, -1, -1):
-        old, new = layout_dim(current, axis), layout_dim(after, axis)
-        if old >= 0 and new >= 0 and old != new:
-            target, mask = current, 0
-            for other in range(n_axes):
-                if layout_dim(current, other) == old and layout_dim(after, other) == new:
-                    target = _put(target, other, new)
-                    mask |= 1 << other
-            moved |= _moved_axes(current, target, n_axes)
-            if moved:
+    target = _exchanged(current, after, n_axes)
+    if target != current and _cut_alike(current, target, axis_size):
+        # Every shard stays as it is, and goes to another device
+        for axis in range(n_axes):
+            if layout_dim(current, axis) != layout_dim(target, axis):
+                moved |= 1 << axis
+        moved |= _moved_axes(current, target, n_axes) | _moved_axes(target, after, n_axes)
+        n_steps = _emit(
+            steps, n_steps, PERMUTE, op, value, use, moved, current, target, local, local
+        )
+        current, moved = target, 0
+    else:
+        # Axes that go from one dim to the same other dim go together, in the order that has to
+        # bring shards into place least often; of equal ones the last axis first, since it is the
+        # minor one.
+        last_first = _permutes(current, after, moved, -1, n_axes)
+        step = 1 if _permutes(current, after, moved, 1, n_axes) < last_first else -1
+        for turn in range(n_axes):
+            axis = turn if step > 0 else n_axes - 1 - turn
+            old, new = layout_dim(current, axis), layout_dim(after, axis)
+            if old >= 0 and new >= 0 and old != new:
+                mask = _together(current, after, axis, n_axes)
+                target = _all_put(current, mask, new, n_axes)
+                moved |= _moved_axes(current, target, n_axes)
+                if moved:
+                    n_steps = _emit(
+                        steps,
+                        n_steps,
+                        PERMUTE,
+                        op,
+                        value,
+                        use,
+                        moved,
+                        current,
+                        current,
+                        local,
+                        local,
+                    )
+                    moved = 0
                 n_steps = _emit(
-                    steps, n_steps, PERMUTE, op, value, use, moved, current, current, local, local
+                    steps, n_steps, ALL_TO_ALL, op, value, use, mask, current, target, local, local
                 )
-                moved = 0
-            n_steps = _emit(
-                steps, n_steps, ALL_TO_ALL, op, value, use, mask, current, target, local, local
-            )
-            current = target
-    moved |= _moved_axes(current, after, n_axes)
+                current = target
+        moved |= _moved_axes(current, after, n_axes)
     if moved:
         n_steps = _emit(
             steps, n_steps, PERMUTE, op, value, use, moved, current, current, local, local
