@@ -60,6 +60,10 @@ def test_no_page_cuts_a_number_or_scrolls_sideways(
     for number, name in enumerate(("load", "graph", "hand", "search", "compare"), 1):
         page.locator("button").filter(has_text=re.compile(rf"^\s*{number}\s")).first.click()
         if name == "hand":
+            # The pages before have tables with this colour too, and go once this one is drawn.
+            expect(page.locator(".listing .row").locator("visible=true").first).to_be_visible(
+                timeout=SLOW
+            )
             page.locator(
                 ".tabulator-row:visible", has=page.get_by_role("gridcell", name="batch")
             ).first.click()
