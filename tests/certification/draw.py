@@ -157,7 +157,8 @@ def _returned(
     machine = dataclasses.replace(machine, op_overhead_s=0.0, links=links)
     problem = Problem(analysis, mesh, machine)
     if wanted.memory is not None:
-        limit = wanted.memory * problem.baseline[1]
+        # Of constants alone nothing is in memory
+        limit = max(1.0, wanted.memory * problem.baseline[1])
         problem = Problem(analysis, mesh, machine, memory_limit_bytes=limit)
     budget = Budget(seconds=None, evaluations=evaluations)
     return search(problem, wanted.method, seed, budget).plan

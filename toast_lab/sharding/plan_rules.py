@@ -195,24 +195,47 @@ def _written(program: Program, sharding: Sharding) -> _Written:
     used, axis_count = program.use_value, sharding.op_factor.shape[1]
     changed = (wanted != kept[used]) & ~program.value_is_constant[used]
     changed &= ~_implied(program, wanted, kept[used], axis_count)
-    ops = _said_by_results(
+    by_uses = _read_entries(program, sites, np.flatnonzero(changed), wanted)
+    kept_entries = _Entries(
+        values, sites.value_site[values], program.value_op[values], kept[values]
+    )
+    candidates = _said_by_results(
         program, changed, sharding.op_factor, wanted=wanted, kept=kept[used], natural=natural
     )
-    results = program.result_ptr[ops]
+    ops = _saving(sites, candidates, kept_entries, by_uses)
     changed &= ~np.isin(program.use_op, ops)
-    uses = np.flatnonzero(changed)
-    # What several ops read in one sharding is written where the first of them reads it
-    alike = classes(len(uses), used[uses], wanted[uses])
+    results = program.result_ptr[ops]
+    by_results = _Entries(results, sites.value_site[results], ops, natural[results])
+    by_uses = _read_entries(program, sites, np.flatnonzero(changed), wanted)
+    return _Written(of_arguments, _joined(kept_entries, by_results, by_uses))
+
+
+def _read_entries(
+    program: Program, sites: _Sites, uses: np.ndarray, wanted: np.ndarray
+) -> _Entries:
+    """Entries of uses that change the sharding of what they read.
+
+    What several ops read in one sharding is written where the first of them reads it.
+    """
+    used = program.use_value[uses]
+    alike = classes(len(uses), used, wanted[uses])
     first = uses[alike.first][alike.label]
-    entries = _Entries(
-        value=np.concatenate([values, results, used[uses]]),
-        site=np.concatenate(
-            [sites.value_site[values], sites.value_site[results], sites.use_site[first]]
-        ),
-        op=np.concatenate([program.value_op[values], ops, program.use_op[first]]),
-        layout=np.concatenate([kept[values], natural[results], wanted[uses]]),
-    )
-    return _Written(of_arguments, entries)
+    return _Entries(used, sites.use_site[first], program.use_op[uses], wanted[uses])
+
+
+def _joined(*parts: _Entries) -> _Entries:
+    return _Entries(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def _saving(sites: _Sites, candidates: np.ndarray, kept: _Entries, by_uses: _Entries) -> np.ndarray:
+    """Those ops whose operands need two places or more that nothing else needs anyway."""
+    is_candidate = np.concatenate([np.zeros(len(kept.op), bool), np.isin(by_uses.op, candidates)])
+    entries = _joined(kept, by_uses)
+    place = classes(len(entries.op), entries.site, sites.rank[entries.value], entries.layout).label
+    own = is_candidate & ~np.isin(place, place[~is_candidate])
+    pairs = classes(int(own.sum()), entries.op[own], place[own]).first
+    ops, counts = np.unique(entries.op[own][pairs], return_counts=True)
+    return ops[counts > 1]
 
 
 def _said_by_results(
@@ -242,7 +265,7 @@ def _said_by_results(
     """
     several = np.bincount(program.use_op[changed], minlength=program.n_ops) > 1
     several &= np.diff(program.result_ptr) > 0
-    result = natural[np.where(several, program.result_ptr[:-1], 0)]
+    layout = natural[np.where(several, program.result_ptr[:-1], 0)]
     for axis in range(op_factor.shape[1]):
         before, after = _cut(kept, axis), _cut(wanted, axis)
         held = np.zeros(program.n_ops, bool)
@@ -250,7 +273,7 @@ def _said_by_results(
         steady = np.zeros(program.n_ops, bool)
         steady[program.use_op[(before != 0) & (before == after)]] = True
         uncut = op_factor[program.owner, axis] < 0
-        several &= np.where(uncut, ~held, (_cut(result, axis) != 0) | steady)
+        several &= np.where(uncut, ~held, (_cut(layout, axis) != 0) | steady)
     return np.flatnonzero(several)
 
 
