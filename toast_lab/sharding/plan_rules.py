@@ -199,7 +199,7 @@ def _written(program: Program, sharding: Sharding) -> _Written:
     kept_entries = _Entries(
         values, sites.value_site[values], program.value_op[values], kept[values]
     )
-    candidates = _said_by_results(
+    candidates = _settled_by_results(
         program, changed, sharding.op_factor, wanted=wanted, kept=kept[used], natural=natural
     )
     ops = _saving(sites, candidates, kept_entries, by_uses)
@@ -238,7 +238,7 @@ def _saving(sites: _Sites, candidates: np.ndarray, kept: _Entries, by_uses: _Ent
     return ops[counts > 1]
 
 
-def _said_by_results(
+def _settled_by_results(
     program: Program,
     changed: np.ndarray,
     op_factor: np.ndarray,
