@@ -1,5 +1,7 @@
 """Our own device-local steps compute the same function on a machine without XLA."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ from tests.helpers import analysed, traced
 from tests.sharding.local_machine import LocalMachine
 from toast_lab.cost.problem import Problem
 from toast_lab.sharding.state import State, legal_actions
-from toast_lab.sharding.step_kinds import ALL_GATHER, STEP_KINDS
+from toast_lab.sharding.step_kinds import ALL_GATHER, COMPUTE, STEP_KINDS
 
 S = jax.ShapeDtypeStruct
 F = jnp.float32
@@ -82,6 +84,30 @@ def test_forty_random_plans(name, mesh):
             np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-4)
     assert {"all_gather", "compute"} <= kinds
     assert name != "two sets" or "all_to_all" in kinds
+
+
+def test_three_axes_change_their_dims_in_few_steps():
+    """From any dims to any: the data arrives, two axes may change places by one permute."""
+    program = traced(jnp.tanh, S((8, 8, 8), F)).program
+    tanh = program.kind.index("tanh")
+    names = program.use_names(int(program.use_ptr[tanh]))
+    array = np.random.default_rng(3).normal(size=(8, 8, 8))
+    dims = list(itertools.product(range(3), repeat=3))
+    kinds = {}
+    for before, after in itertools.product(dims, dims):
+        value_dim = np.asarray([before, after], np.int8)
+        op_factor = np.full((program.n_ops, 3), -1, np.int32)
+        op_factor[tanh] = [names[dim] for dim in after]
+        machine = LocalMachine(program, op_factor, value_dim, (2, 2, 2))
+        (got,) = machine.run([array])
+        np.testing.assert_allclose(got, np.tanh(array))
+        kinds[before, after] = [STEP_KINDS[k] for k in machine.steps.kind if k != COMPUTE]
+    assert kinds[(0, 0, 1), (0, 1, 0)] == ["permute"]
+    assert kinds[(2, 1, 1), (1, 2, 1)] == ["permute"]
+    # The first axis first: with the last one first, shards would have to change places in between
+    assert kinds[(0, 0, 1), (0, 2, 0)] == ["all_to_all", "all_to_all"]
+    assert kinds[(0, 1, 2), (0, 1, 2)] == []
+    assert sum(map(len, kinds.values())) <= 1656, "of 729 changes; one fixed order took 1932"
 
 
 def test_a_missing_gather_is_noticed():
