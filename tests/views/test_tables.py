@@ -12,13 +12,13 @@ import pytest
 
 import toast_lab as tl
 from toast_lab.conflicts.analysis import Analysis, analyse
+from toast_lab.ir import source_lines
 from toast_lab.plan_verbs import Plan
 from toast_lab.views import (
     compare_table,
     inspect,
     program_table,
     search_curves,
-    source_lines,
     summary,
 )
 from toast_lab.views.graph_layout import lane_styles
