@@ -13,8 +13,8 @@ under which the program becomes the plan.  Two judges decide that:
 The search starts from the places where the plan changes a sharding.  Unless the compiler agrees
 with these already, it adds the units that propagation gets wrong, in program order, until the judge
 agrees.  Then it removes units, in halves and quarters down to single ones, as long as the judge
-still agrees.  So no single unit of the result is
-superfluous; that no other set is smaller is not proven.
+still agrees.  So no single unit of the result is superfluous; that no other set is smaller is not
+proven.
 """
 
 from __future__ import annotations
@@ -168,9 +168,19 @@ class _Trials:
             self.best = min(map(self.propagated, allowed_sets), key=self.gap)
             return
         # A compiler that makes the plan of its changes of sharding alone makes the rest superfluous
-        changes = frozenset(i for i in sharp if self.units[i].reshards)
+        changes = self.changes(sharp)
         if not self.distance(changes):
-            self.best, allowed_sets = changes, {}
+            self.best = changes
+        else:
+            self.propagate(allowed_sets)
+        self.best = self.without(self.best, self.no_worse)
+
+    def changes(self, allowed: UnitSet) -> UnitSet:
+        """Those of some units where the plan changes a sharding."""
+        return frozenset(i for i in allowed if self.units[i].reshards)
+
+    def propagate(self, allowed_sets: Iterable[UnitSet]) -> None:
+        """Make that the best set to which propagation leads from any, up to one that agrees."""
         for allowed in allowed_sets:
             self.deadline = time.monotonic() + PROPAGATION_SHARE / 2 * self.request.seconds
             try:
@@ -183,7 +193,6 @@ class _Trials:
             )
             if not self.distance(self.best):
                 break
-        self.best = self.without(self.best, self.no_worse)
 
     def propagated(self, allowed: UnitSet) -> UnitSet:
         """A few of the allowed units with which propagation agrees as far as with all of them."""
@@ -193,7 +202,7 @@ class _Trials:
 
     def enough(self, allowed: UnitSet) -> UnitSet:
         """Units with which propagation agrees as far as it can."""
-        chosen = frozenset(i for i in allowed if self.units[i].reshards)
+        chosen = self.changes(allowed)
         at_result: dict[int, int] = {}
         at_operand: dict[int, int] = {}
         for i in sorted(allowed):

@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.hashing import classes
+from toast_lab.hashing import Classes, classes
 from toast_lab.ir.program import Program
 from toast_lab.ragged import Ragged
 from toast_lab.sharding import steps
@@ -203,9 +203,12 @@ def _written(program: Program, sharding: Sharding) -> _Written:
         program, changed, sharding.op_factor, wanted=wanted, kept=kept[used], natural=natural
     )
     ops = _saving(sites, candidates, kept_entries, by_uses)
+    if not len(ops):
+        return _Written(of_arguments, _joined(kept_entries, by_uses))
     changed &= ~np.isin(program.use_op, ops)
     results = program.result_ptr[ops]
     by_results = _Entries(results, sites.value_site[results], ops, natural[results])
+    # Where a value is read first may have changed
     by_uses = _read_entries(program, sites, np.flatnonzero(changed), wanted)
     return _Written(of_arguments, _joined(kept_entries, by_results, by_uses))
 
@@ -227,11 +230,16 @@ def _joined(*parts: _Entries) -> _Entries:
     return _Entries(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
+def _places_of(sites: _Sites, entries: _Entries) -> Classes:
+    """The place of each entry: a site, the rank of what gets a sharding there, and the sharding."""
+    return classes(len(entries.op), entries.site, sites.rank[entries.value], entries.layout)
+
+
 def _saving(sites: _Sites, candidates: np.ndarray, kept: _Entries, by_uses: _Entries) -> np.ndarray:
     """Those ops whose operands need two places or more that nothing else needs anyway."""
     is_candidate = np.concatenate([np.zeros(len(kept.op), bool), np.isin(by_uses.op, candidates)])
     entries = _joined(kept, by_uses)
-    place = classes(len(entries.op), entries.site, sites.rank[entries.value], entries.layout).label
+    place = _places_of(sites, entries).label
     own = is_candidate & ~np.isin(place, place[~is_candidate])
     pairs = classes(int(own.sum()), entries.op[own], place[own]).first
     ops, counts = np.unique(entries.op[own][pairs], return_counts=True)
@@ -319,10 +327,7 @@ def plan_size(program: Program, sharding: Sharding) -> PlanSize:
         pairs = classes(len(left), own, layout)
         usual = _usual(own, pairs.label)
         rules += int(((layout[pairs.first] != 0) | ~usual[pairs.first]).sum())
-    entries = written.entries
-    rank = sites.rank[entries.value]
-    places = classes(len(entries.value), entries.site, rank, entries.layout).first
-    return PlanSize(rules, len(places))
+    return PlanSize(rules, len(_places_of(sites, written.entries).first))
 
 
 def argument_rules(program: Program, sharding: Sharding) -> list[ArgumentRule]:
@@ -351,8 +356,7 @@ def argument_rules(program: Program, sharding: Sharding) -> list[ArgumentRule]:
 def constraint_places(program: Program, sharding: Sharding) -> list[ConstraintPlace]:
     """The places in program order, exceptions last."""
     entries, sites = _written(program, sharding).entries, _sites(program)
-    rank = sites.rank[entries.value]
-    at_place = classes(len(entries.value), entries.site, rank, entries.layout)
+    at_place = _places_of(sites, entries)
     at_line = classes(len(entries.value), entries.site, sites.shape[entries.value]).label
     usual = _usual(at_line, at_place.label)
     members = Ragged.by_key(at_place.label, len(at_place.first))

@@ -141,7 +141,11 @@ def places_by_function(places: Iterable[ConstraintPlace]) -> Counter[str]:
 
     Lines outside of functions, or in libraries, count for themselves.
     """
-    return Counter(function_of(user_frame(place.line)) for place in places)
+    return Counter(map(_function, places))
+
+
+def _function(place: ConstraintPlace) -> str:
+    return function_of(user_frame(place.line))
 
 
 def _place_lines(plan: ShardingPlan, places: Iterable[ConstraintPlace]) -> list[tuple[str, str]]:
@@ -152,7 +156,7 @@ def _place_lines(plan: ShardingPlan, places: Iterable[ConstraintPlace]) -> list[
         called = few(names)
         times = f", {len(place.values)} times" if len(place.values) > len(names) else ""
         words = _words(plan, place.values[0], place.layout)
-        where, function = line_text(place.line), function_of(user_frame(place.line))
+        where, function = line_text(place.line), _function(place)
         where = where if function == where else f"{where} {function}"
         lines.append((where, f"{called} [{words}]{times}"))
     return lines if program.n_ops else []

@@ -519,7 +519,9 @@ def reshard(
             current = target
     local = whole_bytes / ways(current, axis_size)
     target = _exchanged(current, after, n_axes)
-    if target != current and _cut_alike(current, target, axis_size):
+    if target == current:
+        moved |= _moved_axes(current, after, n_axes)
+    elif _cut_alike(current, target, axis_size):
         # Every shard stays as it is, and goes to another device
         for axis in range(n_axes):
             if layout_dim(current, axis) != layout_dim(target, axis):
