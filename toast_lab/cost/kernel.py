@@ -64,6 +64,8 @@ from toast_lab.cost.collective_matmul import (
 from toast_lab.cost.combined_sums import COMBINED_BYTES
 from toast_lab.cost.few_images import OVERLAP, are_few
 from toast_lab.cost.live_ranges import LiveRanges, needed_until
+from toast_lab.cost.loop_casts import CAST as LOOP_CAST
+from toast_lab.cost.loop_casts import READ as LOOP_CAST_READ
 from toast_lab.cost.loop_residents import SHARE as RESIDENT_SHARE
 from toast_lab.cost.matrix_tiles import (
     BATCH,
@@ -404,6 +406,10 @@ def price_steps(
                         # A product's operands come out of vector memory beside the multiplying.
                         held_bytes = piece_bytes if is_copy else source_bytes
                         read_bytes = facts.use.reads[use] * piece_bytes
+                        if facts.use.cast_rounds[use] > 1.0 and not stays:
+                            # A copy was sent in bfloat16 already.
+                            read_bytes *= 1.0 if is_copy else LOOP_CAST_READ
+                            moved += LOOP_CAST * source_bytes / facts.use.cast_rounds[use]
                         is_near = heavy and _is_near(facts, rates, source, held_bytes)
                         if not is_near:
                             share = facts.use.resident_share[use] if stays else 1.0

@@ -74,8 +74,8 @@ def residents(
     loop_of: dict[int, int] = {}
     for use in np.flatnonzero((reads > 0.0) & (program.region[program.use_op] >= 0)).tolist():
         op = int(program.use_op[use])
-        value = _source(program, int(program.use_value[use]), root, written)
-        loop = _loop(program, op, int(program.value_op[value]))
+        value = source_of(program, int(program.use_value[use]), root, written)
+        loop = loop_outside(program, op, int(program.value_op[value]))
         if loop >= 0:
             loop_of[use] = loop
             read_only[loop].add(value)
@@ -99,7 +99,7 @@ def residents(
     return staying
 
 
-def _source(program: p.Program, value: int, root: np.ndarray, written: np.ndarray) -> int:
+def source_of(program: p.Program, value: int, root: np.ndarray, written: np.ndarray) -> int:
     """What a value is made of that is not written: a transposed matrix, of the matrix."""
     value = int(root[value])
     while (
@@ -109,7 +109,7 @@ def _source(program: p.Program, value: int, root: np.ndarray, written: np.ndarra
     return value
 
 
-def _loop(program: p.Program, op: int, maker: int) -> int:
+def loop_outside(program: p.Program, op: int, maker: int) -> int:
     """The outermost body of a loop that an op is in and ``maker`` is not; -1 if there is none."""
     outermost, region = -1, int(program.region[op])
     while region >= 0:

@@ -21,6 +21,7 @@ from toast_lab.cost.combined_sums import combined_sums, no_combined_sums
 from toast_lab.cost.few_images import few_images, no_few_images
 from toast_lab.cost.fusion import STYLES, Fusion, fuse
 from toast_lab.cost.gpu_passes import gpu_passes
+from toast_lab.cost.loop_casts import cast_rounds
 from toast_lab.cost.loop_residents import Residents, no_residents, residents
 from toast_lab.cost.loop_sums import accumulating_ops, result_trips, sums_in_loops
 from toast_lab.cost.matrix_tiles import (
@@ -129,6 +130,8 @@ class UseFacts(NamedTuple):
     sum_rounds: Float64Array
     resident_parts: Float64Array  #: [U] these two: see ``loop_residents``
     resident_share: Float64Array
+    #: [U] float64 rounds of a loop in front of which the value is cast, 0: it is not; ``loop_casts``
+    cast_rounds: Float64Array
 
 
 @packed
@@ -417,6 +420,17 @@ def make_static(
             sum_rounds=sums.use_rounds,
             resident_parts=staying.use_parts,
             resident_share=staying.use_share,
+            cast_rounds=(
+                cast_rounds(
+                    program,
+                    fusion.narrowed,
+                    root=root,
+                    reads=np.where(delivered, 0.0, reads),
+                    written=written,
+                )
+                if compiler == "tpu"
+                else np.zeros(program.n_uses)
+            ),
         ),
         value=ValueFacts(
             bytes=kept_bytes,
