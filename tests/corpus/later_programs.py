@@ -234,7 +234,9 @@ def low_rank_adapters() -> Built:
     return step, (adapters, adapters, adapters, base, tokens, tokens)
 
 
-def _made(name: str, build: Callable[[], Built]) -> Callable[[], Model]:
+def built(name: str, build: Callable[[], Built]) -> Callable[[], Model]:
+    """What traces a program."""
+
     def make() -> Model:
         function, arguments = build()
         return frontends.from_jax(function, *arguments, name=name)
@@ -243,7 +245,7 @@ def _made(name: str, build: Callable[[], Built]) -> Callable[[], Model]:
 
 
 PROGRAMS = tuple(
-    Program(build.__name__, family, _made(build.__name__, build))
+    Program(build.__name__, family, built(build.__name__, build))
     for build, family in (
         (scanned_llama, "attention training"),
         (mixture_of_two, "mixture of experts"),

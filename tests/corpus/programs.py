@@ -5,7 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 
-from tests.corpus import later_programs, own_programs, package_models, package_sciences
+from tests.corpus import (
+    further_programs,
+    later_programs,
+    own_programs,
+    package_models,
+    package_sciences,
+)
 from tests.corpus.program import Program
 from tests.helpers import program_digest
 from toast_lab.conflicts.analysis import Analysis, analyse
@@ -42,12 +48,14 @@ JUDGED_LATE = (
     "neural_sde",
     "augment",
     *(program.name for program in later_programs.PROGRAMS),
+    *(program.name for program in further_programs.PROGRAMS),
 )
 PROGRAMS: dict[str, Program] = {
     program.name: program
     for program in (
         *own_programs.PROGRAMS,
         *later_programs.PROGRAMS,
+        *further_programs.PROGRAMS,
         *package_models.PROGRAMS,
         *package_sciences.PROGRAMS,
     )
