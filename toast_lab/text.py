@@ -7,7 +7,6 @@ get.
 from __future__ import annotations
 
 import csv
-import functools
 import html
 import io
 import math
@@ -107,51 +106,6 @@ def line_text(location: str) -> str:
     """
     file, _, line = location.rpartition(":")
     return f"{file_text(file)}:{line}" if line.isdigit() else file_text(location)
-
-
-_TRACING = "toast_lab/frontends/"
-_LIBRARIES = ("site-packages/", "dist-packages/", "/lib/python")
-
-
-def in_library(path: str) -> bool:
-    """Does a source file belong to an installed library?"""
-    return any(folder in path for folder in _LIBRARIES)
-
-
-@functools.lru_cache(maxsize=65536)
-def own_line(location: str) -> str:
-    """Of a location with the lines that call it, the innermost that is no library's.
-
-    If all are, the innermost.
-
-    >>> own_line("/venv/site-packages/flax/linear.py:422 < model.py:31 < train.py:7")
-    'model.py:31'
-    """
-    frames = location.replace("\\", "/").split(" < ")
-    for frame in frames:
-        if _TRACING in frame:
-            # everything further out only called the tracer
-            break
-        if frame and not in_library(frame):
-            return frame
-    return frames[0]
-
-
-def place_text(location: str, most: int = 3) -> str:
-    """A location with the lines that call it, innermost first.
-
-    They tell what a line within a library is there for.
-
-    >>> place_text("lib/linear.py:422 < model.py:31 < train.py:7 < main.py:2")
-    'linear.py:422 < model.py:31 < train.py:7'
-    """
-    frames: list[str] = []
-    for frame in location.replace("\\", "/").split(" < "):
-        if _TRACING in frame or len(frames) == most:
-            # everything further out only called the tracer
-            break
-        frames.append(line_text(frame))
-    return " < ".join(frames)
 
 
 def share_text(share: float | None) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from toast_lab.ir.source_lines import SourceFrame, function_of, user_frame
+from toast_lab.ir.locations import SourceFrame, user_frame
+from toast_lab.ir.source_lines import function_of
 
 SOURCE = """\
 import math

@@ -12,7 +12,7 @@ from tests.helpers import SMALL, analysed, plan, small_transformer
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import ToastError
-from toast_lab.ir import source_lines
+from toast_lab.ir import locations, source_lines
 from toast_lab.views import graph_layout as gl
 from toast_lab.views import inspect, overlay
 from toast_lab.views.graph_rows import op_scopes, scopes
@@ -156,7 +156,7 @@ def test_patterns() -> None:
 
 def test_only_python_is_read_as_source(tmp_path: object) -> None:
     assert source_lines.file_lines("/etc/hostname") == []
-    assert source_lines.source_text(source_lines.SourceFrame("/etc/hostname", 1)) == ""
+    assert source_lines.source_text(locations.SourceFrame("/etc/hostname", 1)) == ""
     attention = analysed("attention")
     ops = source_lines.ops_of_lines(attention.program)
     (file,) = ops

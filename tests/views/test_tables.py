@@ -12,7 +12,6 @@ import pytest
 
 import toast_lab as tl
 from toast_lab.conflicts.analysis import Analysis, analyse
-from toast_lab.ir import source_lines
 from toast_lab.plan_verbs import Plan
 from toast_lab.views import (
     compare_table,
@@ -116,15 +115,6 @@ def test_facts_of_a_name_and_of_a_conflict(attention: Analysis) -> None:
     name = dict(inspect.name_facts(attention, attention.conflicts[0].sides[0]))
     assert name["splits"] == "a = matmul(k, qt)"
     assert name["conflicts"] == "0"
-
-
-def test_user_frames_leave_out_libraries_and_the_tracer() -> None:
-    location = (
-        "/v/site-packages/optax/u.py:4 < /srv/u/model.py:9 < "
-        "/x/toast_lab/frontends/tracing.py:172 < <stdin>:5"
-    )
-    assert source_lines.user_frame(location) == source_lines.SourceFrame("/srv/u/model.py", 9)
-    assert source_lines.user_frame("") == source_lines.NOWHERE
 
 
 def simulation(index: int, best: float, improved: bool) -> types.SimpleNamespace:

@@ -130,7 +130,7 @@ class UseFacts(NamedTuple):
     sum_rounds: Float64Array
     resident_parts: Float64Array  #: [U] these two: see ``loop_residents``
     resident_share: Float64Array
-    #: [U] float64 rounds of a loop in front of which the value is cast, 0: it is not; ``loop_casts``
+    #: [U] float64 rounds of the loop in front of which it is cast, 0: it is not; see ``loop_casts``
     cast_rounds: Float64Array
 
 

@@ -23,11 +23,12 @@ import numpy as np
 
 from toast_lab.cost.problem import CollectiveRow, Cost, Problem, price
 from toast_lab.errors import InvalidPlan, ToastError, did_you_mean
+from toast_lab.ir.locations import place_text
 from toast_lab.sharding.plan import ShardingPlan, Spec, spec_text
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.space import Action, parse_action
 from toast_lab.sharding.state import State
-from toast_lab.text import as_html, bytes_text, few, line_text, place_text
+from toast_lab.text import as_html, bytes_text, few, line_text
 
 REFINED = "refinement"  #: cause of everything that no action of the plan did
 MOST = 50  #: collectives that one question may be about

@@ -20,8 +20,9 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab.ir.annotations import Annotation
+from toast_lab.ir.locations import user_line
 from toast_lab.ragged import row_numbers
-from toast_lab.text import line_text, own_line
+from toast_lab.text import line_text
 
 # How an op's cost behaves; see toast_lab.cost.
 CLASSES = (
@@ -254,7 +255,7 @@ class Program:
 
     def where(self, op: int) -> str:
         """The user's source line of ``op``, "unknown line" if the input had none."""
-        return own_line(self.locations[int(self.location[op])]) or "unknown line"
+        return user_line(self.locations[int(self.location[op])]) or "unknown line"
 
     def source_lines(self) -> list[str]:
         """[n_ops] ``where`` of each op, without its folder."""

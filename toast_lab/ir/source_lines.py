@@ -1,7 +1,4 @@
-"""Source locations for people: the user's own frame, its function and its text.
-
-A location is what the frontends keep: ``file.py:12 < caller.py:40 < ...``, innermost first.
-"""
+"""The files that locations name: the function and the text of a line, and the ops of each."""
 
 from __future__ import annotations
 
@@ -9,58 +6,10 @@ import ast
 import functools
 import linecache
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from toast_lab import syntax
+from toast_lab.ir.locations import SourceFrame, user_frame
 from toast_lab.ir.program import Program
-from toast_lab.text import file_text, in_library
-
-_OURS = "toast_lab/frontends/"
-
-
-class SourceFrame(NamedTuple):
-    """One frame of a location."""
-
-    file: str
-    line: int
-
-    @property
-    def short(self) -> str:
-        """``attention.py:14``, or nothing where the program gives no line."""
-        return f"{file_text(self.file)}:{self.line}" if self.file else ""
-
-
-NOWHERE = SourceFrame("", 0)
-
-
-@functools.lru_cache(maxsize=65536)
-def frames(location: str) -> tuple[SourceFrame, ...]:
-    """Frames of a location, innermost first, without those of the tracing itself.
-
-    >>> frames("a.py:3 < b.py:9")
-    (Frame(file='a.py', line=3), Frame(file='b.py', line=9))
-    """
-    user_frames = []
-    for frame_text in location.split(" < "):
-        file_name, colon, line_text = frame_text.rpartition(":")
-        if _OURS in file_name.replace("\\", "/"):
-            # everything further out only called the tracer
-            break
-        if colon and line_text.isdigit():
-            user_frames.append(SourceFrame(file_name, int(line_text)))
-    return tuple(user_frames)
-
-
-@functools.lru_cache(maxsize=65536)
-def user_frame(location: str) -> SourceFrame:
-    """The innermost frame that is not a library's, else the innermost one."""
-    all_frames = frames(location)
-    user_frames = (frame for frame in all_frames if not _in_library(frame))
-    return next(user_frames, all_frames[0] if all_frames else NOWHERE)
-
-
-def _in_library(frame: SourceFrame) -> bool:
-    return in_library(frame.file.replace("\\", "/"))
 
 
 @functools.lru_cache(maxsize=512)
@@ -89,7 +38,7 @@ def _functions_below(node: ast.AST, class_name: str) -> Iterator[tuple[int, int,
 @functools.lru_cache(maxsize=65536)
 def function_of(frame: SourceFrame) -> str:
     """Name of the function that holds a frame, else its file and line."""
-    if _in_library(frame):
+    if frame.in_library:
         return frame.short
     inside = [name for first, last, name in _functions(frame.file) if first <= frame.line <= last]
     return inside[-1] if inside else frame.short

@@ -29,11 +29,12 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab.hashing import Classes, classes
+from toast_lab.ir.locations import user_line
 from toast_lab.ir.program import Program
 from toast_lab.ragged import Ragged
 from toast_lab.sharding import steps
 from toast_lab.sharding.sharding import Sharding
-from toast_lab.text import counted, own_line
+from toast_lab.text import counted
 
 _INDEX = re.compile(r"\[\d+\]|(?<=[._])\d+(?=[._'\]]|$)|^\d+$")
 _WORD = re.compile(r"\w+")
@@ -113,7 +114,7 @@ def _sites(program: Program) -> _Sites:
     shape = classes(program.n_values, Ragged(program.shape_ptr, program.shape)).label
     line_of: dict[str, int] = {}
     own = np.asarray(
-        [line_of.setdefault(own_line(where), len(line_of)) for where in program.locations]
+        [line_of.setdefault(user_line(where), len(line_of)) for where in program.locations]
     )
     # Without a source line ops are told apart by their kinds
     site = own[program.location].astype(np.int64)

@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from toast_lab.ir.source_lines import function_of, user_frame
+from toast_lab.ir.locations import user_frame
+from toast_lab.ir.source_lines import function_of
 from toast_lab.sharding.plan import ShardingPlan, Spec
 from toast_lab.sharding.plan_rules import (
     ArgumentRule,

@@ -1,0 +1,89 @@
+"""Where in the user's code an op comes from, as the frontends keep it.
+
+A location is ``file.py:12 < caller.py:40 < ...``: a line and the lines that call it, innermost
+first.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+from toast_lab.text import file_text, line_text
+
+_TRACING = "toast_lab/frontends/"
+_LIBRARIES = ("site-packages/", "dist-packages/", "/lib/python")
+
+
+class SourceFrame(NamedTuple):
+    """One frame of a location."""
+
+    file: str
+    line: int
+
+    @property
+    def text(self) -> str:
+        """``models/attention.py:14``, empty where the program gives no line."""
+        return f"{self.file}:{self.line}" if self.file else ""
+
+    @property
+    def short(self) -> str:
+        """``attention.py:14``, empty where the program gives no line."""
+        return f"{file_text(self.file)}:{self.line}" if self.file else ""
+
+    @property
+    def in_library(self) -> bool:
+        """Is its file an installed library's?"""
+        path = self.file.replace("\\", "/")
+        return any(folder in path for folder in _LIBRARIES)
+
+
+NOWHERE = SourceFrame("", 0)
+
+
+@functools.lru_cache(maxsize=65536)
+def frames(location: str) -> tuple[SourceFrame, ...]:
+    """Frames of a location, innermost first, without those of the tracing itself.
+
+    >>> frames("a.py:3 < b.py:9")
+    (SourceFrame(file='a.py', line=3), SourceFrame(file='b.py', line=9))
+    """
+    user_frames = []
+    for frame_text in location.split(" < "):
+        file_name, colon, line_number = frame_text.rpartition(":")
+        if _TRACING in file_name.replace("\\", "/"):
+            # everything further out only called the tracer
+            break
+        if colon and line_number.isdigit():
+            user_frames.append(SourceFrame(file_name, int(line_number)))
+    return tuple(user_frames)
+
+
+@functools.lru_cache(maxsize=65536)
+def user_frame(location: str) -> SourceFrame:
+    """The innermost frame that is not a library's, else the innermost one."""
+    all_frames = frames(location)
+    user_frames = (frame for frame in all_frames if not frame.in_library)
+    return next(user_frames, all_frames[0] if all_frames else NOWHERE)
+
+
+def user_line(location: str) -> str:
+    """The line of ``user_frame``; what stands for it where a location has no line.
+
+    >>> user_line("/venv/site-packages/flax/linear.py:422 < model.py:31 < train.py:7")
+    'model.py:31'
+    >>> user_line("body of the loop")
+    'body of the loop'
+    """
+    return user_frame(location).text or location.split(" < ")[0]
+
+
+def place_text(location: str, most: int = 3) -> str:
+    """A location with the lines that call it, innermost first.
+
+    They tell what a line within a library is there for.
+
+    >>> place_text("lib/linear.py:422 < model.py:31 < train.py:7 < main.py:2")
+    'linear.py:422 < model.py:31 < train.py:7'
+    """
+    return " < ".join(frame.short for frame in frames(location)[:most]) or line_text(location)
