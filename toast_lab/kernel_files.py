@@ -167,7 +167,18 @@ def _lock(handle: int) -> bool:
     return True
 
 
+def remember(file: str | None) -> None:
+    """Read a file that kernels are made from, as soon as it is imported.
+
+    Read when a kernel is compiled, it could have been edited meanwhile: what the module of before
+    compiles would be kept as if it were made from the new text, and a process that loads it would
+    read packs at wrong places.
+    """
+    with contextlib.suppress(OSError):  # typed in, it has none
+        content(Path(file or ""))
+
+
 @functools.cache
 def content(path: Path) -> bytes:
-    """Contents of a source file."""
+    """Contents of a source file when it was first asked for."""
     return path.read_bytes()

@@ -104,6 +104,7 @@ def load(kernel: Any) -> bool:
 
 def _once(dispatcher: Any) -> Any:
     """Let a function be compiled for the types of its annotations alone."""
+    kernel_files.remember(inspect.getfile(dispatcher.py_func))
 
     def types_of(given: tuple[Any, ...]) -> tuple[Any, ...]:
         declared = annotated(dispatcher.py_func)

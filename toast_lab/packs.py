@@ -24,10 +24,13 @@ from __future__ import annotations
 
 import functools
 import struct
+import sys
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 import numpy as np
+
+from toast_lab import kernel_files
 
 
 class ArrayType(NamedTuple):
@@ -124,6 +127,7 @@ Class = TypeVar("Class", bound=type)
 
 def packed(plain: Class) -> Class:
     """Let compiled code take instances of a named tuple as one pointer."""
+    kernel_files.remember(getattr(sys.modules[plain.__module__], "__file__", None))
     attributes = {key: getattr(plain, key) for key in ("__module__", "__qualname__", "__doc__")}
     return type(plain.__name__, (Pack, plain), attributes)  # type: ignore[return-value]
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ def called(x: int) -> int:
     return x + {}
 """
 CALLER = """
-import sys, time
+import pathlib, sys, time
 import called
 from toast_lab.kernels import KERNELS, compiled
 
@@ -27,7 +28,12 @@ from toast_lab.kernels import KERNELS, compiled
 def caller(x: int) -> int:
     return called.called(x) + 1
 
-if len(sys.argv) > 1:  # wait for the others, so that all compile at once
+if sys.argv[1:] == ["edited"]:  # wait until the source is
+    here = pathlib.Path(__file__).parent
+    (here / "imported").touch()
+    while not (here / "edited").exists():
+        time.sleep(0.05)
+elif len(sys.argv) > 1:  # wait for the others, so that all compile at once
     time.sleep(max(0.0, float(sys.argv[1]) - time.time()))
 print(caller(0), caller._cache.hits, caller._cache.path)
 """
@@ -68,6 +74,23 @@ def test_an_edit_of_a_file_that_a_kernel_calls_into_is_seen(program: Path) -> No
     os.utime(program / "called.py", ns=(before.st_atime_ns, before.st_mtime_ns))
     assert outcome(run(program, cache))[:2] == (3, 0)
     assert len(list((cache / "toast-lab").glob("*.kernel"))) == 1, "the older kernel is gone"
+
+
+def test_what_is_compiled_after_an_edit_counts_as_made_from_what_was_imported(
+    program: Path,
+) -> None:
+    cache = program / "cache"
+    older = run(program, cache, "edited")
+    try:
+        while not (program / "imported").exists():
+            assert older.poll() is None
+            time.sleep(0.05)
+        (program / "called.py").write_text(textwrap.dedent(CALLED.format(2)))
+        (program / "edited").touch()
+        assert outcome(older)[:2] == (2, 0)
+    finally:
+        older.kill()
+    assert outcome(run(program, cache))[:2] == (3, 0)
 
 
 @pytest.mark.parametrize("callee", ["whole", "gone", "damaged", "edited"])
