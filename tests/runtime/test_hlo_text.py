@@ -9,6 +9,7 @@ import pytest
 
 from toast_lab.runtime import hlo, hlo_text
 from toast_lab.runtime.compile_child import cycles, loops
+from toast_lab.runtime.schedule_steps import tpu_clocks
 
 MESH = {"d": 2, "m": 2}
 CYCLES = 'backend_config={"window_config":{"estimated_cycles":"%d"}}'
@@ -145,6 +146,12 @@ def test_a_loop_whose_rounds_the_text_does_not_tell_is_asked_for_by_op() -> None
 def test_cycles_are_added_up_by_op_and_round() -> None:
     """The fusion in the loop names no op itself: what is inside of it does."""
     assert cycles(hlo_text.parse(program(inside=100, own=30))) == {7: 500.0, 20: 30.0, -1: 7.0}
+
+
+def test_cycles_that_the_compiler_cannot_tell_are_none() -> None:
+    module = hlo_text.parse(program(inside=(1 << 63) - 1, own=30))
+    assert cycles(module) == {20: 30.0, -1: 7.0}
+    assert set(tpu_clocks(module, 1e9).compute_s.values()) == {30e-9, 7e-9}
 
 
 def test_an_all_reduce_that_is_only_sliced_in_its_fusion_is_a_reduce_scatter() -> None:

@@ -37,6 +37,9 @@ from toast_lab.sharding.steps import Tables
 _MOST_SOURCES = 8  # a value made of more is written: fusions do not grow without end
 _MOST_BEFORE = 64  # ops that are followed back from where a kernel is, to see whether it can begin
 
+#: Of a value's bytes: made of less than this, it is spread on the way into what reads it.
+_SPREAD = 1 / 32
+
 
 class FusionStyle(NamedTuple):
     """What a compiler fuses."""
@@ -601,8 +604,9 @@ class _Fuser:
     def _width(self, source: int) -> float:
         """Bytes that are read over those of a value: a cast one is read as what it is cast from.
 
-        Only what has as many numbers counts: what is spread or picked is about as large as what it
-        becomes.  What is cast the same way for another op and written down is read from there.
+        Only what has as many numbers counts: what is picked or joined is about as large as what it
+        becomes.  What is spread from little, as a one-hot matrix from places, is read as that.
+        What is cast the same way for another op and written down is read from there.
         """
         if self.written[source]:
             return 1.0
@@ -621,7 +625,10 @@ class _Fuser:
             for origin in self.sources[source]
             if self.elements[origin] == self.elements[source]
         ]
-        return max(read) / self.bytes[source] if read else 1.0
+        if not read:
+            made_of = sum(self.bytes[origin] for origin in self.sources[source])
+            return made_of / self.bytes[source] if made_of < _SPREAD * self.bytes[source] else 1.0
+        return max(read) / self.bytes[source]
 
     def _read_by(self, op: int, seen: set[int]) -> list[tuple[int, int]]:
         """Uses through which a kernel reads memory, and what they read.

@@ -223,12 +223,12 @@ def cycles(module: hlo_text.Module, rounds: hlo_text.Rounds = hlo_text.unknown) 
         if place.fused:  # the fusion's own estimate covers what is inside
             continue
         for instruction in place.computation.instructions:
-            estimate = instruction.field("estimated_cycles")
-            if estimate and int(estimate) > 0:
+            estimate = hlo.estimated_cycles(instruction)
+            if estimate:
                 op = hlo.op_of(instruction)
                 if op < 0 and instruction.opcode == "fusion":
                     op = hlo.op_inside(module, instruction)
-                cycles_by_op[op] = cycles_by_op.get(op, 0.0) + int(estimate) * place.times
+                cycles_by_op[op] = cycles_by_op.get(op, 0.0) + estimate * place.times
     return cycles_by_op
 
 

@@ -130,6 +130,16 @@ def collectives_of(
     return [collective for _, collective in sorted(placed, key=lambda pair: pair[0])]
 
 
+#: libtpu writes the largest whole number where it cannot tell: no step takes a century.
+_MOST_CYCLES = 1 << 62
+
+
+def estimated_cycles(instruction: Instruction) -> int:
+    """Cycles that libtpu expects an instruction to take; 0 where it does not say."""
+    cycles = int(instruction.field("estimated_cycles") or 0)
+    return cycles if 0 < cycles < _MOST_CYCLES else 0
+
+
 def op_of(instruction: Instruction | None) -> int:
     """Number of the op of ours that an instruction was compiled from, -1 if it does not say."""
     name = _OP_NAME.search(instruction.attributes) if instruction is not None else None

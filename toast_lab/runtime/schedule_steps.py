@@ -55,9 +55,9 @@ def tpu_clocks(module: hlo_text.Module, clock_hz: float) -> Clocks:
     compute_s: dict[str, float | None] = {}
     for place in hlo_text.executed(module):
         for instruction in () if place.fused else place.computation.instructions:
-            cycles = instruction.field("estimated_cycles")
-            if cycles and int(cycles) > 0:
-                compute_s[instruction.name] = int(cycles) / clock_hz
+            cycles = hlo.estimated_cycles(instruction)
+            if cycles:
+                compute_s[instruction.name] = cycles / clock_hz
     return Clocks(compute_s, {}, of_tpu=True)
 
 
