@@ -805,3 +805,36 @@ def test_a_row_may_be_too_long_to_be_held() -> None:
     for length, written in ((16384, False), (16385, True)):
         fused = Fused("gpu", softmax, S((2, length), jnp.float32))
         assert fused.written("reduce") is written
+
+
+# -- what a TPU's memory and products make of reshapes and of what is spread -----------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "lines", "on_tpu"),
+    [
+        ((64, 4, 32), (64, 128), True),  # lines of 32 become lines of 128
+        ((64, 128), (64, 4, 32), True),
+        ((64, 2, 128), (64, 256), False),  # both fill whole tiles
+        ((8, 8, 32), (64, 32), False),  # the lines stay
+        ((64, 32), (64, 32, 1), False),
+    ],
+)
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_what_a_reshape_cuts_into_other_lines_is_written_on_tpus(
+    compiler: str, shape: tuple[int, ...], lines: tuple[int, ...], on_tpu: bool
+) -> None:
+    made = Fused(compiler, lambda x: jnp.cos(jnp.sin(x).reshape(lines)), S(shape, jnp.float32))
+    assert made.written("sine") == (on_tpu and compiler == "tpu")
+
+
+@pytest.mark.parametrize(("classes", "read"), [(256, 1.0 / 256), (32, 1.0)])
+def test_a_one_hot_matrix_is_read_as_the_places_that_it_is_made_of(
+    classes: int, read: float
+) -> None:
+    def chosen(places: jax.Array, x: jax.Array) -> jax.Array:
+        return jax.nn.one_hot(places, classes, dtype=jnp.float32).T @ x
+
+    made = Fused("tpu", chosen, S((512,), jnp.int32), S((512, 128), jnp.float32))
+    assert not made.written("convert")
+    assert made.reads("dot_general") == [pytest.approx(read), 1.0]

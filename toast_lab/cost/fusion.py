@@ -29,7 +29,7 @@ from toast_lab.cost.epilogues import (
     gpu_epilogues,
     no_epilogues,
 )
-from toast_lab.cost.matrix_tiles import BATCH, Products, dim_roles, have_one_row
+from toast_lab.cost.matrix_tiles import BATCH, LANES, Products, dim_roles, have_one_row
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.sharding.steps import Tables
@@ -73,6 +73,8 @@ class FusionStyle(NamedTuple):
     #: What is looked up in a table is, too, for the one elementwise op that needs it.  Sums take it
     #: in as well, and as long as if it were written: an H100 needs 2.4 times its traffic for them
     fuses_gathers: bool = False
+    #: What a reshape cuts into other lines of memory is written before, see ``_relaid``
+    relays_lines: bool = False
     #: A scatter of one number a row into a constant is a comparison of places, see ``_marks``
     compares_places: bool = False
     #: What takes long is kept for its other consumers, see ``OpKind.gpu_repeats_from_bytes``
@@ -93,6 +95,7 @@ STYLES = {
         runs_with_first=True,
         keeps_expanded=True,
         picks_slices=True,
+        relays_lines=True,
         compares_places=True,
     ),
     "gpu": FusionStyle(
@@ -231,6 +234,7 @@ class _Fuser:
         self.takes: list[bool] = takes.tolist()
         self.view: list[bool] = view.tolist()
         self.elementwise: list[bool] = (classes == p.ELEMENTWISE).tolist()
+        self.relaid = _relaid(program, self.root) if style.relays_lines else frozenset[int]()
         self.consumers = self._consumers()
         self.narrowed = (
             narrowed(program, self.consumers, tables.value_output)
@@ -443,7 +447,7 @@ class _Fuser:
             for consumer in consumers
         ):
             return
-        if self._is_padded_for_several(op, consumers):
+        if value in self.relaid or self._is_padded_for_several(op, consumers):
             return
         if self.gathers[op] and (
             len(consumers) > 1 or any(self.reduces[consumer] for consumer in consumers)
@@ -693,6 +697,29 @@ class _Fuser:
         if self.elementwise[op]:
             kernel.results.update(self.results[op])
         return [(use, source) for use, source in taken if source not in known]
+
+
+def _relaid(program: p.Program, root: Sequence[int]) -> frozenset[int]:
+    """Values in front of a reshape that gives them lines of another length.
+
+    A TPU's memory is tiled by the last dim.  Unless the lines before and after it fill whole tiles,
+    such a reshape moves everything, and no kernel that reads its result can make the value on the
+    way in.  Dims of size 1 do not count.
+
+    Read off libtpu 0.0.42 on ``radiance_field``, docs/machines.md.
+    """
+    relaid = set[int]()
+    for op in program.ops():
+        if program.kind[op] != "reshape":
+            continue
+        (operand,), (result,) = program.operands(op), program.results(op)
+        before, after = (
+            next((size for size in reversed(program.dims(value)) if size > 1), 1)
+            for value in (operand, result)
+        )
+        if before != after and (before % LANES or after % LANES):
+            relaid.add(root[operand])
+    return frozenset(relaid)
 
 
 def _rows(program: p.Program) -> list[bool]:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 #: Of how a plan is written and of what is read from a compiled text, by platform: results of an
 #: older version are made again.
-_READINGS = {"tpu": 15, "gpu": 16, "cpu": 14}
+_READINGS = {"tpu": 16, "gpu": 16, "cpu": 14}
 _CONSTRAINED_EVERYWHERE = (
     "a sharding constraint stands behind every op, since propagation crashed or took too long when "
     "asked which are needed: XLA simplifies less, and the program may be slower than it need be"
