@@ -26,6 +26,7 @@ HELD_OUT = (
     "contrastive",
     "reinforcement learning",
     "molecules",
+    "proteins",
 )
 #: Of other families, but judged for the first time when the rules of today were there.
 JUDGED_LATE = (
@@ -48,7 +49,9 @@ JUDGED_LATE = (
     "neural_sde",
     "augment",
     *(program.name for program in later_programs.PROGRAMS),
-    *(program.name for program in further_programs.PROGRAMS),
+    "triangle_update",
+    "blockwise_attention",
+    "latent_reader",
 )
 PROGRAMS: dict[str, Program] = {
     program.name: program

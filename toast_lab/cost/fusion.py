@@ -630,8 +630,10 @@ class _Fuser:
             if self.elements[origin] == self.elements[source]
         ]
         if not read:
-            made_of = sum(self.bytes[origin] for origin in self.sources[source])
-            return made_of / self.bytes[source] if made_of < _SPREAD * self.bytes[source] else 1.0
+            source_bytes = sum(self.bytes[origin] for origin in self.sources[source])
+            if source_bytes >= _SPREAD * self.bytes[source]:
+                return 1.0
+            return source_bytes / self.bytes[source]
         return max(read) / self.bytes[source]
 
     def _read_by(self, op: int, seen: set[int]) -> list[tuple[int, int]]:
