@@ -84,7 +84,6 @@ from toast_lab.cost.matrix_tiles import (
 from toast_lab.cost.memory_tiles import tile_padding
 from toast_lab.cost.program_facts import NEAR_PRODUCTS, Memory, ProgramFacts
 from toast_lab.cost.row_layouts import row_padding, slice_padding
-from toast_lab.cost.whole_kernels import SHARE as WHOLE_SHARE
 from toast_lab.ir import program as p
 from toast_lab.kernels import compiled, helper
 from toast_lab.machines.collectives import collective_time_s
@@ -685,14 +684,6 @@ def price_steps(
                 whole_bytes = facts.value.bytes[steps.value[row]]
                 each.bytes[row] = whole_bytes / ways(steps.before[row], axis_size)
                 time_s = each.bytes[row] / rates.memory_bytes_per_s
-            elif kind == SLICE and use >= 0 and facts.value.whole_bytes[steps.value[row]] > 0.0:
-                if not rates.paper_mode:
-                    value = steps.value[row]
-                    parts = ways(steps.before[row], axis_size)
-                    each.bytes[row] = WHOLE_SHARE * facts.value.whole_bytes[value] / parts
-                    vector_s = facts.value.whole_steps[value] / parts / rates.vector_steps_per_s
-                    time_s = each.bytes[row] / rates.product_bytes_per_s
-                    time_s = max(time_s, WHOLE_SHARE * vector_s)
             time_s = time_s * each.times[row] + rounds * collective_s
             # memory: a copy for uses lives until its last use; the input of a definition's reshard
             # only now

@@ -33,7 +33,6 @@ from toast_lab.cost.matrix_tiles import (
 from toast_lab.cost.read_as_is import free_casts, free_turns
 from toast_lab.cost.row_layouts import no_rows, no_slice_rows, rows_of, slice_rows_of
 from toast_lab.cost.vector_work import no_vector_work, vector_work
-from toast_lab.cost.whole_kernels import no_whole_kernels, whole_kernels
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.packs import BoolArray, Float64Array, Int32Array, Int64Array, packed
@@ -148,8 +147,6 @@ class ValueFacts(NamedTuple):
     row_dim: Int32Array  #: [V] dim along the lanes of memory, -1: any, see ``row_layouts``
     row_size: Float64Array  #: [V] its size
     compared: BoolArray  #: [V] bool: made by comparing places, see ``Fusion.compared``
-    whole_bytes: Float64Array  #: [V] these two: see ``whole_kernels``
-    whole_steps: Float64Array
 
 
 @packed
@@ -356,11 +353,6 @@ def make_static(
     vector = (
         vector_work(program, fusion, kept_bytes) if compiler == "tpu" else no_vector_work(n_ops)
     )
-    whole = (
-        whole_kernels(program, fusion, root=root, value_bytes=kept_bytes)
-        if compiler == "tpu"
-        else no_whole_kernels(n_values)
-    )
     trips = result_trips(program)
     sums = sums_in_loops(program, tables, accumulating if compiler != "cpu" else {}, trips)
     facts = ProgramFacts(
@@ -449,8 +441,6 @@ def make_static(
             row_dim=rows.dim,
             row_size=rows.size,
             compared=fusion.compared,
-            whole_bytes=whole.bytes,
-            whole_steps=whole.steps,
         ),
         root=root[program.use_value].astype(np.int32),
         dim_size=np.asarray(program.shape, np.float64),
