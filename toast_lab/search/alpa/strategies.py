@@ -298,6 +298,7 @@ def price_choices(
                 facts.use.sent[use],
                 facts.use.cut_out[use],
                 facts.use.sum_rounds[use],
+                facts.value.compared[value],
                 facts.op.trips[op],
                 # Beside what the op computes
                 op if facts.use.ahead[use] else -1,

@@ -536,6 +536,7 @@ class _Relaxing:
             facts.use.sent[use],
             facts.use.cut_out[use],
             facts.use.sum_rounds[use],
+            facts.value.compared[value],
             facts.use.ahead[use],
             facts.op.trips[op],
             wanted.tobytes(),
