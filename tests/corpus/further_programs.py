@@ -7,9 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tests.corpus.later_programs import Built, adam_step, built
+from tests.corpus.later_programs import Built, adam_step, label_loss, programs
 from tests.corpus.own_programs import BF16, F32, Tree
-from tests.corpus.program import Program, shapes
+from tests.corpus.program import shapes
 
 S, I32 = jax.ShapeDtypeStruct, jnp.int32
 
@@ -60,9 +60,7 @@ def triangle_update() -> Built:
         seen = jnp.einsum("nihjk,nikhs->nijhs", jax.nn.softmax(scores, -1).astype(BF16), v)
         z = z + jnp.einsum("nijhs,hsc->nijc", seen, w["o"])
         z = z + jax.nn.relu(_normal(z) @ w["up"]) @ w["down"]
-        logits = (_normal(z) @ w["bins"]).astype(F32)
-        size_of = jax.nn.logsumexp(logits, -1)
-        return (size_of - jnp.take_along_axis(logits, bins[..., None], -1)[..., 0]).mean()
+        return label_loss((_normal(z) @ w["bins"]).astype(F32), bins)
 
     pairs = (2, residues, residues)
     return adam_step(loss, 0.0), (p, p, p, S((*pairs, d), BF16), S(pairs, I32))
@@ -189,20 +187,15 @@ def latent_reader() -> Built:
             q, k, v = jnp.einsum("btd,ndhk->nbthk", _normal(z), w["qkv"][layer])
             z = z + jnp.einsum("bthk,hkd->btd", attend(q, k, v), w["o"][layer])
             z = z + jax.nn.gelu(_normal(z) @ w["up"][layer]) @ w["down"][layer]
-        logits = (_normal(z).mean(1) @ w["classes"]).astype(F32)
-        size_of = jax.nn.logsumexp(logits, -1)
-        return (size_of - jnp.take_along_axis(logits, label[:, None], -1)[:, 0]).mean()
+        return label_loss((_normal(z).mean(1) @ w["classes"]).astype(F32), label)
 
     return adam_step(loss), (p, p, p, S((batch, length, read), BF16), S((batch,), I32))
 
 
-PROGRAMS = tuple(
-    Program(build.__name__, family, built(build.__name__, build))
-    for build, family in (
-        (triangle_update, "proteins"),
-        (radiance_field, "rendering"),
-        (blockwise_attention, "attention training"),
-        (k_means, "clustering"),
-        (latent_reader, "vision and speech"),
-    )
+PROGRAMS = programs(
+    (triangle_update, "proteins"),
+    (radiance_field, "rendering"),
+    (blockwise_attention, "attention training"),
+    (k_means, "clustering"),
+    (latent_reader, "vision and speech"),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -56,7 +57,7 @@ def _attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
     return jnp.einsum("bkgts,bskd->btkgd", weights, v).reshape(batch, length, heads, size)
 
 
-def _next_token_loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
+def label_loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
     size = jax.nn.logsumexp(logits, -1)
     return (size - jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]).mean()
 
@@ -102,7 +103,7 @@ def scanned_llama() -> Built:
         x = p["embed"].astype(BF16)[ids]
         x, _ = jax.lax.scan(block, x, p["layers"])
         normal = _root_mean_square(x, p["final"].astype(BF16))
-        return _next_token_loss((normal @ p["head"].astype(BF16)).astype(F32), labels)
+        return label_loss((normal @ p["head"].astype(BF16)).astype(F32), labels)
 
     tokens = S((batch, length), I32)
     return adam_step(loss), (p, p, p, tokens, tokens)
@@ -221,7 +222,7 @@ def low_rank_adapters() -> Built:
         seen = _attend(q, k, split(linear(h, "v"))).reshape(batch, length, d)
         x = x + linear(seen, "o")
         x = x + linear(jax.nn.gelu(linear(_root_mean_square(x, 1.0), "up")), "down")
-        return _next_token_loss((x @ base["head"]).astype(F32), labels)
+        return label_loss((x @ base["head"]).astype(F32), labels)
 
     def step(adapters: Tree, m: Tree, v: Tree, *rest: Any) -> tuple[Tree, Tree, Tree, jax.Array]:
         value, g = jax.value_and_grad(loss)(adapters, *rest)
@@ -234,22 +235,21 @@ def low_rank_adapters() -> Built:
     return step, (adapters, adapters, adapters, base, tokens, tokens)
 
 
-def built(name: str, build: Callable[[], Built]) -> Callable[[], Model]:
-    """What traces a program."""
+def programs(*written: tuple[Callable[[], Built], str]) -> tuple[Program, ...]:
+    """Entries of functions that give what is traced, each with its family."""
 
-    def make() -> Model:
+    def make(build: Callable[[], Built]) -> Model:
         function, arguments = build()
-        return frontends.from_jax(function, *arguments, name=name)
+        return frontends.from_jax(function, *arguments, name=build.__name__)
 
-    return make
-
-
-PROGRAMS = tuple(
-    Program(build.__name__, family, built(build.__name__, build))
-    for build, family in (
-        (scanned_llama, "attention training"),
-        (mixture_of_two, "mixture of experts"),
-        (cached_decode, "attention decoding"),
-        (low_rank_adapters, "attention training"),
+    return tuple(
+        Program(build.__name__, family, functools.partial(make, build)) for build, family in written
     )
+
+
+PROGRAMS = programs(
+    (scanned_llama, "attention training"),
+    (mixture_of_two, "mixture of experts"),
+    (cached_decode, "attention decoding"),
+    (low_rank_adapters, "attention training"),
 )

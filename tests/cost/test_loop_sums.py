@@ -159,7 +159,8 @@ def test_weights_of_a_loop_are_read_from_memory_once_if_they_fit_on_the_chip() -
     small_bytes, large_bytes = 4 * 2048**2, 4 * 8192**2
     stays = product("tpu-v5e", width=2048).moved_bytes
     assert small_bytes < stays < 0.3 * ROUNDS * small_bytes
-    # Read in every round, in bfloat16: see ``loop_casts``
-    assert product("tpu-v5e", width=8192).moved_bytes > 0.5 * ROUNDS * large_bytes
+    # Cast once, and read in every round: see ``loop_casts``
+    cast, read = 1.5, 0.5
+    assert product("tpu-v5e", width=8192).moved_bytes >= (cast + read * ROUNDS) * large_bytes
     # The others have no such memory
-    assert product("tpu-v3", width=2048).moved_bytes > 0.5 * ROUNDS * small_bytes
+    assert product("tpu-v3", width=2048).moved_bytes > (cast + read * ROUNDS) * small_bytes

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from toast_lab.cost.bfloat16 import Narrowed
-from toast_lab.cost.loop_residents import loop_outside, source_of
+from toast_lab.cost.loop_uses import loop_uses
 from toast_lab.ir import program as p
 from toast_lab.packs import Float64Array
 
@@ -42,13 +42,10 @@ def cast_rounds(
         written: [V] bool: in memory.
     """
     rounds = np.zeros(program.n_uses)
-    in_loop = (reads > 0.0) & (program.region[program.use_op] >= 0)
     takes_half = np.asarray(narrow.ops, bool)[program.use_op]
-    for use in np.flatnonzero(in_loop & takes_half).tolist():
-        op = int(program.use_op[use])
-        source = source_of(program, int(program.use_value[use]), root, written)
-        maker = int(program.value_op[source])
+    for use, source, _ in loop_uses(program, root=root, reads=reads, written=written):
         is_wide = program.value_dtype[source] == "f32" and not narrow.values[source]
-        if is_wide and loop_outside(program, op, maker) >= 0:
-            rounds[use] = program.trips[op] / program.trips[maker]
+        if takes_half[use] and is_wide:
+            trips_before = program.trips[int(program.value_op[source])]
+            rounds[use] = program.trips[int(program.use_op[use])] / trips_before
     return rounds

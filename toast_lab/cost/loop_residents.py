@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab.cost.loop_sums import Accumulation
+from toast_lab.cost.loop_uses import loop_uses
 from toast_lab.ir import program as p
 from toast_lab.packs import Float64Array
 
@@ -72,13 +73,9 @@ def residents(
     room_bytes = ROOM * vector_memory_bytes
     read_only: dict[int, set[int]] = defaultdict(set)
     loop_of: dict[int, int] = {}
-    for use in np.flatnonzero((reads > 0.0) & (program.region[program.use_op] >= 0)).tolist():
-        op = int(program.use_op[use])
-        value = source_of(program, int(program.use_value[use]), root, written)
-        loop = loop_outside(program, op, int(program.value_op[value]))
-        if loop >= 0:
-            loop_of[use] = loop
-            read_only[loop].add(value)
+    for use, value, loop in loop_uses(program, root=root, reads=reads, written=written):
+        loop_of[use] = loop
+        read_only[loop].add(value)
     read_bytes = {
         loop: float(value_bytes[list(values)].sum()) for loop, values in read_only.items()
     }
@@ -97,24 +94,3 @@ def residents(
             if int(program.use_value[use]) == accumulation.value:
                 staying.use_parts[use], staying.use_share[use] = parts, SHARE
     return staying
-
-
-def source_of(program: p.Program, value: int, root: np.ndarray, written: np.ndarray) -> int:
-    """What a value is made of that is not written: a transposed matrix, of the matrix."""
-    value = int(root[value])
-    while (
-        not written[value] and len(operands := program.operands(int(program.value_op[value]))) == 1
-    ):
-        value = int(root[operands[0]])
-    return value
-
-
-def loop_outside(program: p.Program, op: int, maker: int) -> int:
-    """The outermost body of a loop that an op is in and ``maker`` is not; -1 if there is none."""
-    outermost, region = -1, int(program.region[op])
-    while region >= 0:
-        parent = program.regions[region].parent
-        if program.regions[region].kind == "body" and maker < program.regions[parent].begin:
-            outermost = region
-        region = parent
-    return outermost

@@ -47,6 +47,8 @@ _PAIRS = re.compile(r"source_target_pairs=\{((?:\{[0-9, ]*\},?\s*)*)\}")
 _ROW = re.compile(r"\{([0-9, ]*)\}")
 _WIDTH = re.compile(r"[a-z]+(\d+)")
 _CHANNEL = re.compile(r"channel_id=(\d+)")
+#: libtpu writes the largest whole number where it cannot tell: no step takes a century.
+_MOST_CYCLES = 1 << 62
 
 
 class CollectivePart(NamedTuple):
@@ -128,10 +130,6 @@ def collectives_of(
             )
             placed.append(((position[place.computation.name], row), collective))
     return [collective for _, collective in sorted(placed, key=lambda pair: pair[0])]
-
-
-#: libtpu writes the largest whole number where it cannot tell: no step takes a century.
-_MOST_CYCLES = 1 << 62
 
 
 def estimated_cycles(instruction: Instruction) -> int:
