@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tests.corpus import compiled, confirmed, figures, fit, priced, programs
+from tests.corpus import compiled, confirmed, figures, fit, judged_plans, priced, programs
 from tests.corpus.targets import TARGETS, target
 
 
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
         priced.generate()
         return 0
     if args.command == "fit":
-        print("\n".join(fit.table(figures.pairs())))
+        print("\n".join(fit.table(judged_plans.pairs())))
         return 0
     if args.command == "figures":
         figures.write()

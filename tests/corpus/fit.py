@@ -17,7 +17,7 @@ from scipy.optimize import least_squares
 from tests.corpus.op_classes import CLASSES
 
 if TYPE_CHECKING:
-    from tests.corpus.figures import Pair
+    from tests.corpus.judged_plans import Pair
 
 _PRIOR = 0.05  # weight of a factor of 1 against one family
 

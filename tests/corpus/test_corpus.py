@@ -9,7 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.corpus import compiled, figures, fit, plans, priced, programs
+from tests.corpus import (
+    compiled,
+    figures,
+    fit,
+    goals,
+    judged_plans,
+    plans,
+    priced,
+    programs,
+    rivals,
+    tables,
+)
 from tests.corpus.targets import TARGETS, target
 from tests.readings import ASSIGNED_PEAKS
 from toast_lab.conflicts.analysis import analyse
@@ -141,19 +152,19 @@ def test_the_committed_rows_are_whole_and_the_page_is_made_from_them() -> None:
     assert {row["topology"] for row in rows} <= {one.topology for one in TARGETS}
     assert {row["program"] for row in rows} <= set(programs.PROGRAMS)
     assert {compiled.key(row) for row in priced.rows()} <= {compiled.key(row) for row in rows}
-    every = figures.pairs()
+    every = judged_plans.pairs()
     assert figures.page(every) == figures.PAGE.read_text(), (
         "python -m tests.corpus figures makes it"
     )
-    assert figures.by_program(every) == figures.BY_PROGRAM.read_text()
-    text = figures.README.read_text()
-    assert figures.readme(every, text) == text, "python -m tests.corpus figures makes it anew"
+    assert tables.by_program(every) == figures.BY_PROGRAM.read_text()
+    text = rivals.README.read_text()
+    assert rivals.readme(every, text) == text, "python -m tests.corpus figures makes it anew"
 
 
-def pair(program: str, plan: str, time_s: float, priced_s: float) -> figures.Pair:
+def pair(program: str, plan: str, time_s: float, priced_s: float) -> judged_plans.Pair:
     row = {"time_s": time_s, "compute_s": time_s, "peak_bytes": 100, "fits": True}
     ours = {"time_s": priced_s, "compute_s": priced_s, "peak_bytes": 110, "fits": True}
-    return figures.Pair(program, "tpu:v5e:4x4", plan, row, json.loads(json.dumps(ours)))
+    return judged_plans.Pair(program, "tpu:v5e:4x4", plan, row, json.loads(json.dumps(ours)))
 
 
 def test_peaks_that_were_read_too_large_are_compared_with_nothing() -> None:
@@ -166,21 +177,23 @@ def test_peaks_that_were_read_too_large_are_compared_with_nothing() -> None:
 
 def test_regret_is_against_the_best_judged_plan() -> None:
     rows = [pair("mlp", "mcts", 1.2, 1.0), pair("mlp", "data", 1.0, 1.1)]
-    assert figures.regrets(rows) == [pytest.approx(0.2)]
+    assert judged_plans.regrets(rows) == [pytest.approx(0.2)]
     # Of a program whose search was not judged, nothing is known.
-    assert figures.regrets([pair("mlp", "data", 1.0, 1.0), pair("mlp", "alpa", 1.0, 1.0)]) == []
+    assert (
+        judged_plans.regrets([pair("mlp", "data", 1.0, 1.0), pair("mlp", "alpa", 1.0, 1.0)]) == []
+    )
     # One that found what another plan is already has no row of its own.
     same = pair("mlp", "data", 1.1, 1.0)._replace(other_names=("mcts",))
-    assert figures.regrets([same, pair("mlp", "alpa", 1.0, 1.0)]) == [pytest.approx(0.1)]
+    assert judged_plans.regrets([same, pair("mlp", "alpa", 1.0, 1.0)]) == [pytest.approx(0.1)]
 
 
 def test_a_rival_that_does_not_fit_is_none() -> None:
     rows = [pair("mlp", "mcts", 0.004, 1.0), pair("mlp", "autosharding", 0.002, 1.0)]
     rows.append(pair("mlp", "fsdp", 0.001, 1.0))
     rows[-1].compiled["fits"] = False
-    (line,) = figures.rivals(rows)[2:]
+    (line,) = rivals.table(rows)[2:]
     assert line == "| mlp | tpu:v5e:4x4 | 4 | - | - | - | - | 2 | - | - | 0.50 |"
-    assert len(figures.rivals(rows[:1])) == 2, "nobody to compare with"
+    assert len(rivals.table(rows[:1])) == 2, "nobody to compare with"
 
 
 def test_the_page_begins_with_what_its_tables_come_to() -> None:
@@ -201,12 +214,12 @@ def test_a_target_is_met_or_missed_by_what_no_rule_was_read_off() -> None:
     names = [f"random {i}" for i in range(1, 6)]
     unseen = [pair("video", name, 1.0, 1.3) for name in names]
     seen = [pair("mlp", name, 1.0, 1.0) for name in names]
-    lines = {line.split("|")[1].strip(): line for line in figures.targets([*unseen, *seen])[2:]}
+    lines = {line.split("|")[1].strip(): line for line in goals.targets([*unseen, *seen])[2:]}
     line = lines["time off by at most 15% in the median"]
     assert "| 30% | 15% | missed | video 30% (convolutions of three channels" in line
     assert "| missed |" not in lines["no plan called fitting that the compiler refuses"]
     unseen[0].compiled["fits"] = False
-    (line,) = (line for line in figures.targets(unseen) if "refuses" in line)
+    (line,) = (line for line in goals.targets(unseen) if "refuses" in line)
     assert "| 1 plans | 1 plans | missed |" in line.replace("| |", "|")
 
 
@@ -215,21 +228,21 @@ def test_classes_are_told_of_where_they_have_a_share() -> None:
     for row in rows:
         row.priced["compute_s_by_class"] = {"product": 0.9, "movement": 0.9}
         row.priced["compiled_s_by_class"] = {"product": 1.8, "movement": 0.1}
-    (line,) = figures.by_class(rows)[2:]
+    (line,) = tables.by_class(rows)[2:]
     assert line == f"| {TPU} | product | 6 | 0.50 | 50% | 50% |"
 
 
 def test_ranks_are_of_one_program_on_one_target() -> None:
     rows = [pair("mlp", f"random {i}", float(i), float(i)) for i in range(1, 7)]
     rows += [pair("gns", f"random {i}", float(i), float(-i)) for i in range(1, 7)]
-    assert figures.ranks(rows) == [pytest.approx(1.0), pytest.approx(-1.0)]
-    assert figures.ranks(rows[:3]) == []
+    assert judged_plans.ranks(rows) == [pytest.approx(1.0), pytest.approx(-1.0)]
+    assert judged_plans.ranks(rows[:3]) == []
 
 
 def test_factors_are_judged_on_the_family_that_was_left_out() -> None:
     """Products twice as long everywhere: factors find it; by family as it comes: they do not."""
 
-    def pairs(products: list[float]) -> list[figures.Pair]:
+    def pairs(products: list[float]) -> list[judged_plans.Pair]:
         made = []
         names = ("mlp", "itx", "gns", "transformer")
         for name, factor in zip(names, products, strict=True):
@@ -254,6 +267,6 @@ def test_factors_are_judged_on_the_family_that_was_left_out() -> None:
 def test_plans_of_a_program_reach_a_compiler_alike() -> None:
     """A rival with a constraint behind every op would lose by that alone."""
     ways = collections.defaultdict(set)
-    for pair in figures.pairs():
+    for pair in judged_plans.pairs():
         ways[pair.program, pair.topology].add(pair.has_needed_constraints)
     assert not [case for case, found in ways.items() if len(found) > 1]

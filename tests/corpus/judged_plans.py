@@ -1,0 +1,152 @@
+"""Plans that were both compiled and priced, and how far apart compiler and price are."""
+
+from __future__ import annotations
+
+import collections
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from tests.accuracy.judge import spearman
+from tests.corpus import compiled, plans, priced, programs
+from tests.readings import has_needed_constraints, has_peak
+
+FEWEST = 5  #: plans that can be ranked
+
+#: What is compared without ops that the compiler has no clock for
+_WITH_UNCLOCKED = ("time_s", "compute_s")
+_TOLD_AS = {"comm_s": "collective_s"}  # what the compiled rows call a price
+
+
+class Pair(NamedTuple):
+    """One plan, compiled and priced."""
+
+    program: str
+    topology: str
+    plan: str
+    compiled: compiled.Row
+    priced: compiled.Row
+    other_names: tuple[str, ...] = ()  # of plans that are the same sharding
+
+    @property
+    def family(self) -> str:
+        """Family of its program."""
+        return programs.PROGRAMS[self.program].family
+
+    @property
+    def is_unseen(self) -> bool:
+        """Was no rule read off its program?"""
+        return self.is_held_out or self.program in programs.JUDGED_LATE
+
+    @property
+    def has_needed_constraints(self) -> bool:
+        """Was it written with the constraints that it needs, and no others?"""
+        return has_needed_constraints(self.topology, self.compiled.get("reading"))
+
+    @property
+    def is_held_out(self) -> bool:
+        """Was no rule read off its family?"""
+        return self.family in programs.HELD_OUT
+
+    def ratio(self, name: str) -> float | None:
+        """Priced over compiled of one quantity; None where the compiler does not tell."""
+        told = self.compiled.get(_TOLD_AS.get(name, name))
+        if name == "peak_bytes" and not has_peak(self.topology, self.compiled.get("reading")):
+            return None
+        if not told:
+            return None
+        if name not in _WITH_UNCLOCKED:
+            return self.priced[name] / told
+        priced_s, told_s = self.clocked(name)
+        return priced_s / told_s if told_s > 0.0 else None
+
+    def clocked(self, name: str) -> tuple[float, float]:
+        """Seconds, priced and compiled, without what the compiler has no clock for."""
+        priced_s, told_s = self.priced.get("unclocked_s", (0.0, 0.0))
+        return self.priced[name] - priced_s, self.compiled[name] - told_s
+
+
+def pairs() -> list[Pair]:
+    """Every plan that was compiled and priced."""
+    by_key = {compiled.key(row): row for row in priced.rows()}
+    others = collections.defaultdict(list)
+    for (*head, name), same in compiled.same_plans().items():
+        others[(*head, same)].append(name)
+    return [
+        Pair(
+            row["program"],
+            row["topology"],
+            row["plan"],
+            row,
+            by_key[compiled.key(row)],
+            tuple(others[compiled.key(row)]),
+        )
+        for row in compiled.rows()
+        if compiled.key(row) in by_key and "error" not in row
+    ]
+
+
+def by_family(members: Iterable[Pair]) -> dict[str, list[Pair]]:
+    groups = collections.defaultdict(list)
+    for pair in members:
+        groups[pair.family].append(pair)
+    return groups
+
+
+def by_problem(members: Iterable[Pair]) -> list[list[Pair]]:
+    groups = collections.defaultdict(list)
+    for pair in members:
+        groups[pair.program, pair.topology].append(pair)
+    return list(groups.values())
+
+
+def ranks(members: Iterable[Pair]) -> list[float]:
+    """Spearman's rank correlation of time of each program on each target that can be ranked."""
+    found = []
+    for group in by_problem(members):
+        timed = [pair for pair in group if pair.compiled.get("time_s")]
+        ours, theirs = (
+            zip(*(pair.clocked("time_s") for pair in timed), strict=True) if timed else ((), ())
+        )
+        found.append(spearman(ours, theirs, FEWEST))
+    return [rank for rank in found if not math.isnan(rank)]
+
+
+def regrets(members: Iterable[Pair]) -> list[float]:
+    """How much slower our search's plan is than the best judged one, by program and target."""
+    found = []
+    for group in by_problem(members):
+        times = fitting_times(group)
+        if len(times) > 1 and plans.OURS in times:
+            found.append(times[plans.OURS] / min(times.values()) - 1.0)
+    return found
+
+
+def fitting_times(group: Iterable[Pair]) -> dict[str, float]:
+    """Seconds by the compiler's clock of the plans of one program that fit, by every name."""
+    return {
+        name: pair.compiled["time_s"]
+        for pair in group
+        if pair.compiled.get("time_s") and pair.compiled.get("fits")
+        for name in (pair.plan, *pair.other_names)
+    }
+
+
+def collectives(members: Iterable[Pair]) -> tuple[int, int, int]:
+    """Numbers of collectives that are equal, that differ for a known reason, and the others."""
+    counts: collections.Counter[str] = collections.Counter()
+    n_unexplained = 0
+    for pair in members:
+        counts.update(pair.priced.get("collectives", {}))
+        n_unexplained += pair.priced.get("unexplained", 0)
+    n_explained = counts.total() - counts["equal"] - n_unexplained
+    return counts["equal"], n_explained, n_unexplained
+
+
+def errors(ratios: Iterable[float | None]) -> list[float]:
+    return [abs(ratio - 1.0) for ratio in ratios if ratio is not None]
+
+
+def median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None

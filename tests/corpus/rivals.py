@@ -1,0 +1,189 @@
+"""Our plans beside those of other methods, and what compilers confirmed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.corpus import confirmed, confirmed_curves, plans, programs
+from tests.corpus.judged_plans import Pair, by_problem, fitting_times
+
+NARROWLY = 0.01  #: by which share a rival may be quicker without being ahead
+
+
+_RIVALS = {
+    plans.OURS: "ours",
+    "data both": "data parallel",
+    "fsdp": "fully sharded, one axis",
+    "fsdp both": "fully sharded",
+    "tensor": "tensor parallel",
+    plans.RIVAL: "AutoSharding",
+    "alpa": "Alpa",
+    "automap": "AutoMap",
+}
+
+
+def table(every: Sequence[Pair]) -> list[str]:
+    """The table of what methods find, without programs of which our search was not judged."""
+    lines = [
+        "| program | target | " + " | ".join(_RIVALS.values()) + " | best rival / ours |",
+        "|---|---" + "|--:" * (len(_RIVALS) + 1) + "|",
+    ]
+    for group in by_problem(every):
+        times = fitting_times(group)
+        ratio = _rival_ratio(times)
+        if ratio is None:
+            continue
+        program = f"*{group[0].program}*" if group[0].is_unseen else group[0].program
+        cells = [f"{1e3 * times[name]:.3g}" if name in times else "-" for name in _RIVALS]
+        lines.append(f"| {program} | {group[0].topology} | {' | '.join(cells)} | {ratio:.2f} |")
+    return lines
+
+
+class Confirmation(NamedTuple):
+    """A confirmed search beside the best plan of others."""
+
+    row: confirmed.Row
+    rival_s: float | None
+    rival: str
+
+    @property
+    def head(self) -> tuple[str, str]:
+        """Its program and its target."""
+        return self.row["program"], self.row["topology"]
+
+    @property
+    def ratio(self) -> float | None:
+        """The rival's time over ours."""
+        best_s = self.row.get("best")
+        return None if best_s is None or self.rival_s is None else self.rival_s / best_s
+
+
+def confirmations_of(every: Sequence[Pair]) -> list[Confirmation]:
+    """Every confirmed search."""
+    times = {
+        (group[0].program, group[0].compiled["digest"], group[0].topology): fitting_times(group)
+        for group in by_problem(every)
+    }
+    found = []
+    for row in confirmed.rows():
+        head = (row["program"], row["digest"], row["topology"])
+        rivals = [
+            (time_s, name)
+            for name, time_s in times.get(head, {}).items()
+            if name != plans.OURS and not name.startswith(("random", plans.EARLIER))
+        ]
+        rival_s, rival = min(rivals, default=(None, "none was judged"))
+        found.append(Confirmation(row, rival_s, rival))
+    return found
+
+
+def confirmed_in_brief(every: Sequence[Pair]) -> str:
+    """How often no rival is ahead, by target, and where one is."""
+    judged = [(one, one.ratio) for one in confirmations_of(every) if one.ratio is not None]
+    behind = [(one, ratio) for one, ratio in judged if ratio < 1.0 - NARROWLY]
+    counts = []
+    for topology in dict.fromkeys(one.row["topology"] for one, _ in judged):
+        own = [one for one, _ in judged if one.row["topology"] == topology]
+        families = {programs.PROGRAMS[one.row["program"]].family for one in own}
+        lost = sum(one.row["topology"] == topology for one, _ in behind)
+        counts.append(f"{len(own) - lost} of {len(own)} on {topology} ({len(families)} families)")
+    losses = ", ".join(f"{' on '.join(one.head)} ({ratio:.2f})" for one, ratio in behind)
+    text = f"No rival's plan is more than {NARROWLY:.0%} quicker on {', '.join(counts)}"
+    return f"{text}; one is on {losses}." if losses else f"{text}."
+
+
+def confirmations_table(every: Sequence[Pair]) -> list[str]:
+    """The table of confirmed searches beside the rivals of each program."""
+    lines = [
+        "| program | target | first | confirmed search | rival | | rival / ours | ended | compiles "
+        "| minutes |",
+        "|---|---|--:|--:|--:|---|--:|---|--:|--:|",
+    ]
+    for one in confirmations_of(every):
+        row = one.row
+        if row.get("best") is None:
+            reason = row.get("error", row.get("standing"))
+            lines.append(f"| {' | '.join(one.head)} | | - | | | | {reason} | | |")
+            continue
+        first_s = row["verdicts"][0]["time_s"]
+        cells = [
+            *one.head,
+            "-" if first_s is None else f"{1e3 * first_s:.3g}",
+            f"{1e3 * row['best']:.3g}",
+            "-" if one.rival_s is None else f"{1e3 * one.rival_s:.3g}",
+            one.rival,
+            "-" if one.ratio is None else f"{one.ratio:.2f}",
+            row["standing"].lower().replace("_", " "),
+            str(len(row["verdicts"])),
+            f"{row['wall_s'] / 60:.1f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def curves(every: Sequence[Pair]) -> list[confirmed_curves.ConfirmedCurve]:
+    """The confirmed searches that have a rival."""
+    found = []
+    for one in confirmations_of(every):
+        judged = [
+            (verdict["at_s"], verdict["time_s"])
+            for verdict in one.row.get("verdicts", ())
+            if verdict["stands"] and verdict["time_s"] is not None
+        ]
+        if one.rival_s is not None and judged:
+            topology = one.row["topology"]
+            found.append(confirmed_curves.ConfirmedCurve(topology, one.rival_s, judged))
+    return found
+
+
+def ratios(every: Sequence[Pair]) -> dict[str, float]:
+    """The best rival's time over ours, by program and target."""
+    ratios = {
+        f"{group[0].program} on {group[0].topology}": _rival_ratio(fitting_times(group))
+        for group in by_problem(every)
+    }
+    return {name: ratio for name, ratio in ratios.items() if ratio is not None}
+
+
+def _rival_ratio(times: Mapping[str, float]) -> float | None:
+    """The best rival's time over ours; None: one of them was not judged."""
+    others = [times[name] for name in _RIVALS if name in times and name != plans.OURS]
+    return min(others) / times[plans.OURS] if others and plans.OURS in times else None
+
+
+README = Path(__file__).parents[2] / "README.md"
+_BEGIN, _END = "<!-- rivals: python -m tests.corpus figures -->", "<!-- end of rivals -->"
+_SHOWN = {
+    "data both": "data parallel",
+    "fsdp both": "FSDP",
+    "tensor": "tensor parallel",
+    plans.RIVAL: "AutoSharding",
+    plans.OURS: "TOAST Lab",
+}
+
+
+def readme(every: Sequence[Pair], text: str) -> str:
+    """The README with the table of programs by others that AutoSharding was run on."""
+    lines = [
+        "| program | from | " + " | ".join(_SHOWN.values()) + " |",
+        "|---|---" + "|--:" * len(_SHOWN) + "|",
+    ]
+    for group in by_problem(every):
+        times, package = fitting_times(group), programs.PROGRAMS[group[0].program].package
+        if not package or plans.RIVAL not in times or plans.OURS not in times:
+            continue
+        best_s = min(times[name] for name in _SHOWN if name in times)
+        cells = [
+            "-"
+            if name not in times
+            else f"**{1e3 * times[name]:.3g} ms**"
+            if times[name] <= 1.005 * best_s
+            else f"{1e3 * times[name]:.3g} ms"
+            for name in _SHOWN
+        ]
+        lines.append(f"| {group[0].program} | {package} | {' | '.join(cells)} |")
+    before, _, rest = text.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    return f"{before}{_BEGIN}\n" + "\n".join(lines) + f"\n{_END}{after}"

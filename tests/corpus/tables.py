@@ -1,0 +1,167 @@
+"""The tables of plans by what they have in common: target, family, class of op."""
+
+from __future__ import annotations
+
+import collections
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+
+from tests.corpus import plans
+from tests.corpus.cells import number, percent
+from tests.corpus.judged_plans import (
+    FEWEST,
+    Pair,
+    by_problem,
+    collectives,
+    errors,
+    median,
+    ranks,
+    regrets,
+)
+from tests.corpus.op_classes import CLASSES
+from tests.corpus.reasons import reason
+from tests.corpus.targets import FEW_PROGRAMS, TARGETS
+from toast_lab.text import csv_text
+
+FEWEST_FOR_EVERY_TARGET = 6  #: plans of a program that is told of for all targets together
+WORST = 10
+CLOCKED = ("tpu:v5e:4x4", "gpu:h100:8")  #: whose compilers tell times of many plans
+HEAVY = 0.25  #: share of the computing from which a class of ops is told of
+
+
+_HEAD = (
+    "plans",
+    "order",
+    "error of time",
+    "90th percentile",
+    "of computing",
+    "of sending",
+    "of peak",
+    "collectives equal",
+    "explained",
+    "unexplained",
+    "regret",
+)
+
+
+def grouped(groups_of: str, every: Sequence[Pair], group: Callable[[Pair], str]) -> list[str]:
+    groups = collections.defaultdict(list)
+    for pair in every:
+        groups[group(pair)].append(pair)
+    return [
+        "| " + " | ".join((groups_of, *_HEAD)) + " |",
+        "|---" + "|--:" * len(_HEAD) + "|",
+        *(f"| {name} | " + " | ".join(_row(members)) + " |" for name, members in groups.items()),
+    ]
+
+
+def for_every_target(every: Sequence[Pair]) -> list[str]:
+    """Of programs that have some plans for each target: numbers of collectives, and peaks.
+
+    Without the rival's, which only TPUs have.
+    """
+    members = [pair for pair in every if pair.plan != plans.RIVAL]
+    n_plans = collections.Counter((pair.program, pair.topology) for pair in members)
+    topologies = [one.topology for one in TARGETS if one.topology not in FEW_PROGRAMS]
+    everywhere = [
+        program
+        for program in dict.fromkeys(pair.program for pair in members)
+        if all(n_plans[program, topology] >= FEWEST_FOR_EVERY_TARGET for topology in topologies)
+    ]
+    lines = [
+        f"Of {', '.join(f'`{program}`' for program in everywhere)} at least "
+        f"{FEWEST_FOR_EVERY_TARGET} plans each were compiled for all of these targets "
+        "(AutoSharding's aside). Numbers of collectives, by op of the program:",
+        "",
+        "| target | plans | equal | explained | unexplained | error of peak |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    for topology in topologies:
+        own = [pair for pair in members if pair.topology == topology and pair.program in everywhere]
+        n_equal, n_explained, n_unexplained = collectives(own)
+        lines.append(
+            f"| {topology} | {len(own)} | {n_equal} | {n_explained} | {n_unexplained} | "
+            f"{percent(median(errors(pair.ratio('peak_bytes') for pair in own)))} |"
+        )
+    return lines
+
+
+_COLUMNS = (
+    "program",
+    "target",
+    "plans",
+    "order",
+    "time_error",
+    "time_error_90th",
+    "compute_error",
+    "communication_error",
+    "peak_error",
+    "collectives_equal",
+    "collectives_explained",
+    "collectives_unexplained",
+    "regret",
+)
+
+
+def by_class(every: Sequence[Pair]) -> list[str]:
+    """The table of op classes, target by target."""
+    lines = [
+        "| target | class | plans | priced / compiled | error | 90th percentile |",
+        "|---|---|--:|--:|--:|--:|",
+    ]
+    for topology in CLOCKED:
+        for name in CLASSES:
+            ratios = []
+            for pair in every:
+                told = pair.priced.get("compiled_s_by_class", {})
+                if pair.topology == topology and told.get(name, 0.0) > HEAVY * sum(told.values()):
+                    ratios.append(pair.priced["compute_s_by_class"].get(name, 0.0) / told[name])
+            if len(ratios) >= FEWEST:
+                off = sorted(errors(ratios))
+                lines.append(
+                    f"| {topology} | {name} | {len(ratios)} | {statistics.median(ratios):.2f} | "
+                    f"{percent(median(off))} | {percent(off[int(0.9 * len(off))])} |"
+                )
+    return lines
+
+
+def by_program(every: Sequence[Pair]) -> str:
+    """The columns of the tables for each program on each target, as CSV."""
+    rows = ([group[0].program, group[0].topology, *_row(group)] for group in by_problem(every))
+    return csv_text(_COLUMNS, (dict(zip(_COLUMNS, row, strict=True)) for row in rows))
+
+
+def _row(members: Sequence[Pair]) -> list[str]:
+    times = errors(pair.ratio("time_s") for pair in members)
+    counts = collectives(members)
+    every = sum(counts)
+    return [
+        str(len(members)),
+        number(median(ranks(members))),
+        percent(median(times)),
+        percent(sorted(times)[int(0.9 * len(times))] if times else None),
+        percent(median(errors(pair.ratio("compute_s") for pair in members))),
+        percent(median(errors(pair.ratio("comm_s") for pair in members))),
+        percent(median(errors(pair.ratio("peak_bytes") for pair in members))),
+        *(percent(count / every if every else None) for count in counts),
+        percent(median(regrets(members))),
+    ]
+
+
+def reasons(every: Iterable[Pair]) -> list[tuple[str, int]]:
+    counts: collections.Counter[str] = collections.Counter()
+    for pair in every:
+        counts.update(pair.priced.get("reasons", {}))
+    return counts.most_common()
+
+
+def worst(every: Sequence[Pair]) -> list[str]:
+    timed = [(pair, pair.ratio("time_s")) for pair in every]
+    known = [(pair, ratio) for pair, ratio in timed if ratio]
+    known.sort(key=lambda item: -max(item[1], 1.0 / item[1]))
+    return [
+        f"| {pair.program} | {pair.topology} | {pair.plan} | {ratio:.2f} | "
+        f"{number(pair.ratio('compute_s'))} | {number(pair.ratio('peak_bytes'))} | "
+        f"{reason(pair.program)} |"
+        for pair, ratio in known[:WORST]
+    ]
