@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import Any
 
@@ -11,11 +12,8 @@ from toast_lab.app import assets, chart_loading, keys, look, theme
 from toast_lab.app.address import Address
 from toast_lab.app.listing_pane import listing_pane, prepared
 from toast_lab.app.pace import IDLE_MS, TICK_MS, ticker
-from toast_lab.app.pages.compare_page import ComparePage
-from toast_lab.app.pages.graph_page import GraphPage
-from toast_lab.app.pages.hand_page import LISTINGS, MANY_OPS, HandPage
-from toast_lab.app.pages.load_page import LoadPage
-from toast_lab.app.pages.search_page import SearchPage
+from toast_lab.app.page_stack import PageStack
+from toast_lab.app.pages.hand_page import LISTINGS, MANY_OPS
 from toast_lab.app.pending import Pending
 from toast_lab.app.session import STEPS, Session
 from toast_lab.app.shell import Shell
@@ -48,21 +46,17 @@ class Explorer(look.Pane):
     ) -> None:
         super().__init__()
         self.session = session or Session()
-        self._refusal, self._offered = refusal, offered
-        self._pages: dict[str, Any] = {}
-        self._bodies: dict[str, pn.Row] = {}
         self._lines: list[Line] = []
         self._preparing = Pending()
         self._ticker: Any = None
         self._read: Any = None  #: the error that was put away
-        self._shown: Any = None
         self.nav = look.switch(
             options={TITLES[step]: step for step in STEPS},
             value=self.session.step,
             height=34,
             stylesheets=[look.BUTTON + NAV],
         )
-        self.nav.param.watch(lambda event: self._to_step(event.new), "value")
+        look.watch_value(self.nav, self._to_step)
         self._head = look.text(stylesheets=[look.HEADER + HEAD], margin=(6, 12, 0, 0))
         self._job = look.text(stylesheets=[look.HEADER + JOB], width=122, margin=(8, 0, 0, 8))
         self.cancel = look.button(
@@ -95,7 +89,7 @@ class Explorer(look.Pane):
             height=36,
             stylesheets=[BAR],
         )
-        self._body = look.filled_column(stylesheets=[look.GROWING])
+        self.pages = PageStack(self.session, offered=offered, refusal=refusal)
         self.drawer = self._drawer()
         # Panel makes the page as tall as all parts of all pages together, the hidden ones included.
         style = {"height": "100vh" if height is None else f"{height}px", "min-height": "0"}
@@ -103,7 +97,7 @@ class Explorer(look.Pane):
             header,
             self._status,
             self.strip,
-            self._body,
+            self.pages,
             self.drawer,
             styles=style,
             stylesheets=[look.ROOT if height is None else look.ROOT + theme.HOST],
@@ -127,7 +121,7 @@ class Explorer(look.Pane):
 
         None if there is none.
         """
-        target: Any = self._pages.get(page) if page else self
+        target: Any = self.pages.by_step.get(page) if page else self
         for word in way.split("."):
             target = getattr(target, word, None)
         return target
@@ -203,33 +197,14 @@ class Explorer(look.Pane):
         look.later(look.tell_again, self.nav, "active")
 
     def show_step(self) -> None:
-        """Bring a step to the front; its page is made on the first visit."""
+        """Bring a step to the front."""
         step = self.session.step
-        if step not in self._pages:
-            self._pages[step] = {
-                "load": lambda: LoadPage(self.session, self._offered, self._refusal),
-                "graph": lambda: GraphPage(self.session),
-                "hand": lambda: HandPage(self.session),
-                "search": lambda: SearchPage(self.session),
-                "compare": lambda: ComparePage(self.session),
-            }[step]()
-            page = self._pages[step]
-            centre = pn.Column(
-                page.centre, sizing_mode="stretch_both", margin=(0, 8), stylesheets=[look.MIDDLE]
-            )
-            self._bodies[step] = look.filled_row(
-                page.left, centre, page.right, stylesheets=[look.BODY]
-            )
-            self._body.append(self._bodies[step])
-        for name, body in self._bodies.items():
-            body.visible = name == step
+        is_new = step != self.pages.shown
+        self.pages.to_front(step)
         if self.tour.step is not None:
             self.toggle_drawer(self.tour.step.drawer and step == self.tour.step.page)
-        elif step in ("graph", "compare", "hand") and step != self._shown:
+        elif is_new:
             self.toggle_drawer(step == "graph")
-        elif step != self._shown:
-            self.toggle_drawer(False)
-        self._shown = step
         self.nav.value = step
 
     def show_model(self) -> None:
@@ -340,7 +315,7 @@ class Explorer(look.Pane):
 
     def page(self, step: str) -> Any:
         """The page of a step that was shown before."""
-        return self._pages[step]
+        return self.pages.by_step[step]
 
     def tick(self) -> None:
         """Bring in what jobs report; called every ``TICK_MS`` or ``IDLE_MS``."""
@@ -348,7 +323,7 @@ class Explorer(look.Pane):
         points = self.session.tick()
         if self.session.job is not None:
             self._show_job()  # its clock goes on while the job has nothing to tell
-        page = self._pages.get("search")
+        page = self.pages.by_step.get("search")
         if page is not None and points:
             page.feed(points)
         if page is not None and self.session.step == "search":
@@ -356,12 +331,13 @@ class Explorer(look.Pane):
         done = self._preparing.done()
         if done is not None and done.subject is self.session.loaded.analysis:
             self._lines, self.listing.packed = done.future.result()
-        loading = self._pages.get("load")
+        loading = self.pages.by_step.get("load")
         if loading is not None and self.session.step == "load":
             loading.tick()
         for step in ("hand", "graph", "compare"):
-            if step in self._pages:
-                self._pages[step].tick()
+            if step in self.pages.by_step:
+                self.pages.by_step[step].tick()
+        self.pages.make_ahead()
         self._pace()
 
     def _pace(self) -> None:
@@ -382,7 +358,7 @@ class Explorer(look.Pane):
         """
 
         def begin() -> None:
-            self._ticker = ticker(self.tick)
+            self._ticker = ticker(functools.partial(look.at_once, self.tick))
             look.watch(self.session, self._pace, "step")
             look.watch(self.session.work, self._pace, "job", "changes")
             look.watch(self.session.exports, self._pace, "job", "changes")

@@ -1,6 +1,6 @@
-"""What surrounds the five pages: theme, keys, the address bar.
+"""What surrounds the five pages: theme, keys, the address bar, and how often Bokeh lays them out.
 
-The browser's half is ``static/shell.js``.
+The browser's half is ``static/shell.js`` and ``static/layout_once.js``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Shell(JSComponent):
     command = param.List(default=[], doc="[id, counter] of the last key")
     arrived = param.List(default=[], doc="[query text, counter] after back or forward")
 
-    _esm = f"{theme.DECIDE_ONCE}\n{assets.script('shell')}"
+    _esm = "\n".join((theme.DECIDE_ONCE, assets.script("layout_once"), assets.script("shell")))
     _stylesheets = [assets.sheet("shell")]  # noqa: RUF012
 
     def __init__(self, **params: Any) -> None:

@@ -65,7 +65,8 @@ function button(label, symbol, run) {
   return made
 }
 
-export function render({ model, el }) {
+export function render({ model, view, el }) {
+  layoutOnce(view)
   let count = 0
   const send = (id) => { model.command = [id, ++count] }
   const bar = document.createElement('div')
