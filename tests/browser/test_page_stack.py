@@ -1,4 +1,4 @@
-"""The first visit of a page finds it there, and costs the browser one layout."""
+"""The first visit of a page finds it there, and costs the browser one layout of that page."""
 
 from __future__ import annotations
 
@@ -27,6 +27,12 @@ COUNT = """() => {
   window.layouts = 0
   root.update_layout = () => { window.layouts += 1; update() }
 }"""
+#: How many pages a layout goes through, and how many there are.
+PAGES = """() => {
+  const root = Object.values(Bokeh.index).find((view) => view.update_layout)
+  const stack = root.child_views.find((view) => view.model.tags.includes('page stack'))
+  return [stack.layoutable_views.length, stack.child_views.length]
+}"""
 
 
 def test_pages_are_made_while_nobody_does_anything_and_a_click_brings_one_with_one_layout(
@@ -43,4 +49,5 @@ def test_pages_are_made_while_nobody_does_anything_and_a_click_brings_one_with_o
     expect(page.get_by_role("button", name="Run the search")).to_be_visible()
     page.wait_for_timeout(1000)
     assert page.evaluate("window.layouts") == 1
+    assert page.evaluate(PAGES) == [1, 5]
     assert page.evaluate(MODELS) - before < FEW_MODELS

@@ -20,6 +20,8 @@ from toast_lab.app.pages.load_page import LoadPage
 from toast_lab.app.pages.search_page import SearchPage
 from toast_lab.app.session import STEPS, Session
 
+#: by which ``static/layout_once.js`` knows the stack
+TAG = "page stack"
 #: without anything new, before the first page is made ahead, and between two of them: a visitor who
 #: is about to click should not find the browser at work on a page that is not looked at
 REST_S = 1.0
@@ -64,7 +66,7 @@ class PageStack(look.Pane):
             "search": lambda: SearchPage(session),
             "compare": lambda: ComparePage(session),
         }
-        self.view = look.filled_column(stylesheets=[look.GROWING])
+        self.view = look.filled_column(stylesheets=[look.GROWING], tags=[TAG])
         look.watch(session, self.stir, "step")
         look.watch(session.loaded, self.stir, "analysis", "problem")
         look.watch(session.work, self.stir, "changes")

@@ -1,5 +1,9 @@
-// One layout where Bokeh would make several.  It lays out the whole page, which takes a tenth of a second, for each
-// property that changes and for each element that has got another size; what comes in one turn of the browser shares one.
+// Less of what Bokeh does to lay out a page: for each property that changes and each element that has got another size
+// it goes over all parts of the page, hidden ones too, which takes it a tenth of a second.
+
+const STACK = 'page stack'  // tag of what holds the pages, of which one is shown
+
+// What comes in one turn of the browser shares one layout, which passes over pages that are not shown.
 function layoutOnce(view) {
   let root = view
   while (root.parent?.invalidate_layout) root = root.parent
@@ -11,8 +15,17 @@ function layoutOnce(view) {
       asked = true
       queueMicrotask(() => {
         asked = false
+        root.child_views.filter((child) => child.model.tags.includes(STACK)).forEach(passOverHidden)
         layOut()
       })
     }
   }
+}
+
+// A page that comes to the front is laid out then, since its visibility changes.
+function passOverHidden(stack) {
+  Object.defineProperty(stack, 'layoutable_views', {
+    configurable: true,
+    get() { return this.child_views.filter((page) => page.model.visible) },
+  })
 }
