@@ -12,12 +12,6 @@ pytestmark = pytest.mark.browser
 
 SLOW = 90_000
 MODELS = "Bokeh.documents[0].all_models.size"
-#: The document is that of several pages, and has been for so long that another one will not come.
-GROWS_NO_MORE = f"""() => {{
-  const size = {MODELS}, known = window.known
-  if (known?.size !== size) window.known = {{ size, since: performance.now() }}
-  return size > 600 && known?.size === size && performance.now() - known.since > 4000
-}}"""
 #: More would be a page of its own: each has at least 160.
 FEW_MODELS = 20
 #: Counts how often the root of the page goes over all of its parts.
@@ -42,7 +36,8 @@ def test_pages_are_made_while_nobody_does_anything_and_a_click_brings_one_with_o
     page.goto(f"{served()}/?model=mlp&step=graph")
     expect(page.get_by_text("Loaded mlp").first).to_be_visible(timeout=SLOW)
     # Whoever rests long enough has all pages
-    page.wait_for_function(GROWS_NO_MORE, timeout=SLOW)
+    page.wait_for_function(f"({PAGES})()[1] === 5", timeout=SLOW)
+    page.wait_for_timeout(1000)
     before = page.evaluate(MODELS)
     page.evaluate(COUNT)
     page.get_by_role("button", name=re.compile(r"^\d\s+Search")).click()

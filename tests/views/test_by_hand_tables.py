@@ -38,11 +38,12 @@ def train():
 def test_the_board_has_a_row_a_side_and_a_column_an_axis(train):
     board = tl.conflicts(train)
     frame = board_frame(board, {(0, "m"): 1})
-    assert frame.columns.tolist() == ["colour", "tensor", "side", "d", "m", "line"]
+    assert frame.columns.tolist() == ["colour", "tensor", "side", "d", "m"]
     assert len(frame) == 2 * len(board.disputes)
     first = board.disputes[0]
-    assert f"×{len(first.sets)} layers" in frame["tensor"][0]
-    assert frame["line"][0] == line_text(first.tensors[0].where)
+    others = f"+{len(first.tensors) - 1}, ×{len(first.sets)} layers"
+    assert frame["tensor"].tolist()[:2] == [f"{first.tensors[0].value} [8, 32, 32, 4]", others]
+    assert frame["colour"].tolist()[:2] == [first.colour, line_text(first.tensors[0].where)]
     assert [frame["side"][i] for i in (0, 1)] == [
         f"{i}: dim {first.tensors[0].dims[i]}" for i in (0, 1)
     ]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from toast_lab.app import assets, look
+from toast_lab.app.column_widths import column_widths
 from toast_lab.app.session import Session
 from toast_lab.cost.problem import Problem
 from toast_lab.explain.board import Board, conflicts
@@ -19,9 +20,8 @@ from toast_lab.views.markup import ESTIMATED, cost_text, h, quiet
 
 MAX_TENSORS = 12
 NOWHERE = "whole"
-WIDTHS = {"colour": 56, "tensor": 120, "side": 60, "line": 96}
+TENSOR_WIDTH = 150  #: what is longer is cut with dots, or prices would be out of view
 MAX_HEIGHT = 324
-AXIS_WIDTH = 120
 DETAIL_HEIGHT = 62  #: of the tensors of a resolution; more are scrolled
 
 
@@ -82,7 +82,7 @@ class BoardPane(look.Pane):
         self._resolutions: list[int] = []
         self._of_name: dict[int, int] = {}
         self.row: int | None = None
-        self.table = look.table(board_frame(self.board), height=64, layout="fit_data_table")
+        self.table = look.table(board_frame(self.board), height=64, layout="fit_data_table", grows=False)
         self.table.on_click(self._clicked)
         self._detail = look.text()
         self._choices = look.column(visible=False)
@@ -139,7 +139,8 @@ class BoardPane(look.Pane):
         }
         frame = board_frame(self.board, chosen)
         if not frame.equals(self.table.value):
-            self.table.widths = {**WIDTHS, **dict.fromkeys(axes, AXIS_WIDTH)}
+            widths = column_widths(frame, {})
+            self.table.widths = {**widths, "tensor": min(widths["tensor"], TENSOR_WIDTH)}
             self.table.value = frame
             self.table.height = look.rows_height(len(frame), 164)
         self.table.visible = bool(self.board.disputes)

@@ -39,7 +39,10 @@ class HistoryPane(look.Pane):
             taken_frame(()),
             height=138,
             layout="fit_data_table",
-            widths={"#": 22, "action": 84, "step": 66, "collectives": 92},
+            widths={"#": 24, "action": 110, "step": 78, "collectives": 82},
+            grows=False,
+            # Long texts wrap: one that is cut behind a number would read as another number
+            stylesheets=[look.TABLE + look.WRAP],
         )
         # Not its selection: a click on a row that the browser still shows as selected, before
         # another list has reached it, changes none

@@ -69,7 +69,9 @@ def at_once(act: Callable[..., Any], *args: Any) -> None:
 
     For each message the browser lays out the page anew, which takes it a tenth of a second.
     """
-    with pn.io.hold():
+    # "combine" would give a later value to an earlier event, and what is put into the page, changed
+    # and taken out again would be told of to a browser that was never sent it.
+    with pn.io.unlocked(policy="collect"):
         act(*args)
 
 

@@ -22,11 +22,16 @@ CHOSEN = "● "
 
 
 def tensor_text(dispute: Dispute) -> str:
-    """``a [64, 64] +3``, with how many sets are alike."""
+    """``a [64, 64]``: the first tensor of a resolution."""
     tensor = dispute.tensors[0]
-    others = f" +{len(dispute.tensors) - 1}" if len(dispute.tensors) > 1 else ""
-    repeated = f", ×{len(dispute.sets)} layers" if len(dispute.sets) > 1 else ""
-    return f"{tensor.value} [{', '.join(map(str, tensor.shape))}]{others}{repeated}"
+    return f"{tensor.value} [{', '.join(map(str, tensor.shape))}]"
+
+
+def others_text(dispute: Dispute) -> str:
+    """``+3, ×18 layers``: how many more tensors it is about, and how many sets are alike."""
+    others = f"+{len(dispute.tensors) - 1}" if len(dispute.tensors) > 1 else ""
+    repeated = f"×{len(dispute.sets)} layers" if len(dispute.sets) > 1 else ""
+    return ", ".join(text for text in (others, repeated) if text)
 
 
 def option_text(option: PricedSide) -> str:
@@ -43,7 +48,9 @@ def board_frame(
 ) -> pd.DataFrame:
     """Two rows a resolution, one for each side.
 
-    A column for each mesh axis with time and memory of the side alone.
+    A column for each mesh axis with time and memory of the side alone.  What is the same for both
+    sides takes both rows, so that all prices are in view on a narrow page: colour above source
+    line, first tensor above the others.
 
     Args:
         board: ``tl.conflicts(problem)``.
@@ -57,10 +64,9 @@ def board_frame(
     for row_index, dispute in enumerate(board.disputes):
         for side in (0, 1):
             row_cells = {
-                "colour": dispute.colour if side == 0 else "",
-                "tensor": tensor_text(dispute) if side == 0 else "",
+                "colour": dispute.colour if side == 0 else line_text(dispute.tensors[0].where),
+                "tensor": tensor_text(dispute) if side == 0 else others_text(dispute),
                 "side": f"{side}: dim {dispute.tensors[0].dims[side]}",
-                "line": line_text(dispute.tensors[0].where) if side == 0 else "",
             }
             for option in dispute.options:
                 if option.bit == side:
@@ -68,7 +74,7 @@ def board_frame(
                         CHOSEN if chosen.get((row_index, option.axis)) == side else ""
                     ) + option_text(option)
             sides.append(row_cells)
-    return pd.DataFrame(sides, columns=["colour", "tensor", "side", *mesh_axes, "line"])
+    return pd.DataFrame(sides, columns=["colour", "tensor", "side", *mesh_axes])
 
 
 def sent_text(sent: Iterable[tuple[tuple[str, tuple[str, ...]], tuple[int, int]]]) -> str:

@@ -13,6 +13,7 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.items import PlanItem
+from toast_lab.app.plan_words import plan_words
 from toast_lab.app.saver import Saver
 from toast_lab.app.session import Session
 from toast_lab.cost.problem import Cost
@@ -29,7 +30,6 @@ from toast_lab.views.markup import (
     facts,
     h,
     join,
-    numbered,
     quiet,
     seconds_text,
 )
@@ -265,8 +265,7 @@ def _ended(session: Session) -> str:
 
 
 def _head(item: PlanItem) -> Safe:
-    actions = numbered(item.plan.actions[:40]) if item.plan.actions else quiet("no action")
-    return join([h("h2", item.name), actions])
+    return join([h("h2", item.name), plan_words(item.plan)])
 
 
 def _plan_words(item: PlanItem) -> Safe:

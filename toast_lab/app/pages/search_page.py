@@ -17,11 +17,10 @@ from toast_lab.app.pages.search_settings import SearchSettings
 from toast_lab.app.pages.search_trajectories import TrajectoryPane
 from toast_lab.app.pages.search_tree import TreePane
 from toast_lab.app.plan_facts import Lookup, is_action, steps_worth
+from toast_lab.app.plan_words import cut_arguments, step_words
 from toast_lab.app.session import Session
 from toast_lab.app.tree_state import TreeState
 from toast_lab.jobs.job import JobState
-from toast_lab.sharding.plan_rules import plan_size
-from toast_lab.sharding.plan_text import argument_words
 from toast_lab.text import gap_text
 from toast_lab.views.markup import (
     ESTIMATED,
@@ -504,14 +503,7 @@ class SearchPage:
         plan = self.session.searches.best_plan
         if plan is None:
             return join([])
-        rows = [h("li", h("b", words), f": {roles}") for words, roles in argument_words(plan)]
-        return join(
-            [
-                h("h2", "what it does with the arguments"),
-                h("ul", *rows, cls="log"),
-                quiet(f"{plan_size(plan.program, plan.sharding)}; all of them in Words on page 5."),
-            ]
-        )
+        return join([h("h2", "what it does with the arguments"), cut_arguments(plan)])
 
     def _lines(self, actions: tuple[str, ...], best: CurvePoint | None) -> list[Safe | str]:
         """The best plan line by line, each with the step that it leads to.
@@ -523,15 +515,15 @@ class SearchPage:
         problem, taken = self.session.loaded.problem, tuple(filter(is_action, actions))
         self._unpriced = False
         if problem is None or best is None or self.session.work.busy:
-            return list(actions)
+            return list(map(step_words, actions))
         priced = self._prices.get(problem, taken)
         self._unpriced = priced is None
         if priced is None or len(priced.steps) < len(taken):
-            return list(actions)
+            return list(map(step_words, actions))
         judged = problem.pricer().judged
         unsharded, reached = judged(*problem.baseline), judged(best.best_s, best.best_bytes)
         worth = steps_worth(actions, priced.steps, unsharded, reached)
         return [
-            join([action_text, h("span", f"  {price}", cls="quiet")])
-            for action_text, price in zip(actions, worth, strict=True)
+            join([step_words(line), h("span", f"  {price}", cls="quiet")])
+            for line, price in zip(actions, worth, strict=True)
         ]

@@ -13,6 +13,7 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.from_search import path_to_compare
+from toast_lab.app.plan_words import step_words
 from toast_lab.app.session import Session
 from toast_lab.app.tree_state import TreeState
 from toast_lab.search.trace import Simulation
@@ -150,7 +151,7 @@ def steps_list(actions: tuple[str, ...], priced: Any) -> Safe:
                 f"  C {steps[i].score:.3f}, {seconds_text(steps[i].time_s)}, "
                 f"{bytes_text(steps[i].peak_bytes)}{over}"
             )
-        items.append(h("li", action, h("span", after, cls="quiet")))
+        items.append(h("li", step_words(action), h("span", after, cls="quiet")))
     elements = [h("ol", *items, cls="chain mono")]
     if priced is None:
         elements.append(quiet("being priced …"))

@@ -1,0 +1,36 @@
+"""A plan for a side column: its actions, or what it cuts where it is not made of actions alone."""
+
+from __future__ import annotations
+
+from toast_lab.app.plan_facts import is_action
+from toast_lab.sharding.plan import ShardingPlan
+from toast_lab.sharding.plan_rules import plan_size
+from toast_lab.sharding.plan_text import argument_words
+from toast_lab.views.markup import Safe, h, join, numbered, quiet
+
+MAX_ACTIONS = 40
+
+
+def plan_words(plan: ShardingPlan) -> Safe:
+    """The actions of a plan, or in words what it does with the arguments."""
+    if not plan.actions:
+        return quiet("no action")
+    if all(map(is_action, plan.actions)):
+        return numbered(plan.actions[:MAX_ACTIONS])
+    return cut_arguments(plan)
+
+
+def cut_arguments(plan: ShardingPlan) -> Safe:
+    """What a plan does with the arguments, in words, and how much more there is to say."""
+    rows = [h("li", h("b", words), f": {roles}") for words, roles in argument_words(plan)]
+    size = plan_size(plan.program, plan.sharding)
+    return join([h("ul", *rows, cls="log"), quiet(f"{size}; all of them in Words on page 5.")])
+
+
+def step_words(line: str) -> str:
+    """A line of how a searched plan came about, for people who do not know the method."""
+    if is_action(line):
+        return line
+    if line.startswith("refined"):
+        return "single places, beyond colours"
+    return "all of the program at once, by an integer program"
