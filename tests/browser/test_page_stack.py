@@ -34,7 +34,7 @@ def test_pages_are_made_while_nobody_does_anything_and_a_click_brings_one_with_o
 ) -> None:
     page = strict_page
     page.goto(f"{served()}/?model=mlp&step=graph")
-    expect(page.get_by_text("Loaded mlp").first).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("Loaded mlp").filter(visible=True).first).to_be_visible(timeout=SLOW)
     # Whoever rests long enough has all pages
     page.wait_for_function(f"({PAGES})()[1] === 5", timeout=SLOW)
     page.wait_for_timeout(1000)

@@ -82,7 +82,9 @@ class BoardPane(look.Pane):
         self._resolutions: list[int] = []
         self._of_name: dict[int, int] = {}
         self.row: int | None = None
-        self.table = look.table(board_frame(self.board), height=64, layout="fit_data_table", grows=False)
+        self.table = look.table(
+            board_frame(self.board), height=64, layout="fit_data_table", grows=False
+        )
         self.table.on_click(self._clicked)
         self._detail = look.text()
         self._choices = look.column(visible=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from typing import Any
 
@@ -358,7 +357,7 @@ class Explorer(look.Pane):
         """
 
         def begin() -> None:
-            self._ticker = ticker(functools.partial(look.at_once, self.tick))
+            self._ticker = ticker(self.tick)
             look.watch(self.session, self._pace, "step")
             look.watch(self.session.work, self._pace, "job", "changes")
             look.watch(self.session.exports, self._pace, "job", "changes")

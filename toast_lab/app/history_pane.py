@@ -39,7 +39,7 @@ class HistoryPane(look.Pane):
             taken_frame(()),
             height=138,
             layout="fit_data_table",
-            widths={"#": 24, "action": 110, "step": 78, "collectives": 82},
+            widths={"#": 24, "action": 106, "step": 76, "collectives": 88},
             grows=False,
             # Long texts wrap: one that is cut behind a number would read as another number
             stylesheets=[look.TABLE + look.WRAP],

@@ -64,25 +64,14 @@ class Pane(pn.viewable.Viewer):
         return self.view
 
 
-def at_once(act: Callable[..., Any], *args: Any) -> None:
-    """Call ``act`` and tell the browser of all that it changes in one message.
-
-    For each message the browser lays out the page anew, which takes it a tenth of a second.
-    """
-    # "combine" would give a later value to an earlier event, and what is put into the page, changed
-    # and taken out again would be told of to a browser that was never sent it.
-    with pn.io.unlocked(policy="collect"):
-        act(*args)
-
-
 def watch(source: Any, act: Callable[[], Any], *names: str) -> None:
     """Call ``act`` whenever one of the named parameters of ``source`` changes."""
-    source.param.watch(lambda *_: at_once(act), list(names))
+    source.param.watch(lambda *_: act(), list(names))
 
 
 def watch_value(source: Any, act: Callable[[Any], Any], name: str = "value") -> None:
     """Call ``act`` with each new value of a parameter of ``source``."""
-    source.param.watch(lambda event: at_once(act, event.new), name)
+    source.param.watch(lambda event: act(event.new), name)
 
 
 def later(change: Callable[..., Any], *args: Any) -> None:
@@ -124,7 +113,7 @@ def button(
     common = {"sizing_mode": "stretch_width", "margin": (2, 0), "stylesheets": [sheet]}
     button = pn.widgets.Button(name=name, **{**common, **kwargs})
     if act is not None:
-        button.on_click(lambda _: at_once(act))
+        button.on_click(lambda _: act())
     return button
 
 
@@ -295,7 +284,7 @@ def widen(table: pn.widgets.Tabulator, *, sorts: bool) -> None:
 
 def on_row(table: pn.widgets.Tabulator, act: Callable[[int], Any]) -> None:
     """Call ``act`` with the row that is clicked."""
-    table.on_click(lambda event: at_once(act, int(event.row)))
+    table.on_click(lambda event: act(int(event.row)))
 
 
 def rows_height(n_rows: int, at_most: int) -> int:

@@ -78,8 +78,10 @@ class PageStack(look.Pane):
         self.shown = step
         if step not in self.by_step:
             self._make(step)
-        for name, body in self._bodies.items():
-            body.visible = name == step
+        # One message, for which the browser lays out the page once
+        with pn.io.unlocked():
+            for name, body in self._bodies.items():
+                body.visible = name == step
 
     def missing(self) -> Iterator[str]:
         """The steps that have no page yet, those that come next first."""
