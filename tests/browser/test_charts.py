@@ -15,6 +15,7 @@ import toast_lab as tl
 from tests.browser.evil import EVIL
 from tests.browser.test_explorer import SLOW, bokeh
 from tests.helpers import analysed
+from toast_lab.views.plot_style import LOG_TICKS
 
 pytestmark = pytest.mark.browser
 
@@ -74,3 +75,24 @@ def test_names_in_hover_cards_are_text(strict_page: Page) -> None:
         expect(card.first).to_be_visible()
         assert strict_page.title() == "charts"
         assert not strict_page.locator("img[src=x]").count()
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (8.5, 10.5, [8.5, 9, 9.5, 10, 10.5]),
+        (0.24, 1.1, [0.3, 0.4, 0.5, 0.7, 1]),
+        (250, 12000, [500, 1000, 2000, 5000, 10000]),
+        (0.05, 5e4, [0.1, 1, 10, 100, 1000, 10000]),
+        (0, 1, []),
+    ],
+)
+def test_numbers_beside_a_logarithmic_axis_are_spread_over_all_of_it(
+    page: Page, low: float, high: float, ticks: list[float]
+) -> None:
+    """Bokeh's own would be 5000 and 10000 where plans take between 300 and 10000 ms."""
+    found = page.evaluate(
+        "([code, start, end]) => new Function('cb_data', code)({ start, end })",
+        [LOG_TICKS, low, high],
+    )
+    assert found == ticks

@@ -30,6 +30,7 @@ from toast_lab.views.chart_style import (
 from toast_lab.views.compare_table import time_unit
 from toast_lab.views.confirm_curve import AT_S, COLUMNS, JUDGED, TIMES, confirm_frame
 from toast_lab.views.palette import ACCENT, style
+from toast_lab.views.plot_style import few_ticks
 
 FIGURE = "confirmed curve"
 CLOCK = style(2).hue
@@ -181,7 +182,7 @@ def _ends(rows: pd.DataFrame) -> list[float]:
 
 
 def _few_ticks(plot: Any, _: Any) -> None:
-    plot.state.yaxis.ticker.desired_num_ticks = 4
+    few_ticks(plot.state.yaxis[0], 4)
 
 
 class ConfirmCurve:

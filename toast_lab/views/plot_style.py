@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bokeh.models import BasicTickFormatter, LogAxis
+from bokeh.models import BasicTickFormatter, ContinuousTicker, CustomJSTicker, LogAxis, NoOverlap
 from bokeh.plotting import figure
 
 from toast_lab.views.palette import NEUTRAL
@@ -53,11 +53,48 @@ def quiet_labels(plot: Any) -> None:
         axis.axis_label_text_font_size = "11px"
 
 
+#: Places of numbers on a logarithmic axis.  Over less than two decades Bokeh's own stand at equal
+#: distances, all of them at the upper end; over less than a third of one that is what is wanted.
+LOG_TICKS = """
+const low = Math.min(cb_data.start, cb_data.end), high = Math.max(cb_data.start, cb_data.end)
+const decades = Math.log10(high / low)
+const ticks = []
+if (!(low > 0) || !isFinite(decades)) return ticks
+if (decades < 1 / 3) {
+  const rough = (high - low) / 4, power = 10 ** Math.floor(Math.log10(rough))
+  const step = power * [1, 2, 5, 10].find((multiple) => multiple * power >= rough)
+  for (let i = Math.ceil(low / step); i * step <= high; i++) {
+    ticks.push(Number((i * step).toPrecision(12)))
+  }
+  return ticks
+}
+const multiples = decades > 3 ? [1] : decades > 1 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 7]
+for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++) {
+  for (const multiple of multiples) {
+    const tick = Number((multiple * 10 ** power).toPrecision(12))
+    if (tick >= low && tick <= high) ticks.push(tick)
+  }
+}
+return ticks
+"""
+
+
 def plain_ticks(plot: Any) -> None:
     """Numbers beside both axes, also on logarithmic ones, where Bokeh writes powers of ten."""
     plot.yaxis.formatter = BasicTickFormatter(use_scientific=False)
     if any(isinstance(axis, LogAxis) for axis in plot.xaxis):
         plot.xaxis.formatter = BasicTickFormatter(use_scientific=False)
+    # In a low or narrow chart numbers that touch read as another one
+    for axis in (*plot.xaxis, *plot.yaxis):
+        axis.major_label_policy = NoOverlap()
+        if isinstance(axis, LogAxis):
+            axis.update(ticker=CustomJSTicker(major_code=LOG_TICKS))
+
+
+def few_ticks(axis: Any, count: int) -> None:
+    """About so many numbers beside an axis; a logarithmic one of ``plain_ticks`` has few anyway."""
+    if isinstance(axis.ticker, ContinuousTicker):
+        axis.ticker.desired_num_ticks = count
 
 
 def hide_toolbar(plot: Any) -> None:

@@ -20,6 +20,7 @@ from toast_lab.views.chart_scale import LAST, follow, height_limits, show_last
 from toast_lab.views.chart_style import bokeh_figure, chart, drawn, hover, level_line, plain_ticks
 from toast_lab.views.compare_table import byte_unit, bytes_text, time_unit
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
+from toast_lab.views.plot_style import few_ticks
 from toast_lab.views.search_curves import COLUMNS, CurvePoint, curve_frame
 
 MOST_DRAWN = 800
@@ -167,7 +168,7 @@ def _chart(frame: pd.DataFrame, quantity: _Quantity, scales: SearchScales, *, ke
 
 def _small_chart(plot: Any, _: Any) -> None:
     figure = plot.state
-    figure.yaxis.ticker.desired_num_ticks = 4
+    few_ticks(figure.yaxis[0], 4)
     figure.min_border = 0
     for legend in figure.legend:
         legend.orientation = "horizontal"
