@@ -44,10 +44,10 @@ def test_a_page_at_a_time_those_first_that_come_next(session: Session) -> None:
     stack = PageStack(session)
     stack.to_front("hand")
     for count in range(2, len(STEPS) + 1):
-        stack.make_ahead()
+        stack.work_ahead()
         assert len(stack.by_step) == count
     assert list(stack.by_step) == ["hand", "search", "compare", "load", "graph"]
-    stack.make_ahead()
+    stack.work_ahead()
     assert len(stack.view) == len(STEPS), "there is nothing left to make"
     assert [body.visible for body in stack.view] == [True, False, False, False, False]
 
@@ -59,7 +59,7 @@ def test_a_page_that_was_made_ahead_shows_what_one_that_was_visited_does(
     """The table of colours and the listing of the page by hand are filled before it is seen."""
     stack = PageStack(session)
     stack.to_front("graph")
-    stack.make_ahead()
+    stack.work_ahead()
     page = stack.by_step["hand"]
     filled, lines = page.colours.value.copy(), list(page._shown)
     assert len(filled)
@@ -71,18 +71,35 @@ def test_a_page_that_was_made_ahead_shows_what_one_that_was_visited_does(
 
 
 @pytest.mark.usefixtures("at_rest")
+@pytest.mark.parametrize("step", ["hand", "compare"])
+def test_a_hidden_page_follows_what_happens_once_there_is_time(session: Session, step: str) -> None:
+    stack = PageStack(session)
+    for each in STEPS:
+        stack.to_front(each)
+    stack.to_front("load")
+    session.hand.take([f"{session.loaded.analysis.groups[0].name}->data"])
+    page = stack.by_step[step]
+    assert page.stale
+    for _ in STEPS:
+        stack.work_ahead()
+    assert not page.stale
+    shown = page.history.table.value["action"] if step == "hand" else page.table.value["plan"]
+    assert len(shown) == 2
+
+
+@pytest.mark.usefixtures("at_rest")
 def test_nothing_is_made_ahead_beside_a_job_or_before_there_is_a_model(
     jobs: Registry, session: Session
 ) -> None:
     empty = PageStack(Session(jobs))
     empty.to_front("load")
-    empty.make_ahead()
+    empty.work_ahead()
     assert list(empty.by_step) == ["load"]
 
     stack = PageStack(session)
     stack.to_front("load")
     session.searches.start()
-    stack.make_ahead()
+    stack.work_ahead()
     assert list(stack.by_step) == ["load"]
 
 
@@ -94,10 +111,10 @@ def test_whoever_does_something_is_left_alone(
     monkeypatch.setattr(page_stack, "REST_S", 60.0)
     explorer.pages._stirred_at_s = time.monotonic() - 61.0
     session.selection.select((0,))
-    explorer.pages.make_ahead()
+    explorer.pages.work_ahead()
     assert list(explorer.pages.by_step) == [session.step]
     explorer.pages._stirred_at_s = time.monotonic() - 61.0
-    explorer.pages.make_ahead()
+    explorer.pages.work_ahead()
     assert len(explorer.pages.by_step) == 2
 
 
@@ -111,7 +128,7 @@ def test_sessions_share_what_a_server_has_for_pages_that_nobody_asked_for(
     first, second = PageStack(session), PageStack(other)
     for stack in (first, second):
         stack.to_front("load")
-        stack.make_ahead()
+        stack.work_ahead()
     assert (len(first.by_step), len(second.by_step)) == (2, 1)
 
 
@@ -121,5 +138,5 @@ def test_without_a_page_nothing_is_made_ahead(
     monkeypatch.setattr(page_stack, "REST_S", 0.0)
     stack = PageStack(session)
     stack.to_front("load")
-    stack.make_ahead()
+    stack.work_ahead()
     assert list(stack.by_step) == ["load"]

@@ -20,7 +20,7 @@ from toast_lab.views.markup import ESTIMATED, cost_text, h, quiet
 
 MAX_TENSORS = 12
 NOWHERE = "whole"
-TENSOR_WIDTH = 150  #: what is longer is cut with dots, or prices would be out of view
+TENSOR_WIDTH = 120  #: what is longer is cut with dots, or prices would be out of view
 MAX_HEIGHT = 324
 DETAIL_HEIGHT = 62  #: of the tensors of a resolution; more are scrolled
 

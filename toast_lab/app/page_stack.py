@@ -1,7 +1,8 @@
 """The five pages, one of them in front.
 
 A page is made when it is first visited, or ahead of that while its visitor rests: server and
-browser need half a second each for one, and a click should not wait for them.
+browser need half a second each for one, and a click should not wait for them.  Some pages wait with
+what changes until they are shown; they, too, are brought up to date while nobody does anything.
 """
 
 from __future__ import annotations
@@ -92,8 +93,11 @@ class PageStack(look.Pane):
         """Something happens: pages that nobody has asked for wait."""
         self._stirred_at_s = time.monotonic()
 
-    def make_ahead(self) -> None:
-        """Make one page that was not visited yet, if the session is at rest."""
+    def work_ahead(self) -> None:
+        """Make a page that was not visited yet, or bring a hidden one up to date.
+
+        Only if the session is at rest, one page at a time.
+        """
         session = self.session
         if (
             pn.state.curdoc is None
@@ -104,12 +108,17 @@ class PageStack(look.Pane):
             or not _TURN.is_free()
         ):
             return
+        began_s = time.monotonic()
         step = next(self.missing(), None)
+        stale = (page for page in self.by_step.values() if getattr(page, "stale", False))
         if step is not None:
-            began_s = time.monotonic()
             self._make(step)
-            _TURN.took(time.monotonic() - began_s)
-            self.stir()
+        elif (page := next(stale, None)) is not None:
+            page.refresh()
+        else:
+            return
+        _TURN.took(time.monotonic() - began_s)
+        self.stir()
 
     def _make(self, step: str) -> None:
         page = self.by_step[step] = self._makers[step]()
