@@ -29,6 +29,7 @@ from tests.browser.serving import serving
 CLIENTS = 24
 CLICKS = 12  #: of each client and phase
 THINK_S = (1.0, 3.0)
+SETTLED_WITHIN_S = 180.0
 KEYS = ("next_conflict", "graph", "next_conflict", "hand", "next_conflict", "previous_conflict")
 MEDIAN_S, P95_S, P95_SEARCHING_S = 0.1, 0.5, 0.8  #: targets
 
@@ -171,6 +172,16 @@ async def _visit(client: Client) -> None:
         await client.press(key)
 
 
+async def _settled(clients: list[Client]) -> None:
+    """Wait until the server has nothing to say to anybody for two seconds."""
+    end = time.perf_counter() + SETTLED_WITHIN_S
+    while time.perf_counter() < end:
+        before = sum(c.quiet_messages for c in clients)
+        await asyncio.gather(*(c.rest(2.0) for c in clients))
+        if sum(c.quiet_messages for c in clients) == before:
+            return
+
+
 async def _use(client: Client, chance: random.Random, clicks: int) -> list[Answer]:
     found = []
     for i in range(clicks):
@@ -189,9 +200,9 @@ async def measure(url: str, clients: int = CLIENTS, clicks: int = CLICKS) -> dic
     searcher = Client(url, "transformer")
     for client in [*some, searcher]:
         await client.open()
-    # Pages are made on the first visit, which is no click
+    # Pages are made on the first visit, which is no click, or while nobody does anything
     await asyncio.gather(*(_visit(c) for c in some))
-    await asyncio.sleep(2.0)
+    await _settled(some)
     before = sum(c.quiet_messages for c in some)
     await asyncio.gather(*(c.rest(3.0) for c in some))
     quiet = sum(c.quiet_messages for c in some) - before
