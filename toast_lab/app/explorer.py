@@ -336,7 +336,6 @@ class Explorer(look.Pane):
         for step in ("hand", "graph", "compare"):
             if step in self.pages.by_step:
                 self.pages.by_step[step].tick()
-        self.pages.work_ahead()
         self._pace()
 
     def _pace(self) -> None:
