@@ -200,7 +200,7 @@ async def measure(url: str, clients: int = CLIENTS, clicks: int = CLICKS) -> dic
     searcher = Client(url, "transformer")
     for client in [*some, searcher]:
         await client.open()
-    # Pages are made on the first visit, which is no click, or while nobody does anything
+    # Pages are made on the first visit, which is no click
     await asyncio.gather(*(_visit(c) for c in some))
     await _settled(some)
     before = sum(c.quiet_messages for c in some)

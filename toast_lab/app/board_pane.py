@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from toast_lab.app import assets, look
-from toast_lab.app.column_widths import column_widths
+from toast_lab.app.column_widths import PADDING_PX, column_widths
 from toast_lab.app.session import Session
 from toast_lab.cost.problem import Problem
 from toast_lab.explain.board import Board, conflicts
@@ -17,11 +17,14 @@ from toast_lab.explain.taken import SideOption, side_on, side_options
 from toast_lab.text import line_text
 from toast_lab.views.by_hand_tables import board_frame
 from toast_lab.views.markup import ESTIMATED, cost_text, h, quiet
+from toast_lab.views.text_width import text_px
 
 MAX_TENSORS = 12
 NOWHERE = "whole"
-TENSOR_WIDTH = 120  #: what is longer is cut with dots, or prices would be out of view
+TENSOR_WIDTH = 120  #: what is longer wraps, or prices would be out of view
+LINE_HEIGHT = 17  #: of each further line in a cell
 MAX_HEIGHT = 324
+MOST_HEIGHT = 164  #: of the table; more is scrolled
 DETAIL_HEIGHT = 62  #: of the tensors of a resolution; more are scrolled
 
 
@@ -83,7 +86,11 @@ class BoardPane(look.Pane):
         self._of_name: dict[int, int] = {}
         self.row: int | None = None
         self.table = look.table(
-            board_frame(self.board), height=64, layout="fit_data_table", grows=False
+            board_frame(self.board),
+            height=64,
+            layout="fit_data_table",
+            grows=False,
+            stylesheets=[look.TABLE + look.WRAP],
         )
         self.table.on_click(self._clicked)
         self._detail = look.text()
@@ -144,7 +151,11 @@ class BoardPane(look.Pane):
             widths = column_widths(frame, {})
             self.table.widths = {**widths, "tensor": min(widths["tensor"], TENSOR_WIDTH)}
             self.table.value = frame
-            self.table.height = look.rows_height(len(frame), 164)
+            line_px = TENSOR_WIDTH - PADDING_PX
+            wrapped = sum(int(text_px(str(tensor)) // line_px) for tensor in frame["tensor"])
+            self.table.height = min(
+                look.rows_height(len(frame), MOST_HEIGHT) + LINE_HEIGHT * wrapped, MOST_HEIGHT
+            )
         self.table.visible = bool(self.board.disputes)
         self.show_selection()
 

@@ -241,6 +241,7 @@ class Choice(NamedTuple):
     quick: bool = False
     seed: int = 0
     compile_seconds: float = SECONDS  #: of the searches whose plans are compiled
+    remark: str = ""  #: what the page says of how its rows were made
 
     @classmethod
     def make(
@@ -298,6 +299,7 @@ class Choice(NamedTuple):
         )
         return full._replace(
             seed=self.seed,
+            remark=self.remark,
             methods=tuple(dict.fromkeys((*full.methods, *METHODS))),
             machines=tuple(dict.fromkeys((*full.machines, *self.machines))),
         )

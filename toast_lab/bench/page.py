@@ -99,6 +99,8 @@ def _head(content: Content, link: str) -> str:
         f"{content.choice.seconds:g} s where a table says nothing else. Made on: "
         f"{'; '.join(_places(rows)) or 'nothing yet'}.",
     ]
+    if content.choice.remark:
+        lines += ["", content.choice.remark]
     codes = {str(row.get("code")) for row in rows if row.get("code")}
     if len(codes) > 1:
         lines.append(

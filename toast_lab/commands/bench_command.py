@@ -85,6 +85,12 @@ def _add_paper_options(parser: ArgumentParser) -> None:
         help="also compile reduced models for TPU v3 and v5e (needs libtpu)",
     )
     add_option("--page", metavar="FILE", help="the page (evaluation.md in --out)")
+    add_option(
+        "--remark",
+        default="",
+        metavar="TEXT",
+        help="what the page says of how its rows were made, for instance what else ran",
+    )
     command_options.rows(parser, "rows, tables, charts and the page")
 
 
@@ -113,6 +119,7 @@ def run_paper_evaluation(args: Namespace) -> int:
         quick=args.quick,
         compile_seconds=args.compile_seconds,
     )
+    choice = choice._replace(remark=args.remark)
     if args.compile:
         choice = choice._replace(parts=(*choice.parts, COMPILED))
     if COMPILED in choice.parts and importlib.util.find_spec("libtpu") is None:

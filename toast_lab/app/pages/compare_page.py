@@ -77,7 +77,7 @@ class ComparePage:
         )
         self._name = ""
         self._known: list[str] = []
-        self.stale = False
+        self._stale = False
         save = saver()
         self.table = look.table(
             shown_frame([]),
@@ -172,18 +172,13 @@ class ComparePage:
     # -- showing -----------------------------------------------------------------------------------
     def _changed(self, changed: str) -> None:
         """Plans changed, or the step; nothing is drawn before the page is shown."""
-        self.stale |= changed != "step"
-        if self.session.step == "compare":
-            self.refresh()
-
-    def refresh(self) -> None:
-        """Bring the page up to date, if it is not."""
-        if self.stale:
+        self._stale |= changed != "step"
+        if self._stale and self.session.step == "compare":
             self.show_plans()
 
     def show_plans(self) -> None:
         """The table, and whatever is open below it."""
-        self.stale = False
+        self._stale = False
         names = [item.name for item in self.session.plans.items]
         added = [name for name in names if name not in self._known]
         if self._name not in names or (added and self._known):

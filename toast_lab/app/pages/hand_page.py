@@ -46,7 +46,7 @@ class HandPage:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.stale = True
+        self._stale = True
         self._problem: Problem | None = None
         self._before: list[ListingLine] = []
         self._lines: list[ListingLine] = []
@@ -128,7 +128,7 @@ class HandPage:
 
         A page that is not shown waits until it is.
         """
-        self.stale = True
+        self._stale = True
         if self.session.step == "hand":
             self.refresh()
 
@@ -139,9 +139,9 @@ class HandPage:
     def refresh(self) -> None:
         """Bring everything up to date."""
         session = self.session
-        if not self.stale or not self._ready():
+        if not self._stale or not self._ready():
             return
-        self.stale = False
+        self._stale = False
         if session.loaded.problem is not self._problem:
             self._problem, self._before, self._lines, self._plan = (
                 session.loaded.problem,
@@ -162,7 +162,7 @@ class HandPage:
 
     def _selected(self) -> None:
         if self.session.step != "hand" or not self._ready():
-            self.stale = True
+            self._stale = True
             return
         self.board.show_selection()
         self._fit_board()
