@@ -227,6 +227,10 @@ def test_missing_rows_and_several_versions_are_said(
     assert "3 of its" in text
     assert "2 versions of the code (0ther, c0de)" in text
     assert "2026-11-18 to 2026-11-20" in text
+    assert "Others ran beside." not in text
+    remarked = content(made)
+    remarked = remarked._replace(choice=remarked.choice._replace(remark="Others ran beside."))
+    assert "\n\nOthers ran beside.\n\n" in page(remarked, tmp_path, tmp_path / "evaluation.md")
 
 
 def test_the_page_begins_with_what_its_rows_come_to(

@@ -99,8 +99,6 @@ def _head(content: Content, link: str) -> str:
         f"{content.choice.seconds:g} s where a table says nothing else. Made on: "
         f"{'; '.join(_places(rows)) or 'nothing yet'}.",
     ]
-    if content.choice.remark:
-        lines += ["", content.choice.remark]
     codes = {str(row.get("code")) for row in rows if row.get("code")}
     if len(codes) > 1:
         lines.append(
@@ -111,6 +109,8 @@ def _head(content: Content, link: str) -> str:
             "**Prices may have changed since:** some rows were made with older code than this "
             "page. Without `rows.jsonl` the same command makes all of them anew."
         )
+    if content.choice.remark:
+        lines += ["", content.choice.remark]
     lines += [
         "",
         f"Tables as CSV: [step times]({link}step_times.csv), [search times]({link}search_times.csv)"
