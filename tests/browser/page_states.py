@@ -96,16 +96,12 @@ def button(page: Page, name: str | re.Pattern[str]) -> Locator:
 
 
 def _load(page: Page, subject: Subject) -> None:
-    expect(page.get_by_text(re.compile(subject.names)).filter(visible=True).first).to_be_visible(
-        timeout=SLOW
-    )
+    expect(page.get_by_text(re.compile(subject.names)).first).to_be_visible(timeout=SLOW)
 
 
 def _graph(page: Page, subject: Subject) -> None:
     go(page, 2)
-    expect(page.get_by_text(re.compile(r"^\d+ nodes")).filter(visible=True).first).to_be_visible(
-        timeout=SLOW
-    )
+    expect(page.get_by_text(re.compile(r"^\d+ nodes")).first).to_be_visible(timeout=SLOW)
     if subject.conflict:
         tab(page, "Conflicts")
         row(page, subject.conflict).click()
@@ -125,16 +121,12 @@ def _pick_colour(page: Page, subject: Subject) -> None:
 def _names(page: Page, subject: Subject) -> None:
     page.get_by_label("level", exact=True).first.select_option("dimension names")
     tab(page, "Source")
-    expect(page.get_by_text(re.compile(r"^[\d,]+ nodes")).filter(visible=True).first).to_be_visible(
-        timeout=SLOW
-    )
+    expect(page.get_by_text(re.compile(r"^[\d,]+ nodes")).first).to_be_visible(timeout=SLOW)
 
 
 def _hand(page: Page, subject: Subject) -> None:
     go(page, 3)
-    expect(page.get_by_text("Conflict board").filter(visible=True).first).to_be_visible(
-        timeout=SLOW
-    )
+    expect(page.get_by_text("Conflict board").first).to_be_visible(timeout=SLOW)
     _pick_colour(page, subject)
     offer = page.get_by_role("button", name=re.compile("^data: "))
     offer.locator("visible=true").first.click()
@@ -195,9 +187,7 @@ def _race(page: Page, subject: Subject) -> None:
     button(page, "Race").click()
     fill(page, "seconds each", "1")
     button(page, "Run the race").click()
-    expect(page.get_by_text(re.compile("3 of 3 through")).filter(visible=True).first).to_be_visible(
-        timeout=SLOW
-    )
+    expect(page.get_by_text(re.compile("3 of 3 through")).first).to_be_visible(timeout=SLOW)
     expect(button(page, "Run the race")).to_be_enabled(timeout=SLOW)
 
 

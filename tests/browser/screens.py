@@ -48,9 +48,7 @@ def hand(page: Page) -> Places:
         ".tabulator-row:visible", has=page.get_by_role("gridcell", name="S", exact=True)
     ).first.click()
     page.get_by_role("button", name=re.compile("^data, side 1")).first.click()
-    expect(page.get_by_text("manual plan: S@1->data").filter(visible=True).first).to_be_visible(
-        timeout=SLOW
-    )
+    expect(page.get_by_text("manual plan: S@1->data").first).to_be_visible(timeout=SLOW)
     sides = _rows(page, "dim 0") + _rows(page, "dim 1")
     sides[0].click()
     switches = page.get_by_role("button", name=re.compile("^side [01]: "))
@@ -126,17 +124,13 @@ def _rows(page: Page, text: str) -> list[Locator]:
 def _searched(page: Page) -> None:
     """A search of five seconds has ended."""
     page.get_by_role("button", name=re.compile("^transformer")).click()
-    expect(page.get_by_text("Loaded transformer").filter(visible=True).first).to_be_visible(
-        timeout=SLOW
-    )
+    expect(page.get_by_text("Loaded transformer").first).to_be_visible(timeout=SLOW)
     go(page, "4 Search")
     field = page.get_by_label("seconds", exact=True)
     field.fill("5")
     field.press("Enter")
     page.get_by_role("button", name="Run the search").click()
-    expect(
-        page.get_by_text(re.compile(r"^mcts \(seed 0\): ")).filter(visible=True).first
-    ).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text(re.compile(r"^mcts \(seed 0\): ")).first).to_be_visible(timeout=SLOW)
 
 
 def go(page: Page, title: str) -> None:

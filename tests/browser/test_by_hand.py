@@ -95,7 +95,7 @@ def test_actions_are_undone_redone_branched_and_compared(
     page.goto(served())
     expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
     page.get_by_role("button", name=re.compile("^mlp")).click()
-    expect(page.get_by_text("Loaded mlp").filter(visible=True).first).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("Loaded mlp").first).to_be_visible(timeout=SLOW)
     page.get_by_role("button", name=re.compile("By hand")).click()
     expect(
         page.get_by_text("this program has no", exact=False).or_(
@@ -131,7 +131,7 @@ def test_actions_are_undone_redone_branched_and_compared(
     row(page, f"{batch}->data").click()
     page.get_by_placeholder("its name").fill("both")
     page.get_by_role("button", name="Keep, go on from 1").click()
-    expect(page.get_by_text(re.compile("^Kept both: ")).filter(visible=True).first).to_be_visible()
+    expect(page.get_by_text(re.compile("^Kept both: ")).first).to_be_visible()
     expect(cost(page, "their number")).to_have_text("0")
     expect(page.locator(".tabulator-row", has_text=f"{hidden}->model")).to_have_count(0)
     page.get_by_role("button", name=re.compile("Compare with other plans")).click()

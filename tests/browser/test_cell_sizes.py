@@ -31,9 +31,7 @@ def test_the_frame_of_the_conflicts_is_not_mostly_white(with_prices: bool, page:
         page.goto(view.url)
         last = page.locator(".listing .row").locator("visible=true").last
         expect(last).to_be_visible(timeout=SLOW)
-        expect(page.locator(".tabulator-row").filter(visible=True).first).to_be_visible(
-            timeout=SLOW
-        )
+        expect(page.locator(".tabulator-row").first).to_be_visible(timeout=SLOW)
         box = last.bounding_box()
         assert box is not None
         below = view.height - (box["y"] + box["height"])
@@ -69,9 +67,7 @@ def test_the_frames_of_plans_have_the_charts_of_the_explorer(page: Page) -> None
         try:
             page.set_viewport_size({"width": 960, "height": view.height})
             page.goto(view.url)
-            expect(page.locator(".tabulator-row").filter(visible=True).first).to_be_visible(
-                timeout=SLOW
-            )
+            expect(page.locator(".tabulator-row").first).to_be_visible(timeout=SLOW)
             wait_for_bokeh(page, name, "plot ? plot.model.renderers.length > 0 : false", True)
             width, height = bokeh(page, name, "[plot.frame.bbox.width, plot.frame.bbox.height]")
             assert height > 100, name

@@ -69,7 +69,7 @@ def row(page: Page, text: str) -> Locator:
 
 
 def tab(page: Page, name: str) -> None:
-    page.get_by_text(name, exact=True).filter(visible=True).first.click()
+    page.get_by_text(name, exact=True).first.click()
 
 
 def saved(page: Page, button: Locator) -> tuple[str, bytes]:
@@ -181,11 +181,9 @@ def test_pictures_listing_and_tables_say_what_the_api_says(compared: Page) -> No
 def test_a_compiled_plan_stands_beside_its_price_and_why_is_answered(compared: Page) -> None:
     page = compared
     page.get_by_role("button", name="Compile the selected plan").click()
-    expect(
-        page.get_by_text(re.compile("^data parallel: compiled for cpu:8"))
-        .filter(visible=True)
-        .first
-    ).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text(re.compile("^data parallel: compiled for cpu:8")).first).to_be_visible(
+        timeout=SLOW
+    )
     tab(page, "Collectives")
     expect(
         page.get_by_text(re.compile("data parallel, compiled for cpu:8: . of . differ"))
@@ -202,7 +200,7 @@ def test_a_compiled_plan_stands_beside_its_price_and_why_is_answered(compared: P
     )[0]
     page.locator(".tabulator-row", has_text="equal").locator("visible=true").first.click()
     expect(page.get_by_text(found.because)).to_be_visible(timeout=SLOW)
-    expect(page.get_by_text(found.undoing[0].text).filter(visible=True).first).to_be_visible()
+    expect(page.get_by_text(found.undoing[0].text).first).to_be_visible()
     assert found.cheapest is not None
     expect(page.get_by_text(found.cheapest.text).last).to_be_visible()
 
@@ -238,9 +236,7 @@ def test_plans_are_executed_in_turns_and_a_killed_or_cancelled_run_leaves_what_t
         for pid in workers(os.getpid()):
             os.kill(pid, signal.SIGKILL)
         page.wait_for_timeout(100)
-    expect(
-        page.get_by_text("What was measured before stays.").filter(visible=True).first
-    ).to_be_visible()
+    expect(page.get_by_text("What was measured before stays.").first).to_be_visible()
     assert plan.inner_text() == measured
 
     page.get_by_role("button", name="Execute the selected plan").click()
@@ -248,9 +244,7 @@ def test_plans_are_executed_in_turns_and_a_killed_or_cancelled_run_leaves_what_t
         timeout=SLOW
     )
     page.get_by_role("button", name="Cancel").click()
-    expect(page.get_by_text(re.compile("cancelled")).filter(visible=True).first).to_be_visible(
-        timeout=SLOW
-    )
+    expect(page.get_by_text(re.compile("cancelled")).first).to_be_visible(timeout=SLOW)
     expect(page.get_by_role("button", name="Execute the selected plan")).to_be_enabled(timeout=SLOW)
     assert plan.inner_text() == measured
 
@@ -314,9 +308,7 @@ def test_an_export_leaves_the_other_buttons_alone(quick: Page) -> None:
         expect(page.get_by_text(re.compile("executing data parallel on cpu: "))).to_be_visible()
         expect(page.get_by_text(re.compile("^exporting data parallel: python: "))).to_be_visible()
     assert download.value.suggested_filename == "data_parallel_sharding.py"
-    expect(
-        page.get_by_text(re.compile("executed on cpu:8")).filter(visible=True).first
-    ).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text(re.compile("executed on cpu:8")).first).to_be_visible(timeout=SLOW)
 
 
 def test_an_export_that_cannot_be_made_is_a_message(compared: Page) -> None:

@@ -63,9 +63,7 @@ def test_a_search_is_confirmed_by_attached_devices_read_and_executed(
     options = judge.locator("option").all_inner_texts()
     assert options[:2] == ["nobody: plans are only priced", "8 virtual CPU devices, executed"]
     page.get_by_text(re.compile("cannot judge here, and why")).click()
-    expect(
-        page.get_by_text("no GPU is attached to this machine").filter(visible=True).first
-    ).to_be_visible()
+    expect(page.get_by_text("no GPU is attached to this machine").first).to_be_visible()
     judge.select_option(label="8 virtual CPU devices, executed")
     page.get_by_label("plans judged at most").fill("2")
     page.get_by_label("seconds", exact=True).fill("6")
@@ -84,17 +82,13 @@ def test_a_search_is_confirmed_by_attached_devices_read_and_executed(
     job = re.search(r"job=([^&]+)", page.url)
     assert job
     page.goto(f"{served()}/?step=search&job={job.group(1)}")
-    expect(page.get_by_text("In the comparison now:").filter(visible=True).first).to_be_visible(
-        timeout=SLOW
-    )
+    expect(page.get_by_text("In the comparison now:").first).to_be_visible(timeout=SLOW)
     tag(page, r"(judged, not )?confirmed")
 
     # The simple plan comes first: what each further place buys, and the plan in words
     buys = page.get_by_text(re.compile("what each further rule or place buys")).first
     expect(buys).to_be_visible()
-    expect(
-        page.get_by_text(re.compile("within 2% of the best", re.I)).filter(visible=True).first
-    ).to_be_visible()
+    expect(page.get_by_text(re.compile("within 2% of the best", re.I)).first).to_be_visible()
     words = page.locator("pre").locator("visible=true").first
     expect(words).to_contain_text(re.compile("arguments|Nothing has to be written"))
     chosen = page.locator(".tabulator-row.tabulator-selected").locator("visible=true")
@@ -111,10 +105,8 @@ def test_a_search_is_confirmed_by_attached_devices_read_and_executed(
     execute = page.get_by_role("button", name="Execute the selected plan")
     expect(execute).to_be_enabled()
     execute.click()
-    expect(
-        page.get_by_text(re.compile(r"executed on cpu:8")).filter(visible=True).first
-    ).to_be_visible(timeout=SLOW)
-    expect(page.get_by_text("agrees with unsharded").filter(visible=True).first).to_be_visible()
+    expect(page.get_by_text(re.compile(r"executed on cpu:8")).first).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("agrees with unsharded").first).to_be_visible()
 
 
 def test_a_judge_of_another_machine_and_one_that_is_stopped(
@@ -135,7 +127,5 @@ def test_a_judge_of_another_machine_and_one_that_is_stopped(
     expect(ratio).to_have_text("–")
     if page.get_by_role("button", name="Cancel").is_enabled():
         page.keyboard.press("Escape")
-    expect(page.get_by_text("In the comparison now:").filter(visible=True).first).to_be_visible(
-        timeout=SLOW
-    )
+    expect(page.get_by_text("In the comparison now:").first).to_be_visible(timeout=SLOW)
     tag(page, "judged, not confirmed")

@@ -114,9 +114,7 @@ def test_the_first_screen_takes_at_most_five_times_as_long_as_a_bare_page(
 def test_a_new_user_finds_shards_searches_and_compares(explorer: Page) -> None:
     page = explorer
     page.get_by_role("button", name=re.compile("^transformer")).click()
-    expect(page.get_by_text("Loaded transformer").filter(visible=True).first).to_be_visible(
-        timeout=SLOW
-    )
+    expect(page.get_by_text("Loaded transformer").first).to_be_visible(timeout=SLOW)
     for name, value in SMALL.items():
         field = page.get_by_label(name, exact=True)
         field.fill(value)
@@ -133,9 +131,7 @@ def test_a_new_user_finds_shards_searches_and_compares(explorer: Page) -> None:
     page.get_by_role("button", name="Focus on the selection").click()
     expect(page.get_by_text("within 2 hops of the selection")).to_be_visible()
     page.get_by_role("button", name=re.compile("^model, side 1")).click()
-    expect(
-        page.get_by_text("manual plan: sequence@1->model").filter(visible=True).first
-    ).to_be_visible()
+    expect(page.get_by_text("manual plan: sequence@1->model").first).to_be_visible()
 
     # the search: points come in, it stands still when told, and goes on
     go(page, "4 Search")
@@ -144,13 +140,9 @@ def test_a_new_user_finds_shards_searches_and_compares(explorer: Page) -> None:
     plans.fill("1000")  # enough to see them come; to its own end a search takes half a minute
     plans.press("Enter")
     page.get_by_role("button", name="Step").click()
-    expect(page.get_by_text("1 simulations", exact=True).filter(visible=True).first).to_be_visible(
-        timeout=SLOW
-    )
+    expect(page.get_by_text("1 simulations", exact=True).first).to_be_visible(timeout=SLOW)
     page.get_by_role("button", name="Step").click()
-    expect(page.get_by_text("2 simulations", exact=True).filter(visible=True).first).to_be_visible(
-        timeout=SLOW
-    )
+    expect(page.get_by_text("2 simulations", exact=True).first).to_be_visible(timeout=SLOW)
     wait_for_bokeh(page, "curve time", "plot.model.renderers[0].data_source.get_length()", 2)
     page.get_by_role("button", name="Go on").click()
     page.wait_for_function("() => true")
@@ -161,9 +153,7 @@ def test_a_new_user_finds_shards_searches_and_compares(explorer: Page) -> None:
         counts.append(bokeh(page, "curve time", "plot.model.renderers[0].data_source.get_length()"))
     assert counts[-1] > 20  # points come in while it runs; how many a second is the benchmark's
     assert counts == sorted(counts)
-    expect(
-        page.get_by_text(re.compile(r"^mcts \(seed 0\): ")).filter(visible=True).first
-    ).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text(re.compile(r"^mcts \(seed 0\): ")).first).to_be_visible(timeout=SLOW)
 
     # the comparison: data parallel and the best plan, estimated and executed
     go(page, "Compare & run")
@@ -171,24 +161,18 @@ def test_a_new_user_finds_shards_searches_and_compares(explorer: Page) -> None:
     row = page.locator(".tabulator-row", has_text="data parallel").first
     expect(row).to_be_visible()
     page.get_by_role("button", name="Execute the selected plan").click()
-    expect(
-        page.get_by_text("data parallel: executed on cpu:8.").filter(visible=True).first
-    ).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("data parallel: executed on cpu:8.").first).to_be_visible(timeout=SLOW)
     expect(row).to_contain_text("cpu:8")
     best = page.locator(".tabulator-row", has_text="mcts (seed 0)").first
     best.click()
     page.get_by_role("button", name="Execute the selected plan").click()
-    expect(
-        page.get_by_text("mcts (seed 0): executed on cpu:8.").filter(visible=True).first
-    ).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("mcts (seed 0): executed on cpu:8.").first).to_be_visible(timeout=SLOW)
     expect(best).to_contain_text("cpu:8")
-    expect(
-        page.get_by_text(re.compile("relative to unsharded")).filter(visible=True).first
-    ).to_be_visible()
+    expect(page.get_by_text(re.compile("relative to unsharded")).first).to_be_visible()
     page.get_by_text("A | B", exact=True).click()
-    expect(
-        page.get_by_text(re.compile("mcts .seed 0., device-local")).filter(visible=True).first
-    ).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text(re.compile("mcts .seed 0., device-local")).first).to_be_visible(
+        timeout=SLOW
+    )
 
 
 COUNT_MESSAGES = """
@@ -210,7 +194,7 @@ def test_tables_that_wait_or_were_taken_away_leave_the_processor_alone(
     expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
     # Other tables take the place of these
     page.get_by_role("button", name=re.compile("^mlp")).click()
-    expect(page.get_by_text("Loaded mlp").filter(visible=True).first).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("Loaded mlp").first).to_be_visible(timeout=SLOW)
     go(page, "4 Search")
     expect(page.get_by_role("button", name="Run the search")).to_be_visible(timeout=SLOW)
     page.wait_for_timeout(1000)
@@ -250,46 +234,36 @@ def test_wrong_input_is_a_message_and_everything_stays(explorer: Page) -> None:
     mesh = page.get_by_label(re.compile("^mesh"))
     mesh.fill("banana")
     mesh.press("Enter")
-    expect(
-        page.get_by_text("cannot read the mesh 'banana'").filter(visible=True).first
-    ).to_be_visible()
+    expect(page.get_by_text("cannot read the mesh 'banana'").first).to_be_visible()
     expect(mesh).to_have_value("banana")  # to be mended, not to be typed again
     expect(page.get_by_role("button", name="Run the search")).to_be_disabled()
-    expect(page.get_by_text("on data=4,model=2 of").filter(visible=True).first).to_be_visible()
+    expect(page.get_by_text("on data=4,model=2 of").first).to_be_visible()
     go(page, "Compare & run")
     page.get_by_label(re.compile("^actions")).fill("Z->data")
     page.get_by_role("button", name="Add typed plan").click()
-    expect(page.get_by_text("no colour is called 'Z'").filter(visible=True).first).to_be_visible()
-    expect(
-        page.locator(".tabulator-row", has_text="unsharded").filter(visible=True).first
-    ).to_be_visible()
+    expect(page.get_by_text("no colour is called 'Z'").first).to_be_visible()
+    expect(page.locator(".tabulator-row", has_text="unsharded").first).to_be_visible()
 
 
 def test_a_reload_keeps_what_was_done(explorer: Page) -> None:
     page = explorer
     go(page, "Compare & run")
     page.get_by_role("button", name="Add data parallel").click()
-    expect(
-        page.locator(".tabulator-row", has_text="data parallel").filter(visible=True).first
-    ).to_be_visible()
+    expect(page.locator(".tabulator-row", has_text="data parallel").first).to_be_visible()
     page.wait_for_url(re.compile("step=compare"))
     page.reload()
-    expect(
-        page.locator(".tabulator-row", has_text="data parallel").filter(visible=True).first
-    ).to_be_visible(timeout=SLOW)
+    expect(page.locator(".tabulator-row", has_text="data parallel").first).to_be_visible(
+        timeout=SLOW
+    )
 
 
 def test_two_pages_do_not_see_each_other(served: Callable[..., str], explorer: Page) -> None:
     go(explorer, "Compare & run")
     explorer.get_by_role("button", name="Add data parallel").click()
-    expect(
-        explorer.locator(".tabulator-row", has_text="data parallel").filter(visible=True).first
-    ).to_be_visible()
+    expect(explorer.locator(".tabulator-row", has_text="data parallel").first).to_be_visible()
     other = explorer.context.new_page()
     other.goto(served() + "/?step=compare")
-    expect(
-        other.locator(".tabulator-row", has_text="unsharded").filter(visible=True).first
-    ).to_be_visible(timeout=SLOW)
+    expect(other.locator(".tabulator-row", has_text="unsharded").first).to_be_visible(timeout=SLOW)
     assert other.locator(".tabulator-row", has_text="data parallel").count() == 0
     other.close()
 

@@ -39,9 +39,7 @@ def transformer(served: Callable[..., str], strict_page: Page) -> Page:
     page.goto(served())
     expect(page.get_by_text("31 of 31 names")).to_be_visible(timeout=SLOW)
     page.get_by_role("button", name=re.compile("^transformer")).click()
-    expect(page.get_by_text("Loaded transformer").filter(visible=True).first).to_be_visible(
-        timeout=SLOW
-    )
+    expect(page.get_by_text("Loaded transformer").first).to_be_visible(timeout=SLOW)
     go(page, "Graph & conflicts")
     drawn(page, 34)
     return page

@@ -25,13 +25,11 @@ def test_a_link_with_a_step_arrives_there_when_its_model_is_loaded(
     page = strict_page
     page.goto(f"{served()}/?{ASKED}")
     said = "Loading transformer; then “Graph & conflicts” opens, as the link asks."
-    expect(page.get_by_text(said).filter(visible=True).first).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text(said).first).to_be_visible(timeout=SLOW)
     # Meanwhile the address is still that of the link, for whoever copies it or loads it anew
     page.wait_for_url(re.compile("state="))
     assert re.search(r"model=transformer&layers=3.*step=graph", page.url), page.url
     page.reload()
-    expect(page.get_by_text("Loaded transformer").filter(visible=True).first).to_be_visible(
-        timeout=SLOW
-    )
+    expect(page.get_by_text("Loaded transformer").first).to_be_visible(timeout=SLOW)
     expect(on(page, "Graph & conflicts")).to_be_visible(timeout=SLOW)
     expect(page).to_have_url(re.compile(r"model=transformer&layers=3.*step=graph"), timeout=SLOW)

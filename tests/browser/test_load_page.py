@@ -102,9 +102,7 @@ def test_mesh_and_machine_are_checked_with_every_key(load_page: Page) -> None:
     field.press_sequentially("2000")
     expect(page.get_by_text("at most 4,096 are taken here")).to_be_visible()
     expect(take).to_be_disabled()
-    expect(
-        page.get_by_text("data=4,model=2 · ").filter(visible=True).first
-    ).to_be_visible()  # nothing was taken yet
+    expect(page.get_by_text("data=4,model=2 · ").first).to_be_visible()  # nothing was taken yet
     field.fill("a=2,b=8")
     take.click()
     said(page, "Mesh a=2,b=8, tpu-v5e.")
@@ -122,9 +120,7 @@ def test_mesh_and_machine_are_checked_with_every_key(load_page: Page) -> None:
     take.click()
     said(page, "Mesh a=2,b=8, lab box.")
     page.get_by_role("button", name=re.compile("Search")).first.click()
-    expect(page.get_by_text("a=2,b=8 of lab box").filter(visible=True).first).to_be_visible(
-        timeout=SLOW
-    )
+    expect(page.get_by_text("a=2,b=8 of lab box").first).to_be_visible(timeout=SLOW)
 
 
 def test_a_large_model_tells_its_stages_and_can_be_cancelled(load_page: Page) -> None:

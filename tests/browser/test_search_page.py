@@ -29,9 +29,7 @@ def search_link(served: Callable[..., str], kept_context: BrowserContext) -> str
     go(page, "4 Search")
     page.get_by_label("method", exact=True).select_option("beam")
     page.get_by_role("button", name="Run the search").click()
-    expect(
-        page.get_by_text(re.compile(r"^beam \(seed 0\): ")).filter(visible=True).first
-    ).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text(re.compile(r"^beam \(seed 0\): ")).first).to_be_visible(timeout=SLOW)
     page.wait_for_url(re.compile("job="))
     job = re.search(r"job=([^&]+)", page.url)
     assert job
@@ -45,9 +43,7 @@ def searched(search_link: str, strict_page: Page) -> Page:
     """The search page with that search."""
     page = strict_page
     page.goto(search_link)
-    expect(
-        page.get_by_text(re.compile(r"^beam \(seed 0\): ")).filter(visible=True).first
-    ).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text(re.compile(r"^beam \(seed 0\): ")).first).to_be_visible(timeout=SLOW)
     return page
 
 
@@ -131,7 +127,7 @@ def test_the_tree_is_looked_into_and_its_plan_is_taken_away(searched: Page) -> N
     # a second one makes it the root; up leads back
     page.wait_for_timeout(600)
     page.mouse.click(*block(page, 1))
-    expect(page.get_by_text(f"unsharded › {actions[1]}").filter(visible=True).first).to_be_visible()
+    expect(page.get_by_text(f"unsharded › {actions[1]}").first).to_be_visible()
     until(page, actions[1])
     page.get_by_role("button", name="Up one level").click()
     until(page, "unsharded")
@@ -147,14 +143,10 @@ def test_the_tree_is_looked_into_and_its_plan_is_taken_away(searched: Page) -> N
     expect(plan(page)).to_have_text([starts(actions[2])])
 
     page.get_by_role("button", name="Compare this plan").click()
-    expect(
-        page.locator(".tabulator-row", has_text="beam step").filter(visible=True).first
-    ).to_be_visible()
+    expect(page.locator(".tabulator-row", has_text="beam step").first).to_be_visible()
     go(page, "4 Search")
     page.get_by_role("button", name="Go on by hand in the graph").click()
-    expect(
-        page.get_by_text(f"manual plan: {actions[2]}").filter(visible=True).first
-    ).to_be_visible()
+    expect(page.get_by_text(f"manual plan: {actions[2]}").first).to_be_visible()
     expect(page.get_by_role("heading", name="manual plan")).to_be_visible()
 
 
@@ -192,9 +184,7 @@ def test_a_race_of_two_shows_two_curves_and_a_table(
     seconds.fill("1")
     seconds.press("Enter")
     page.get_by_role("button", name="Run the race").click()
-    expect(
-        page.get_by_text(re.compile("^The race is over: ")).filter(visible=True).first
-    ).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text(re.compile("^The race is over: ")).first).to_be_visible(timeout=SLOW)
     for method in ("beam", "random"):
         expect(
             page.locator(".tabulator-row", has_text=method).locator("visible=true").first
@@ -211,18 +201,14 @@ def test_a_race_of_two_shows_two_curves_and_a_table(
     assert lines[0][1] != lines[1][1]
     assert lines[0][2] != lines[1][2]
     page.get_by_role("button", name="Compare the plans of the race").click()
-    expect(
-        page.locator(".tabulator-row", has_text="beam (race, seed 0)").filter(visible=True).first
-    ).to_be_visible()
-    expect(
-        page.locator(".tabulator-row", has_text="random (race, seed 0)").filter(visible=True).first
-    ).to_be_visible()
+    expect(page.locator(".tabulator-row", has_text="beam (race, seed 0)").first).to_be_visible()
+    expect(page.locator(".tabulator-row", has_text="random (race, seed 0)").first).to_be_visible()
 
 
 def test_a_table_that_changed_while_it_was_hidden_shows_its_rows(searched: Page) -> None:
     page = searched
     go(page, "5 Compare")
-    page.get_by_text("Collectives", exact=True).filter(visible=True).first.click()
+    page.get_by_text("Collectives", exact=True).first.click()
     lines = page.locator(".tabulator-row", has_text="attention.py").locator("visible=true")
     expect(lines.first).to_be_visible(timeout=SLOW)
     go(page, "4 Search")
@@ -231,13 +217,9 @@ def test_a_table_that_changed_while_it_was_hidden_shows_its_rows(searched: Page)
     seconds.fill("1")
     seconds.press("Enter")
     page.get_by_role("button", name="Run the race").click()
-    expect(
-        page.get_by_text(re.compile("^The race is over: ")).filter(visible=True).first
-    ).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text(re.compile("^The race is over: ")).first).to_be_visible(timeout=SLOW)
     page.get_by_role("button", name="Compare the plans of the race").click()
-    expect(
-        page.locator(".tabulator-row", has_text="(race, seed 0)").filter(visible=True).first
-    ).to_be_visible()
+    expect(page.locator(".tabulator-row", has_text="(race, seed 0)").first).to_be_visible()
     expect(lines.first).to_be_visible(timeout=SLOW)
 
 
@@ -271,20 +253,16 @@ def test_a_round_is_stepped_and_a_stopped_search_goes_on(
     one = int(count[1].replace(",", ""))
     assert one >= 100
     # The slider may be behind
-    expect(
-        page.get_by_text(re.compile(rf"^\s*{count[1]} simulations$")).filter(visible=True).first
-    ).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text(re.compile(rf"^\s*{count[1]} simulations$")).first).to_be_visible(
+        timeout=SLOW
+    )
     page.wait_for_timeout(1000)
     assert simulations(page) == one  # it stands still
     page.get_by_role("button", name="Stop and keep the best").click()
-    expect(
-        page.get_by_text(re.compile(r"^mcts \(seed 0\): ")).filter(visible=True).first
-    ).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text(re.compile(r"^mcts \(seed 0\): ")).first).to_be_visible(timeout=SLOW)
     page.get_by_label("plans", exact=True).fill("10")  # far fewer than the round had
     page.get_by_role("button", name="Resume").click()
-    expect(
-        page.get_by_text(re.compile(r"^mcts \(seed 0\) #2: ")).filter(visible=True).first
-    ).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text(re.compile(r"^mcts \(seed 0\) #2: ")).first).to_be_visible(timeout=SLOW)
     assert simulations(page) > one
     length = bokeh(page, "curve cost", "plot.model.renderers[0].data_source.data.simulation[0]")
     assert length == 1  # the curve has what came before as well

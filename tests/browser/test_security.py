@@ -123,10 +123,8 @@ def test_names_of_user_code_are_shown_and_never_run(
 ) -> None:
     page = strict_page
     page.goto(served(command=[*SERVE, "tests.browser.evil:make"]))
-    expect(
-        page.get_by_text(re.compile("Loaded img_src_x")).filter(visible=True).first
-    ).to_be_visible(timeout=SLOW)
-    expect(page.get_by_text("<img src=x onerror").filter(visible=True).first).to_be_visible()
+    expect(page.get_by_text(re.compile("Loaded img_src_x")).first).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("<img src=x onerror").first).to_be_visible()
     page.get_by_role("button", name=re.compile("Graph & conflicts")).click()
     page.locator(".listing .row", has_text="tanh").click()
     expect(page.get_by_role("heading", name=re.compile("2 names"))).to_be_visible()
@@ -134,22 +132,18 @@ def test_names_of_user_code_are_shown_and_never_run(
     page.locator(".tabulator-row", has_text="%3").locator("visible=true").first.click()
     expect(page.get_by_text("why both dims have one colour")).to_be_visible()
     page.get_by_role("button", name=re.compile("^data")).first.click()
-    expect(
-        page.get_by_text(re.compile("^manual plan: <img")).filter(visible=True).first
-    ).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text(re.compile("^manual plan: <img")).first).to_be_visible(timeout=SLOW)
     page.get_by_label(re.compile("^find")).fill("<img src=x onerror=1>")
     page.get_by_label(re.compile("^find")).press("Enter")
     page.get_by_role("button", name=re.compile("Compare & run")).click()
     page.get_by_role("button", name="Add data parallel").click()
-    expect(
-        page.locator(".tabulator-row", has_text="data parallel").filter(visible=True).first
-    ).to_be_visible()
+    expect(page.locator(".tabulator-row", has_text="data parallel").first).to_be_visible()
     page.get_by_label(re.compile("^name of that plan")).fill("<img src=x onerror=document.title=1>")
     page.get_by_label(re.compile("^actions")).fill("<img src=x onerror=document.title=1>->data")
     page.get_by_role("button", name="Add typed plan").click()
-    expect(page.get_by_text("no colour is called '<img").filter(visible=True).first).to_be_visible()
+    expect(page.get_by_text("no colour is called '<img").first).to_be_visible()
     for name in ("Breakdown", "Memory", "A | B", "Collectives", "Ops", "Runs"):
-        page.get_by_text(name, exact=True).filter(visible=True).first.click()
+        page.get_by_text(name, exact=True).first.click()
         page.wait_for_timeout(200)
     page.get_by_text("Log", exact=True).click()
     page.get_by_role("button", name="Show").click()

@@ -61,7 +61,7 @@ def theme(page: Page) -> str:
 
 def loaded(page: Page, url: str, text: str = "31 of 31 names") -> None:
     page.goto(url)
-    expect(page.get_by_text(text).filter(visible=True).first).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text(text).first).to_be_visible(timeout=SLOW)
     # The page and its server talk to each other
     expect(page).to_have_url(re.compile("state="), timeout=SLOW)
 
@@ -102,9 +102,7 @@ def test_the_theme_follows_the_system_until_it_is_chosen_and_then_stays(
         " + getComputedStyle(document.documentElement).backgroundColor })"
     )
     page.reload()
-    expect(page.get_by_text("31 of 31 names").filter(visible=True).first).to_be_visible(
-        timeout=SLOW
-    )
+    expect(page.get_by_text("31 of 31 names").first).to_be_visible(timeout=SLOW)
     assert page.evaluate("window.first") == "darkrgb(13, 17, 23)"
     expect(page.get_by_role("button", name=re.compile("^theme: dark"))).to_be_visible()
     act(page, "t")
@@ -151,10 +149,10 @@ def test_a_link_reopens_model_mesh_step_selection_and_plan(
     page, url = strict_page, served()
     loaded(page, f"{url}/?model=attention&sequence=128&mesh=a%3D2,b%3D4")
     act(page, "]")
-    expect(page.get_by_text("Conflict 1 of 5.").filter(visible=True).first).to_be_visible()
+    expect(page.get_by_text("Conflict 1 of 5.").first).to_be_visible()
     act(page, "3")
     page.get_by_role("button", name=re.compile("^side 1")).last.click(timeout=SLOW)
-    expect(page.get_by_text("manual plan: S@1->b").filter(visible=True).first).to_be_visible()
+    expect(page.get_by_text("manual plan: S@1->b").first).to_be_visible()
     expect(page).to_have_url(re.compile("act=S@1-%3Eb"))
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name=re.compile("^copy a link")).click()
@@ -166,7 +164,7 @@ def test_a_link_reopens_model_mesh_step_selection_and_plan(
     other = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
     other.goto(link)
     expect(on(other, "By hand")).to_be_visible(timeout=SLOW)
-    expect(other.get_by_text("a=2,b=4 · ").filter(visible=True).first).to_be_visible()
+    expect(other.get_by_text("a=2,b=4 · ").first).to_be_visible()
     expect(other.locator(".tabulator-row:visible", has_text="1: dim 1")).to_contain_text("●")
     expect(
         other.locator(".tabulator-row.tabulator-selected:visible", has_text="0: dim 0")
@@ -200,11 +198,11 @@ def test_a_hostile_address_does_nothing_and_says_so(
         "&level=%3Cimg%20src%3Dx%3E&act=a-%3Eb"
     )
     loaded(page, f"{served()}/?{query}")
-    expect(page.get_by_text("Ignored in the address").filter(visible=True).first).to_be_visible()
+    expect(page.get_by_text("Ignored in the address").first).to_be_visible()
     expect(page.locator(".status")).to_contain_text("built-in models only")
     expect(page.locator(".status")).to_contain_text("load")
     assert page.locator("img[src=x]").count() == 0
-    expect(page.get_by_text("data=4,model=2 · ").filter(visible=True).first).to_be_visible()
+    expect(page.get_by_text("data=4,model=2 · ").first).to_be_visible()
     expect(page.locator(".status")).to_contain_text("Esc puts this away")
     act(page, "Escape")
     expect(page.locator(".status")).to_have_text("")
@@ -241,14 +239,14 @@ def test_keys_do_the_main_things_and_are_left_alone_in_fields(
     act(page, "Escape")
 
     act(page, "]")
-    expect(page.get_by_text("Conflict 1 of 5.").filter(visible=True).first).to_be_visible()
+    expect(page.get_by_text("Conflict 1 of 5.").first).to_be_visible()
     act(page, "[")
-    expect(page.get_by_text("Conflict 5 of 5.").filter(visible=True).first).to_be_visible()
+    expect(page.get_by_text("Conflict 5 of 5.").first).to_be_visible()
     act(page, "3")
     page.get_by_role("button", name=re.compile("^side 0")).first.click(timeout=SLOW)
-    expect(page.get_by_text("manual plan: S@0->data").filter(visible=True).first).to_be_visible()
+    expect(page.get_by_text("manual plan: S@0->data").first).to_be_visible()
     act(page, "u")
-    expect(page.get_by_text("manual plan: no action").filter(visible=True).first).to_be_visible()
+    expect(page.get_by_text("manual plan: no action").first).to_be_visible()
     act(page, "Control+y")
     expect(page.locator(".status")).to_contain_text("S@0->data")
     act(page, "Control+z")
@@ -262,17 +260,13 @@ def test_the_search_is_run_held_stepped_and_cancelled_by_keys(
     loaded(page, f"{served()}/?model=transformer", "of 3,040 names")
     act(page, "s")
     expect(on(page, "Search")).to_be_visible(timeout=SLOW)
-    expect(page.get_by_text("1 simulations", exact=True).filter(visible=True).first).to_be_visible(
-        timeout=SLOW
-    )
+    expect(page.get_by_text("1 simulations", exact=True).first).to_be_visible(timeout=SLOW)
     act(page, "s")
-    expect(page.get_by_text("2 simulations", exact=True).filter(visible=True).first).to_be_visible(
-        timeout=SLOW
-    )
+    expect(page.get_by_text("2 simulations", exact=True).first).to_be_visible(timeout=SLOW)
     act(page, "Space")
-    expect(page.get_by_text("Going on.").filter(visible=True).first).to_be_visible()
+    expect(page.get_by_text("Going on.").first).to_be_visible()
     act(page, "Space")
-    expect(page.get_by_text("Paused.").filter(visible=True).first).to_be_visible()
+    expect(page.get_by_text("Paused.").first).to_be_visible()
     act(page, "Escape")
     expect(page.get_by_text("no job runs")).to_be_visible(timeout=SLOW)
 
@@ -291,17 +285,13 @@ def test_two_browsers_see_nothing_of_each_other(
     expect(page.get_by_role("heading", name="conflict", exact=True)).to_be_visible()
     act(page, "1")
     page.get_by_role("button", name=re.compile("^mlp")).click()
-    expect(page.get_by_text("Loaded mlp").filter(visible=True).first).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("Loaded mlp").first).to_be_visible(timeout=SLOW)
     act(page, "s")
-    expect(page.get_by_text("1 simulations", exact=True).filter(visible=True).first).to_be_visible(
-        timeout=SLOW
-    )
+    expect(page.get_by_text("1 simulations", exact=True).first).to_be_visible(timeout=SLOW)
     act(other, "4")
-    expect(other.get_by_text("0 simulations").filter(visible=True).first).to_be_visible(
-        timeout=SLOW
-    )
+    expect(other.get_by_text("0 simulations").first).to_be_visible(timeout=SLOW)
     expect(other.get_by_text("no job runs")).to_be_visible()
-    expect(other.get_by_text("attention", exact=True).filter(visible=True).first).to_be_visible()
+    expect(other.get_by_text("attention", exact=True).first).to_be_visible()
     act(other, "2")
     expect(other.get_by_role("heading", name="nothing selected")).to_be_visible()
     assert "job=" not in other.url

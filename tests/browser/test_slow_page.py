@@ -53,9 +53,7 @@ def test_what_happens_while_the_page_is_built_is_not_lost(
         "the page was rendered all the same"
     )
     page.evaluate("window.releaseImports()")
-    expect(page.get_by_text("Loaded img_src_x").filter(visible=True).first).to_be_visible(
-        timeout=SLOW
-    )
+    expect(page.get_by_text("Loaded img_src_x").first).to_be_visible(timeout=SLOW)
     expect(page.get_by_role("button", name="Cancel")).to_be_disabled()
     expect(page.locator(".listing .row", has_text="tanh")).to_be_visible()
     # Other steps may hold it too, in tables that are not shown

@@ -56,9 +56,7 @@ def test_no_page_cuts_a_number_or_scrolls_sideways(
     page = strict_page
     page.set_viewport_size({"width": 1280, "height": 720})
     page.goto(f"{served()}/?model=transformer&mesh=data=4,model=2&step=load")
-    expect(page.get_by_text("of 3,040 names").filter(visible=True).first).to_be_visible(
-        timeout=SLOW
-    )
+    expect(page.get_by_text("of 3,040 names").first).to_be_visible(timeout=SLOW)
     for number, name in enumerate(("load", "graph", "hand", "search", "compare"), 1):
         page.locator("button").filter(has_text=re.compile(rf"^\s*{number}\s")).first.click()
         if name == "hand":

@@ -20,6 +20,7 @@ from tests.corpus import (
 from tests.corpus.cells import number, percent
 from tests.corpus.goals import targets
 from tests.corpus.judged_plans import FEWEST, Pair, by_family, errors, median, pairs, ranks
+from tests.corpus.targets import CLOCKED, JUDGED_ON
 from toast_lab.bench.charts import save_figure
 from toast_lab.files import write_whole
 from toast_lab.machines.catalogue import MACHINES
@@ -27,7 +28,6 @@ from toast_lab.machines.catalogue import MACHINES
 PAGE = Path(__file__).parents[2] / "docs" / "corpus.md"
 BY_PROGRAM = PAGE.parent / "corpus" / "by_program.csv"
 CURVES = PAGE.parent / "corpus" / "confirmed.svg"
-TPU = "tpu:v5e:4x4"
 
 
 def page(every: Sequence[Pair]) -> str:
@@ -87,7 +87,7 @@ def _compared(every: Sequence[Pair]) -> list[str]:
     known = {pair.program for pair in every}
     packages = {programs.PROGRAMS[name].package for name in known} - {""}
     by_others = sum(bool(programs.PROGRAMS[name].package) for name in known)
-    on_tpu = collections.Counter(pair.program for pair in every if pair.topology == TPU)
+    on_tpu = collections.Counter(pair.program for pair in every if pair.topology == JUDGED_ON)
     enough = sum(count >= plans.ENOUGH for count in on_tpu.values())
     return [
         "## What is compared",
@@ -177,7 +177,7 @@ def _unseen(every: Sequence[Pair]) -> list[str]:
         "",
         *tables.grouped(
             "programs",
-            [pair for pair in every if pair.topology == TPU],
+            [pair for pair in every if pair.topology == JUDGED_ON],
             lambda pair: "no rule was read off them" if pair.is_unseen else "the others",
         ),
         "",
@@ -285,7 +285,7 @@ def _factors(every: Sequence[Pair]) -> list[str]:
 def findings(every: Sequence[Pair]) -> list[str]:
     """What the tables come to, in a few lines."""
     lines = []
-    for topology in tables.CLOCKED:
+    for topology in CLOCKED:
         members = [pair for pair in every if pair.topology == topology]
         times = errors(pair.ratio("time_s") for pair in members)
         lines.append(
@@ -309,15 +309,15 @@ def findings(every: Sequence[Pair]) -> list[str]:
                 errors(
                     pair.ratio("time_s")
                     for pair in every
-                    if pair.topology == TPU and pair.is_unseen == is_unseen
+                    if pair.topology == JUDGED_ON and pair.is_unseen == is_unseen
                 )
             )
         )
         for is_unseen in (False, True)
     )
     lines.append(
-        f"- **On programs that no pricing rule was read off** time on {TPU} is off by {unseen}, on "
-        f"the others by {seen}."
+        f"- **On programs that no pricing rule was read off** time on {JUDGED_ON} is off by "
+        f"{unseen}, on the others by {seen}."
     )
     ratios = rivals.ratios(every)
     ahead = sorted((ratio, name) for name, ratio in ratios.items() if ratio < 1.0 - rivals.NARROWLY)
@@ -337,7 +337,7 @@ def _share_of_memory(every: Iterable[Pair]) -> str:
         abs(pair.priced["peak_bytes"] - pair.compiled["peak_bytes"])
         / MACHINES["tpu-v5e"].memory_bytes
         for pair in every
-        if pair.topology == TPU and pair.ratio("peak_bytes") is not None
+        if pair.topology == JUDGED_ON and pair.ratio("peak_bytes") is not None
     ]
     return f"{statistics.median(shares):.1%}"
 

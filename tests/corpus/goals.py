@@ -8,8 +8,8 @@ from typing import NamedTuple
 from tests.corpus.cells import number, percent
 from tests.corpus.judged_plans import Pair, by_family, by_problem, errors, median, ranks, regrets
 from tests.corpus.reasons import reason
+from tests.corpus.targets import JUDGED_ON
 
-JUDGED_ON = "tpu:v5e:4x4"
 MOST_NAMED = 5  #: programs that are behind a missed target
 
 

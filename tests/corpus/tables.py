@@ -20,12 +20,11 @@ from tests.corpus.judged_plans import (
 )
 from tests.corpus.op_classes import CLASSES
 from tests.corpus.reasons import reason
-from tests.corpus.targets import FEW_PROGRAMS, TARGETS
+from tests.corpus.targets import CLOCKED, FEW_PROGRAMS, TARGETS
 from toast_lab.text import csv_text
 
 FEWEST_FOR_EVERY_TARGET = 6  #: plans of a program that is told of for all targets together
 WORST = 10
-CLOCKED = ("tpu:v5e:4x4", "gpu:h100:8")  #: whose compilers tell times of many plans
 HEAVY = 0.25  #: share of the computing from which a class of ops is told of
 
 

@@ -23,6 +23,10 @@ TARGETS = (
     Target("gpu:p100:2x8", {"d": 4, "m": 4}, "p100"),
 )
 
+#: The one that rules are judged on.
+JUDGED_ON = "tpu:v5e:4x4"
+#: Those whose compilers tell times of many plans.
+CLOCKED = (JUDGED_ON, "gpu:h100:8")
 #: Targets that only a dozen programs were compiled for, to confirm searches there.
 FEW_PROGRAMS = ("tpu:v3:2x2",)
 

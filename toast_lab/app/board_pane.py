@@ -89,8 +89,7 @@ class BoardPane(look.Pane):
             board_frame(self.board),
             height=64,
             layout="fit_data_table",
-            grows=False,
-            stylesheets=[look.TABLE + look.WRAP],
+            wraps=True,
         )
         self.table.on_click(self._clicked)
         self._detail = look.text()

@@ -40,9 +40,7 @@ class HistoryPane(look.Pane):
             height=138,
             layout="fit_data_table",
             widths={"#": 24, "action": 106, "step": 76, "collectives": 88},
-            grows=False,
-            # Long texts wrap: one that is cut behind a number would read as another number
-            stylesheets=[look.TABLE + look.WRAP],
+            wraps=True,  # what is cut behind a number would read as another number
         )
         # Not its selection: a click on a row that the browser still shows as selected, before
         # another list has reached it, changes none

@@ -165,12 +165,12 @@ def figure(shown: Any = None, **kwargs: Any) -> pn.pane.Bokeh:
     return pn.pane.Bokeh(shown, **{"sizing_mode": "stretch_both", "margin": 0, **kwargs})
 
 
-def table(content: Any, **kwargs: Any) -> pn.widgets.Tabulator:
+def table(content: Any, *, wraps: bool = False, **kwargs: Any) -> pn.widgets.Tabulator:
     """A read-only table of a frame, or of column names alone; cells show names as plain text.
 
     It fills what holds it; with a height, it is as wide as that.  Columns are as wide as what is in
     them, or as ``widths``, up to a limit; they grow when values do, can be dragged, and a tip has
-    what is still cut.
+    what is still cut.  With ``wraps`` they keep their widths, and what is longer takes more lines.
     """
     frame = pd.DataFrame(columns=content) if isinstance(content, list) else content
     columns = {
@@ -184,7 +184,6 @@ def table(content: Any, **kwargs: Any) -> pn.widgets.Tabulator:
     }
     settings = kwargs.pop("configuration", {})
     settings = {**settings, "columnDefaults": {**columns, **settings.get("columnDefaults", {})}}
-    grows = kwargs.pop("grows", True)
     common = {
         "sizing_mode": "stretch_width" if "height" in kwargs else "stretch_both",
         "selectable": 1,
@@ -194,7 +193,7 @@ def table(content: Any, **kwargs: Any) -> pn.widgets.Tabulator:
         # draws only the rows that are looked at
         "pagination": None,
         "configuration": settings,
-        "stylesheets": [TABLE],
+        "stylesheets": [TABLE + WRAP if wraps else TABLE],
     }
     table = FittedTable(
         frame,
@@ -206,7 +205,7 @@ def table(content: Any, **kwargs: Any) -> pn.widgets.Tabulator:
         formatters={column: {"type": "plaintext"} for column in frame.columns},
         **{**common, **kwargs},
     )
-    if grows:
+    if not wraps:
         sorts = bool(settings["columnDefaults"]["headerSort"])
         watch(table, lambda: widen(table, sorts=sorts), "value", "titles")
         widen(table, sorts=sorts)
@@ -298,10 +297,10 @@ def colour_table(columns: list[str], widths: dict[str, int], **kwargs: Any) -> p
         columns,
         layout="fit_data_table",
         widths={"": 26, "colour": 104, "size": 62, **widths},
-        grows=False,
+        wraps=True,
         **kwargs,
     )
-    fitted.stylesheets = [TABLE + WRAP, TALL]
+    fitted.stylesheets = [*fitted.stylesheets, TALL]
     return fitted
 
 

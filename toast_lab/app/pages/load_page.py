@@ -64,9 +64,8 @@ class TableReport:
                 selectable=False,
                 layout="fit_data_stretch",
                 widths=self._widths,
-                grows=False,
+                wraps=True,
             )
-            self._table.stylesheets = [look.TABLE + look.WRAP]
             self._fill()
         if not len(self._body):
             self._body.objects = [self._head, self._table]
