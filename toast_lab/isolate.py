@@ -258,6 +258,13 @@ class ChildWorker:
         self._seen += len(messages)
         return messages
 
+    @property
+    def is_over(self) -> bool:
+        """Has the target given its result, or failed?  Then ``result`` does not wait."""
+        return any(
+            message[0] in ("result", "error", "end") for _, message in self._messages[self._seen :]
+        )
+
     def result(
         self,
         time_limit_s: float = 600.0,

@@ -131,7 +131,7 @@ def test_a_trace_in_memory_is_looked_at_as_one_in_a_file_is(traces, tmp_path):
         (
             "mcts refining",
             "memory.refine",
-            "memory.refine says chains=0 and solving=0, with 4 states",
+            "memory.refine says chains=0, solving=0 and arrived=0, with 4 states",
         ),
     ],
 )

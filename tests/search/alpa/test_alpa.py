@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.sparse
 
 from tests.helpers import SMALL, analysed, model, small_transformer, traced
 from toast_lab.cost.problem import Problem, price
@@ -218,6 +219,121 @@ def test_a_known_plan_rules_out_only_what_is_worse():
     assert (program.upper == 0).sum() > 10
 
 
+def assignment(choices, layout, choice):
+    """[columns] of a choice: what the columns stand for, read off their description."""
+    ops, values = choice
+    x = np.zeros(layout.over + 1)
+    x[layout.ops[:-1] + ops] = 1
+    x[layout.values[:-1] + values] = 1
+    for number, begin in layout.groups.items():
+        group = choices.groups[number]
+        n_layouts = len(choices.layout[group.value])
+        x[begin + group.place[ops[group.op]] * n_layouts + values[group.value]] = 1
+    for (number, earlier), (begin, pairs) in layout.shared.items():
+        if not choices.is_shared(number, earlier, ops):
+            x[begin : begin + len(pairs)] = x[layout.groups[number] + pairs]
+    return x
+
+
+def written(choices, **kwargs):
+    given = {"bytes_rows": [], "limit_bytes": 1.0, "over_s": None, "known_s": None, **kwargs}
+    return integer_program.assemble(choices, no_ties(choices), **given)
+
+
+@pytest.mark.parametrize("name", ["tiny", "transformer"])
+def test_no_choice_as_good_as_the_known_one_is_ruled_out(name):
+    analysis = tiny() if name == "tiny" else small_transformer(mode="train")
+    problem, rng = Problem(analysis, MESH, "tpu-v3"), np.random.default_rng(4)
+    choices = choices_of(problem, "roles")
+    descent = Descent(choices, no_ties(choices))
+    drawn = [random_choice(choices, rng) for _ in range(60)]
+    drawn += [descent.improve(*choice, lambda: None, sweeps=1) for choice in drawn]
+    drawn.append(solved(choices, no_ties(choices))[0])
+    times = np.asarray([choices.time_s(*choice) for choice in drawn])
+    for known_s in (times.min(), np.quantile(times, 0.2), np.median(times)):
+        program, layout = written(choices, known_s=float(known_s))
+        for choice, time_s in zip(drawn, times, strict=True):
+            x = assignment(choices, layout, choice)
+            assert x @ program.cost * program.unit_s == pytest.approx(time_s, rel=1e-9)
+            if time_s <= known_s:
+                assert (x <= program.upper).all()
+    tightest, _ = written(choices, known_s=float(times.min()))
+    assert (tightest.upper[:-1] == 0).mean() > (0.1 if name == "tiny" else 0.0)
+
+
+def test_a_memory_row_counts_what_its_columns_say():
+    problem, rng = (
+        Problem(small_transformer(mode="train"), MESH, "tpu-v3"),
+        np.random.default_rng(5),
+    )
+    choices, pricer = choices_of(problem, "roles"), problem.pricer()
+    rows = MemoryRows(problem, choices)
+    for _ in range(5):
+        choice = random_choice(choices, rng)
+        totals = pricer.totals(*spread(problem, choices, *choice))
+        row = rows.bytes_at(totals.peak_op, totals, *choice)
+        program, layout = written(choices, bytes_rows=[row], limit_bytes=totals.peak_bytes)
+        for other in (choice, *(random_choice(choices, rng) for _ in range(10))):
+            counted = (program.rows @ assignment(choices, layout, other))[-1] - program.high[-1] + 1
+            share = rows.bytes_of(row, *other) / totals.peak_bytes
+            assert counted == pytest.approx(share, rel=1e-9)
+
+
+def random_program(rng, over_s):
+    """One of a few for each of 12, with a load that has a limit: its relaxation is not whole."""
+    clusters, width = 12, 5
+    n = clusters * width
+    cost, load = rng.random(n), rng.random(n)
+    rows = np.zeros((clusters + 1, n + 1))
+    for cluster in range(clusters):
+        rows[cluster, cluster * width : (cluster + 1) * width] = 1
+    rows[-1, :n], rows[-1, n] = load, -1
+    limit = rng.uniform(0.1, 0.5) * clusters
+    return integer_program.IntegerProgram(
+        cost=np.append(cost, over_s),
+        rows=scipy.sparse.csr_array(rows),
+        low=np.append(np.ones(clusters), -np.inf),
+        high=np.append(np.ones(clusters), limit),
+        upper=np.append(np.ones(n), np.inf if over_s else 0.0),
+        n_binary=n,
+        unit_s=1.0,
+    )
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.05])
+def test_a_relaxation_that_is_not_whole_is_branched_on_without_loss(gap, monkeypatch):
+    branched, real = [], integer_program._branched
+
+    def watched(program, upper, *limits, **options):
+        branched.append((upper[:-1] == 0).mean())
+        return real(program, upper, *limits, **options)
+
+    monkeypatch.setattr(integer_program, "_branched", watched)
+    rng = np.random.default_rng(6)
+    for number in range(40):
+        program = random_program(rng, over_s=float(number % 2))
+        whole = real(program, program.upper, 60.0, gap=0.0, nodes=None)
+        ours = integer_program.solve(program, 60.0, gap)
+        if whole.x is None:
+            assert ours.x is None
+            assert not ours.out_of_time
+            continue
+        assert ours.optimal
+        assert ours.gap <= gap + 1e-6
+        objective = ours.x @ program.cost
+        assert whole.fun - 1e-6 <= objective <= whole.fun / (1 - ours.gap) + 1e-6
+        assert (program.rows @ ours.x <= program.high + 1e-6).all()
+    assert len(branched) > 20
+    assert np.median(branched) > 0.3
+
+
+def test_without_time_nothing_is_solved():
+    program = random_program(np.random.default_rng(7), over_s=1.0)
+    outcome = integer_program.solve(program, 0.0, 0.0)
+    assert outcome.x is None
+    assert outcome.out_of_time
+
+
 def test_descent_sees_the_objective_and_never_makes_it_worse():
     problem = Problem(small_transformer(mode="train"), MESH, "tpu-v3")
     choices, rng = choices_of(problem), np.random.default_rng(2)
@@ -258,12 +374,8 @@ def test_a_memory_row_is_exact_for_its_example_and_near_for_others():
     near = []
     for choice, totals in plans:
         row = rows.bytes_at(totals.peak_op, totals, *choice)
-        assert rows.explained(row, *choice) + row.beside == pytest.approx(
-            totals.peak_bytes, rel=1e-9
-        )
-        near += [
-            (rows.explained(row, *c) + row.beside) / t.lives.live[totals.peak_op] for c, t in plans
-        ]
+        assert rows.bytes_of(row, *choice) == pytest.approx(totals.peak_bytes, rel=1e-9)
+        near += [rows.bytes_of(row, *c) / t.lives.live[totals.peak_op] for c, t in plans]
     assert np.median(np.abs(np.log(near))) < 0.1
 
 
@@ -403,8 +515,8 @@ HANG = "tests.search.alpa.test_alpa:hang"
 @pytest.mark.timing
 def test_cancel_reaches_the_solver(monkeypatch):
     """A solve in the child is killed, and what was found before is kept."""
-    monkeypatch.setattr(solving, "_SMALL", 0)
-    monkeypatch.setattr(solving, "_CHILD", HANG)
+    monkeypatch.setattr(solving, "SMALL", 0)
+    monkeypatch.setattr(solving, "CHILD", HANG)
     problem = Problem(small_transformer(mode="train"), MESH, "tpu-v3")
     search(problem, "alpa", budget=Budget(seconds=None, evaluations=4))  # compiled code is ready
     began = []
@@ -428,8 +540,8 @@ def test_cancel_reaches_the_solver(monkeypatch):
 
 
 def test_a_solver_that_dies_is_said_and_what_was_found_is_kept(monkeypatch):
-    monkeypatch.setattr(solving, "_SMALL", 0)
-    monkeypatch.setattr(solving, "_CHILD", "os:abort")
+    monkeypatch.setattr(solving, "SMALL", 0)
+    monkeypatch.setattr(solving, "CHILD", "os:abort")
     problem = Problem(analysed("mlp"), {"a": 2})
     result = search(problem, "alpa", budget=BUDGET)
     assert result.status is Status.CRASHED
@@ -437,10 +549,10 @@ def test_a_solver_that_dies_is_said_and_what_was_found_is_kept(monkeypatch):
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("child", [solving._CHILD, HANG])
+@pytest.mark.parametrize("child", [solving.CHILD, HANG])
 def test_the_time_of_a_solve_counts_towards_the_budget(monkeypatch, child):
-    monkeypatch.setattr(solving, "_SMALL", 0)
-    monkeypatch.setattr(solving, "_CHILD", child)
+    monkeypatch.setattr(solving, "SMALL", 0)
+    monkeypatch.setattr(solving, "CHILD", child)
     problem = Problem(small_transformer(mode="train"), MESH, "tpu-v3")
     search(problem, "alpa", budget=Budget(seconds=None, evaluations=4))
     began = time.monotonic()
@@ -473,7 +585,7 @@ def test_work_follows_a_budget_of_evaluations(monkeypatch):
         return real(program, *args)
 
     monkeypatch.setattr(solving.ip, "solve", watched)
-    monkeypatch.setattr(solving, "_SMALL", 10**9)
+    monkeypatch.setattr(solving, "SMALL", 10**9)
     problem = Problem(small_transformer(mode="forward"), MESH, "tpu-v3")
     for evaluations in (100, 400):
         columns.clear()

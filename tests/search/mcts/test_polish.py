@@ -8,11 +8,13 @@ import pytest
 from tests.helpers import analysed, small_transformer
 from toast_lab.cost.problem import Problem, price
 from toast_lab.pipeline import search
+from toast_lab.search.alpa import beside as beside_search
 from toast_lab.search.alpa import solver
 from toast_lab.search.contract import Budget, Recorder, Status
-from toast_lab.search.mcts import polish
+from toast_lab.search.mcts import improvement, polish
 
 MESH = {"data": 4, "model": 2}
+HANG = "time:sleep"
 BUDGET = Budget(seconds=None, evaluations=20_000)
 
 
@@ -56,7 +58,10 @@ def test_a_plan_that_is_better_than_all_that_is_solved_is_kept(problem):
     assert arrays[1] is best.value_dim
 
 
-def test_the_whole_program_is_solved_for_all_axes_and_then_with_parts_of_a_layer_apart(problem):
+def test_the_whole_program_is_solved_for_all_axes_and_then_with_parts_of_a_layer_apart(
+    problem, monkeypatch
+):
+    monkeypatch.setattr(polish, "SMALL", 10**9)  # nothing is solved beside
     recorder = recorder_at_root(problem, Budget(seconds=60))
     start = recorder.incumbent.plan()
     arrays = polish.Polish(recorder).solve_whole(
@@ -67,19 +72,21 @@ def test_the_whole_program_is_solved_for_all_axes_and_then_with_parts_of_a_layer
     free = [text for text in texts if " free" in text]
     assert free
     assert {text.partition(":")[0] for text in free} == {"colours", "roles"}
-    assert all(": all axes free, " in text and "memory row" not in text for text in free)
+    assert all(": all axes free, " in text for text in free)
     assert (recorder.incumbent.plan().op_factor == arrays[0]).all()
     assert recorder.best.score < 0.9 * price(problem, start).score
 
 
-def test_the_finer_grain_waits_for_what_the_coarser_one_finds(problem):
+def test_the_finer_grain_waits_for_what_the_coarser_one_finds(problem, monkeypatch):
+    monkeypatch.setattr(polish, "SMALL", 10**9)
     recorder = recorder_at_root(problem, Budget(seconds=60))
     start = recorder.incumbent.plan()
     arrays = start.op_factor, start.value_dim
     much_better = (0.0, price(problem, start).score * 0.01, 0)
     solving = polish.Polish(recorder)
     assert solving.solve_whole(arrays, much_better) is arrays
-    assert [*solving.solvers] == ["colours"]
+    rows = [recorder.trace.simulation(number) for number in range(recorder.trace.row.n)]
+    assert {row.actions[-1].partition(":")[0] for row in rows if row.actions} == {"colours"}
 
 
 def test_a_grain_of_which_the_optimum_is_known_is_not_solved_again(problem, monkeypatch):
@@ -145,7 +152,7 @@ def test_a_budget_of_evaluations_bounds_the_programs_that_are_solved(problem, mo
         return real(program, *limits)
 
     monkeypatch.setattr(solver.ip, "solve", watched)
-    monkeypatch.setattr(solver, "_SMALL", 10**9)
+    monkeypatch.setattr(solver, "SMALL", 10**9)
     search(problem, seed=3, budget=BUDGET)
     assert columns
     most = max(polish._COUNTED, polish._COUNTED_EACH * BUDGET.evaluations)
@@ -172,8 +179,8 @@ def test_cancelled_within_a_program_it_keeps_what_it_has_and_goes_on(problem, mo
 
 
 def test_a_solver_that_dies_does_not_end_the_search(problem, monkeypatch):
-    monkeypatch.setattr(solver, "_SMALL", 0)
-    monkeypatch.setattr(solver, "_CHILD", "os:abort")
+    monkeypatch.setattr(solver, "SMALL", 0)
+    monkeypatch.setattr(solver, "CHILD", "os:abort")
     result = search(problem, seed=3, budget=BUDGET)
     assert result.status is not Status.CRASHED
     assert not any(" free, " in text for text in solved(result))
@@ -210,3 +217,131 @@ def test_the_same_seed_gives_the_same_result_with_any_number_of_threads(problem)
     assert solved(one) == solved(two)
     assert (one.plan.op_factor == two.plan.op_factor).all()
     assert np.array_equal(one.trace.row["score"], two.trace.row["score"])
+
+
+@pytest.fixture
+def beside(monkeypatch):
+    """Even small programs are solved beside the search."""
+    monkeypatch.setattr(polish, "SMALL", 0)
+
+
+def by_grain(result, grain):
+    return [
+        (simulation.elapsed_s, simulation.actions[-1])
+        for simulation in result.trace.simulations
+        if simulation.actions and simulation.actions[-1].startswith(f"{grain}: ")
+    ]
+
+
+def test_what_is_solved_beside_the_search_is_recorded_while_it_goes_on(problem, beside):
+    result = search(problem, seed=3, budget=Budget(seconds=60))
+    texts = labels(result)
+    begin = texts.index("roles: by an integer program beside")
+    whole = next(i for i, text in enumerate(texts) if text.startswith("roles: all axes free, "))
+    between = texts[begin:whole]
+    assert any(" free, " in text for text in between if text.startswith("roles: "))  # axis by axis
+    assert any(not text.startswith(("roles: ", "colours: ")) for text in between)
+    alone = search(problem, method="alpa", budget=Budget(seconds=60))
+    assert result.cost.score <= alone.cost.score * (1 + 1e-9)
+
+
+class Ready:
+    """Stands for programs beside the search whose plan is there when ``arrives`` says so."""
+
+    def __init__(self, solver, plan, arrives):
+        self.solver, self.plan, self.arrives = solver, plan, arrives
+        self.under_way, self.is_on_axes = True, True
+
+    def look(self):
+        if self.arrives():
+            choice = self.solver.choices.choice_of(self.plan.op_factor, self.plan.value_dim)
+            self.solver.try_(choice, "roles: arrived")
+            self.under_way = False
+
+    def stop(self):
+        self.under_way = False
+
+
+@pytest.mark.parametrize("refining", [True, False])
+def test_refinement_goes_on_from_a_plan_that_arrives(beside, monkeypatch, refining):
+    problem = Problem(small_transformer(mode="train"), MESH, "tpu-v3")
+    known = search(problem, method="alpa", budget=Budget(seconds=60))
+    running, taken, begun = [], [], []
+    begin, take_in = improvement.Improvement.begin, improvement.refine.take_in
+
+    def began(self, elites, start):
+        running[:] = [self]
+        arrived = self.arrived
+        begin(self, elites, start)
+        if any("arrived" in text for text in labels(self.recorder)):
+            begun.append(arrived)
+
+    def watched(chains, rows, price, scores):
+        take_in(chains, rows, price, scores)
+        worst = np.argsort(scores, kind="stable")[-(improvement.refine.CHAINS // 4) :]
+        assert (chains.ops[worst] == rows[0]).all()
+        assert (chains.best_values[worst] == rows[1]).all()
+        assert (chains.best[worst] == price).all()
+        taken.append(price)
+
+    def arrives():
+        return bool(running) and (running[0].chains is not None) == refining
+
+    monkeypatch.setattr(improvement.Improvement, "begin", began)
+    monkeypatch.setattr(improvement.refine, "take_in", watched)
+    monkeypatch.setattr(polish, "Beside", lambda solver: Ready(solver, known.plan, arrives))
+    monkeypatch.setattr(
+        polish.Polish, "_solve_grain", lambda _, grain, arrays, rank: (arrays, rank, False)
+    )
+    monkeypatch.setattr(polish.Polish, "improve", lambda _, arrays, rank: arrays)
+    result = search(
+        problem, seed=3, budget=Budget(seconds=60), refine=10, trajectories=64, patience=1
+    )
+    assert result.cost.score <= known.cost.score
+    assert len(taken) == refining
+    if not refining:
+        rows = known.plan.op_factor[running[0].fine.alike.ops.first]
+        assert (begun[0][0] == rows).all()
+
+
+def test_a_search_that_ends_leaves_no_child_and_one_that_is_resumed_begins_it_again(
+    problem, beside, monkeypatch
+):
+    children = []
+
+    class Watched(beside_search.ChildWorker):
+        def __init__(self, *args, **kwargs):
+            super().__init__(HANG, 60.0, activity=kwargs["activity"])
+            children.append(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(beside_search, "ChildWorker", Watched)
+        part = search(problem, seed=3, budget=Budget(seconds=60), cancel=lambda: bool(children))
+    assert part.status is Status.CANCELLED
+    assert len(children) == 1
+    assert children[0].process.poll() is not None
+    assert not any(" free, " in text for _, text in by_grain(part, "roles"))
+    rest = search(problem, resume=part.trace, budget=Budget(seconds=60))
+    assert any(" free, " in text for _, text in by_grain(rest, "roles"))
+    assert rest.cost.score <= part.cost.score
+
+
+def test_a_child_beside_that_dies_is_not_tried_again(problem, beside, monkeypatch):
+    children = []
+
+    class Watched(beside_search.ChildWorker):
+        def __init__(self, _, *args, **kwargs):
+            super().__init__("os:abort", activity=kwargs["activity"])
+            children.append(self)
+
+    monkeypatch.setattr(beside_search, "ChildWorker", Watched)
+    result = search(problem, seed=3, budget=Budget(seconds=60))
+    assert result.status is Status.CONVERGED
+    assert len(children) == 1
+    assert any("by an integer program from this start" in text for text in solved(result))
+
+
+def test_where_evaluations_are_counted_nothing_is_solved_beside(problem, beside):
+    assert "roles: by an integer program beside" not in labels(
+        search(problem, seed=3, budget=BUDGET)
+    )

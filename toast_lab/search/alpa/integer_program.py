@@ -133,7 +133,7 @@ def assemble(
         bytes_rows: ops at which memory is bounded.
         limit_bytes: bound.
         over_s: seconds that ``limit_bytes`` above the limit cost; None: they are forbidden.
-        known_s: objective (ties included) of a choice that keeps every bound: whatever costs more
+        known_s: objective of a choice, ties and bytes above the limit included: whatever costs more
             is ruled out.
         check: called now and then; may raise to end the work.
     """
@@ -171,15 +171,7 @@ def assemble(
         seconds[groups[term.group] : groups[term.group] + len(flat)] += flat
     upper = np.ones(n_columns)
     if known_s is not None:
-        # What everything else costs at least; reading a copy may be a little quicker than reading
-        # the value.
-        least = sum(float(times.min()) for times in choices.compute_s)
-        least += sum(float(np.minimum(term.time_s, 0.0).min(initial=0.0)) for term in choices.terms)
-        slack = known_s * (1 + 1e-6) - least
-        for cluster, compute_s in enumerate(choices.compute_s):
-            upper[ops[cluster] : ops[cluster + 1]][compute_s - compute_s.min() > slack] = 0.0
-        upper[n_binary:][seconds[n_binary:] > slack] = 0.0
-    # An e must not be ruled out with its z: nothing is to pay where an earlier use shares.
+        _rule_out(choices, layout, upper, known_s)
     upper[layout.over] = 0.0 if over_s is None else np.inf
     seconds[layout.over] = over_s or 0.0
 
@@ -247,6 +239,44 @@ def assemble(
     return program, layout
 
 
+def _rule_out(choices: ClusteredProgram, layout: Layout, upper: np.ndarray, known_s: float) -> None:
+    """Let columns be 0 that no choice of at most ``known_s`` has.
+
+    What an op asks for costs at least what it computes and, of each value that it reads or writes,
+    the cheapest layout; what all others cost at least is taken off ``known_s``.
+    """
+    added: dict[int, np.ndarray] = {}  # group -> [W, T] seconds, whichever copies are shared
+    paid: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}  # [n] of pairs that may be shared
+    for term in choices.terms:
+        flat = term.time_s.ravel()
+        if term.earlier:
+            pairs = layout.shared[term.group, term.earlier][1]
+            paid[term.group, term.earlier] = flat[pairs]
+            flat = flat.copy()
+            flat[pairs] = 0.0
+        added[term.group] = added.get(term.group, 0.0) + flat.reshape(term.time_s.shape)
+    seen = [compute_s.copy() for compute_s in choices.compute_s]
+    for number, table in added.items():
+        group = choices.groups[number]
+        seen[group.op] += table.min(axis=1)[group.place]
+    slack = known_s * (1 + 1e-6) - sum(float(times.min()) for times in seen)
+    more = [times - times.min() for times in seen]
+    for cluster, begin in enumerate(layout.ops[:-1]):
+        upper[begin : layout.ops[cluster + 1]][more[cluster] > slack] = 0.0
+    entries: dict[int, np.ndarray] = {}
+    for number, table in added.items():
+        group = choices.groups[number]
+        by_label = np.full(len(group.distinct), np.inf)
+        np.minimum.at(by_label, group.place, more[group.op])
+        entry = entries[number] = (by_label - table.min(axis=1))[:, None] + table
+        begin = layout.groups[number]
+        upper[begin : begin + entry.size][entry.ravel() > slack] = 0.0
+    for key, (begin, pairs) in layout.shared.items():
+        # An e stays where its z goes: nothing is to pay where an earlier use shares.
+        entry = entries[key[0]].ravel()[pairs] + paid[key]
+        upper[begin : begin + len(pairs)][entry > slack] = 0.0
+
+
 def _contested(choices: ClusteredProgram, term: Any) -> np.ndarray:
     """Flat (label, layout) pairs that cost something and that an earlier use might share."""
     group = choices.groups[term.group]
@@ -273,8 +303,13 @@ class IntegerSolution(NamedTuple):
 
     x: np.ndarray | None  #: None: no solution was found in time, or there is none
     optimal: bool
-    gap: float  #: between the solution and HiGHS's bound, relative
+    gap: float  #: between the solution and what is proven of all others, relative
     out_of_time: bool
+
+
+_WHOLE = 1e-6  # a column so near to 0 or 1 is that
+_WIDER = 16.0  # where too few columns were left for a solution, the margin grows so many times
+_UNSOLVED = IntegerSolution(x=None, optimal=False, gap=math.inf, out_of_time=False)
 
 
 def solve(
@@ -282,32 +317,97 @@ def solve(
 ) -> IntegerSolution:
     """Solve by HiGHS; for a child process, as this cannot be interrupted.
 
+    Most of these programs are nearly trees, whose linear relaxation is already whole: it is solved
+    first, and where it is whole it is the solution.  Otherwise a column that costs more than a
+    margin in the relaxation is ruled out, since no solution within that margin of the relaxation
+    has it.  What little is left is branched on.  If that brings nothing within the margin, it is
+    widened to what was found, and then nothing better is ruled out.
+
     Args:
         program: what to solve.
         time_limit_s: seconds.
         gap: relative gap at which it may stop.
-        nodes: of branch and bound; None: as many as it takes.
+        nodes: of branch and bound, each time; None: as many as it takes.
     """
+    until_s = time.monotonic() + time_limit_s
+    relaxed = _relaxation(program, time_limit_s)
+    if relaxed.x is None or relaxed.status != 0:
+        return _UNSOLVED._replace(out_of_time=relaxed.status == 1)
+    whole = relaxed.x[: program.n_binary]
+    if (np.minimum(whole, 1.0 - whole) <= _WHOLE).all():
+        return IntegerSolution(x=relaxed.x, optimal=True, gap=0.0, out_of_time=False)
+    more = relaxed.lower.marginals
+    margin = max(gap, _WHOLE) * max(abs(relaxed.fun), 1.0)
+    while True:
+        left_s = until_s - time.monotonic()
+        if left_s <= 0.0:
+            return _UNSOLVED._replace(out_of_time=True)
+        # What may be more than 1 is bytes above the limit, and no choice.
+        out = (more > margin) & (program.upper <= 1.0)
+        upper = np.where(out, 0.0, program.upper)
+        answer = _branched(program, upper, left_s, gap=gap, nodes=nodes)
+        if answer.x is not None:
+            lower = relaxed.fun + (margin if out.any() else math.inf)
+            if answer.mip_dual_bound is not None:
+                lower = min(lower, answer.mip_dual_bound)
+            left_open = max(0.0, answer.fun - lower) / max(abs(answer.fun), 1e-300)
+            if left_open <= gap or answer.status != 0 or margin >= answer.fun - relaxed.fun:
+                return IntegerSolution(
+                    x=answer.x,
+                    optimal=answer.status == 0 and left_open <= max(gap, _WHOLE),
+                    gap=left_open,
+                    # HiGHS stops for nodes with the same status.
+                    out_of_time=answer.status == 1 and time.monotonic() >= until_s,
+                )
+            margin = (answer.fun - relaxed.fun) * (1.0 + _WHOLE) + _WHOLE
+        elif answer.status == 1 or not out.any():
+            return _UNSOLVED._replace(out_of_time=time.monotonic() >= until_s)
+        else:
+            margin *= _WIDER
+
+
+def _relaxation(program: IntegerProgram, time_limit_s: float) -> Any:
+    """The program with parts of a choice allowed, by the dual simplex method."""
+    import scipy.optimize
+    import scipy.sparse
+
+    equal = program.low == program.high
+    below, above = (
+        np.flatnonzero(~equal & np.isfinite(bound)) for bound in (program.high, program.low)
+    )
+    return scipy.optimize.linprog(
+        program.cost,
+        A_ub=scipy.sparse.vstack([program.rows[below], -program.rows[above]]),
+        b_ub=np.concatenate([program.high[below], -program.low[above]]),
+        A_eq=program.rows[np.flatnonzero(equal)],
+        b_eq=program.low[equal],
+        bounds=np.stack([np.zeros(len(program.cost)), program.upper], axis=1),
+        method="highs-ds",
+        options={"time_limit": time_limit_s},
+    )
+
+
+def _branched(
+    program: IntegerProgram,
+    upper: np.ndarray,
+    time_limit_s: float,
+    *,
+    gap: float,
+    nodes: int | None,
+) -> Any:
+    """The program with these bounds, by branch and bound."""
     import scipy.optimize
 
-    began = time.monotonic()
     integrality = np.zeros(len(program.cost))
     integrality[: program.n_binary] = 1
-    answer = scipy.optimize.milp(
+    return scipy.optimize.milp(
         program.cost,
         integrality=integrality,
-        bounds=scipy.optimize.Bounds(0.0, program.upper),
+        bounds=scipy.optimize.Bounds(0.0, upper),
         constraints=scipy.optimize.LinearConstraint(program.rows, program.low, program.high),
         options={
             "time_limit": time_limit_s,
             "mip_rel_gap": gap,
             **({} if nodes is None else {"node_limit": nodes}),
         },
-    )
-    return IntegerSolution(
-        x=answer.x,
-        optimal=answer.status == 0,
-        gap=math.inf if answer.x is None or answer.mip_gap is None else float(answer.mip_gap),
-        # HiGHS stops for nodes with the same status
-        out_of_time=answer.status == 1 and time.monotonic() - began >= time_limit_s,
     )

@@ -137,10 +137,21 @@ class MemoryRows:
         total = sum(float(size[values[cluster]]) for cluster, size in row.values.items())
         for number, size in row.groups.items():
             total += choices.entry(size, number, ops, values)
-        for (number, earlier), size in row.shared.items():
-            if not choices.is_shared(number, earlier, ops):
-                total += choices.entry(size, number, ops, values)
+        for key, size in row.shared.items():
+            # Where a copy costs nothing, the program does not ask whose it is.
+            is_free = choices.entry(self._time_s[key], key[0], ops, values) <= 0.0
+            if is_free or not choices.is_shared(*key, ops):
+                total += choices.entry(size, key[0], ops, values)
         return total
+
+    def bytes_of(self, row: Bytes, ops: np.ndarray, values: np.ndarray) -> float:
+        """Bytes of a choice, as a row has them."""
+        return self.explained(row, ops, values) + row.beside
+
+    @functools.cached_property
+    def _time_s(self) -> dict[tuple[int, tuple[int, ...]], np.ndarray]:
+        """[W, T] seconds of the moves of each group that may share copies."""
+        return {(term.group, term.earlier): term.time_s for term in self.choices.terms}
 
 
 def crowded(live: np.ndarray, limit_bytes: float, most: int = 4) -> list[int]:

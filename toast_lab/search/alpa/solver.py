@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -28,9 +29,9 @@ from toast_lab.search.menus import unpacked_layouts
 from toast_lab.search.recorder import Recorder
 from toast_lab.sharding import steps
 
-_CHILD = "toast_lab.search.alpa.integer_program:solve"
+CHILD = "toast_lab.search.alpa.integer_program:solve"
 # columns; programs up to here are first tried in this process, as a child takes a while to start
-_SMALL = 20_000
+SMALL = 20_000
 _SMALL_SECONDS = 0.5  # for so long, as that cannot be cancelled
 LARGE = 300_000  #: columns; beyond, HiGHS finds nothing in minutes
 _PART = 8_000  # columns of a part of the program that is solved alone
@@ -47,6 +48,9 @@ Choice = tuple[
 Part = tuple[
     list[np.ndarray], list[np.ndarray]
 ]  #: numbers of the choices that each op and value cluster may make
+T = TypeVar("T")
+#: Gives programs to be solved, takes what HiGHS made of each (None: nothing), and ends with a T.
+Steps = Generator[ip.IntegerProgram, ip.IntegerSolution | None, T]
 
 
 @dataclasses.dataclass
@@ -148,6 +152,10 @@ class Solver:
 
         ``share``: of the time that this grain has, at most; the rest is for the whole program.
         """
+        self._solve_each(self.axes_steps(share))
+
+    def axes_steps(self, share: float = 0.5) -> Steps[None]:
+        """``solve_axes`` for whoever has the programs solved elsewhere (``beside``)."""
         share_s, now_s = self.effort.until_s, self.recorder.clock.elapsed_s
         axes_s = now_s + share * (share_s - now_s)
         late_s = max(share_s, self.recorder.clock.elapsed_s + 0.75 * self.recorder.left()[0])
@@ -158,7 +166,8 @@ class Solver:
                     continue
                 # A plan that does not fit is of little use: finer grains wait until one does.
                 self.effort.until_s = axes_s if self.best_fits else late_s
-                self._stage(self._along([axis]), f"{self.recorder.problem.mesh.axes[axis]} free")
+                label = f"{self.recorder.problem.mesh.axes[axis]} free"
+                yield from self._steps(self._along([axis]), label)
                 solved[axis] = self.best_rank
         self.effort.until_s = share_s
 
@@ -168,11 +177,16 @@ class Solver:
         Args:
             rounds: of rows for memory at most; None: as many as for parts of the program.
         """
+        return self._solve_each(self.whole_steps(rounds))
+
+    def whole_steps(self, rounds: int | None = None) -> Steps[bool]:
+        """``solve_whole`` for whoever has the programs solved elsewhere (``beside``)."""
         self.given_s = self._limit_s()
         if self.optimum is not None:
             self.try_(self.optimum, f"{self.grain}: all axes free, optimal")
             return True
-        return self._stage(self._along(self.axes), "all axes free", rounds, whole=True)
+        whole = self._along(self.axes)
+        return (yield from self._steps(whole, "all axes free", rounds, whole=True))
 
     def go_on_from(self, arrays: tuple[np.ndarray, np.ndarray] | None) -> None:
         """Take a plan found at another grain, if this grain has it and it is better."""
@@ -200,7 +214,7 @@ class Solver:
             or self._limit_s() < 1.5 * self.given_s
         ):
             return False
-        return self._stage(self._along(self.axes), "all axes free, again")
+        return self._solve_each(self._steps(self._along(self.axes), "all axes free, again"))
 
     def polish(self, rng: np.random.Generator) -> None:
         """Solve with a part of the clusters free at a time, until that brings nothing."""
@@ -216,16 +230,24 @@ class Solver:
                 return
             before = self.best_rank
             part = self._near(heads[rng.integers(len(heads))])
-            self._stage(
-                part, f"{sum(len(cluster) > 1 for cluster in part[0])} clusters of ops free"
-            )
+            label = f"{sum(len(cluster) > 1 for cluster in part[0])} clusters of ops free"
+            self._solve_each(self._steps(part, label))
             quiet = quiet + 1 if self.best_rank == before else 0
             if self.effort.columns is not None and self.effort.columns < _PART:
                 return
 
-    def _stage(
+    def _solve_each(self, steps: Steps[T]) -> T:
+        """Go through steps, solving each program as it comes."""
+        try:
+            program = next(steps)
+            while True:
+                program = steps.send(self._highs(program))
+        except StopIteration as over:
+            return over.value
+
+    def _steps(
         self, part: Part, label: str, rounds: int | None = None, *, whole: bool = False
-    ) -> bool:
+    ) -> Steps[bool]:
         """Solve a part of the choices; add rows for memory until it fits.
 
         Gives whether the program was solved to its optimum.  ``whole``: the part is all of it.
@@ -236,7 +258,7 @@ class Solver:
         left_out = self.choices.menus.left_out
         for turn in range((self.rounds if rounds is None else rounds) + 1):
             before = self.best_rank
-            solved = self._solve(part)
+            solved = yield from self._solve(part)
             if solved is None:
                 return False
             choice, outcome = solved
@@ -304,12 +326,17 @@ class Solver:
         ]
         return kept[:n_ops], kept[n_ops:]
 
-    def _solve(self, part: Part) -> tuple[Choice, ip.IntegerSolution] | None:
+    def _solve(self, part: Part) -> Steps[tuple[Choice, ip.IntegerSolution] | None]:
         """The best choice among a part of them, None if none was found in time."""
         self.recorder.check()
         assert self.best is not None
         choices = self.choices.only(*part)
-        known_s = self.descent.objective_s(*self.best) if self.best_fits and not self.held else None
+        over_bytes = max(
+            (self.memory.bytes_of(row, *self.best) - self.limit_bytes for row in self.held),
+            default=0.0,
+        )
+        known_s = self.descent.objective_s(*self.best)
+        known_s += self.over_s * max(0.0, over_bytes / self.limit_bytes)
         program, layout = ip.assemble(
             choices,
             rows_at(self.tie, part[1]),
@@ -319,7 +346,7 @@ class Solver:
             known_s=known_s,
             check=self.recorder.check,
         )
-        outcome = self._highs(program)
+        outcome = yield program
         if outcome is None or outcome.x is None:
             return None
         ops, values = ip.chosen(layout, outcome.x)
@@ -345,13 +372,13 @@ class Solver:
             return None
         if effort.columns is not None:
             effort.columns -= n_columns
-        if n_columns <= _SMALL:
+        if n_columns <= SMALL:
             outcome = ip.solve(program, min(limit_s, _SMALL_SECONDS), effort.mip_gap, effort.nodes)
             if not outcome.out_of_time or limit_s <= _SMALL_SECONDS:
                 return outcome
         try:
             return run_in_child(
-                _CHILD,
+                CHILD,
                 program,
                 limit_s,
                 gap=effort.mip_gap,

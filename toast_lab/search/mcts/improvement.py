@@ -1,6 +1,7 @@
 """What becomes of the best plans of a start: refined (``refine``), then solved (``polish``).
 
-Before the first of them the whole program is solved, where that takes seconds.
+Before the first of them the whole program is solved, where that takes seconds; where it takes
+longer, that is done beside (``polish``).
 
 Step by step: the search goes on to its next start when ``under_way`` says that this one has been
 improved, and may be interrupted between any two steps.
@@ -68,6 +69,8 @@ class Improvement:
         self.over = 0  # states priced by refinements and integer programs that are over
         self.polish = polish.Polish(recorder) if solve else None
         self.solving = False
+        #: what the whole program came to, if no start has begun there yet
+        self.arrived: refine.Rows | None = None
 
     @property
     def under_way(self) -> bool:
@@ -84,7 +87,62 @@ class Improvement:
         assert self.polish is not None
         state, _ = self._reached(elite)
         rows = refine.rows_of(self.fine, state)
-        self.archive.append(self._solved(rows, self.polish.solve_whole))
+        self.arrived = self._solved(rows, self.polish.solve_whole)
+        self.archive.append(self.arrived)
+
+    @property
+    def is_solving_beside(self) -> bool:
+        """Is the whole program being solved beside, or about to be?"""
+        own = self.polish
+        return own is not None and (
+            own.beside_is_due or (own.beside is not None and own.beside.under_way)
+        )
+
+    @property
+    def is_expecting(self) -> bool:
+        """Is there, or may there be, a plan from beside that no start has begun with?"""
+        return self.is_solving_beside or self.arrived is not None
+
+    @property
+    def free_threads(self) -> int:
+        """Threads that have a core while a program is solved beside."""
+        return max(1, self.threads - self.is_solving_beside)
+
+    def look_beside(self) -> None:
+        """Take up what a program that is solved beside has come to; begin with it if it is due."""
+        own = self.polish
+        if own is None or not self.is_solving_beside:
+            return
+        priced_before = self.recorder.ledger.keys()
+        best = self.recorder.best_rank[:2]
+        try:
+            if own.beside_is_due:
+                own.begin_beside()
+            elif own.beside is not None:
+                own.beside.look()
+        finally:
+            self.over += self.recorder.ledger.forget_all_but(priced_before)
+        if own.beside is not None and self.recorder.best_rank[:2] < best:
+            self._take_up(own.beside.solver.best_arrays)
+
+    def _take_up(self, arrays: polish.Arrays) -> None:
+        """Go on from a plan that is the best so far: in this start, or in the next one."""
+        rows = self._rows_of(*arrays)
+        if rows is None:
+            return
+        if self.chains is None:
+            self.archive = [*self.archive, rows][-ARCHIVE:]
+            self.arrived = rows
+            return
+        price = self.fine.repricer.price(*rows, None)[:2]
+        refine.take_in(self.chains, rows, price, self._scores())
+
+    def end(self) -> None:
+        """End what runs beside."""
+        if self.polish is not None and self.polish.beside is not None:
+            # If it is not over, a search that is resumed begins with it again.
+            self.polish.beside_is_due |= self.polish.beside.under_way
+            self.polish.beside.stop()
 
     @property
     def priced(self) -> int:
@@ -104,6 +162,7 @@ class Improvement:
 
     def begin(self, elites: Sequence[np.ndarray], start: int) -> None:
         """Begin with a start's best states (as action numbers), if anything can be changed."""
+        arrived, self.arrived = self.arrived, None
         if not self.steps or not len(self.fine.near.free):
             return
         elites = elites[: refine.CHAINS // 2]
@@ -112,9 +171,9 @@ class Improvement:
         self._set_origins([*elites, *(elite[: (len(elite) + 3) // 4] for elite in elites)])
         rows = [refine.rows_of(self.fine, state) for state, _ in self.origins]
         origin = np.arange(len(rows))
-        if start == 0 and self.archive:
+        if arrived is not None:
             # Half of the chains begin where the whole program was solved.
-            rows = [row for own in rows for row in (own, self.archive[-1])]
+            rows = [row for own in rows for row in (own, arrived)]
             origin = np.repeat(origin, 2)
         prices = [self.fine.repricer.price(*state_rows, None)[:2] for state_rows in rows]
         self.chains = refine.start(rows, prices, self.archive, self.seed * 1000 + start)
@@ -162,7 +221,8 @@ class Improvement:
         def anneal(worker: rollout.RolloutScratch, begin: int, end: int) -> None:
             refine.anneal(near, moves, pricing, worker, chains, begin, end, refine.STEPS, heat)
 
-        share_out(self.pool, self.workers[: refine.CHAINS], refine.CHAINS, anneal)
+        threads = min(self.free_threads, refine.CHAINS)
+        share_out(self.pool, self.workers[:threads], refine.CHAINS, anneal)
         self.segment += 1
         quicks = [self._quick(*price) for price in chains.best.tolist()]
         for chain in range(refine.CHAINS):
@@ -185,9 +245,13 @@ class Improvement:
         if int(now_done * refine.MIXES) > int(done * refine.MIXES):
             refine.mix(chains)
         if int(now_done * refine.EXCHANGES) > int(done * refine.EXCHANGES):
-            refine.exchange(
-                chains, np.array([quick.score + (0.0 if quick.fits else 1e6) for quick in quicks])
-            )
+            refine.exchange(chains, self._scores())
+
+    def _scores(self) -> np.ndarray:
+        """[K] scores of the best of each chain; those that do not fit are above all others."""
+        assert self.chains is not None
+        quicks = [self._quick(*price) for price in self.chains.best.tolist()]
+        return np.array([quick.score + (0.0 if quick.fits else 1e6) for quick in quicks])
 
     def _take(self, chain: int, quick: Quick) -> None:
         """The best state of a chain is the best so far."""
@@ -227,11 +291,15 @@ class Improvement:
                 ops, values = solve(fine.alike.whole(program, *rows), rank)
         finally:
             self.over += recorder.ledger.forget_all_but(priced_before)
-        solved = ops[fine.alike.ops.first], values[fine.alike.values.first]
-        spread = fine.alike.whole(program, *solved)
-        # A plan that tells apart what these rows do not cannot be kept as rows.
+        return self._rows_of(ops, values) or rows
+
+    def _rows_of(self, ops: np.ndarray, values: np.ndarray) -> refine.Rows | None:
+        """The rows of a plan; None if it tells apart what these rows do not."""
+        alike = self.fine.alike
+        rows = ops[alike.ops.first], values[alike.values.first]
+        spread = alike.whole(self.space.analysis.program, *rows)
         kept = np.array_equal(spread[0], ops) and np.array_equal(spread[1], values)
-        return solved if kept else rows
+        return rows if kept else None
 
     def _quick(self, time_s: float, peak_bytes: float) -> Quick:
         return self.recorder.ledger.pricer.judged(time_s, peak_bytes)
@@ -239,12 +307,17 @@ class Improvement:
     # -- interrupted and resumed -------------------------------------------------------------------
     def recall(self, memory: dict[str, np.ndarray]) -> None:
         """Take up what ``kept`` left."""
-        self.segment, self.over, chains, solving = (int(number) for number in memory["refine"])
+        self.segment, self.over, chains, solving, beside_is_due, arrived = (
+            int(number) for number in memory["refine"]
+        )
         self.solving = bool(solving)
         count = len(memory["archive.ops"])
         self.archive = [
             (memory["archive.ops"][i], memory["archive.values"][i]) for i in range(count)
         ]
+        self.arrived = self.archive[-1] if arrived else None
+        if self.polish is not None:
+            self.polish.beside_is_due = bool(beside_is_due)
         if chains:
             self._set_time()
             self.chains = refine.Chains(
@@ -262,9 +335,9 @@ class Improvement:
         if self.archive:
             arrays["archive.ops"] = np.stack([ops for ops, _ in self.archive])
             arrays["archive.values"] = np.stack([values for _, values in self.archive])
-        arrays["refine"] = np.array(
-            [self.segment, self.over, self.chains is not None, self.solving]
-        )
+        beside_is_due = self.polish is not None and self.polish.beside_is_due
+        flags = (self.chains is not None, self.solving, beside_is_due, self.arrived is not None)
+        arrays["refine"] = np.array([self.segment, self.over, *flags])
         if self.chains is not None:
             arrays |= {f"chain.{name}": array for name, array in self.chains._asdict().items()}
             arrays["origin.code"] = np.concatenate(self.origin_codes)

@@ -32,7 +32,7 @@ Where we differ from the paper, and why:
   that go together (two dozen in a graph network) have neighbours that are all worse, and one start
   in three ends in such a place.
 * After the first round integer programs choose for the whole program at once, if it is small enough
-  (``polish``).
+  (``polish``); a large one is solved on a core of its own while the search goes on.
 * The best plans of each start are refined: changed in one part of the program at a time
   (``refine``).  The best of these is where integer programs begin that choose on one axis for the
   whole program (``polish``).
@@ -108,8 +108,10 @@ def run(recorder: Recorder, seed: int, options: MctsOptions) -> Status:
             solve=options.solve,
         )
         try:
-            while search.fruitless <= options.restarts:
+            while search.fruitless <= options.restarts or search.improvement.is_expecting:
+                search.fruitless = min(search.fruitless, options.restarts + 1)
                 recorder.check()
+                search.look_beside()
                 if search.closed:
                     return Status.COMPLETE
                 if search.improvement.under_way:
@@ -122,6 +124,7 @@ def run(recorder: Recorder, seed: int, options: MctsOptions) -> Status:
                     search.end_round(options.patience)
             return Status.CONVERGED
         finally:
+            search.improvement.end()
             search.keep()
 
 
@@ -237,7 +240,7 @@ class _Search:
         tree = self._tree()
         moves, pricing, settings, jobs = self.space.moves, self.pricing, self.settings, self.jobs
         selection.select(tree, moves, settings, jobs)
-        parts = min(self.threads, BATCH) if self.took_s >= WORTH_SHARING_S else 1
+        parts = min(self.improvement.free_threads, BATCH) if self.took_s >= WORTH_SHARING_S else 1
         began = time.perf_counter()
         share_out(
             self.pool,
@@ -302,6 +305,15 @@ class _Search:
         self.recorder.limits.prepare("refine")
         try:
             self.improvement.solve_whole(tree["elite"][0, : tree["elite_length"][0]])
+        finally:
+            self._catch_up()
+
+    def look_beside(self) -> None:
+        """Take up what is solved beside the search."""
+        if not self.improvement.is_solving_beside:
+            return
+        try:
+            self.improvement.look_beside()
         finally:
             self._catch_up()
 

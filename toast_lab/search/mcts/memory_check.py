@@ -93,7 +93,7 @@ def _kinds(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator
     expected: dict[str, tuple[Any, tuple[int, ...]]] = {
         f"tree.{name}": (dtypes(tr.Tree)[name], shape) for name, shape in shapes.items()
     }
-    expected |= {"round": (np.int64, (4,)), "before": (float, (3,)), "refine": (np.int64, (4,))}
+    expected |= {"round": (np.int64, (4,)), "before": (float, (3,)), "refine": (np.int64, (6,))}
     both = [memory[name].shape for name in ("archive.ops", "archive.values") if name in memory]
     archived = max((shape[0] for shape in both if len(shape) == 3), default=0)
     n_axes, rows = len(problem.mesh.axes), (0, 0)
@@ -355,12 +355,13 @@ def _elites(problem: Problem, trace: Trace, n_codes: int) -> Iterator[str]:
 def _refinement(problem: Problem, trace: Trace, depth: int, n_codes: int) -> Iterator[str]:
     """States of refinement are plans of the problem and cost what stands beside them."""
     memory = trace.memory
-    segment, _, chains, solving = (int(number) for number in memory["refine"])
+    segment, _, chains, solving, _, arrived = (int(number) for number in memory["refine"])
     archived, chained = len(memory["archive.ops"]), "chain.ops" in memory
-    if bool(chains) != chained or (solving and (chained or not archived)) or archived > ARCHIVE:
+    is_off = bool(chains) != chained or ((solving or arrived) and (chained or not archived))
+    if is_off or archived > ARCHIVE:
         yield (
-            f"memory.refine says chains={chains} and solving={solving}, with {archived} states in "
-            "memory.archive "
+            f"memory.refine says chains={chains}, solving={solving} and arrived={arrived}, with "
+            f"{archived} states in memory.archive "
             f"(at most {ARCHIVE}) and {'some' if chained else 'no'} memory.chain"
         )
         return

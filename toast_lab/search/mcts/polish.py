@@ -3,7 +3,8 @@
 A program whose moves are few can be solved as a whole in seconds, over colours and then with parts
 of a layer apart.  That is tried once, early (``solve_whole``): chains of ops that have to change
 together are where a tree search and refinement need longest, and in a graph network with some
-hundred of them never arrive.
+hundred of them never arrive.  Where it takes long, as with parts of a Transformer's layer apart, it
+is solved beside the search (``begin_beside``), which takes up what comes of it.
 
 The last step of a start is to solve from the plan found (``improve``).  Refinement changes one
 neighbourhood at a time, and stops where several distant ones would have to change together.  An
@@ -22,12 +23,14 @@ import contextlib
 
 import numpy as np
 
-from toast_lab.search.alpa.solver import LARGE, NODES, Effort, Solver
+from toast_lab.search.alpa.beside import Beside
+from toast_lab.search.alpa.solver import LARGE, NODES, SMALL, Effort, Solver
 from toast_lab.search.alpa.strategies import price_choices
 from toast_lab.search.recorder import Recorder
 
 _STRATEGIES, _GAP, _SOLVE_S, _MEMORY_ROUNDS = 128, 1e-3, 60.0, 4
 _GRAINS = ("colours", "roles")
+_WHOLE_ROUNDS = 1  # of rows for memory in a program over all axes, before all refinement
 # Columns of the largest program where a budget of evaluations, not of time, bounds the work: at
 # least so many, and so many for each evaluation.
 _COUNTED, _COUNTED_EACH = 8_000, 2
@@ -55,6 +58,9 @@ class Polish:
         self.solvers: dict[str, Solver | None] = {}
         #: seconds that the last program over all axes took, over its ``_growing``
         self.rate = 0.0
+        #: is a program of the finer grain worth solving beside the search?
+        self.beside_is_due = False
+        self.beside: Beside | None = None
 
     def improve(self, arrays: Arrays, rank: tuple[float, ...]) -> Arrays:
         """The best plan that is found from one, or that one.
@@ -62,13 +68,13 @@ class Polish:
         Plans are recorded as they are found.  ``rank``: of the plan, see ``Recorder.rank``.
         """
         recorder = self.recorder
-        until_s = self.recorder.clock.elapsed_s + SHARE * self.recorder.left()[0]
+        until_s = self._until_s(SHARE)
         for turn, grain in enumerate(_GRAINS):
             share_end_s = recorder.clock.elapsed_s + (until_s - recorder.clock.elapsed_s) / (
                 len(_GRAINS) - turn
             )
             solver = self._solver(grain, share_end_s)
-            if solver is None or self.effort.crashed:
+            if solver is None or self.effort.crashed or self._is_on_axes(grain):
                 continue
             self.effort.until_s = share_end_s
             self.effort.largest = self._largest
@@ -77,7 +83,7 @@ class Polish:
             is_large = self.evaluations is None and self.rate * _growing(solver) > 0.5 * left_s
             if solver.optimum is None:
                 solver.solve_axes(share=1.0 if is_large else 0.5)
-            if solver.optimum is not None or not is_large:
+            if solver.optimum is not None or not (is_large or self._is_beside(grain)):
                 solver.solve_whole()
             if solver.best_rank[:2] < rank[:2]:
                 arrays, rank = solver.best_arrays, solver.best_rank
@@ -86,38 +92,87 @@ class Polish:
     def solve_whole(self, arrays: Arrays, rank: tuple[float, ...]) -> Arrays:
         """The best plan that programs over all axes find, or the one given.
 
-        No rows for memory are added, which make a program many times as hard.  Where the coarser
-        grain found much that changes of single clusters do not, the finer one is tried: for all
-        axes if the time suffices, judged by what the coarser one took, and axis by axis otherwise.
+        A large program of the finer grain is solved beside the search (``beside_is_due``).  One
+        that is not is tried where the coarser one found much that changes of single clusters do
+        not: for all axes if the time suffices, judged by what the coarser one took, and axis by
+        axis otherwise.
 
         Plans are recorded as they are found.  ``rank``: of the plan, see ``Recorder.rank``.
         """
-        clock = self.recorder.clock
-        for grain in _GRAINS:
-            until_s = clock.elapsed_s + WHOLE[grain] * self.recorder.left()[0]
-            solver = self._solver(grain, until_s)
-            if solver is None or self.effort.crashed:
-                break
-            self.effort.until_s = until_s
-            # The same for every number of evaluations: a search that is given more goes on from
-            # what the first one came to.
-            self.effort.largest = LARGE if self.evaluations is None else _COUNTED
-            if grain == _GRAINS[0] and solver.n_columns > self.effort.largest:
-                break
-            solver.begin(arrays, "by an integer program")
-            growing, began_s = _growing(solver), clock.elapsed_s
-            over_before, score_before = solver.best_rank[:2]
-            if began_s + self.rate * growing < until_s:
-                solver.solve_whole(rounds=0)
-            else:
-                solver.solve_axes()
-            self.rate = (clock.elapsed_s - began_s) / growing
-            if solver.best_rank[:2] >= rank[:2]:
-                break
-            arrays, rank = solver.best_arrays, solver.best_rank
-            if rank[:2] >= (over_before, (1.0 - _MUCH) * score_before):
-                break
-        return arrays
+        coarse, fine = _GRAINS
+        outcome = self._solve_grain(coarse, arrays, rank)
+        if outcome is None:
+            return arrays
+        arrays, rank, gained_much = outcome
+        # How far a program beside comes depends on the machine; evaluations would not count it.
+        if self.evaluations is None:
+            solver = self._solver(fine, self._until_s(WHOLE[fine]))
+            self.beside_is_due = solver is not None and SMALL < solver.n_columns <= LARGE
+        if gained_much and not self.beside_is_due:
+            outcome = self._solve_grain(fine, arrays, rank)
+        return arrays if outcome is None else outcome[0]
+
+    def _solve_grain(
+        self, grain: str, arrays: Arrays, rank: tuple[float, ...]
+    ) -> tuple[Arrays, tuple[float, ...], bool] | None:
+        """The best plan after the program over all axes of a grain, its rank, and: is it much?
+
+        None if the program was not tried.
+        """
+        clock, until_s = self.recorder.clock, self._until_s(WHOLE[grain])
+        solver = self._solver(grain, until_s)
+        if solver is None or self.effort.crashed:
+            return None
+        self.effort.until_s = until_s
+        # The same for every number of evaluations: a search that is given more goes on from what
+        # the first one came to.
+        self.effort.largest = LARGE if self.evaluations is None else _COUNTED
+        if grain == _GRAINS[0] and solver.n_columns > self.effort.largest:
+            return None
+        solver.begin(arrays, "by an integer program")
+        growing, began_s = _growing(solver), clock.elapsed_s
+        over_before, score_before = solver.best_rank[:2]
+        if began_s + self.rate * growing < until_s:
+            solver.solve_whole(rounds=_WHOLE_ROUNDS)
+        else:
+            solver.solve_axes()
+        self.rate = (clock.elapsed_s - began_s) / growing
+        if solver.best_rank[:2] >= rank[:2]:
+            return arrays, rank, False
+        rank = solver.best_rank
+        is_much = rank[:2] < (over_before, (1.0 - _MUCH) * score_before)
+        return solver.best_arrays, rank, is_much
+
+    def _until_s(self, share: float) -> float:
+        """When a share of the time left is over."""
+        return self.recorder.clock.elapsed_s + share * self.recorder.left()[0]
+
+    def begin_beside(self) -> None:
+        """Let the programs of the finer grain be solved beside, from the best plan so far."""
+        self.beside_is_due = False
+        recorder, grain = self.recorder, _GRAINS[-1]
+        solver = self._solver(grain, self._until_s(WHOLE[grain]))
+        if solver is None:
+            return
+        own = Solver(
+            recorder=recorder,
+            choices=solver.choices,
+            grain=grain,
+            effort=Effort(_GAP, _SOLVE_S, None, None, until_s=self._until_s(1.0)),
+            rounds=_MEMORY_ROUNDS,
+        )
+        plan = recorder.incumbent.plan()
+        own.begin((plan.op_factor, plan.value_dim), "by an integer program beside")
+        self.beside = Beside(own)
+
+    def _is_beside(self, grain: str) -> bool:
+        """Are, or were, the programs of a grain solved beside?"""
+        return self.beside is not None and grain == self.beside.solver.grain
+
+    def _is_on_axes(self, grain: str) -> bool:
+        """Are programs of single axes of a grain being solved beside?"""
+        own = self.beside
+        return own is not None and own.under_way and own.is_on_axes and self._is_beside(grain)
 
     @property
     def _largest(self) -> int:

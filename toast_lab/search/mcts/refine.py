@@ -508,6 +508,16 @@ def mix(chains: Chains) -> None:
     chains.pool_values[:CHAINS] = chains.best_values
 
 
+def take_in(chains: Chains, rows: Rows, price: tuple[float, float], scores: np.ndarray) -> None:
+    """Let the worst quarter of the chains begin again at a state from elsewhere.
+
+    ``price``: (time_s, peak_bytes) of the state.  ``scores``: [K] lower is better.
+    """
+    for bad in np.argsort(scores, kind="stable")[::-1][: CHAINS // 4]:
+        chains.ops[bad], chains.values[bad] = chains.best_ops[bad], chains.best_values[bad] = rows
+        chains.price[bad] = chains.best[bad] = price
+
+
 def exchange(chains: Chains, scores: np.ndarray) -> None:
     """Let the worst quarter of the chains begin again where the best quarter is.
 

@@ -1,0 +1,92 @@
+"""Programs solved in a child process while the search goes on.
+
+HiGHS needs one core and no search.  The search looks in between its steps whether it is ready.
+"""
+
+from __future__ import annotations
+
+import time
+
+from toast_lab.errors import RunFailed
+from toast_lab.isolate import ChildWorker
+from toast_lab.search.alpa import integer_program as ip
+from toast_lab.search.alpa.solver import CHILD, Solver, Steps
+
+_SHARE = 0.95  # of the time left; the rest is for pricing what comes of it
+_LATER_S = 10.0  # after its own limit, a child that still runs is stopped
+
+
+class Beside:
+    """All programs of a solver, axis by axis and then whole, solved beside the search.
+
+    The solver is its own: nobody else may use it.  Plans are recorded by ``look``.
+
+    Args:
+        solver: has begun (``Solver.begin``).
+
+    Attributes:
+        is_on_axes: are programs of single axes being solved?
+    """
+
+    def __init__(self, solver: Solver) -> None:
+        self.solver = solver
+        self.is_on_axes = True
+        self._steps = self._all_steps()
+        self._worker: ChildWorker | None = None
+        self._until = 0.0  # of time.monotonic()
+        self._go_on(None)
+
+    @property
+    def under_way(self) -> bool:
+        """Is a program being solved?"""
+        return self._worker is not None
+
+    def look(self) -> None:
+        """Take what is ready, and let the next program be solved, if there is one."""
+        worker = self._worker
+        if worker is None:
+            return
+        is_over = worker.is_over
+        if not is_over and time.monotonic() < self._until:
+            return
+        outcome: ip.IntegerSolution | None = None
+        try:
+            outcome = worker.result(0.0)
+        except RunFailed:
+            self.solver.effort.crashed |= is_over  # or it was too late
+        finally:
+            self.stop()
+        self._go_on(outcome)
+
+    def stop(self) -> None:
+        """End what runs."""
+        if self._worker is not None:
+            self._worker.stop()
+            self._worker = None
+
+    def _all_steps(self) -> Steps[None]:
+        yield from self.solver.axes_steps()
+        self.is_on_axes = False
+        yield from self.solver.whole_steps()
+
+    def _go_on(self, outcome: ip.IntegerSolution | None) -> None:
+        """Let the next program be solved, if there is one and time for it."""
+        effort, clock = self.solver.effort, self.solver.recorder.clock
+        while self._worker is None and not effort.crashed:
+            try:
+                program = self._steps.send(outcome)
+            except StopIteration:
+                return
+            outcome = None
+            limit_s = min(effort.solve_seconds, _SHARE * (effort.until_s - clock.elapsed_s))
+            if limit_s <= 0.0 or len(program.cost) > effort.largest:
+                continue
+            self._until = time.monotonic() + limit_s + _LATER_S
+            self._worker = ChildWorker(
+                CHILD,
+                program,
+                limit_s,
+                gap=effort.mip_gap,
+                nodes=effort.nodes,
+                activity="solving an integer program beside the search",
+            )
