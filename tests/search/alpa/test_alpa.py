@@ -281,19 +281,19 @@ def test_a_memory_row_counts_what_its_columns_say():
 
 def random_program(rng, over_s):
     """One of a few for each of 12, with a load that has a limit: its relaxation is not whole."""
-    clusters, width = 12, 5
-    n = clusters * width
+    count, width = 12, 5
+    n = count * width
     cost, load = rng.random(n), rng.random(n)
-    rows = np.zeros((clusters + 1, n + 1))
-    for cluster in range(clusters):
-        rows[cluster, cluster * width : (cluster + 1) * width] = 1
+    rows = np.zeros((count + 1, n + 1))
+    for row in range(count):
+        rows[row, row * width : (row + 1) * width] = 1
     rows[-1, :n], rows[-1, n] = load, -1
-    limit = rng.uniform(0.1, 0.5) * clusters
+    limit = rng.uniform(0.1, 0.5) * count
     return integer_program.IntegerProgram(
         cost=np.append(cost, over_s),
         rows=scipy.sparse.csr_array(rows),
-        low=np.append(np.ones(clusters), -np.inf),
-        high=np.append(np.ones(clusters), limit),
+        low=np.append(np.ones(count), -np.inf),
+        high=np.append(np.ones(count), limit),
         upper=np.append(np.ones(n), np.inf if over_s else 0.0),
         n_binary=n,
         unit_s=1.0,

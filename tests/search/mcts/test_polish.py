@@ -322,6 +322,8 @@ def test_a_search_that_ends_leaves_no_child_and_one_that_is_resumed_begins_it_ag
     assert children[0].process.poll() is not None
     assert not any(" free, " in text for _, text in by_grain(part, "roles"))
     rest = search(problem, resume=part.trace, budget=Budget(seconds=60))
+    begun = labels(rest)[len(labels(part)) :]
+    assert begun[0] == "roles: by an integer program beside"
     assert any(" free, " in text for _, text in by_grain(rest, "roles"))
     assert rest.cost.score <= part.cost.score
 
@@ -342,6 +344,8 @@ def test_a_child_beside_that_dies_is_not_tried_again(problem, beside, monkeypatc
 
 
 def test_where_evaluations_are_counted_nothing_is_solved_beside(problem, beside):
-    assert "roles: by an integer program beside" not in labels(
-        search(problem, seed=3, budget=BUDGET)
-    )
+    small = Problem(problem.analysis, {"data": 4}, problem.machine)  # few enough columns
+    for budget, is_beside in ((BUDGET, False), (Budget(seconds=60), True)):
+        texts = labels(search(small, seed=3, budget=budget))
+        assert any(text.startswith("colours: all axes free, ") for text in texts)
+        assert ("roles: by an integer program beside" in texts) == is_beside
