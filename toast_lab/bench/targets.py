@@ -272,8 +272,8 @@ _GOOD = "our plan at least as good as every rival's on all five models x three m
 _GOOD_MISSED = (
     "both plans are good local optima, and no single change leads from one to the other. Where "
     "whole chains of ops would have to change together, integer programs over all axes do that. "
-    "One over the roles of a Transformer's ops takes most of 20 s: alpa gives it that, while our "
-    "search gives it what refinement leaves"
+    "Those over the roles of a Transformer's ops take up to half of the 20 s, on a core of their "
+    "own, and those of U-Net are too large for it"
 )
 _GROWTH_MISSED = (
     "a plan takes as long to price at any depth, since repeated layers are folded, in time and in "
