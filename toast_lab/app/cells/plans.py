@@ -11,6 +11,7 @@ import panel as pn
 
 from toast_lab.app import look
 from toast_lab.app.cells.view import CellView, kind_text, refused, shown, table_html
+from toast_lab.app.plan_words import step_words
 from toast_lab.app.tiles_pane import tensor_text
 from toast_lab.compare.result import Comparison, ComparisonRow
 from toast_lab.cost.problem import Cost, Problem, price
@@ -455,7 +456,7 @@ class CompareCell(look.Pane):
         """Tell about one plan."""
         entry = self.entries[row]
         self.table.selection = [row]
-        actions = [h("li", action) for action in entry.actions]
+        actions = [h("li", step_words(action)) for action in entry.actions]
         cost, rows = entry.cost, [("step", seconds_text(entry.cost.time_s))]
         if hasattr(cost, "compute_s"):
             rows += [

@@ -20,6 +20,7 @@ from toast_lab.app.cells.view import (
 from toast_lab.app.pace import Beat
 from toast_lab.app.pages.search_tree import TreePane
 from toast_lab.app.plan_facts import PlanFacts, plan_facts
+from toast_lab.app.plan_words import step_words
 from toast_lab.app.tree_state import TreeState
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidInput
@@ -457,7 +458,7 @@ class SearchCell(look.Pane):
                 ("best C(s)", f"{best.score:.4f}"),
                 ("unsharded", f"{seconds_text(base[0])}, {bytes_text(base[1])}"),
             ]
-        actions = [h("li", action) for action in snapshot.actions]
+        actions = [h("li", step_words(action)) for action in snapshot.actions]
         self._words.object = join(
             [
                 h("h2", "search ", ESTIMATED),
