@@ -8,8 +8,7 @@ import pytest
 from tests.helpers import analysed, small_transformer
 from toast_lab.cost.problem import Problem, price
 from toast_lab.pipeline import search
-from toast_lab.search.alpa import beside as beside_search
-from toast_lab.search.alpa import solver
+from toast_lab.search.alpa import background_solver, solver
 from toast_lab.search.contract import Budget, Recorder, Status
 from toast_lab.search.mcts import improvement, polish
 
@@ -289,7 +288,9 @@ def test_refinement_goes_on_from_a_plan_that_arrives(beside, monkeypatch, refini
 
     monkeypatch.setattr(improvement.Improvement, "begin", began)
     monkeypatch.setattr(improvement.refine, "take_in", watched)
-    monkeypatch.setattr(polish, "Beside", lambda solver: Ready(solver, known.plan, arrives))
+    monkeypatch.setattr(
+        polish, "BackgroundSolver", lambda solver: Ready(solver, known.plan, arrives)
+    )
     monkeypatch.setattr(
         polish.Polish, "_solve_grain", lambda _, grain, arrays, rank: (arrays, rank, False)
     )
@@ -309,13 +310,13 @@ def test_a_search_that_ends_leaves_no_child_and_one_that_is_resumed_begins_it_ag
 ):
     children = []
 
-    class Watched(beside_search.ChildWorker):
+    class Watched(background_solver.ChildWorker):
         def __init__(self, *args, **kwargs):
             super().__init__(HANG, 60.0, activity=kwargs["activity"])
             children.append(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(beside_search, "ChildWorker", Watched)
+        patch.setattr(background_solver, "ChildWorker", Watched)
         part = search(problem, seed=3, budget=Budget(seconds=60), cancel=lambda: bool(children))
     assert part.status is Status.CANCELLED
     assert len(children) == 1
@@ -331,12 +332,12 @@ def test_a_search_that_ends_leaves_no_child_and_one_that_is_resumed_begins_it_ag
 def test_a_child_beside_that_dies_is_not_tried_again(problem, beside, monkeypatch):
     children = []
 
-    class Watched(beside_search.ChildWorker):
+    class Watched(background_solver.ChildWorker):
         def __init__(self, _, *args, **kwargs):
             super().__init__("os:abort", activity=kwargs["activity"])
             children.append(self)
 
-    monkeypatch.setattr(beside_search, "ChildWorker", Watched)
+    monkeypatch.setattr(background_solver, "ChildWorker", Watched)
     result = search(problem, seed=3, budget=Budget(seconds=60))
     assert result.status is Status.CONVERGED
     assert len(children) == 1

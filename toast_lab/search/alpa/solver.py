@@ -155,7 +155,7 @@ class Solver:
         self._solve_each(self.axes_steps(share))
 
     def axes_steps(self, share: float = 0.5) -> Steps[None]:
-        """``solve_axes`` for whoever has the programs solved elsewhere (``beside``)."""
+        """``solve_axes`` for whoever has the programs solved elsewhere (``background_solver``)."""
         share_s, now_s = self.effort.until_s, self.recorder.clock.elapsed_s
         axes_s = now_s + share * (share_s - now_s)
         late_s = max(share_s, self.recorder.clock.elapsed_s + 0.75 * self.recorder.left()[0])
@@ -180,7 +180,7 @@ class Solver:
         return self._solve_each(self.whole_steps(rounds))
 
     def whole_steps(self, rounds: int | None = None) -> Steps[bool]:
-        """``solve_whole`` for whoever has the programs solved elsewhere (``beside``)."""
+        """``solve_whole`` for whoever has the programs solved elsewhere (``background_solver``)."""
         self.given_s = self._limit_s()
         if self.optimum is not None:
             self.try_(self.optimum, f"{self.grain}: all axes free, optimal")

@@ -23,7 +23,7 @@ import contextlib
 
 import numpy as np
 
-from toast_lab.search.alpa.beside import Beside
+from toast_lab.search.alpa.background_solver import BackgroundSolver
 from toast_lab.search.alpa.solver import LARGE, NODES, SMALL, Effort, Solver
 from toast_lab.search.alpa.strategies import price_choices
 from toast_lab.search.recorder import Recorder
@@ -60,7 +60,7 @@ class Polish:
         self.rate = 0.0
         #: is a program of the finer grain worth solving beside the search?
         self.beside_is_due = False
-        self.beside: Beside | None = None
+        self.beside: BackgroundSolver | None = None
 
     def improve(self, arrays: Arrays, rank: tuple[float, ...]) -> Arrays:
         """The best plan that is found from one, or that one.
@@ -163,7 +163,7 @@ class Polish:
         )
         plan = recorder.incumbent.plan()
         own.begin((plan.op_factor, plan.value_dim), "by an integer program beside")
-        self.beside = Beside(own)
+        self.beside = BackgroundSolver(own)
 
     def _is_beside(self, grain: str) -> bool:
         """Are, or were, the programs of a grain solved beside?"""

@@ -16,7 +16,7 @@ _SHARE = 0.95  # of the time left; the rest is for pricing what comes of it
 _LATER_S = 10.0  # after its own limit, a child that still runs is stopped
 
 
-class Beside:
+class BackgroundSolver:
     """All programs of a solver, axis by axis and then whole, solved beside the search.
 
     The solver is its own: nobody else may use it.  Plans are recorded by ``look``.
