@@ -55,9 +55,13 @@ def random_choice(choices, rng):
     return ops, np.asarray([rng.integers(len(t)) for t in choices.layout])
 
 
-def solved(choices, tie, **kwargs):
+def written(choices, tie, **kwargs):
     given = {"bytes_rows": [], "limit_bytes": 1.0, "over_s": None, "known_s": None, **kwargs}
-    program, layout = integer_program.assemble(choices, tie, **given)
+    return integer_program.assemble(choices, tie, **given)
+
+
+def solved(choices, tie, **kwargs):
+    program, layout = written(choices, tie, **kwargs)
     found = integer_program.solve(program, 60.0, 0.0)
     assert found.optimal
     return integer_program.chosen(layout, found.x), found.x @ program.cost * program.unit_s
@@ -213,9 +217,7 @@ def test_a_known_plan_rules_out_only_what_is_worse():
     again, again_s = solved(choices, tie, known_s=choices.time_s(*free))
     assert again_s == pytest.approx(free_s, rel=1e-6)
     assert choices.time_s(*again) == pytest.approx(free_s, rel=1e-6)
-    program, _ = integer_program.assemble(
-        choices, tie, bytes_rows=[], limit_bytes=1.0, over_s=None, known_s=choices.time_s(*free)
-    )
+    program, _ = written(choices, tie, known_s=choices.time_s(*free))
     assert (program.upper == 0).sum() > 10
 
 
@@ -235,11 +237,6 @@ def assignment(choices, layout, choice):
     return x
 
 
-def written(choices, **kwargs):
-    given = {"bytes_rows": [], "limit_bytes": 1.0, "over_s": None, "known_s": None, **kwargs}
-    return integer_program.assemble(choices, no_ties(choices), **given)
-
-
 @pytest.mark.parametrize("name", ["tiny", "transformer"])
 def test_no_choice_as_good_as_the_known_one_is_ruled_out(name):
     analysis = tiny() if name == "tiny" else small_transformer(mode="train")
@@ -251,13 +248,13 @@ def test_no_choice_as_good_as_the_known_one_is_ruled_out(name):
     drawn.append(solved(choices, no_ties(choices))[0])
     times = np.asarray([choices.time_s(*choice) for choice in drawn])
     for known_s in (times.min(), np.quantile(times, 0.2), np.median(times)):
-        program, layout = written(choices, known_s=float(known_s))
+        program, layout = written(choices, no_ties(choices), known_s=float(known_s))
         for choice, time_s in zip(drawn, times, strict=True):
             x = assignment(choices, layout, choice)
             assert x @ program.cost * program.unit_s == pytest.approx(time_s, rel=1e-9)
             if time_s <= known_s:
                 assert (x <= program.upper).all()
-    tightest, _ = written(choices, known_s=float(times.min()))
+    tightest, _ = written(choices, no_ties(choices), known_s=float(times.min()))
     assert (tightest.upper[:-1] == 0).mean() > (0.1 if name == "tiny" else 0.0)
 
 
@@ -272,7 +269,9 @@ def test_a_memory_row_counts_what_its_columns_say():
         choice = random_choice(choices, rng)
         totals = pricer.totals(*spread(problem, choices, *choice))
         row = rows.bytes_at(totals.peak_op, totals, *choice)
-        program, layout = written(choices, bytes_rows=[row], limit_bytes=totals.peak_bytes)
+        program, layout = written(
+            choices, no_ties(choices), bytes_rows=[row], limit_bytes=totals.peak_bytes
+        )
         for other in (choice, *(random_choice(choices, rng) for _ in range(10))):
             counted = (program.rows @ assignment(choices, layout, other))[-1] - program.high[-1] + 1
             share = rows.bytes_of(row, *other) / totals.peak_bytes

@@ -9,8 +9,9 @@ improved, and may be interrupted between any two steps.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -111,17 +112,14 @@ class Improvement:
     def look_beside(self) -> None:
         """Take up what a program that is solved beside has come to; begin with it if it is due."""
         own = self.polish
-        if own is None or not self.is_solving_beside:
+        if own is None:
             return
-        priced_before = self.recorder.ledger.keys()
         best = self.recorder.best_rank[:2]
-        try:
+        with self._counting():
             if own.beside_is_due:
                 own.begin_beside()
             elif own.beside is not None:
                 own.beside.look()
-        finally:
-            self.over += self.recorder.ledger.forget_all_but(priced_before)
         if own.beside is not None and self.recorder.best_rank[:2] < best:
             self._take_up(own.beside.solver.best_arrays)
 
@@ -285,13 +283,19 @@ class Improvement:
         rank = recorder.rank(self._quick(*fine.repricer.price(*rows, None)[:2]), 0)
         # One step, as a batch is: the evaluations that it takes do not end it half way, where it
         # could not go on.
-        priced_before = recorder.ledger.keys()
-        try:
-            with recorder.limits.one_step():
-                ops, values = solve(fine.alike.whole(program, *rows), rank)
-        finally:
-            self.over += recorder.ledger.forget_all_but(priced_before)
+        with self._counting(), recorder.limits.one_step():
+            ops, values = solve(fine.alike.whole(program, *rows), rank)
         return self._rows_of(ops, values) or rows
+
+    @contextlib.contextmanager
+    def _counting(self) -> Iterator[None]:
+        """Count what is priced within as over, and forget its prices."""
+        ledger = self.recorder.ledger
+        priced_before = ledger.keys()
+        try:
+            yield
+        finally:
+            self.over += ledger.forget_all_but(priced_before)
 
     def _rows_of(self, ops: np.ndarray, values: np.ndarray) -> refine.Rows | None:
         """The rows of a plan; None if it tells apart what these rows do not."""
