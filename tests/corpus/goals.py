@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from tests.corpus.cells import number, percent
 from tests.corpus.judged_plans import Pair, by_family, by_problem, errors, median, ranks, regrets
-from tests.corpus.reasons import reason
+from tests.corpus.reasons import ORDERS, PEAKS, TIMES, reason
 from tests.corpus.targets import JUDGED_ON
 
 MOST_NAMED = 5  #: programs that are behind a missed target
@@ -40,8 +40,18 @@ def _family_ranks(members: Sequence[Pair]) -> dict[str, float]:
     return {family: median for family, median in medians.items() if median is not None}
 
 
+def _reasons_of(family: str, members: Sequence[Pair]) -> str:
+    """What is known of why the order of a family's plans is off, in brackets."""
+    names = sorted({pair.program for pair in members if pair.family == family})
+    known = dict.fromkeys(ORDERS[name] for name in names if name in ORDERS)
+    return f" ({'; '.join(known)})" if known else ""
+
+
 def _worst_programs(
-    members: Sequence[Pair], figure: Callable[[Sequence[Pair]], float | None], bound: float
+    members: Sequence[Pair],
+    figure: Callable[[Sequence[Pair]], float | None],
+    bound: float,
+    known: Mapping[str, str] = TIMES,
 ) -> str:
     """The programs that are beyond a bound, the worst first, with what is known of them."""
     beyond = [
@@ -51,7 +61,7 @@ def _worst_programs(
     ]
     named = sorted(beyond, reverse=True)[:MOST_NAMED]
     return "; ".join(
-        f"{program} {percent(value)}" + (f" ({why})" if (why := reason(program)) else "")
+        f"{program} {percent(value)}" + (f" ({why})" if (why := reason(program, known)) else "")
         for value, program in named
     )
 
@@ -81,8 +91,8 @@ _GOALS = (
         lambda members: min(_family_ranks(members).values(), default=None),
         lambda value: f"{value:.2f} at least",
         lambda value: value >= 0.9,
-        lambda members: ", ".join(
-            f"{family} {value:.2f}"
+        lambda members: "; ".join(
+            f"{family} {value:.2f}" + _reasons_of(family, members)
             for family, value in sorted(_family_ranks(members).items(), key=lambda item: item[1])
             if value < 0.9
         ),
@@ -106,7 +116,7 @@ _GOALS = (
         _median_error("peak_bytes"),
         percent,
         lambda value: value <= 0.1,
-        lambda members: _worst_programs(members, _median_error("peak_bytes"), 0.1),
+        lambda members: _worst_programs(members, _median_error("peak_bytes"), 0.1, PEAKS),
     ),
     Goal(
         "no plan called fitting that the compiler refuses",
