@@ -169,13 +169,13 @@ def test_clock_and_price_of_different_machines_are_never_joined(session: Session
 
 def test_a_judge_of_another_machine_is_said_before_it_starts(session: Session) -> None:
     page = SearchPage(session)
-    settings = page.confirm_settings
+    settings = page.controls.confirm_settings
     assert settings.judge.value == "cpu:2", "as the session has it"
     session.set_problem(machine="tpu-v5e")
     titles = {topology: title for title, topology in settings.judge.options.items()}
     assert titles["cpu:2"] == "2 virtual CPU devices, executed (another machine)"
     assert "the clock and the price are of different machines" in settings._meaning.object
-    assert page.run.name == "Run and confirm"
+    assert page.controls.run.name == "Run and confirm"
     settings.judge.value = ""
-    assert page.run.name == "Run the search"
+    assert page.controls.run.name == "Run the search"
     assert "cannot judge here" in settings.reasons.object

@@ -1,0 +1,154 @@
+"""Curves of a search with its trajectories below; before it has any, a word on what will be there.
+
+Three charts and a table are the larger part of the page to make, to send and to draw, so they wait
+for the first simulation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import panel as pn
+
+from toast_lab.app import look
+from toast_lab.app.figure_export import figure_menu
+from toast_lab.app.pace import Beat
+from toast_lab.app.pages.search_trajectories import TrajectoryPane
+from toast_lab.app.session import Session
+from toast_lab.views.markup import Safe, bytes_text, h, join, quiet, seconds_text
+from toast_lab.views.search_curves import CurvePoint
+
+if TYPE_CHECKING:
+    # HoloViews takes too long to import for the first page
+    from toast_lab.views.search_chart import SearchCurves
+
+
+class CurvesPane:
+    """Feed it with ``feed``; ``tick`` draws what waits for its beat.
+
+    Attributes:
+        curves: the charts; None before there is anything to draw.
+        centre: what is seen.
+    """
+
+    def __init__(self, session: Session, trajectories: TrajectoryPane) -> None:
+        self.session, self.trajectories = session, trajectories
+        self.curves: SearchCurves | None = None
+        self.scale = look.scale_switch(self.begin)
+        self._chart = look.figure(min_height=300, stylesheets=[look.FILL])
+        self._waiting = look.text(margin=(24, 24))
+        self._with_curves = [
+            self._chart,
+            look.row(self.scale, pn.HSpacer(), figure_menu("search curves")),
+            trajectories.centre,
+        ]
+        self.centre = look.filled_column(self._waiting, stylesheets=[look.FILL])
+        #: Did simulations come while nobody looked?
+        self._is_behind = False
+        self._undrawn: list[CurvePoint] = []  #: those that wait for the next beat
+        self._beat = Beat()
+        self.begin()
+
+    def begin(self) -> None:
+        """Show the search that there is now: of another problem, or drawn to another scale."""
+        points = self.session.searches.points
+        self._is_behind, self._undrawn = False, []
+        if points:
+            self._draw(points)
+        else:
+            self.curves = None
+            self._waiting.object = self._expected()
+        shown = self._with_curves if points else [self._waiting]
+        if self.centre.objects != shown:
+            self.centre.objects = shown
+
+    def _draw(self, points: list[CurvePoint]) -> None:
+        from toast_lab.views.search_chart import SearchCurves, SearchScales
+
+        problem = self.session.loaded.problem
+        scales = SearchScales()
+        if problem is not None:
+            unsharded_s, unsharded_bytes = problem.baseline
+            scales = SearchScales(
+                problem.memory_limit_bytes, unsharded_s, unsharded_bytes, str(self.scale.value)
+            )
+        if self.curves is not None and self.curves.scales == scales:
+            look.later(self.curves.restart, list(points))  # far quicker than new figures
+        else:
+            self.curves = SearchCurves(scales)
+            self.curves.append(points)
+            self._chart.object = self.curves.root
+
+    def _expected(self) -> Safe:
+        """What will be here."""
+        problem = self.session.loaded.problem
+        if problem is None:
+            return quiet("Load a model on page 1: here its search will be drawn.")
+        unsharded_s, unsharded_bytes = problem.baseline
+        score = problem.pricer().judged(unsharded_s, unsharded_bytes).score
+        return join(
+            [
+                h("h2", "the search will be drawn here"),
+                h(
+                    "p",
+                    "Simulation by simulation: C(s), the time of a step and the peak of memory, of "
+                    "every plan that was tried and of the best so far; below them the plans that "
+                    "were improvements.",
+                ),
+                h(
+                    "p",
+                    "Unsharded a step takes ",
+                    h("b", seconds_text(unsharded_s)),
+                    " and ",
+                    h("b", bytes_text(unsharded_bytes)),
+                    " of a device that has ",
+                    h("b", bytes_text(problem.memory_limit_bytes)),
+                    "; that is C(s) = ",
+                    h("b", f"{score:.4g}"),
+                    ", the number to be beaten.",
+                ),
+            ]
+        )
+
+    def feed(self, points: list[CurvePoint], *, is_seen: bool) -> None:
+        """Take in new simulations.
+
+        A hidden figure costs the browser, and with it the search, as much as one that is shown: it
+        is drawn when somebody looks.
+
+        Args:
+            points: of the simulations.
+            is_seen: whether somebody looks at the curves.
+        """
+        if not is_seen:
+            self._is_behind = True
+            self._undrawn = []
+            return
+        known = [] if self.curves is None else list(self.curves.source.data["simulation"][-1:])
+        last = [*known, *(point.simulation for point in self._undrawn[-1:])]
+        if self.curves is None or (points and last and last[-1] >= points[0].simulation):
+            self.begin()  # the first ones, another search, or what is shown already
+        else:
+            self._undrawn += points
+            self._draw_new()
+
+    def tick(self) -> None:
+        """Draw what has waited, now that somebody looks."""
+        if self._is_behind:
+            self.begin()
+        self._draw_new()
+
+    def mark(self, at: int | None) -> None:
+        """Veil what came after simulation ``at``; None: nothing."""
+        if self.curves is not None:
+            look.later(self.curves.mark, at)
+
+    def _draw_new(self) -> None:
+        """Give the curves what is new, at the beat of a running search, at once else."""
+        if not self._undrawn or self.curves is None:
+            return
+        work = self.session.work
+        is_live = work.runs("search") and not work.paused
+        if not is_live or self._beat.due(self._undrawn[-1].elapsed_s):
+            points, self._undrawn = self._undrawn, []
+            look.later(self.curves.append, points)

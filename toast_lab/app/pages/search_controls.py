@@ -1,0 +1,171 @@
+"""What a search is given and what is done to it: the left column of its page."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+import panel as pn
+
+from toast_lab.app import keys, look
+from toast_lab.app.pages.confirm_settings import ConfirmSettings
+from toast_lab.app.pages.search_settings import SearchSettings
+from toast_lab.app.session import Session
+from toast_lab.views.markup import h, quiet
+
+RUN = "Run the search"
+
+
+class SearchControls:
+    """Settings and buttons.
+
+    Attributes:
+        settings: problem, method, budget, seed and options.
+        confirm_settings: who judges, and how many plans.
+        view: all but the fields of the problem, which ``settings.problem_box`` holds.
+    """
+
+    def __init__(
+        self, session: Session, on_check: Callable[[], None], on_begin: Callable[[str], None]
+    ) -> None:
+        """Make the column.
+
+        Args:
+            session: whose searches are run.
+            on_check: called when what was typed was checked.
+            on_begin: called with "search" or "confirm" once one of them was begun or goes on.
+        """
+        self.session, self._on_check, self._on_begin = session, on_check, on_begin
+        self._is_whole = False
+        self.settings = SearchSettings(session, self._checked)
+        self.confirm_settings = ConfirmSettings(session, self._checked)
+        self._make_buttons()
+        self._why_not = look.text(visible=False)
+        gap = pn.Spacer(width=6)
+        self.view = look.column(
+            self.settings.search_box,
+            self.confirm_settings,
+            # In view without scrolling, also on a low screen
+            self.run,
+            self._why_not,
+            look.row(self.pause, gap, self.step, gap.clone(), self.round),
+            self.stop,
+            self.settings.options_box,
+            self.confirm_settings.reasons,
+            look.row(self.resume, gap.clone(), self.save),
+            look.text(quiet("or go on from a saved trace:"), margin=(6, 0, 0, 0)),
+            self.file,
+        )
+        self._is_whole = True
+
+    def _make_buttons(self) -> None:
+        searches = self.session.searches
+        self.run = look.button(
+            RUN, self.run_now, button_type="primary", description=keys.tip("run")
+        )
+        self.pause = look.button("Pause", searches.pause, disabled=True)
+        self.step = look.button("Step", self.step_now, description=keys.tip("step"))
+        self.round = look.button(
+            "Round",
+            lambda: self.step_now(whole_round=True),
+            description="one round of simulations, then stand still",
+        )
+        self.stop = look.button(
+            "Stop and keep the best",
+            searches.stop,
+            disabled=True,
+            description=keys.tip("stop"),
+        )
+        self.resume = look.button(
+            "Resume",
+            self._resume,
+            disabled=True,
+            description="go on where the last search ended, for another budget",
+        )
+        self.save = pn.widgets.FileDownload(
+            callback=self._trace,
+            filename="search.npz",
+            label="Save its trace",
+            button_type="default",
+            disabled=True,
+            sizing_mode="stretch_width",
+            margin=(2, 0),
+            stylesheets=[look.BUTTON],
+        )
+        self.file = pn.widgets.FileInput(
+            accept=".npz", sizing_mode="stretch_width", margin=(2, 0), stylesheets=[look.INPUT]
+        )
+        look.watch_value(self.file, self._resume_saved)
+
+    @property
+    def errors(self) -> list[str]:
+        """What keeps a search from being started."""
+        return self.settings.errors + self.confirm_settings.errors
+
+    def _checked(self) -> None:
+        """Take in what was typed.
+
+        Say what is wrong with it, and let nothing start before it is right.
+        """
+        if self._is_whole:
+            self._on_check()
+
+    def run_now(self) -> None:
+        """Run the search with these settings."""
+        self.settings.apply()
+        if self.confirm_settings.apply():
+            self.session.confirmations.start()
+            self._on_begin("confirm")
+        else:
+            self.session.searches.start()
+            self._on_begin("search")
+
+    def step_now(self, *, whole_round: bool = False) -> None:
+        """Do one simulation, or one round of them, and stand still."""
+        is_new = not self.session.work.busy
+        if is_new:
+            self.settings.apply()
+        if whole_round:
+            self.session.searches.step_round()
+        else:
+            self.session.searches.step()
+        if is_new:
+            self._on_begin("search")
+
+    def _resume(self) -> None:
+        self.settings.apply_budget()
+        self.session.searches.resume()
+        self._on_begin("search")
+
+    def _resume_saved(self, file: bytes | None) -> None:
+        if file:
+            self.settings.apply_budget()
+            self.session.searches.resume_saved(file)
+            self._on_begin("search")
+
+    def _trace(self) -> io.BytesIO:
+        """The file to be saved."""
+        job = self.session.searches.job
+        path = job.trace_path if job is not None and job.left_trace else None
+        return io.BytesIO(path.read_bytes() if path is not None else b"")
+
+    def refresh(self) -> None:
+        """Say which buttons can be pressed now, and why the search cannot be run."""
+        work, errors = self.session.work, self.errors
+        is_searching, is_confirming = work.runs("search"), work.runs("confirm")
+        self.run.name = "Run and confirm" if self.confirm_settings.judge.value else RUN
+        self.run.disabled = work.busy or bool(errors)
+        self.pause.disabled = not is_searching
+        self.pause.name = "Go on" if is_searching and work.paused else "Pause"
+        self.stop.disabled = not (is_searching or is_confirming)
+        self.step.disabled = self.round.disabled = not is_searching and (work.busy or bool(errors))
+        last_job = self.session.searches.job
+        left_trace = last_job is not None and last_job.left_trace
+        self.resume.disabled = work.busy or not left_trace
+        self.save.disabled = not left_trace
+        self.file.disabled = work.busy
+        if left_trace and last_job is not None and last_job.about:
+            self.save.filename = f"search-{last_job.about['method']}-{last_job.about['seed']}.npz"
+        refusal = f"Not yet: {errors[0]}." if errors and not work.busy else ""
+        if self._why_not.visible != bool(refusal) or refusal:
+            self._why_not.object, self._why_not.visible = h("p", refusal, cls="red"), bool(refusal)
