@@ -116,6 +116,9 @@ def warm(model: str | None = None) -> None:
     # a page waits.
     gc.collect()
     gc.freeze()
+    # Nor is what pages are made of looked through in the middle of a click. Panel collects when a
+    # session ends.
+    gc.set_threshold(50_000, 20, 20)
 
 
 def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Callable[[], Any]:

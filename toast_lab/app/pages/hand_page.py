@@ -5,6 +5,7 @@ The conflict board, colours to shard, and what every action does to the program.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -78,12 +79,12 @@ class HandPage:
         look.watch(self.short, self._show_lines, "value")
         head = look.row(self._note, self.short, margin=(3, 0, 0, 0), height=24)
         self.collectives = look.table(COLLECTIVE_COLUMNS, selectable=False, layout="fit_data_table")
-        self.tiles = TilesPane(session)
-        self._parts: list[tuple[str, list[Any]]] = [
-            ("One device's listing", [head, self.listing]),
-            ("Collectives", [self.collectives]),
-            ("Devices", [self.tiles]),
-            ("Beside the search", [self.beside]),
+        self._tiles: TilesPane | None = None
+        self._parts: list[tuple[str, Callable[[], list[Any]]]] = [
+            ("One device's listing", lambda: [head, self.listing]),
+            ("Collectives", lambda: [self.collectives]),
+            ("Devices", lambda: [self.tiles]),
+            ("Beside the search", lambda: [self.beside]),
         ]
         self._bodies = [look.filled_column() for _ in self._parts]
         self.tabs = look.tabs(
@@ -114,7 +115,19 @@ class HandPage:
         """Put into a tab what belongs there; what nobody opens is neither built nor sent."""
         body = self._bodies[self.tabs.active]
         if not body.objects:
-            _, body.objects = self._parts[self.tabs.active]
+            body.objects = self._parts[self.tabs.active][1]()
+
+    @property
+    def tiles(self) -> TilesPane:
+        """The parts of a tensor on the devices, made when somebody looks."""
+        if self._tiles is None:
+            self._tiles = TilesPane(self.session)
+            self._show_tiles()
+        return self._tiles
+
+    def _show_tiles(self) -> None:
+        if self._tiles is not None and self._ready():
+            self._tiles.refresh()
 
     def _show_case(self) -> None:
         """What a solved case asked, and where the answer is."""
@@ -158,7 +171,7 @@ class HandPage:
         self.beside.refresh()
         self._make_listing()
         self._show_collectives()
-        self.tiles.refresh()
+        self._show_tiles()
 
     def _selected(self) -> None:
         if self.session.step != "hand" or not self._ready():
@@ -168,7 +181,7 @@ class HandPage:
         self._fit_board()
         self._show_colours()
         self._show_actions()
-        self.tiles.refresh()
+        self._show_tiles()
         self._mark()
 
     def _ready(self) -> bool:
