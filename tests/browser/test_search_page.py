@@ -44,6 +44,8 @@ def searched(search_link: str, strict_page: Page) -> Page:
     page = strict_page
     page.goto(search_link)
     expect(page.get_by_text(re.compile(r"^beam \(seed 0\): ")).first).to_be_visible(timeout=SLOW)
+    # Charts come last; until they stand the page is busy
+    wait_for_bokeh(page, "curve cost", "plot?.has_finished()", True)
     return page
 
 
@@ -264,8 +266,8 @@ def test_a_round_is_stepped_and_a_stopped_search_goes_on(
     page.get_by_role("button", name="Resume").click()
     expect(page.get_by_text(re.compile(r"^mcts \(seed 0\) #2: ")).first).to_be_visible(timeout=SLOW)
     assert simulations(page) > one
-    length = bokeh(page, "curve cost", "plot.model.renderers[0].data_source.data.simulation[0]")
-    assert length == 1  # the curve has what came before as well
+    first = "plot.model.renderers[0].data_source.data.simulation[0]"
+    wait_for_bokeh(page, "curve cost", first, 1)  # the curve has what came before as well
 
 
 def test_actions_have_priors_and_scores_and_sort(searched: Page) -> None:

@@ -281,8 +281,8 @@ def test_neither_the_package_nor_the_explorer_imports_holoviews_at_once() -> Non
 
 def test_a_search_that_gains_only_rounding_is_a_flat_line() -> None:
     from toast_lab.views.chart_style import bokeh_figure
-    from toast_lab.views.search_chart import SearchCurves, SearchScales, search_charts
-    from toast_lab.views.search_curves import CurvePoint, curve_frame
+    from toast_lab.views.search_chart import SearchCurves, search_charts
+    from toast_lab.views.search_curves import CurvePoint, SearchScales, curve_frame
 
     points = [
         CurvePoint(number, 0.1, 1e-3 * (1 - gain), 1e6, 1e-3, 1e6, True, True, 1.0 - gain, 1.0)

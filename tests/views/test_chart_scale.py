@@ -10,8 +10,8 @@ pytest.importorskip("holoviews")
 
 from toast_lab.views.chart_scale import LAST, SCALES, height_limits
 from toast_lab.views.race_chart import RaceCurves
-from toast_lab.views.search_chart import SearchCurves, SearchScales
-from toast_lab.views.search_curves import CurvePoint
+from toast_lab.views.search_chart import SearchCurves
+from toast_lab.views.search_curves import CurvePoint, SearchScales
 
 #: of plans that become better; the first is far worse
 STEPS_S = (8.0, 1.2, 1.0)

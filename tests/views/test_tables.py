@@ -22,7 +22,8 @@ from toast_lab.views import (
 )
 from toast_lab.views.graph_layout import lane_styles
 from toast_lab.views.palette import style
-from toast_lab.views.search_chart import MOST_DRAWN, SearchCurves, SearchScales
+from toast_lab.views.search_chart import MOST_DRAWN, SearchCurves
+from toast_lab.views.search_curves import SearchScales
 
 
 @pytest.fixture(scope="module")

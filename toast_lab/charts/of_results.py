@@ -49,8 +49,8 @@ from toast_lab.views.memory_chart import memory_chart
 from toast_lab.views.race_chart import race_chart
 from toast_lab.views.race_curves import SHOWN, points_frame
 from toast_lab.views.saved_chart import SIZE_PX, save_chart
-from toast_lab.views.search_chart import SearchScales, search_charts
-from toast_lab.views.search_curves import CurvePoint, curve_frame
+from toast_lab.views.search_chart import search_charts
+from toast_lab.views.search_curves import CurvePoint, SearchScales, curve_frame
 from toast_lab.views.step_chart import step_charts
 from toast_lab.views.step_timeline import bars_frame, memory_frame
 from toast_lab.views.time_memory import time_memory_frame

@@ -21,7 +21,7 @@ from toast_lab.views.chart_style import bokeh_figure, chart, drawn, hover, level
 from toast_lab.views.compare_table import byte_unit, bytes_text, time_unit
 from toast_lab.views.palette import ACCENT, CONFLICT, NEUTRAL
 from toast_lab.views.plot_style import few_ticks
-from toast_lab.views.search_curves import COLUMNS, CurvePoint, curve_frame
+from toast_lab.views.search_curves import COLUMNS, CurvePoint, SearchScales, curve_frame
 
 MOST_DRAWN = 800
 #: times the unsharded memory, up to which the limit is drawn whatever the curve does
@@ -32,16 +32,6 @@ SCORE = "C(s) by simulation, estimated: time over unsharded, plus memory over th
 LEAST_SHARE = 0.02
 #: of a line that is drawn in steps
 LINE_COLUMNS = ("simulation", "best_s", "best_bytes", "best_score")
-
-
-class SearchScales(NamedTuple):
-    """What the charts of a search are drawn against."""
-
-    memory_limit_bytes: float = 0.0
-    unsharded_s: float = 1.0
-    unsharded_bytes: float = 2.0**30
-    #: of ``chart_scale.SCALES``; linear, the first bad plans make flat lines of all that follow
-    scale_type: str = "log"
 
 
 class _Quantity(NamedTuple):

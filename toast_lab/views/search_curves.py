@@ -27,6 +27,16 @@ COLUMNS = (
 )
 
 
+class SearchScales(NamedTuple):
+    """What the charts of a search are drawn against."""
+
+    memory_limit_bytes: float = 0.0
+    unsharded_s: float = 1.0
+    unsharded_bytes: float = 2.0**30
+    #: of ``chart_scale.SCALES``; linear, the first bad plans make flat lines of all that follow
+    scale_type: str = "log"
+
+
 class CurvePoint(NamedTuple):
     """One simulation, in SI units."""
 

@@ -50,9 +50,15 @@ from toast_lab.views.markup import (
 from toast_lab.views.race_chart import RaceCurves, race_chart
 from toast_lab.views.race_curves import SHOWN, points_frame, race_frame
 from toast_lab.views.saved_chart import chart_svg
-from toast_lab.views.search_chart import SearchCurves, SearchScales, search_charts
+from toast_lab.views.search_chart import SearchCurves, search_charts
 from toast_lab.views.search_curves import CurvePoint as CurvePoint
-from toast_lab.views.search_curves import curve_frame, improvements_frame, point, shown_frame
+from toast_lab.views.search_curves import (
+    SearchScales,
+    curve_frame,
+    improvements_frame,
+    point,
+    shown_frame,
+)
 
 MAX_POINTS = 2000  #: of a curve that is drawn at once, about
 STATIC_POINTS = 400  #: of the tried plans in a static picture

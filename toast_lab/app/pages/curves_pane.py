@@ -16,7 +16,7 @@ from toast_lab.app.pace import Beat
 from toast_lab.app.pages.search_trajectories import TrajectoryPane
 from toast_lab.app.session import Session
 from toast_lab.views.markup import Safe, bytes_text, h, join, quiet, seconds_text
-from toast_lab.views.search_curves import CurvePoint
+from toast_lab.views.search_curves import CurvePoint, SearchScales
 
 if TYPE_CHECKING:
     # HoloViews takes too long to import for the first page
@@ -50,34 +50,39 @@ class CurvesPane:
         self.begin()
 
     def begin(self) -> None:
-        """Show the search that there is now: of another problem, or drawn to another scale."""
-        points = self.session.searches.points
+        """Show the search that there is now: of another problem, or drawn to another scale.
+
+        A search that begins anew finds the charts of the last one there, empty.
+        """
+        points, scales = self.session.searches.points, self._scales()
         self._is_behind, self._undrawn = False, []
-        if points:
-            self._draw(points)
+        if self.curves is not None and self.curves.scales == scales:
+            look.later(self.curves.restart, list(points))  # far quicker than new figures
+        elif points:
+            self._make_curves(scales, points)
         else:
             self.curves = None
             self._waiting.object = self._expected()
-        shown = self._with_curves if points else [self._waiting]
+        shown = [self._waiting] if self.curves is None else self._with_curves
         if self.centre.objects != shown:
             self.centre.objects = shown
 
-    def _draw(self, points: list[CurvePoint]) -> None:
-        from toast_lab.views.search_chart import SearchCurves, SearchScales
+    def _make_curves(self, scales: SearchScales, points: list[CurvePoint]) -> None:
+        # HoloViews takes too long to import for the first page
+        from toast_lab.views.search_chart import SearchCurves
 
+        self.curves = SearchCurves(scales)
+        self.curves.append(points)
+        self._chart.object = self.curves.root
+
+    def _scales(self) -> SearchScales:
         problem = self.session.loaded.problem
-        scales = SearchScales()
-        if problem is not None:
-            unsharded_s, unsharded_bytes = problem.baseline
-            scales = SearchScales(
-                problem.memory_limit_bytes, unsharded_s, unsharded_bytes, str(self.scale.value)
-            )
-        if self.curves is not None and self.curves.scales == scales:
-            look.later(self.curves.restart, list(points))  # far quicker than new figures
-        else:
-            self.curves = SearchCurves(scales)
-            self.curves.append(points)
-            self._chart.object = self.curves.root
+        if problem is None:
+            return SearchScales()
+        unsharded_s, unsharded_bytes = problem.baseline
+        return SearchScales(
+            problem.memory_limit_bytes, unsharded_s, unsharded_bytes, str(self.scale.value)
+        )
 
     def _expected(self) -> Safe:
         """What will be here."""

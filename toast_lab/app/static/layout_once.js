@@ -16,10 +16,17 @@ function layoutOnce(view) {
       queueMicrotask(() => {
         asked = false
         root.child_views.filter((child) => child.model.tags.includes(STACK)).forEach(passOverHidden)
+        if (hasNewFigure(root)) root.update_layout()
         layOut()
       })
     }
   }
+}
+
+// A figure that came a moment ago has nothing yet that could be measured: Bokeh would stumble over it.
+function hasNewFigure(view) {
+  const isFigure = 'frame_width' in view.model
+  return isFigure ? view.layout == null : (view.layoutable_views ?? []).some(hasNewFigure)
 }
 
 // A page that comes to the front is laid out then, since its visibility changes.
