@@ -106,8 +106,8 @@ class SearchFacts:
             ("unsharded", f"{seconds_text(unsharded_s)}, {bytes_text(unsharded_bytes)}"),
         ]
         if seen is not None:
-            found_by = f"simulation {self.state.shown:,}, best found by number {seen.index:,}"
-            rows.insert(0, ("as of", found_by))
+            as_of = f"simulation {self.state.shown:,}, best found by number {seen.index:,}"
+            rows.insert(0, ("as of", as_of))
         elif searches.gap is not None:
             rows.insert(1, ("proof", gap_text(searches.gap)))
         return rows
