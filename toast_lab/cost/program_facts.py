@@ -16,23 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from toast_lab.cost.bfloat16 import bfloat16_factors, no_factors, widened_factors
-from toast_lab.cost.collective_matmul import no_ring_facts, ring_facts
-from toast_lab.cost.combined_sums import combined_sums, no_combined_sums
-from toast_lab.cost.few_images import few_images, no_few_images
 from toast_lab.cost.fusion import STYLES, Fusion, fuse
 from toast_lab.cost.gpu_passes import gpu_passes
-from toast_lab.cost.loop_casts import cast_rounds
 from toast_lab.cost.loop_residents import Residents, no_residents, residents
 from toast_lab.cost.loop_sums import accumulating_ops, result_trips, sums_in_loops
-from toast_lab.cost.matrix_tiles import (
-    matrix_unit_flops,
-    no_vector_products,
-    products,
-    vector_products,
-)
-from toast_lab.cost.read_as_is import free_casts, free_turns
-from toast_lab.cost.row_layouts import no_rows, no_slice_rows, rows_of, slice_rows_of
-from toast_lab.cost.vector_work import no_vector_work, vector_work
+from toast_lab.cost.matrix_tiles import products
+from toast_lab.cost.tpu_kernels import other_kernels, tpu_kernels
+from toast_lab.cost.value_roots import value_roots
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.packs import BoolArray, Float64Array, Int32Array, Int64Array, packed
@@ -221,58 +211,17 @@ def make_static(
         vector_memory_bytes: of a device, 0: none.  Loops keep there what they read in every round.
         memory_bytes_per_s: rate of the device's memory.
     """
-    n_ops, n_values = program.n_ops, program.n_values
     classes = program.op_class
-    constant_op = np.asarray(
-        [
-            all(program.value_is_constant[result] for result in program.results(number))
-            and len(program.results(number)) > 0
-            for number in range(n_ops)
-        ]
-    )
-    view = classes == p.VIEW
-    if compiler == "gpu":
-        view |= free_turns(program, tables)
-        view |= free_casts(program, tables, has_bfloat16=has_bfloat16)
-    # Loop counters and the like: a few scalars never reach memory.
-    scalar = np.asarray(
-        [
-            classes[number] == p.ELEMENTWISE
-            and all(
-                len(program.dims(result)) == 0
-                for result in (*program.operands(number), *program.results(number))
-            )
-            for number in range(n_ops)
-        ]
-    )
-    free = constant_op | view | scalar | np.isin(classes, (p.ARGUMENT, p.CONSTANT, p.CONTROL))
-    unchanged = _handed_on_unchanged(program)
-    root = np.arange(n_values)
-    first_casts: dict[tuple[int, str, int], int] = {}
-    for op in range(program.n_arguments, n_ops):
-        if view[op] and len(program.results(op)) == len(program.operands(op)):
-            for result, operand in zip(program.results(op), program.operands(op), strict=True):
-                root[result] = root[operand]
-        elif int(program.owner[op]) in unchanged:
-            for result in program.results(op):
-                root[result] = root[unchanged[int(program.owner[op])]]
-        elif compiler == "gpu" and program.kind[op] == "convert":
-            # Cast in front of each of its readers, as a table that is looked up and multiplied
-            # with.  A TPU's products read what is cast, and so need no copy.
-            (operand,), (result,) = program.operands(op), program.results(op)
-            cast = (int(root[operand]), program.value_dtype[result], int(program.region[op]))
-            first = first_casts.setdefault(cast, result)
-            if first != result:
-                view[op] = free[op] = True
-                root[result] = root[first]
+    roots = value_roots(program, tables, compiler, has_bfloat16=has_bfloat16)
+    root = roots.root
     shapes = products(program)
     fusion = fuse(
         program,
         tables,
         shapes,
         root=root,
-        view=view,
-        free=free,
+        view=roots.view,
+        free=roots.free,
         style=STYLES[compiler],
     )
     if compiler == "tpu":
@@ -282,14 +231,8 @@ def make_static(
     else:
         narrowed = no_factors(program)
     kept_bytes = tables.value_bytes * narrowed.kept
-    written, runs_at = fusion.written, fusion.runs_at
-    last_op = np.array(program.value_op, np.int64)
-    last_op[root[program.outputs]] = n_ops
-    for op in range(program.n_arguments, n_ops):
-        for operand in program.operands(op):
-            for value in {operand, int(root[operand])}:
-                when = program.kept_until(int(program.value_op[value]), int(runs_at[op]))
-                last_op[value] = max(last_op[value], when)
+    written = fusion.written
+    last_op = _last_ops(program, root, fusion.runs_at)
     delivered, brings = _partial_traffic(program, fusion, root, last_op)
     reads = fusion.reads + _beside(fusion, program)
     updated = np.flatnonzero(brings >= 0)
@@ -329,108 +272,56 @@ def make_static(
     reads -= ends.read
     if compiler == "gpu":
         reads *= gpu_passes(program)
-    flops = matrix_unit_flops(program) if compiler == "tpu" else program.flops
     shapes.rows[~fusion.product] = 0.0  # no product, although it is written as one
-    vectors = vector_products(program, shapes) if compiler == "tpu" else no_vector_products(program)
-    rows = rows_of(program) if compiler == "tpu" else no_rows(program)
-    picked = (
-        slice_rows_of(program, starts=fusion.starts)
-        if compiler == "tpu"
-        else no_slice_rows(program)
-    )
-    rings = (
-        ring_facts(
-            program, vectors, widths=fusion.reads, inside=_inside(program, fusion, root, free)
+    kernels = (
+        tpu_kernels(
+            program,
+            tables,
+            fusion,
+            roots,
+            shapes=shapes,
+            kept_bytes=kept_bytes,
+            reads_whole=np.where(delivered, 0.0, reads),
         )
         if compiler == "tpu"
-        else no_ring_facts(program)
-    )
-    unfused_numbers, unfused_bytes = (
-        _unfused(program, fusion, kept_bytes)
-        if compiler == "tpu"
-        else (np.zeros(n_ops), np.zeros(n_ops))
-    )
-    vector = (
-        vector_work(program, fusion, kept_bytes) if compiler == "tpu" else no_vector_work(n_ops)
+        else other_kernels(program, tables)
     )
     trips = result_trips(program)
     sums = sums_in_loops(program, tables, accumulating if compiler != "cpu" else {}, trips)
     facts = ProgramFacts(
         op=OpFacts(
-            flops=flops * program.trips,
+            flops=kernels.flops * program.trips,
             peak=np.asarray(peak_flops, dtype=np.float64) / narrowed.passes,
             trips=program.trips,
             result_trips=trips,
             sum_trips=sums.trips,
             sum_whole=sums.whole,
-            sums_together=(
-                combined_sums(program, tables)
-                if compiler == "tpu"
-                else no_combined_sums(program.n_ops)
-            ),
             op_class=classes,
-            free=free,
+            free=roots.free,
             slices=ops_where(program.kind, "reads_part"),
             brings=brings,
-            sorts=_sorted_operand(program, compiler),
             starts=fusion.starts,
             # What is free, as a broadcast, is nowhere as a whole.
-            cuts=fusion.soft | free,
+            cuts=fusion.soft | roots.free,
             **shapes._asdict(),
-            **(few_images(program) if compiler == "tpu" else no_few_images(n_ops))._asdict(),
             waits=fusion.waits,
             carried=ends.carried,
             far_bytes=ends.far_bytes,
             near_bytes=ends.near_bytes,
             widest_bytes=ends.widest_bytes,
-            narrow_bytes=(
-                _narrow_bytes(program, fusion, kept_bytes) if compiler == "tpu" else np.zeros(n_ops)
-            ),
             resident_parts=staying.result_parts,
-            vector_use=vectors.use,
-            vector_row_dim=vectors.row_dim,
-            vector_rows=vectors.rows,
-            slice_row_dim=picked.dim,
-            slice_rows=picked.size,
-            ring_batch_dims=rings.batch_dims,
-            ring_left_dims=rings.left_dims,
-            ring_numbers=rings.numbers,
-            ring_turned=rings.turned,
-            ring_left_cast=rings.left_cast,
-            ring_right_cast=rings.right_cast,
-            ring_left_inside=rings.left_inside,
-            ring_right_inside=rings.right_inside,
-            unfused_numbers=unfused_numbers,
-            unfused_bytes=unfused_bytes,
-            filled=(_filled(program, fusion) if compiler == "tpu" else np.zeros(n_ops, bool)),
-            vector_steps=vector.steps,
-            vector_read_bytes=vector.read_bytes,
+            **kernels.op,
         ),
         use=UseFacts(
             reads=reads,
             delivered=delivered,
             sent=narrowed.sent,
             cut_out=fusion.product[tables.use_op] & written[root[program.use_value]],
-            spread=(
-                _spread(program, fusion, root)
-                if compiler == "tpu"
-                else np.zeros(program.n_uses, bool)
-            ),
             ahead=_ahead(program),
             sum_rounds=sums.use_rounds,
             resident_parts=staying.use_parts,
             resident_share=staying.use_share,
-            cast_rounds=(
-                cast_rounds(
-                    program,
-                    fusion.narrowed,
-                    root=root,
-                    reads=np.where(delivered, 0.0, reads),
-                    written=written,
-                )
-                if compiler == "tpu"
-                else np.zeros(program.n_uses)
-            ),
+            **kernels.use,
         ),
         value=ValueFacts(
             bytes=kept_bytes,
@@ -438,9 +329,8 @@ def make_static(
             written=written,
             moved=narrowed.moved,
             may_be_near=may_be_near,
-            row_dim=rows.dim,
-            row_size=rows.size,
             compared=fusion.compared,
+            **kernels.value,
         ),
         root=root[program.use_value].astype(np.int32),
         dim_size=np.asarray(program.shape, np.float64),
@@ -457,11 +347,21 @@ def make_static(
             kept_bytes=kept_bytes,
             product_bytes=memory_bytes_per_s * program.flops / np.asarray(peak_flops),
         ),
-        use_from=(
-            _brought_from(program, tables, fusion.product) if compiler == "tpu" else tables.use_op
-        ),
+        use_from=kernels.use_from,
     )
     return facts, memory
+
+
+def _last_ops(program: p.Program, root: np.ndarray, runs_at: np.ndarray) -> np.ndarray:
+    """[V] the last op for which a value has to be in memory; O: to the end."""
+    last = np.array(program.value_op, np.int64)
+    last[root[program.outputs]] = program.n_ops
+    for op in range(program.n_arguments, program.n_ops):
+        for operand in program.operands(op):
+            for value in {operand, int(root[operand])}:
+                when = program.kept_until(int(program.value_op[value]), int(runs_at[op]))
+                last[value] = max(last[value], when)
+    return last
 
 
 def _ahead(program: p.Program) -> np.ndarray:
@@ -482,86 +382,6 @@ def _ahead(program: p.Program) -> np.ndarray:
     in_round = (program.trips[source] > 1) & ~starts[source]
     source = np.where(source < program.n_arguments, -1, source)
     return np.asarray((before[reader] > before[source + 1]) & ~in_round)
-
-
-def _spread(program: p.Program, fusion: Fusion, root: np.ndarray) -> np.ndarray:
-    """[U] bool: is a broadcast value read by what takes its operands from memory as they are?
-
-    Elementwise ops, sums and products spread it on the way; a scatter or a sort does not.
-    """
-    whole = np.isin(program.op_class, (p.INDEXING, p.OTHER))
-    whole &= ~ops_where(program.kind, "picks_slice") & ~ops_where(program.kind, "moves_elements")
-    value = program.use_value
-    return np.asarray(
-        whole[np.repeat(np.arange(program.n_ops), np.diff(program.use_ptr))]
-        & (fusion.elements[value] > fusion.elements[root[value]])
-        & ~np.asarray(program.value_is_constant)[root[value]]
-    )
-
-
-def _inside(program: p.Program, fusion: Fusion, root: np.ndarray, free: np.ndarray) -> np.ndarray:
-    """[U] bool: does a product compute what it uses on its way in, by more than a preparation?
-
-    What is free, as a broadcast, takes no memory where it is read in parts.
-    """
-    prepares = ops_where(program.kind, "prepares")
-
-    def is_inside(value: int) -> bool:
-        source = int(root[value])
-        op = int(program.value_op[source])
-        if op < program.n_arguments or fusion.written[source] or free[op]:
-            return False
-        return not prepares[op] or is_inside(int(program.operands(op)[0]))
-
-    inside = np.zeros(program.n_uses, bool)
-    for op in np.flatnonzero(fusion.product).tolist():
-        for use in program.uses(op):
-            inside[use] = is_inside(int(program.use_value[use]))
-    return inside
-
-
-def _unfused(
-    program: p.Program, fusion: Fusion, kept_bytes: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """``OpFacts.unfused_numbers`` and ``unfused_bytes``, without ``narrow_bytes``."""
-    numbers, traffic_bytes = np.zeros(program.n_ops), np.zeros(program.n_ops)
-    for op in np.flatnonzero(fusion.alone).tolist():
-        operands, results = program.operands(op), program.results(op)
-        if program.op_class[op] == p.REDUCE:
-            numbers[op] = fusion.elements[operands[0]]
-            traffic_bytes[op] = kept_bytes[operands[0]]
-        else:
-            numbers[op] = fusion.elements[results[0]]
-            # Of what is cut no more is read than the rest.
-            read_bytes = sum(
-                kept_bytes[value] * min(1.0, numbers[op] / max(1.0, fusion.elements[value]))
-                for value in operands
-            )
-            traffic_bytes[op] = read_bytes + kept_bytes[results[0]]
-    return numbers, traffic_bytes
-
-
-def _filled(program: p.Program, fusion: Fusion) -> np.ndarray:
-    """``OpFacts.filled``: ops that update some of a constant, as gradients of gathers do.
-
-    Where there is more to add than to add it to, the constant is never written: all that goes to a
-    place is added up before (libtpu 0.0.42.1).
-    """
-    filled = np.zeros(program.n_ops, bool)
-    for op in program.ops():
-        brings, operands = op_kind(program.kind[op]).brings, program.operands(op)
-        if brings >= 0 and not fusion.soft[op] and program.value_is_constant[operands[0]]:
-            filled[op] = fusion.elements[operands[brings]] < fusion.elements[operands[0]]
-    return filled
-
-
-def _sorted_operand(program: p.Program, compiler: str) -> np.ndarray:
-    """``OpFacts.sorts``: a TPU's compiler sorts what a scatter adds by where it goes."""
-    positions = np.full(program.n_ops, -1, np.int32)
-    if compiler == "tpu":
-        for op in np.flatnonzero(ops_where(program.kind, "sorts_updates")).tolist():
-            positions[op] = op_kind(program.kind[op]).brings
-    return positions
 
 
 def _may_be_near(
@@ -652,25 +472,6 @@ def _product_ends(
             if fusion.written[value]:
                 charge(int(head[op]), value)
     return ends
-
-
-def _narrow_bytes(program: p.Program, fusion: Fusion, kept_bytes: np.ndarray) -> np.ndarray:
-    """[O] of ops that head a kernel which writes no 4 bytes a number: 4 for each number."""
-    elements, soft_or_product = fusion.elements, fusion.product | fusion.soft
-    numbers, is_wide = np.zeros(program.n_ops), np.zeros(program.n_ops, bool)
-    for op in program.ops():
-        head = int(fusion.head[op])
-        if fusion.starts[op]:
-            if soft_or_product[op]:
-                numbers[op] = elements[program.results(op)[0]]
-            elif program.op_class[op] == p.REDUCE:
-                numbers[op] = elements[program.operands(op)[0]]
-        for value in program.results(op):
-            if fusion.written[value] and soft_or_product[op]:
-                is_wide[head] |= (
-                    kept_bytes[value] >= 4.0 * elements[value] and elements[value] >= numbers[head]
-                )
-    return np.where(is_wide, 0.0, 4.0 * numbers)
 
 
 class _NearFacts(NamedTuple):
@@ -813,36 +614,6 @@ def _results_apart(program: p.Program, results: np.ndarray) -> list[int]:
         elif program.op_class[op] != p.CONTROL and op_kind(program.kind[op]).brings < 0:
             apart.append(value)
     return apart
-
-
-def _brought_from(program: p.Program, tables: Tables, product: np.ndarray) -> np.ndarray:
-    """The matrix product before each use.
-
-    A collective is started beside it, or later once its value and the loop are there.
-    """
-    before = np.concatenate(
-        [[0], np.maximum.accumulate(np.where(product, np.arange(program.n_ops), 0))[:-1]]
-    )
-    begin = np.zeros(program.n_ops, np.int64)
-    for region in program.regions:  # those inside others come later
-        begin[region.begin : region.end] = region.begin
-    begin = np.maximum(begin, program.n_arguments)
-    op = tables.use_op
-    start = np.maximum(np.maximum(before[op], program.value_op[tables.use_value]), begin[op])
-    return np.minimum(start, op).astype(np.int32)
-
-
-def _handed_on_unchanged(program: p.Program) -> dict[int, int]:
-    """Loop values that every round returns as it got them.
-
-    ``while.enter`` op -> value that entered.
-    """
-    return {
-        int(program.owner[op]): program.operands(int(program.owner[op]))[0]
-        for op in program.ops()
-        if program.kind[op] == "while.next"
-        and program.operands(op)[0] in program.results(int(program.owner[op]))
-    }
 
 
 def _partial_traffic(
