@@ -122,6 +122,9 @@ def test_texts_can_be_read_on_every_page(
     for number, name in enumerate(("Load", "Graph", "By hand", "Search", "Compare"), 1):
         act(page, str(number))
         expect(on(page, name)).to_be_visible(timeout=SLOW)
+        if name == "Search":
+            # There is a table once there is something to list
+            page.get_by_role("button", name="Step", exact=True).click()
         expect(page.locator(".tabulator-col-title:visible").first).to_be_visible(timeout=SLOW)
         looked = [
             page.locator("h2:visible").first,
