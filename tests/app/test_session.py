@@ -426,7 +426,7 @@ def test_a_proof_is_told(session: Session) -> None:
     assert session.searches.gap == 0
     assert "Proven: no plan that this method can make scores lower." in session.searches.note
     page = SearchPage(session)
-    assert "Proven" in page.facts.text
+    assert "Proven" in page.facts._facts.object
     session.load("mlp")
     assert session.searches.gap is None
 

@@ -77,7 +77,9 @@ def test_a_search_is_confirmed_by_attached_devices_read_and_executed(
     moments = page.evaluate("window.moments")
     meanwhile = [(m, doing[1]) for m in moments if (doing := re.search(DOING, m["text"]))]
     assert meanwhile[-1][0]["priced"] >= 1
-    assert all(m["clock"] == 0 for m, plan in meanwhile if plan == "1")
+    first = [moment for moment, plan in meanwhile if plan == "1"]
+    assert [moment["clock"] for moment in first] == [0] * len(first)
+    assert all(re.search(f"only priced +{DOING}", moment["text"]) for moment in first)
 
     # In the middle of it the page is loaded anew, and goes on
     page.wait_for_url(re.compile("job="))

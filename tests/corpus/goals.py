@@ -41,10 +41,13 @@ def _family_ranks(members: Sequence[Pair]) -> dict[str, float]:
 
 
 def _reasons_of(family: str, members: Sequence[Pair]) -> str:
-    """What is known of why the order of a family's plans is off, in brackets."""
+    """What is known of why the order of a family's plans is off."""
     names = sorted({pair.program for pair in members if pair.family == family})
-    known = dict.fromkeys(ORDERS[name] for name in names if name in ORDERS)
-    return f" ({'; '.join(known)})" if known else ""
+    return "; ".join(dict.fromkeys(ORDERS[name] for name in names if name in ORDERS))
+
+
+def _with_reason(figure: str, why: str) -> str:
+    return f"{figure} ({why})" if why else figure
 
 
 def _worst_programs(
@@ -61,7 +64,7 @@ def _worst_programs(
     ]
     named = sorted(beyond, reverse=True)[:MOST_NAMED]
     return "; ".join(
-        f"{program} {percent(value)}" + (f" ({why})" if (why := reason(program, known)) else "")
+        _with_reason(f"{program} {percent(value)}", reason(program, known))
         for value, program in named
     )
 
@@ -92,7 +95,7 @@ _GOALS = (
         lambda value: f"{value:.2f} at least",
         lambda value: value >= 0.9,
         lambda members: "; ".join(
-            f"{family} {value:.2f}" + _reasons_of(family, members)
+            _with_reason(f"{family} {value:.2f}", _reasons_of(family, members))
             for family, value in sorted(_family_ranks(members).items(), key=lambda item: item[1])
             if value < 0.9
         ),

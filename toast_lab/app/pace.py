@@ -13,6 +13,8 @@ from panel.io.callbacks import PeriodicCallback
 TICK_MS = 180
 #: A curve of simulations is drawn anew once it is this share longer, or after ``SLOWEST_S``.
 GROWTH, SLOWEST_S = 0.03, 0.5
+#: At least, between two changes of the words and the slider beside a running search.
+WORDS_EVERY_S = 0.5
 #: While nothing runs: two dozen pages that tick for nothing cost a sixth of a core.
 IDLE_MS = 250
 

@@ -32,13 +32,12 @@ class SearchControls:
 
         Args:
             session: whose searches are run.
-            on_check: called when what was typed was checked.
+            on_check: called when what was typed was checked, also while the column is made.
             on_begin: called with "search" or "confirm" once one of them was begun or goes on.
         """
-        self.session, self._on_check, self._on_begin = session, on_check, on_begin
-        self._is_whole = False
-        self.settings = SearchSettings(session, self._checked)
-        self.confirm_settings = ConfirmSettings(session, self._checked)
+        self.session, self._on_begin = session, on_begin
+        self.settings = SearchSettings(session, on_check)
+        self.confirm_settings = ConfirmSettings(session, on_check)
         self._make_buttons()
         self._why_not = look.text(visible=False)
         gap = pn.Spacer(width=6)
@@ -56,7 +55,6 @@ class SearchControls:
             look.text(quiet("or go on from a saved trace:"), margin=(6, 0, 0, 0)),
             self.file,
         )
-        self._is_whole = True
 
     def _make_buttons(self) -> None:
         searches = self.session.searches
@@ -101,14 +99,6 @@ class SearchControls:
     def errors(self) -> list[str]:
         """What keeps a search from being started."""
         return self.settings.errors + self.confirm_settings.errors
-
-    def _checked(self) -> None:
-        """Take in what was typed.
-
-        Say what is wrong with it, and let nothing start before it is right.
-        """
-        if self._is_whole:
-            self._on_check()
 
     def run_now(self) -> None:
         """Run the search with these settings."""

@@ -47,11 +47,6 @@ class SearchFacts:
         # The way on stays in view, however long the plan is
         self.view = look.column(self._facts, go, self._details)
 
-    @property
-    def text(self) -> str:
-        """All that is told, as HTML."""
-        return f"{self._facts.object}{self._details.object}"
-
     def refresh(self) -> None:
         """Tell how the search stands."""
         self.waits_for_prices = False

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from toast_lab.app import look
+from toast_lab.app.pace import WORDS_EVERY_S
 from toast_lab.app.pages.curves_pane import CurvesPane
 from toast_lab.app.pages.search_confirm import ConfirmPane
 from toast_lab.app.pages.search_controls import SearchControls
@@ -21,7 +22,6 @@ from toast_lab.jobs.job import JobState
 from toast_lab.views.markup import ESTIMATED, h
 from toast_lab.views.search_curves import CurvePoint
 
-WORDS_EVERY_S = 0.5
 SIDES = ("left", "centre", "right")
 VIEWS = {"Curves": "curves", "Tree": "tree", "Race": "race", "Confirm": "confirm"}
 
@@ -188,6 +188,10 @@ class SearchPage:
             self.view.value = "curves"
 
     def _checked(self) -> None:
+        """Take in what was typed.
+
+        Say what is wrong with it, and let nothing start before it is right.
+        """
         if hasattr(self, "_title"):
             self.refresh()
 

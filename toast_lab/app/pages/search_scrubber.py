@@ -7,9 +7,8 @@ import time
 import panel as pn
 
 from toast_lab.app import look
+from toast_lab.app.pace import WORDS_EVERY_S
 from toast_lab.app.tree_state import TreeState
-
-EVERY_S = 0.5  #: at least, between two places of the slider while a search runs
 
 
 class SearchScrubber:
@@ -60,7 +59,9 @@ class SearchScrubber:
         """Follow the search, twice a second while it is live."""
         state = self.state
         is_waiting = (
-            is_live and state.at == self._shown[1] and time.monotonic() - self._shown_at < EVERY_S
+            is_live
+            and state.at == self._shown[1]
+            and time.monotonic() - self._shown_at < WORDS_EVERY_S
         )
         if (state.shown_count, state.at) != self._shown and not is_waiting:
             self._shown_at = time.monotonic()

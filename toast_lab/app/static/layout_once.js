@@ -16,7 +16,7 @@ function layoutOnce(view) {
       queueMicrotask(() => {
         asked = false
         root.child_views.filter((child) => child.model.tags.includes(STACK)).forEach(passOverHidden)
-        if (hasNewFigure(root)) root.update_layout()
+        if (name === 'compute_layout' && hasNewFigure(root)) root.update_layout()
         layOut()
       })
     }
