@@ -75,12 +75,13 @@ def test_files_that_are_dropped(load_page: Page, tmp_path: Path) -> None:
         file.truncate(MAX_UPLOAD_BYTES + 2**20)
     page.locator("input[type=file]").set_input_files(large)
     said(page, "large.mlir has 65.0 MiB, and at most 64 MiB are taken here")
-    expect(page.get_by_text("31 of 31 names")).to_be_visible()  # what was there is there still
+    # What was there is there still
+    expect(page.get_by_text("31 of 31 names").filter(visible=True).first).to_be_visible()
 
     padded = GOOD.encode() + b"// a comment that takes several pieces\n" * 40_000
     drop(page, "<b>good<b>.mlir", padded)
     said(page, "Loaded b_good_b")
-    expect(page.get_by_text("9 of 9 names")).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("9 of 9 names").filter(visible=True).first).to_be_visible(timeout=SLOW)
     expect(page.get_by_role("gridcell", name="f32[64, 32]")).to_be_visible()
     expect(page).not_to_have_url(re.compile("model=attention"))
 

@@ -71,6 +71,7 @@ class Explorer(look.Pane):
         self.shell.param.watch(
             lambda event: keys.perform(str(event.new[0]), self) if event.new else None, "command"
         )
+        look.watch(self.shell, self._rested, "rested")
         self.address = Address(self.session, self.shell)
         self.tour = Tour(self.session)
         self.strip = TourStrip(self.tour, self.part)
@@ -336,7 +337,13 @@ class Explorer(look.Pane):
         for step in ("hand", "graph", "compare"):
             if step in self.pages.by_step:
                 self.pages.by_step[step].tick()
+        if self.shell.rested == self.shell.awaited_rest and self.pages.has_time:
+            self.shell.awaited_rest += 1
         self._pace()
+
+    def _rested(self) -> None:
+        """The visitor rests, and the browser has nothing to do."""
+        self.pages.make_ahead()
 
     def _pace(self) -> None:
         """Tick fast while a job runs or the slider of the search may be moved, slowly else."""

@@ -108,7 +108,7 @@ class HandPage:
         look.watch(session.selection, self._selected, "names", "conflicts")
         look.watch(session.work, self._job_changed, "changes")
         self._show_case()
-        self._changed()
+        self.refresh()
 
     # -- showing -----------------------------------------------------------------------------------
     def _open_tab(self) -> None:
