@@ -108,9 +108,14 @@ const sum = (root, found) => {
   }
   return found
 }
+// What is made ahead, for another visit, is no change of this one.
+const parts = (view) => !view.model.tags.includes('page stack') ? [view]
+  : view.child_views.filter((page) => page.model.visible)
 const seen = () => {
   const { n, places, letters } = sum(document, { n: 0, places: 0, letters: 0 })
-  return [n, places, letters, Object.values(Bokeh.index).every((v) => v.has_finished())].join()
+  const roots = Object.values(Bokeh.index)
+  const shown = roots.flatMap((root) => root.child_views ?? [root]).flatMap(parts)
+  return [n, places, letters, shown.every((view) => view.has_finished())].join()
 }
 addEventListener('pointerdown', () => {
   const now = { began: performance.now(), last: null, seen: seen(), changes: 0 }

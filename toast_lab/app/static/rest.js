@@ -13,13 +13,13 @@ function atRest(held, tell) {
     timer = null
     const left = REST_MS - (performance.now() - stirred)
     if (left > 0) return lookIn(left)
-    if (document.hidden || held.builds > 0) return lookIn(REST_MS)
+    if (document.hidden || held.builds > 0) return lookIn(REST_MS / 4)
     tell()
   }
   const options = { capture: true, passive: true }
   for (const sign of SIGNS) window.addEventListener(sign, stir, options)
   return {
-    wait() { lookIn(REST_MS) },
+    wait() { lookIn(0) },
     end() {
       clearTimeout(timer)
       for (const sign of SIGNS) window.removeEventListener(sign, stir, options)
