@@ -275,9 +275,8 @@ STATES: tuple[PageState, ...] = (
     PageState(
         "search, nothing run",
         _search_idle,
-        (*SEARCHED, "Curves", "Tree", "Race", "Confirm", "log", "linear", "last 10%"),
+        (*SEARCHED, "Curves", "Tree", "Race", "Confirm", "the search will be drawn here"),
         fields=("method", "seconds", "confirm with"),
-        figures=("search curves",),
     ),
     PageState(
         "search",

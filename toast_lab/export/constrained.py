@@ -208,7 +208,7 @@ class Walk:
     def check(self) -> None:
         """Raise ValueError for rules that matched no equation."""
         lost = [
-            f"{place.primitive} {list(place.shape)} at {place.source}"
+            f"{place.primitive} {list(place.shape)} at {place.source or 'no line of the source'}"
             for place, rules in self.rules.items()
             for rule in rules
             if id(rule) not in self.used
