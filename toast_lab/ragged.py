@@ -8,6 +8,7 @@ arrays.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,6 +22,17 @@ def row_starts(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
 def row_numbers(ptr: np.ndarray) -> np.ndarray:
     """[entries] int64: the row that each entry stands in."""
     return np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
+
+
+def row_ranges(ptr: np.ndarray) -> list[range]:
+    """The positions of each row's entries."""
+    return [range(begin, end) for begin, end in itertools.pairwise(ptr.tolist())]
+
+
+def row_lists(ptr: np.ndarray, flat: np.ndarray) -> list[list[int]]:
+    """The entries of each row: for whoever takes many rows one by one."""
+    entries = flat.tolist()
+    return [entries[begin:end] for begin, end in itertools.pairwise(ptr.tolist())]
 
 
 def gather(ptr: np.ndarray, wanted: np.ndarray | Sequence[int]) -> np.ndarray:

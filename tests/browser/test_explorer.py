@@ -52,7 +52,18 @@ def bokeh(page: Page, name: str, code: str) -> Any:
 
 
 def pixel(page: Page, source: str, index: int) -> tuple[float, float]:
-    """Where a marker or the middle of a red line of the graph is on the screen."""
+    """Where a marker or the middle of a red line of the graph stands still on the screen."""
+    end = time.monotonic() + SLOW / 1000
+    spot = _spot(page, source, index)
+    while True:
+        page.wait_for_timeout(300)
+        before, spot = spot, _spot(page, source, index)
+        if spot == before:
+            return spot
+        assert time.monotonic() < end, f"{source} {index} moves on"
+
+
+def _spot(page: Page, source: str, index: int) -> tuple[float, float]:
     return tuple(
         bokeh(
             page,
@@ -208,7 +219,6 @@ def test_clicks_on_the_canvas_select_names_and_conflicts_and_the_listing_follows
     page = explorer
     go(page, "Graph & conflicts")
     expect(page.get_by_text("31 nodes")).to_be_visible()
-    page.wait_for_timeout(500)
     page.mouse.click(*pixel(page, "names", 0))
     sizes = SIZES["attention"]
     n, d_model = sizes["sequence"], sizes["d_model"]

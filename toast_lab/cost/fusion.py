@@ -16,6 +16,7 @@ dot and convolution only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -247,7 +248,7 @@ class _Fuser:
         ]
         self.sources: dict[int, frozenset[int]] = {}  # of soft values that are not written
         self.reduces: list[bool] = sums.tolist()
-        self.elements = [float(np.prod(program.dims(value))) for value in range(program.n_values)]
+        self.elements = [float(math.prod(program.dims(value))) for value in range(program.n_values)]
         self.adds = [op_kind(kind).as_combiner == "add" for kind in program.kind]
         self.epilogues = no_epilogues(n_ops)
         if style.out_of_products:

@@ -14,14 +14,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from toast_lab.ir.annotations import Annotation
 from toast_lab.ir.locations import user_line
-from toast_lab.ragged import row_numbers
+from toast_lab.ragged import row_lists, row_numbers, row_ranges
 from toast_lab.text import line_text
 
 # How an op's cost behaves; see toast_lab.cost.
@@ -189,21 +190,24 @@ class Program:
         return len(self.factor_size)
 
     # -- access ---------------------------------------------------------------------------------
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
     def dims(self, value: int) -> tuple[int, ...]:
         """Shape of ``value``."""
-        return tuple(self.shape[self.shape_ptr[value] : self.shape_ptr[value + 1]].tolist())
+        return self._dims[value]
 
     def uses(self, op: int) -> range:
         """Operand uses of ``op``, in operand order."""
-        return range(int(self.use_ptr[op]), int(self.use_ptr[op + 1]))
+        return self._uses[op]
 
     def operands(self, op: int) -> list[int]:
         """Values that ``op`` uses, in operand order."""
-        return self.use_value[self.use_ptr[op] : self.use_ptr[op + 1]].tolist()
+        return self._operands[op][:]
 
     def results(self, op: int) -> range:
         """Values that ``op`` defines."""
-        return range(int(self.result_ptr[op]), int(self.result_ptr[op + 1]))
+        return self._results[op]
 
     def factors(self, op: int) -> range:
         """Factors (names) of ``op``."""
@@ -211,11 +215,37 @@ class Program:
 
     def def_names(self, value: int) -> list[int]:
         """Name of each dim of the definition of ``value`` (the major factor of a merged dim)."""
-        return self.def_dim_factor[self.shape_ptr[value] : self.shape_ptr[value + 1]].tolist()
+        return self._def_names[value][:]
 
     def use_names(self, use: int) -> list[int]:
         """Name of each dim of operand use ``use``."""
-        return self.use_dim_factor[self.use_dim_ptr[use] : self.use_dim_ptr[use + 1]].tolist()
+        return self._use_names[use][:]
+
+    # Whoever goes through all ops asks for these again and again; to take a row of an array each
+    # time costs ten times as much.
+    @functools.cached_property
+    def _dims(self) -> list[tuple[int, ...]]:
+        return [tuple(row) for row in row_lists(self.shape_ptr, self.shape)]
+
+    @functools.cached_property
+    def _uses(self) -> list[range]:
+        return row_ranges(self.use_ptr)
+
+    @functools.cached_property
+    def _operands(self) -> list[list[int]]:
+        return row_lists(self.use_ptr, self.use_value)
+
+    @functools.cached_property
+    def _results(self) -> list[range]:
+        return row_ranges(self.result_ptr)
+
+    @functools.cached_property
+    def _def_names(self) -> list[list[int]]:
+        return row_lists(self.shape_ptr, self.def_dim_factor)
+
+    @functools.cached_property
+    def _use_names(self) -> list[list[int]]:
+        return row_lists(self.use_dim_ptr, self.use_dim_factor)
 
     @functools.cached_property
     def use_op(self) -> np.ndarray:
@@ -251,7 +281,7 @@ class Program:
 
     def nbytes(self, value: int) -> int:
         """Size of the whole, unsharded value in bytes."""
-        return int(np.prod(self.dims(value), dtype=np.int64)) * int(self.itemsize[value])
+        return math.prod(self.dims(value)) * int(self.itemsize[value])
 
     def where(self, op: int) -> str:
         """The user's source line of ``op``, "unknown line" if the input had none."""
