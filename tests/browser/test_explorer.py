@@ -223,12 +223,12 @@ def test_clicks_on_the_canvas_select_names_and_conflicts_and_the_listing_follows
     sizes = SIZES["attention"]
     n, d_model = sizes["sequence"], sizes["d_model"]
     expect(page.get_by_text(f"x dim 0 of [{n}, {d_model}]")).to_be_visible()
-    expect(page.locator(".listing .row.on")).to_contain_text("x : [")
+    expect(page.locator(".listing .row.on").filter(visible=True)).to_contain_text("x : [")
     page.wait_for_timeout(600)  # or both clicks are taken for a double click
     page.mouse.click(*pixel(page, "conflicts", 1))
     expect(page.get_by_text(f"a [{n}, {n}], dims 0 and 1, as used in")).to_be_visible()
-    expect(page.locator(".listing .row.on")).to_contain_text("reduce")
-    page.locator(".listing .row", has_text="div(a, c)").click()
+    expect(page.locator(".listing .row.on").filter(visible=True)).to_contain_text("reduce")
+    page.locator(".listing .row", has_text="div(a, c)").filter(visible=True).click()
     expect(page.get_by_role("heading", name=re.compile("2 names"))).to_be_visible()
     chosen = bokeh(
         page,
