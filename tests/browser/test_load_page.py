@@ -48,7 +48,7 @@ def open_own(page: Page) -> None:
 
 
 def drop(page: Page, name: str, content: bytes) -> None:
-    page.locator("input[type=file]").set_input_files(
+    page.locator("input[type=file]").first.set_input_files(
         {"name": name, "mimeType": "", "buffer": content}
     )
 
@@ -73,7 +73,7 @@ def test_files_that_are_dropped(load_page: Page, tmp_path: Path) -> None:
     large = tmp_path / "large.mlir"
     with large.open("wb") as file:
         file.truncate(MAX_UPLOAD_BYTES + 2**20)
-    page.locator("input[type=file]").set_input_files(large)
+    page.locator("input[type=file]").first.set_input_files(large)
     said(page, "large.mlir has 65.0 MiB, and at most 64 MiB are taken here")
     # What was there is there still
     expect(page.get_by_text("31 of 31 names").filter(visible=True).first).to_be_visible()

@@ -143,7 +143,7 @@ def test_names_of_user_code_are_shown_and_never_run(
     page.get_by_role("button", name="Add typed plan").click()
     expect(page.get_by_text("no colour is called '<img").first).to_be_visible()
     for name in ("Breakdown", "Memory", "A | B", "Collectives", "Ops", "Runs"):
-        page.get_by_text(name, exact=True).first.click()
+        page.get_by_text(name, exact=True).filter(visible=True).first.click()
         page.wait_for_timeout(200)
     page.get_by_text("Log", exact=True).click()
     page.get_by_role("button", name="Show").click()
