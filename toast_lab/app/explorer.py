@@ -71,7 +71,6 @@ class Explorer(look.Pane):
         self.shell.param.watch(
             lambda event: keys.perform(str(event.new[0]), self) if event.new else None, "command"
         )
-        look.watch(self.shell, self._rested, "rested")
         self.address = Address(self.session, self.shell)
         self.tour = Tour(self.session)
         self.strip = TourStrip(self.tour, self.part)
@@ -90,6 +89,7 @@ class Explorer(look.Pane):
             stylesheets=[BAR],
         )
         self.pages = PageStack(self.session, offered=offered, refusal=refusal)
+        look.watch(self.shell, self.pages.make_ahead, "rested")
         self.drawer = self._drawer()
         # Panel makes the page as tall as all parts of all pages together, the hidden ones included.
         style = {"height": "100vh" if height is None else f"{height}px", "min-height": "0"}
@@ -338,12 +338,8 @@ class Explorer(look.Pane):
             if step in self.pages.by_step:
                 self.pages.by_step[step].tick()
         if self.shell.rested == self.shell.awaited_rest and self.pages.has_time:
-            self.shell.awaited_rest += 1
+            self.shell.awaited_rest += 1  # once the browser says that it came, a page is made
         self._pace()
-
-    def _rested(self) -> None:
-        """The visitor rests, and the browser has nothing to do."""
-        self.pages.make_ahead()
 
     def _pace(self) -> None:
         """Tick fast while a job runs or the slider of the search may be moved, slowly else."""

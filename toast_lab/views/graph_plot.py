@@ -51,6 +51,7 @@ ROWS_AT_ONCE = 34
 ROW_PX, TEXT_PX = 16, 22
 LANE_TEXT_PX = 40  #: least width of a lane that has room for numbers
 MANY_LANES = 12  #: more have upright headings, and markers that stay within their lanes
+MANY_TEXTS = 400  #: more markers have no texts beside them
 #: pixels that all lanes have together where the page is narrowest
 LEAST_WIDTH = 480
 BOLD = 1.08  #: how much wider bold letters are
@@ -248,6 +249,26 @@ class GraphPlot:
         self._axes(plot)
         self._lanes(plot, row_count)
         set_outlines = self._outlines(plot)
+        self._thin_lines(plot)
+        red_lines, markers = self._red_lines(plot), self._markers(plot)
+        if len(layout.nodes) <= MANY_TEXTS:
+            self._texts(plot)
+        _add_tools(
+            plot,
+            markers=markers,
+            red_lines=red_lines,
+            set_outlines=set_outlines,
+            scrolls=row_count > ROWS_AT_ONCE,
+        )
+        plot.js_on_change(
+            "inner_height",
+            CustomJS(args={"y": plot.y_range, "rows": rows_shown, "row": ROW_PX}, code=FIT),
+        )
+        self._listen(plot)
+        return plot
+
+    def _thin_lines(self, plot: figure) -> None:
+        """M, and the chain that is shown."""
         plot.quadratic(
             x0="x0",
             y0="y0",
@@ -258,7 +279,7 @@ class GraphPlot:
             source=self.edges,
             line_color="hue",
             line_width="width",
-            line_alpha=0.5 if len(layout.edges) < 300 else 0.25,
+            line_alpha=0.5 if len(self.layout.edges) < 300 else 0.25,
         )
         plot.multi_line(
             "xs",
@@ -270,7 +291,10 @@ class GraphPlot:
             line_cap="round",
             name="chain",
         )
-        conflict_lines = plot.multi_line(
+
+    def _red_lines(self, plot: Any) -> Any:
+        """The conflicts."""
+        return plot.multi_line(
             "xs",
             "ys",
             source=self.conflicts,
@@ -283,7 +307,10 @@ class GraphPlot:
             nonselection_line_alpha=0.5,
             name="conflicts",
         )
-        name_markers = plot.scatter(
+
+    def _markers(self, plot: figure) -> Any:
+        """The names."""
+        markers = plot.scatter(
             "x",
             "y",
             source=self.nodes,
@@ -298,7 +325,7 @@ class GraphPlot:
             name="names",
         )
         # Hollow, with a broad rim, and larger: seen on every hue and on both themes
-        name_markers.selection_glyph = Scatter(
+        markers.selection_glyph = Scatter(
             x="x",
             y="y",
             size="size_on",
@@ -307,76 +334,42 @@ class GraphPlot:
             line_color="hue",
             line_width=4,
         )
-        if len(layout.nodes) <= 400:
-            texts = plot.text(
-                "x",
-                "y",
-                text="text",
-                source=self.nodes,
-                x_offset="offset",
-                y_offset=-4,
-                text_align="align",
-                text_font_size="10px",
-                text_color=NEUTRAL,
-                text_font=value(FONT),
-                nonselection_text_alpha=0.8,
-            )
-            show_if_room = CustomJS(
-                args={
-                    "plot": plot,
-                    "texts": texts,
-                    "x": plot.x_range,
-                    "y": plot.y_range,
-                    "wide": LANE_TEXT_PX,
-                    "high": TEXT_PX,
-                },
-                code=ROOM,
-            )
-            for side in ("inner_width", "inner_height"):
-                plot.js_on_change(side, show_if_room)
-            for end in ("start", "end"):
-                plot.x_range.js_on_change(end, show_if_room)
-                plot.y_range.js_on_change(end, show_if_room)
-        name_hover = HoverTool(
-            renderers=[name_markers],
-            tooltips=[
-                ("name", "@title"),
-                ("size", "@sizes"),
-                ("colour", "@colour"),
-                ("row", "@row"),
-                ("line", "@where"),
-                ("shown as", "@text"),
-            ],
+        return markers
+
+    def _texts(self, plot: figure) -> None:
+        """What stands beside the markers, where there is room."""
+        texts = plot.text(
+            "x",
+            "y",
+            text="text",
+            source=self.nodes,
+            x_offset="offset",
+            y_offset=-4,
+            text_align="align",
+            text_font_size="10px",
+            text_color=NEUTRAL,
+            text_font=value(FONT),
+            nonselection_text_alpha=0.8,
         )
-        conflict_hover = HoverTool(
-            renderers=[conflict_lines],
-            tooltips=[("conflict", "@title")],
-            line_policy="interp",
-            visible=False,
+        show_if_room = CustomJS(
+            args={
+                "plot": plot,
+                "texts": texts,
+                "x": plot.x_range,
+                "y": plot.y_range,
+                "wide": LANE_TEXT_PX,
+                "high": TEXT_PX,
+            },
+            code=ROOM,
         )
-        set_hover = HoverTool(
-            renderers=set_outlines, tooltips=[("compatibility set", "@label")], visible=False
-        )
-        scroll_tool = WheelPanTool(dimension="height")
-        plot.add_tools(
-            name_hover,
-            conflict_hover,
-            set_hover,
-            TapTool(renderers=[name_markers, conflict_lines]),
-            PanTool(),
-            BoxZoomTool(),
-            scroll_tool,
-            WheelZoomTool(),
-            ResetTool(),
-            SaveTool(filename="dimension-graph"),
-        )
-        plot.toolbar.active_scroll = scroll_tool if row_count > ROWS_AT_ONCE else None
-        plot.toolbar.logo = None
-        plot.toolbar.autohide = False
-        plot.js_on_change(
-            "inner_height",
-            CustomJS(args={"y": plot.y_range, "rows": rows_shown, "row": ROW_PX}, code=FIT),
-        )
+        for side in ("inner_width", "inner_height"):
+            plot.js_on_change(side, show_if_room)
+        for end in ("start", "end"):
+            plot.x_range.js_on_change(end, show_if_room)
+            plot.y_range.js_on_change(end, show_if_room)
+
+    def _listen(self, plot: figure) -> None:
+        """Tell of taps."""
         # A page without a server has nobody to call
         if self.on_row is not None:
             plot.on_event(DoubleTap, self._tapped_twice)
@@ -386,7 +379,6 @@ class GraphPlot:
         plot.js_on_event("tap", CustomJS(args=args, code=TAPPED))
         if self.on_select is not None:
             self.tapped.on_change("tags", self._picked)
-        return plot
 
     def _axes(self, plot: figure) -> None:
         layout = self.layout
@@ -470,6 +462,47 @@ class GraphPlot:
             y_offset=-1,
         )
         return [sets]
+
+
+def _add_tools(
+    plot: figure, *, markers: Any, red_lines: Any, set_outlines: list[Any], scrolls: bool
+) -> None:
+    name_hover = HoverTool(
+        renderers=[markers],
+        tooltips=[
+            ("name", "@title"),
+            ("size", "@sizes"),
+            ("colour", "@colour"),
+            ("row", "@row"),
+            ("line", "@where"),
+            ("shown as", "@text"),
+        ],
+    )
+    conflict_hover = HoverTool(
+        renderers=[red_lines],
+        tooltips=[("conflict", "@title")],
+        line_policy="interp",
+        visible=False,
+    )
+    set_hover = HoverTool(
+        renderers=set_outlines, tooltips=[("compatibility set", "@label")], visible=False
+    )
+    scroll_tool = WheelPanTool(dimension="height")
+    plot.add_tools(
+        name_hover,
+        conflict_hover,
+        set_hover,
+        TapTool(renderers=[markers, red_lines]),
+        PanTool(),
+        BoxZoomTool(),
+        scroll_tool,
+        WheelZoomTool(),
+        ResetTool(),
+        SaveTool(filename="dimension-graph"),
+    )
+    plot.toolbar.active_scroll = scroll_tool if scrolls else None
+    plot.toolbar.logo = None
+    plot.toolbar.autohide = False
 
 
 def _node_columns(layout: GraphLayout, overlay: Overlay | None) -> dict[str, Any]:

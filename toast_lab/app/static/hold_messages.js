@@ -8,6 +8,7 @@ const HELD = Symbol.for('toast-lab held messages')  // on a document, whichever 
 function heldMessages(view) {
   const page = view.model.document
   if (page[HELD]) return page[HELD]
+  if (!page.apply_json_patch || !view.build_child_views) return { builds: 0 }  // a Bokeh that does it in another way
   const waiting = []
   const apply = page.apply_json_patch.bind(page)
   const held = page[HELD] = {
