@@ -48,47 +48,19 @@ def make_bound(
     """
     if len(problem.prices.price_list):
         return None  # an entry may be below what the rules bound
-    space, alike, n_axes = problem.space, problem.space.alike, len(problem.mesh.axes)
+    n_axes = len(problem.mesh.axes)
     tables, facts = problem.folded.tables, problem.folded.facts
-    op_effects, value_effects = alike.op_effects, alike.value_effects
-    acted = space.n_names >= min_names
-    # Names along which each class of ops may be split, and what rows of values may become.
-    axes = np.array([size for size in problem.mesh.sizes if size > 1], np.int64)
-
-    def possible(effects: Effects) -> np.ndarray:
-        """Does an action that is acted on do it, and does any axis divide?"""
-        divided = (effects.size[:, None] % axes == 0).any(axis=1)
-        return np.asarray(acted[effects.move] & divided & (effects.axes > 0))
-
-    kept = possible(op_effects)
-    start_ops, start_values = space.start
-    pinned = np.nonzero(start_ops >= 0)
-    offered = np.stack([op_effects.target, op_effects.cut]).astype(np.int64)[:, kept]
-    pairs = np.unique(
-        np.concatenate([offered, [pinned[0], start_ops[pinned]]], axis=1).astype(np.int64), axis=1
-    )
-    n_classes = len(alike.ops.first)
-    n_candidates = np.bincount(pairs[0], minlength=n_classes).astype(np.int64)
-    names = Ragged(row_starts(n_candidates), np.ascontiguousarray(pairs[1]))
-    candidate = np.full(len(space.analysis.names.size), -1, np.int64)
-    candidate[names.flat] = np.arange(len(names.flat)) - names.ptr[pairs[0]]
-    offered_row = np.ones(len(alike.values.first), np.int64)
-    kept = possible(value_effects)
-    np.bitwise_or.at(
-        offered_row,
-        value_effects.target[kept],
-        np.int64(2) << value_effects.cut[kept].astype(np.int64),
-    )
-    pinned = np.nonzero(start_values >= 0)
-    np.bitwise_or.at(offered_row, pinned[0], np.int64(2) << start_values[pinned].astype(np.int64))
-
+    offers = _offers(problem, min_names)
     groups, entries = _entries(tables, facts)
     rank = np.diff(tables.shape_ptr).astype(np.int64)
     n_extra = groups - len(rank)
     radix = np.concatenate([rank + 1, np.ones(n_extra, np.int64)])
     n_kept = radix**n_axes
     sizes = np.asarray(
-        [(n_candidates[entry.op_class] + 1) ** n_axes * n_kept[entry.group] for entry in entries],
+        [
+            (offers.names.lengths[entry.op_class] + 1) ** n_axes * n_kept[entry.group]
+            for entry in entries
+        ],
         np.int64,
     )
     base_time_s, base_bytes = problem.baseline
@@ -103,7 +75,7 @@ def make_bound(
     natural_ptr, natural = np.zeros(groups, np.int64), [1]
     for value in np.flatnonzero(moved_back).tolist():
         natural_ptr[value] = len(natural)
-        natural += _natural_bits(tables, value, names.row(owner[value]).tolist())
+        natural += _natural_bits(tables, value, offers.names.row(owner[value]).tolist())
     other = [
         tables.earlier[tables.earlier_begin[entry.use] : tables.earlier_end[entry.use]].tolist()
         if entry.use >= 0
@@ -111,39 +83,18 @@ def make_bound(
         for entry in entries
     ]
     group_of = np.asarray([entry.group for entry in entries], np.int64)
-    want_ptr, want_dim = _want_dims(tables, names)
-    memory = problem.folded.memory
-    start, last = memory.buffer_start.astype(np.int64), memory.buffer_end.astype(np.int64)
-    last -= memory.buffer_heir >= 0  # its place may go to a result one op early
-    bytes_of_buffer = facts.value.bytes[memory.buffer_value]
-    dim_begin = tables.shape_ptr[memory.buffer_value].astype(np.int64)
-    dim_end = tables.shape_ptr[memory.buffer_value + 1].astype(np.int64)
-    axis_size = problem.folded.axis_size
-    # Cut in two, a value leaves no fewer tiles unfilled than it does whole.  In three it may.
-    has_tiles = problem.folded.rates.tile > 0.0
-    tiled = has_tiles and not (axis_size & (axis_size - 1)).any()
-    n_ops = len(memory.runs_at)
-    whole = np.zeros(n_ops + 2)
-    whole_bytes = bytes_of_buffer * (
-        [
-            tile_padding(facts.dim_size, begin, end, 0, axis_size)
-            for begin, end in zip(dim_begin.tolist(), dim_end.tolist(), strict=True)
-        ]
-        if has_tiles
-        else 1.0
-    )
-    np.add.at(whole, start, whole_bytes)
-    np.add.at(whole, last + 1, -whole_bytes)
+    want_ptr, want_dim = _want_dims(tables, offers.names)
+    buffers = _buffers(problem)
     bound = Bound(
-        n_candidates=n_candidates,
-        candidate=candidate,
+        n_candidates=offers.names.lengths,
+        candidate=offers.candidate,
         group_ptr=np.searchsorted(group_of, np.arange(groups + 1)).astype(np.int64),
         n_kept=n_kept,
         radix=radix,
         group_row=np.concatenate([np.where(variable, tables.value_row, -1), none]).astype(np.int64),
         group_owner=np.concatenate([owner, none]),
         offered=np.concatenate(
-            [np.where(variable, offered_row[tables.value_row], 1), -none]
+            [np.where(variable, offers.rows[tables.value_row], 1), -none]
         ).astype(np.int64),
         natural_ptr=natural_ptr,
         natural=np.asarray(natural, np.int64),
@@ -159,26 +110,141 @@ def make_bound(
         want_dim=want_dim,
         table=np.zeros(begin[-1]),
         rest_s=np.zeros(groups + 1),
-        buffer_group=np.where(
-            tables.value_constant[memory.buffer_value], -1, memory.buffer_value
-        ).astype(np.int64),
-        buffer_bytes=bytes_of_buffer,
-        buffer_start=start,
-        buffer_end=last,
-        buffer_near=memory.buffer_near,
-        dim_begin=dim_begin,
-        dim_end=dim_end,
+        buffer_group=buffers.group,
+        buffer_bytes=buffers.bytes,
+        buffer_start=buffers.start,
+        buffer_end=buffers.end,
+        buffer_near=problem.folded.memory.buffer_near,
+        dim_begin=buffers.dim_begin,
+        dim_end=buffers.dim_end,
         dim_size=facts.dim_size,
-        tiled=bool(tiled),
-        n_ops=n_ops,
+        tiled=buffers.are_tiled,
+        n_ops=buffers.n_ops,
         base_time_s=base_time_s,
         base_bytes=base_bytes,
         limit_bytes=problem.memory_limit_bytes,
         near_room_bytes=problem.folded.rates.near_room_bytes,
         memory_weight=problem.memory_weight,
-        memory_matters=bool(np.cumsum(whole).max() > problem.memory_limit_bytes),
+        memory_matters=buffers.peak_bytes > problem.memory_limit_bytes,
     )
-    _fill(problem=problem, bound=bound, entries=entries, names=names, check=check)
+    _fill(problem=problem, bound=bound, entries=entries, names=offers.names, check=check)
+    _diffuse(bound, group_of, n_axes, rounds=rounds, check=check)
+    return bound
+
+
+class _Offers(NamedTuple):
+    """What actions may do.
+
+    Attributes:
+        names: for each class of ops the names that it may be split along.
+        candidate: [N] place of a name among those of its class; -1: none.
+        rows: [rows of values] bit d+1 for dim d that may be cut; bit 0 for none.
+    """
+
+    names: Ragged
+    candidate: np.ndarray
+    rows: np.ndarray
+
+
+def _offers(problem: Problem, min_names: int) -> _Offers:
+    """What actions on groups of so many names may do, where an axis divides, and what is pinned."""
+    space, alike = problem.space, problem.space.alike
+    acted = space.n_names >= min_names
+    axes = np.array([size for size in problem.mesh.sizes if size > 1], np.int64)
+
+    def possible(effects: Effects) -> np.ndarray:
+        divided = (effects.size[:, None] % axes == 0).any(axis=1)
+        return np.asarray(acted[effects.move] & divided & (effects.axes > 0))
+
+    start_ops, start_values = space.start
+    effects = alike.op_effects
+    pinned = np.nonzero(start_ops >= 0)
+    offered = np.stack([effects.target, effects.cut]).astype(np.int64)[:, possible(effects)]
+    pairs = np.unique(
+        np.concatenate([offered, [pinned[0], start_ops[pinned]]], axis=1).astype(np.int64), axis=1
+    )
+    n_candidates = np.bincount(pairs[0], minlength=len(alike.ops.first)).astype(np.int64)
+    names = Ragged(row_starts(n_candidates), np.ascontiguousarray(pairs[1]))
+    candidate = np.full(len(space.analysis.names.size), -1, np.int64)
+    candidate[names.flat] = np.arange(len(names.flat)) - names.ptr[pairs[0]]
+
+    effects = alike.value_effects
+    kept = possible(effects)
+    rows = np.ones(len(alike.values.first), np.int64)
+    np.bitwise_or.at(rows, effects.target[kept], np.int64(2) << effects.cut[kept].astype(np.int64))
+    pinned = np.nonzero(start_values >= 0)
+    np.bitwise_or.at(rows, pinned[0], np.int64(2) << start_values[pinned].astype(np.int64))
+    return _Offers(names, candidate, rows)
+
+
+class _Buffers(NamedTuple):
+    """What lies in memory, and when.
+
+    Attributes:
+        group: [B] the value; -1 for constants.
+        bytes: [B] of the whole.
+        start: [B] first op.
+        end: [B] last op.
+        dim_begin: [B] where the dims of each begin.
+        dim_end: [B] where they end.
+        n_ops: ops in the order in which they run.
+        peak_bytes: of the unsharded program, tiles filled.
+        are_tiled: parts of a value fill no fewer of its tiles than the whole does.
+    """
+
+    group: np.ndarray
+    bytes: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    dim_begin: np.ndarray
+    dim_end: np.ndarray
+    n_ops: int
+    peak_bytes: float
+    are_tiled: bool
+
+
+def _buffers(problem: Problem) -> _Buffers:
+    tables, facts, memory = problem.folded.tables, problem.folded.facts, problem.folded.memory
+    start, last = memory.buffer_start.astype(np.int64), memory.buffer_end.astype(np.int64)
+    last -= memory.buffer_heir >= 0  # its place may go to a result one op early
+    buffer_bytes = facts.value.bytes[memory.buffer_value]
+    dim_begin = tables.shape_ptr[memory.buffer_value].astype(np.int64)
+    dim_end = tables.shape_ptr[memory.buffer_value + 1].astype(np.int64)
+    axis_size = problem.folded.axis_size
+    # Cut in two, a value leaves no fewer tiles unfilled than it does whole.  In three it may.
+    has_tiles = problem.folded.rates.tile > 0.0
+    are_tiled = has_tiles and not (axis_size & (axis_size - 1)).any()
+    n_ops = len(memory.runs_at)
+    changes = np.zeros(n_ops + 2)
+    whole_bytes = buffer_bytes * (
+        [
+            tile_padding(facts.dim_size, begin, end, 0, axis_size)
+            for begin, end in zip(dim_begin.tolist(), dim_end.tolist(), strict=True)
+        ]
+        if has_tiles
+        else 1.0
+    )
+    np.add.at(changes, start, whole_bytes)
+    np.add.at(changes, last + 1, -whole_bytes)
+    is_constant = tables.value_constant[memory.buffer_value]
+    return _Buffers(
+        group=np.where(is_constant, -1, memory.buffer_value).astype(np.int64),
+        bytes=buffer_bytes,
+        start=start,
+        end=last,
+        dim_begin=dim_begin,
+        dim_end=dim_end,
+        n_ops=n_ops,
+        peak_bytes=float(np.cumsum(changes).max()),
+        are_tiled=bool(are_tiled),
+    )
+
+
+def _diffuse(
+    bound: Bound, group_of: np.ndarray, n_axes: int, *, rounds: int, check: Callable[[], None]
+) -> None:
+    """Make the tables agree, and put into ``rest_s`` what all later groups take at least."""
+    n_classes = len(bound.n_candidates)
     always = np.flatnonzero(bound.table_want < 0)
     by_class = always[np.argsort(bound.table_class[always], kind="stable")]
     ptr = np.searchsorted(bound.table_class[by_class], np.arange(n_classes + 1))
@@ -189,7 +255,6 @@ def make_bound(
     unsharded = np.full((n_classes, n_axes), -1, np.int32)
     least = least_of_groups(bound, unsharded, scratch_of(bound, n_axes))
     bound.rest_s[:-1] = np.cumsum(least[::-1])[::-1]
-    return bound
 
 
 class _Entry(NamedTuple):
