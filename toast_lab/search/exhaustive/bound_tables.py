@@ -132,7 +132,7 @@ def make_bound(
     return bound
 
 
-class _Offers(NamedTuple):
+class _OfferedRows(NamedTuple):
     """What actions may do.
 
     Attributes:
@@ -146,7 +146,7 @@ class _Offers(NamedTuple):
     rows: np.ndarray
 
 
-def _offers(problem: Problem, min_names: int) -> _Offers:
+def _offers(problem: Problem, min_names: int) -> _OfferedRows:
     """What actions on groups of so many names may do, where an axis divides, and what is pinned."""
     space, alike = problem.space, problem.space.alike
     acted = space.n_names >= min_names
@@ -174,10 +174,10 @@ def _offers(problem: Problem, min_names: int) -> _Offers:
     np.bitwise_or.at(rows, effects.target[kept], np.int64(2) << effects.cut[kept].astype(np.int64))
     pinned = np.nonzero(start_values >= 0)
     np.bitwise_or.at(rows, pinned[0], np.int64(2) << start_values[pinned].astype(np.int64))
-    return _Offers(names, candidate, rows)
+    return _OfferedRows(names, candidate, rows)
 
 
-class _Buffers(NamedTuple):
+class _ClassBuffers(NamedTuple):
     """What lies in memory, and when.
 
     Attributes:
@@ -203,7 +203,7 @@ class _Buffers(NamedTuple):
     are_tiled: bool
 
 
-def _buffers(problem: Problem) -> _Buffers:
+def _buffers(problem: Problem) -> _ClassBuffers:
     tables, facts, memory = problem.folded.tables, problem.folded.facts, problem.folded.memory
     start, last = memory.buffer_start.astype(np.int64), memory.buffer_end.astype(np.int64)
     last -= memory.buffer_heir >= 0  # its place may go to a result one op early
@@ -227,7 +227,7 @@ def _buffers(problem: Problem) -> _Buffers:
     np.add.at(changes, start, whole_bytes)
     np.add.at(changes, last + 1, -whole_bytes)
     is_constant = tables.value_constant[memory.buffer_value]
-    return _Buffers(
+    return _ClassBuffers(
         group=np.where(is_constant, -1, memory.buffer_value).astype(np.int64),
         bytes=buffer_bytes,
         start=start,
