@@ -213,7 +213,7 @@ class Explorer(look.Pane):
         if analysis is None:
             return
         if analysis.program.n_ops > MANY_OPS and pn.state.curdoc is not None:
-            self._preparing.start(analysis, LISTINGS.submit(prepared, analysis))
+            self._preparing.start_next(analysis, lambda: LISTINGS.submit(prepared, analysis))
         else:
             self._preparing.drop()
             self._lines = self.listing.fill(analysis)

@@ -24,7 +24,7 @@ Reference: TOAST section 4.4, where repeated layers are treated alike.  Start re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from toast_lab.cost.folded_ranges import Likeness, folded_ranges, labelled
 from toast_lab.cost.kernel import PriceInputs
 from toast_lab.cost.live_ranges import LiveRanges
 from toast_lab.cost.program_facts import Memory, OpFacts, ProgramFacts, UseFacts, ValueFacts
-from toast_lab.hashing import classes, numbers
+from toast_lab.hashing import Classes, classes, numbers
 from toast_lab.ir.program import Program
 from toast_lab.kernels import compiled, copy_row
 from toast_lab.packs import BoolArray, Int32Array, Int64Array
@@ -54,6 +54,81 @@ def fold(program: Program, alike: Alike, whole: PriceInputs) -> PriceInputs:
         whole: the program op by op.
     """
     tables, facts, memory = whole.tables, whole.facts, whole.memory
+    classes_of = _sort(program, alike, whole)
+    wants, values, ops = classes_of.wants, classes_of.values, classes_of.ops
+    folded_tables = _folded_tables(program, alike, tables, classes_of)
+    lead, value_lead, use_ptr = ops.first, values.first, folded_tables.use_ptr
+    use = gather(tables.use_ptr, lead)
+    folded_facts = ProgramFacts(
+        op=OpFacts._make(column[lead] for column in facts.op),
+        use=UseFacts._make(column[use] for column in facts.use),
+        value=ValueFacts._make(column[value_lead] for column in facts.value),
+        root=values.label[facts.root[use]],
+        dim_size=Ragged(tables.shape_ptr, facts.dim_size).take(value_lead).flat,
+    )
+    # Each use is priced as the use at its place in the first op of its op's class.
+    like_op = ops.label
+    place = np.arange(program.n_uses) - tables.use_ptr[tables.use_op]
+    like_use = (use_ptr[like_op[tables.use_op]] + place).astype(np.int32)
+    folded_memory = memory._replace(
+        buffer_value=values.label[memory.buffer_value],
+        buffer_heir=labelled(values.label, memory.buffer_heir),
+        buffer_read_late=labelled(ops.label, memory.buffer_read_late),
+        buffer_written_late=labelled(ops.label, memory.buffer_written_late),
+        like_use=like_use,
+        like_op=like_op,
+    )
+    ranges = folded_ranges(
+        tables,
+        memory,
+        whole.ranges,
+        Likeness(
+            value=values.label,
+            use=like_use,
+            op=like_op,
+            want=wants.label,
+            may_bring=_may_bring(tables, classes_of.earlier, wants.label),
+        ),
+    )
+    # Of the element types of the whole program, for which kernels are compiled.
+    return PriceInputs(
+        tables=Tables._make(_typed(folded_tables, tables)),
+        facts=folded_facts,
+        memory=Memory._make(_typed(folded_memory, memory)),
+        ranges=LiveRanges._make(_typed(ranges, whole.ranges)),
+        times=ops.sizes.astype(np.float64),
+        rates=whole.rates,
+        axis_size=whole.axis_size,
+        # Entries are of classes, which ops of one fold share.
+        listed=whole.listed._replace(begin=whole.listed.begin[lead], end=whole.listed.end[lead]),
+    )
+
+
+class _ProgramClasses(NamedTuple):
+    """The classes of a program, and the rows of numbers by which they were told apart.
+
+    Attributes:
+        wants: of uses, by what they ask for.
+        values: of values.
+        ops: of ops.
+        use_names: of each use: the names of its dims, counted from its op's first.
+        def_names: of each value: the same.
+        wanted: of each value: what its uses want.
+        earlier: of each use: wants whose copies it may take.
+    """
+
+    wants: Classes
+    values: Classes
+    ops: Classes
+    use_names: Ragged
+    def_names: Ragged
+    wanted: Ragged
+    earlier: Ragged
+
+
+def _sort(program: Program, alike: Alike, whole: PriceInputs) -> _ProgramClasses:
+    """Sort wants, values, uses and ops into classes, from the inside out."""
+    tables, facts = whole.tables, whole.facts
     row = alike.ops.label  # [O] row of op_factor
     first_name = program.factor_ptr[:-1]
     by_dim_of_use = np.diff(tables.use_dim_ptr)
@@ -100,16 +175,35 @@ def fold(program: Program, alike: Alike, whole: PriceInputs) -> PriceInputs:
         Ragged(tables.use_ptr, uses.label),
         Ragged(tables.result_ptr, values.label[tables.result]),
     )
+    return _ProgramClasses(
+        wants=wants,
+        values=values,
+        ops=ops,
+        use_names=use_names,
+        def_names=def_names,
+        wanted=wanted,
+        earlier=earlier,
+    )
 
-    # The first op of each class, with its uses in a row; values and wants by their first ones.
+
+def _folded_tables(
+    program: Program, alike: Alike, tables: Tables, classes_of: _ProgramClasses
+) -> Tables:
+    """The tables of the first op of each class, its uses in a row.
+
+    Values and wants go by their first ones.
+    """
+    wants, values, ops = classes_of.wants, classes_of.values, classes_of.ops
+    row, first_name = alike.ops.label, program.factor_ptr[:-1]
     lead, value_lead, want_lead = ops.first, values.first, wants.first
     name_of_row = first_name[alike.ops.first]
     want_row, maker_row = row[tables.use_owner[want_lead]], row[tables.value_owner[value_lead]]
     use, result = gather(tables.use_ptr, lead), gather(tables.result_ptr, lead)
-    want_dims, value_dims = use_names.take(want_lead), def_names.take(value_lead)
-    value_wants, use_earlier = wanted.take(value_lead), earlier.take(use)
+    want_dims = classes_of.use_names.take(want_lead)
+    value_dims = classes_of.def_names.take(value_lead)
+    value_wants, use_earlier = classes_of.wanted.take(value_lead), classes_of.earlier.take(use)
     use_ptr = row_starts(np.diff(tables.use_ptr)[lead])
-    folded_tables = Tables(
+    return Tables(
         shape_ptr=value_dims.ptr,
         value_bytes=tables.value_bytes[value_lead],
         value_op=ops.label[tables.value_op[value_lead]],
@@ -138,59 +232,16 @@ def fold(program: Program, alike: Alike, whole: PriceInputs) -> PriceInputs:
         n_arguments=int((lead < tables.n_arguments).sum()),
         folded=True,
     )
-    folded_facts = ProgramFacts(
-        op=OpFacts._make(column[lead] for column in facts.op),
-        use=UseFacts._make(column[use] for column in facts.use),
-        value=ValueFacts._make(column[value_lead] for column in facts.value),
-        root=values.label[facts.root[use]],
-        dim_size=Ragged(tables.shape_ptr, facts.dim_size).take(value_lead).flat,
-    )
-    # Each use is priced as the use at its place in the first op of its op's class.
-    like_op = ops.label
-    place = np.arange(program.n_uses) - tables.use_ptr[tables.use_op]
-    like_use = (use_ptr[like_op[tables.use_op]] + place).astype(np.int32)
-    folded_memory = memory._replace(
-        buffer_value=values.label[memory.buffer_value],
-        buffer_heir=labelled(values.label, memory.buffer_heir),
-        buffer_read_late=labelled(ops.label, memory.buffer_read_late),
-        buffer_written_late=labelled(ops.label, memory.buffer_written_late),
-        like_use=like_use,
-        like_op=like_op,
-    )
-    ranges = folded_ranges(
-        tables,
-        memory,
-        whole.ranges,
-        Likeness(
-            value=values.label,
-            use=like_use,
-            op=like_op,
-            want=wants.label,
-            may_bring=_may_bring(tables, rank, earlier, wants.label),
-        ),
-    )
-    # Of the element types of the whole program, for which kernels are compiled.
-    return PriceInputs(
-        tables=Tables._make(_typed(folded_tables, tables)),
-        facts=folded_facts,
-        memory=Memory._make(_typed(folded_memory, memory)),
-        ranges=LiveRanges._make(_typed(ranges, whole.ranges)),
-        times=ops.sizes.astype(np.float64),
-        rates=whole.rates,
-        axis_size=whole.axis_size,
-        # Entries are of classes, which ops of one fold share.
-        listed=whole.listed._replace(begin=whole.listed.begin[lead], end=whole.listed.end[lead]),
-    )
 
 
-def _may_bring(tables: Tables, rank: np.ndarray, earlier: Ragged, want: np.ndarray) -> np.ndarray:
+def _may_bring(tables: Tables, earlier: Ragged, want: np.ndarray) -> np.ndarray:
     """[U] bool: the uses that a plan may bring a copy for.
 
     Not those of scalars and constants, nor where an earlier use always wants the same.
     """
     use = earlier.row_numbers
     shares = np.bincount(use[earlier.flat == want[use]], minlength=len(want)) > 0
-    value = tables.use_value
+    value, rank = tables.use_value, np.diff(tables.shape_ptr)
     return ~shares & ~tables.value_constant[value] & (rank[value] > 0)
 
 
