@@ -168,6 +168,10 @@ class Program:
             if isinstance(value, np.ndarray):
                 value.flags.writeable = False
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields: what was worked out of them is worked out again."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
     # -- sizes ----------------------------------------------------------------------------------
     @property
     def n_values(self) -> int:
@@ -190,9 +194,6 @@ class Program:
         return len(self.factor_size)
 
     # -- access ---------------------------------------------------------------------------------
-    def __getstate__(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-
     def dims(self, value: int) -> tuple[int, ...]:
         """Shape of ``value``."""
         return self._dims[value]
