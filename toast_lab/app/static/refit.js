@@ -16,15 +16,24 @@ for (const view of cb_context.index.find_all(table)) {
   }
   if (building) tabulator.on('tableBuilt', refit)
   else if (part === 'columns') refit()
-  else if (tabulator.element.clientHeight === 0 && !view.awaits_sight) {
-    // Tabulator draws no rows while it is hidden, and would stay empty once it is seen
-    view.awaits_sight = true
-    const sight = new ResizeObserver(() => {
-      if (tabulator.element.clientHeight === 0) return
-      sight.disconnect()
-      view.awaits_sight = false
-      if (view.tabulator === tabulator) tabulator.redraw(true)
-    })
-    sight.observe(tabulator.element)
+  else if (!tabulator.awaits_sight) {
+    // Tabulator draws no rows while it is hidden, and would stay empty once it is seen.  It may be
+    // seen by now: this runs a while after the rows came.
+    const isSeen = () => tabulator.element.clientHeight > 0
+    const redraw = () => {
+      const isEmpty = tabulator.element.querySelector('.tabulator-row') === null
+      if (view.tabulator === tabulator && isEmpty) tabulator.redraw(true)
+    }
+    if (isSeen()) redraw()
+    else {
+      tabulator.awaits_sight = true
+      const sight = new ResizeObserver(() => {
+        if (!isSeen()) return
+        sight.disconnect()
+        tabulator.awaits_sight = false
+        redraw()
+      })
+      sight.observe(tabulator.element)
+    }
   }
 }
