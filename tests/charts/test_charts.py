@@ -11,6 +11,8 @@ from typing import Any
 
 import holoviews as hv
 import pytest
+from bokeh.document import Document
+from bokeh.io.doc import patch_curdoc
 from bokeh.models import GlyphRenderer, HoverTool
 from bokeh.models.dom import HTML
 from bokeh.models.widgets.markups import Markup
@@ -20,6 +22,7 @@ from tests.helpers import analysed
 from toast_lab.confirm.confirmed_result import Standing, confirmed_result
 from toast_lab.confirm.verdict import Judgement, Verdict
 from toast_lab.errors import InvalidInput
+from toast_lab.views.chart_style import bokeh_figure
 from toast_lab.views.saved_chart import chart_svg
 
 ROOT = Path(__file__).parents[2]
@@ -268,6 +271,19 @@ def test_what_a_chart_does_not_take_is_said(
 ) -> None:
     with pytest.raises(InvalidInput, match=re.escape(words)):
         call(problem, result)
+
+
+def test_a_figure_changes_nothing_of_the_page_that_it_is_made_for() -> None:
+    page, shown = Document(), bokeh_figure(hv.Curve([1, 2]))
+    page.add_root(shown)
+    theme, changes = page.theme, []
+    page.on_change(changes.append)
+    with patch_curdoc(page):
+        figure = bokeh_figure(hv.Curve([3, 4]))
+    assert page.theme is theme
+    assert not changes
+    assert not page.session_destroyed_callbacks
+    page.add_root(figure)
 
 
 def test_neither_the_package_nor_the_explorer_imports_holoviews_at_once() -> None:

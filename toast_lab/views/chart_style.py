@@ -27,6 +27,7 @@ from typing import Any
 import holoviews as hv
 import holoviews.plotting.bokeh  # registers the renderer
 from bokeh.core.properties import value
+from bokeh.document import Document
 from bokeh.models import HoverTool, PanTool, ResetTool, TapTool, WheelZoomTool
 from bokeh.models.annotations import Label
 
@@ -259,7 +260,10 @@ def hover(tooltips: Sequence[tuple[str, str]]) -> dict[str, Any]:
 
 def bokeh_figure(element: Any) -> Any:
     """An element as a Bokeh figure that fills what holds it."""
-    figure = hv.render(element, backend=BOKEH)
+    # In the page's own document HoloViews would set its theme, which changes figures that the
+    # browser may have let go by then, and leave a callback that keeps this one
+    renderer = hv.renderer(BOKEH).instance(mode="server")  # of the modes the one that asks where
+    figure = renderer.get_plot_state(element, doc=Document())
     figure.sizing_mode = "stretch_both"
     figure.min_height = None
     return figure
