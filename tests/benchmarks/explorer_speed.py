@@ -12,7 +12,8 @@ graph's nodes are where they stay, and from a click on one of them to its answer
 
 *pages*: from the click on a step to the last change that is seen: elements, texts, places, and that
 Bokeh has finished its drawing.  Each step is visited for the first time in a new session, and then
-again, for a small program and for t2b's training step.
+again, for a small program and for t2b's training step; and for the first time by somebody who never
+rests, for whom no page is made ahead (*hurried*).
 
 *curves*: the same search of t2b's training step (method, seed and number of plans) with no page
 attached, with a page that shows its curves, and with a page that shows its tree, turn by turn.
@@ -111,7 +112,7 @@ const sum = (root, found) => {
   }
   return found
 }
-// Pages that are not shown are no part of a visit.
+// What is made ahead, for another visit, is no change of this one.
 const parts = (view) => !view.model.tags.includes('page stack') ? [view]
   : view.child_views.filter((page) => page.model.visible)
 const seen = () => {
@@ -132,6 +133,9 @@ addEventListener('pointerdown', () => {
   look()
 }, true)
 """
+
+#: The pointer is never still.
+MOVES = "setInterval(() => window.dispatchEvent(new Event('pointermove')), 200)"
 
 Row = dict[str, Any]
 
@@ -305,6 +309,7 @@ def pages(repeats: int) -> list[Row]:
         for model in ("attention", "t2b"):
             with serving(model) as url:
                 turns = [_visits(browser, url, model) for _ in range(repeats)]
+                hurried = [_visits(browser, url, model, rests=False)[0] for _ in range(repeats)]
             for step in STEPS:
                 first, again = ([turn[visit][step] for turn in turns] for visit in (0, 1))
                 rows.append(
@@ -316,15 +321,23 @@ def pages(repeats: int) -> list[Row]:
                         "first_s_max": max(first),
                         "again_s": statistics.median(again),
                         "again_s_max": max(again),
+                        "hurried_s": statistics.median(turn[step] for turn in hurried),
                     }
                 )
     return rows
 
 
-def _visits(browser: Browser, url: str, model: str) -> tuple[dict[str, float], dict[str, float]]:
-    """Seconds of the first and of the second visit of each step."""
+def _visits(
+    browser: Browser, url: str, model: str, *, rests: bool = True
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds of the first and of the second visit of each step.
+
+    A visitor who never rests finds no page made ahead.
+    """
     page = browser.new_page(viewport=SIZE)
     page.add_init_script(SETTLE)
+    if not rests:
+        page.add_init_script(MOVES)
     page.goto(url)
     page.get_by_text(re.compile(f"^Loaded {model}")).first.wait_for(timeout=WAIT_MS)
     page.wait_for_timeout(3000)

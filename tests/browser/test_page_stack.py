@@ -1,4 +1,4 @@
-"""A click that brings a page to the front costs the browser one layout of that page."""
+"""Pages are there before they are visited, and a visit costs the browser one layout."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import re
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 pytestmark = pytest.mark.browser
 
 SLOW = 90_000
+MODELS = "Bokeh.documents[0].all_models.size"
+#: More would be a page of its own: each has at least 90.
+FEW_MODELS = 20
 #: Counts how often the root of the page goes over all of its parts.
 COUNT = """() => {
   const root = Object.values(Bokeh.index).find((view) => view.update_layout)
@@ -24,26 +27,83 @@ PAGES = """() => {
   const stack = root.child_views.find((view) => view.model.tags.includes('page stack'))
   return [stack.layoutable_views.length, stack.child_views.length]
 }"""
+#: Each text of a new page takes a while to be built. Notes how many layouts are under construction
+#: when a message comes from the server, and when it is applied.
+SLOW_BUILDS = """() => {
+  const text = Bokeh.Models.get('panel.models.markup.HTML').prototype.default_view.prototype
+  const begin = text.lazy_initialize
+  text.lazy_initialize = async function () {
+    await new Promise((resolve) => setTimeout(resolve, 30))
+    return begin.call(this)
+  }
+  const layout = Object.getPrototypeOf(Bokeh.Models.get('Column').prototype.default_view.prototype)
+  let building = 0
+  const build = layout.build_child_views
+  layout.build_child_views = async function () {
+    building += 1
+    try { return await build.call(this) } finally { building -= 1 }
+  }
+  const page = Bokeh.documents[0]
+  window.arrived = []
+  window.applied = []
+  const [take, apply] = [page.apply_json_patch.bind(page), page._apply_json_patch.bind(page)]
+  page.apply_json_patch = (...message) => { window.arrived.push(building); return take(...message) }
+  page._apply_json_patch = (...message) => { window.applied.push(building); apply(...message) }
+}"""
 
 
-def test_a_page_that_comes_to_the_front_is_laid_out_once_and_hidden_ones_are_not(
+def step_button(page: Page, name: str) -> Locator:
+    return page.get_by_role("button", name=re.compile(rf"^\d\s+{name}"))
+
+
+def wait_for_model(page: Page) -> None:
+    expect(page.get_by_text("Loaded mlp").filter(visible=True).first).to_be_visible(timeout=SLOW)
+
+
+def test_pages_are_made_while_their_visitor_rests_and_a_click_brings_one_with_one_layout(
     served: Callable[..., str], strict_page: Page
 ) -> None:
     page = strict_page
     page.goto(f"{served()}/?model=mlp&step=graph")
-    expect(page.get_by_text("Loaded mlp").filter(visible=True).first).to_be_visible(timeout=SLOW)
-    search, load = (
-        page.get_by_role("button", name=re.compile(rf"^\d\s+{name}")) for name in ("Search", "Load")
-    )
-    run = page.get_by_role("button", name="Run the search")
-    search.click()
-    expect(run).to_be_visible(timeout=SLOW)
-    load.click()
-    expect(page.get_by_role("button", name="Learn in five minutes")).to_be_visible(timeout=SLOW)
-    page.wait_for_timeout(2000)
+    wait_for_model(page)
+    page.wait_for_function(f"({PAGES})()[1] === 5", timeout=SLOW)
+    page.wait_for_timeout(1000)
+    before = page.evaluate(MODELS)
     page.evaluate(COUNT)
-    search.click()
-    expect(run).to_be_visible(timeout=SLOW)
+    step_button(page, "Search").click()
+    expect(page.get_by_role("button", name="Run the search")).to_be_visible(timeout=SLOW)
     page.wait_for_timeout(1000)
     assert page.evaluate("window.layouts") == 1
-    assert page.evaluate(PAGES) == [1, 3]
+    assert page.evaluate(PAGES) == [1, 5]
+    assert page.evaluate(MODELS) - before < FEW_MODELS
+
+
+def test_whoever_moves_the_pointer_does_not_rest(
+    served: Callable[..., str], strict_page: Page
+) -> None:
+    page = strict_page
+    page.goto(f"{served()}/?model=mlp&step=graph")
+    expect(step_button(page, "Search")).to_be_visible(timeout=SLOW)
+    for i in range(30):
+        page.mouse.move(300 + 10 * i, 300)
+        page.wait_for_timeout(100)
+    assert page.evaluate(PAGES) == [1, 1]
+    page.wait_for_function(f"({PAGES})()[1] > 1", timeout=SLOW)
+
+
+def test_what_the_server_says_waits_while_the_browser_builds(
+    served: Callable[..., str], strict_page: Page
+) -> None:
+    page = strict_page
+    page.goto(f"{served()}/?model=mlp&step=graph")
+    wait_for_model(page)
+    page.evaluate(SLOW_BUILDS)
+    for name in ("By hand", "Search", "Compare", "Graph", "By hand"):
+        step_button(page, name).click()
+    expect(
+        page.get_by_text("Nothing yet. Take an action").filter(visible=True).first
+    ).to_be_visible(timeout=SLOW)
+    page.wait_for_function("window.applied.length === window.arrived.length", timeout=SLOW)
+    arrived, applied = page.evaluate("[window.arrived, window.applied]")
+    assert max(arrived) > 0, "nothing came while a page was being built"
+    assert max(applied) == 0

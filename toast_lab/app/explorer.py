@@ -89,6 +89,7 @@ class Explorer(look.Pane):
             stylesheets=[BAR],
         )
         self.pages = PageStack(self.session, offered=offered, refusal=refusal)
+        look.watch(self.shell, self.pages.make_ahead, "rested")
         self.drawer = self._drawer()
         # Panel makes the page as tall as all parts of all pages together, the hidden ones included.
         style = {"height": "100vh" if height is None else f"{height}px", "min-height": "0"}
@@ -212,7 +213,7 @@ class Explorer(look.Pane):
         if analysis is None:
             return
         if analysis.program.n_ops > MANY_OPS and pn.state.curdoc is not None:
-            self._preparing.start(analysis, LISTINGS.submit(prepared, analysis))
+            self._preparing.start_next(analysis, lambda: LISTINGS.submit(prepared, analysis))
         else:
             self._preparing.drop()
             self._lines = self.listing.fill(analysis)
@@ -336,6 +337,8 @@ class Explorer(look.Pane):
         for step in ("hand", "graph", "compare"):
             if step in self.pages.by_step:
                 self.pages.by_step[step].tick()
+        if self.shell.rested == self.shell.awaited_rest and self.pages.has_time:
+            self.shell.awaited_rest += 1  # once the browser says that it came, a page is made
         self._pace()
 
     def _pace(self) -> None:

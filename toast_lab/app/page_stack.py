@@ -1,7 +1,12 @@
-"""The five pages, one of them in front."""
+"""The five pages, one of them in front.
+
+A page is made when it is first visited, or ahead of that while its visitor rests: server and
+browser need a third of a second each for one, and a click should not wait for them.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,17 +18,31 @@ from toast_lab.app.pages.graph_page import GraphPage
 from toast_lab.app.pages.hand_page import HandPage
 from toast_lab.app.pages.load_page import LoadPage
 from toast_lab.app.pages.search_page import SearchPage
-from toast_lab.app.session import Session
+from toast_lab.app.session import STEPS, Session
 
 #: by which ``static/layout_once.js`` knows the stack
 TAG = "page stack"
+#: of a server's time that pages made ahead may take, however many sessions it has
+SHARE = 0.25
+
+
+class _Turn:
+    """When the server may next make a page that nobody has asked for; one for all sessions."""
+
+    free_at_s = 0.0
+
+    def is_free(self) -> bool:
+        return time.monotonic() >= self.free_at_s
+
+    def took(self, seconds: float) -> None:
+        self.free_at_s = time.monotonic() + seconds / SHARE
+
+
+_TURN = _Turn()
 
 
 class PageStack(look.Pane):
-    """Makes the pages of a session, each on its first visit, and shows one.
-
-    They are not made ahead: what the server says of a page that the browser is still building may
-    be lost, and a page that nobody waits for is built while other things go on.
+    """Makes the pages of a session and shows one.
 
     Attributes:
         by_step: the pages so far.
@@ -32,6 +51,7 @@ class PageStack(look.Pane):
 
     def __init__(self, session: Session, *, offered: str = "", refusal: str = "") -> None:
         super().__init__()
+        self.session = session
         self.by_step: dict[str, Any] = {}
         self.shown = ""
         self._bodies: dict[str, pn.Row] = {}
@@ -54,12 +74,35 @@ class PageStack(look.Pane):
             for name, body in self._bodies.items():
                 body.visible = name == step
 
+    @property
+    def has_time(self) -> bool:
+        """Is there a page to be made that nobody waits for, and nothing else to be done?"""
+        session = self.session
+        return (
+            len(self.by_step) < len(STEPS)
+            and session.loaded.problem is not None
+            and not session.loading
+            and not session.work.busy
+            and not session.exports.busy
+            and _TURN.is_free()
+        )
+
+    def make_ahead(self) -> None:
+        """Make a page that was not visited yet, of those that come next, if there is time."""
+        if not self.has_time:
+            return
+        began_s = time.monotonic()
+        after = STEPS.index(self.shown) if self.shown else 0
+        ahead = (*STEPS[after:], *STEPS[:after])
+        self._make(next(step for step in ahead if step not in self.by_step))
+        _TURN.took(time.monotonic() - began_s)
+
     def _make(self, step: str) -> None:
         page = self.by_step[step] = self._makers[step]()
         centre = pn.Column(
             page.centre, sizing_mode="stretch_both", margin=(0, 8), stylesheets=[look.MIDDLE]
         )
         body = self._bodies[step] = look.filled_row(
-            page.left, centre, page.right, stylesheets=[look.BODY]
+            page.left, centre, page.right, stylesheets=[look.BODY], visible=step == self.shown
         )
         self.view.append(body)

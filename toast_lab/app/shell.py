@@ -1,6 +1,8 @@
-"""What surrounds the five pages: theme, keys, the address bar, and how often Bokeh lays them out.
+"""What surrounds the five pages: theme, keys, the address bar, when Bokeh lays them out.
 
-The browser's half is ``static/shell.js`` and ``static/layout_once.js``.
+And what comes between the two sides: messages wait while the browser builds something, and the
+browser tells when its visitor rests.  Its half is ``static/shell.js``, ``layout_once.js``,
+``hold_messages.js`` and ``rest.js``.
 """
 
 from __future__ import annotations
@@ -24,8 +26,11 @@ class Shell(JSComponent):
     )
     command = param.List(default=[], doc="[id, counter] of the last key")
     arrived = param.List(default=[], doc="[query text, counter] after back or forward")
+    awaited_rest = param.Integer(default=0, doc="grows to be told once the visitor rests")
+    rested = param.Integer(default=0, doc="the last awaited rest that came")
 
-    _esm = "\n".join((theme.DECIDE_ONCE, assets.script("layout_once"), assets.script("shell")))
+    _scripts = ("layout_once", "hold_messages", "rest", "shell")
+    _esm = "\n".join((theme.DECIDE_ONCE, *map(assets.script, _scripts)))
     _stylesheets = [assets.sheet("shell")]  # noqa: RUF012
 
     def __init__(self, **params: Any) -> None:

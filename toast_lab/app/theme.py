@@ -32,7 +32,7 @@ _BORROWED = " ".join(
 TOOLTIP = assets.sheet("tooltip")
 DECIDE = assets.script("theme")
 #: what views of libraries are taught on our pages
-VIEWS = assets.script("table_wait") + assets.script("checkbox_wait")
+VIEWS = assets.script("table_wait")
 DECIDE_ONCE = f"if (!window.tlTheme) {DECIDE}"  #: where the head is not ours
 
 

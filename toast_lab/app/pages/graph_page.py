@@ -37,7 +37,7 @@ class GraphPage:
         self.plot: GraphPlot | None = None
         self._focus: tuple[int, ...] = ()
         self._unfolded: set[str] = set()
-        self._drawing = self._telling = False
+        self._drawing = self._telling = self._is_stale = False
         self._making, self._finding = Pending(), Pending()
         self.controls = GraphControls()
         self.inspector = GraphInspector(session)
@@ -78,17 +78,29 @@ class GraphPage:
         controls.back.on_click(lambda _: self._refocus(()))
         controls.colours.on_click(self._colour_clicked)
 
-        look.watch(session.loaded, self.show_model, "analysis")
+        look.watch(session, self._shown, "step")
+        look.watch(session.loaded, self._new_model, "analysis")
         look.watch(session.selection, self.show_selection, "names", "conflicts")
         look.watch(session.loaded, self.show_plans, "problem")
         look.watch(session.plans, self.show_plans, "items")
 
     # -- drawing -----------------------------------------------------------------------------------
+    def _new_model(self) -> None:
+        """A new model; a page that is not shown waits with it until it is."""
+        self._is_stale, self.plot = True, None
+        self._making.drop()
+        self._shown()
+
+    def _shown(self) -> None:
+        if self._is_stale and self.session.step == "graph":
+            self.show_model()
+
     def show_model(self) -> None:
         """A new model: start at the level that suits it."""
         analysis = self.session.loaded.analysis
         if analysis is None:
             return
+        self._is_stale = False
         self._drawing = True
         self._focus, self._unfolded = (), set()
         self.controls.back.visible = False

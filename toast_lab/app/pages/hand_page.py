@@ -108,7 +108,7 @@ class HandPage:
         look.watch(session.selection, self._selected, "names", "conflicts")
         look.watch(session.work, self._job_changed, "changes")
         self._show_case()
-        self._changed()
+        self.refresh()
 
     # -- showing -----------------------------------------------------------------------------------
     def _open_tab(self) -> None:
@@ -246,7 +246,7 @@ class HandPage:
             return
         self._plan = plan
         if problem.analysis.program.n_ops > MANY_OPS:
-            self._making.start(plan, LISTINGS.submit(listing_lines, problem, plan))
+            self._making.start_next(plan, lambda: LISTINGS.submit(listing_lines, problem, plan))
         else:
             self._take(listing_lines(problem, plan))
 

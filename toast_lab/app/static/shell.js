@@ -1,5 +1,6 @@
 // What the page does by itself, without asking the server: the theme, the keys, the address bar, the table of keys.
-// Given: commands [[id, [key, ...], words, group], ...], query [text, push], title.  Gives: command [id, n], arrived [search, n].
+// Given: commands [[id, [key, ...], words, group], ...], query [text, push], title, awaited_rest.
+// Gives: command [id, n], arrived [search, n], rested.
 
 const THEME_WORDS = { auto: '◐', light: '☀', dark: '☾' }
 
@@ -67,6 +68,7 @@ function button(label, symbol, run) {
 
 export function render({ model, view, el }) {
   layoutOnce(view)
+  const rest = atRest(heldMessages(view), () => { model.rested = model.awaited_rest })
   let count = 0
   const send = (id) => { model.command = [id, ++count] }
   const bar = document.createElement('div')
@@ -201,11 +203,13 @@ export function render({ model, view, el }) {
   )
   model.on('query', showQuery)
   model.on('title', showTitle)
+  model.on('awaited_rest', rest.wait)
   document.addEventListener('keydown', pressedKey)
   document.addEventListener('click', release)
   window.addEventListener('popstate', back)
   window.addEventListener('tl-theme', showTheme)
   model.on('remove', () => {
+    rest.end()
     document.removeEventListener('keydown', pressedKey)
     document.removeEventListener('click', release)
     window.removeEventListener('popstate', back)

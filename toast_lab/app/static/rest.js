@@ -1,0 +1,28 @@
+// Tells when whoever looks at the page has done nothing for a while, and the browser has nothing to do either.
+
+const REST_MS = 1000
+const SIGNS = ['pointermove', 'pointerdown', 'wheel', 'keydown', 'scroll', 'touchstart']
+
+// Calls `tell` at rest, once for each `wait()`.
+function atRest(held, tell) {
+  let stirred = performance.now()
+  let timer = null
+  const stir = () => { stirred = performance.now() }
+  const lookIn = (ms) => { timer ??= setTimeout(look, ms) }
+  function look() {
+    timer = null
+    const left = REST_MS - (performance.now() - stirred)
+    if (left > 0) return lookIn(left)
+    if (document.hidden || held.builds > 0) return lookIn(REST_MS / 4)
+    tell()
+  }
+  const options = { capture: true, passive: true }
+  for (const sign of SIGNS) window.addEventListener(sign, stir, options)
+  return {
+    wait() { lookIn(0) },
+    end() {
+      clearTimeout(timer)
+      for (const sign of SIGNS) window.removeEventListener(sign, stir, options)
+    },
+  }
+}
