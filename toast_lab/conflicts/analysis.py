@@ -24,7 +24,7 @@ from toast_lab.errors import ToastError, did_you_mean, join_offenders
 from toast_lab.ir.model import Model
 from toast_lab.ir.program import Program
 from toast_lab.nda.names import Names, name_dims
-from toast_lab.ragged import Ragged
+from toast_lab.ragged import Ragged, row_lists
 from toast_lab.text import bounded
 
 if TYPE_CHECKING:
@@ -143,17 +143,23 @@ class Analysis:
     @functools.cached_property
     def colours(self) -> tuple[Colour, ...]:
         """All colours, in program order."""
-        members = Ragged.by_key(self.colour, len(self.colour_name))
+        count = len(self.colour_name)
+        members = Ragged.by_key(self.colour, count)
+        size = np.zeros(count, np.int64)
+        np.maximum.at(size, self.colour, self.names.size)
+        shardable = np.zeros(count, bool)
+        shardable[self.colour[self.names.shardable]] = True
+        columns = self.colour_name, self.group.tolist(), size.tolist(), shardable.tolist()
         return tuple(
             Colour(
                 index=index,
                 name=name,
-                group=int(self.group[index]),
+                group=group,
                 names=members.row(index),
-                size=int(self.names.size[members.row(index)].max()),
-                shardable=bool(self.names.shardable[members.row(index)].any()),
+                size=largest,
+                shardable=may_be,
             )
-            for index, name in enumerate(self.colour_name)
+            for index, (name, group, largest, may_be) in enumerate(zip(*columns, strict=True))
         )
 
     @functools.cached_property
@@ -197,18 +203,19 @@ class Analysis:
         resolutions: dict[int, dict[int, None]] = defaultdict(dict)
         for compatible in self.compatibility_sets:
             resolutions[int(self.group[compatible.colour])][compatible.resolution] = None
-        colours = Ragged.by_key(self.group, group_count)
-        n_names = np.bincount(group_of[self.names.size > 1], minlength=group_count)
+        members = Ragged.by_key(self.group, group_count)
+        colours = row_lists(members.ptr, members.flat)
+        n_names = np.bincount(group_of[self.names.size > 1], minlength=group_count).tolist()
         return tuple(
             ColourGroup(
                 index=index,
                 name=name,
-                colours=tuple(colours.row(index).tolist()),
+                colours=tuple(colours[index]),
                 arguments=tuple(arguments[index]),
                 resolutions=tuple(resolutions[index]),
-                n_names=int(n_names[index]),
-                size=max(self.colours[colour].size for colour in colours.row(index)),
-                shardable=any(self.colours[colour].shardable for colour in colours.row(index)),
+                n_names=n_names[index],
+                size=max(self.colours[colour].size for colour in colours[index]),
+                shardable=any(self.colours[colour].shardable for colour in colours[index]),
             )
             for index, name in enumerate(self.group_name)
         )
