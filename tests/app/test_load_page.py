@@ -15,6 +15,7 @@ from toast_lab.app.session import Session  # noqa: E402
 from toast_lab.conflicts.analysis import analyse  # noqa: E402
 from toast_lab.frontends import load  # noqa: E402
 from toast_lab.jobs.job import Registry  # noqa: E402
+from toast_lab.jobs.load_job import LoadedModel  # noqa: E402
 from toast_lab.models import registry  # noqa: E402
 
 # Panel warns of what version 2 will call its buttons
@@ -42,8 +43,9 @@ def test_what_was_done_to_the_input_is_worth_knowing() -> None:
         load("mlp"), notes=("dropped debug_print (<b>.py:3): it only prints",)
     )
     page = LoadPage(Session(jobs=Registry()))
-    page.session.loaded.param.update(model=model, analysis=analyse(model))
-    assert "dropped debug_print (&lt;b&gt;.py:3): it only prints" in page._notes()
+    page.session.show(LoadedModel(model, analyse(model)))
+    shown = page._worth_knowing.object
+    assert "dropped debug_print (&lt;b&gt;.py:3): it only prints" in shown
 
 
 def test_a_list_of_sizes_is_typed_as_numbers() -> None:
@@ -72,7 +74,7 @@ def test_whoever_went_on_while_a_solved_case_was_loaded_is_not_called_back(
 ) -> None:
     page = LoadPage(Session(jobs=jobs))
     waiting: list[Callable[[Session], None]] = []
-    monkeypatch.setattr(page.session, "load", lambda *_, then: waiting.append(then))
+    monkeypatch.setattr(page.session, "load", lambda *_, then, **__: waiting.append(then))
     page._open(next(case for case in SOLVED if case.model == "mlp"))
     monkeypatch.undo()
     page.session.load("mlp")

@@ -15,6 +15,10 @@ Bokeh has finished its drawing.  Each step is visited for the first time in a ne
 again, for a small program and for t2b's training step; and for the first time by somebody who never
 rests, for whom no page is made ahead (*hurried*).
 
+*offers*: t2b's training step is loaded by a link to the page by hand.  From the moment when the
+page says that it is loaded, to a click on the colour of the batch and the first offers with their
+prices; beside it, from opening the link.
+
 *curves*: the same search of t2b's training step (method, seed and number of plans) with no page
 attached, with a page that shows its curves, and with a page that shows its tree, turn by turn.
 Its speed is simulations a second over its last two thirds, which are the same work in all three
@@ -51,6 +55,7 @@ from toast_lab.app.pace import SLOWEST_S
 
 SIZE: Any = {"width": 1440, "height": 900}
 PAINT_TARGET_S, VISIT_TARGET_S, GRAPH_TARGET_S, LOSS_TARGET = 1.5, 0.5, 3.0, 0.05
+OFFERS_TARGET_S = 1.0
 STEPS = ("Graph & conflicts", "By hand", "Search", "Compare")
 STABLE_MS = 400  #: a marker that has stood so long stays where it is
 SETTLE_MS = 3000  #: in which everything that a click changes is there
@@ -301,6 +306,52 @@ def graph(repeats: int) -> list[Row]:
     ]
 
 
+# -- offers ----------------------------------------------------------------------------------------
+def offers(repeats: int) -> list[Row]:
+    """The first offers of t2b's training step on the page by hand, in new sessions."""
+    rows_s, offers_s, opened_s = [], [], []
+    with serving() as url, chromium() as browser:
+        for _ in range(repeats):
+            page = browser.new_page(viewport=SIZE)
+            began = time.monotonic()
+            page.goto(f"{url}?model=t2b&step=hand")
+            _seen(page, "div.status", "^Loaded t2b")
+            loaded = time.monotonic()
+            _seen(page, ".tabulator-row", r"^\d*\W*batch")
+            rows_s.append(time.monotonic() - loaded)
+            row = page.locator(".tabulator-row", has_text="batch").filter(visible=True)
+            row.first.click()  # once it stands still
+            _seen(page, "button", r"(data|model): .*\d (ms|s), ")
+            offers_s.append(time.monotonic() - loaded)
+            opened_s.append(time.monotonic() - began)
+            page.close()
+    found: Row = {"model": "t2b training", "n": repeats}
+    for key, values in (("rows_s", rows_s), ("offers_s", offers_s), ("from_link_s", opened_s)):
+        found |= {key: statistics.median(values), f"{key}_max": max(values)}
+    return [found]
+
+
+def _seen(page: Page, selector: str, text: str) -> None:
+    """Wait for the frame in which an element with this text is seen."""
+    page.wait_for_function(
+        f"""() => {{
+          const text = new RegExp({json.dumps(text)})
+          const search = (root) => {{
+            for (const el of root.querySelectorAll('*')) {{
+              if (el.matches('{selector}') && text.test(el.textContent.trim())) {{
+                if (el.getBoundingClientRect().width > 0) return true
+              }}
+              if (el.shadowRoot && search(el.shadowRoot)) return true
+            }}
+            return false
+          }}
+          return document.body && search(document)
+        }}""",
+        timeout=WAIT_MS,
+        polling="raf",
+    )
+
+
 # -- pages -----------------------------------------------------------------------------------------
 def pages(repeats: int) -> list[Row]:
     """One row for each program and step: the first visit in a session and the one after it."""
@@ -524,6 +575,7 @@ PARTS: dict[str, tuple[Callable[[int], list[Row]], int]] = {
     "first_paint": (first_paint, 9),
     "graph": (graph, 5),
     "pages": (pages, 3),
+    "offers": (offers, 7),
     "curves": (curves, 3),
 }
 
@@ -543,6 +595,8 @@ def missed(part: str, rows: list[Row]) -> list[str]:
                 f"graph of {row['model']}: {row['click_answered_s']:.2f} s (target "
                 f"{GRAPH_TARGET_S})"
             )
+        elif part == "offers" and row["offers_s"] > OFFERS_TARGET_S:
+            found.append(f"offers: {row['offers_s']:.2f} s (target {OFFERS_TARGET_S})")
         elif part == "pages" and row["first_s"] > VISIT_TARGET_S:
             found.append(
                 f"{row['page']} of {row['model']}: {row['first_s']:.2f} s (target {VISIT_TARGET_S})"

@@ -45,8 +45,10 @@ class Explorer(look.Pane):
     ) -> None:
         super().__init__()
         self.session = session or Session()
+        self.session.next_turn = look.next_turn
         self._lines: list[Line] = []
         self._preparing = Pending()
+        self._unlisted: Any = None  #: the analysis, while nobody has looked at its listing
         self._ticker: Any = None
         self._read: Any = None  #: the error that was put away
         self.nav = look.switch(
@@ -178,6 +180,15 @@ class Explorer(look.Pane):
         body, content = self._in_tabs[self.tabs.active]
         if self.fold.name == "Hide" and not len(body):
             body.objects = [content]
+        self._list_program()
+
+    def _list_program(self) -> None:
+        """Begin to list a large program, once somebody looks."""
+        analysis = self._unlisted
+        is_seen = self.fold.name == "Hide" and self._in_tabs[self.tabs.active][1] is self.listing
+        if analysis is not None and is_seen:
+            self._unlisted = None
+            self._preparing.start_next(analysis, lambda: LISTINGS.submit(prepared, analysis))
 
     def _line_picked(self, picked: list[int]) -> None:
         line = next(
@@ -213,8 +224,10 @@ class Explorer(look.Pane):
         if analysis is None:
             return
         if analysis.program.n_ops > MANY_OPS and pn.state.curdoc is not None:
-            self._preparing.start_next(analysis, lambda: LISTINGS.submit(prepared, analysis))
+            self._unlisted = analysis
+            self._list_program()
         else:
+            self._unlisted = None
             self._preparing.drop()
             self._lines = self.listing.fill(analysis)
         self.conflicts.value = conflicts_frame(analysis)
@@ -320,6 +333,9 @@ class Explorer(look.Pane):
     def tick(self) -> None:
         """Bring in what jobs report; called every ``TICK_MS`` or ``IDLE_MS``."""
         self.address.flush()
+        done = self._preparing.done()
+        if done is not None and done.subject is self.session.loaded.analysis:
+            self._lines, self.listing.packed = done.future.result()
         points = self.session.tick()
         if self.session.job is not None:
             self._show_job()  # its clock goes on while the job has nothing to tell
@@ -328,15 +344,14 @@ class Explorer(look.Pane):
             page.feed(points)
         if page is not None and self.session.step == "search":
             page.tick()
-        done = self._preparing.done()
-        if done is not None and done.subject is self.session.loaded.analysis:
-            self._lines, self.listing.packed = done.future.result()
         loading = self.pages.by_step.get("load")
         if loading is not None and self.session.step == "load":
             loading.tick()
         for step in ("hand", "graph", "compare"):
             if step in self.pages.by_step:
                 self.pages.by_step[step].tick()
+        if self.session.leads_to:
+            self.pages.make(self.session.leads_to)  # there is time until what is loaded is there
         if self.shell.rested == self.shell.awaited_rest and self.pages.has_time:
             self.shell.awaited_rest += 1  # once the browser says that it came, a page is made
         self._pace()

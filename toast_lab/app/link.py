@@ -298,7 +298,12 @@ def open_view(session: Any, view: LinkedView) -> None:
     If the model is another one it comes first, and the rest when it is there.
     """
     if view.model and (view.model, dict(view.sizes)) != (session.loaded.which, _own(session)):
-        session.load(view.model, dict(view.sizes), then=lambda loaded: _apply(loaded, view))
+        session.load(
+            view.model,
+            dict(view.sizes),
+            then=lambda loaded: _apply(loaded, view),
+            leads_to=view.step,
+        )
     else:
         _apply(session, view)
 

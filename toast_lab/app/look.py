@@ -84,6 +84,11 @@ def later(change: Callable[..., Any], *args: Any) -> None:
     pn.state.execute(functools.partial(_in_turn, change, *args), schedule=True)
 
 
+def next_turn(act: Callable[[], None]) -> None:
+    """Call ``act`` once the browser has been told of what changed so far."""
+    pn.state.execute(act, schedule=True)
+
+
 def tell_again(widget: Any, name: str) -> None:
     """Tell the browser what a property of a widget's model is, though the server did not change it.
 

@@ -67,8 +67,7 @@ class PageStack(look.Pane):
     def to_front(self, step: str) -> None:
         """Bring the page of a step to the front."""
         self.shown = step
-        if step not in self.by_step:
-            self._make(step)
+        self.make(step)
         # One message, for which the browser lays out the page once
         with pn.io.unlocked():
             for name, body in self._bodies.items():
@@ -94,10 +93,13 @@ class PageStack(look.Pane):
         began_s = time.monotonic()
         after = STEPS.index(self.shown) if self.shown else 0
         ahead = (*STEPS[after:], *STEPS[:after])
-        self._make(next(step for step in ahead if step not in self.by_step))
+        self.make(next(step for step in ahead if step not in self.by_step))
         _TURN.took(time.monotonic() - began_s)
 
-    def _make(self, step: str) -> None:
+    def make(self, step: str) -> None:
+        """Make the page of a step, unless there is one."""
+        if step in self.by_step:
+            return
         page = self.by_step[step] = self._makers[step]()
         centre = pn.Column(
             page.centre, sizing_mode="stretch_both", margin=(0, 8), stylesheets=[look.MIDDLE]

@@ -12,7 +12,7 @@ from toast_lab.app.items import PlanItem
 from toast_lab.app.loaded import LoadedState
 from toast_lab.app.notices import Notices
 from toast_lab.app.work import Handler, Work
-from toast_lab.cost.problem import price
+from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidPlan, InvalidProblem, ToastError
 from toast_lab.explain.why import CollectiveReason, why
 from toast_lab.jobs import plan_job
@@ -43,11 +43,17 @@ class PlanStore(param.Parameterized):
         super().__init__()
         self._loaded, self._notices, self._work = loaded, notices, work
         self._exports = exports
+        self._priced: Problem | None = None
         work.handle("run", Handler(self._executed))
         work.handle("compile", Handler(self._compiled))
         exports.handle("export", Handler(self._take_export))
 
     # -- reading -----------------------------------------------------------------------------------
+    @property
+    def is_priced(self) -> bool:
+        """Has the problem that is loaded been priced?  Until then all plans are of another one."""
+        return self._priced is self._loaded.problem
+
     def named(self, name: str) -> PlanItem | None:
         """A plan by its name."""
         return next((item for item in self.items if item.name == name), None)
@@ -112,6 +118,7 @@ class PlanStore(param.Parameterized):
 
     def add_unsharded(self) -> None:
         """The plan of no actions."""
+        self._priced = self._loaded.problem
         self.add("unsharded", "every device does everything", replicated(self._loaded.problem))
 
     def add_typed(self, text: str, name: str = "") -> None:

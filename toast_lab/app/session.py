@@ -47,6 +47,8 @@ class Session(param.Parameterized):
         work: the job that runs.
         exports: the export that runs beside it.
         notices: messages to the user.
+        next_turn: calls a function once the browser knows what has changed so far; at once where
+            there is no page.
     """
 
     step: Any = param.Selector(default="load", objects=list(STEPS))
@@ -76,28 +78,38 @@ class Session(param.Parameterized):
             searches=self.searches,
             notices=self.notices,
         )
+        self.next_turn: Callable[[Callable[[], None]], None] = lambda act: act()
         self._shelf: dict[str, list[PlanItem]] = {}  #: plans of other programs, by digest
         self.work.handle("load", Handler(self._loaded))
 
     # -- loading -----------------------------------------------------------------------------------
     def load(
-        self, which: str, sizes: dict[str, Any] | None = None, then: Then | None = None
+        self,
+        which: str,
+        sizes: dict[str, Any] | None = None,
+        then: Then | None = None,
+        *,
+        leads_to: str = "",
     ) -> None:
         """Load a built-in model, or ``module:make`` (the caller has checked that this is allowed).
 
-        ``then`` is called with the session once the model is loaded; for a large one that is later.
+        Args:
+            which: the model.
+            sizes: those that differ from its defaults.
+            then: called with the session once the model is loaded; for a large one that is later.
+            leads_to: the step where ``then`` ends, so that a large model is not drawn on the way.
         """
         sizes = dict(sizes or {})
         with self.notices.guarded():
             if ":" in which:
-                context = "", sizes, then
+                context = "", sizes, then, leads_to
                 self._start_loading(f"loading {which}", context, load_own, which, sizes)
                 return
             registry.built_in(which)
             if loads_at_once(which, sizes):
                 self.show(load_at_once(which, sizes), which, sizes, then)
                 return
-            context = which, sizes, then
+            context = which, sizes, then, leads_to
             target = "toast_lab.jobs.load_job:load_model"
             self._start_loading(f"loading {which}", context, target, which, sizes)
 
@@ -110,7 +122,7 @@ class Session(param.Parameterized):
             refuse_file(name, len(content))
             title = f"reading {name}"
             arguments = name, bytes(content), READ_LIMIT_S
-            self._start_loading(title, ("", {}, None), read_file, *arguments)
+            self._start_loading(title, ("", {}, None, ""), read_file, *arguments)
 
     @property
     def loading(self) -> str:
@@ -125,6 +137,11 @@ class Session(param.Parameterized):
         """Name and sizes of the built-in model that is being loaded; ("", {}): none is."""
         return self.work.context[:2] if self.loading else ("", {})
 
+    @property
+    def leads_to(self) -> str:
+        """The step that what is being loaded leads to; empty: that is not known."""
+        return str(self.work.context[3]) if self.loading else ""
+
     def _start_loading(self, title: str, context: Any, target: Any, *arguments: Any) -> None:
         self.work.start("load", title, target, *arguments, context=context)
         shown = self.loaded.model
@@ -134,7 +151,23 @@ class Session(param.Parameterized):
         self.notices.say(words)
 
     def _loaded(self, job: Job) -> None:
-        self.show(job.result, *self.work.context)
+        """Take in what a child has loaded, and price it once the page shows it.
+
+        The first price of a large program takes half a second.
+        """
+        which, sizes, then, leads_to = self.work.context
+        self._take_in(job.result, which, sizes, leads_to if self.step == "load" else "")
+        self._set_problem({})
+        analysis = job.result.analysis
+
+        def price_it() -> None:
+            with self.notices.guarded():
+                if self.loaded.analysis is analysis:
+                    self._price()
+                    if then is not None:
+                        then(self)
+
+        self.next_turn(price_it)
 
     def show(
         self,
@@ -147,6 +180,14 @@ class Session(param.Parameterized):
 
         ``then`` is called with the session afterwards.
         """
+        self._take_in(loaded, which, sizes or {})
+        self.set_problem()
+        if then is not None:
+            then(self)
+
+    def _take_in(
+        self, loaded: LoadedModel, which: str, sizes: dict[str, Any], step: str = ""
+    ) -> None:
         if self.loaded.analysis is not None:
             self._shelf[self.loaded.digest] = self.plans.items
         plans = self._shelf.get(loaded.analysis.program.digest(), [])
@@ -156,16 +197,14 @@ class Session(param.Parameterized):
                 stack.enter_context(param.parameterized.batch_call_watchers(part))
             self.selection.param.update(names=(), conflicts=(), level="")
             self.loaded.param.update(
-                which=which, sizes=dict(sizes or {}), model=loaded.model, analysis=loaded.analysis
+                which=which, sizes=dict(sizes), model=loaded.model, analysis=loaded.analysis
             )
             self.plans.items = plans
+            self.step = step or self.step
         self.solved = None
         self.searches.forget()
         self.confirmations.state = ConfirmState()
         self.notices.say(f"Loaded {loaded.model}.", "good")
-        self.set_problem()
-        if then is not None:
-            then(self)
 
     def take(self, analysis: Analysis, problem: Problem | None = None) -> None:
         """Take in an analysis of a notebook, and its problem with pins and machine, as it is."""
@@ -182,12 +221,20 @@ class Session(param.Parameterized):
         if loaded.analysis is None:
             loaded.param.update(**settings)
             return
+        with self.notices.guarded():
+            self._set_problem(settings)
+            self._price()
+
+    def _set_problem(self, settings: dict[str, Any]) -> None:
+        loaded = self.loaded
         names = ("mesh", "machine", "memory_gib")
         combined = {**{name: getattr(loaded, name) for name in names}, **settings}
-        with self.notices.guarded():
-            loaded.param.update(**combined, problem=loaded.problem_with(combined))
-            self.plans.add_unsharded()
-            self.hand.renew()
+        loaded.param.update(**combined, problem=loaded.problem_with(combined))
+
+    def _price(self) -> None:
+        """Price the plans that a problem begins with."""
+        self.plans.add_unsharded()
+        self.hand.renew()
 
     def remove_plan(self, name: str) -> None:
         """Forget a plan."""

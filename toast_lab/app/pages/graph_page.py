@@ -38,6 +38,7 @@ class GraphPage:
         self._focus: tuple[int, ...] = ()
         self._unfolded: set[str] = set()
         self._drawing = self._telling = self._is_stale = False
+        self._drawn: Any = None  #: the analysis
         self._making, self._finding = Pending(), Pending()
         self.controls = GraphControls()
         self.inspector = GraphInspector(session)
@@ -87,6 +88,8 @@ class GraphPage:
     # -- drawing -----------------------------------------------------------------------------------
     def _new_model(self) -> None:
         """A new model; a page that is not shown waits with it until it is."""
+        if self.session.loaded.analysis is self._drawn:
+            return
         self._is_stale, self.plot = True, None
         self._making.drop()
         self._shown()
@@ -100,7 +103,7 @@ class GraphPage:
         analysis = self.session.loaded.analysis
         if analysis is None:
             return
-        self._is_stale = False
+        self._is_stale, self._drawn = False, analysis
         self._drawing = True
         self._focus, self._unfolded = (), set()
         self.controls.back.visible = False

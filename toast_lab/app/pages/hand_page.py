@@ -163,8 +163,11 @@ class HandPage:
                 None,
             )
             self.short.value = session.loaded.analysis.program.n_ops > MANY_OPS
-        self.history.refresh()
         self._show_colours()
+        if not session.plans.is_priced:
+            self._stale = True  # the first price of a large program takes half a second
+            return
+        self.history.refresh()
         self._show_actions()
         self.board.refresh()
         self._fit_board()

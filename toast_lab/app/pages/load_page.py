@@ -16,13 +16,15 @@ from toast_lab.app.model_loading import refuse_file
 from toast_lab.app.problem_pane import ProblemPane
 from toast_lab.app.session import Session
 from toast_lab.app.welcome import OWN_HELP, Welcome
+from toast_lab.conflicts.analysis import Analysis
 from toast_lab.conflicts.coverage import coverage
+from toast_lab.cost.problem import Problem
 from toast_lab.jobs.job import JobState
 from toast_lab.models import registry
 from toast_lab.views import report_tables
 from toast_lab.views.graph_layout import graph_layout
 from toast_lab.views.graph_plot import GraphPlot
-from toast_lab.views.markup import Safe, facts, h, join, quiet
+from toast_lab.views.markup import facts, h, join, quiet
 from toast_lab.views.report_tables import (
     Note,
     coverage_frame,
@@ -167,9 +169,11 @@ class LoadPage:
             width=300,
         )
         self._loading_shown, self._note, self._drawn = "", "", None
+        self._is_stale = False
         # A link, a reload or an own model come to look at something
         self._arrived = bool(offered) or session.step != "load" or bool(session.hand.actions)
-        look.watch(session.loaded, self.refresh, "analysis", "problem")
+        look.watch(session.loaded, self._changed, "analysis", "problem")
+        look.watch(session, self._shown, "step")
         look.watch(session.work, self.tick, "changes", "job")
         self.refresh()
         self.tick()
@@ -237,7 +241,8 @@ class LoadPage:
             if session.step == "load":  # whoever went on meanwhile is not called back
                 session.step = "hand"
 
-        self.session.load(case.model, dict(case.sizes) or SIZES.get(case.model), then=show)
+        sizes = dict(case.sizes) or SIZES.get(case.model)
+        self.session.load(case.model, sizes, then=show, leads_to="hand")
 
     def _model_card(self, name: str, text: str) -> pn.widgets.Button:
         return _card(text, lambda: self._choose(name))
@@ -296,8 +301,18 @@ class LoadPage:
             for key, value in self._inputs.items()
         }
 
+    def _changed(self) -> None:
+        """Take in another model or problem; a page that is not shown waits until it is."""
+        self._is_stale = True
+        self._shown()
+
+    def _shown(self) -> None:
+        if self._is_stale and self.session.step == "load":
+            self.refresh()
+
     def refresh(self) -> None:
         """Show what is loaded."""
+        self._is_stale = False
         session = self.session
         analysis, model = session.loaded.analysis, session.loaded.model
         if analysis is None or model is None:
@@ -315,12 +330,13 @@ class LoadPage:
             layout = graph_layout(analysis)
             self._note = f"  dimension graph · {layout.note}"
             self._graph.object = GraphPlot(layout).figure
+            self._facts.object = join(
+                [h("h2", "program"), facts(program_facts(analysis, model.source))]
+            )
         self._show_title()
-        self._show_reports()
-        self._facts.object = join(
-            [h("h2", "program"), facts(program_facts(analysis, model.source))]
-        )
-        self._worth_knowing.object = self._notes()
+        problem = session.loaded.problem
+        if problem is not None and problem.analysis is analysis:
+            self._show_reports(analysis, problem)
 
     def _mark_card(self) -> None:
         """The card of the model that is loaded, or being loaded, stands out."""
@@ -344,49 +360,38 @@ class LoadPage:
                 title=self._note.strip(),
             )
 
-    def _show_reports(self) -> None:
-        """Fill the tables below the graph.
+    def _show_reports(self, analysis: Analysis, problem: Problem) -> None:
+        """Fill the tables below the graph, and say what is worth knowing of them.
 
         A tab counts its rows, and an empty table says that all is well.
         """
-        analysis, problem = self.session.loaded.analysis, self.session.loaded.problem
-        verdicts = {"Coverage": _verdict(coverage(analysis))}
-        frames = {
-            "Arguments": arguments_frame(analysis),
-            "Coverage": coverage_frame(coverage(analysis)),
+        covered, divisibility = coverage(analysis), problem.divisibility()
+        contents = {
+            "Arguments": (arguments_frame(analysis), ""),
+            "Coverage": (coverage_frame(covered), _verdict(covered)),
+            "Sizes": (sizes_frame(divisibility), _verdict(divisibility)),
+            "Whole arguments": (whole_arguments_frame(divisibility), ""),
         }
-        if problem is not None:
-            divisibility = problem.divisibility()
-            verdicts |= {"Sizes": _verdict(divisibility), "Whole arguments": ""}
-            frames |= {
-                "Sizes": sizes_frame(divisibility),
-                "Whole arguments": whole_arguments_frame(divisibility),
-            }
-        for i, (name, report) in enumerate(self._reports.items()):
-            if name in frames:
-                sentence = REPORT_HELP[name] if len(frames[name]) else REPORT_EMPTY[name]
-                sentence = sentence.format(mesh=problem.mesh if problem is not None else "the mesh")
-                report.show(frames[name], sentence, verdicts.get(name, ""))
-                self._tabs[i] = (f"{name} ({len(frames[name])})", report.view())
+        titled = []
+        for name, report in self._reports.items():
+            frame, verdict = contents[name]
+            sentence = REPORT_HELP[name] if len(frame) else REPORT_EMPTY[name]
+            report.show(frame, sentence.format(mesh=problem.mesh), verdict)
+            titled.append((f"{name} ({len(frame)})", report.view()))
+        self._tabs[:] = titled
         self._open_report()
-
-    def _open_report(self) -> None:
-        if self._below.visible:
-            list(self._reports.values())[self._tabs.active].open()
-
-    def _notes(self) -> Safe:
-        problem, analysis = self.session.loaded.problem, self.session.loaded.analysis
-        if analysis is None:
-            return h("p")
-        divisible = problem.divisibility() if problem is not None else None
         remarks = [Note(note) for note in getattr(self.session.loaded.model, "notes", ())]
-        remarks += notes(coverage(analysis), divisible)
-        return join(
+        remarks += notes(covered, divisibility)
+        self._worth_knowing.object = join(
             [
                 h("h2", "worth knowing"),
                 h("ul", *[h("li", remark.text, cls=remark.level) for remark in remarks], cls="log"),
             ]
         )
+
+    def _open_report(self) -> None:
+        if self._below.visible:
+            list(self._reports.values())[self._tabs.active].open()
 
 
 def _card(text: str, act: Callable[[], None]) -> pn.widgets.Button:

@@ -4,15 +4,21 @@
 const LONGEST_MS = 10000  // a build that never ends must not make the page deaf
 const HELD = Symbol.for('toast-lab held messages')  // on a document, whichever copy of this script was first
 
-// The messages of a document, and whether parts of it are being built.
+// The messages of a document: when the last one was applied, and whether parts are being built.
 function heldMessages(view) {
   const page = view.model.document
   if (page[HELD]) return page[HELD]
-  if (!page.apply_json_patch || !view.build_child_views) return { builds: 0 }  // a Bokeh that does it in another way
+  // a Bokeh that does it in another way
+  if (!page.apply_json_patch || !view.build_child_views) return { builds: 0, applied: 0 }
   const waiting = []
-  const apply = page.apply_json_patch.bind(page)
+  const applyNow = page.apply_json_patch.bind(page)
+  const apply = (...message) => {
+    held.applied = performance.now()
+    return applyNow(...message)
+  }
   const held = page[HELD] = {
     builds: 0,
+    applied: 0,
     release() {
       while (held.builds === 0 && waiting.length > 0) {
         try { apply(...waiting.shift()) } catch (error) { console.error(error) }

@@ -1,4 +1,5 @@
-// Tells when whoever looks at the page has done nothing for a while, and the browser has nothing to do either.
+// Tells when whoever looks at the page has done nothing for a while, and neither server nor browser has had anything
+// to do: a page that has just changed is read, and clicked next.
 
 const REST_MS = 1000
 const SIGNS = ['pointermove', 'pointerdown', 'wheel', 'keydown', 'scroll', 'touchstart']
@@ -11,7 +12,7 @@ function atRest(held, tell) {
   const lookIn = (ms) => { timer ??= setTimeout(look, ms) }
   function look() {
     timer = null
-    const left = REST_MS - (performance.now() - stirred)
+    const left = REST_MS - (performance.now() - Math.max(stirred, held.applied))
     if (left > 0) return lookIn(left)
     if (document.hidden || held.builds > 0) return lookIn(REST_MS / 4)
     tell()

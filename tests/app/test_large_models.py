@@ -1,0 +1,136 @@
+"""What is loaded by a child: in which order pages, prices and listings come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from bokeh.document import Document
+from panel.io.state import set_curdoc
+
+import toast_lab as tl
+from toast_lab.app import explorer as explorer_module
+from toast_lab.app.explorer import Explorer
+from toast_lab.app.page_stack import PageStack
+from toast_lab.app.pages.hand_page import HandPage
+from toast_lab.app.pages.load_page import LoadPage
+from toast_lab.app.session import Session
+from toast_lab.conflicts.analysis import analyse
+from toast_lab.jobs.job import Registry
+
+# Panel warns of what version 2 will call its buttons
+pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
+
+LIMIT_S = 60.0
+
+
+@pytest.fixture
+def session(jobs: Registry) -> Session:
+    return Session(jobs)
+
+
+@pytest.fixture
+def turns(session: Session) -> list[Callable[[], None]]:
+    """What the session has put off until the browser knows what has changed so far."""
+    put_off: list[Callable[[], None]] = []
+    session.next_turn = put_off.append
+    return put_off
+
+
+def load(session: Session, reached: list[str]) -> None:
+    """Load a transformer in a child, by a link to the page by hand."""
+    sizes = {"layers": 3, "sequence": 32, "vocab": 64}
+    session.load(
+        "transformer", sizes, then=lambda loaded: reached.append(loaded.step), leads_to="hand"
+    )
+
+
+def wait(session: Session) -> None:
+    """Until the child has ended and its result is taken in."""
+    end_s = time.monotonic() + LIMIT_S
+    while session.loading and time.monotonic() < end_s:
+        session.tick()
+        time.sleep(0.02)
+    assert session.loaded.analysis is not None, session.notices.messages
+
+
+def test_a_page_shows_what_needs_no_price_first(
+    session: Session, turns: list[Callable[[], None]]
+) -> None:
+    reached: list[str] = []
+    by_hand, loading = HandPage(session), LoadPage(session)
+    load(session, reached)
+    assert session.leads_to == "hand"
+    wait(session)
+    assert (session.leads_to, session.step) == ("", "hand")
+    assert "d_model" in by_hand.colours.value["colour"].tolist()
+    assert not session.plans.is_priced
+    assert (len(by_hand.history.table.value), reached) == (0, [])
+    for turn in turns:
+        turn()
+    assert session.plans.is_priced
+    assert by_hand.history.table.value["action"].tolist() == ["unsharded"]
+    assert reached == ["hand"]
+    assert loading._drawn is None, "nobody has looked at the page that the link led away from"
+    session.step = "load"
+    assert loading._drawn is session.loaded.analysis
+
+
+def test_another_model_meanwhile_gets_nothing_of_the_first(
+    session: Session, turns: list[Callable[[], None]]
+) -> None:
+    reached: list[str] = []
+    load(session, reached)
+    wait(session)
+    session.load("mlp")
+    items = session.plans.items
+    for turn in turns:
+        turn()
+    assert (reached, session.plans.items) == ([], items)
+
+
+def test_whoever_went_on_stays_there(session: Session) -> None:
+    load(session, [])
+    session.step = "search"
+    wait(session)
+    assert session.step == "search"
+
+
+def test_the_page_that_a_link_leads_to_is_made_while_its_model_is_loaded(session: Session) -> None:
+    explorer = Explorer(session)
+    load(session, [])
+    assert list(explorer.pages.by_step) == ["load"]
+    explorer.tick()
+    assert list(explorer.pages.by_step) == ["load", "hand"]
+    assert explorer.pages.shown == "load"
+    session.cancel()
+
+
+def test_making_a_page_again_changes_nothing(session: Session) -> None:
+    stack = PageStack(session)
+    stack.make("hand")
+    page = stack.by_step["hand"]
+    stack.make("hand")
+    assert stack.by_step["hand"] is page
+    assert len(stack.view) == 1
+
+
+def test_a_large_program_is_listed_once_somebody_looks(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explorer_module, "MANY_OPS", 1)
+    explorer = Explorer(session)
+    session.step = "hand"  # where the drawer is shut
+    with set_curdoc(Document()):
+        session.take(analyse(tl.load("mlp")))
+        for _ in range(10):
+            explorer.tick()
+            time.sleep(0.02)
+        assert explorer.listing.packed == "[]"
+        explorer.toggle_drawer(opened=True)
+        end_s = time.monotonic() + LIMIT_S
+        while explorer.listing.packed == "[]" and time.monotonic() < end_s:
+            explorer.tick()
+            time.sleep(0.02)
+    assert "matmul" in explorer.listing.packed
