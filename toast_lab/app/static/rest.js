@@ -2,6 +2,7 @@
 // to do: a page that has just changed is read, and clicked next.
 
 const REST_MS = 1000
+const QUIET_MS = 500  // since the server said something
 const SIGNS = ['pointermove', 'pointerdown', 'wheel', 'keydown', 'scroll', 'touchstart']
 
 // Calls `tell` at rest, once for each `wait()`.
@@ -12,7 +13,7 @@ function atRest(held, tell) {
   const lookIn = (ms) => { timer ??= setTimeout(look, ms) }
   function look() {
     timer = null
-    const left = REST_MS - (performance.now() - Math.max(stirred, held.applied))
+    const left = Math.max(stirred + REST_MS, held.applied + QUIET_MS) - performance.now()
     if (left > 0) return lookIn(left)
     if (document.hidden || held.builds > 0) return lookIn(REST_MS / 4)
     tell()
