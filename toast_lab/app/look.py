@@ -243,7 +243,11 @@ class FittedTable(pn.widgets.Tabulator):
 
     def _get_model(self, doc: Any, root: Any = None, parent: Any = None, comm: Any = None) -> Any:
         model: Any = super()._get_model(doc, root, parent, comm)
-        for changed, name, part in ((model, "tags", "columns"), (model.source, "data", "rows")):
+        for changed, name, part in (
+            (model, "tags", "columns"),
+            (model.source, "data", "rows"),
+            (model, "height", "height"),
+        ):
             args = {"table": model, "part": part}
             changed.js_on_change(name, CustomJS(args=args, code=assets.script("refit")))
         return model
