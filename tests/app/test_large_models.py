@@ -116,8 +116,9 @@ def test_making_a_page_again_changes_nothing(session: Session) -> None:
     assert len(stack.view) == 1
 
 
-def test_a_large_program_is_listed_once_somebody_looks(
-    session: Session, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("rests", [False, True])
+def test_a_large_program_is_listed_once_somebody_looks_or_rests(
+    session: Session, monkeypatch: pytest.MonkeyPatch, rests: bool
 ) -> None:
     monkeypatch.setattr(explorer_module, "MANY_OPS", 1)
     explorer = Explorer(session)
@@ -128,7 +129,10 @@ def test_a_large_program_is_listed_once_somebody_looks(
             explorer.tick()
             time.sleep(0.02)
         assert explorer.listing.packed == "[]"
-        explorer.toggle_drawer(opened=True)
+        if rests:
+            explorer.shell.rested = explorer.shell.awaited_rest
+        else:
+            explorer.toggle_drawer(opened=True)
         end_s = time.monotonic() + LIMIT_S
         while explorer.listing.packed == "[]" and time.monotonic() < end_s:
             explorer.tick()

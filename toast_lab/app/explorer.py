@@ -91,7 +91,7 @@ class Explorer(look.Pane):
             stylesheets=[BAR],
         )
         self.pages = PageStack(self.session, offered=offered, refusal=refusal)
-        look.watch(self.shell, self.pages.make_ahead, "rested")
+        look.watch(self.shell, self._at_rest, "rested")
         self.drawer = self._drawer()
         # Panel makes the page as tall as all parts of all pages together, the hidden ones included.
         style = {"height": "100vh" if height is None else f"{height}px", "min-height": "0"}
@@ -182,11 +182,16 @@ class Explorer(look.Pane):
             body.objects = [content]
         self._list_program()
 
-    def _list_program(self) -> None:
-        """Begin to list a large program, once somebody looks."""
+    def _at_rest(self) -> None:
+        """The visitor rests: make what a next click may ask for."""
+        self.pages.make_ahead()
+        self._list_program(at_rest=True)
+
+    def _list_program(self, *, at_rest: bool = False) -> None:
+        """Begin to list a large program, once somebody looks or there is time."""
         analysis = self._unlisted
         is_seen = self.fold.name == "Hide" and self._in_tabs[self.tabs.active][1] is self.listing
-        if analysis is not None and is_seen:
+        if analysis is not None and (is_seen or at_rest):
             self._unlisted = None
             self._preparing.start_next(analysis, lambda: LISTINGS.submit(prepared, analysis))
 
@@ -352,8 +357,10 @@ class Explorer(look.Pane):
                 self.pages.by_step[step].tick()
         if self.session.leads_to:
             self.pages.make(self.session.leads_to)  # there is time until what is loaded is there
-        if self.shell.rested == self.shell.awaited_rest and self.pages.has_time:
-            self.shell.awaited_rest += 1  # once the browser says that it came, a page is made
+        if self.shell.rested == self.shell.awaited_rest and (
+            self.pages.has_time or self._unlisted is not None
+        ):
+            self.shell.awaited_rest += 1  # the browser says when it has come
         self._pace()
 
     def _pace(self) -> None:
