@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import param
 
@@ -32,6 +33,15 @@ from toast_lab.views.search_curves import CurvePoint
 
 STEPS = ("load", "graph", "hand", "search", "compare")
 Then = Callable[["Session"], None]
+
+
+class LoadingContext(NamedTuple):
+    """What is to be known at the end of a load; see ``Session.load``."""
+
+    which: str = ""
+    sizes: Any = MappingProxyType({})
+    then: Then | None = None
+    leads_to: str = ""
 
 
 class Session(param.Parameterized):
@@ -102,14 +112,14 @@ class Session(param.Parameterized):
         sizes = dict(sizes or {})
         with self.notices.guarded():
             if ":" in which:
-                context = "", sizes, then, leads_to
+                context = LoadingContext("", sizes, then, leads_to)
                 self._start_loading(f"loading {which}", context, load_own, which, sizes)
                 return
             registry.built_in(which)
             if loads_at_once(which, sizes):
                 self.show(load_at_once(which, sizes), which, sizes, then)
                 return
-            context = which, sizes, then, leads_to
+            context = LoadingContext(which, sizes, then, leads_to)
             target = "toast_lab.jobs.load_job:load_model"
             self._start_loading(f"loading {which}", context, target, which, sizes)
 
@@ -122,7 +132,7 @@ class Session(param.Parameterized):
             refuse_file(name, len(content))
             title = f"reading {name}"
             arguments = name, bytes(content), READ_LIMIT_S
-            self._start_loading(title, ("", {}, None, ""), read_file, *arguments)
+            self._start_loading(title, LoadingContext(), read_file, *arguments)
 
     @property
     def loading(self) -> str:
@@ -140,9 +150,11 @@ class Session(param.Parameterized):
     @property
     def leads_to(self) -> str:
         """The step that what is being loaded leads to; empty: that is not known."""
-        return str(self.work.context[3]) if self.loading else ""
+        return str(self.work.context.leads_to) if self.loading else ""
 
-    def _start_loading(self, title: str, context: Any, target: Any, *arguments: Any) -> None:
+    def _start_loading(
+        self, title: str, context: LoadingContext, target: Any, *arguments: Any
+    ) -> None:
         self.work.start("load", title, target, *arguments, context=context)
         shown = self.loaded.model
         words = f"{title[:1].upper()}{title[1:]}."

@@ -37,7 +37,7 @@ class GraphPage:
         self.plot: GraphPlot | None = None
         self._focus: tuple[int, ...] = ()
         self._unfolded: set[str] = set()
-        self._drawing = self._telling = self._is_stale = False
+        self._drawing = self._telling = False
         self._drawn: Any = None  #: the analysis
         self._making, self._finding = Pending(), Pending()
         self.controls = GraphControls()
@@ -90,12 +90,13 @@ class GraphPage:
         """A new model; a page that is not shown waits with it until it is."""
         if self.session.loaded.analysis is self._drawn:
             return
-        self._is_stale, self.plot = True, None
+        self._drawn = self.plot = None
         self._making.drop()
         self._shown()
 
     def _shown(self) -> None:
-        if self._is_stale and self.session.step == "graph":
+        is_stale = self.session.loaded.analysis is not self._drawn
+        if is_stale and self.session.step == "graph":
             self.show_model()
 
     def show_model(self) -> None:
@@ -103,8 +104,7 @@ class GraphPage:
         analysis = self.session.loaded.analysis
         if analysis is None:
             return
-        self._is_stale, self._drawn = False, analysis
-        self._drawing = True
+        self._drawn, self._drawing = analysis, True
         self._focus, self._unfolded = (), set()
         self.controls.back.visible = False
         self.controls.fill(analysis, self.session.selection.level)

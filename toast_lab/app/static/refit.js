@@ -4,6 +4,7 @@
 for (const view of cb_context.index.find_all(table)) {
   const tabulator = view.tabulator
   if (tabulator == null) continue
+  const isSeen = () => tabulator.element.clientHeight > 0
   const building = view._building || !tabulator.initialized
   const refit = () => {
     if (view.tabulator !== tabulator) return
@@ -13,7 +14,7 @@ for (const view of cb_context.index.find_all(table)) {
     } else if (part === 'height') {
       // Tabulator keeps the height that it was built with: rows are cut, and a gap is below them
       tabulator.options.height = tabulator.element.style.height = `${table.height}px`
-      if (tabulator.element.clientHeight > 0) tabulator.redraw(true)
+      if (isSeen()) tabulator.redraw(true)
     } else {
       view.setData().then(() => view.postUpdate())
     }
@@ -23,7 +24,6 @@ for (const view of cb_context.index.find_all(table)) {
   else if (!tabulator.awaits_sight) {
     // Tabulator draws no rows while it is hidden, and would stay empty once it is seen.  It may be
     // seen by now: this runs a while after the rows came.
-    const isSeen = () => tabulator.element.clientHeight > 0
     const redraw = () => {
       const isEmpty = tabulator.element.querySelector('.tabulator-row') === null
       if (view.tabulator === tabulator && isEmpty) tabulator.redraw(true)
