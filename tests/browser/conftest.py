@@ -8,9 +8,11 @@ idleness.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -117,18 +119,53 @@ def forget(context: BrowserContext) -> None:
     context.clear_permissions()
 
 
+class ServerLogs:
+    """What the terminals of our servers tell beside where they are: nothing, if all is well."""
+
+    def __init__(self) -> None:
+        self.read: dict[Path, int] = {}
+
+    def watch(self, log: Path) -> None:
+        """Look at this file, too, from its beginning."""
+        self.read[log] = 0
+
+    def news(self) -> list[str]:
+        """The lines that are new and tell of trouble, with all that came with them."""
+        found = []
+        for log, start in self.read.items():
+            content = log.read_bytes()
+            self.read[log] = len(content)
+            text = content[start:].decode(errors="replace")
+            if re.search(r"Traceback|Warning|WARNING|ERROR|CRITICAL", text):
+                found.append(f"the server's terminal: {text[-4000:]}")
+        return found
+
+
+@pytest.fixture(scope="session")
+def server_logs() -> ServerLogs:
+    """The terminals of the servers that `served` has started for the explorer."""
+    return ServerLogs()
+
+
 @pytest.fixture
-def strict_page(page: Page) -> Iterator[Page]:
-    """A page that fails its test at the end for whatever `Troubles` found."""
+def strict_page(page: Page, server_logs: ServerLogs) -> Iterator[Page]:
+    """A page that fails its test at the end for whatever `Troubles` found.
+
+    So does what a server's terminal tells meanwhile.
+    """
+    server_logs.news()
     troubles = Troubles(page)
     yield page
     # A closed page sends no more: what is collected now is complete.
     page.close()
+    troubles.found += server_logs.news()
     assert not troubles.found, "\n".join(troubles.found)
 
 
 @pytest.fixture(scope="session")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+def served(
+    tmp_path_factory: pytest.TempPathFactory, server_logs: ServerLogs
+) -> Iterator[Callable[..., str]]:
     """Give `served(*arguments, env=None, seconds=300)`: start `toast-lab serve` and return its URL.
 
     Equal calls share one server for the whole run, since a start costs seconds. To serve something
@@ -169,6 +206,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., s
         url = f"http://127.0.0.1:{port}"
         running[key] = (url, process)
         wait_until_answers(url, process, log, seconds)
+        if any(word.startswith("toast_lab") for word in words):
+            server_logs.watch(log)
         return url
 
     yield start

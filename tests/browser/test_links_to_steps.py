@@ -33,3 +33,21 @@ def test_a_link_with_a_step_arrives_there_when_its_model_is_loaded(
     expect(page.get_by_text("Loaded transformer").first).to_be_visible(timeout=SLOW)
     expect(on(page, "Graph & conflicts")).to_be_visible(timeout=SLOW)
     expect(page).to_have_url(re.compile(r"model=transformer&layers=3.*step=graph"), timeout=SLOW)
+
+
+def test_the_first_click_on_a_table_sends_the_click_alone(
+    served: Callable[..., str], strict_page: Page
+) -> None:
+    """Not with it all of the table, which came from the server a moment ago."""
+    page, sent = strict_page, list[str]()
+    page.on(
+        "websocket", lambda socket: socket.on("framesent", lambda frame: sent.append(str(frame)))
+    )
+    page.goto(f"{served()}/?{ASKED.replace('step=graph', 'step=hand')}")
+    row = page.locator(".tabulator-row", has_text="batch").filter(visible=True).first
+    row.click(timeout=SLOW)
+    expect(
+        page.get_by_role("button", name=re.compile(r"^(data|model): .*, ")).first
+    ).to_be_visible()
+    assert any("cell-click" in frame or "table-edit" in frame for frame in sent), sent[-5:]
+    assert not [frame for frame in sent if '"attributes"' in frame]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, Page
 
-from tests.browser.conftest import Troubles, forget
+from tests.browser.conftest import ServerLogs, Troubles, forget
 
 PAGES = {
     "clean": "<p>ready</p>",
@@ -59,6 +59,18 @@ def test_troubles_are_found(page: Page, site: str, name: str, trouble: str) -> N
     page.goto(f"{site}/{name}.html", wait_until="load")
     page.get_by_text("ready").wait_for()
     assert any(trouble in found for found in troubles.found), troubles.found
+
+
+def test_what_a_server_tells_is_looked_at_once(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("TOAST Lab on http://127.0.0.1:5006 (stop with Ctrl-C)\n")
+    logs = ServerLogs()
+    logs.watch(log)
+    assert not logs.news()
+    with log.open("a") as file:
+        file.write("BokehUserWarning: reference already known 'p1001'\n")
+    assert "p1001" in "".join(logs.news())
+    assert not logs.news()
 
 
 def test_the_browser_itself_stops_what_leaves(page: Page, site: str) -> None:

@@ -24,6 +24,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from toast_lab import checks
+from toast_lab.app import server_log
 from toast_lab.errors import InvalidInput, ToastError, join_offenders
 from toast_lab.jobs.warm import warm_up
 from toast_lab.prepare import prepare as prepare_kernels
@@ -126,6 +127,7 @@ def page(address: str, model: str | None, origins: tuple[str, ...] = ()) -> Call
 
     ``origins`` are further names that it is served under.
     """
+    server_log.pass_over_closed_pages()
     built_in = model if model and ":" not in model else ""
     offered, refusal = own_model(address, None if built_in else model, origins)
 

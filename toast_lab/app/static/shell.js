@@ -68,6 +68,7 @@ function button(label, symbol, run) {
 
 export function render({ model, view, el }) {
   layoutOnce(view)
+  keepKnown(view.model.document)
   const rest = atRest(heldMessages(view), () => { model.rested = model.awaited_rest })
   let count = 0
   const send = (id) => { model.command = [id, ++count] }

@@ -1,0 +1,46 @@
+"""The terminal of a server: closed pages are no errors, everything else is told."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+
+import pytest
+from tornado.websocket import WebSocketClosedError
+
+from toast_lab.app import server_log
+
+
+async def fail_unseen(error: Exception) -> None:
+    """Let a task fail whose result nobody asks for, as Panel's writes to a page are."""
+
+    async def fail() -> None:
+        raise error
+
+    task = asyncio.ensure_future(fail())
+    await asyncio.sleep(0)
+    del task
+    gc.collect()
+
+
+@pytest.mark.parametrize(
+    ("error", "is_told"), [(WebSocketClosedError(), False), (ValueError("a real one"), True)]
+)
+def test_a_write_to_a_closed_page_is_not_told(
+    caplog: pytest.LogCaptureFixture, error: Exception, is_told: bool
+) -> None:
+    server_log.pass_over_closed_pages()
+    asyncio.run(fail_unseen(error))
+    told = [record for record in caplog.records if record.name == "asyncio"]
+    assert [record.exc_info is not None and record.exc_info[1] is error for record in told] == (
+        [True] if is_told else []
+    )
+
+
+def test_other_words_of_the_page_s_socket_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    server_log.pass_over_closed_pages()
+    logger = logging.getLogger("bokeh.server.views.ws")
+    logger.warning("Failed sending message as connection was closed")
+    logger.warning("Failed reading message")
+    assert [record.getMessage() for record in caplog.records] == ["Failed reading message"]
