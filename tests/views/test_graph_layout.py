@@ -103,6 +103,26 @@ def test_folding_loses_no_name_and_no_conflict(transformer: Analysis, level: str
     ]
 
 
+def test_the_label_of_a_set_stands_clear_of_markers_and_in_the_picture(
+    attention: Analysis,
+) -> None:
+    """Of attention's set it hangs below the last row, since a marker stands above the first."""
+    layout = gl.graph_layout(attention, "names")
+    (outline,) = layout.outlines
+    above, below = min(outline.ys) - 0.6, max(outline.ys) + 0.6
+
+    def markers(row: float) -> int:
+        return sum(
+            abs(node.y - row) < 0.5 and min(outline.xs) < node.x < max(outline.xs)
+            for node in layout.nodes
+        )
+
+    assert (markers(above), markers(below)) == (1, 0)
+    assert outline.label_place == (min(outline.xs), max(outline.ys))
+    y_range = GraphPlot(layout).figure.y_range
+    assert y_range.start > outline.label_place[1] + 0.5
+
+
 def test_repeated_layers_fold_and_say_how_often() -> None:
     sizes = {"d_model": 64, "hidden": 128, "heads": 4, "key_size": 16, "vocab": 256, "sequence": 32}
     one, three = (

@@ -130,6 +130,13 @@ class Outline(NamedTuple):
     ys: tuple[float, ...]
     label: str
     title: str
+    label_is_below: bool
+    """A marker stands where the label would be above."""
+
+    @property
+    def label_place(self) -> tuple[float, float]:
+        """Left end and height of the line on which the label stands, or hangs if it is below."""
+        return min(self.xs), (max if self.label_is_below else min)(self.ys)
 
 
 class GraphLayout(NamedTuple):
@@ -447,9 +454,17 @@ def _outlines(
                 ys=(top, top, bottom, bottom),
                 label=outline_label,
                 title=f"{outline_label} · {count} conflict{'s' if count > 1 else ''}",
+                label_is_below=(
+                    _has_marker(nodes, (left, right), min(ys) - 1)
+                    and not _has_marker(nodes, (left, right), max(ys) + 1)
+                ),
             )
         )
     return tuple(outlines)
+
+
+def _has_marker(nodes: tuple[GraphNode, ...], between: tuple[float, float], row: float) -> bool:
+    return any(abs(node.y - row) < 0.5 and between[0] < node.x < between[1] for node in nodes)
 
 
 def _note(analysis: Analysis, name_count: int, group_count: int, only: GraphFilter) -> str:

@@ -213,7 +213,7 @@ class GraphPlot:
         self._show_rows(self._row_count)
 
     def _show_rows(self, row_count: int) -> None:
-        self._view(-0.1, self._width + 0.1, -0.75, row_count - 0.3)
+        self._view(-0.1, self._width + 0.1, -0.75, self._bottom(row_count))
 
     def _view(self, left: float, right: float, top: float, bottom: float) -> None:
         x_range: Any = self.figure.x_range
@@ -224,6 +224,14 @@ class GraphPlot:
     @property
     def _row_count(self) -> int:
         return max(len(self.layout.rows), 1)
+
+    def _bottom(self, row_count: int) -> float:
+        """Where these rows end, with a label that hangs below the last of them."""
+        hangs = any(
+            outline.label_is_below and max(outline.ys) > row_count - 1
+            for outline in self.layout.outlines
+        )
+        return row_count + (0.2 if hangs else -0.3)
 
     # -- overlay -----------------------------------------------------------------------------------
     def colour_by(self, overlay: Overlay | None) -> None:
@@ -240,7 +248,7 @@ class GraphPlot:
         plot = new_figure(
             "dimension graph",
             x_range=Range1d(start=-0.1, end=width + 0.1, bounds=(-1.0, width + 1.0)),
-            y_range=Range1d(start=rows_shown - 0.3, end=-0.75),
+            y_range=Range1d(start=self._bottom(rows_shown), end=-0.75),
             x_axis_location="above",
             min_height=320,
             toolbar_location="right",
@@ -423,7 +431,7 @@ class GraphPlot:
             left=[lane.x - lane.width / 2 + 0.04 for lane in lanes],
             right=[lane.x + lane.width / 2 - 0.04 for lane in lanes],
             top=[-0.75] * len(lanes),
-            bottom=[row_count - 0.3] * len(lanes),
+            bottom=[self._bottom(row_count)] * len(lanes),
             fill_color=[lane.style.hue for lane in lanes],
             fill_alpha=0.055,
             line_color=None,
@@ -449,17 +457,17 @@ class GraphPlot:
             line_dash=[2, 3],
         )
         plot.text(
-            x=[min(outline.xs) for outline in outlines],
-            y=[min(outline.ys) for outline in outlines],
+            x=[outline.label_place[0] for outline in outlines],
+            y=[outline.label_place[1] for outline in outlines],
             text=[
                 outline.title if layout.level == "names" else outline.label for outline in outlines
             ],
             text_align="left",
-            text_baseline="bottom",
+            text_baseline=["top" if outline.label_is_below else "bottom" for outline in outlines],
             text_font_size="10.5px",
             text_color=CONFLICT,
             text_font=value(FONT),
-            y_offset=-1,
+            y_offset=[2 if outline.label_is_below else -1 for outline in outlines],
         )
         return [sets]
 

@@ -121,8 +121,9 @@ def graph_svg(layout: GraphLayout) -> str:
     for outline in layout.outlines:
         points = polyline(outline.xs, outline.ys)
         elements.append(_path([*points, points[0]], CONFLICT, dash="2 3", opacity=0.6))
-        corner = (min(x for x, _ in points), min(y for _, y in points))
-        elements.append(_text(corner[0], corner[1] - 2, outline.label, size=10, fill=CONFLICT))
+        label_x, label_y = to_pixels(*outline.label_place)
+        label_y += 11 if outline.label_is_below else -2
+        elements.append(_text(label_x, label_y, outline.label, size=10, fill=CONFLICT))
     for edge in layout.edges:
         lane_hue = layout.lanes[layout.nodes[edge.source].lane].style.hue
         elements.append(
