@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "toast_lab"
-KERNEL_DECORATORS = {"compiled", "helper"}
+KERNEL_DECORATORS = {"compiled", "helper", "inlined"}
 MOST_COLUMNS = 100
 MOST_PARAMETERS = 8
 MOST_POSITIONAL = 4

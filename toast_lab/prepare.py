@@ -37,6 +37,8 @@ NEEDS = {
         "cost.reprice",
         "cost.fold",
         "cost.kernel",
+        "cost.price_codes",
+        "cost.lifetimes",
         "cost.live_ranges",
         "sharding.state",
         "sharding.steps",

@@ -170,7 +170,7 @@ def left_out_errors(gpu: str, leave: Leave) -> tuple[list[CalibrationPoint], lis
 
 
 def product_s(machine: Machine, product: Product) -> float:
-    """Seconds of a product by itself, as ``cost/kernel.py`` prices it."""
+    """Seconds of a product by itself, as ``cost/computing_prices.py`` prices it."""
     units = machine.products
     width = {"bf16": 2, "f32": 4}[product.dtype]
     _, batch, rows, columns, depth, _ = product

@@ -9,7 +9,7 @@ import pytest
 
 import toast_lab as tl
 from tests.helpers import small_transformer
-from toast_lab.cost import kernel
+from toast_lab.cost.price_codes import step_codes
 from toast_lab.cost.price_list import COMPILED, MEASURED, PriceEntry, PriceList
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem
@@ -37,7 +37,7 @@ def entries_of(problem: Problem, state: State, factor: float) -> list[PriceEntry
     """An entry for every other step of a state, ``factor`` times as long as by rule."""
     totals = problem.prices.totals(state.op_factor, state.value_dim)
     codes = np.zeros(totals.n_steps, np.int64)
-    kernel.step_codes(problem.prices.inputs, totals.steps, totals.n_steps, codes)
+    step_codes(problem.prices.inputs, totals.steps, totals.n_steps, codes)
     return [
         PriceEntry(
             int(totals.steps.op[row]), int(codes[row]), factor * totals.each.time_s[row], COMPILED
@@ -67,7 +67,7 @@ def test_an_entry_holds_for_its_layout_and_its_class_alone(problem):
     longest = int(np.argmax(before.each.time_s[: before.n_steps]))
     op = int(before.steps.op[longest])
     codes = np.zeros(before.n_steps, np.int64)
-    kernel.step_codes(problem.prices.inputs, before.steps, before.n_steps, codes)
+    step_codes(problem.prices.inputs, before.steps, before.n_steps, codes)
     listed = problem.with_prices(PriceList((PriceEntry(op, int(codes[longest]), 1.0, MEASURED),)))
     after = listed.prices.totals(state.op_factor, state.value_dim)
     own = problem.prices.op_class == problem.prices.op_class[op]
@@ -146,7 +146,7 @@ def test_codes_tell_steps_of_one_op_apart(problem):
         state = random_state(problem, seed)
         totals = problem.prices.totals(state.op_factor, state.value_dim)
         codes = np.zeros(totals.n_steps, np.int64)
-        kernel.step_codes(problem.prices.inputs, totals.steps, totals.n_steps, codes)
+        step_codes(problem.prices.inputs, totals.steps, totals.n_steps, codes)
         for row in range(totals.n_steps):
             if totals.steps.kind[row] != SLICE:
                 key = int(totals.steps.op[row]), int(codes[row])

@@ -6,7 +6,7 @@ On a TPU all that can be computed of a product's result element by element, with
 before it, is: a bias and an activation, the whole backward pass of an activation, the three results
 of an Adam step.  Sums over the result are made there too, as the mean of a layer norm.  The kernel
 then takes as long as the multiplying or as its traffic, whichever is longer
-(``kernel.price_steps``).
+(``computing_prices``).
 
 Of the values on the way one is written, the smallest of those through which all that follows has
 to go; others are written only if nobody could compute them again from it.

@@ -1,4 +1,4 @@
-"""What is in memory from when to when, as ``kernel.live_bytes`` adds it up.
+"""What is in memory from when to when, as ``lifetimes.live_bytes`` adds it up.
 
 ``whole_ranges`` has everything that a program holds by itself, and asks at every op what is alive.
 ``folded_ranges`` (see there) has what a search needs to know the same peak.

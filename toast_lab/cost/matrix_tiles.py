@@ -22,7 +22,7 @@ Tiles of 128 by 64 come closest to XLA's measured products (``python -m tests.ac
 the errors); sides shorter than a tile are rounded up to 16, as the tensor cores' instructions are.
 Libraries split deep sums (split-K), of which 2048 at once are taken.  Full waves reach the share
 ``sustained`` of the peak (``GpuProducts``).  Writing the result comes on top, since it begins when
-the multiplying ends (``kernel.price_steps``).
+the multiplying ends (``computing_prices``).
 
 Source: Norrie et al., The Design Process for Google's Training Chips: TPUv2 and TPUv3, IEEE Micro
 41(2), 2021 (arrays of 128 by 128, eight sublanes).  Which operand stays is the compiler's choice,

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost import kernel
-from toast_lab.cost.kernel import PriceInputs, Prices, StepPrices
+from toast_lab.cost import kernel, price_inputs
+from toast_lab.cost.price_inputs import PriceInputs, Prices, StepPrices
 from toast_lab.kernels import helper
 from toast_lab.packs import Int32Matrix, packed
 from toast_lab.sharding import steps as st
@@ -36,8 +36,8 @@ def make_bench(inputs: PriceInputs, n_op_rows: int) -> Bench:
         inputs=inputs,
         op_factor=np.full((n_op_rows, n_axes), -1, np.int32),
         steps=steps,
-        each=kernel.step_prices(len(steps.kind)),
-        prices=kernel.prices(inputs.tables),
+        each=price_inputs.step_prices(len(steps.kind)),
+        prices=price_inputs.prices(inputs.tables),
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.kernel import ListedTimes
+from toast_lab.cost.price_inputs import ListedTimes
 from toast_lab.errors import InvalidProblem
 
 FORMAT = 1  # of the JSON
@@ -30,7 +30,7 @@ class PriceEntry(NamedTuple):
     """What one step of one class of ops takes under one local layout."""
 
     op: int  #: one op of the class
-    code: int  #: ``kernel.step_code`` of the step
+    code: int  #: ``price_codes.step_code`` of the step
     time_s: float  #: of one device and one step of the program, trips of loops included
     source: str  #: one of ``SOURCES``, but no rule
     subject: str = ""  #: for people: what the step is

@@ -15,8 +15,8 @@ import numpy as np
 
 from toast_lab import checks
 from toast_lab.conflicts.analysis import Analysis
-from toast_lab.cost.kernel import PriceInputs
 from toast_lab.cost.peak import Held, held_at
+from toast_lab.cost.price_inputs import PriceInputs
 from toast_lab.cost.price_list import RULE, SOURCES, PriceList
 from toast_lab.cost.program_prices import ProgramPrices, Totals
 from toast_lab.cost.reprice import Repricer

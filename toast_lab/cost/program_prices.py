@@ -17,8 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis
-from toast_lab.cost import kernel
+from toast_lab.cost import kernel, price_inputs
 from toast_lab.cost.fold import fold
+from toast_lab.cost.lifetimes import live_bytes
 from toast_lab.cost.live_ranges import whole_ranges
 from toast_lab.cost.matrix_tiles import products
 from toast_lab.cost.price_list import NO_PRICES, PriceList
@@ -48,9 +49,9 @@ class Totals(NamedTuple):
     #: The first ``n_steps`` rows.
     steps: st.Steps
     n_steps: int
-    each: kernel.StepPrices
-    prices: kernel.Prices
-    lives: kernel.Lifetimes
+    each: price_inputs.StepPrices
+    prices: price_inputs.Prices
+    lives: price_inputs.Lifetimes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -91,7 +92,7 @@ class ProgramPrices:
         return build_space(self.analysis, self.mesh)
 
     @functools.cached_property
-    def inputs(self) -> kernel.PriceInputs:
+    def inputs(self) -> price_inputs.PriceInputs:
         """The program op by op, on the machine, as kernels read it."""
         if self.price_list == NO_PRICES:
             return self.by_rule
@@ -104,12 +105,12 @@ class ProgramPrices:
         return fold(self.analysis.program, self.space.alike, self.by_rule).memory.like_op
 
     @functools.cached_property
-    def by_rule(self) -> kernel.PriceInputs:
+    def by_rule(self) -> price_inputs.PriceInputs:
         """``inputs`` without the price list."""
         program, tables = self.analysis.program, st.tables(self.analysis.program)
         facts, memory = self._program_facts
         products = self.machine.products
-        rates = kernel.MachineRates(
+        rates = price_inputs.MachineRates(
             memory_bytes_per_s=self.machine.memory_bytes_per_s,
             product_bytes_per_s=self.machine.product_bytes_per_s,
             link_bytes_per_s=self.links.bytes_per_s,
@@ -122,10 +123,10 @@ class ProgramPrices:
             multiprocessors=float(products.multiprocessors) if products else 0.0,
             sustained=float(products.sustained) if products else 1.0,
             product_start_s=float(products.start_s) if products else 0.0,
-            waiting_room_bytes=kernel.WAITING_SHARE * float(self.machine.memory_bytes),
-            near_bytes=kernel.NEAR_SHARE * float(self.machine.vector_memory_bytes),
-            near_room_bytes=kernel.ROOM_SHARE * float(self.machine.vector_memory_bytes),
-            near_bytes_per_s=kernel.NEAR_BYTES_PER_S,
+            waiting_room_bytes=price_inputs.WAITING_SHARE * float(self.machine.memory_bytes),
+            near_bytes=price_inputs.NEAR_SHARE * float(self.machine.vector_memory_bytes),
+            near_room_bytes=price_inputs.ROOM_SHARE * float(self.machine.vector_memory_bytes),
+            near_bytes_per_s=price_inputs.NEAR_BYTES_PER_S,
             ring_devices=float(self.machine.collective_matmul),
             # A dim of a torus has links both ways.
             ring_bytes_per_s=0.5 * self.machine.links[0].bytes_per_s,
@@ -135,7 +136,7 @@ class ProgramPrices:
             gathered_ahead=0.0 if self.paper_mode else float(self.machine.gathered_ahead),
             ahead_of=1.0,
         )
-        return kernel.PriceInputs(
+        return price_inputs.PriceInputs(
             tables=tables,
             facts=facts,
             memory=memory,
@@ -143,7 +144,7 @@ class ProgramPrices:
             times=np.ones(program.n_ops),
             rates=rates,
             axis_size=self.mesh.array(),
-            listed=kernel.no_listed_times(program.n_ops),
+            listed=price_inputs.no_listed_times(program.n_ops),
         )
 
     @functools.cached_property
@@ -176,7 +177,7 @@ class ProgramPrices:
             vector_memory_bytes=float(self.machine.vector_memory_bytes),
         )
 
-    def folded(self, alike: Alike) -> kernel.PriceInputs:
+    def folded(self, alike: Alike) -> price_inputs.PriceInputs:
         """The program with one op for each class of ops of equal price, see ``fold``."""
         return fold(self.analysis.program, alike, self.inputs)
 
@@ -223,14 +224,14 @@ class ProgramPrices:
         """
         inputs, tables = self.inputs, self.inputs.tables
         steps, n_steps = st.lower_all(tables, op_factor, value_dim, inputs.axis_size)
-        each, prices = kernel.step_prices(len(steps.kind)), kernel.prices(tables)
-        lives = kernel.lifetimes(inputs)
+        each, prices = price_inputs.step_prices(len(steps.kind)), price_inputs.prices(tables)
+        lives = price_inputs.lifetimes(inputs)
         kernel.price_steps(inputs, st.real_ops(tables), steps, n_steps, each, prices)
         start_s = np.zeros(len(steps.kind))
         compute_s, comm_s, overlapped_s = kernel.clocks(
             tables, steps, n_steps, each.time_s, start_s
         )
-        peak_bytes, peak_op = kernel.live_bytes(inputs, steps, prices, lives)
+        peak_bytes, peak_op = live_bytes(inputs, steps, prices, lives)
         return Totals(
             time_s=compute_s + comm_s,
             compute_s=compute_s,

@@ -18,8 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost import kernel
-from toast_lab.cost.kernel import Lifetimes, PriceInputs, Prices, StepPrices
+from toast_lab.cost import kernel, price_inputs
+from toast_lab.cost.lifetimes import live_bytes
+from toast_lab.cost.price_inputs import Lifetimes, PriceInputs, Prices, StepPrices
 from toast_lab.cost.program_facts import ProgramFacts
 from toast_lab.kernels import compiled, copy_row, copy_rows, helper
 from toast_lab.packs import Int8Matrix, Int32Array, Int32Matrix, Int64Array, PackMaker, packed
@@ -55,9 +56,9 @@ def make_scratch(inputs: PriceInputs) -> PricingScratch:
     steps = st.buffers(inputs.tables, len(inputs.axis_size))
     return PricingScratch(
         steps=steps,
-        each=kernel.step_prices(len(steps.kind)),
+        each=price_inputs.step_prices(len(steps.kind)),
         ops=np.empty(len(inputs.tables.op_row), np.int32),
-        lives=kernel.lifetimes(inputs),
+        lives=price_inputs.lifetimes(inputs),
     )
 
 
@@ -86,7 +87,7 @@ class Repricer:
                 op_factor=np.zeros(shape, np.int32),
                 wanted=np.zeros(len(tables.use_owner), np.int64),
                 kept=np.zeros(len(tables.value_op), np.int64),
-                prices=kernel.prices(tables),
+                prices=price_inputs.prices(tables),
             )
             self._makers[shape] = PackMaker(example)
         snapshot: Snapshot = self._makers[shape]()
@@ -158,7 +159,7 @@ def reprice(
         time_s += inputs.times[op] * prices.op_time_s[op]
     if time_s > enough_s:
         return time_s, np.inf, count
-    peak_bytes, _ = kernel.live_bytes(inputs, steps, prices, scratch.lives)
+    peak_bytes, _ = live_bytes(inputs, steps, prices, scratch.lives)
     return time_s, peak_bytes, count
 
 

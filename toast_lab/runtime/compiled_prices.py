@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from toast_lab.cost import kernel
+from toast_lab.cost.price_codes import step_codes
 from toast_lab.cost.price_list import COMPILED, NO_PRICES, PriceEntry, PriceList
 from toast_lab.cost.problem import Problem
 from toast_lab.cost.program_prices import Totals
@@ -55,7 +55,7 @@ def compiled_prices(problem: Problem, judged: Sequence[tuple[ShardingPlan, Compi
         totals = by_rule.prices.totals(plan.op_factor, plan.value_dim)
         time_s = _step_times(by_rule, totals, compiled)
         codes = np.zeros(totals.n_steps, np.int64)
-        kernel.step_codes(by_rule.prices.inputs, totals.steps, totals.n_steps, codes)
+        step_codes(by_rule.prices.inputs, totals.steps, totals.n_steps, codes)
         entries += _entries(by_rule, totals, codes, time_s)
         for row, seconds in time_s.items():
             moving = int(totals.steps.kind[row] != COMPUTE)

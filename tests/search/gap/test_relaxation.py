@@ -12,7 +12,7 @@ from tests.certification.programs import programs
 from tests.helpers import analysed, small_transformer
 from tests.search.gap.states import CLOSE, Arrays, random_states
 from toast_lab.conflicts.analysis import analyse
-from toast_lab.cost import kernel
+from toast_lab.cost.price_codes import step_codes
 from toast_lab.cost.price_list import COMPILED, PriceEntry, PriceList
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem
@@ -74,7 +74,7 @@ def _listed(
     for plan in plans:
         totals = problem.prices.totals(*plan)
         codes = np.empty(totals.n_steps, np.int64)
-        kernel.step_codes(problem.prices.inputs, totals.steps, totals.n_steps, codes)
+        step_codes(problem.prices.inputs, totals.steps, totals.n_steps, codes)
         for row in np.flatnonzero(rng.random(totals.n_steps) < share).tolist():
             time_s = float(totals.each.time_s[row]) * rng.uniform(*factors)
             entries.append(PriceEntry(int(totals.steps.op[row]), int(codes[row]), time_s, COMPILED))

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from toast_lab.cost import kernel
+from toast_lab.cost import price_inputs
 from toast_lab.cost.problem import Problem
 from toast_lab.cost.program_prices import Totals
 from toast_lab.search.alpa.integer_program import Bytes
@@ -101,7 +101,7 @@ class MemoryRows:
             for cluster in np.flatnonzero(by_value)
         }
         own, last = self._lifetimes
-        brought = priced.prices.copied == kernel.BROUGHT
+        brought = priced.prices.copied == price_inputs.BROUGHT
         until = np.where(brought, np.maximum(priced.lives.last, 0), last)
         uses = np.flatnonzero(
             (own | brought) & (memory.use_from <= at) & (until >= at) & (self._grouped)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.kernel import PriceInputs
+from toast_lab.cost.price_inputs import PriceInputs
 from toast_lab.cost.problem import Problem
 from toast_lab.hashing import Classes, classes
 from toast_lab.ir import program as p

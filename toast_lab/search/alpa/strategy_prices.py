@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from toast_lab.cost.kernel import PriceInputs, StepPrices
 from toast_lab.cost.one_op import Bench, make_bench, price_one
+from toast_lab.cost.price_inputs import PriceInputs, StepPrices
 from toast_lab.cost.program_facts import ProgramFacts
 from toast_lab.kernels import compiled, copy_row, helper
 from toast_lab.packs import Int32Matrix, Int64Array

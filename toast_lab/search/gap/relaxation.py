@@ -29,9 +29,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost import kernel
-from toast_lab.cost.kernel import PriceInputs
+from toast_lab.cost import price_inputs
 from toast_lab.cost.one_op import make_bench
+from toast_lab.cost.price_inputs import PriceInputs
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem
 from toast_lab.ragged import row_starts
@@ -205,7 +205,7 @@ class _Relaxing:
             use=self.facts.use._replace(sent=self.facts.use.sent.copy()),
         )
         listed = self.folded.listed
-        unlisted = kernel.no_listed_times(len(self.tables.op_row))._replace(
+        unlisted = price_inputs.no_listed_times(len(self.tables.op_row))._replace(
             compute_scale=listed.compute_scale, moving_scale=listed.moving_scale
         )
         # What operands add one by one may be added up as far as it is traffic of one memory. Of

@@ -16,8 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from toast_lab.cost import kernel
-from toast_lab.cost.kernel import PriceInputs
+from toast_lab.cost.price_inputs import PriceInputs, Prices
 from toast_lab.cost.problem import Quick
 from toast_lab.cost.reprice import Snapshot, make_scratch
 from toast_lab.search.mcts import polish, refine, rollout
@@ -380,4 +379,4 @@ def share_out(
 def _like(snapshot: Snapshot) -> Snapshot:
     """Memory for a snapshot of another state."""
     arrays = (array.copy() for array in snapshot[:3])
-    return Snapshot._make([*arrays, kernel.Prices._make(array.copy() for array in snapshot.prices)])
+    return Snapshot._make([*arrays, Prices._make(array.copy() for array in snapshot.prices)])

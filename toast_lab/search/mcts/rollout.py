@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from toast_lab.cost import reprice
-from toast_lab.cost.kernel import PriceInputs
+from toast_lab.cost.price_inputs import PriceInputs
 from toast_lab.cost.reprice import PricingScratch, Snapshot
 from toast_lab.kernels import compiled, helper
 from toast_lab.packs import Int64Array, UInt64Array, packed

@@ -1,0 +1,454 @@
+"""What it takes to compute an op on each device's part: traffic, padding, rate, what is beside it.
+
+Read from the top: ``price_computing`` is the op as a whole, and the helpers below it are its
+results, its operands, what a product's epilogue reads, and the rate of the matrix unit, in the
+order in which they are needed.
+"""
+
+from __future__ import annotations
+
+from toast_lab.cost.collective_matmul import ring_size
+from toast_lab.cost.device_parts import (
+    UNFUSED_FROM,
+    cuts_out,
+    gathered_axes,
+    is_heavy,
+    is_near,
+    kept_bytes,
+    part_padding,
+    result_is_summed,
+    result_layout,
+    unfused_s,
+)
+from toast_lab.cost.few_images import OVERLAP, are_few
+from toast_lab.cost.loop_casts import CAST as LOOP_CAST
+from toast_lab.cost.loop_casts import READ as LOOP_CAST_READ
+from toast_lab.cost.loop_residents import SHARE as RESIDENT_SHARE
+from toast_lab.cost.matrix_tiles import (
+    BATCH,
+    CONTRACTED,
+    FREE,
+    ROLE_BITS,
+    VECTOR_BYTES,
+    busy,
+    image_padding,
+    lane_padding,
+    sublane_padding,
+    waves_busy,
+    weights_busy,
+    windowed_bytes,
+)
+from toast_lab.cost.price_inputs import PriceInputs, Prices, StepPrices
+from toast_lab.cost.ring_products import price_ring
+from toast_lab.cost.row_layouts import slice_padding
+from toast_lab.ir import program as p
+from toast_lab.kernels import inlined
+from toast_lab.sharding.steps import LAYOUT_BITS, Steps, local_size, ways
+
+
+@inlined
+def price_computing(
+    inputs: PriceInputs,
+    steps: Steps,
+    row: int,
+    n_steps: int,
+    each: StepPrices,
+    prices: Prices,
+) -> tuple[float, int, float, float]:
+    """Seconds of a computing step by rule, and its product's ring.
+
+    Of the ring these are the row of the collective that runs beside it piece by piece (-1: none
+    does), the number of pieces, and the seconds of one round in which it waits for them.  Fills
+    the row of ``each``, and the op's rows of ``prices``.
+    """
+    facts, rates, tables, axis_size = inputs.facts, inputs.rates, inputs.tables, inputs.axis_size
+    op = steps.op[row]
+    if facts.op.free[op]:
+        return 0.0, -1, 1.0, 0.0
+    if inputs.ranges.late_op > 0:
+        prices.summed[op] = int(result_is_summed(facts, steps, row, n_steps))
+    trips, heavy = facts.op.trips[op], is_heavy(facts, op)
+    cut = 1.0
+    for axis in range(axis_size.shape[0]):
+        if (steps.axes[row] >> axis) & 1:
+            cut *= axis_size[axis]
+    moved, result_bytes, written_bytes = _result_bytes(inputs, steps, row, n_steps)
+    moved, filling_s, left_far, left_near, right_far, right_near = _operand_bytes(
+        inputs, steps, op, moved, result_bytes, prices
+    )
+    moved *= _slice_padding(inputs, steps, row, n_steps)
+    filling_s += _filling_s(inputs, steps, row, n_steps)
+    waited_bytes, fused_bytes, beside_bytes, end_bytes = 0.0, 0.0, 0.0, 0.0
+    if heavy and not rates.paper_mode:
+        waited_bytes, fused_bytes, beside_bytes, end_bytes = _epilogue_bytes(
+            inputs, steps, row, n_steps, prices
+        )
+        moved += fused_bytes
+    elif not heavy and facts.op.narrow_bytes[op] > 0.0:
+        use = tables.use_ptr[op]
+        waited_bytes = facts.op.narrow_bytes[op] / cut
+        waited_bytes *= part_padding(
+            facts, tables.use_value[use], steps.wanted[tables.use_want[use]], axis_size
+        )
+    flops = facts.op.flops[op] / cut
+    each.flops[row] = flops
+    each.bytes[row] = (moved + beside_bytes) * trips
+    if not heavy and rates.paper_mode:
+        return 0.0, -1, 1.0, 0.0
+    peak, tail_s, start_s, relaying_s = _product_rate(
+        inputs,
+        steps,
+        row,
+        n_steps,
+        cut,
+        written_bytes,
+        left_far + left_near,
+        right_far + right_near,
+    )
+    tail_s += _vector_s(inputs, steps, op, flops)
+    rate = rates.product_bytes_per_s
+    traffic_s = (moved + waited_bytes) * trips / rate
+    time_s = max(flops / peak + tail_s, traffic_s)
+    time_s = max(time_s, (left_near + right_near) * trips / rates.near_bytes_per_s)
+    if facts.op.vector_steps[op] > 0.0 and not rates.paper_mode:
+        vector_s = facts.op.vector_steps[op] / rates.vector_steps_per_s
+        vector_s -= facts.op.vector_read_bytes[op] / rate
+        time_s = max(time_s, vector_s / cut * trips)
+    whole_axes = 0
+    if heavy and not rates.paper_mode:
+        whole_axes = gathered_axes(steps, row, n_steps)
+        time_s *= ring_size(whole_axes, axis_size)
+    time_s += beside_bytes * trips / rate
+    ring_row, ring_pieces, waiting_s = -1, 1.0, 0.0
+    if (
+        rates.ring_devices > 0.0
+        and facts.op.ring_left_dims[op] >= 0
+        and whole_axes == 0
+        and ring_size((1 << axis_size.shape[0]) - 1, axis_size) > rates.ring_devices
+    ):
+        ring_row, ring_pieces, ring_s, waiting_s = price_ring(
+            inputs,
+            steps,
+            row,
+            n_steps,
+            flops / peak / trips,
+            left_far,
+            left_near,
+            right_far,
+            right_near,
+        )
+        if ring_row >= 0:
+            # What follows the product is a kernel of its own.
+            time_s = (ring_s + end_bytes / rate) * trips
+    if facts.op.unfused_numbers[op] / cut > UNFUSED_FROM and not cuts_out(
+        tables, steps, op, axis_size
+    ):
+        unfused_bytes = facts.op.unfused_bytes[op] / cut + waited_bytes
+        time_s = max(
+            time_s, unfused_s(rates, facts.op.unfused_numbers[op] / cut, unfused_bytes) * trips
+        )
+    time_s += (filling_s + relaying_s) * trips
+    if facts.op.starts[op]:
+        time_s += start_s * trips
+    return time_s, ring_row, ring_pieces, waiting_s
+
+
+# -- what is read and written ----------------------------------------------------------------------
+@inlined
+def _result_bytes(
+    inputs: PriceInputs, steps: Steps, row: int, n_steps: int
+) -> tuple[float, float, float]:
+    """Bytes that writing the results moves, of the results, and of those that are written."""
+    facts, rates, tables, axis_size = inputs.facts, inputs.rates, inputs.tables, inputs.axis_size
+    op = steps.op[row]
+    op_class = facts.op.op_class[op]
+    computes_near = is_heavy(facts, op) or op_class == p.ELEMENTWISE or op_class == p.REDUCE
+    moved, result_bytes, written_bytes = 0.0, 0.0, 0.0
+    for place in range(tables.result_ptr[op], tables.result_ptr[op + 1]):
+        value = tables.result[place]
+        if facts.value.written[value] or facts.op.slices[op]:
+            layout = result_layout(steps, row, n_steps, value)
+            size = kept_bytes(facts, value, layout, axis_size)
+            result_bytes += size
+            if facts.value.written[value] and facts.op.brings[op] < 0 and not facts.op.carried[op]:
+                stays = 0.0 < facts.op.resident_parts[op] <= ways(layout, axis_size)
+                if not computes_near or not is_near(facts, rates, value, size):
+                    moved += RESIDENT_SHARE * size if stays else size
+                written_bytes += size
+    return moved, result_bytes, written_bytes
+
+
+@inlined
+def _operand_bytes(
+    inputs: PriceInputs,
+    steps: Steps,
+    op: int,
+    begin_with: float,
+    result_bytes: float,
+    prices: Prices,
+) -> tuple[float, float, float, float, float, float]:
+    """Bytes that are moved with those of the operands, and seconds in which operands are filled.
+
+    Then what a product reads of its operands: of the left one in memory and in vector memory, and
+    of the right one.
+    """
+    facts, tables, axis_size = inputs.facts, inputs.tables, inputs.axis_size
+    moved, filling_s = begin_with, 0.0
+    left_far, left_near, right_far, right_near = 0.0, 0.0, 0.0, 0.0
+    first_use = tables.use_ptr[op]
+    for use in range(first_use, tables.use_ptr[op + 1]):
+        if facts.use.reads[use] > 0.0:
+            cast_bytes, read_bytes, far, near, spread_s = _read_operand(
+                inputs, steps, op, use, result_bytes, prices
+            )
+            moved += cast_bytes
+            moved += read_bytes
+            filling_s += spread_s
+            if use == first_use:
+                left_far, left_near = far, near
+            else:
+                right_far, right_near = far, near
+        wanted_bytes = 0.0
+        if use - first_use == facts.op.brings[op] or use - first_use == facts.op.sorts[op]:
+            wanted = steps.wanted[tables.use_want[use]]
+            wanted_bytes = kept_bytes(facts, tables.use_value[use], wanted, axis_size)
+        if use - first_use == facts.op.brings[op]:
+            moved += wanted_bytes
+        if use - first_use == facts.op.sorts[op]:
+            prices.passing_bytes[op] += wanted_bytes
+    return moved, filling_s, left_far, left_near, right_far, right_near
+
+
+@inlined
+def _read_operand(
+    inputs: PriceInputs, steps: Steps, op: int, use: int, result_bytes: float, prices: Prices
+) -> tuple[float, float, float, float, float]:
+    """Bytes of casting an operand in front of a loop, and of reading it from memory.
+
+    Then what a product reads of it in memory and in vector memory, and the seconds in which an
+    operand that is spread is filled.
+    """
+    facts, rates, tables, axis_size = inputs.facts, inputs.rates, inputs.tables, inputs.axis_size
+    value, source = tables.use_value[use], facts.root[use]
+    is_copy = steps.copy[use] != -1
+    layout = steps.wanted[tables.use_want[use]] if is_copy else steps.layout[value]
+    # A copy is as it was sent, whatever the value itself is kept in.
+    whole_bytes = (
+        facts.use.sent[use] * tables.value_bytes[value] if is_copy else facts.value.bytes[value]
+    )
+    piece_bytes = whole_bytes / ways(layout, axis_size)
+    source_bytes = kept_bytes(facts, source, steps.layout[source], axis_size)
+    spread_s = 0.0
+    if facts.use.spread[use] and not is_copy:
+        prices.passing_bytes[op] += piece_bytes
+        padding = part_padding(facts, value, layout, axis_size)
+        spread_s = unfused_s(
+            rates,
+            padding * facts.value.numbers[value] / ways(layout, axis_size),
+            padding * piece_bytes,
+        )
+    if source == value:
+        piece_bytes *= part_padding(facts, value, layout, axis_size)
+    if not is_copy:
+        piece_bytes = min(piece_bytes, source_bytes)
+    if facts.use.delivered[use]:
+        piece_bytes = min(piece_bytes, result_bytes)
+    stays = not is_copy and 0.0 < facts.use.resident_parts[use] <= ways(layout, axis_size)
+    # A product's operands come out of vector memory beside the multiplying.
+    held_bytes = piece_bytes if is_copy else source_bytes
+    read_bytes, cast_bytes = facts.use.reads[use] * piece_bytes, 0.0
+    if facts.use.cast_rounds[use] > 1.0 and not stays:
+        # A copy was sent in bfloat16 already.
+        read_bytes *= 1.0 if is_copy else LOOP_CAST_READ
+        cast_bytes = LOOP_CAST * source_bytes / facts.use.cast_rounds[use]
+    heavy = is_heavy(facts, op)
+    held_near = heavy and is_near(facts, rates, source, held_bytes)
+    memory_bytes = 0.0
+    if not held_near:
+        memory_bytes = read_bytes * (facts.use.resident_share[use] if stays else 1.0)
+    if not heavy:
+        return cast_bytes, memory_bytes, 0.0, 0.0, spread_s
+    # The copy that a cast in front of a loop makes stays where it is made.
+    cast = facts.use.sent[use] if stays else 1.0
+    near = cast * read_bytes if held_near or cast < 1.0 else 0.0
+    far = read_bytes if near == 0.0 else 0.0
+    return cast_bytes, memory_bytes, far, near, spread_s
+
+
+@inlined
+def _slice_padding(inputs: PriceInputs, steps: Steps, row: int, n_steps: int) -> float:
+    """By how much a slice of rows moves more than its numbers."""
+    facts, tables, op = inputs.facts, inputs.tables, steps.op[row]
+    if facts.op.slice_row_dim[op] < 0:
+        return 1.0
+    layout = result_layout(steps, row, n_steps, tables.result[tables.result_ptr[op]])
+    rows = local_size(facts.op.slice_rows[op], facts.op.slice_row_dim[op], layout, inputs.axis_size)
+    return slice_padding(rows)
+
+
+@inlined
+def _filling_s(inputs: PriceInputs, steps: Steps, row: int, n_steps: int) -> float:
+    """Seconds of filling memory with a result that one value fills, beside those of writing it."""
+    facts, rates, op = inputs.facts, inputs.rates, steps.op[row]
+    if not facts.op.filled[op]:
+        return 0.0
+    value = inputs.tables.result[inputs.tables.result_ptr[op]]
+    layout = result_layout(steps, row, n_steps, value)
+    size = kept_bytes(facts, value, layout, inputs.axis_size)
+    # To write it is among what the op takes, and in vector memory that is all.
+    if size <= rates.near_room_bytes:
+        return 0.0
+    numbers = facts.value.numbers[value] / facts.value.bytes[value] * size
+    return unfused_s(rates, numbers, size) - size / rates.product_bytes_per_s
+
+
+@inlined
+def _epilogue_bytes(
+    inputs: PriceInputs, steps: Steps, row: int, n_steps: int, prices: Prices
+) -> tuple[float, float, float, float]:
+    """Bytes that a product waits for, and those that what follows it reads beside its result.
+
+    The second are read by the product's own kernel, the third by one of its own behind a sum, and
+    the last are all that such a kernel takes.
+    """
+    facts, rates, tables, axis_size = inputs.facts, inputs.rates, inputs.tables, inputs.axis_size
+    op = steps.op[row]
+    value = tables.result[tables.result_ptr[op]]
+    waited_bytes, end_bytes = 0.0, 0.0
+    product_parts = ways(result_layout(steps, row, n_steps, value), axis_size)
+    if not is_near(facts, rates, value, facts.value.bytes[value] / product_parts):
+        waited_bytes = facts.op.narrow_bytes[op] / product_parts
+    # What follows has to wait for a sum: it is a kernel of its own, which reads the result as it is
+    # behind the sum.
+    is_summed = result_is_summed(facts, steps, row, n_steps)
+    parts = ways(steps.layout[value], axis_size) if is_summed else product_parts
+    size = facts.value.bytes[value] / parts
+    if is_summed and not facts.value.written[value]:
+        prices.passing_bytes[op] += size
+    beside_bytes = facts.op.far_bytes[op] / parts
+    if facts.op.widest_bytes[op] > rates.near_bytes * parts:
+        beside_bytes += facts.op.near_bytes[op] / parts
+    if beside_bytes > 0.0:
+        end_bytes = beside_bytes + size + facts.op.narrow_bytes[op] / parts
+    if beside_bytes > 0.0 and is_summed:
+        return waited_bytes, 0.0, end_bytes, end_bytes
+    return waited_bytes, beside_bytes, 0.0, end_bytes
+
+
+# -- how quickly it is computed --------------------------------------------------------------------
+@inlined
+def _product_rate(
+    inputs: PriceInputs,
+    steps: Steps,
+    row: int,
+    n_steps: int,
+    cut: float,
+    written_bytes: float,
+    left_bytes: float,
+    right_bytes: float,
+) -> tuple[float, float, float, float]:
+    """FLOPs a second that an op's part reaches, and seconds beside them.
+
+    These are at the end of the multiplying (all rounds), at a kernel's start, and for bringing a
+    convolution's operands and result into another order (one round each).
+    """
+    facts, rates, tables, axis_size = inputs.facts, inputs.rates, inputs.tables, inputs.axis_size
+    op = steps.op[row]
+    peak, trips = facts.op.peak[op], facts.op.trips[op]
+    op_class = facts.op.op_class[op]
+    is_convolution = op_class == p.CONVOLUTION
+    if not (
+        (rates.tile > 0.0 or rates.multiprocessors > 0.0)
+        and (
+            (op_class == p.DOT and facts.op.rows[op] > 0.0) or (is_convolution and rates.tile > 0.0)
+        )
+        and tables.use_ptr[op + 1] - tables.use_ptr[op] == 2
+    ):
+        return peak, 0.0, rates.op_overhead_s, 0.0
+    rows, columns, depth, batch, images = _product_shape(inputs, steps, op)
+    if rates.multiprocessors > 0.0:
+        share = waves_busy(rows, columns, depth, batch, rates.multiprocessors)
+        # The last tiles are written when there is nothing left to multiply.
+        tail_s = written_bytes * trips / rates.memory_bytes_per_s
+        return (
+            peak * (share * rates.sustained),
+            tail_s,
+            rates.op_overhead_s + rates.product_start_s,
+            0.0,
+        )
+    tail_s, relaying_s = 0.0, 0.0
+    if is_convolution:
+        padding = image_padding(images)
+        left = steps.wanted[tables.use_want[tables.use_ptr[op]]]
+        right = steps.wanted[tables.use_want[tables.use_ptr[op] + 1]]
+        if are_few(local_size(facts.op.image_count[op], 0, left, axis_size)):
+            peak *= weights_busy(columns, depth, rates.tile) / OVERLAP
+            value = tables.result[tables.result_ptr[op]]
+            layout = result_layout(steps, row, n_steps, value)
+            relaid = facts.op.relaid_left[op] / ways(left, axis_size)
+            relaid += facts.op.relaid_right[op] / ways(right, axis_size)
+            relaid += facts.op.relaid_result[op] / ways(layout, axis_size)
+            relaying_s = relaid / rates.transposed_numbers_per_s
+        else:
+            peak *= weights_busy(columns, depth, rates.tile) / padding
+        tail_s += (
+            facts.op.vector_bytes[op]
+            / cut
+            * trips
+            * padding
+            * lane_padding(batch, rates.tile)
+            / rates.product_bytes_per_s
+        )
+    else:
+        peak *= busy(rows, columns, depth, rates.tile)
+        if min(left_bytes, right_bytes) > rates.near_room_bytes > 0.0:
+            windowed = windowed_bytes(left_bytes, right_bytes, rows, columns, depth, batch)
+            tail_s += windowed * trips / rates.memory_bytes_per_s
+    return peak, tail_s, rates.op_overhead_s, relaying_s
+
+
+@inlined
+def _product_shape(
+    inputs: PriceInputs, steps: Steps, op: int
+) -> tuple[float, float, float, float, float]:
+    """(rows, columns, depth, batch, images) of a device's part of a product of two operands."""
+    facts, tables, axis_size = inputs.facts, inputs.tables, inputs.axis_size
+    rows, columns, depth, batch, images = (
+        facts.op.rows[op],
+        facts.op.columns[op],
+        facts.op.depth[op],
+        facts.op.batch[op],
+        facts.op.images[op],
+    )
+    left = steps.wanted[tables.use_want[tables.use_ptr[op]]]
+    right = steps.wanted[tables.use_want[tables.use_ptr[op] + 1]]
+    for axis in range(axis_size.shape[0]):
+        dim = ((left >> (LAYOUT_BITS * axis)) & 31) - 1
+        if dim >= 0:
+            role = (facts.op.left[op] >> (ROLE_BITS * dim)) & 3
+            if role == FREE:
+                rows /= axis_size[axis]
+                if dim == 0:
+                    images /= axis_size[axis]
+            elif role == CONTRACTED:
+                depth /= axis_size[axis]
+            elif role == BATCH:
+                batch /= axis_size[axis]
+        dim = ((right >> (LAYOUT_BITS * axis)) & 31) - 1
+        if dim >= 0 and (facts.op.right[op] >> (ROLE_BITS * dim)) & 3 == FREE:
+            columns /= axis_size[axis]
+    return rows, columns, depth, batch, images
+
+
+@inlined
+def _vector_s(inputs: PriceInputs, steps: Steps, op: int, flops: float) -> float:
+    """Seconds of a product that the vector unit computes beside those of the matrix unit."""
+    facts, tables = inputs.facts, inputs.tables
+    if facts.op.vector_use[op] < 0:
+        return 0.0
+    wanted = steps.wanted[tables.use_want[tables.use_ptr[op] + facts.op.vector_use[op]]]
+    rows = local_size(
+        facts.op.vector_rows[op], facts.op.vector_row_dim[op], wanted, inputs.axis_size
+    )
+    numbers = 0.5 * flops * sublane_padding(rows)
+    return numbers * VECTOR_BYTES / inputs.rates.product_bytes_per_s
