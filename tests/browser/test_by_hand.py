@@ -191,3 +191,14 @@ def test_tiles_show_the_part_of_every_device(hand: Page) -> None:
     )
     assert found["part"] == [f"0:{n}, {part * (i // 2)}:{part * (i // 2) + part}" for i in range(8)]
     assert found["wide"] == pytest.approx([0.22] * 8)
+
+
+def test_the_words_of_a_checkbox_tick_it_and_are_its_name(hand: Page) -> None:
+    """And where there is nothing left of the listing, it says so in words that are not cut."""
+    page, words = hand, "collectives and changes only"
+    expect(page.get_by_role("checkbox", name=words)).not_to_be_checked()
+    page.get_by_text(words).locator("visible=true").click()
+    expect(page.get_by_role("checkbox", name=words)).to_be_checked()
+    note = page.get_by_text("13 lines, 0 collectives, no changes: nothing to show")
+    expect(note).to_be_visible()
+    assert note.evaluate("(el) => el.scrollWidth <= el.clientWidth"), "cut"

@@ -2,7 +2,7 @@
 
 And what comes between the two sides: messages wait while the browser builds something, and the
 browser tells when its visitor rests.  Its half is ``static/shell.js``, ``layout_once.js``,
-``known_models.js``, ``hold_messages.js`` and ``rest.js``.
+``known_models.js``, ``hold_messages.js``, ``rest.js`` and ``checkbox_words.js``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,14 @@ class Shell(JSComponent):
     awaited_rest = param.Integer(default=0, doc="grows to be told once the visitor rests")
     rested = param.Integer(default=0, doc="the last awaited rest that came")
 
-    _scripts = ("layout_once", "known_models", "hold_messages", "rest", "shell")
+    _scripts = (
+        "checkbox_words",
+        "layout_once",
+        "known_models",
+        "hold_messages",
+        "rest",
+        "shell",
+    )
     _esm = "\n".join((theme.DECIDE_ONCE, *map(assets.script, _scripts)))
     _stylesheets = [assets.sheet("shell")]  # noqa: RUF012
 

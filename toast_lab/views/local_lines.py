@@ -69,7 +69,7 @@ def local_lines(
     if before:
         note += f"; {sum(changed):,} lines are new ({CHANGED.strip()}), {gone_count:,} are gone"
     if not chosen and listing:
-        note += "; there is no collective and no change to show yet"
+        note += ", no changes: nothing to show"
     if len(chosen) > MAX_LINES:
         note += f"; the first {MAX_LINES:,} of {len(chosen):,} are shown"
     return LocalLines(tuple(shown), note)
