@@ -85,13 +85,8 @@ def line(page: Page, text: str) -> Locator:
 
 
 def toggle(page: Page, label: str) -> None:
-    """Check or uncheck a box; Bokeh does not tie its label to it."""
-    boxes = (
-        "as a regular expression",
-        "conflicts and their neighbours only",
-        "colours of a single name too",
-    )
-    page.locator("input[type=checkbox]").locator("visible=true").nth(boxes.index(label)).click()
+    """Check or uncheck a box."""
+    page.get_by_role("checkbox", name=label).locator("visible=true").click()
 
 
 def span(page: Page) -> float:
@@ -141,6 +136,17 @@ def test_a_selection_is_shown_everywhere(attention: Page) -> None:
     expect(page.get_by_text(re.compile("^set 0, side 0 . side 1 on: a"))).to_be_visible(
         timeout=SLOW
     )
+
+
+def test_the_line_of_a_conflict_is_in_view_when_its_source_is_opened(attention: Page) -> None:
+    """Also where it was chosen while nobody could see the file."""
+    page = attention
+    page.get_by_text("Conflicts", exact=True).click()
+    page.locator(".tabulator-row:visible", has_text="attention.py").first.click()
+    expect(page.get_by_text("Why both dims have one colour")).to_be_visible(timeout=SLOW)
+    page.get_by_text("Source", exact=True).click()
+    chosen = page.locator(".source .row.on", has_text="a = k @ qt")
+    expect(chosen).to_be_in_viewport(timeout=SLOW)
 
 
 def test_hover_cards_the_legend_and_the_view(attention: Page) -> None:

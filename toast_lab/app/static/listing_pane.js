@@ -8,6 +8,7 @@ export function render({ model }) {
   sheet.className = 'sheet'
   root.appendChild(sheet)
   let clicks = 0, lines = [], at = new Map(), wanted = new Set(), rows = new Map(), focused = -1
+  let isMissed = false  // lines were chosen while nobody could see them
   const pick = (i) => { model.send_msg([lines[i][0], ++clicks]) }
   function made(i) {
     const [op, segments, where] = lines[i]
@@ -87,19 +88,26 @@ export function render({ model }) {
   }
   function mark() {
     wanted = new Set(model.chosen)
-    const places = []
-    for (const op of wanted) { const i = at.get(op); if (i !== undefined) places.push(i) }
-    if (places.length && root.clientHeight) {
-      const [a, b] = span()
-      if (!places.some((i) => i >= a && i < b - 1)) {
-        root.scrollTop = Math.max(0, Math.min(...places) * ROW - root.clientHeight / 3)
-      }
-    }
+    bring()
     fill()
     for (const [i, row] of rows) dress(i, row)
   }
+  function bring() {
+    isMissed = !root.clientHeight
+    const places = []
+    for (const op of wanted) { const i = at.get(op); if (i !== undefined) places.push(i) }
+    if (isMissed || !places.length) return
+    const [a, b] = span()
+    if (!places.some((i) => i >= a && i < b - 1)) {
+      root.scrollTop = Math.max(0, Math.min(...places) * ROW - root.clientHeight / 3)
+    }
+  }
+  function resized() {
+    if (isMissed) bring()
+    fill()
+  }
   root.addEventListener('scroll', fill, { passive: true })
-  new ResizeObserver(fill).observe(root)
+  new ResizeObserver(resized).observe(root)
   model.on('packed', load)
   model.on('chosen', mark)
   load()
