@@ -73,7 +73,7 @@ def select_conflict(page: Page) -> None:
 def places(page: Page) -> list[Box]:
     """Where the sentences belong, in their order."""
     x, y = pixel(page, "conflicts", 0)
-    line = around(page.get_by_text("a = k @ qt").filter(visible=True).last)
+    line = around(page.get_by_text("a = k @ qt").last)
     return [
         Box(x - 94, y - 16, x + 94, y + 16),
         line._replace(left=line.left - 60),

@@ -68,10 +68,7 @@ def price_computing(
     if inputs.ranges.late_op > 0:
         prices.summed[op] = int(result_is_summed(facts, steps, row, n_steps))
     trips, heavy = facts.op.trips[op], is_heavy(facts, op)
-    cut = 1.0
-    for axis in range(axis_size.shape[0]):
-        if (steps.axes[row] >> axis) & 1:
-            cut *= axis_size[axis]
+    cut = ring_size(steps.axes[row], axis_size)
     moved, result_bytes, written_bytes = _result_bytes(inputs, steps, row, n_steps)
     moved, filling_s, left_far, left_near, right_far, right_near = _operand_bytes(
         inputs, steps, op, moved, result_bytes, prices
