@@ -41,9 +41,12 @@ def test_a_write_to_a_closed_page_is_not_told(
     )
 
 
-def test_other_words_of_the_page_s_socket_are_told(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("logger_name", ["bokeh.server.views.ws", "panel.io.document"])
+def test_other_words_of_the_page_s_socket_are_told(
+    caplog: pytest.LogCaptureFixture, logger_name: str
+) -> None:
     server_log.pass_over_closed_pages()
-    logger = logging.getLogger("bokeh.server.views.ws")
+    logger = logging.getLogger(logger_name)
     logger.warning("Failed sending message as connection was closed")
     logger.warning("Failed reading message")
     assert [record.getMessage() for record in caplog.records] == ["Failed reading message"]
