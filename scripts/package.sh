@@ -14,13 +14,11 @@ if [ -z "$interpreter" ]; then
 fi
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
-# Bytecode of what a trial imports is made as it is imported; pip would compile all packages, their tests included.
-pip=(-m pip install -q --no-compile --disable-pip-version-check)
 constraints="$PWD/constraints.txt"
 
 echo "== building with Python ${line%% *}"
 "$interpreter" -m venv "$work/build"
-"$work/build/bin/python" "${pip[@]}" build
+bash scripts/install.sh "$work/build" build
 rm -rf dist
 "$work/build/bin/python" -m build --outdir dist . >"$work/build.log" 2>&1 || { tail -n 40 "$work/build.log"; exit 1; }
 wheel="$(ls "$PWD"/dist/*.whl)"
@@ -30,7 +28,8 @@ for extra in "" "${@:-app}"; do
     echo "== trying the wheel${extra:+ with the extra $extra} in an empty environment"
     venv="$work/try-${extra:-core}"
     "$interpreter" -m venv "$venv"
-    "$venv/bin/python" "${pip[@]}" --constraint "$constraints" "$wheel${extra:+[$extra]}"
+    # Bytecode of what a trial imports is made as it is imported
+    bash scripts/install.sh "$venv" --constraint "$constraints" "$wheel${extra:+[$extra]}"
     "$venv/bin/python" -m pip check
     # Not from the checkout, whose package would be imported in place of the installed one
     (cd "$work" && "$venv/bin/toast-lab" --help >/dev/null &&

@@ -56,9 +56,8 @@ fi
 
 echo "== $venv: installing .${extras:+[$extras]} $*"
 started=$SECONDS
-"$venv/bin/python" -m pip install -qq --no-compile --disable-pip-version-check --constraint "$constraints" \
-    --editable ".${extras:+[$extras]}" "$@"
-# pip would compile 17,000 files, tests of other packages among them, on one core.
+bash scripts/install.sh "$venv" --constraint "$constraints" --editable ".${extras:+[$extras]}" "$@"
+# Compiled by the installer it would be 17,000 files, tests of other packages among them.
 "$venv/bin/python" -m compileall -qq -j 0 -x 'site-packages/.*/tests?/' "$("$venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')" || true
 echo "== $venv: installed in $((SECONDS - started)) s"
 # Who has app,notebooks,dev has app,notebooks as well: one stamp for each leading part of the list.
