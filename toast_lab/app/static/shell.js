@@ -205,6 +205,7 @@ export function render({ model, view, el }) {
   model.on('query', showQuery)
   model.on('title', showTitle)
   model.on('awaited_rest', rest.wait)
+  if (model.rested !== model.awaited_rest) rest.wait()  // asked for before this was here to hear it
   document.addEventListener('keydown', pressedKey)
   document.addEventListener('click', release)
   window.addEventListener('popstate', back)
