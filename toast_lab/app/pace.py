@@ -9,6 +9,8 @@ from typing import Any
 
 from panel.io.callbacks import PeriodicCallback
 
+from toast_lab.app import unsent
+
 #: Curves begin at five pictures a second, and each picture costs the search a little.
 TICK_MS = 180
 #: A curve of simulations is drawn anew once it is this share longer, or after ``SLOWEST_S``.
@@ -22,10 +24,16 @@ IDLE_MS = 250
 def ticker(call: Callable[[], Any]) -> PeriodicCallback:
     """Begin to call ``call`` every ``TICK_MS`` for as long as the page is open.
 
-    It runs in the background: else Panel says before and after each call that the page is busy, and
-    keeping that account takes ten times as long as a call that has nothing to do.
+    What Panel has left unsent is sent before.  The call runs in the background: else Panel says
+    before and after each call that the page is busy, and keeping that account takes ten times as
+    long as a call that has nothing to do.
     """
-    periodic = PeriodicCallback(callback=call, period=TICK_MS, background=True)
+
+    def tick() -> None:
+        unsent.send()
+        call()
+
+    periodic = PeriodicCallback(callback=tick, period=TICK_MS, background=True)
     periodic.start()
     return periodic
 
