@@ -80,95 +80,12 @@ def take_apart(
             are listed).
     """
     name = function_name(fn)
-    count = len(args)
-    outside = [str(position) for position in donate_argnums if not -count <= position < count]
-    if outside:
-        raise FrontendError(f"donate_argnums {', '.join(outside)}: there are {count} arguments")
     user = calls.prepared(fn, args, keywords or {})
-    values, model_count = user.values, user.model
-    position_of = {name: count + i for i, name in enumerate(user.by_name)}
-    declared = calls.facts(fn, count)
-
-    def positions(numbers: Iterable[int], names: Iterable[str]) -> set[int]:
-        by_number = {number + count if number < 0 else number for number in numbers}
-        by_name = {position_of[name] for name in names if name in position_of}
-        return {position for position in by_number if position < count} | by_name
-
-    static = positions(declared.static, declared.static_names)
-    reusable = positions((*donate_argnums, *declared.donated), declared.donated_names)
-    donated = tuple(sorted(position + model_count for position in reusable - static))
-    shardings = _shardings(getattr(fn, "_jit_info", None), static, count)
-    static = {position + model_count for position in static}
-    base = [*["model"][:model_count], *_parameter_names(fn, count), *user.by_name]
-    nodes = nnx_modules.Modules(() if user.pure else values)
-    plain = nodes.without(values)
-    paths: list[list[str]] = []
-    # Per leaf of the whole argument: None for an array, else (bound leaf,)
-    slots: list[list[Any]] = []
-    given: list[Any] = []
-    offenders: list[str] = []
-    bound: list[str] = []
-    leaves: list[Any] = []
-    for i, arg in enumerate(plain):
-        path_leaves, tree = jax.tree_util.tree_flatten_with_path(arg)
-        are_arguments = calls.numbers_kept(arg, user.numbers)
-        paths.append([])
-        slots.append([])
-        filled: list[Any] = []
-        for (key_path, leaf), number_is_argument in zip(path_leaves, are_arguments, strict=True):
-            path = base[i] + nodes.keystr(key_path, i)
-            array = None if i in static else _array(leaf, number_is_argument)
-            if isinstance(array, str):
-                offenders.append(f"{path}: {array}")
-                continue
-            filled.append(array)
-            slots[i].append((leaf,) if array is None else None)
-            if array is None:
-                bound.append(f"{path} = {_brief(leaf)}")
-            else:
-                leaves.append(leaf)
-                paths[i].append(path)
-        given.append(None if offenders else jax.tree_util.tree_unflatten(tree, filled))
-    if offenders:
-        raise FrontendError(
-            f"arguments of {name} that JAX cannot take:\n{join_offenders(offenders)}\n"
-            "Pass jax.ShapeDtypeStruct(shape, dtype) or JAX arrays; torch modules go to "
-            "toast_lab.from_torch."
-        )
-    wholes = [
-        calls.Whole(jax.tree_util.tree_structure(arg), tuple(slot))
-        for arg, slot in zip(plain, slots, strict=True)
-    ]
-    changed: list[str] = []
-    results: list[calls.Whole] = []
-
-    def call(*traced: Any) -> Any:
-        whole = [
-            container.filled(jax.tree_util.tree_leaves(leaf_values))
-            for container, leaf_values in zip(wholes, traced, strict=True)
-        ]
-        merged, before = nodes.merged(whole)
-        result = calls.called(user.fn, merged, user.by_name)
-        new_values = nodes.changed(before, donated)
-        changed[:] = nodes.names(nodes.changes, base)
-        arrays, others = calls.split_result(nodes.marked(result), user.numbers)
-        results[:] = [others]
-        return (arrays, tuple(new_values)) if new_values else arrays
-
-    call.__name__ = call.__qualname__ = name
-    call.__signature__ = _signature(base)  # type: ignore[attr-defined]
-    structure = (
-        user.by_name,
-        *(container.tree for container in wholes),
-        *(
-            calls.same(slot_[0]) if slot_ else None
-            for container in wholes
-            for slot_ in container.slots
-        ),
-        nodes.graph,
-    )
-    more = " ..." if len(bound) > 8 else ""
-    note = f"bound, being no arrays: {', '.join(bound[:8])}{more}"
+    positions = _positions(fn, len(args), donate_argnums, user)
+    base = [*["model"][: user.model], *_parameter_names(fn, len(args)), *user.by_name]
+    nodes = nnx_modules.Modules(() if user.pure else user.values)
+    leaves = _sort_leaves(user, nodes, name=name, base=base, static=positions.static)
+    traced = _traceable(user, nodes, leaves.wholes, name=name, base=base, donated=positions.donated)
 
     def deliver(outcome: NonArrayResult, arrays: Sequence[Any]) -> Any:
         result_count = len(arrays) - len(outcome.changes.at)
@@ -176,18 +93,163 @@ def take_apart(
         return nodes.unmarked(outcome.result.filled(arrays[:result_count]))
 
     return Arguments(
-        call=call,
-        changed=changed,
-        given=tuple(given),
-        paths=paths,
-        donated=donated,
-        notes=(note,) if bound else (),
-        leaves=leaves,
-        shardings=shardings,
-        structure=structure,
-        outcome=lambda: NonArrayResult(results[0], nodes.changes),
+        call=traced.call,
+        changed=traced.changed,
+        given=tuple(leaves.given),
+        paths=leaves.paths,
+        donated=positions.donated,
+        notes=_notes(leaves.bound),
+        leaves=leaves.arrays,
+        shardings=positions.shardings,
+        structure=_structure(user, leaves.wholes, nodes),
+        outcome=lambda: NonArrayResult(traced.results[0], nodes.changes),
         deliver=deliver,
     )
+
+
+class _Positions(NamedTuple):
+    """What a call declares of its arguments, which are counted in the order of ``Call.values``."""
+
+    static: frozenset[int]
+    donated: tuple[int, ...]
+    shardings: dict[str, Any]  #: as in ``Arguments``
+
+
+def _positions(
+    fn: Callable[..., Any], count: int, donate_argnums: Sequence[int], user: calls.Call
+) -> _Positions:
+    """The declarations of a jitted ``fn``, and what else the user donates."""
+    outside = [str(position) for position in donate_argnums if not -count <= position < count]
+    if outside:
+        raise FrontendError(f"donate_argnums {', '.join(outside)}: there are {count} arguments")
+    position_of = {name: count + i for i, name in enumerate(user.by_name)}
+
+    def positions(numbers: Iterable[int], names: Iterable[str]) -> set[int]:
+        by_number = {number + count if number < 0 else number for number in numbers}
+        by_name = {position_of[name] for name in names if name in position_of}
+        return {position for position in by_number if position < count} | by_name
+
+    declared = calls.facts(fn, count)
+    static = positions(declared.static, declared.static_names)
+    donated = positions((*donate_argnums, *declared.donated), declared.donated_names)
+    return _Positions(
+        static=frozenset(position + user.model for position in static),
+        donated=tuple(sorted(position + user.model for position in donated - static)),
+        shardings=_shardings(getattr(fn, "_jit_info", None), static, count),
+    )
+
+
+class _SortedLeaves(NamedTuple):
+    """The leaves of all arguments, sorted."""
+
+    wholes: list[calls.Whole]  #: per argument
+    given: list[Any]  #: as in ``Arguments``, as are the paths
+    paths: list[list[str]]
+    arrays: list[Any]  #: the caller's own
+    bound: list[str]  #: the others, in words
+
+
+def _sort_leaves(
+    user: calls.Call,
+    nodes: nnx_modules.Modules,
+    *,
+    name: str,
+    base: Sequence[str],
+    static: frozenset[int],
+) -> _SortedLeaves:
+    """Tell arrays from leaves that are bound; ``base`` names the arguments of the function."""
+    leaves = _SortedLeaves(wholes=[], given=[], paths=[], arrays=[], bound=[])
+    offenders: list[str] = []
+    for i, argument in enumerate(nodes.without(user.values)):
+        path_leaves, tree = jax.tree_util.tree_flatten_with_path(argument)
+        are_arguments = calls.numbers_kept(argument, user.numbers)
+        paths: list[str] = []
+        # Per leaf None for an array, else (bound leaf,)
+        slots: list[tuple[Any] | None] = []
+        shapes: list[Any] = []
+        for (key_path, leaf), number_is_argument in zip(path_leaves, are_arguments, strict=True):
+            path = base[i] + nodes.keystr(key_path, i)
+            shape = None if i in static else _array(leaf, number_is_argument)
+            if isinstance(shape, str):
+                offenders.append(f"{path}: {shape}")
+                continue
+            shapes.append(shape)
+            slots.append((leaf,) if shape is None else None)
+            if shape is None:
+                leaves.bound.append(f"{path} = {_brief(leaf)}")
+            else:
+                leaves.arrays.append(leaf)
+                paths.append(path)
+        leaves.paths.append(paths)
+        if not offenders:
+            leaves.given.append(jax.tree_util.tree_unflatten(tree, shapes))
+            leaves.wholes.append(calls.Whole(jax.tree_util.tree_structure(argument), tuple(slots)))
+    if offenders:
+        raise FrontendError(
+            f"arguments of {name} that JAX cannot take:\n{join_offenders(offenders)}\n"
+            "Pass jax.ShapeDtypeStruct(shape, dtype) or JAX arrays; torch modules go to "
+            "toast_lab.from_torch."
+        )
+    return leaves
+
+
+class _TraceableCall(NamedTuple):
+    """A function of arrays alone, and what a trace of it leaves here."""
+
+    call: Callable[..., Any]
+    changed: list[str]  #: paths of variables that it changed
+    results: list[calls.Whole]  #: one, with slots for the arrays
+
+
+def _traceable(
+    user: calls.Call,
+    nodes: nnx_modules.Modules,
+    wholes: Sequence[calls.Whole],
+    *,
+    name: str,
+    base: Sequence[str],
+    donated: Sequence[int],
+) -> _TraceableCall:
+    """The user's function with the bound leaves in it."""
+
+    def call(*given: Any) -> Any:
+        whole = [
+            container.filled(jax.tree_util.tree_leaves(arrays))
+            for container, arrays in zip(wholes, given, strict=True)
+        ]
+        merged, before = nodes.merged(whole)
+        result = calls.called(user.fn, merged, user.by_name)
+        new_values = nodes.changed(before, donated)
+        traced.changed[:] = nodes.names(nodes.changes, base)
+        arrays, others = calls.split_result(nodes.marked(result), user.numbers)
+        traced.results[:] = [others]
+        return (arrays, tuple(new_values)) if new_values else arrays
+
+    call.__name__ = call.__qualname__ = name
+    call.__signature__ = _signature(base)  # type: ignore[attr-defined]
+    traced = _TraceableCall(call, [], [])
+    return traced
+
+
+def _structure(
+    user: calls.Call, wholes: Sequence[calls.Whole], nodes: nnx_modules.Modules
+) -> tuple[Any, ...]:
+    return (
+        user.by_name,
+        *(container.tree for container in wholes),
+        *(
+            calls.same(slot[0]) if slot else None
+            for container in wholes
+            for slot in container.slots
+        ),
+        nodes.graph,
+    )
+
+
+def _notes(bound: Sequence[str]) -> tuple[str, ...]:
+    """Tells the user which leaves are bound."""
+    more = " ..." if len(bound) > 8 else ""
+    return (f"bound, being no arrays: {', '.join(bound[:8])}{more}",) if bound else ()
 
 
 def _shardings(info: Any, static: set[int], count: int) -> dict[str, Any]:
@@ -217,7 +279,7 @@ def _parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
     return [*names, *(f"arg{i}" for i in range(len(names), count))][:count]
 
 
-def _signature(base: list[str]) -> inspect.Signature:
+def _signature(base: Sequence[str]) -> inspect.Signature:
     """The signature from which JAX names the arguments in the module."""
     names = [name if name.isidentifier() else f"arg{i}" for i, name in enumerate(base)]
     names = [f"arg{i}" if names.count(name) > 1 else name for i, name in enumerate(names)]
