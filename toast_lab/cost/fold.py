@@ -28,10 +28,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from toast_lab.cost.buffers import Memory
 from toast_lab.cost.folded_ranges import Likeness, folded_ranges, labelled
 from toast_lab.cost.live_ranges import LiveRanges
 from toast_lab.cost.price_inputs import PriceInputs
-from toast_lab.cost.program_facts import Memory, OpFacts, ProgramFacts, UseFacts, ValueFacts
+from toast_lab.cost.program_facts import OpFacts, ProgramFacts, UseFacts, ValueFacts
 from toast_lab.hashing import Classes, classes, numbers
 from toast_lab.ir.program import Program
 from toast_lab.kernels import compiled, copy_row

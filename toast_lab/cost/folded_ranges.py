@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from toast_lab.cost.buffers import NEAR_PRODUCTS, Memory
 from toast_lab.cost.live_ranges import LiveRanges, deaths, needed_ops
-from toast_lab.cost.program_facts import NEAR_PRODUCTS, Memory
 from toast_lab.cost.repeats import inner_turns
 from toast_lab.hashing import classes
 from toast_lab.ragged import Ragged, gather, row_numbers, row_starts, spans

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from toast_lab.cost.buffers import NEAR_PRODUCTS
 from toast_lab.cost.device_parts import held_bytes
 from toast_lab.cost.live_ranges import needed_until
 from toast_lab.cost.price_inputs import (
@@ -17,7 +18,6 @@ from toast_lab.cost.price_inputs import (
     PriceInputs,
     Prices,
 )
-from toast_lab.cost.program_facts import NEAR_PRODUCTS
 from toast_lab.kernels import compiled, helper
 from toast_lab.sharding.steps import Steps
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.program_facts import Memory
+from toast_lab.cost.buffers import Memory
 from toast_lab.kernels import compiled, helper
 from toast_lab.packs import BoolArray, Float64Array, Int32Array, Int64Array, packed
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from toast_lab.cost.buffers import Memory
 from toast_lab.cost.price_inputs import BROUGHT, Lifetimes, Prices
-from toast_lab.cost.program_facts import Memory
 from toast_lab.ir.program import Program
 
 ARGUMENT, TENSOR, COPY, WORK = "argument", "tensor", "copy", "work space"

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from toast_lab.cost.buffers import Memory
 from toast_lab.cost.live_ranges import LiveRanges
-from toast_lab.cost.program_facts import Memory, ProgramFacts
+from toast_lab.cost.program_facts import ProgramFacts
 from toast_lab.packs import (
     BoolArray,
     Float64Array,

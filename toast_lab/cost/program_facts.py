@@ -1,40 +1,44 @@
 """What prices know of a program on a machine before there is a plan.
 
-Facts of ops, uses and values, and live ranges.
-
-Worked out once per program: which values are fused away, which are views of another's memory, what
-is read in part only, and from when to when everything that is written has to be kept.
+Facts of ops, uses and values, worked out once per program: which values are fused away, which are
+views of another's memory, what is read in part only.  ``buffers`` adds from when to when everything
+that is written has to be kept.
 
 Reference: TOAST section 4.5.  Start reading at ``make_static``.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
-from toast_lab.cost.bfloat16 import bfloat16_factors, no_factors, widened_factors
+from toast_lab.cost.bfloat16 import (
+    Bfloat16Factors,
+    bfloat16_factors,
+    no_factors,
+    widened_factors,
+)
+from toast_lab.cost.buffers import Memory, NearFacts, make_memory
 from toast_lab.cost.fusion import STYLES, Fusion, fuse
 from toast_lab.cost.gpu_passes import gpu_passes
 from toast_lab.cost.loop_residents import Residents, no_residents, residents
-from toast_lab.cost.loop_sums import accumulating_ops, result_trips, sums_in_loops
-from toast_lab.cost.matrix_tiles import products
-from toast_lab.cost.tpu_kernels import other_kernels, tpu_kernels
-from toast_lab.cost.value_roots import value_roots
+from toast_lab.cost.loop_sums import (
+    Accumulation,
+    Sums,
+    accumulating_ops,
+    result_trips,
+    sums_in_loops,
+)
+from toast_lab.cost.matrix_tiles import Products, products
+from toast_lab.cost.tpu_kernels import KernelFacts, other_kernels, tpu_kernels
+from toast_lab.cost.value_roots import Roots, value_roots
 from toast_lab.ir import program as p
 from toast_lab.ir.op_kinds import op_kind, ops_where
 from toast_lab.packs import BoolArray, Float64Array, Int32Array, Int64Array, packed
 from toast_lab.sharding.steps import Tables
 
-#: Products that may run while a value stays in vector memory: what is needed later still goes to
-#: memory and comes back.  The forward pass keeps for the backward pass in memory.
-NEAR_PRODUCTS = 8
-#: How often memory could bring the value while these run.  Where libtpu 0.0.42 leaves values of
-#: 8 MiB and more in vector memory it could up to 26 times, and 40 times and more where it does not
-#: (``llama`` for v6e).
-NEAR_ROUNDS = 30.0
 #: Of the numbers of an op's largest operand: less than this is no traffic.
 SMALL_SHARE = 1.0 / 64.0
 
@@ -153,43 +157,6 @@ class ProgramFacts(NamedTuple):
     dim_size: Float64Array  #: [ΣD] sizes of the dims of values, at ``Tables.shape_ptr``
 
 
-@packed
-class Memory(NamedTuple):
-    """When what is in memory: for the whole program in its order, however its prices are folded.
-
-    ``B`` buffers are written values; sizes come from the value that stands for each (itself, if
-    nothing is folded).
-    """
-
-    buffer_value: Int32Array  #: [B] value that it is like
-    buffer_start: Int32Array  #: [B] first op at which it is alive
-    buffer_end: Int32Array  #: [B] last op at which it is alive; O: to the end
-    #: [B] value like the result that may take its place at its last op if of equal size, or -1
-    buffer_heir: Int32Array
-    buffer_near: BoolArray  #: [B] bool: vector memory may do for it, if it is small enough
-    buffer_computed: BoolArray  #: [B] bool: no argument
-    buffer_result: BoolArray  #: [B] bool: a result that takes no argument's place
-    #: [B] the last product that reads it and that waits if its result is summed over devices, or -1
-    buffer_read_late: Int32Array
-    buffer_written_late: Int32Array  #: [B] likewise the product that makes it
-    late_op: int  #: the last of these products, in front of which the others run
-    like_use: Int32Array  #: [U] the use that is priced for each
-    like_op: Int32Array  #: [O]
-    use_op: Int32Array  #: [U]
-    use_value: Int32Array  #: [U]
-    use_until: Int32Array  #: [U] see ``Tables``
-    use_from: Int32Array  #: [U] op from which on what is brought to the use is in memory
-    runs_at: Int32Array  #: [O] op at which a fused op really runs
-    ends_at: Int32Array  #: [O] last op in whose kernel it is
-    products: Int32Array  #: [O + 2] products before each op
-    #: [O + 2] bytes that memory could bring while these run, once in ``NEAR_ROUNDS``
-    passed_bytes: Float64Array
-    region: Int32Array  #: [O] innermost region, -1 outside all
-    region_parent: Int32Array  #: [R + 1]
-    region_begin: Int32Array  #: [R + 1]
-    region_end: Int32Array  #: [R + 1]; 0 for all but loops, which alone make things live longer
-
-
 def make_static(
     program: p.Program,
     tables: Tables,
@@ -211,43 +178,121 @@ def make_static(
         vector_memory_bytes: of a device, 0: none.  Loops keep there what they read in every round.
         memory_bytes_per_s: rate of the device's memory.
     """
-    classes = program.op_class
+    fused = _fused(program, tables, compiler, has_bfloat16=has_bfloat16)
+    accumulating = accumulating_ops(program, tables)
+    moved = _moved(fused, accumulating, compiler, vector_memory_bytes=vector_memory_bytes)
+    sums = sums_in_loops(
+        program, tables, accumulating if compiler != "cpu" else {}, result_trips(program)
+    )
+    peak = np.asarray(peak_flops, dtype=np.float64)
+    facts = ProgramFacts(
+        op=_op_facts(fused, moved, sums, peak / fused.narrowed.passes),
+        use=_use_facts(fused, moved, sums),
+        value=_value_facts(fused, moved),
+        root=fused.root[program.use_value].astype(np.int32),
+        dim_size=np.asarray(program.shape, np.float64),
+    )
+    memory = make_memory(
+        program=program,
+        tables=tables,
+        fusion=fused.fusion,
+        last_op=fused.last_op,
+        root=fused.root,
+        in_place=_in_place(fused),
+        near=NearFacts(
+            may_be_near=moved.may_be_near,
+            kept_bytes=fused.kept_bytes,
+            product_bytes=memory_bytes_per_s * program.flops / peak,
+        ),
+        use_from=moved.kernels.use_from,
+    )
+    return facts, memory
+
+
+class _FusedProgram(NamedTuple):
+    """A program as its compiler fuses it."""
+
+    program: p.Program
+    tables: Tables
+    roots: Roots
+    shapes: Products
+    fusion: Fusion
+    narrowed: Bfloat16Factors
+    kept_bytes: np.ndarray  #: [V] of each value as the compiler keeps it
+    last_op: np.ndarray  #: [V] see ``_last_ops``
+    delivered: np.ndarray  #: [U] as in ``UseFacts``
+    brings: np.ndarray  #: [O] as in ``OpFacts``
+
+    @property
+    def root(self) -> np.ndarray:
+        """[V] the value in whose memory each value is."""
+        return self.roots.root
+
+
+def _fused(
+    program: p.Program, tables: Tables, compiler: str, *, has_bfloat16: bool
+) -> _FusedProgram:
     roots = value_roots(program, tables, compiler, has_bfloat16=has_bfloat16)
-    root = roots.root
     shapes = products(program)
     fusion = fuse(
         program,
         tables,
         shapes,
-        root=root,
+        root=roots.root,
         view=roots.view,
         free=roots.free,
         style=STYLES[compiler],
     )
+    shapes.rows[~fusion.product] = 0.0  # no product, although it is written as one
     if compiler == "tpu":
         narrowed = bfloat16_factors(program, fusion.narrowed, fusion.written)
     elif compiler == "gpu" and not has_bfloat16:
         narrowed = widened_factors(program, fusion.consumers, tables.value_output)
     else:
         narrowed = no_factors(program)
-    kept_bytes = tables.value_bytes * narrowed.kept
-    written = fusion.written
-    last_op = _last_ops(program, root, fusion.runs_at)
-    delivered, brings = _partial_traffic(program, fusion, root, last_op)
-    reads = fusion.reads + _beside(fusion, program)
-    updated = np.flatnonzero(brings >= 0)
-    reads[program.use_ptr[updated]] = 0.0  # in place
-    in_place = (np.isin(classes, (p.ELEMENTWISE, p.CONTROL)) | (brings >= 0)) & (
-        np.diff(program.result_ptr) > 0
+    last_op = _last_ops(program, roots.root, fusion.runs_at)
+    delivered, brings = _partial_traffic(program, fusion, roots.root, last_op)
+    return _FusedProgram(
+        program=program,
+        tables=tables,
+        roots=roots,
+        shapes=shapes,
+        fusion=fusion,
+        narrowed=narrowed,
+        kept_bytes=tables.value_bytes * narrowed.kept,
+        last_op=last_op,
+        delivered=delivered,
+        brings=brings,
     )
-    accumulating = accumulating_ops(program, tables)
+
+
+class _Moved(NamedTuple):
+    """What a program reads and writes, and in which memory that is."""
+
+    reads: np.ndarray  #: [U] how often uses read memory
+    may_be_near: np.ndarray  #: [V] as in ``ValueFacts``
+    staying: Residents
+    ends: _Ends
+    kernels: KernelFacts
+
+
+def _moved(
+    fused: _FusedProgram,
+    accumulating: Mapping[int, Accumulation],
+    compiler: str,
+    *,
+    vector_memory_bytes: float,
+) -> _Moved:
+    program, tables, fusion = fused.program, fused.tables, fused.fusion
+    reads = fusion.reads + _beside(fusion, program)
+    reads[program.use_ptr[np.flatnonzero(fused.brings >= 0)]] = 0.0  # in place
     staying = (
         residents(
             program,
-            root=root,
-            reads=np.where(delivered, 0.0, reads),
-            written=written,
-            value_bytes=kept_bytes,
+            root=fused.root,
+            reads=np.where(fused.delivered, 0.0, reads),
+            written=fusion.written,
+            value_bytes=fused.kept_bytes,
             accumulating=accumulating,
             vector_memory_bytes=vector_memory_bytes,
         )
@@ -256,100 +301,99 @@ def make_static(
     )
     may_be_near = _may_be_near(
         program,
-        written=written,
-        root=root,
+        written=fusion.written,
+        root=fused.root,
         is_output=tables.value_output,
         numbers=fusion.elements,
     )
     ends = _product_ends(
         program,
         fusion,
-        kept_bytes=kept_bytes,
-        root=root,
+        kept_bytes=fused.kept_bytes,
+        root=fused.root,
         may_be_near=may_be_near,
         staying=staying,
     )
     reads -= ends.read
     if compiler == "gpu":
         reads *= gpu_passes(program)
-    shapes.rows[~fusion.product] = 0.0  # no product, although it is written as one
     kernels = (
         tpu_kernels(
             program,
             tables,
             fusion,
-            roots,
-            shapes=shapes,
-            kept_bytes=kept_bytes,
-            reads_whole=np.where(delivered, 0.0, reads),
+            fused.roots,
+            shapes=fused.shapes,
+            kept_bytes=fused.kept_bytes,
+            reads_whole=np.where(fused.delivered, 0.0, reads),
         )
         if compiler == "tpu"
         else other_kernels(program, tables)
     )
-    trips = result_trips(program)
-    sums = sums_in_loops(program, tables, accumulating if compiler != "cpu" else {}, trips)
-    facts = ProgramFacts(
-        op=OpFacts(
-            flops=kernels.flops * program.trips,
-            peak=np.asarray(peak_flops, dtype=np.float64) / narrowed.passes,
-            trips=program.trips,
-            result_trips=trips,
-            sum_trips=sums.trips,
-            sum_whole=sums.whole,
-            op_class=classes,
-            free=roots.free,
-            slices=ops_where(program.kind, "reads_part"),
-            brings=brings,
-            starts=fusion.starts,
-            # What is free, as a broadcast, is nowhere as a whole.
-            cuts=fusion.soft | roots.free,
-            **shapes._asdict(),
-            waits=fusion.waits,
-            carried=ends.carried,
-            far_bytes=ends.far_bytes,
-            near_bytes=ends.near_bytes,
-            widest_bytes=ends.widest_bytes,
-            resident_parts=staying.result_parts,
-            **kernels.op,
-        ),
-        use=UseFacts(
-            reads=reads,
-            delivered=delivered,
-            sent=narrowed.sent,
-            cut_out=fusion.product[tables.use_op] & written[root[program.use_value]],
-            ahead=_ahead(program),
-            sum_rounds=sums.use_rounds,
-            resident_parts=staying.use_parts,
-            resident_share=staying.use_share,
-            **kernels.use,
-        ),
-        value=ValueFacts(
-            bytes=kept_bytes,
-            numbers=fusion.elements.astype(np.float64),
-            written=written,
-            moved=narrowed.moved,
-            may_be_near=may_be_near,
-            compared=fusion.compared,
-            **kernels.value,
-        ),
-        root=root[program.use_value].astype(np.int32),
-        dim_size=np.asarray(program.shape, np.float64),
+    return _Moved(reads, may_be_near, staying, ends=ends, kernels=kernels)
+
+
+def _op_facts(fused: _FusedProgram, moved: _Moved, sums: Sums, peak: np.ndarray) -> OpFacts:
+    program, fusion, ends = fused.program, fused.fusion, moved.ends
+    free = fused.roots.free
+    return OpFacts(
+        flops=moved.kernels.flops * program.trips,
+        peak=peak,
+        trips=program.trips,
+        result_trips=result_trips(program),
+        sum_trips=sums.trips,
+        sum_whole=sums.whole,
+        op_class=program.op_class,
+        free=free,
+        slices=ops_where(program.kind, "reads_part"),
+        brings=fused.brings,
+        starts=fusion.starts,
+        # What is free, as a broadcast, is nowhere as a whole.
+        cuts=fusion.soft | free,
+        **fused.shapes._asdict(),
+        waits=fusion.waits,
+        carried=ends.carried,
+        far_bytes=ends.far_bytes,
+        near_bytes=ends.near_bytes,
+        widest_bytes=ends.widest_bytes,
+        resident_parts=moved.staying.result_parts,
+        **moved.kernels.op,
     )
-    memory = _memory(
-        program=program,
-        tables=tables,
-        fusion=fusion,
-        last_op=last_op,
-        root=root,
-        in_place=in_place,
-        near=_NearFacts(
-            may_be_near=may_be_near,
-            kept_bytes=kept_bytes,
-            product_bytes=memory_bytes_per_s * program.flops / np.asarray(peak_flops),
-        ),
-        use_from=kernels.use_from,
+
+
+def _use_facts(fused: _FusedProgram, moved: _Moved, sums: Sums) -> UseFacts:
+    program, tables, fusion = fused.program, fused.tables, fused.fusion
+    return UseFacts(
+        reads=moved.reads,
+        delivered=fused.delivered,
+        sent=fused.narrowed.sent,
+        cut_out=fusion.product[tables.use_op] & fusion.written[fused.root[program.use_value]],
+        ahead=_ahead(program),
+        sum_rounds=sums.use_rounds,
+        resident_parts=moved.staying.use_parts,
+        resident_share=moved.staying.use_share,
+        **moved.kernels.use,
     )
-    return facts, memory
+
+
+def _value_facts(fused: _FusedProgram, moved: _Moved) -> ValueFacts:
+    fusion = fused.fusion
+    return ValueFacts(
+        bytes=fused.kept_bytes,
+        numbers=fusion.elements.astype(np.float64),
+        written=fusion.written,
+        moved=fused.narrowed.moved,
+        may_be_near=moved.may_be_near,
+        compared=fusion.compared,
+        **moved.kernels.value,
+    )
+
+
+def _in_place(fused: _FusedProgram) -> np.ndarray:
+    """[O] bool: may the first result take the place of what the op reads last?"""
+    program = fused.program
+    is_pointwise = np.isin(program.op_class, (p.ELEMENTWISE, p.CONTROL))
+    return np.asarray((is_pointwise | (fused.brings >= 0)) & (np.diff(program.result_ptr) > 0))
 
 
 def _last_ops(program: p.Program, root: np.ndarray, runs_at: np.ndarray) -> np.ndarray:
@@ -472,148 +516,6 @@ def _product_ends(
             if fusion.written[value]:
                 charge(int(head[op]), value)
     return ends
-
-
-class _NearFacts(NamedTuple):
-    """What decides whether vector memory may do for a value."""
-
-    may_be_near: np.ndarray  #: [V] see ``ValueFacts``
-    kept_bytes: np.ndarray  #: [V] of each value
-    product_bytes: np.ndarray  #: [O] that memory could bring while an op runs
-
-
-def _memory(
-    program: p.Program,
-    tables: Tables,
-    fusion: Fusion,
-    last_op: np.ndarray,
-    root: np.ndarray,
-    in_place: np.ndarray,
-    near: _NearFacts,
-    use_from: np.ndarray,
-) -> Memory:
-    """Live ranges in program order."""
-    n_ops, n_arguments, runs_at = program.n_ops, program.n_arguments, fusion.runs_at
-    value = np.flatnonzero(fusion.written)
-    maker = program.value_op[value]
-    argument = maker < n_arguments
-    start = np.where(argument, 0, runs_at[maker])
-    # What is computed on the way out of a product is there with it.  Results of the program are
-    # written over what they update, and sums over what is added to.
-    head = fusion.head[maker]
-    if not fusion.style.accumulates:
-        is_inside = fusion.product[head] & ~tables.value_output[value]
-        start = np.where(is_inside, head, start)
-    if fusion.style.fills_at_once:
-        start = np.minimum(start, _first_filled(program, fusion)[maker])
-    is_result = np.isin(value, _results_apart(program, root[program.outputs]))
-    end = np.maximum(last_op[value], start)
-    kept = np.zeros(n_ops, bool)
-    kept[:n_arguments] = ~program.donated
-    end = np.where(kept[maker], n_ops, end)
-    inside = (end >= n_arguments) & (end < n_ops) & (end > start)
-    at = np.where(inside, end, 0)
-    heir = program.result_ptr[at].astype(np.int32)
-    inside[inside] = in_place[at[inside]] & fusion.written[heir[inside]]
-    if not fusion.style.reuses_places:
-        is_elementwise = program.op_class[at] == p.ELEMENTWISE
-        inside &= argument | ~is_elementwise | _updates(program, fusion)[at]
-    waiting = np.flatnonzero(fusion.waits & fusion.product).tolist()
-    read_late = np.full(program.n_values, -1)
-    for op in waiting:
-        for operand in program.operands(op):
-            read_late[root[operand]] = op
-    products, passed_bytes = np.zeros(n_ops + 2, np.int32), np.zeros(n_ops + 2)
-    products[1 : n_ops + 1] = np.cumsum(fusion.product)
-    passed_bytes[1 : n_ops + 1] = np.cumsum(fusion.product * near.product_bytes) / NEAR_ROUNDS
-    products[-1], passed_bytes[-1] = products[n_ops], passed_bytes[n_ops]
-    last = np.minimum(end, n_ops)
-    is_near = (products[last] - products[start + 1] <= NEAR_PRODUCTS) & (
-        passed_bytes[last] - passed_bytes[start + 1] <= near.kept_bytes[value]
-    )
-    uses, ops = np.arange(program.n_uses, dtype=np.int32), np.arange(n_ops, dtype=np.int32)
-    # One row more than there are regions, for ops outside all of them.
-    regions = program.regions
-    loop_ends = [region.end if region.kind == "loop" else 0 for region in regions]
-    return Memory(
-        buffer_value=value.astype(np.int32),
-        buffer_start=start.astype(np.int32),
-        buffer_end=end.astype(np.int32),
-        buffer_heir=np.where(inside, heir, -1).astype(np.int32),
-        buffer_near=near.may_be_near[value] & is_near,
-        buffer_computed=~argument,
-        buffer_result=is_result,
-        buffer_read_late=read_late[value].astype(np.int32),
-        buffer_written_late=np.where(np.isin(maker, waiting), maker, -1).astype(np.int32),
-        late_op=max(waiting, default=0),
-        like_use=uses,
-        like_op=ops,
-        use_op=tables.use_op,
-        use_value=tables.use_value,
-        use_until=tables.use_until,
-        use_from=use_from,
-        runs_at=runs_at.astype(np.int32),
-        ends_at=fusion.ends_at.astype(np.int32),
-        products=products,
-        passed_bytes=passed_bytes,
-        region=program.region,
-        region_parent=np.asarray([*(region.parent for region in regions), -1], np.int32),
-        region_begin=np.asarray([*(region.begin for region in regions), 0], np.int32),
-        region_end=np.asarray([*loop_ends, 0], np.int32),
-    )
-
-
-def _updates(program: p.Program, fusion: Fusion) -> np.ndarray:
-    """[O] bool: elementwise ops whose result has to lie where an operand did.
-
-    Such is what a loop hands on to its next round.
-    """
-    updates = np.zeros(program.n_ops, bool)
-    updates[list(fusion.updates)] = True
-    for op in np.flatnonzero(program.op_class == p.ELEMENTWISE).tolist():
-        (result, *_) = program.results(op)
-        consumers = fusion.consumers[result]
-        updates[op] |= bool(consumers) and all(
-            consumer < program.n_ops and program.op_class[consumer] == p.CONTROL
-            for consumer in consumers
-        )
-    return updates
-
-
-def _first_filled(program: p.Program, fusion: Fusion) -> np.ndarray:
-    """[O] of scatters into a constant the first one of that size, whose kernel fills all of them.
-
-    The others: the program's end.
-    """
-    first = np.full(program.n_ops, program.n_ops)
-    sizes: dict[tuple[Any, ...], int] = {}
-    for op in np.flatnonzero(ops_where(program.kind, "sorts_updates")).tolist():
-        (result, *_), (into, *_) = program.results(op), program.operands(op)
-        if program.value_is_constant[into] and fusion.written[result]:
-            size = (*program.dims(result), program.value_dtype[result], int(program.region[op]))
-            first[op] = sizes.setdefault(size, op)
-    return first
-
-
-def _results_apart(program: p.Program, results: np.ndarray) -> list[int]:
-    """Results of the program for which there is no donated argument, whose place they would take.
-
-    What a loop, a branch or an update in place gives was there before, and is left out.
-    """
-    left: dict[tuple[Any, ...], int] = defaultdict(int)
-    for argument in np.flatnonzero(program.donated).tolist():
-        for value in program.results(argument):
-            left[(*program.dims(value), program.value_dtype[value])] += 1
-    apart = []
-    for value in dict.fromkeys(results.tolist()):
-        op, alike = int(program.value_op[value]), (*program.dims(value), program.value_dtype[value])
-        if op < program.n_arguments:
-            continue
-        if left[alike]:
-            left[alike] -= 1
-        elif program.op_class[op] != p.CONTROL and op_kind(program.kind[op]).brings < 0:
-            apart.append(value)
-    return apart
 
 
 def _partial_traffic(

@@ -18,12 +18,13 @@ import numpy as np
 
 from toast_lab.conflicts.analysis import Analysis
 from toast_lab.cost import kernel, price_inputs
+from toast_lab.cost.buffers import Memory
 from toast_lab.cost.fold import fold
 from toast_lab.cost.lifetimes import live_bytes
 from toast_lab.cost.live_ranges import whole_ranges
 from toast_lab.cost.matrix_tiles import products
 from toast_lab.cost.price_list import NO_PRICES, PriceList
-from toast_lab.cost.program_facts import Memory, ProgramFacts, make_static
+from toast_lab.cost.program_facts import ProgramFacts, make_static
 from toast_lab.ir import program as p
 from toast_lab.machines.gpu_products import FEATURES
 from toast_lab.machines.machine_model import Machine

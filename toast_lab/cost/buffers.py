@@ -1,0 +1,206 @@
+"""When what is in memory: the live ranges of all that is written, in program order.
+
+Known once per program on a machine, before there is a plan.
+
+Reference: TOAST section 4.5.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from toast_lab.cost.fusion import Fusion
+from toast_lab.ir import program as p
+from toast_lab.ir.op_kinds import op_kind, ops_where
+from toast_lab.packs import BoolArray, Float64Array, Int32Array, packed
+from toast_lab.sharding.steps import Tables
+
+#: Products that may run while a value stays in vector memory: what is needed later still goes to
+#: memory and comes back.  The forward pass keeps for the backward pass in memory.
+NEAR_PRODUCTS = 8
+#: How often memory could bring the value while these run.  Where libtpu 0.0.42 leaves values of
+#: 8 MiB and more in vector memory it could up to 26 times, and 40 times and more where it does not
+#: (``llama`` for v6e).
+NEAR_ROUNDS = 30.0
+
+
+@packed
+class Memory(NamedTuple):
+    """When what is in memory: for the whole program in its order, however its prices are folded.
+
+    ``B`` buffers are written values; sizes come from the value that stands for each (itself, if
+    nothing is folded).
+    """
+
+    buffer_value: Int32Array  #: [B] value that it is like
+    buffer_start: Int32Array  #: [B] first op at which it is alive
+    buffer_end: Int32Array  #: [B] last op at which it is alive; O: to the end
+    #: [B] value like the result that may take its place at its last op if of equal size, or -1
+    buffer_heir: Int32Array
+    buffer_near: BoolArray  #: [B] bool: vector memory may do for it, if it is small enough
+    buffer_computed: BoolArray  #: [B] bool: no argument
+    buffer_result: BoolArray  #: [B] bool: a result that takes no argument's place
+    #: [B] the last product that reads it and that waits if its result is summed over devices, or -1
+    buffer_read_late: Int32Array
+    buffer_written_late: Int32Array  #: [B] likewise the product that makes it
+    late_op: int  #: the last of these products, in front of which the others run
+    like_use: Int32Array  #: [U] the use that is priced for each
+    like_op: Int32Array  #: [O]
+    use_op: Int32Array  #: [U]
+    use_value: Int32Array  #: [U]
+    use_until: Int32Array  #: [U] see ``Tables``
+    use_from: Int32Array  #: [U] op from which on what is brought to the use is in memory
+    runs_at: Int32Array  #: [O] op at which a fused op really runs
+    ends_at: Int32Array  #: [O] last op in whose kernel it is
+    products: Int32Array  #: [O + 2] products before each op
+    #: [O + 2] bytes that memory could bring while these run, once in ``NEAR_ROUNDS``
+    passed_bytes: Float64Array
+    region: Int32Array  #: [O] innermost region, -1 outside all
+    region_parent: Int32Array  #: [R + 1]
+    region_begin: Int32Array  #: [R + 1]
+    region_end: Int32Array  #: [R + 1]; 0 for all but loops, which alone make things live longer
+
+
+class NearFacts(NamedTuple):
+    """What decides whether vector memory may do for a value."""
+
+    may_be_near: np.ndarray  #: [V] see ``program_facts.ValueFacts``
+    kept_bytes: np.ndarray  #: [V] of each value
+    product_bytes: np.ndarray  #: [O] that memory could bring while an op runs
+
+
+def make_memory(
+    program: p.Program,
+    tables: Tables,
+    fusion: Fusion,
+    last_op: np.ndarray,
+    root: np.ndarray,
+    in_place: np.ndarray,
+    near: NearFacts,
+    use_from: np.ndarray,
+) -> Memory:
+    """Live ranges in program order."""
+    n_ops, n_arguments, runs_at = program.n_ops, program.n_arguments, fusion.runs_at
+    value = np.flatnonzero(fusion.written)
+    maker = program.value_op[value]
+    argument = maker < n_arguments
+    start = np.where(argument, 0, runs_at[maker])
+    # What is computed on the way out of a product is there with it.  Results of the program are
+    # written over what they update, and sums over what is added to.
+    head = fusion.head[maker]
+    if not fusion.style.accumulates:
+        is_inside = fusion.product[head] & ~tables.value_output[value]
+        start = np.where(is_inside, head, start)
+    if fusion.style.fills_at_once:
+        start = np.minimum(start, _first_filled(program, fusion)[maker])
+    is_result = np.isin(value, _results_apart(program, root[program.outputs]))
+    end = np.maximum(last_op[value], start)
+    kept = np.zeros(n_ops, bool)
+    kept[:n_arguments] = ~program.donated
+    end = np.where(kept[maker], n_ops, end)
+    inside = (end >= n_arguments) & (end < n_ops) & (end > start)
+    at = np.where(inside, end, 0)
+    heir = program.result_ptr[at].astype(np.int32)
+    inside[inside] = in_place[at[inside]] & fusion.written[heir[inside]]
+    if not fusion.style.reuses_places:
+        is_elementwise = program.op_class[at] == p.ELEMENTWISE
+        inside &= argument | ~is_elementwise | _updates(program, fusion)[at]
+    waiting = np.flatnonzero(fusion.waits & fusion.product).tolist()
+    read_late = np.full(program.n_values, -1)
+    for op in waiting:
+        for operand in program.operands(op):
+            read_late[root[operand]] = op
+    products, passed_bytes = np.zeros(n_ops + 2, np.int32), np.zeros(n_ops + 2)
+    products[1 : n_ops + 1] = np.cumsum(fusion.product)
+    passed_bytes[1 : n_ops + 1] = np.cumsum(fusion.product * near.product_bytes) / NEAR_ROUNDS
+    products[-1], passed_bytes[-1] = products[n_ops], passed_bytes[n_ops]
+    last = np.minimum(end, n_ops)
+    is_near = (products[last] - products[start + 1] <= NEAR_PRODUCTS) & (
+        passed_bytes[last] - passed_bytes[start + 1] <= near.kept_bytes[value]
+    )
+    uses, ops = np.arange(program.n_uses, dtype=np.int32), np.arange(n_ops, dtype=np.int32)
+    # One row more than there are regions, for ops outside all of them.
+    regions = program.regions
+    loop_ends = [region.end if region.kind == "loop" else 0 for region in regions]
+    return Memory(
+        buffer_value=value.astype(np.int32),
+        buffer_start=start.astype(np.int32),
+        buffer_end=end.astype(np.int32),
+        buffer_heir=np.where(inside, heir, -1).astype(np.int32),
+        buffer_near=near.may_be_near[value] & is_near,
+        buffer_computed=~argument,
+        buffer_result=is_result,
+        buffer_read_late=read_late[value].astype(np.int32),
+        buffer_written_late=np.where(np.isin(maker, waiting), maker, -1).astype(np.int32),
+        late_op=max(waiting, default=0),
+        like_use=uses,
+        like_op=ops,
+        use_op=tables.use_op,
+        use_value=tables.use_value,
+        use_until=tables.use_until,
+        use_from=use_from,
+        runs_at=runs_at.astype(np.int32),
+        ends_at=fusion.ends_at.astype(np.int32),
+        products=products,
+        passed_bytes=passed_bytes,
+        region=program.region,
+        region_parent=np.asarray([*(region.parent for region in regions), -1], np.int32),
+        region_begin=np.asarray([*(region.begin for region in regions), 0], np.int32),
+        region_end=np.asarray([*loop_ends, 0], np.int32),
+    )
+
+
+def _updates(program: p.Program, fusion: Fusion) -> np.ndarray:
+    """[O] bool: elementwise ops whose result has to lie where an operand did.
+
+    Such is what a loop hands on to its next round.
+    """
+    updates = np.zeros(program.n_ops, bool)
+    updates[list(fusion.updates)] = True
+    for op in np.flatnonzero(program.op_class == p.ELEMENTWISE).tolist():
+        (result, *_) = program.results(op)
+        consumers = fusion.consumers[result]
+        updates[op] |= bool(consumers) and all(
+            consumer < program.n_ops and program.op_class[consumer] == p.CONTROL
+            for consumer in consumers
+        )
+    return updates
+
+
+def _first_filled(program: p.Program, fusion: Fusion) -> np.ndarray:
+    """[O] of scatters into a constant the first one of that size, whose kernel fills all of them.
+
+    The others: the program's end.
+    """
+    first = np.full(program.n_ops, program.n_ops)
+    sizes: dict[tuple[Any, ...], int] = {}
+    for op in np.flatnonzero(ops_where(program.kind, "sorts_updates")).tolist():
+        (result, *_), (into, *_) = program.results(op), program.operands(op)
+        if program.value_is_constant[into] and fusion.written[result]:
+            size = (*program.dims(result), program.value_dtype[result], int(program.region[op]))
+            first[op] = sizes.setdefault(size, op)
+    return first
+
+
+def _results_apart(program: p.Program, results: np.ndarray) -> list[int]:
+    """Results of the program for which there is no donated argument, whose place they would take.
+
+    What a loop, a branch or an update in place gives was there before, and is left out.
+    """
+    left: dict[tuple[Any, ...], int] = defaultdict(int)
+    for argument in np.flatnonzero(program.donated).tolist():
+        for value in program.results(argument):
+            left[(*program.dims(value), program.value_dtype[value])] += 1
+    apart = []
+    for value in dict.fromkeys(results.tolist()):
+        op, alike = int(program.value_op[value]), (*program.dims(value), program.value_dtype[value])
+        if op < program.n_arguments:
+            continue
+        if left[alike]:
+            left[alike] -= 1
+        elif program.op_class[op] != p.CONTROL and op_kind(program.kind[op]).brings < 0:
+            apart.append(value)
+    return apart
