@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from toast_lab.cost.one_op import Bench
 from toast_lab.cost.price_inputs import PriceInputs
 from toast_lab.cost.problem import Problem
 from toast_lab.hashing import Classes, classes
@@ -231,104 +232,137 @@ def price_choices(
             check()
             compute_s[row] += times[op] * compute_times(bench, op, menus.ops[row])
     menus, compute_s = _shortened(menus, compute_s, max_strategies, axis_size)
-    layout = [packed_layouts(menu) for menu in menus.values]
-    groups: list[Group] = []
-    known: dict[tuple[int, int, bytes], int] = {}
-
-    def group_of(op: int, value: int, label: np.ndarray) -> int:
-        number = known.setdefault((op, value, label.tobytes()), len(groups))
-        if number == len(groups):
-            groups.append(_group(op, value, label))
-        return number
-
-    wants = [
-        want_labels(bench, want_number, menus.ops[tables.use_owner[want_number]])
-        for want_number in range(len(tables.use_owner))
-    ]
-    time_of_term: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
-
-    def add(group: int, earlier: tuple[int, ...], time_s: np.ndarray) -> None:
-        if (group, earlier) in time_of_term:
-            time_of_term[group, earlier] += time_s
-        elif time_s.any():
-            time_of_term[group, earlier] = time_s
-
-    use_group = np.full(len(tables.use_value), -1, np.int64)
-    sharers: dict[int, tuple[int, ...]] = {}
-    passing: dict[int, list[tuple[int, np.ndarray]]] = {}
-    # moves of equal tensors cost the same, whatever they are for
-    moves: dict[tuple[float, ...], np.ndarray] = {}
+    choices = _ChoicePrices(folded, bench, menus, compute_s)
     for op in range(tables.n_arguments, len(tables.op_row)):
         check()
-        uses = range(tables.use_ptr[op], tables.use_ptr[op + 1])
-        reading_s = None
-        if not facts.op.free[op] and any(facts.use.reads[use] > 0 for use in uses):
-            reading_s = reading_times(bench, op, menus.ops[tables.op_row[op]])
-        for use in uses:
-            value, want = int(tables.use_value[use]), int(tables.use_want[use])
-            if tables.value_constant[value]:
-                continue
-            row, owner = int(tables.value_row[value]), int(tables.use_owner[want])
-            group = use_group[use] = group_of(owner, row, wants[want])
-            seen = tables.earlier[tables.earlier_begin[use] : tables.earlier_end[use]]
-            earlier = tuple(
-                sorted(
-                    {
-                        group_of(int(tables.use_owner[other]), row, wants[other])
-                        for other in seen.tolist()
-                    }
-                )
-            )
-            if reading_s is not None and reading_s[:, use - uses.start].any():
-                # A copy is read as a whole, even where the value itself is a view of something
-                # small.  How much longer that takes depends on the strategy as well, of which only
-                # the quickest matters.
-                quickest = _quickest(wants[want], compute_s[owner])
-                extra_s = reading_s[quickest, use - uses.start]
-                copied = groups[group].distinct[:, None] != layout[row]
-                add(int(group), (), times[op] * np.where(copied, extra_s[:, None], 0.0))
-            if earlier:
-                sharers[use] = earlier
-            if group in earlier:
-                continue
-            key = (
-                group,
-                tables.value_bytes[value],
-                facts.value.bytes[value],
-                facts.use.sent[use],
-                facts.use.cut_out[use],
-                facts.use.sum_rounds[use],
-                facts.value.compared[value],
-                facts.op.trips[op],
-                # Beside what the op computes
-                op if facts.use.ahead[use] else -1,
-            )
-            if key not in moves:
-                moves[key], _ = use_costs(bench, op, use, groups[group].distinct, layout[row])
-            add(int(group), earlier, times[op] * moves[key])
-        for value in tables.result[tables.result_ptr[op] : tables.result_ptr[op + 1]].tolist():
-            if tables.value_constant[value]:
-                continue
-            row, owner = int(tables.value_row[value]), int(tables.value_owner[value])
-            label = result_labels(bench, value, menus.ops[owner])
-            group = group_of(owner, row, label)
-            _, first = np.unique(label, return_index=True)
-            move_s, size = result_times(bench, op, value, menus.ops[owner][first], layout[row])
-            add(group, (), times[op] * move_s)
-            if size.any():
-                passing.setdefault(op, []).append((group, size))
-    terms = [Term(*key, time_s) for key, time_s in time_of_term.items()]
+        choices.price_operands(op)
+        choices.price_results(op)
     return ClusteredProgram(
         clusters=clusters,
         menus=menus,
         compute_s=compute_s,
-        layout=layout,
-        groups=groups,
-        terms=terms,
-        use_group=use_group,
-        passing=passing,
-        sharers=sharers,
+        layout=choices.layout,
+        groups=choices.groups,
+        terms=[Term(*key, time_s) for key, time_s in choices.time_of_term.items()],
+        use_group=choices.use_group,
+        passing=choices.passing,
+        sharers=choices.sharers,
     )
+
+
+class _ChoicePrices:
+    """The groups and terms of a clustered program, as its ops are gone through.
+
+    Attributes are those of ``ClusteredProgram``; terms are by what they are of.
+    """
+
+    def __init__(
+        self, folded: PriceInputs, bench: Bench, menus: Menus, compute_s: Sequence[np.ndarray]
+    ) -> None:
+        self._folded, self._bench, self._menus, self._compute_s = folded, bench, menus, compute_s
+        self.layout = [packed_layouts(menu) for menu in menus.values]
+        self.groups: list[Group] = []
+        self.time_of_term: dict[tuple[int, tuple[int, ...]], np.ndarray] = {}
+        self.use_group = np.full(len(folded.tables.use_value), -1, np.int64)
+        self.sharers: dict[int, tuple[int, ...]] = {}
+        self.passing: dict[int, list[tuple[int, np.ndarray]]] = {}
+        self._group_numbers: dict[tuple[int, int, bytes], int] = {}
+        self._wants = [
+            want_labels(bench, want, menus.ops[owner])
+            for want, owner in enumerate(folded.tables.use_owner)
+        ]
+        # Moves of equal tensors cost the same, whatever they are for
+        self._moves: dict[tuple[float, ...], np.ndarray] = {}
+
+    def price_operands(self, op: int) -> None:
+        """Price what it takes to read what an op uses, and to bring it there before."""
+        facts, tables = self._folded.facts, self._folded.tables
+        uses = range(tables.use_ptr[op], tables.use_ptr[op + 1])
+        reading_s = None
+        if not facts.op.free[op] and any(facts.use.reads[use] > 0 for use in uses):
+            reading_s = reading_times(self._bench, op, self._menus.ops[tables.op_row[op]])
+        for use in uses:
+            if tables.value_constant[tables.use_value[use]]:
+                continue
+            group = self.use_group[use] = self._wanted(use, int(tables.use_want[use]))
+            if reading_s is not None and reading_s[:, use - uses.start].any():
+                self._add_reading(op, use, reading_s[:, use - uses.start])
+            seen = tables.earlier[tables.earlier_begin[use] : tables.earlier_end[use]]
+            earlier = tuple(sorted({self._wanted(use, other) for other in seen.tolist()}))
+            if earlier:
+                self.sharers[use] = earlier
+            if group not in earlier:
+                self._add(int(group), earlier, self._folded.times[op] * self._move(op, use))
+
+    def price_results(self, op: int) -> None:
+        """Price what it takes to bring the results of an op into the layouts they are kept in."""
+        tables, menus = self._folded.tables, self._menus
+        for value in tables.result[tables.result_ptr[op] : tables.result_ptr[op + 1]].tolist():
+            if tables.value_constant[value]:
+                continue
+            row, owner = int(tables.value_row[value]), int(tables.value_owner[value])
+            label = result_labels(self._bench, value, menus.ops[owner])
+            group = self._group_of(owner, row, label)
+            _, first = np.unique(label, return_index=True)
+            strategies = menus.ops[owner][first]
+            move_s, size = result_times(self._bench, op, value, strategies, self.layout[row])
+            self._add(group, (), self._folded.times[op] * move_s)
+            if size.any():
+                self.passing.setdefault(op, []).append((group, size))
+
+    def _wanted(self, use: int, want: int) -> int:
+        """The group of what a use reads, in the layouts of one of the wants of that value."""
+        tables = self._folded.tables
+        row = int(tables.value_row[tables.use_value[use]])
+        return self._group_of(int(tables.use_owner[want]), row, self._wants[want])
+
+    def _group_of(self, op: int, value: int, label: np.ndarray) -> int:
+        key = (op, value, label.tobytes())
+        number = self._group_numbers.setdefault(key, len(self.groups))
+        if number == len(self.groups):
+            self.groups.append(_group(op, value, label))
+        return number
+
+    def _add(self, group: int, earlier: tuple[int, ...], time_s: np.ndarray) -> None:
+        if (group, earlier) in self.time_of_term:
+            self.time_of_term[group, earlier] += time_s
+        elif time_s.any():
+            self.time_of_term[group, earlier] = time_s
+
+    def _add_reading(self, op: int, use: int, reading_s: np.ndarray) -> None:
+        """Add what it takes to read a copy.
+
+        A copy is read as a whole, even where the value itself is a view of something small.  How
+        much longer that takes depends on the strategy as well, of which only the quickest matters.
+        """
+        tables, group = self._folded.tables, int(self.use_group[use])
+        want, row = int(tables.use_want[use]), int(tables.value_row[tables.use_value[use]])
+        quickest = _quickest(self._wants[want], self._compute_s[int(tables.use_owner[want])])
+        copied = self.groups[group].distinct[:, None] != self.layout[row]
+        extra_s = np.where(copied, reading_s[quickest][:, None], 0.0)
+        self._add(group, (), self._folded.times[op] * extra_s)
+
+    def _move(self, op: int, use: int) -> np.ndarray:
+        """Seconds to bring a value from each layout it is kept in to each that a use wants."""
+        facts, tables = self._folded.facts, self._folded.tables
+        group, value = self.use_group[use], int(tables.use_value[use])
+        key = (
+            group,
+            tables.value_bytes[value],
+            facts.value.bytes[value],
+            facts.use.sent[use],
+            facts.use.cut_out[use],
+            facts.use.sum_rounds[use],
+            facts.value.compared[value],
+            facts.op.trips[op],
+            # Beside what the op computes
+            op if facts.use.ahead[use] else -1,
+        )
+        if key not in self._moves:
+            layout = self.layout[int(tables.value_row[value])]
+            move_s, _ = use_costs(self._bench, op, use, self.groups[group].distinct, layout)
+            self._moves[key] = move_s
+        return self._moves[key]
 
 
 def _quickest(label: np.ndarray, time_s: np.ndarray) -> np.ndarray:
