@@ -181,12 +181,11 @@ def make_static(
     fused = _fused(program, tables, compiler, has_bfloat16=has_bfloat16)
     accumulating = accumulating_ops(program, tables)
     moved = _moved(fused, accumulating, compiler, vector_memory_bytes=vector_memory_bytes)
-    sums = sums_in_loops(
-        program, tables, accumulating if compiler != "cpu" else {}, result_trips(program)
-    )
+    trips = result_trips(program)
+    sums = sums_in_loops(program, tables, accumulating if compiler != "cpu" else {}, trips)
     peak = np.asarray(peak_flops, dtype=np.float64)
     facts = ProgramFacts(
-        op=_op_facts(fused, moved, sums, peak / fused.narrowed.passes),
+        op=_op_facts(fused, moved, sums, trips=trips, peak=peak / fused.narrowed.passes),
         use=_use_facts(fused, moved, sums),
         value=_value_facts(fused, moved),
         root=fused.root[program.use_value].astype(np.int32),
@@ -333,14 +332,16 @@ def _moved(
     return _Moved(reads, may_be_near, staying, ends=ends, kernels=kernels)
 
 
-def _op_facts(fused: _FusedProgram, moved: _Moved, sums: Sums, peak: np.ndarray) -> OpFacts:
+def _op_facts(
+    fused: _FusedProgram, moved: _Moved, sums: Sums, *, trips: Float64Array, peak: np.ndarray
+) -> OpFacts:
     program, fusion, ends = fused.program, fused.fusion, moved.ends
     free = fused.roots.free
     return OpFacts(
         flops=moved.kernels.flops * program.trips,
         peak=peak,
         trips=program.trips,
-        result_trips=result_trips(program),
+        result_trips=trips,
         sum_trips=sums.trips,
         sum_whole=sums.whole,
         op_class=program.op_class,

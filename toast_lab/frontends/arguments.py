@@ -183,7 +183,7 @@ def _sort_leaves(
         leaves.paths.append(paths)
         if not offenders:
             leaves.given.append(jax.tree_util.tree_unflatten(tree, shapes))
-            leaves.wholes.append(calls.Whole(jax.tree_util.tree_structure(argument), tuple(slots)))
+            leaves.wholes.append(calls.Whole(tree, tuple(slots)))
     if offenders:
         raise FrontendError(
             f"arguments of {name} that JAX cannot take:\n{join_offenders(offenders)}\n"

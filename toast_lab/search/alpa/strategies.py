@@ -27,6 +27,7 @@ from toast_lab.ir import program as p
 from toast_lab.search.alpa.strategy_prices import (
     bench_for,
     compute_times,
+    move_facts,
     reading_times,
     result_labels,
     result_times,
@@ -345,21 +346,12 @@ class _ChoicePrices:
     def _move(self, op: int, use: int) -> np.ndarray:
         """Seconds to bring a value from each layout it is kept in to each that a use wants."""
         facts, tables = self._folded.facts, self._folded.tables
-        group, value = self.use_group[use], int(tables.use_value[use])
-        key = (
-            group,
-            tables.value_bytes[value],
-            facts.value.bytes[value],
-            facts.use.sent[use],
-            facts.use.cut_out[use],
-            facts.use.sum_rounds[use],
-            facts.value.compared[value],
-            facts.op.trips[op],
-            # Beside what the op computes
-            op if facts.use.ahead[use] else -1,
-        )
+        group = int(self.use_group[use])
+        # Beside what the op computes
+        beside = op if facts.use.ahead[use] else -1
+        key = (group, *move_facts(self._folded, op, use), beside)
         if key not in self._moves:
-            layout = self.layout[int(tables.value_row[value])]
+            layout = self.layout[int(tables.value_row[tables.use_value[use]])]
             move_s, _ = use_costs(self._bench, op, use, self.groups[group].distinct, layout)
             self._moves[key] = move_s
         return self._moves[key]

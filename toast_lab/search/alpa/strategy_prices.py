@@ -57,6 +57,21 @@ def _unsplit(facts: ProgramFacts, tables: Tables, steps: Steps, op: int) -> None
         steps.layout[tables.result[place]] = 0
 
 
+def move_facts(folded: PriceInputs, op: int, use: int) -> tuple[float, ...]:
+    """What the price of bringing a value to a use depends on, apart from the layouts."""
+    tables, facts = folded.tables, folded.facts
+    value = int(tables.use_value[use])
+    return (
+        tables.value_bytes[value],
+        facts.value.bytes[value],
+        facts.use.sent[use],
+        facts.use.cut_out[use],
+        facts.use.sum_rounds[use],
+        facts.value.compared[value],
+        facts.op.trips[op],
+    )
+
+
 @helper
 def _own_time(steps: Steps, each: StepPrices, n_steps: int) -> float:
     """Time of the op itself, without what is brought to it."""

@@ -38,6 +38,7 @@ from toast_lab.ragged import row_starts
 from toast_lab.search.alpa.strategy_prices import (
     bench_for,
     compute_times,
+    move_facts,
     result_labels,
     result_times,
     use_costs,
@@ -528,17 +529,10 @@ class _Relaxing:
         layouts: np.ndarray,
     ) -> np.ndarray:
         """[W, T] seconds of one use; moves of equal tensors cost the same."""
-        tables, facts, listed = self.tables, self.facts, self.folded.listed
-        value = tables.use_value[use]
+        listed = self.folded.listed
         key: tuple[object, ...] = (
-            tables.value_bytes[value],
-            facts.value.bytes[value],
-            facts.use.sent[use],
-            facts.use.cut_out[use],
-            facts.use.sum_rounds[use],
-            facts.value.compared[value],
-            facts.use.ahead[use],
-            facts.op.trips[op],
+            *move_facts(self.folded, op, use),
+            self.facts.use.ahead[use],
             wanted.tobytes(),
             layouts.tobytes(),
             use if listed.begin[op] < listed.end[op] else -1,
