@@ -206,7 +206,7 @@ def served(
         url = f"http://127.0.0.1:{port}"
         running[key] = (url, process)
         wait_until_answers(url, process, log, seconds)
-        if any(word.startswith("toast_lab") for word in words):
+        if any(word.startswith(("toast_lab", "tests")) for word in words):
             server_logs.watch(log)
         return url
 

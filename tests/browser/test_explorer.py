@@ -36,10 +36,6 @@ def bokeh(page: Page, name: str, code: str) -> Any:
     """Evaluate ``code`` with ``plot``, the view of the visible figure called ``name``."""
     return page.evaluate(
         """([name, code]) => {
-          const views = []
-          for (const root of Object.values(Bokeh.index)) {
-            for (const v of root.owner.find_by_name ? [] : []) views.push(v)
-          }
           const all = []
           const walk = (v) => { all.push(v); for (const c of (v.child_views || [])) walk(c) }
           for (const root of Object.values(Bokeh.index)) walk(root)

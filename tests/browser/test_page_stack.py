@@ -8,6 +8,8 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from tests.browser.held_imports import hold_imports, release_imports
+
 pytestmark = pytest.mark.browser
 
 SLOW = 90_000
@@ -30,31 +32,6 @@ PAGES = """() => {
 #: Whether the server has asked to be told of a rest.
 IS_ASKED = """() => Bokeh.documents[0]?.all_models &&
   [...Bokeh.documents[0].all_models].some((model) => model.attributes.awaited_rest > 0)
-"""
-#: Panel draws its components with a module of its own, which it imports last. Holds that import
-#: until it is released: by then Panel takes the page for drawn, and the server says what it has to.
-HOLD_DRAWING = """
-let release
-const released = new Promise((resolve) => { release = resolve })
-window.releaseDrawing = release
-const blobs = new Map()
-const name = URL.createObjectURL
-URL.createObjectURL = (blob) => {
-  const url = name.call(URL, blob)
-  blobs.set(url, blob)
-  return url
-}
-const imported = async (shim, url, ...words) => {
-  const text = await blobs.get(url)?.text()
-  if (text?.includes('view.render_fn')) await released
-  return shim(url, ...words)
-}
-let shim
-Object.defineProperty(window, 'importShim', {
-  configurable: true,
-  get: () => shim && Object.assign((...words) => imported(shim, ...words), shim),
-  set: (given) => { shim = given },
-})
 """
 #: Each text of a new page takes a while to be built. Notes how many layouts are under construction
 #: when a message comes from the server, and when it is applied.
@@ -125,10 +102,12 @@ def test_a_rest_that_is_asked_for_before_the_page_can_hear_it_is_told(
     served: Callable[..., str], strict_page: Page
 ) -> None:
     page = strict_page
-    page.add_init_script(HOLD_DRAWING)
+    # Panel draws its components with a module of its own, which it imports last. By then it takes
+    # the page for drawn, and the server says what it has to.
+    hold_imports(page, "view.render_fn")
     page.goto(f"{served()}/?model=mlp&step=graph")
     page.wait_for_function(IS_ASKED, timeout=SLOW)
-    page.evaluate("window.releaseDrawing()")
+    release_imports(page)
     page.wait_for_function(f"({PAGES})()[1] > 1", timeout=SLOW)
 
 

@@ -8,25 +8,13 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser.held_imports import hold_imports, release_imports
+
 pytestmark = pytest.mark.browser
 
 SLOW = 90_000
 # The load of a model of four ops takes two seconds; a test that waits too briefly passes wrongly
 LOAD_MS = 8000
-
-# The listing's module is imported while the views of the page are made, all before any of them is
-# rendered: to hold the import is to hold the page half built, as a loaded machine does.
-HOLD_IMPORTS = """
-let release
-const released = new Promise((resolve) => { release = resolve })
-window.releaseImports = release
-let shim
-Object.defineProperty(window, 'importShim', {
-  configurable: true,
-  get: () => shim && Object.assign((...words) => released.then(() => shim(...words)), shim),
-  set: (given) => { shim = given },
-})
-"""
 
 
 def test_what_happens_while_the_page_is_built_is_not_lost(
@@ -37,7 +25,9 @@ def test_what_happens_while_the_page_is_built_is_not_lost(
     A button goes off, tables, plot and listing get the new model.
     """
     page = strict_page
-    page.add_init_script(HOLD_IMPORTS)
+    # The listing's module is imported while the views of the page are made, all before any of them
+    # is rendered: to hold the imports is to hold the page half built.
+    hold_imports(page)
     command = [
         sys.executable,
         "-m",
@@ -52,7 +42,7 @@ def test_what_happens_while_the_page_is_built_is_not_lost(
     assert page.get_by_role("button", name="Cancel").count() == 0, (
         "the page was rendered all the same"
     )
-    page.evaluate("window.releaseImports()")
+    release_imports(page)
     expect(page.get_by_text("Loaded img_src_x").first).to_be_visible(timeout=SLOW)
     expect(page.get_by_role("button", name="Cancel")).to_be_disabled()
     expect(page.locator(".listing .row", has_text="tanh")).to_be_visible()

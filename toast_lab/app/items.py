@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from toast_lab.cost.problem import Cost, Problem
 from toast_lab.sharding.plan import ShardingPlan
@@ -11,10 +11,13 @@ from toast_lab.views.compare_table import PlanEntry
 MANUAL = "manual"  #: name of the plan that is made by hand
 
 
+Level = Literal["info", "good", "error"]
+
+
 class Message(NamedTuple):
     """Something the user should know."""
 
-    level: str  #: "info", "good" or "error"
+    level: Level
     text: str
     at: float
 

@@ -78,8 +78,9 @@ def later(change: Callable[..., Any], *args: Any) -> None:
     """Change Bokeh models of a page that is shown already, once its document is free to be changed.
 
     Panel runs the events of some components outside the document's lock, where Bokeh refuses
-    changes. And Panel has a queue of its own for what the browser is told: a change past that
-    queue would overtake the message that brings the very models which it changes.
+    changes; a click, too, if it comes while another change waits to be taken in. And Panel has a
+    queue of its own for what the browser is told: a change past that queue would overtake the
+    message that brings the very models which it changes.
     """
     pn.state.execute(functools.partial(_in_turn, change, *args), schedule=True)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import param
 
-from toast_lab.app.items import Message
+from toast_lab.app.items import Level, Message
 from toast_lab.errors import ToastError
 
 MAX_MESSAGES = 50
@@ -20,7 +20,7 @@ class Notices(param.Parameterized):
 
     messages: Any = param.List(default=[])
 
-    def say(self, text: str, level: str = "info") -> None:
+    def say(self, text: str, level: Level = "info") -> None:
         """Add a message."""
         self.messages = [*self.messages[1 - MAX_MESSAGES :], Message(level, text, time.time())]
 

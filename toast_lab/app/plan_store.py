@@ -8,7 +8,7 @@ from typing import Any
 
 import param
 
-from toast_lab.app.items import PlanItem
+from toast_lab.app.items import Level, PlanItem
 from toast_lab.app.loaded import LoadedState
 from toast_lab.app.notices import Notices
 from toast_lab.app.work import Handler, Work
@@ -202,7 +202,7 @@ class PlanStore(param.Parameterized):
             f"{row.name}: {row.status}: {row.message} What was measured before stays."
             for row in failed
         ]
-        level = "good"
+        level: Level = "good"
         if failed:
             level = "info" if all(row.status == "cancelled" for row in failed) else "error"
         self._notices.say("\n".join([*lines, *comparison.notes]), level)

@@ -9,7 +9,7 @@ from typing import Any
 
 import param
 
-from toast_lab.app.items import PlanItem
+from toast_lab.app.items import Level, PlanItem
 from toast_lab.app.loaded import LoadedState
 from toast_lab.app.notices import Notices
 from toast_lab.app.plan_store import PlanStore
@@ -284,13 +284,14 @@ class Searches(param.Parameterized):
             *self._plans.items,
             PlanItem(name=name, origin="search", plan=plan, problem=self.problem, cost=cost),
         ]
-        level = "good" if cost.fits else "error"  # which is shown in full, and not in green
+        # An error is shown in full, and not in green
+        level: Level = "good" if cost.fits else "error"
         self._notices.say(f"{name}: {self.note} It is in the comparison now.", level)
 
     def _raced(self, job: Job) -> None:
         self.race.raced = job.result
         best = best_row(self.race.rows)
-        level = "good" if best is not None and best.fits else "error"
+        level: Level = "good" if best is not None and best.fits else "error"
         fits = "" if level == "good" or best is None else " No plan fits the memory."
         self._notices.say(f"The race is over: {self.race.verdict()}{fits}", level)
 

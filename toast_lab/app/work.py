@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import param
 
+from toast_lab.app.items import Level
 from toast_lab.app.notices import Notices
 from toast_lab.errors import ToastError
 from toast_lab.jobs.job import JOBS, Event, Job, JobState, Registry
@@ -129,7 +130,7 @@ class Work(param.Parameterized):
             if job.state is JobState.DONE:
                 handler.done(job)
                 return
-            level = "info" if job.state is JobState.CANCELLED else "error"
+            level: Level = "info" if job.state is JobState.CANCELLED else "error"
             self.notices.say(job.message, level)
             handler.lost(job)
 

@@ -88,7 +88,7 @@ class StepTimeline(Picture):
 
     def _select(self, op: int) -> None:
         if op < 0:
-            self.session.notices.say("info", "the compiler does not say which op this belongs to")
+            self.session.notices.say("The compiler does not say which op this belongs to.")
         else:
             self.session.selection.select_op(op)
 
@@ -99,7 +99,7 @@ class StepTimeline(Picture):
         from toast_lab.views.step_chart import mark_ops
 
         ops = self.session.selection.ops
-        mark_ops(self._plot, self._frame, ops)
+        look.later(mark_ops, self._plot, self._frame, ops)
         self._words.object = self._summary(ops)
 
     def _summary(self, ops: list[int]) -> Safe:
