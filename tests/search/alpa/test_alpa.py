@@ -14,7 +14,10 @@ import numpy as np
 import pytest
 import scipy.sparse
 
+from tests.certification import draw
 from tests.helpers import SMALL, analysed, model, small_transformer, traced
+from toast_lab.cost.price_codes import step_codes
+from toast_lab.cost.price_list import COMPILED, PriceEntry, PriceList
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidProblem
 from toast_lab.lowering.annotate import annotate
@@ -33,6 +36,7 @@ from toast_lab.search.menus import unpacked_layouts
 from toast_lab.sharding.plan import ShardingPlan
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.state import State, legal_actions
+from toast_lab.sharding.step_kinds import COMPUTE
 
 MESH = {"data": 2, "model": 2}
 BUDGET = Budget(seconds=30)
@@ -180,6 +184,38 @@ def test_the_objective_is_near_the_evaluators_time_on_plans_of_actions(grain):
             choices.time_s(*choice) / pricer.totals(*spread(problem, choices, *choice)).time_s
         )
     assert np.abs(np.log(ratios)).max() < 0.05
+
+
+def with_listed_moves(problem, plans, factor):
+    """Moves to the operands of ops of odd numbers take ``factor`` times as long, others less."""
+    entries = []
+    for plan in plans:
+        totals = problem.prices.totals(*plan)
+        codes = np.empty(totals.n_steps, np.int64)
+        step_codes(problem.prices.inputs, totals.steps, totals.n_steps, codes)
+        kinds, uses = totals.steps.kind[: totals.n_steps], totals.steps.use[: totals.n_steps]
+        for row in np.flatnonzero((kinds != COMPUTE) & (uses >= 0)).tolist():
+            op = int(totals.steps.op[row])
+            time_s = float(totals.each.time_s[row]) * (factor if op % 2 else 1 / factor)
+            entries.append(PriceEntry(op, int(codes[row]), time_s, COMPILED))
+    return problem.with_prices(PriceList(tuple(entries)))
+
+
+@pytest.mark.parametrize("grain", GRAINS)
+def test_what_is_known_of_one_op_is_not_taken_for_another_of_its_cluster(grain):
+    """Moves of equal tensors to equal layouts, of which a judge timed one."""
+    problem = Problem(small_transformer(mode="train", layers=2), MESH, "a100")
+    plans = [tuple(plan.sharding) for plan in draw.random_plans(problem, "2x2", 30)]
+    listed = with_listed_moves(problem, plans, 3.0)
+    choices, pricer, ruled = choices_of(listed, grain), listed.pricer(), problem.pricer()
+    known = 0
+    for plan in plans:
+        choice, _ = as_kept(listed, choices, choices.choice_of(*plan))
+        sharding = spread(listed, choices, *choice)
+        time_s = pricer.totals(*sharding).time_s
+        assert choices.time_s(*choice) == pytest.approx(time_s, rel=1e-4)
+        known += time_s != pytest.approx(ruled.totals(*sharding).time_s, rel=1e-2)
+    assert known >= 10
 
 
 def test_copies_that_an_earlier_use_made_are_free():

@@ -59,7 +59,7 @@ def _unsplit(facts: ProgramFacts, tables: Tables, steps: Steps, op: int) -> None
 
 def move_facts(folded: PriceInputs, op: int, use: int) -> tuple[float, ...]:
     """What the price of bringing a value to a use depends on, apart from the layouts."""
-    tables, facts = folded.tables, folded.facts
+    tables, facts, listed = folded.tables, folded.facts, folded.listed
     value = int(tables.use_value[use])
     return (
         tables.value_bytes[value],
@@ -69,6 +69,8 @@ def move_facts(folded: PriceInputs, op: int, use: int) -> tuple[float, ...]:
         facts.use.sum_rounds[use],
         facts.value.compared[value],
         facts.op.trips[op],
+        # What is known of an op better than by rule holds for its own uses
+        use if listed.begin[op] < listed.end[op] else -1,
     )
 
 

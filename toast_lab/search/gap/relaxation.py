@@ -529,13 +529,11 @@ class _Relaxing:
         layouts: np.ndarray,
     ) -> np.ndarray:
         """[W, T] seconds of one use; moves of equal tensors cost the same."""
-        listed = self.folded.listed
         key: tuple[object, ...] = (
             *move_facts(self.folded, op, use),
             self.facts.use.ahead[use],
             wanted.tobytes(),
             layouts.tobytes(),
-            use if listed.begin[op] < listed.end[op] else -1,
         )
         if key not in known:
             known[key], _ = use_costs(self.bench, op, use, wanted, layouts)
