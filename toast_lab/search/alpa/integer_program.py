@@ -137,13 +137,41 @@ def assemble(
             is ruled out.
         check: called now and then; may raise to end the work.
     """
+    layout = _lay_out(choices, check)
+    seconds = _objective(choices, layout, tie)
+    seconds[layout.over] = over_s or 0.0
+    upper = np.ones(len(seconds))
+    if known_s is not None:
+        _rule_out(choices, layout, upper, known_s)
+    upper[layout.over] = 0.0 if over_s is None else np.inf
+    rows = _Rows()
+    _add_choices(rows, layout)
+    _add_pairs(rows, layout, choices, check)
+    _add_contested(rows, layout, choices, check)
+    _add_bytes(rows, layout, bytes_rows, limit_bytes)
+    unit_s = (
+        max(known_s or 0.0, sum(float(times.min()) for times in choices.compute_s), 1e-12) / 1e3
+    )
+    program = IntegerProgram(
+        cost=seconds / unit_s,
+        rows=rows.matrix(len(seconds)),
+        low=np.concatenate(rows.low),
+        high=np.concatenate(rows.high),
+        upper=upper,
+        n_binary=int(layout.values[-1]),
+        unit_s=unit_s,
+    )
+    return program, layout
+
+
+def _lay_out(choices: ClusteredProgram, check: Callable[[], None]) -> Layout:
+    """Give every variable its column."""
     ops = row_starts([*map(len, choices.compute_s)])
     values = ops[-1] + row_starts([*map(len, choices.layout)])
-    n_binary = n_columns = int(values[-1])
+    n_columns = int(values[-1])
     groups: dict[int, int] = {}
     shared: dict[tuple[int, tuple[int, ...]], tuple[int, np.ndarray]] = {}
-    used = sorted({number for term in choices.terms for number in (term.group, *term.earlier)})
-    for number in used:
+    for number in sorted({each for term in choices.terms for each in (term.group, *term.earlier)}):
         group = choices.groups[number]
         groups[number] = n_columns
         n_columns += len(group.distinct) * len(choices.layout[group.value])
@@ -153,90 +181,96 @@ def assemble(
             pairs = _contested(choices, term)
             shared[term.group, term.earlier] = (n_columns, pairs)
             n_columns += len(pairs)
-    layout = Layout(ops=ops, values=values, groups=groups, shared=shared, over=n_columns)
-    n_columns += 1
+    return Layout(ops=ops, values=values, groups=groups, shared=shared, over=n_columns)
 
-    seconds = np.zeros(n_columns)
+
+def _objective(choices: ClusteredProgram, layout: Layout, tie: list[np.ndarray]) -> np.ndarray:
+    """Seconds by column, but for what is over the limit."""
+    seconds = np.zeros(layout.over + 1)
     for cluster, compute_s in enumerate(choices.compute_s):
-        seconds[ops[cluster] : ops[cluster + 1]] = compute_s
+        seconds[layout.ops[cluster] : layout.ops[cluster + 1]] = compute_s
     for cluster, tie_s in enumerate(tie):
-        seconds[values[cluster] : values[cluster + 1]] = tie_s
+        seconds[layout.values[cluster] : layout.values[cluster + 1]] = tie_s
     for term in choices.terms:
         flat = term.time_s.ravel()
         if term.earlier:
-            begin, pairs = shared[term.group, term.earlier]
+            begin, pairs = layout.shared[term.group, term.earlier]
             seconds[begin : begin + len(pairs)] = flat[pairs]
             flat = flat.copy()
             flat[pairs] = 0.0
-        seconds[groups[term.group] : groups[term.group] + len(flat)] += flat
-    upper = np.ones(n_columns)
-    if known_s is not None:
-        _rule_out(choices, layout, upper, known_s)
-    upper[layout.over] = 0.0 if over_s is None else np.inf
-    seconds[layout.over] = over_s or 0.0
+        begin = layout.groups[term.group]
+        seconds[begin : begin + len(flat)] += flat
+    return seconds
 
-    rows = _Rows()
-    for first in (ops, values):
+
+def _add_choices(rows: _Rows, layout: Layout) -> None:
+    """Each cluster of ops has one strategy, each cluster of values one layout."""
+    for first in (layout.ops, layout.values):
         begin = rows.add(len(first) - 1, 1.0, 1.0)
         columns = np.arange(first[0], first[-1])
         rows.put(begin + np.repeat(np.arange(len(first) - 1), np.diff(first)), columns, 1.0)
-    for number in used:
+
+
+def _add_pairs(
+    rows: _Rows, layout: Layout, choices: ClusteredProgram, check: Callable[[], None]
+) -> None:
+    """The pair of a label and a layout is that of the strategy and the layout that are chosen."""
+    for number, first in layout.groups.items():
         check()
         group = choices.groups[number]
         n_labels, n_layouts = len(group.distinct), len(choices.layout[group.value])
-        entries = groups[number] + np.arange(n_labels * n_layouts).reshape(n_labels, n_layouts)
+        entries = first + np.arange(n_labels * n_layouts).reshape(n_labels, n_layouts)
         begin = rows.add(n_labels, 0.0, 0.0)
         rows.put(np.repeat(begin + np.arange(n_labels), n_layouts), entries.ravel(), 1.0)
-        rows.put(begin + group.place, ops[group.op] + np.arange(len(group.place)), -1.0)
+        rows.put(begin + group.place, layout.ops[group.op] + np.arange(len(group.place)), -1.0)
         begin = rows.add(n_layouts, 0.0, 0.0)
         rows.put(np.tile(begin + np.arange(n_layouts), n_labels), entries.ravel(), 1.0)
-        rows.put(begin + np.arange(n_layouts), values[group.value] + np.arange(n_layouts), -1.0)
-    for (number, earlier), (first_z, pairs) in shared.items():
+        first_layout = layout.values[group.value]
+        rows.put(begin + np.arange(n_layouts), first_layout + np.arange(n_layouts), -1.0)
+
+
+def _add_contested(
+    rows: _Rows, layout: Layout, choices: ClusteredProgram, check: Callable[[], None]
+) -> None:
+    """A contested pair is paid for, unless an earlier use has brought the same copy."""
+    for (number, earlier), (first, pairs) in layout.shared.items():
         check()
         group = choices.groups[number]
         n_layouts = len(choices.layout[group.value])
         begin = rows.add(len(pairs), 0.0, np.inf)
-        rows.put(begin + np.arange(len(pairs)), first_z + np.arange(len(pairs)), 1.0)
-        rows.put(begin + np.arange(len(pairs)), groups[number] + pairs, -1.0)
+        rows.put(begin + np.arange(len(pairs)), first + np.arange(len(pairs)), 1.0)
+        rows.put(begin + np.arange(len(pairs)), layout.groups[number] + pairs, -1.0)
+        wanted = group.distinct[pairs // n_layouts]
         for other in earlier:
-            place = np.searchsorted(
-                choices.groups[other].distinct, group.distinct[pairs // n_layouts]
-            )
-            place = np.minimum(place, len(choices.groups[other].distinct) - 1)
-            same = choices.groups[other].distinct[place] == group.distinct[pairs // n_layouts]
+            distinct = choices.groups[other].distinct
+            place = np.minimum(np.searchsorted(distinct, wanted), len(distinct) - 1)
+            same = distinct[place] == wanted
             rows.put(
                 begin + np.flatnonzero(same),
-                groups[other] + place[same] * n_layouts + pairs[same] % n_layouts,
+                layout.groups[other] + place[same] * n_layouts + pairs[same] % n_layouts,
                 1.0,
             )
+
+
+def _add_bytes(rows: _Rows, layout: Layout, bytes_rows: list[Bytes], limit_bytes: float) -> None:
+    """What is in memory at each of some ops is at most the limit and what is over it."""
     for held in bytes_rows:
         begin = rows.add(1, -np.inf, (limit_bytes - held.beside) / limit_bytes)
         for value, size in held.values.items():
-            rows.put(begin, values[value] + np.arange(len(size)), size / limit_bytes)
+            columns = layout.values[value] + np.arange(len(size))
+            rows.put(begin, columns, size / limit_bytes)
         for number, size in held.groups.items():
-            if number in groups:
-                rows.put(begin, groups[number] + np.arange(size.size), size.ravel() / limit_bytes)
+            if number in layout.groups:
+                columns = layout.groups[number] + np.arange(size.size)
+                rows.put(begin, columns, size.ravel() / limit_bytes)
         for key, size in held.shared.items():
-            if key in shared:
-                first_z, pairs = shared[key]
-                rows.put(begin, first_z + np.arange(len(pairs)), size.ravel()[pairs] / limit_bytes)
+            if key in layout.shared:
+                first, pairs = layout.shared[key]
+                rows.put(begin, first + np.arange(len(pairs)), size.ravel()[pairs] / limit_bytes)
                 rest = size.ravel() / limit_bytes
                 rest[pairs] = 0.0
-                rows.put(begin, groups[key[0]] + np.arange(len(rest)), rest)
+                rows.put(begin, layout.groups[key[0]] + np.arange(len(rest)), rest)
         rows.put(begin, np.asarray([layout.over]), -1.0)
-    unit_s = (
-        max(known_s or 0.0, sum(float(times.min()) for times in choices.compute_s), 1e-12) / 1e3
-    )
-    program = IntegerProgram(
-        cost=seconds / unit_s,
-        rows=rows.matrix(n_columns),
-        low=np.concatenate(rows.low),
-        high=np.concatenate(rows.high),
-        upper=upper,
-        n_binary=n_binary,
-        unit_s=unit_s,
-    )
-    return program, layout
 
 
 def _rule_out(choices: ClusteredProgram, layout: Layout, upper: np.ndarray, known_s: float) -> None:
