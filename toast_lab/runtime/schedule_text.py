@@ -32,14 +32,17 @@ from toast_lab.lowering.annotate import split_name
 from toast_lab.runtime.schedule_collectives import is_collective
 
 _FIELD = re.compile(r'(\w+): (?:"((?:[^"\\]|\\.)*)"|(\S+))$')
-_INSTRUCTION = ["hlo_module", "computations", "instructions"]
-_SCHEDULED = ["computation_schedules", "instructions"]
-_SEQUENCE = ["hlo_module", "schedule", "sequences"]
+_MODULE = ("hlo_module",)
+_COMPUTATION = (*_MODULE, "computations")
+_INSTRUCTION = (*_COMPUTATION, "instructions")
+_SCHEDULES = ("computation_schedules",)
+_SCHEDULED = (*_SCHEDULES, "instructions")
+_SEQUENCE = (*_MODULE, "schedule", "sequences")
 #: The messages of which something is read.  All others are passed over in one step: literals and
 #: stack frames make up nearly all of two million lines.
 _READ = {
-    tuple(path[:depth])
-    for path in ([*_INSTRUCTION, "metadata"], _SCHEDULED, [*_SEQUENCE, "value"])
+    path[:depth]
+    for path in ((*_INSTRUCTION, "metadata"), _SCHEDULED, (*_SEQUENCE, "value"))
     for depth in range(1, len(path) + 1)
 }
 
@@ -90,18 +93,7 @@ class _Unreadable(Exception):
 
 
 def _parse(text: str) -> ScheduleText:
-    instructions: dict[int, TextInstruction] = {}
-    members: dict[int, list[int]] = {}
-    rows: dict[int, list[dict[str, float]]] = {}
-    sequences: dict[int, list[int]] = {}
-    sequence: list[int] = []
-    entry, cycles_per_us = -1, 0.0
-    path: list[str] = []
-    ids: list[int] = []
-    current = TextInstruction()
-    blocks: list[dict[str, list[Any]]] = []  # of a collective, from its outermost one on
-    row: dict[str, float] = {}
-    computation_rows: list[dict[str, float]] = []
+    reader = _Reader()
     number, place = 0, 0
     while place < len(text):
         end = text.find("\n", place)
@@ -110,92 +102,133 @@ def _parse(text: str) -> ScheduleText:
         place, number = end + 1, number + 1
         line = raw.strip()
         if line.endswith(" {"):
-            if not blocks and (*path, line[:-2]) not in _READ:
+            if reader.is_read(line[:-2]):
+                reader.begin(line[:-2])
+            else:
                 after = _passed_over(text, raw, end)
                 number += text.count("\n", place, after)
                 place = after
-                continue
-            path.append(line[:-2])
-            if blocks:
-                blocks.append({})
-                blocks[-2].setdefault(line[:-2], []).append(blocks[-1])
-            if path == _INSTRUCTION:
-                current = TextInstruction()
-            elif path == _INSTRUCTION[:2]:
-                ids = []
-            elif path == _SEQUENCE:
-                sequence = []
-            elif path == _SCHEDULED:
-                row = {}
-                computation_rows.append(row)
-            elif path == _SCHEDULED[:1]:
-                computation_rows = []
-            continue
-        if line == "}":
-            if not path:
-                raise _Unreadable(f"line {number} closes what was never opened")
-            path.pop()
-            if blocks:
-                blocks.pop()
-            continue
-        field = _FIELD.match(line)
-        if field is None:
-            if line:
-                raise _Unreadable(f"line {number} is no field: {line[:60]!r}")
-            continue
-        key, literal = field[1], field[2] if field[3] is None else field[3]
-        if blocks:
-            blocks[-1].setdefault(key, []).append(literal)
+        elif line == "}":
+            reader.end(number)
+        elif field := _FIELD.match(line):
+            reader.take(field[1], field[2] if field[3] is None else field[3], number)
+        elif line:
+            raise _Unreadable(f"line {number} is no field: {line[:60]!r}")
+    return reader.schedule()
+
+
+class _Reader:
+    """Takes messages and fields in the order of the text."""
+
+    def __init__(self) -> None:
+        self._path: tuple[str, ...] = ()
+        self._blocks: list[dict[str, list[Any]]] = []  #: of a collective, its outermost one first
+        self._entry, self._cycles_per_us = -1, 0.0
+        self._instructions: dict[int, TextInstruction] = {}
+        self._members: dict[int, list[int]] = {}
+        self._rows: dict[int, list[dict[str, float]]] = {}
+        self._sequences: dict[int, list[int]] = {}
+        # Of the computation, sequence or instruction that is being read
+        self._ids: list[int] = []
+        self._sequence: list[int] = []
+        self._instruction = TextInstruction()
+        self._computation_rows: list[dict[str, float]] = []
+        self._row: dict[str, float] = {}
+
+    def is_read(self, name: str) -> bool:
+        """Is something read of a message that begins here?"""
+        return bool(self._blocks) or (*self._path, name) in _READ
+
+    def begin(self, name: str) -> None:
+        """A message begins."""
+        path = self._path = (*self._path, name)
+        if self._blocks:
+            self._blocks.append({})
+            self._blocks[-2].setdefault(name, []).append(self._blocks[-1])
         if path == _INSTRUCTION:
-            if key == "name":
-                current.name = literal
-            elif key == "opcode":
-                current.opcode = literal
-                if is_collective(literal):
-                    blocks = [current.block]
-            elif key == "id":
-                instructions[_whole(literal, number)] = current
-                ids.append(_whole(literal, number))
-            elif key == "operand_ids":
-                current.operand_ids.append(_whole(literal, number))
-            elif key == "called_computation_ids":
-                current.called_ids.append(_whole(literal, number))
-        elif path == [*_INSTRUCTION, "metadata"] and key == "op_name":
-            current.op = split_name(literal)[0]
-        elif path == _INSTRUCTION[:2] and key == "id":
-            members[_whole(literal, number)] = ids
-        elif path == ["hlo_module"] and key == "entry_computation_id":
-            entry = _whole(literal, number)
-        elif path == _SEQUENCE and key == "key":
-            sequences[_whole(literal, number)] = sequence
-        elif path == [*_SEQUENCE, "value"] and key == "instruction_ids":
-            sequence.append(_whole(literal, number))
+            self._instruction = TextInstruction()
+        elif path == _COMPUTATION:
+            self._ids = []
+        elif path == _SEQUENCE:
+            self._sequence = []
         elif path == _SCHEDULED:
-            row[key] = _real(literal, number)
-        elif path == _SCHEDULED[:1] and key == "computation_id":
-            rows[_whole(literal, number)] = computation_rows
-        elif path == _SCHEDULED[:1] and key == "cycles_per_microsecond":
-            cycles_per_us = _real(literal, number)
-    if path:
-        raise _Unreadable(f"it ends within {path[0]!r}")
-    if not instructions or not rows or entry not in rows | sequences:
-        raise _Unreadable("it has no schedule of the program's entry computation")
-    if cycles_per_us <= 0:
-        raise _Unreadable("it does not say how long a cycle is")
-    return ScheduleText(
-        entry=entry,
-        scheduled={
-            computation: _in_order(ordered, instructions)
-            for computation, ordered in sequences.items()
+            self._row = {}
+            self._computation_rows.append(self._row)
+        elif path == _SCHEDULES:
+            self._computation_rows = []
+
+    def end(self, number: int) -> None:
+        """The innermost message ends."""
+        if not self._path:
+            raise _Unreadable(f"line {number} closes what was never opened")
+        self._path = self._path[:-1]
+        if self._blocks:
+            self._blocks.pop()
+
+    def take(self, key: str, literal: str, number: int) -> None:
+        """Take a field of the innermost message, from a line of the text."""
+        if self._blocks:
+            self._blocks[-1].setdefault(key, []).append(literal)
+        path = self._path
+        if path == _INSTRUCTION:
+            self._take_of_instruction(key, literal, number)
+        elif path == _SCHEDULED:
+            self._row[key] = _real(literal, number)
+        elif (path, key) == ((*_INSTRUCTION, "metadata"), "op_name"):
+            self._instruction.op = split_name(literal)[0]
+        elif (path, key) == (_COMPUTATION, "id"):
+            self._members[_whole(literal, number)] = self._ids
+        elif (path, key) == (_MODULE, "entry_computation_id"):
+            self._entry = _whole(literal, number)
+        elif (path, key) == (_SEQUENCE, "key"):
+            self._sequences[_whole(literal, number)] = self._sequence
+        elif (path, key) == ((*_SEQUENCE, "value"), "instruction_ids"):
+            self._sequence.append(_whole(literal, number))
+        elif (path, key) == (_SCHEDULES, "computation_id"):
+            self._rows[_whole(literal, number)] = self._computation_rows
+        elif (path, key) == (_SCHEDULES, "cycles_per_microsecond"):
+            self._cycles_per_us = _real(literal, number)
+
+    def _take_of_instruction(self, key: str, literal: str, number: int) -> None:
+        if key == "name":
+            self._instruction.name = literal
+        elif key == "opcode":
+            self._instruction.opcode = literal
+            if is_collective(literal):
+                self._blocks = [self._instruction.block]
+        elif key == "id":
+            self._instructions[_whole(literal, number)] = self._instruction
+            self._ids.append(_whole(literal, number))
+        elif key == "operand_ids":
+            self._instruction.operand_ids.append(_whole(literal, number))
+        elif key == "called_computation_ids":
+            self._instruction.called_ids.append(_whole(literal, number))
+
+    def schedule(self) -> ScheduleText:
+        """What was read, at the end of the text."""
+        if self._path:
+            raise _Unreadable(f"it ends within {self._path[0]!r}")
+        known = self._rows | self._sequences
+        if not self._instructions or not self._rows or self._entry not in known:
+            raise _Unreadable("it has no schedule of the program's entry computation")
+        if self._cycles_per_us <= 0:
+            raise _Unreadable("it does not say how long a cycle is")
+        cycle_s = 1e-6 / self._cycles_per_us
+        scheduled = {
+            computation: _in_order(ordered, self._instructions)
+            for computation, ordered in self._sequences.items()
         }
-        | {
-            computation: _in_time(of_one, instructions, 1e-6 / cycles_per_us)
-            for computation, of_one in rows.items()
-        },
-        instructions=instructions,
-        members=members,
-        cycle_s=1e-6 / cycles_per_us,
-    )
+        scheduled |= {
+            computation: _in_time(of_one, self._instructions, cycle_s)
+            for computation, of_one in self._rows.items()
+        }
+        return ScheduleText(
+            entry=self._entry,
+            scheduled=scheduled,
+            instructions=self._instructions,
+            members=self._members,
+            cycle_s=cycle_s,
+        )
 
 
 def _passed_over(text: str, opened: str, end: int) -> int:
