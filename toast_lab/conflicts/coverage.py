@@ -31,7 +31,7 @@ import dataclasses
 import enum
 import itertools
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -236,18 +236,11 @@ def coverage(analysis: Analysis) -> Coverage:
     rows_held = whole[dims.op]
     for op, value in zip(dims.op[rows_held].tolist(), dims.value[rows_held].tolist(), strict=True):
         touched[op].add(value)
-    bags: dict[tuple[UnsplitReason, str, str], _Bag] = {}
-
-    def bag(reason: UnsplitReason, op: int, why: str = "") -> _Bag:
-        kind = op_kind(program.kind[op]).construct or program.kind[op]
-        row_bag = bags.setdefault((reason, kind, why or reason.value), _Bag())
-        row_bag.ops[op] = None
-        return row_bag
-
+    bags = _Bags(program)
     without_rule = {op for op in missing if not splits[op]}
     for op in sorted(touched.keys() | without_rule):
         reason = UnsplitReason.NO_RULE if op in missing else UnsplitReason.ALL_WHOLE
-        whole_bag = bag(reason, op, missing.get(op, ""))
+        whole_bag = bags.of(reason, op, missing.get(op, ""))
         whole_bag.flops += float(flops[op])
         whole_bag.values.update(touched.get(op, ()))
 
@@ -258,33 +251,16 @@ def coverage(analysis: Analysis) -> Coverage:
     large[dims.value[dims.size > 1]] = True
     kept_whole = np.flatnonzero(large & ~can)
     for value in kept_whole.tolist():
-        bag(UnsplitReason.KEPT_WHOLE, int(program.value_op[value])).values.add(value)
+        bags.of(UnsplitReason.KEPT_WHOLE, int(program.value_op[value])).values.add(value)
 
-    _stopped(analysis, dims, bag, splits=splits & real, live=live, group_of=group_of)
-    _assumed(program, flops, bag)
+    _stopped(analysis, dims, bags, splits=splits & real, live=live, group_of=group_of)
+    _assumed(program, flops, bags)
 
     held = np.zeros(program.n_values, bool)
     held[[value for values in touched.values() for value in values]] = True
-    rows = []
-    for (reason, kind, why), row_bag in bags.items():
-        size = float(nbytes[list(row_bag.values)].sum())
-        row = CoverageRow(
-            reason=reason,
-            kind=kind,
-            why=why,
-            ops=tuple(row_bag.ops),
-            lines=tuple(Counter(map(program.where, row_bag.ops)).most_common()),
-            colours=tuple(analysis.group_name[group] for group, _ in row_bag.groups.most_common()),
-            flops=row_bag.flops,
-            bytes=size,
-            flops_share=row_bag.flops / flops_total if flops_total else None,
-            bytes_share=size / bytes_total if bytes_total else 0.0,
-        )
-        rows.append(row)
-    rows.sort(key=lambda row: (not row.whole, -(row.flops_share or 0.0), -row.bytes, -len(row.ops)))
     blocked = float(flops[whole].sum())
     return Coverage(
-        rows=tuple(rows),
+        rows=bags.rows(analysis, nbytes, flops_total, bytes_total),
         n_ops=int(something.sum()),
         n_whole_ops=int(whole.sum()),
         flops=flops_total,
@@ -306,10 +282,57 @@ class _Bag:
         self.flops = 0.0
 
 
+class _Bags:
+    """The rows of a report under construction, by reason, kind of op and why."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._bags: dict[tuple[UnsplitReason, str, str], _Bag] = {}
+
+    def of(self, reason: UnsplitReason, op: int, why: str = "") -> _Bag:
+        """The row in which an op belongs for this reason; it is in it from now on."""
+        kind = op_kind(self._program.kind[op]).construct or self._program.kind[op]
+        bag = self._bags.setdefault((reason, kind, why or reason.value), _Bag())
+        bag.ops[op] = None
+        return bag
+
+    def rows(
+        self, analysis: Analysis, nbytes: np.ndarray, flops_total: float, bytes_total: float
+    ) -> tuple[CoverageRow, ...]:
+        """What is whole first, and of that the most work.
+
+        Args:
+            analysis: of the program.
+            nbytes: [V] bytes of each value.
+            flops_total: of the program.
+            bytes_total: of its values.
+        """
+        rows = []
+        for (reason, kind, why), bag in self._bags.items():
+            size = float(nbytes[list(bag.values)].sum())
+            row = CoverageRow(
+                reason=reason,
+                kind=kind,
+                why=why,
+                ops=tuple(bag.ops),
+                lines=tuple(Counter(map(self._program.where, bag.ops)).most_common()),
+                colours=tuple(analysis.group_name[group] for group, _ in bag.groups.most_common()),
+                flops=bag.flops,
+                bytes=size,
+                flops_share=bag.flops / flops_total if flops_total else None,
+                bytes_share=size / bytes_total if bytes_total else 0.0,
+            )
+            rows.append(row)
+        rows.sort(
+            key=lambda row: (not row.whole, -(row.flops_share or 0.0), -row.bytes, -len(row.ops))
+        )
+        return tuple(rows)
+
+
 def _stopped(
     analysis: Analysis,
     dims: _Dims,
-    bag: Any,
+    bags: _Bags,
     *,
     splits: np.ndarray,
     live: np.ndarray,
@@ -326,7 +349,7 @@ def _stopped(
     minor[[factor for i in merged for factor in dims.factors[i][1:]]] = True
 
     def stop(row: int, name: int, op: int, reason: UnsplitReason, why: str = "") -> None:
-        stopped = bag(reason, op, why)
+        stopped = bags.of(reason, op, why)
         stopped.groups[int(group_of[name])] += 1
         stopped.values.add(int(dims.value[row]))
 
@@ -345,19 +368,19 @@ def _stopped(
                 stop(row, name, int(dims.op[row]), UnsplitReason.MINOR_FACTOR)
 
 
-def _assumed(program: Program, flops: np.ndarray, bag: Any) -> None:
+def _assumed(program: Program, flops: np.ndarray, bags: _Bags) -> None:
     """Loops whose number of rounds is unknown, and conditionals whose branch is."""
     seen: set[int] = set()
     for region in program.regions:
         if region.known or region.kind not in ("body", "branch"):
             continue
         if region.kind == "body":
-            unknown = bag(UnsplitReason.UNKNOWN_TRIPS, program.regions[region.parent].begin)
+            unknown = bags.of(UnsplitReason.UNKNOWN_TRIPS, program.regions[region.parent].begin)
         else:  # all branches of one conditional stand behind its index
             index = region.begin - 1
             while program.kind[index] != "case.index" or program.region[index] != region.parent:
                 index -= 1
-            unknown = bag(UnsplitReason.UNKNOWN_BRANCH, index)
+            unknown = bags.of(UnsplitReason.UNKNOWN_BRANCH, index)
         inside = [op for op in range(region.begin, region.end) if op not in seen]
         seen.update(inside)  # a loop within a loop is counted with the outer one, which comes first
         unknown.flops += float(flops[inside].sum())
