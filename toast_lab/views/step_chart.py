@@ -23,6 +23,14 @@ _LABELS = {
     LOOP: "further rounds of a loop",
 }
 _CORNERS = ["left", "bottom", "right", "top"]
+#: what a bar tells of itself, and how
+_TEXTS = ["op", "lane", "side", "kind", "line", "length", "rounds", "exposed"]
+_TOOLTIPS = [
+    ("", "@side @kind"),
+    ("line", "@line"),
+    ("takes", "@length@rounds"),
+    ("exposed", "@exposed"),
+]
 _HEIGHT = 0.74  #: of a bar, of the distance between two lanes
 _MARKED_HEIGHT = 0.9
 
@@ -100,64 +108,17 @@ def _drawn_bars(
 
 def _lanes(bars: pd.DataFrame, unit_s: float, right: float) -> Any:
     lane_rows = _lane_rows(bars)
-    tooltips = [
-        ("", "@side @kind"),
-        ("line", "@line"),
-        ("takes", "@length@rounds"),
-        ("exposed", "@exposed"),
-    ]
-    texts = ["op", "lane", "side", "kind", "line", "length", "rounds", "exposed"]
     elements, tappable = [], []
     for lane in (COMPUTE, COLLECTIVE, LOOP):
         rows = bars[bars["lane"] == lane]
-        if not len(rows):
-            continue
-        alpha = 0.3 if lane == COLLECTIVE else 0.2 if lane == LOOP else 0.75
-        rectangles = hv.Rectangles(
-            _drawn_bars(rows, lane_rows, unit_s), _CORNERS, texts, label=_LABELS[lane]
-        )
-        hatch = {"hatch_pattern": "horizontal_line"} if lane == LOOP else {}
-        tappable.append(lane)
-        elements.append(
-            drawn(
-                rectangles,
-                on_glyph(**hatch, hatch_color=NEUTRAL, hatch_alpha=0.5),
-                renderer_named(lane),
-                fill_color=_HUES[lane],
-                line_color=_HUES[lane],
-                fill_alpha=alpha,
-                line_width=0.4,
-                nonselection_fill_alpha=0.3 if lane == COLLECTIVE else 0.75,
-                nonselection_line_alpha=1.0,
-                selection_line_color=ACCENT,
-                selection_line_width=2.0,
-                **hover(tooltips),
-            )
-        )
+        if len(rows):
+            tappable.append(lane)
+            elements.append(_lane(_drawn_bars(rows, lane_rows, unit_s), lane))
     exposed = bars[bars["exposed_s"] > 0]
     if len(exposed):
         # A compiled collective is waited for at its end; ours is drawn likewise
         late = exposed.assign(start_s=exposed["end_s"] - exposed["exposed_s"])
-        elements.append(
-            drawn(
-                hv.Rectangles(
-                    _drawn_bars(late, lane_rows, unit_s),
-                    _CORNERS,
-                    texts,
-                    label="exposed: the compute lane is idle",
-                ),
-                on_glyph(
-                    hatch_pattern="right_diagonal_line",
-                    hatch_color="white",
-                    hatch_alpha=0.5,
-                    hatch_scale=9,
-                ),
-                renderer_named("exposed"),
-                fill_color=_HUES[COLLECTIVE],
-                fill_alpha=0.9,
-                line_color=None,
-            )
-        )
+        elements.append(_waits(_drawn_bars(late, lane_rows, unit_s)))
     elements.append(
         drawn(
             hv.Rectangles([], _CORNERS, ["lane"]),
@@ -182,6 +143,43 @@ def _lanes(bars: pd.DataFrame, unit_s: float, right: float) -> Any:
         tappable=tappable,
         hooks=[_lanes_look],
         min_height=60,
+    )
+
+
+def _lane(rectangles: pd.DataFrame, lane: str) -> Any:
+    """The bars of one kind."""
+    alpha = 0.3 if lane == COLLECTIVE else 0.2 if lane == LOOP else 0.75
+    hatch = {"hatch_pattern": "horizontal_line"} if lane == LOOP else {}
+    return drawn(
+        hv.Rectangles(rectangles, _CORNERS, _TEXTS, label=_LABELS[lane]),
+        on_glyph(**hatch, hatch_color=NEUTRAL, hatch_alpha=0.5),
+        renderer_named(lane),
+        fill_color=_HUES[lane],
+        line_color=_HUES[lane],
+        fill_alpha=alpha,
+        line_width=0.4,
+        nonselection_fill_alpha=0.3 if lane == COLLECTIVE else 0.75,
+        nonselection_line_alpha=1.0,
+        selection_line_color=ACCENT,
+        selection_line_width=2.0,
+        **hover(_TOOLTIPS),
+    )
+
+
+def _waits(rectangles: pd.DataFrame) -> Any:
+    """The part of collectives that the compute lane waits for."""
+    return drawn(
+        hv.Rectangles(rectangles, _CORNERS, _TEXTS, label="exposed: the compute lane is idle"),
+        on_glyph(
+            hatch_pattern="right_diagonal_line",
+            hatch_color="white",
+            hatch_alpha=0.5,
+            hatch_scale=9,
+        ),
+        renderer_named("exposed"),
+        fill_color=_HUES[COLLECTIVE],
+        fill_alpha=0.9,
+        line_color=None,
     )
 
 

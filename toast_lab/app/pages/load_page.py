@@ -106,16 +106,25 @@ class LoadPage:
             show_billions=lambda: self._open(BILLIONS),
             python_help=refusal or OWN_HELP,
         )
-        own_model = [self._cards[offered]] if offered else []
+        self.left = self._make_left()
+        self.centre = self._make_centre()
+        self.right = self._make_right()
+        self._loading_shown, self._note, self._drawn = "", "", None
+        self._is_stale = False
+        # A link, a reload or an own model come to look at something
+        self._arrived = bool(offered) or session.step != "load" or bool(session.hand.actions)
+        look.watch(session.loaded, self._changed, "analysis", "problem")
+        look.watch(session, self._shown, "step")
+        look.watch(session.work, self.tick, "changes", "job")
+        self.refresh()
+        self.tick()
+
+    def _make_left(self) -> Any:
+        """What can be loaded."""
+        own_model = [self._cards[self.offered]] if self.offered else []
         own_model.append(_card("A file, or StableHLO pasted …", self.welcome.toggle_own))
-        self._sizes = look.column()
-        self._apply = look.button(
-            "Load with these sizes",
-            lambda: self.session.load(self._which, self.chosen_sizes()),
-            visible=False,
-        )
         gallery = [self._cards[name] for name in registry.MODELS]
-        self.left = look.side(
+        return look.side(
             look.text(h("h2", "your own model")),
             *own_model,
             look.text(h("h2", "solved cases")),
@@ -124,6 +133,9 @@ class LoadPage:
             *gallery,
             width=290,
         )
+
+    def _make_centre(self) -> Any:
+        """The program, above what is reported of it."""
         self._graph = look.figure(min_height=160)
         # Hidden by its box: a figure that comes into a hidden pane would be seen.
         self._graph_box = look.filled_column(self._graph, stylesheets=[look.FILL])
@@ -152,14 +164,23 @@ class LoadPage:
         self._menu = figure_menu("dimension graph")
         head = look.row(self._title, self._menu)
         self._stages = look.text(visible=False, margin=(12, 0))
-        self.centre = look.canvas(self.welcome, head, self._stages, self._graph_box, self._below)
+        return look.canvas(self.welcome, head, self._stages, self._graph_box, self._below)
+
+    def _make_right(self) -> Any:
+        """The problem, the model's sizes, and facts."""
+        self._sizes = look.column()
+        self._apply = look.button(
+            "Load with these sizes",
+            lambda: self.session.load(self._which, self.chosen_sizes()),
+            visible=False,
+        )
         self._facts = look.text(margin=(10, 0, 0, 0))
         self.go = look.button(
             "Open the graph and its conflicts →", lambda: setattr(self.session, "step", "graph")
         )
         self._worth_knowing = look.text(margin=(10, 0, 0, 0))
-        self.problem = ProblemPane(session)
-        self.right = look.side(
+        self.problem = ProblemPane(self.session)
+        return look.side(
             self.go,
             self.problem,
             self._sizes,
@@ -168,15 +189,6 @@ class LoadPage:
             self._worth_knowing,
             width=300,
         )
-        self._loading_shown, self._note, self._drawn = "", "", None
-        self._is_stale = False
-        # A link, a reload or an own model come to look at something
-        self._arrived = bool(offered) or session.step != "load" or bool(session.hand.actions)
-        look.watch(session.loaded, self._changed, "analysis", "problem")
-        look.watch(session, self._shown, "step")
-        look.watch(session.work, self.tick, "changes", "job")
-        self.refresh()
-        self.tick()
 
     def _leave_welcome(self) -> None:
         """A model was chosen: its reports take the place of the doors."""
