@@ -24,6 +24,7 @@ import numpy as np
 
 from toast_lab.cost.bfloat16 import Narrowed, narrowed, none_narrowed
 from toast_lab.cost.epilogues import (
+    Epilogues,
     FusionGraph,
     GpuEpilogueOps,
     epilogues,
@@ -187,17 +188,42 @@ class _Fuser:
         style: FusionStyle,
     ) -> None:
         self.program, self.style = program, style
-        classes, n_ops = program.op_class, program.n_ops
-        self.n_ops = n_ops
+        self.n_ops = program.n_ops
         self.root: list[int] = root.tolist()
         self.free: list[bool] = free.tolist()
-        self.region: list[int] = program.region.tolist()
-        self.constant: list[bool] = np.asarray(program.value_is_constant).tolist()
+        self.view: list[bool] = view.tolist()
         self.output: list[bool] = tables.value_output.tolist()
         self.bytes: list[float] = tables.value_bytes.tolist()
+        self._read(program)
+        self._sort_ops(shapes)
+        self.relaid = _relaid(program, self.root) if style.relays_lines else frozenset[int]()
+        self.consumers = self._consumers()
+        self.narrowed = (
+            narrowed(program, self.consumers, tables.value_output)
+            if style.into_products
+            else none_narrowed(program)
+        )
+        self.written = [
+            not is_constant and self.root[value] == value
+            for value, is_constant in enumerate(self.constant)
+        ]
+        self.sources: dict[int, frozenset[int]] = {}  # of soft values that are not written
+        self.epilogues = self._epilogues()
+
+    def _read(self, program: p.Program) -> None:
+        """Take of the program what is looked up one by one."""
+        ops = range(program.n_ops)
+        self.region: list[int] = program.region.tolist()
+        self.constant: list[bool] = np.asarray(program.value_is_constant).tolist()
         self.maker: list[int] = program.value_op.tolist()
-        self.operands: list[list[int]] = [program.operands(op) for op in range(n_ops)]
-        self.results: list[list[int]] = [list(program.results(op)) for op in range(n_ops)]
+        self.operands: list[list[int]] = [program.operands(op) for op in ops]
+        self.results: list[list[int]] = [list(program.results(op)) for op in ops]
+        self.elements = [float(math.prod(program.dims(value))) for value in range(program.n_values)]
+        self.adds = [op_kind(kind).as_combiner == "add" for kind in program.kind]
+
+    def _sort_ops(self, shapes: Products) -> None:
+        """Tell which ops are fused, and with what."""
+        program, style, classes = self.program, self.style, self.program.op_class
         product = np.isin(classes, (p.DOT, p.CONVOLUTION))
         sums = classes == p.REDUCE
         if style.sums_vectors:
@@ -208,10 +234,11 @@ class _Fuser:
         moves |= picks if style.picks_slices else False
         gathers = np.asarray(program.kind) == "gather"
         moves |= gathers if style.fuses_gathers else False
-        self.gathers: list[bool] = gathers.tolist()
-        self.picks: list[bool] = picks.tolist()
-        marks = _marks(program) if style.compares_places else np.zeros(n_ops, bool)
+        marks = _marks(program) if style.compares_places else np.zeros(program.n_ops, bool)
         moves |= marks
+        soft = ((classes == p.ELEMENTWISE) | moves) & (np.diff(program.result_ptr) == 1)
+        takes = (soft & ~gathers) | sums | (product if style.into_products else False)
+        works = product | np.isin(classes, (p.INDEXING, p.CONTROL, p.OTHER, p.OPAQUE))
         self.marks = marks
         #: [O] takes long to compute again, or is computed of what does
         self.costly = [
@@ -225,47 +252,32 @@ class _Fuser:
             )
             for op, kind in enumerate(program.kind)
         ]
-        soft = ((classes == p.ELEMENTWISE) | moves) & (np.diff(program.result_ptr) == 1)
-        takes = (soft & ~gathers) | sums | (product if style.into_products else False)
+        self.gathers: list[bool] = gathers.tolist()
+        self.picks: list[bool] = picks.tolist()
         self.product: list[bool] = product.tolist()
+        self.reduces: list[bool] = sums.tolist()
         #: [O] no less than a product: what is computed of it does not wait for the end
-        works = product | np.isin(classes, (p.INDEXING, p.CONTROL, p.OTHER, p.OPAQUE))
         self.works: list[bool] = works.tolist()
         self.soft: list[bool] = soft.tolist()
         self.takes: list[bool] = takes.tolist()
-        self.view: list[bool] = view.tolist()
         self.elementwise: list[bool] = (classes == p.ELEMENTWISE).tolist()
-        self.relaid = _relaid(program, self.root) if style.relays_lines else frozenset[int]()
-        self.consumers = self._consumers()
-        self.narrowed = (
-            narrowed(program, self.consumers, tables.value_output)
-            if style.into_products
-            else none_narrowed(program)
+
+    def _epilogues(self) -> Epilogues:
+        """What is computed on the way out of products."""
+        if self.style.out_of_products:
+            return epilogues(self._graph())
+        if not self.style.accumulates:
+            return no_epilogues(self.n_ops)
+        rows, program = _rows(self.program), self.program
+        ops = GpuEpilogueOps(
+            adds=self.adds,
+            rectifies=[op_kind(kind).as_combiner == "max" for kind in program.kind],
+            biases=[
+                adds and any(rows[value] for value in program.operands(op))
+                for op, adds in enumerate(self.adds)
+            ],
         )
-        self.written = [
-            not is_constant and self.root[value] == value
-            for value, is_constant in enumerate(self.constant)
-        ]
-        self.sources: dict[int, frozenset[int]] = {}  # of soft values that are not written
-        self.reduces: list[bool] = sums.tolist()
-        self.elements = [float(math.prod(program.dims(value))) for value in range(program.n_values)]
-        self.adds = [op_kind(kind).as_combiner == "add" for kind in program.kind]
-        self.epilogues = no_epilogues(n_ops)
-        if style.out_of_products:
-            self.epilogues = epilogues(self._graph())
-        elif style.accumulates:
-            rows = _rows(program)
-            self.epilogues = gpu_epilogues(
-                self._graph(),
-                GpuEpilogueOps(
-                    adds=self.adds,
-                    rectifies=[op_kind(kind).as_combiner == "max" for kind in program.kind],
-                    biases=[
-                        adds and any(rows[value] for value in program.operands(op))
-                        for op, adds in enumerate(self.adds)
-                    ],
-                ),
-            )
+        return gpu_epilogues(self._graph(), ops)
 
     def _kept_bytes(self) -> list[float]:
         halves = self.narrowed.values
