@@ -122,6 +122,18 @@ def test_progress_is_reported(write: Callable[[str], str]) -> None:
         ),
         ("def make():\n    return ('fn', ())\n", r"must return \(fn, args\)"),
         (
+            "def make():\n    return net, {'w': shape(4, 4)}, shape(4, 4)\n",
+            r"got 3 things \(function, dict, ShapeDtypeStruct\).*return net, \(\.\.\.\)",
+        ),
+        (
+            "def make():\n    return net, {'w': shape(4, 4)}, shape(4, 4), shape(4, 4)\n",
+            r"got 4 things \(function, dict, ShapeDtypeStruct, ShapeDtypeStruct\)",
+        ),
+        (
+            "def make():\n    return net, (), {'dim_name': {}, 'lr': 1.0}\n",
+            r"'dim_name' \(did you mean \"dim_names\"\?\), 'lr'.*Options are donate_argnums",
+        ),
+        (
             "def make():\n    return net, ({'w': shape(4, 4)}, 'text')\n",
             r"net does not trace.*bound, being no arrays: x = 'text'",
         ),

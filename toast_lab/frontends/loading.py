@@ -8,10 +8,11 @@ import inspect
 import pickle
 import sys
 import traceback
+from collections.abc import Mapping
 from typing import Any
 
 from toast_lab import fork_server, isolate
-from toast_lab.errors import FrontendError
+from toast_lab.errors import FrontendError, did_you_mean
 from toast_lab.frontends import stages, user_code
 from toast_lab.frontends.quiet import look_for_devices
 from toast_lab.frontends.traced import Traced, build, in_child
@@ -105,18 +106,8 @@ def function_of(recipe: Recipe) -> Any:
 
 def _make_foreign(which: str, sizes: dict[str, Any]) -> tuple[Traced, str, dict[str, Any]]:
     """The child's part: import, call ``make``, trace."""
-    example = _example_of(which, sizes)
-    fn = example[0] if isinstance(example, tuple) and example else example
-    is_torch = "torch" in sys.modules and _is_torch(fn)
-    if not isinstance(example, tuple) or len(example) < 2 or not (callable(fn) or is_torch):
-        raise FrontendError(
-            f"{which} must return (fn, args) or (fn, args, options), got {type(example).__name__}"
-        )
-    if hasattr(example, "_asdict"):
-        options = {key: value for key, value in example._asdict().items() if key in OPTIONS}
-    else:
-        options = dict(example[2]) if len(example) > 2 else {}
-    args = _arguments(example[1])
+    fn, args, options = _parts_of(which, _example_of(which, sizes))
+    is_torch = _is_torch(fn)
     with stages.listening(isolate.report):
         if is_torch:
             from toast_lab.frontends import pytorch
@@ -139,6 +130,36 @@ def _make_foreign(which: str, sizes: dict[str, Any]) -> tuple[Traced, str, dict[
         "is_torch": is_torch,
     }
     return traced, name, facts
+
+
+def _parts_of(which: str, example: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Function, arguments and options that ``make`` gave.  Raises FrontendError."""
+    wanted = f"{which} must return (fn, args) or (fn, args, options)"
+    is_tuple = isinstance(example, tuple) and len(example) > 1
+    if not is_tuple or not (callable(example[0]) or _is_torch(example[0])):
+        raise FrontendError(f"{wanted}, got {type(example).__name__}")
+    fn, args, *others = example
+    if hasattr(example, "_asdict"):
+        fields = example._asdict()
+        return fn, _arguments(args), {key: fields[key] for key in OPTIONS if key in fields}
+    options = others[0] if others else {}
+    if len(others) > 1 or not isinstance(options, Mapping):
+        kinds = ", ".join(type(part).__name__ for part in example)
+        raise FrontendError(
+            f"{wanted}, got {len(example)} things ({kinds}); if all behind the first are "
+            f"arguments, they go into one tuple: return {user_code.function_name(fn)}, (...)"
+        )
+    unknown = [
+        f"{key!r}{did_you_mean(key, OPTIONS) if isinstance(key, str) else ''}"
+        for key in options
+        if key not in OPTIONS
+    ]
+    if unknown:
+        raise FrontendError(
+            f"{which} returned options that there are not: {', '.join(unknown)}. Options are "
+            f"{', '.join(OPTIONS)}; arguments go into the tuple before"
+        )
+    return fn, _arguments(args), dict(options)
 
 
 def _arguments(args: Any) -> tuple[Any, ...]:
@@ -183,5 +204,5 @@ def _sizes_of(which: str, sizes: dict[str, Any]) -> dict[str, int]:
 
 
 def _is_torch(example: Any) -> bool:
-    torch = sys.modules["torch"]
-    return isinstance(example, torch.nn.Module | torch.export.ExportedProgram)
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(example, torch.nn.Module | torch.export.ExportedProgram)
