@@ -20,6 +20,11 @@ from toast_lab.files import write_whole
 JsonObject = dict[str, Any]
 #: Two prices are told as equal if they differ by less: their ratio has one decimal of a per cent.
 LEAST_SHARE = 0.0005
+#: of units in which people give sizes
+_BYTES = {
+    **{f"{letter}ib": 2 ** (10 * power) for power, letter in enumerate("kmgt", 1)},
+    **{f"{letter}b": 10 ** (3 * power) for power, letter in enumerate("kmgt", 1)},
+}
 
 
 def table(
@@ -78,6 +83,31 @@ def bytes_text(size: float) -> str:
             count = size / scale
             return f"{count:.3g} {unit}" if count < 1000 else f"{count:.0f} {unit}"
     return f"{size:.0f} B"
+
+
+def read_gib(text: str) -> float:
+    """A size of memory in GiB, from a number of GiB or a number with its unit.
+
+    Raises:
+        ValueError: it is none; with what to write.
+
+    >>> read_gib("8"), read_gib("8 GiB"), read_gib("512 MiB"), read_gib("80GB")
+    (8.0, 8.0, 0.5, 74.50580596923828)
+    >>> read_gib("8 cups")
+    Traceback (most recent call last):
+    ValueError: '8 cups' is no size of memory; give a number of GiB, or one with its unit (512 MiB)
+    """
+    plain = text.strip().replace(",", "").casefold()
+    unit = next((unit for unit in _BYTES if plain.endswith(unit)), "")
+    try:
+        number = float(plain.removesuffix(unit)) * _BYTES.get(unit, 2**30) / 2**30
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(
+            f"{text!r} is no size of memory; give a number of GiB, or one with its unit (512 MiB)"
+        )
+    return number
 
 
 def file_text(path: str) -> str:

@@ -351,6 +351,7 @@ def test_settings_are_checked_while_they_are_typed(
         ("options", "exploraton=1", 'did you mean "exploration"', "exploration=1"),
         ("seconds", "soon", "'soon' is no number; give one from 0.5 to 86,400 seconds", "5"),
         ("seed", "1.5", "'1.5' is no whole number", "1"),
+        ("memory limit, GiB", "8 gallons", "'8 gallons' is no size of memory", "8 GiB"),
     ):
         field = page.get_by_label(label, exact=True).locator("visible=true")
         field.fill(wrong)  # nothing is entered: typing is enough

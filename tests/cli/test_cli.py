@@ -505,9 +505,10 @@ def test_list_without_a_plan_searches(toast: Any) -> None:
     assert data["listing"].startswith("def attn(")
 
 
-def test_a_memory_limit_in_gib(toast: Any) -> None:
-    data = json.loads(toast("price", *NET, "--actions", "--memory-limit", "1e-6", "--json")[1])
-    assert data["problem"]["memory_limit_bytes"] == pytest.approx(2**30 * 1e-6)
+@pytest.mark.parametrize(("size", "nbytes"), [("1e-6", 2**30 * 1e-6), ("1 KiB", 1024.0)])
+def test_a_memory_limit_in_gib_or_with_its_unit(toast: Any, size: str, nbytes: float) -> None:
+    data = json.loads(toast("price", *NET, "--actions", "--memory-limit", size, "--json")[1])
+    assert data["problem"]["memory_limit_bytes"] == pytest.approx(nbytes)
     assert data["cost"]["fits"] is False
     assert data["cost"]["memory_penalty"] > 0
 

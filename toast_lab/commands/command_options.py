@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from toast_lab import checks
 from toast_lab.search.methods import methods_text
+from toast_lab.text import read_gib
 
 MODEL_HELP = (
     'a built-in model (see "toast-lab models"), your own as package.module:make, or a '
@@ -88,9 +89,9 @@ def problem(parser: ArgumentParser, machine: str = "") -> None:
     )
     parser.add_argument(
         "--memory-limit",
-        type=positive,
-        metavar="GIB",
-        help="memory of a device (as the machine says)",
+        type=memory_gib,
+        metavar="SIZE",
+        help="memory of a device, in GiB or with its unit, such as 512MiB (as the machine says)",
     )
 
 
@@ -253,6 +254,17 @@ def _number(text: str, above: float | None) -> float:
 def positive(text: str) -> float:
     """A number above 0."""
     return _number(text, 0.0)
+
+
+def memory_gib(text: str) -> float:
+    """A size of memory above 0, in GiB."""
+    try:
+        size_gib = read_gib(text)
+    except ValueError:
+        raise ArgumentTypeError(
+            f"{_short(text)} is not a number of GiB, or one with its unit, such as 512MiB"
+        ) from None
+    return positive(repr(size_gib))
 
 
 def bound(parser: ArgumentParser) -> None:

@@ -18,10 +18,12 @@ from toast_lab.errors import ToastError
 from toast_lab.machines.catalogue import MACHINES
 from toast_lab.search.methods import METHODS, method_named
 from toast_lab.sharding.mesh import Mesh, make_mesh
+from toast_lab.text import read_gib
 from toast_lab.views.markup import Safe, h, join, quiet
 
 MOST_DEVICES = 4096
 MOST_SECONDS = 86_400
+LEAST_GIB, MOST_GIB = 2**-20, 1_000_000
 
 
 def parse_mesh(text: str) -> Mesh:
@@ -33,6 +35,23 @@ def parse_mesh(text: str) -> Mesh:
             "smaller"
         )
     return mesh
+
+
+def parse_memory_gib(text: str) -> float | None:
+    """A memory limit in GiB; nothing is the machine's.  Raises ValueError with what to write.
+
+    >>> parse_memory_gib("512 MiB")
+    0.5
+    """
+    if not text:
+        return None
+    size_gib = read_gib(text)
+    if not LEAST_GIB <= size_gib <= MOST_GIB:
+        raise ValueError(
+            f"{text} is out of range; give a size from 1 KiB to {MOST_GIB:,} GiB, or nothing: the "
+            "machine's"
+        )
+    return size_gib
 
 
 def parse_options(method: str, text: str) -> dict[str, Any]:
@@ -113,7 +132,7 @@ class SearchSettings:
         self.memory = CheckedField(
             "memory limit, GiB",
             f"{session.loaded.memory_gib:g}" if session.loaded.memory_gib else "",
-            number(1e-6, 1e6, unit=" GiB", empty="the machine's"),
+            parse_memory_gib,
             lambda memory_gib: self._problem(memory_gib=memory_gib),
             placeholder="the machine's",
             **watch,
