@@ -246,6 +246,10 @@ def _number(text: str, above: float | None) -> float:
         value = float(text)
     except ValueError:
         raise ArgumentTypeError(f"{_short(text)} is not a number") from None
+    return _checked(value, above)
+
+
+def _checked(value: float, above: float | None) -> float:
     if wrong := checks.number_offence(value, 0.0, checks.MOST_SECONDS, above=above):
         raise ArgumentTypeError(f"it {wrong}")
     return value
@@ -264,7 +268,7 @@ def memory_gib(text: str) -> float:
         raise ArgumentTypeError(
             f"{_short(text)} is not a number of GiB, or one with its unit, such as 512MiB"
         ) from None
-    return positive(repr(size_gib))
+    return _checked(size_gib, 0.0)
 
 
 def bound(parser: ArgumentParser) -> None:

@@ -16,8 +16,8 @@ import scipy.sparse
 
 from tests.certification import draw
 from tests.helpers import SMALL, analysed, model, small_transformer, traced
-from toast_lab.cost.price_codes import step_codes
-from toast_lab.cost.price_list import COMPILED, PriceEntry, PriceList
+from tests.search.listed_steps import priced_steps
+from toast_lab.cost.price_list import PriceList
 from toast_lab.cost.problem import Problem, price
 from toast_lab.errors import InvalidProblem
 from toast_lab.lowering.annotate import annotate
@@ -188,16 +188,12 @@ def test_the_objective_is_near_the_evaluators_time_on_plans_of_actions(grain):
 
 def with_listed_moves(problem, plans, factor):
     """Moves to the operands of ops of odd numbers take ``factor`` times as long, others less."""
-    entries = []
-    for plan in plans:
-        totals = problem.prices.totals(*plan)
-        codes = np.empty(totals.n_steps, np.int64)
-        step_codes(problem.prices.inputs, totals.steps, totals.n_steps, codes)
-        kinds, uses = totals.steps.kind[: totals.n_steps], totals.steps.use[: totals.n_steps]
-        for row in np.flatnonzero((kinds != COMPUTE) & (uses >= 0)).tolist():
-            op = int(totals.steps.op[row])
-            time_s = float(totals.each.time_s[row]) * (factor if op % 2 else 1 / factor)
-            entries.append(PriceEntry(op, int(codes[row]), time_s, COMPILED))
+    entries = [
+        step.entry(factor if step.op % 2 else 1 / factor)
+        for plan in plans
+        for step in priced_steps(problem, plan)
+        if step.kind != COMPUTE and step.use >= 0
+    ]
     return problem.with_prices(PriceList(tuple(entries)))
 
 

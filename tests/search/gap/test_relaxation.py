@@ -11,9 +11,9 @@ from tests.certification import draw
 from tests.certification.programs import programs
 from tests.helpers import analysed, small_transformer
 from tests.search.gap.states import CLOSE, Arrays, random_states
+from tests.search.listed_steps import priced_steps
 from toast_lab.conflicts.analysis import analyse
-from toast_lab.cost.price_codes import step_codes
-from toast_lab.cost.price_list import COMPILED, PriceEntry, PriceList
+from toast_lab.cost.price_list import PriceList
 from toast_lab.cost.problem import Problem
 from toast_lab.errors import InvalidProblem
 from toast_lab.search.contract import Budget, search
@@ -72,12 +72,9 @@ def _listed(
     rng = np.random.default_rng(seed)
     entries = []
     for plan in plans:
-        totals = problem.prices.totals(*plan)
-        codes = np.empty(totals.n_steps, np.int64)
-        step_codes(problem.prices.inputs, totals.steps, totals.n_steps, codes)
-        for row in np.flatnonzero(rng.random(totals.n_steps) < share).tolist():
-            time_s = float(totals.each.time_s[row]) * rng.uniform(*factors)
-            entries.append(PriceEntry(int(totals.steps.op[row]), int(codes[row]), time_s, COMPILED))
+        steps = [*priced_steps(problem, plan)]
+        for row in np.flatnonzero(rng.random(len(steps)) < share).tolist():
+            entries.append(steps[row].entry(rng.uniform(*factors)))
     return PriceList(tuple(entries), compute_scale=1.3, moving_scale=0.7)
 
 
