@@ -1,4 +1,4 @@
-"""Work in the background: searches, races, loading, and what is done with a plan.
+"""Background work: searches, races, loading models, and compiling, executing and exporting plans.
 
 It serves section 5 of the paper, whose searches take minutes, and needs no GUI.
 

@@ -1,8 +1,8 @@
-"""``start_search`` and ``start_race``: the same as ``search`` and ``race``, in the background.
+"""``start_search`` and ``start_race``: ``search`` and ``race`` in the background.
 
-The caller gets a handle at once and goes on.  The work is done in a child process, as the
-explorer's searches are, so neither what a notebook draws nor the next cell slows it down more than
-any other process would.  The child ends with its parent, however that ends.
+The caller gets a handle at once and continues. The work is done in a child process, as the
+explorer's searches are, so a notebook's drawing and its next cells slow it down no more than any
+other process would. The child ends with its parent, however the parent ends.
 
 Start reading at ``start_search``.
 """
@@ -34,10 +34,10 @@ TIME_LIMIT_S = 24 * 3600.0
 
 
 class Running:
-    """What searches and races in the background have in common.
+    """Base class of the handles of background searches and races.
 
     Attributes:
-        problem: what is sharded.
+        problem: the problem that is searched.
         job: the job that pages watch.
     """
 
@@ -48,7 +48,7 @@ class Running:
 
     @property
     def running(self) -> bool:
-        """Is the child still at work, paused or not?"""
+        """Is the child still alive, whether working or paused?"""
         return self.job.running
 
     @property
@@ -61,23 +61,23 @@ class Running:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the start, those for preparing and pauses included."""
+        """Seconds since the start, including preparation and pauses."""
         return self.job.elapsed_s
 
     def pause(self) -> None:
-        """Stand still; the budget's seconds do not run meanwhile."""
+        """Pause; the budget's seconds do not run meanwhile."""
         self.job.pause()
 
     def go_on(self) -> None:
-        """Go on after ``pause``."""
+        """Continue after ``pause``."""
         self.job.resume()
 
     def stop(self) -> None:
-        """End now and keep what was found; ``result`` then gives it."""
+        """End now and keep the best plan so far; ``result`` then gives it."""
         self.job.stop()
 
     def cancel(self) -> None:
-        """Kill the child; what it had found is lost, but for the curve."""
+        """Kill the child; its plans are lost and only the curve remains."""
         self.job.cancel()
 
     def _began(self) -> bool:
@@ -87,14 +87,14 @@ class Running:
         raise NotImplementedError
 
     def _drain(self) -> None:
-        """Take in what the child reported since the last look."""
+        """Process the events that the child reported since the last call."""
         with self._lock:
             for event in self.job.since(self._seen):
                 self._seen += 1
                 self._take(event.data)
 
     def _wait(self, timeout_s: float | None) -> Any:
-        """What the job gave; an interrupt ends the job gently and is passed on."""
+        """Wait for the job's result; a KeyboardInterrupt stops the job and is re-raised."""
         try:
             ended = self.job.finished.wait(timeout_s)
         except KeyboardInterrupt:
@@ -108,7 +108,7 @@ class Running:
 
 
 class RunningSearch(Running):
-    """A search in the background; ``toast_lab.views.search`` shows it live.
+    """Handle of a background search; ``toast_lab.views.search`` shows it live.
 
     Attributes:
         method, seed, options: of the search.
@@ -147,25 +147,25 @@ class RunningSearch(Running):
 
     @property
     def trace(self) -> Trace:
-        """The trace as far as it has arrived, a few times a second; it grows."""
+        """The trace so far; it grows a few times a second."""
         return self.job.mirror.trace
 
     def step(self) -> None:
-        """Show one simulation more and stand still."""
+        """Show one more simulation, then pause."""
         self.job.step(self.simulations)
 
     def result(self, timeout_s: float | None = None) -> SearchResult[Plan]:
-        """Wait for the end and give what ``search`` would have given.
+        """Wait for the end and give the result that ``search`` would have given.
 
-        An interrupt ends the search and is passed on.
+        A KeyboardInterrupt stops the search and is re-raised.
 
         A search whose process died has status CRASHED and the best plan of its last report; its
         trace cannot be resumed.
 
         Raises:
-            RunFailed: the search was cancelled, or its process died before it had told of a plan;
-                ``points`` still has the curve.
-            TimeoutError: it goes on.
+            RunFailed: the search failed or was cancelled, or its process died before it reported a
+                plan; ``points`` still has the curve.
+            TimeoutError: the search is still running after ``timeout_s``.
         """
         try:
             self._wait(timeout_s)
@@ -177,7 +177,7 @@ class RunningSearch(Running):
 
     @functools.cached_property
     def _crashed(self) -> SearchResult[Plan] | None:
-        """What is left of a search whose process died."""
+        """The result of a search whose process died, from its reports; None without a plan."""
         plan = last_plan(self.problem, self.points, self.job.mirror.best_plan)
         if plan is None:
             return None
@@ -194,12 +194,12 @@ class RunningSearch(Running):
             "key": plan.key,
         }
         try:
-            taken = tuple(
+            actions = tuple(
                 parse_action(problem.analysis, problem.mesh, text)
                 for text in self.points[-1].actions
             )
         except (ToastError, IndexError):  # refined, or made by an integer program
-            taken = ()
+            actions = ()
         reported = f"{self.simulations} simulations were reported."
         return SearchResult(
             plan=Plan.of(plan),
@@ -210,7 +210,7 @@ class RunningSearch(Running):
             seed=self.seed,
             evaluations=self.simulations,
             elapsed_s=elapsed_s,
-            actions=taken,
+            actions=actions,
             message=f"{Status.CRASHED.value} {reported} {self.job.message}",
             problem=problem,
         )
@@ -242,7 +242,7 @@ class RunningSearch(Running):
 
 
 class RunningRace(Running):
-    """A race in the background; ``toast_lab.views.race`` shows it live.
+    """Handle of a background race; ``toast_lab.views.race`` shows it live.
 
     Attributes:
         methods, seed: of the race.
@@ -255,13 +255,13 @@ class RunningRace(Running):
 
     @property
     def points(self) -> dict[str, list[ImprovementPoint]]:
-        """By method, the improvements so far."""
+        """The improvements so far, by method."""
         self._drain()
         return {method: list(points) for method, points in self._race.points.items()}
 
     @property
     def rows(self) -> list[RaceRow]:
-        """The table so far: methods that have begun."""
+        """The table so far: one row for each method."""
         self._drain()
         return self._race.rows
 
@@ -271,13 +271,13 @@ class RunningRace(Running):
         return best_row(self.rows)
 
     def result(self, timeout_s: float | None = None) -> Race[Plan]:
-        """Wait for the end and give what ``race`` would have given.
+        """Wait for the end and give the result that ``race`` would have given.
 
-        An interrupt ends the race and is passed on.
+        A KeyboardInterrupt stops the race and is re-raised.
 
         Raises:
-            RunFailed: the race was cancelled.
-            TimeoutError: it goes on.
+            RunFailed: the race failed or was cancelled.
+            TimeoutError: the race is still running after ``timeout_s``.
         """
         raced: Raced = self._wait(timeout_s)
         return race_with_verbs(raced.race)
@@ -290,9 +290,9 @@ class RunningRace(Running):
             self._race.take(data)
 
     def __repr__(self) -> str:
-        through = sum(row.status != "runs" for row in self.rows)
+        ended_count = sum(row.status != "runs" for row in self.rows)
         return (
-            f"{self.job.title}: {self.state}, {self.elapsed_s:.1f} s, {through} of "
+            f"{self.job.title}: {self.state}, {self.elapsed_s:.1f} s, {ended_count} of "
             f"{len(self.methods)} through"
         )
 
@@ -306,20 +306,20 @@ def start_search(
     resume: Trace | PathLike | None = None,
     **options: Any,
 ) -> RunningSearch:
-    """``search`` in a process of its own; gives a handle at once.
+    """Run ``search`` in a process of its own; gives a handle at once.
 
     Args:
-        problem: program, mesh and machine; pins are kept.  It is pickled.
+        problem: program, mesh and machine; pins are kept. Pickled.
         method: one of ``search.methods.METHODS``.
         seed: of the search.
-        budget: seconds and/or evaluations (30 s by default), counted without preparing and pauses.
+        budget: seconds and/or evaluations (30 s by default), not counting preparation and pauses.
         resume: trace (or its file) of an earlier search of the same problem; give its method and
             seed.
-        options: of the method; they are pickled.
+        options: of the method; pickled.
 
     Raises:
         InvalidProblem: unknown method, or options that are unknown or wrong; all are listed.
-        ToastError: four jobs run already.
+        ToastError: four jobs are running already.
 
     Examples:
         >>> import toast_lab as tl
@@ -341,7 +341,7 @@ def start_search(
     )
     title = f"{method} on {problem.describe()}"
     job = JOBS.start("search", title, RUN_SEARCH, request, time_limit_s=TIME_LIMIT_S)
-    _end_with_us()
+    _cancel_jobs_at_exit()
     return RunningSearch(problem=problem, job=job, method=method, seed=seed, options=options)
 
 
@@ -352,12 +352,12 @@ def start_race(
     seed: int = 0,
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> RunningRace:
-    """``race`` in the background, one method after the other, each in a process of its own.
+    """Run ``race`` in the background, one method after the other, each in a process of its own.
 
     Gives a handle at once.
 
     Args:
-        problem: program, mesh and machine.  It is pickled.
+        problem: program, mesh and machine. Pickled.
         methods: names in ``search.methods.METHODS``, each once.
         budget: of each method (30 s by default).
         seed: of each method.
@@ -366,7 +366,7 @@ def start_race(
     Raises:
         InvalidProblem: unknown or repeated methods, options of methods that do not take part; all
             are listed.
-        ToastError: four jobs run already.
+        ToastError: four jobs are running already.
 
     Examples:
         >>> import toast_lab as tl
@@ -388,7 +388,7 @@ def start_race(
         budget=Budget.checked(budget),
         options=options,
     )
-    _end_with_us()
+    _cancel_jobs_at_exit()
     return RunningRace(problem, job, tuple(methods), seed)
 
 
@@ -401,10 +401,10 @@ def _check_problem(problem: object, who: str) -> None:
 
 
 @functools.cache
-def _end_with_us() -> None:
-    """At the interpreter's end, end what still runs.
+def _cancel_jobs_at_exit() -> None:
+    """Cancel all running jobs when the interpreter exits.
 
-    A process that is killed is missed by its children themselves.
+    If this process is killed instead, its children notice and end by themselves.
     """
 
     def end() -> None:

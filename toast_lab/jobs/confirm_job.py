@@ -1,7 +1,7 @@
-"""A confirmed search in a child, and what a page knows of it while it runs and after it.
+"""A confirmed search in a child process, and the state that a page keeps of it.
 
-The child tells of every improvement of the price, of every plan that goes to the judge and of every
-verdict; ``ConfirmState`` takes these in.  Whatever ends the child, the verdicts so far are there.
+The child reports every improvement of the price, every plan that goes to the judge and every
+verdict; ``ConfirmState`` collects them. Whatever ends the child, the verdicts so far are kept.
 Start reading at ``run_confirmed``.
 """
 
@@ -30,30 +30,31 @@ from toast_lab.sharding.plan import ShardingPlan, make_plan
 from toast_lab.sharding.plan_rules import PlanSize
 from toast_lab.sharding.sharding import Sharding
 
-#: Done once for all children that are forked to search (``fork_server``).
+#: Run once in the fork server, for all search children forked from it (``fork_server``).
 before_fork = load_present
 
 RUN_CONFIRMED = "toast_lab.jobs.confirm_job:run_confirmed"
-EVERY_S = 0.1  #: between two reports of a search's best price
-SIMPLE = 0.02  #: how much worse, as a share, the plan may be that is shown first
-STOPPED_S = 4.0  #: that looking for simpler plans may take once the search was stopped
+EVERY_S = 0.1  #: least time between two reports of a search's best price
+SIMPLE = 0.02  #: the plan that is shown first may be worse than the best by this share
+STOPPED_S = 4.0  #: time left to look for simpler plans once the search was stopped
 
 
 @dataclasses.dataclass(frozen=True)
 class ConfirmRequest:
-    """A confirmed search that a child is to do.
+    """A request for a child process to run a confirmed search.
 
     Attributes:
         problem: its pins, machine and limit are kept.
-        model: that plans shard, with its text.
-        judge: the topology.
-        compiles: plans that are judged at most.
-        time_limit_s: for each plan.
-        method: name of the searches.
+        model: the model that plans shard, with its text.
+        judge: the topology that the judge compiles for.
+        compiles: most plans to judge.
+        time_limit_s: for judging each plan.
+        method: name of the search method.
         seed: of the first search.
         budget: of each search.
         options: of the method.
-        brought: methods that this process has beside ours, see ``methods.brought``.
+        brought: methods that the parent registered beside the built-in ones; see
+            ``methods.brought``.
     """
 
     problem: Problem
@@ -69,7 +70,7 @@ class ConfirmRequest:
 
 
 class PlanParts(NamedTuple):
-    """What another process needs to make a plan again."""
+    """The data from which another process can rebuild a plan."""
 
     sharding: Sharding
     actions: tuple[str, ...]
@@ -77,7 +78,7 @@ class PlanParts(NamedTuple):
     judged: Mapping[str, Any] | None = None
 
     def plan(self, problem: Problem) -> ShardingPlan:
-        """The plan, as one of the problem that was searched."""
+        """The plan, as a plan of the problem that was searched."""
         plan = make_plan(problem.analysis, problem.mesh, self.sharding, self.actions, key=self.key)
         return plan if self.judged is None else dataclasses.replace(plan, judged=self.judged)
 
@@ -88,9 +89,9 @@ def parts_of(plan: ShardingPlan) -> PlanParts:
 
 
 class PricePoint(NamedTuple):
-    """The best plan by the price has changed."""
+    """A point of the priced curve: the best plan by price, at one moment."""
 
-    at_s: float  #: since the job began to search
+    at_s: float  #: seconds since the first search began
     round: int
     best_s: float
     best_bytes: float
@@ -98,20 +99,20 @@ class PricePoint(NamedTuple):
 
 
 class JudgeStep(NamedTuple):
-    """A step of the loop."""
+    """A step of the loop of searching, judging and learning."""
 
-    at_s: float
+    at_s: float  #: seconds since the first search began
     stage: str  #: as ``JudgeEvent.stage``
     round: int
     compiles: int
     most_compiles: int
-    priced_s: float | None = None  #: of the plan that is judged
+    priced_s: float | None = None  #: of the plan that is judged or was searched
 
 
 class JudgedPlan(NamedTuple):
     """A plan with its verdict."""
 
-    at_s: float
+    at_s: float  #: seconds since the first search began
     round: int
     priced_s: float
     priced_bytes: float
@@ -145,27 +146,27 @@ class ConfirmEnd(NamedTuple):
     confirmed: bool
     message: str  #: of the last search
     judge: str
-    best: int | None  #: number of the best verdict
+    best: int | None  #: index of the best verdict
     plan: PlanParts
     cost: Cost
-    prices: PriceList | None  #: that were learned
-    front: tuple[FrontPlan, ...]  #: the smallest first, the best by the clock among them
-    simple: int  #: the row of the front that is shown first
+    prices: PriceList | None  #: the prices that were learned
+    front: tuple[FrontPlan, ...]  #: the smallest first; includes the best by the clock
+    simple: int  #: index of the row of the front that is shown first
     evidence: tuple[Any, ...]  #: a ``Compiled`` or ``Run`` for each verdict, or None
 
 
 def run_confirmed(request: ConfirmRequest) -> ConfirmEnd:
-    """Search until the judge confirms a plan, as the parent's orders say.
+    """Search until the judge confirms a plan, obeying the parent's orders.
 
     Raises:
-        InvalidProblem: a wrong option, or a judge that is not there.
+        InvalidProblem: a wrong option, or an unknown judge.
     """
     for name, reference in request.brought.items():
         ensure(name, reference)
     isolate.report("preparing")
     problem, order = request.problem, Received()
     _ = problem.baseline
-    teller = _Teller(isolate.report)
+    reporter = _Reporter(isolate.report)
 
     def stopped() -> bool:
         return order().kind == "stop"
@@ -174,48 +175,48 @@ def run_confirmed(request: ConfirmRequest) -> ConfirmEnd:
         request.judge,
         compiles=request.compiles,
         time_limit_s=request.time_limit_s,
-        on_event=teller.judged,
+        on_event=reporter.judged,
     )
-    arguments = {
+    search_arguments = {
         "method": request.method,
         "budget": request.budget,
-        "on_progress": teller.searched,
+        "on_progress": reporter.searched,
         **request.options,
     }
     result = judged_search(
-        problem, judging, arguments, seed=request.seed, cancel=stopped, model=request.model
+        problem, judging, search_arguments, seed=request.seed, cancel=stopped, model=request.model
     )
     isolate.report("looking for simpler plans")
     return _end(result, stopped)
 
 
 def _end(result: ConfirmedResult[Any], stopped: Callable[[], bool]) -> ConfirmEnd:
-    problem, began = result.problem, time.monotonic()
+    problem, began_s = result.problem, time.monotonic()
     assert problem is not None
-    hurry_from: list[float] = []
+    stopped_at_s: list[float] = []
 
     def enough() -> bool:
-        if stopped() and not hurry_from:
-            hurry_from.append(time.monotonic())
-        return bool(hurry_from) and time.monotonic() - max(hurry_from[0], began) > STOPPED_S
+        if stopped() and not stopped_at_s:
+            stopped_at_s.append(time.monotonic())
+        return bool(stopped_at_s) and time.monotonic() - max(stopped_at_s[0], began_s) > STOPPED_S
 
     rows = simplified(problem, result.plan, result.trace, enough)
     rows += _judged_rows(result, rows)
     simple_row, best_key = result.simple_row(rows, SIMPLE), result.plan.sharding.key()
-    # The best by the clock may not be on the front, which goes by the price
+    # The best plan by the clock may be missing from the front, which compares prices
     best_row = next(row for row in rows if row.plan.sharding.key() == best_key)
-    wanted = {id(row): row for row in (*PlanFront(tuple(rows)).kept, simple_row, best_row)}
-    front = sorted(wanted.values(), key=lambda row: (row.size.total, row.quick.score))
-    simple = next(i for i, row in enumerate(front) if row is simple_row)
+    kept_rows = {id(row): row for row in (*PlanFront(tuple(rows)).kept, simple_row, best_row)}
+    front = sorted(kept_rows.values(), key=lambda row: (row.size.total, row.quick.score))
+    simple_index = next(i for i, row in enumerate(front) if row is simple_row)
     best = result.best
-    numbers = [i for i, verdict in enumerate(result.verdicts) if verdict is best]
+    best_indices = [i for i, verdict in enumerate(result.verdicts) if verdict is best]
     return ConfirmEnd(
         standing=result.standing.name,
         sentence=result.standing.value,
         confirmed=result.confirmed,
         message=result.message,
         judge=result.judge,
-        best=numbers[0] if numbers else None,
+        best=best_indices[0] if best_indices else None,
         plan=parts_of(result.plan),
         cost=result.cost,
         prices=problem.price_list or None,
@@ -223,7 +224,7 @@ def _end(result: ConfirmedResult[Any], stopped: Callable[[], bool]) -> ConfirmEn
             FrontPlan(row.size, row.quick, parts_of(result.with_judgement(row.plan)))
             for row in front
         ),
-        simple=simple,
+        simple=simple_index,
         evidence=tuple(verdict.judgement.evidence for verdict in result.verdicts),
     )
 
@@ -231,22 +232,22 @@ def _end(result: ConfirmedResult[Any], stopped: Callable[[], bool]) -> ConfirmEn
 def _judged_rows(
     result: ConfirmedResult[Any], rows: Sequence[FrontRow[Any]]
 ) -> list[FrontRow[Any]]:
-    """Judged plans that stand and are not among ``rows``."""
+    """Rows of the judged plans that stand and are not among ``rows``."""
     problem = result.problem
     assert problem is not None
     pricer, keys = problem.pricer(), {row.plan.sharding.key() for row in rows}
-    further = []
+    missing_rows = []
     for verdict in result.verdicts:
         plan = verdict.plan
         if verdict.stands and plan.sharding.key() not in keys:
             totals = pricer.totals(plan.op_factor, plan.value_dim)
             quick = pricer.judged(totals.time_s, totals.peak_bytes)
-            further.append(FrontRow(plan, quick, plan.size))
-    return further
+            missing_rows.append(FrontRow(plan, quick, plan.size))
+    return missing_rows
 
 
-class _Teller:
-    """Sends what happens, with the seconds since the first search began."""
+class _Reporter:
+    """Reports progress, with the seconds since the first search began."""
 
     def __init__(self, send: Callable[[Any], None]) -> None:
         self.send = send
@@ -260,7 +261,10 @@ class _Teller:
         return time.monotonic() - self._began
 
     def searched(self, simulations: Sequence[Any]) -> None:
-        """Progress of a search."""
+        """Report a search's best price when it improves, or after ``10 * EVERY_S`` seconds.
+
+        After the first report of a search, reports are at least ``EVERY_S`` seconds apart.
+        """
         at_s = self._at_s()
         self._simulations += len(simulations)
         last = simulations[-1]
@@ -280,12 +284,12 @@ class _Teller:
             )
 
     def judged(self, event: JudgeEvent) -> None:
-        """A step of the loop."""
+        """Report a step of the loop."""
         at_s = self._at_s()
         if event.stage == "searching":
             self._round, self._best_s, self._simulations = event.round, float("inf"), 0
         if event.stage == "searched" and event.priced_s is not None:
-            # The end of the search, which the throttle may have swallowed
+            # The search's final price, which the throttle may have swallowed
             self.send(
                 PricePoint(
                     at_s=at_s,
@@ -332,19 +336,20 @@ def _judged_plan(at_s: float, verdict: Verdict[Any]) -> JudgedPlan:
 
 
 class ConfirmState:
-    """What has been heard of a confirmed search.
+    """The state of a confirmed search, collected from its job's events.
 
     Attributes:
-        problem: that is searched.
-        judge: the topology.
-        most_compiles: plans that are judged at most.
+        problem: the problem that is searched.
+        judge: the topology that the judge compiles for.
+        most_compiles: most plans to judge.
         points: of the priced curve, in order.
         verdicts: in the order in which they were given.
-        step: the last one of the loop.
-        activity: what the child does that is no step of the loop.
+        step: the latest step of the loop.
+        activity: the child's activity outside the loop's steps; empty during a step.
+        step_since: ``time.monotonic()`` at which the latest step arrived.
         end: the outcome, once there is one.
-        learned: the problem with the prices that were learned, once it is over.
-        changes: counts up with everything that arrives.
+        learned: the problem; once the search is over, with the prices that it learned.
+        changes: number of events that have arrived, the outcome included.
     """
 
     def __init__(
@@ -361,7 +366,7 @@ class ConfirmState:
         self.changes = 0
 
     def take(self, event: Any) -> None:
-        """Take in what the job reported."""
+        """Store an event that the job reported."""
         self.changes += 1
         if isinstance(event, PricePoint):
             self.points.append(event)
@@ -373,14 +378,14 @@ class ConfirmState:
             self.activity = event
 
     def finish(self, end: ConfirmEnd) -> None:
-        """The search is over."""
+        """Store the outcome once the search is over."""
         self.end = end
         self.changes += 1
         if self.problem is not None and end.prices is not None:
             self.learned = self.problem.with_prices(end.prices)
 
     def fresh(self) -> ConfirmState:
-        """The same search before anything was reported."""
+        """The same search, with no events yet."""
         return ConfirmState(self.problem, self.judge, self.most_compiles)
 
     def copy(self) -> ConfirmState:
@@ -391,17 +396,17 @@ class ConfirmState:
 
     @property
     def best(self) -> int | None:
-        """Number of the best verdict so far; None: no judged plan stands."""
+        """Index of the best verdict so far; None if no judged plan stands."""
         standing = [i for i, verdict in enumerate(self.verdicts) if verdict.stands]
         return min(standing, key=lambda i: self.verdicts[i].rank, default=None)
 
     @property
     def confirmed(self) -> bool:
-        """Is the best plan confirmed by now?"""
+        """Is the search over and its best plan confirmed?"""
         return self.end is not None and self.end.confirmed
 
     def verdict_of(self, key: int) -> int | None:
-        """Number of the verdict of a sharding by its key; None: it was not judged."""
+        """Index of the verdict of the sharding with ``key``; None if it was not judged."""
         return next(
             (i for i, verdict in enumerate(self.verdicts) if verdict.parts.sharding.key() == key),
             None,

@@ -1,8 +1,8 @@
 """Jobs: work in child processes that pages watch, pause, step, stop and cancel.
 
-A job outlives the page that started it.  Its event log only grows, so a page reads on from where it
-was, and a second page that asks later sees the same.  A worker that crashes, hangs or runs out of
-memory ends its job with a message; the registry and every page go on.
+A job outlives the page that started it. Its event log only grows, so a page resumes reading where
+it left off, and a second page opened later sees the same events. A worker that crashes, hangs or
+runs out of memory ends its job with a message; the registry and all pages carry on.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from toast_lab.jobs.orders import RUN, STOP, Order
 
 MAX_RUNNING = 4
 MAX_KEPT = 64
-MAX_TRACES = 16  #: left by searches, to be resumed
-PATIENCE_S = 10.0  #: that a search which was told to stop has before it is killed
+MAX_TRACES = 16  #: traces kept so that searches can be resumed
+PATIENCE_S = 10.0  #: grace period between telling a search to stop and killing it
 
 
 class JobState(enum.Enum):
-    """Where a job stands."""
+    """The state of a job."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -38,7 +38,7 @@ class JobState(enum.Enum):
 
 
 class Event(NamedTuple):
-    """One line of a job's log."""
+    """One entry of a job's event log."""
 
     number: int
     at_s: float  #: seconds since the job began
@@ -46,15 +46,15 @@ class Event(NamedTuple):
 
 
 class Watch(NamedTuple):
-    """How a function that makes its own children is watched by its job."""
+    """The link between a job and a function that starts its own child processes."""
 
-    on_event: Callable[[Any], None]  #: takes what there is to report
-    cancel: Callable[[], bool]  #: polled; True: end at once
+    on_event: Callable[[Any], None]  #: called with each event to report
+    cancel: Callable[[], bool]  #: polled; True means end at once
     order: Callable[[], Order]  #: the order in force
 
 
 class Job:
-    """One piece of work in a child process.  Made by ``Registry.start``."""
+    """One piece of work in a child process, created by ``Registry.start``."""
 
     def __init__(self, kind: str, title: str) -> None:
         self.id = secrets.token_urlsafe(12)
@@ -65,12 +65,12 @@ class Job:
         self.result: Any = None
         self.message = ""
         self.error: Exception | None = None  #: why it failed
-        self.about: Any = None  #: what a page needs that finds the job by its id
-        self.mirror = Mirror()  #: of a search's trace
-        self.trace_path: Path | None = None  #: where a search leaves its trace
+        self.about: Any = None  #: context for a page that looks the job up by its id
+        self.mirror = Mirror()  #: copy of a search's trace
+        self.trace_path: Path | None = None  #: the file where a search leaves its trace
         self.started = time.monotonic()
         self.ended: float | None = None
-        self._paused_s = 0.0  #: of pauses that are over
+        self._paused_s = 0.0  #: total time of the pauses that are over
         self._paused_at: float | None = None
         self.finished = threading.Event()
         self._cancel = threading.Event()
@@ -81,29 +81,29 @@ class Job:
     # -- reading -----------------------------------------------------------------------------------
     @property
     def running(self) -> bool:
-        """Is the child still at work, paused or not?"""
+        """Is the child still alive, whether working or paused?"""
         return not self.finished.is_set()
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds from start to end, or to now."""
+        """Seconds from the start to the end, or to now if the job is running."""
         return (self.ended or time.monotonic()) - self.started
 
     @property
     def worked_s(self) -> float:
-        """``elapsed_s`` without the time spent paused."""
+        """``elapsed_s`` minus the time spent paused."""
         paused_at = self._paused_at
         last_s = 0.0 if paused_at is None else (self.ended or time.monotonic()) - paused_at
         return self.elapsed_s - self._paused_s - last_s
 
     def since(self, index: int) -> list[Event]:
-        """Events from number ``index`` on."""
+        """Events from number ``index`` onwards."""
         with self._lock:
             return self.events[index:]
 
     @property
     def left_trace(self) -> bool:
-        """Is there a trace that the search can be resumed from?"""
+        """Did the search end and leave a trace that it can be resumed from?"""
         return not self.running and self.trace_path is not None and self.trace_path.exists()
 
     # -- control -----------------------------------------------------------------------------------
@@ -112,28 +112,28 @@ class Job:
         self._cancel.set()
 
     def pause(self, at: int = 0) -> None:
-        """Stand still after simulation ``at``, or at once if more are done already."""
+        """Pause after simulation ``at``, or at once if more are done already."""
         self._hold(Order("pause", at))
 
     def step(self, done: int) -> None:
-        """Do one simulation more than ``done`` and stand still."""
+        """Do one simulation more than ``done``, then pause."""
         self.pause(done + 1)
 
     def step_round(self, done: int) -> None:
-        """Show the rest of the round that goes on after ``done`` simulations and stand still."""
+        """Show the rest of the round in progress after ``done`` simulations, then pause."""
         self._hold(Order("round", done))
 
     def resume(self) -> None:
-        """Go on."""
+        """Continue after a pause."""
         if self.running:
             self._count_pause()
             self.state = JobState.RUNNING
             self._give(RUN)
 
     def stop(self) -> None:
-        """Ask a search for what it found so far.
+        """Ask a search to end and return its best plan so far.
 
-        One that does not answer within ``PATIENCE_S`` is killed.
+        A search that does not answer within ``PATIENCE_S`` is killed.
         """
         self._count_pause()
         if self.running:
@@ -142,7 +142,7 @@ class Job:
 
     @property
     def stopping(self) -> bool:
-        """Was it asked to end with what it has?"""
+        """Was the search asked to end with its best plan so far?"""
         return self._order is STOP
 
     def _count_pause(self) -> None:
@@ -160,9 +160,9 @@ class Job:
     def _give(self, order: Order) -> None:
         with self._lock:
             self._order = order
-            self._pass_on()
+            self._send_order()
 
-    def _pass_on(self) -> None:
+    def _send_order(self) -> None:
         if self._worker is None:
             return
         if self._order is STOP:
@@ -176,9 +176,9 @@ class Job:
         watch = Watch(self._append, self._cancel.is_set, lambda: self._order)
         if not isinstance(target, str):
             return target(*args, watch=watch, **kwargs)
-        first = self._order
-        # A child that was told only once it runs would be some simulations further on
-        commands = () if first in (RUN, STOP) else (first,)
+        initial_order = self._order
+        # If the child got the order only once it runs, it would be some simulations ahead
+        commands = () if initial_order in (RUN, STOP) else (initial_order,)
         with isolate.ChildWorker(
             target,
             *args,
@@ -189,12 +189,12 @@ class Job:
         ) as worker:
             with self._lock:
                 self._worker = worker
-                if self._order is not first or first is STOP:
-                    self._pass_on()
+                if self._order is not initial_order or initial_order is STOP:
+                    self._send_order()
             return worker.result(time_limit_s, on_event=watch.on_event, cancel=watch.cancel)
 
     def _run(self, target: str | Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Do the work, and tell how it ended; nothing is raised."""
+        """Do the work and record how it ended; raises nothing."""
         try:
             self.result = self._work(target, *args, **kwargs)
             self._end(JobState.DONE, f"{self.title}: done in {self.elapsed_s:.1f} s")
@@ -220,7 +220,7 @@ class Job:
 
 
 class Registry:
-    """All jobs of this server process, newest last."""
+    """All jobs of this server process, the newest last."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
@@ -231,7 +231,7 @@ class Registry:
         return len(self._jobs)
 
     def find(self, job_id: str) -> Job | None:
-        """A job by its id, which cannot be guessed."""
+        """The job with an id, which cannot be guessed; None if it is unknown."""
         return self._jobs.get(job_id)
 
     def start(
@@ -247,25 +247,25 @@ class Registry:
         order: Order = RUN,
         **kwargs: Any,
     ) -> Job:
-        """Run ``package.module:function`` in a child, as a job that people see.
+        """Run ``package.module:function`` in a child process, as a job that users see.
 
-        A function that makes its own child may be given as well; it runs in a thread.
+        A callable that starts its own child processes is accepted too; it runs in a thread.
 
         Args:
             kind: "load", "search", "race", "run", "compile" or "export".
-            title: what people read.
+            title: the job's name for users.
             target: function of the installed package; or a callable that takes a ``Watch`` as
                 ``watch`` and passes it on to the children that it starts.
-            args: pickled.
-            time_limit_s: the child is killed after that.
-            on_end: called in the job's thread when it ended, however it ended.
-            trace_path: where a search leaves its trace; kept as ``Job.trace_path``.
+            args: positional arguments of ``target``; pickled.
+            time_limit_s: the child is killed after this time; ignored if ``target`` is a callable.
+            on_end: called in the job's thread when the job has ended, for whatever reason.
+            trace_path: file where a search leaves its trace; kept as ``Job.trace_path``.
             about: kept as ``Job.about``.
-            order: that a search has from its beginning.
-            kwargs: pickled.
+            order: the order in force when a search begins.
+            kwargs: keyword arguments of ``target``; pickled.
 
         Raises:
-            ToastError: too much is running already.
+            ToastError: ``MAX_RUNNING`` jobs are running already.
         """
         with self._lock:
             running = self.running()
@@ -291,13 +291,13 @@ class Registry:
 
     def _forget_old(self) -> None:
         ended = [job for job in self._jobs.values() if not job.running]
-        for old in ended[: max(0, len(self._jobs) - MAX_KEPT)]:
-            del self._jobs[old.id]
+        for ended_job in ended[: max(0, len(self._jobs) - MAX_KEPT)]:
+            del self._jobs[ended_job.id]
 
     def keep_file(self, name: str) -> Path:
         """Path of a new file that lives as long as the server.
 
-        It goes earlier once ``MAX_TRACES`` newer ones are there.
+        The file is deleted earlier once there are ``MAX_TRACES`` newer ones.
         """
         if self._kept is None:
             self._kept = tempfile.TemporaryDirectory(prefix="toast-lab-traces-")
@@ -308,13 +308,13 @@ class Registry:
         return folder / f"{name}.npz"
 
     def running(self) -> list[Job]:
-        """Those that have not ended."""
+        """Jobs that have not ended."""
         return [job for job in list(self._jobs.values()) if job.running]
 
     def cancel_all(self) -> None:
-        """Cancel everything, for the end of the server."""
+        """Cancel all jobs, when the server shuts down."""
         for job in list(self._jobs.values()):
             job.cancel()
 
 
-JOBS = Registry()  # one a server process: imported modules are shared by all page sessions
+JOBS = Registry()  # one per server process: all page sessions share the imported modules

@@ -1,6 +1,6 @@
 """Load and analyse a model in a child process.
 
-Every function takes and gives plain data or frozen results, since both are pickled.
+Every function takes and gives plain data or frozen results, since all of it is pickled.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from toast_lab.conflicts.analysis import Analysis, analyse
 from toast_lab.ir.model import Model, Recipe
 from toast_lab.jobs.job import Watch
 
-#: Done once for all children that are forked to work here (``fork_server``).
+#: Run once in the fork server, for all children forked from it to load (``fork_server``).
 before_fork = fork_server.import_jax
 
 
 class LoadedModel(NamedTuple):
-    """A model and its analysis, which finds its model again where it arrives."""
+    """A model and its analysis; unpickling ties the analysis to the model again."""
 
     model: Model
     analysis: Analysis
@@ -35,8 +35,8 @@ def _loaded(model: Model, analysis: Analysis) -> LoadedModel:
 def load_model(which: str, sizes: dict[str, Any]) -> LoadedModel:
     """Load and analyse a model.
 
-    Whatever wants its function later makes it again in a process of its own: the page's is not to
-    trace anything.
+    Code that needs the model's function later recreates it in a process of its own, since the
+    page's process must not trace anything.
     """
     from toast_lab import frontends
     from toast_lab.frontends import stages
@@ -49,7 +49,7 @@ def load_model(which: str, sizes: dict[str, Any]) -> LoadedModel:
     return LoadedModel(model, analyse(model))
 
 
-# -- called in a thread: these make their own children ---------------------------------------------
+# -- called in a thread: these start their own children --------------------------------------------
 def load_own(which: str, sizes: dict[str, Any], *, watch: Watch) -> LoadedModel:
     """Load and analyse the user's ``package.module:make``."""
     from toast_lab import frontends
@@ -59,7 +59,7 @@ def load_own(which: str, sizes: dict[str, Any], *, watch: Watch) -> LoadedModel:
 
 
 def read_file(name: str, content: bytes, time_limit_s: float, *, watch: Watch) -> LoadedModel:
-    """Read and analyse StableHLO or a jax.export artefact, each in a child."""
+    """Read and analyse StableHLO or a jax.export artefact, each step in a child process."""
     from toast_lab import frontends
 
     watch.on_event("reading")
@@ -75,7 +75,7 @@ def read_file(name: str, content: bytes, time_limit_s: float, *, watch: Watch) -
 
 
 def _analysed(model: Model, name: str, watch: Watch, **limits: Any) -> LoadedModel:
-    """Analyse a model in a child."""
+    """Analyse a model in a child process."""
     analysis = isolate.run_in_child(
         "toast_lab.conflicts.analysis:analyse",
         model,

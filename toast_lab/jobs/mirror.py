@@ -1,7 +1,7 @@
-"""The trace of a search that runs in a child, kept up to date on the page's side.
+"""A copy of the trace of a search in a child process, kept up to date on the page's side.
 
-The child cuts what is new out of its trace's columns a few times a second; ``Mirror`` appends it to
-a trace of its own, which belongs to the job: all pages that watch the job look at the same one.
+A few times a second the child sends the new rows of its trace's columns; ``Mirror`` appends them to
+a trace of its own, which belongs to the job: all pages that watch the job share it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from toast_lab.search.trace import Simulation, Simulations, Trace
 from toast_lab.search.trace_places import Places
 
 EVERY_S = 0.25
-OWN = ("visits", "value", "score")  #: columns that the method itself counts of its nodes
-#: simulations that are mirrored, some 150 MB; what comes after shows in the curves alone
+OWN = ("visits", "value", "score")  #: columns of the nodes that the method itself fills in
+#: simulations that are mirrored, some 150 MB; later ones appear in the curves only
 MOST = 1_000_000
 
 
 class Chunk(NamedTuple):
-    """What a trace has had since the last chunk, as columns.
+    """The rows that a trace gained since the last chunk, as columns.
 
-    ``own`` are whole columns of what the method counted.
+    ``own`` has the columns ``OWN`` as a whole; it is empty in all chunks but the last.
     """
 
     row: dict[str, np.ndarray]
@@ -46,13 +46,13 @@ class Sender:
         self._at = -EVERY_S
 
     def hand_on(self, simulations: Sequence[Simulation], *, now: bool = False) -> None:
-        """Send what is new, if the last time is long enough ago."""
+        """Send the new rows, if ``EVERY_S`` seconds have passed since the last time, or ``now``."""
         if isinstance(simulations, Simulations) and (now or time.monotonic() - self._at >= EVERY_S):
             self._at = time.monotonic()
             self.trace(simulations.trace)
 
     def trace(self, trace: Trace, *, last: bool = False) -> None:
-        """Send what is new; the last time with what the method itself counted of its nodes."""
+        """Send the new rows; the ``last`` time with the columns ``OWN`` of all nodes."""
         row, action, passed, node, word_count = self._sent
         until = min(trace.row.n, MOST)
         if until == row and not last:
@@ -76,22 +76,22 @@ class Sender:
 
 
 def _cut(table: Any, columns: Iterable[str], begin: int, end: int) -> dict[str, np.ndarray]:
-    """Copies of some columns of a table of a trace, from row ``begin`` to row ``end``."""
+    """Copies of rows ``begin`` to ``end`` of some columns of a trace's table."""
     return {column: table[column][begin:end].copy() for column in columns}
 
 
 class Mirror:
-    """The page's side: ``trace`` and its ``places``, to be read under ``lock``."""
+    """The page's side: ``trace`` and its ``places``; hold ``lock`` while reading them."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.trace = Trace()
         self.places = Places(self.trace)
         self.own: dict[str, np.ndarray] = {}
-        self.best_plan: BestPlan | None = None  #: the last one that actions do not give
+        self.best_plan: BestPlan | None = None  #: the last best plan that no actions lead to
 
     def take(self, event: Any) -> bool:
-        """Take a chunk or a plan in; False: the event is something else."""
+        """Store a chunk or a plan; gives False if the event is neither."""
         if isinstance(event, BestPlan):
             self.best_plan = event
             return True
@@ -113,7 +113,7 @@ class Mirror:
         return self.trace.row.n
 
     def best(self, count: int) -> Simulation | None:
-        """The best of the first ``n`` simulations, as the search judges."""
+        """The best of the first ``count`` simulations by the search's score; None without any."""
         with self.lock:
             count = min(count, self.n)
             return self.trace.simulation(int(self.trace.row["best"][count - 1])) if count else None

@@ -1,6 +1,6 @@
-"""What a search in a child is to do now: go on, stand still, go one step, end.
+"""Orders to a search in a child process: run, pause, step and stop.
 
-The owner of a job gives an ``Order``; the child takes in those that have come with ``Received``.
+The owner of a job gives an ``Order``; the child reads the latest one through ``Received``.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from toast_lab import isolate
 
 
 class Order(NamedTuple):
-    """What a search is to do until the next order.
+    """An order to a search, in force until the next one.
 
-    ``pause``: stand still once ``at`` simulations are shown; a step is one more than are shown.
-    ``round``: show the round of what comes after ``at`` simulations to its end, then stand still.
+    ``pause``: pause once ``at`` simulations are shown; a step is one more than are shown.
+    ``round``: show the round of the simulation after the first ``at`` to its end, then pause.
     """
 
     kind: Literal["run", "pause", "round", "stop"]
@@ -25,13 +25,13 @@ RUN, STOP = Order("run"), Order("stop")
 
 
 class Received:
-    """In a child: the order in force."""
+    """In a child process: the order in force."""
 
     def __init__(self) -> None:
         self._last = RUN
 
     def __call__(self) -> Order:
-        """The last order that came; to stop, once the parent asked to end or is gone."""
+        """The last order received; ``STOP`` once the parent asked for the end or is gone."""
         for order in isolate.new_commands():
             self._last = order
         return STOP if isolate.end_is_asked() else self._last

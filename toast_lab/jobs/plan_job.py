@@ -1,6 +1,6 @@
-"""What is done with a plan, in a job's thread: compile it, execute it, write it as code.
+"""Compiles, executes and exports plans in a job's thread.
 
-Each of these makes its own child processes, and watches them.
+Each function starts its own child processes and watches them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from toast_lab.compare.result import Comparison
     from toast_lab.runtime.compiled import Compiled
 
-CONSTRAINTS_S = 120.0  #: after which the smallest set of constraints so far is taken
+CONSTRAINTS_S = 120.0  #: time limit, after which the smallest set of constraints so far is taken
 EXPORTS = {
     "PartitionSpecs": "specs",
     "Plan (JSON)": "json",
@@ -32,7 +32,7 @@ EXPORTS = {
     "Axis rules for flax": "rules",
     "StableHLO with shardings": "stablehlo",
 }
-_ENDING = {
+_FILE_ENDINGS = {
     "specs": "_specs.py",
     "json": ".json",
     "python": "_sharding.py",
@@ -44,20 +44,20 @@ _ENDING = {
 
 
 class Exported(NamedTuple):
-    """A file made of a plan."""
+    """A file exported from a plan."""
 
     file: str
     text: str
-    words: tuple[str, ...]  #: what there is to know about it: what is left out, what still differs
+    words: tuple[str, ...]  #: remarks for the user: what was left out, what still differs
 
 
 class PlanExecution(NamedTuple):
-    """How plans are executed."""
+    """Settings for executing plans."""
 
     devices: str = "cpu"  #: virtual devices, or attached ones, as ``compare`` takes them
     repeats: int = 10
     warmup: int = 2
-    time_limit_s: float = 1800.0  #: of all plans together
+    time_limit_s: float = 1800.0  #: for all plans together
 
 
 def execute(
@@ -68,7 +68,7 @@ def execute(
     *,
     watch: Watch,
 ) -> Comparison:
-    """Execute plans in turns, each in a process of its own; rows are kept in the store."""
+    """Execute plans in turns, each in a process of its own; the store keeps the rows."""
     from toast_lab.compare.compare import compare
 
     one_mesh = all(plan.mesh == problem.mesh for plan in plans.values())
@@ -95,7 +95,11 @@ def compile_one(model: Model, plan: ShardingPlan, topology: str, *, watch: Watch
 
 
 def export(model: Model, plan: ShardingPlan, name: str, kind: str, *, watch: Watch) -> Exported:
-    """Write a plan in one of ``EXPORTS``."""
+    """Write a plan in the format ``kind``, one of the values of ``EXPORTS``.
+
+    Raises:
+        InvalidProblem: a test is asked for, but the model cannot be loaded by name.
+    """
     remarks: tuple[str, ...] = ()
     if kind == "json":
         content = portable.file_text(plan_file.to_json(plan))
@@ -110,7 +114,7 @@ def export(model: Model, plan: ShardingPlan, name: str, kind: str, *, watch: Wat
     elif kind == "rules":
         content = f"{Plan.of(plan).to_axis_rules(model=model)}\n"
     elif kind == "test":
-        content = _test(model, plan, name, watch)
+        content = _test_text(model, plan, name, watch)
         remarks = (f"It reads {file_name(name)}.json beside it: export the plan as JSON, too.",)
     else:
         from toast_lab.export.minimal import minimal_constraints
@@ -134,11 +138,11 @@ def export(model: Model, plan: ShardingPlan, name: str, kind: str, *, watch: Wat
                     *remarks,
                     "The patch is empty: the shardings of arguments and results are enough.",
                 )
-    return Exported(f"{file_name(name)}{_ENDING[kind]}", content, remarks)
+    return Exported(f"{file_name(name)}{_FILE_ENDINGS[kind]}", content, remarks)
 
 
 def specs_text(plan: ShardingPlan) -> str:
-    """PartitionSpecs of arguments and results by path, as Python."""
+    """Python source with the PartitionSpecs of arguments and results by path."""
 
     def rows(specs: Mapping[str, Any]) -> list[str]:
         return [f"    {path!r}: {partition_text(spec)}," for path, spec in specs.items()]
@@ -162,7 +166,7 @@ def specs_text(plan: ShardingPlan) -> str:
     )
 
 
-def _test(model: Model, plan: ShardingPlan, name: str, watch: Watch) -> str:
+def _test_text(model: Model, plan: ShardingPlan, name: str, watch: Watch) -> str:
     if not isinstance(model.function, Recipe):
         raise InvalidProblem(
             f"a test loads its model by name or as package.module:make, and {model.name} came from "

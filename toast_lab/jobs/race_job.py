@@ -1,4 +1,4 @@
-"""A race in a job's thread, and what a page knows of it while it runs and after it."""
+"""A race in a job's thread, and the state that a page keeps of it."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class RacePoint(NamedTuple):
 
 
 class RaceEnd(NamedTuple):
-    """A method of a race is through."""
+    """The outcome of one method of a race, once it has ended."""
 
     outcome: MethodOutcome
 
 
 class Raced(NamedTuple):
-    """What a race gave: the price of each method's best plan, by its name."""
+    """The result of a race, with the price of each method's best plan."""
 
     race: Race
-    costs: dict[str, Cost]
+    costs: dict[str, Cost]  #: by method
 
 
 def race_methods(
@@ -46,9 +46,9 @@ def race_methods(
     *,
     watch: Watch,
 ) -> Raced:
-    """Race methods, each in a child of its own, one after the other.
+    """Race methods one after the other, each in a child process of its own.
 
-    A race that is held stands still before the next method.
+    A paused race waits before the next method.
     """
 
     def stopped() -> bool:
@@ -72,12 +72,18 @@ def race_methods(
                 cancel=stopped,
             ).outcomes
         watch.on_event(RaceEnd(outcomes[-1]))
-    whole: Race[Any] = Race(problem, seed, tuple(outcomes))
-    return Raced(whole, {method: price(problem, plan) for method, plan in whole.plans.items()})
+    finished_race: Race[Any] = Race(problem, seed, tuple(outcomes))
+    return Raced(
+        finished_race,
+        {method: price(problem, plan) for method, plan in finished_race.plans.items()},
+    )
 
 
 def best_row(rows: Iterable[RaceRow]) -> RaceRow | None:
-    """The best plan so far: one that fits, then the lower score, then the earlier one."""
+    """The row of the best plan so far; None without a plan.
+
+    Plans that fit come first, then lower scores, then plans found earlier.
+    """
     return min(
         (row for row in rows if row.score is not None),
         key=lambda row: (not row.fits, row.score or 0.0, row.own_best_s or 0.0),
@@ -86,14 +92,14 @@ def best_row(rows: Iterable[RaceRow]) -> RaceRow | None:
 
 
 class RaceState:
-    """The methods that race, their improvements so far, and how those ended that did.
+    """The state of a race: its methods, their improvements so far and their outcomes.
 
     Attributes:
         points: by method, the improvements in order.
-        outcomes: by method, of those that are through.
-        running: the method whose turn it is.
+        outcomes: by method, for those that have ended.
+        running: the method that is running.
         raced: the whole race, once it is over.
-        changes: counts up with everything that arrives.
+        changes: number of events that have arrived.
     """
 
     def __init__(
@@ -107,7 +113,7 @@ class RaceState:
         self.changes = 0
 
     def take(self, event: RacePoint | RaceEnd | str) -> None:
-        """Take in what the job reported."""
+        """Store an event that the job reported."""
         self.changes += 1
         if isinstance(event, str):
             self.running = event.removesuffix(" starts")
@@ -117,7 +123,7 @@ class RaceState:
             self.outcomes[event.outcome.method] = event.outcome
 
     def fresh(self) -> RaceState:
-        """The same race before anything was reported."""
+        """The same race, with no events yet."""
         return RaceState(self.problem, self.methods, self.seed)
 
     def copy(self) -> RaceState:
@@ -148,7 +154,7 @@ class RaceState:
         )
 
     def status(self, method: str) -> str:
-        """How far a method is, in a word."""
+        """The state of a method, in one word."""
         if method in self.outcomes:
             return self.outcomes[method].status.lower()
         if method == self.running:
@@ -156,11 +162,11 @@ class RaceState:
         return "waits"
 
     def verdict(self) -> str:
-        """Who won, and by what."""
+        """The winner and its margin, as a sentence without a capital."""
         best = None if self.raced is None else self.raced.race.best
         if best is None:
             return "no method found a plan."
-        won = f"{best.method} found the best plan"
+        winner_text = f"{best.method} found the best plan"
         scores = {
             row.method: row.score
             for row in self.rows
@@ -168,9 +174,9 @@ class RaceState:
         }
         scores.pop(best.method, None)
         if best.score is None or not scores:
-            return f"{won}."
-        near = min(scores, key=scores.__getitem__)
-        share = 1.0 - best.score / scores[near] if scores[near] else 0.0
+            return f"{winner_text}."
+        runner_up = min(scores, key=scores.__getitem__)
+        share = 1.0 - best.score / scores[runner_up] if scores[runner_up] else 0.0
         if share < LEAST_SHARE:
-            return f"{won}; {near} found one as good."
-        return f"{won}, its C(s) {share:.1%} below that of {near}."
+            return f"{winner_text}; {runner_up} found one as good."
+        return f"{winner_text}, its C(s) {share:.1%} below that of {runner_up}."

@@ -1,7 +1,7 @@
-"""A search in a child: it obeys orders, tells what it does, and leaves its trace behind.
+"""A search in a child process: it obeys orders, reports its progress, and saves its trace.
 
-Requests and results are pickled.  Progress goes through ``isolate.report``, at most some twenty
-messages a second while nobody steps.  Start reading at ``run_search``.
+Requests and results are pickled. Progress goes through ``isolate.report``, at most about twenty
+messages a second unless the user steps. Start reading at ``run_search``.
 """
 
 from __future__ import annotations
@@ -28,32 +28,33 @@ from toast_lab.sharding.plan import ShardingPlan, make_plan
 from toast_lab.sharding.sharding import Sharding
 from toast_lab.sharding.space import Action
 
-#: Done once for all children that are forked to search (``fork_server``).
+#: Run once in the fork server, for all search children forked from it (``fork_server``).
 before_fork = load_present
 
 POLL_EVERY_S = 0.02
-#: of what a search on all cores tries between two reports, a page shows a sample
+#: a search on all cores does many simulations between two reports; a page shows about this many
 SHOWN_AT_ONCE = 20
-RECALLED = 3000  #: of the search that goes on, so many simulations stand in the curves
+RECALLED = 3000  #: approximate number of earlier simulations in the curves of a resumed search
 RUN_SEARCH = "toast_lab.jobs.search_job:run_search"
 
 
 @dataclasses.dataclass(frozen=True)
 class SearchRequest:
-    """A search that a child is to do.
+    """A request for a child process to run a search.
 
     Attributes:
         problem: its pins, machine and limit are kept.
-        method: name of the search.
-        seed: of the search; None: 0, or that of ``resume``.
+        method: name of the search method.
+        seed: of the search; None means 0, or that of ``resume``.
         budget: seconds, without the time spent paused, and distinct shardings.
         options: of the method.
-        resume: trace to go on from, of this method and seed.
-        saved: file of a trace to go on from, which brings its own method, seed and options; what it
-            did is told again first.
-        keep: file that the trace is written to.
-        with_trace: give the trace with what was found.
-        brought: methods that this process has beside ours, see ``methods.brought``.
+        resume: trace to resume from, of this method and seed.
+        saved: file of a trace to resume from, which brings its own method, seed and options; its
+            simulations are reported first.
+        keep: file to write the trace to.
+        with_trace: whether ``SearchEnd`` contains the trace.
+        brought: methods that the parent registered beside the built-in ones; see
+            ``methods.brought``.
     """
 
     problem: Problem
@@ -71,12 +72,12 @@ class SearchRequest:
 class Batch(NamedTuple):
     """Simulations since the last report.
 
-    Kept are those better than all before, the last one, and a sample of the others.
+    Contains those better than all before them, the last one, and a sample of the others.
     """
 
     simulations: tuple[Any, ...]
-    done: int  #: simulations so far, those that are left out included
-    stands: bool = False  #: the search stands still behind these
+    done: int  #: simulations so far, including those that are left out
+    stands: bool = False  #: the search is paused after these
 
 
 class SearchEnd(NamedTuple):
@@ -94,15 +95,15 @@ class SearchEnd(NamedTuple):
     elapsed_s: float
     gap: float | None
     bound: float | None
-    taken: tuple[Action, ...]  #: the actions without those that the problem has pinned
-    trace: Trace | None  #: what is needed to go on later, where it was asked for
+    taken: tuple[Action, ...]  #: the actions without those that the problem pins
+    trace: Trace | None  #: for resuming later; None unless ``SearchRequest.with_trace``
 
     def plan(self, problem: Problem) -> ShardingPlan:
-        """The best plan, as one of the problem that was searched."""
+        """The best plan, as a plan of the problem that was searched."""
         return make_plan(problem.analysis, problem.mesh, self.sharding, self.actions, key=self.key)
 
     def search_result(self, problem: Problem) -> SearchResult:
-        """What ``search`` would have given; the trace has to be there."""
+        """The result that ``search`` would have given; needs the trace."""
         assert self.trace is not None
         return SearchResult(
             plan=self.plan(problem),
@@ -123,8 +124,8 @@ class SearchEnd(NamedTuple):
 class Control:
     """The child's side of pause, step and stop.
 
-    A search tells of several simulations at a time; ``hand_on`` keeps back those that nobody has
-    asked for yet, so that a step shows one, whatever the search has done since.
+    A search reports several simulations at a time; ``hand_on`` holds back those that the orders do
+    not allow yet, so that a step shows one simulation however many the search has done.
     """
 
     def __init__(self, send: Callable[[Any], None], order: Callable[[], Order]) -> None:
@@ -135,7 +136,7 @@ class Control:
         self.done = 0
         self._obeyed = RUN
         self._waiting: list[Any] = []
-        self._round: int | None = None  #: the one that is being stepped through
+        self._round: int | None = None  #: the round that is being stepped through
 
     def order(self) -> Order:
         """The order in force."""
@@ -146,11 +147,11 @@ class Control:
 
     @property
     def stopped(self) -> bool:
-        """Was the end asked for?"""
+        """Was the search asked to end?"""
         return self.order().kind == "stop"
 
     def recall(self, trace: Trace) -> None:
-        """Send what an earlier search did, thinned to what a page can show, before it goes on."""
+        """Send the simulations of an earlier search, thinned for display, before it resumes."""
         self.done = trace.row.n
         self.sender.trace(trace)
         if trace.row.n:
@@ -160,29 +161,29 @@ class Control:
     def hand_on(self, simulations: Iterable[Any]) -> None:
         """Send simulations as the orders allow.
 
-        Gives once all are sent and the search may go on.
+        Returns once all are sent and the search may continue.
         """
         if isinstance(simulations, Simulations):
             self.plans.hand_on(simulations)
             running = self.order().kind not in ("pause", "round")
             self.sender.hand_on(simulations, now=not running)
-            # Decoding all of them would be a burden on the search
+            # Decoding all of them would slow the search down
             if running and not self._waiting:
                 self.done += len(simulations)
                 sample = simulations.sample(max(1, len(simulations) // SHOWN_AT_ONCE))
                 self.send(Batch(tuple(sample), self.done))
                 return
         for simulation in simulations:
-            self._stand_still(simulation)
+            self._wait_until_allowed(simulation)
             self._waiting.append(simulation)
             self.done += 1
         self._flush()
-        self._stand_still(None)
+        self._wait_until_allowed(None)
 
-    def _stand_still(self, coming: Any) -> None:
-        """Wait until ``coming`` may be shown.
+    def _wait_until_allowed(self, coming: Any) -> None:
+        """Wait until simulation ``coming`` may be shown.
 
-        If nothing is there to be shown, wait until the search may go on.
+        If ``coming`` is None, wait until the search may continue.
         """
         if self._allowed(coming):
             return
@@ -199,31 +200,31 @@ class Control:
             return self.done < order.at
         if order.kind == "round" and coming is not None:
             if self._round is None:
-                # The unsharded start, of round 0, belongs to the first one
+                # The unsharded start, which is round 0, counts as part of round 1
                 self._round = max(coming.round, 1)
             return bool(coming.round <= self._round)
         return True
 
     def _flush(self) -> None:
-        """Send what is waiting, thinned to what a page can show."""
+        """Send the waiting simulations, thinned for display."""
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
         every = max(1, len(waiting) // SHOWN_AT_ONCE)
         last = len(waiting) - 1
-        shown = tuple(
+        sample = tuple(
             simulation
             for i, simulation in enumerate(waiting)
             if simulation.improved or i % every == 0 or i == last
         )
-        self.send(Batch(shown, self.done))
+        self.send(Batch(sample, self.done))
 
 
 def run_search(request: SearchRequest) -> SearchEnd:
-    """Search for a plan, as the parent's orders say.
+    """Search for a plan, obeying the parent's orders.
 
     Raises:
-        InvalidProblem: a wrong option, or the trace to go on from is of another problem.
+        InvalidProblem: a wrong option, or the trace to resume from is of another problem.
     """
     for name, reference in request.brought.items():
         ensure(name, reference)
@@ -250,7 +251,7 @@ def run_search(request: SearchRequest) -> SearchEnd:
     )
     control.sender.trace(result.trace, last=True)
     if request.keep is not None:
-        # What was found counts more than going on later
+        # An unwritable trace must not lose the result
         with contextlib.suppress(NotSaved):
             result.trace.save(request.keep)
     plan = result.plan
@@ -273,14 +274,14 @@ def run_search(request: SearchRequest) -> SearchEnd:
 
 
 def read_trace(path: str) -> Trace:
-    """The trace in a file that somebody gave.
+    """The trace in a file that a user uploaded.
 
     Raises:
-        InvalidProblem: it is no trace, is damaged or unpacks to too much; the message does not name
-            the path, since the file has come from elsewhere.
+        InvalidProblem: the file is no trace, is damaged or unpacks to too much; the message does
+            not name the path, which is a temporary one that the user does not know.
     """
     try:
         return Trace.load(path)
     except InvalidProblem as error:
-        text = str(error).removeprefix(f"{path}: ")
-        raise InvalidProblem(f"{text}\nChoose a file that a search has saved.") from None
+        reason = str(error).removeprefix(f"{path}: ")
+        raise InvalidProblem(f"{reason}\nChoose a file that a search has saved.") from None

@@ -1,9 +1,7 @@
-"""The explorer's components one by one, for notebooks.
+"""The explorer's components as views for notebooks, such as ``toast_lab.views.graph(analysis)``.
 
-``toast_lab.views.graph(analysis)`` and so on.
-
-Takes what the public functions give, gives a ``View`` that a cell shows.  The views are imported on
-first use.  Start reading at ``view``.
+Takes: results of the public functions. Gives: a ``CellView`` that a notebook cell shows. Modules
+are imported when a view is first used. Start reading at ``view.py``.
 
 Examples:
     >>> import toast_lab as tl

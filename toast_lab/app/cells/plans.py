@@ -1,4 +1,4 @@
-"""Views of plans: side by side, their memory, and what each device holds of a tensor."""
+"""Views of plans: side by side, their memory, and the part of a tensor on each device."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ TAKES = (
     "a Comparison, a Race, a SearchResult, a ShardingPlan, or a dict of plans or results by name"
 )
 EXAMPLE = 'tl.{call}({{"searched": result.plan, "by hand": plan}}, problem)'
-WIDTH_PX = 720.0  #: of a static chart
-BARS_PX, BAR_PX = 100.0, 28.0  #: heights of a static chart of bars, and of each bar
+WIDTH_PX = 720.0  #: width of a static chart
+BARS_PX, BAR_PX = 100.0, 28.0  #: base height of a static bar chart, and height of each bar
 MAX_TENSORS = 60
 
 
 def compare(plans: Any, problem: Problem | None = None, *, inline: bool = False) -> Any:
     """Plans side by side.
 
-    Step time, peak memory and collectives, predicted and, where it was executed, measured.
+    Shows step time, peak memory and collectives: predicted and, for executed plans, measured.
 
     Args:
-        plans: what ``tl.compare`` or ``tl.race`` gave; or plans, or search results, by name.
-        problem: what prices are of.  Needed for plans; with a Comparison it adds the breakdown of
-            the predicted time.
-        inline: give a Panel object that talks through the notebook, for a kernel on another
+        plans: a result of ``tl.compare`` or ``tl.race``; or plans, or search results, by name.
+        problem: the problem to price plans for. Needed for plans; with a Comparison it adds the
+            breakdown of the predicted time.
+        inline: give a Panel object that communicates through the notebook, for a kernel on another
             machine.
 
     Raises:
@@ -71,7 +71,7 @@ def compare(plans: Any, problem: Problem | None = None, *, inline: bool = False)
     height = 150 + 25 * len(entries) + max(260, 60 + 28 * len(entries))
     view = CellView(
         kind="compare",
-        about=_count(entries),
+        about=_summary(entries),
         make=lambda: CompareCell(entries, known_problem),
         static=static,
         height=height,
@@ -83,10 +83,11 @@ def compare(plans: Any, problem: Problem | None = None, *, inline: bool = False)
 def memory(plans: Any, problem: Problem | None = None, *, inline: bool = False) -> Any:
     """The memory of one device in program order, all plans on one axis.
 
-    Tells what is in memory where a plan peaks, too.
+    Also lists the values that are in memory when a plan peaks.
 
     Args:
-        plans: as for ``compare``; of a Comparison the predicted memory, which needs the problem.
+        plans: as for ``compare``; for a Comparison, the view shows the predicted memory, which
+            needs the problem.
         problem: as for ``compare``.
         inline: as for ``compare``.
 
@@ -99,7 +100,7 @@ def memory(plans: Any, problem: Problem | None = None, *, inline: bool = False) 
 
     def table() -> pd.DataFrame:
         rows = [
-            (plan.name, float(plan.cost.peak_bytes), plan.cost.peak_op, *_held(plan.cost))
+            (plan.name, float(plan.cost.peak_bytes), plan.cost.peak_op, *_largest_held(plan.cost))
             for plan in entries
         ]
         return pd.DataFrame(
@@ -119,7 +120,7 @@ def memory(plans: Any, problem: Problem | None = None, *, inline: bool = False) 
     return shown(
         CellView(
             kind="memory",
-            about=_count(entries),
+            about=_summary(entries),
             make=lambda: MemoryCell(entries, lines),
             static=static,
             height=620,
@@ -132,12 +133,12 @@ def memory(plans: Any, problem: Problem | None = None, *, inline: bool = False) 
 def tiles(
     plan: ShardingPlan | SearchResult, tensor: str | int | None = None, *, inline: bool = False
 ) -> Any:
-    """Which part of a tensor each device of the mesh holds.
+    """The part of a tensor that each device of the mesh holds.
 
     Args:
-        plan: a ShardingPlan, or the SearchResult that has it.
-        tensor: path of an argument, name of a value, or its number; the first argument with dims by
-            default.
+        plan: a ShardingPlan, or the SearchResult that contains it.
+        tensor: path of an argument or a result, name of a value, or a value's number; by default
+            the first argument that is not a scalar.
         inline: as for ``compare``.
 
     Raises:
@@ -148,7 +149,7 @@ def tiles(
         raise refused(
             "tiles", "a ShardingPlan or a SearchResult", plan, 'tl.views.tiles(result.plan, "x")'
         )
-    value = _value(sharding, tensor)
+    value = _value_index(sharding, tensor)
     program = sharding.program
     layouts = sharding.kept_layouts()
 
@@ -182,22 +183,22 @@ def tiles(
 
 # -- data ------------------------------------------------------------------------------------------
 def check_priced(entries: Sequence[PlanEntry], call: str) -> None:
-    """Are there prices with all their parts?  A comparison keeps the times alone.
+    """Check that all costs have their memory timelines, which a Comparison does not keep.
 
     Raises:
-        InvalidInput: there are not.
+        InvalidInput: a cost has none.
     """
     if any(not hasattr(entry.cost, "timeline_bytes") for entry in entries):
         raise InvalidInput(f"{call}: give the problem as well: tl.{call}(comparison, problem)")
 
 
 def plan_entries(plans: Any, problem: Problem | None, call: str) -> list[PlanEntry]:
-    """Plans with their prices, by name.
+    """Plans with their names and costs.
 
     Args:
-        plans: what ``compare`` takes.
-        problem: what prices are of; None: what ``plans`` know.
-        call: what was called, for messages: "views.compare".
+        plans: as for ``compare``.
+        problem: the problem to price plans for; None means the one that ``plans`` contain, if any.
+        call: name of the public function, for messages: "views.compare".
 
     Raises:
         InvalidInput: another type, or plans without a problem.
@@ -209,7 +210,7 @@ def plan_entries(plans: Any, problem: Problem | None, call: str) -> list[PlanEnt
             f"{example}"
         )
     if isinstance(plans, Comparison):
-        return _numbered(_measured(row, problem) for row in plans.rows)
+        return _numbered(_comparison_entry(row, problem) for row in plans.rows)
     if isinstance(plans, Race):
         plans, problem = plans.plans, plans.problem
     elif isinstance(plans, SearchResult):
@@ -227,10 +228,10 @@ def plan_entries(plans: Any, problem: Problem | None, call: str) -> list[PlanEnt
     ]
     if offenders:
         raise InvalidInput(f"{call} takes {TAKES}, but {', '.join(offenders)}")
-    bare = [str(key) for key, value in plans.items() if isinstance(value, ShardingPlan)]
-    if bare and problem is None:
+    unpriced = [str(key) for key, value in plans.items() if isinstance(value, ShardingPlan)]
+    if unpriced and problem is None:
         raise InvalidInput(
-            f"{call}: the price of {', '.join(bare)} needs the problem. For instance: {example}"
+            f"{call}: the price of {', '.join(unpriced)} needs the problem. For instance: {example}"
         )
     entries = []
     for name, item in plans.items():
@@ -247,12 +248,12 @@ def plan_entries(plans: Any, problem: Problem | None, call: str) -> list[PlanEnt
 
 
 def _numbered(entries: Iterable[PlanEntry]) -> list[PlanEntry]:
-    """Entries with their numbers, which decide how they are drawn."""
+    """Entries with their numbers, which decide their colours and markers in charts."""
     return [entry._replace(number=index) for index, entry in enumerate(entries)]
 
 
 def problem_of(plans: Any) -> Problem | None:
-    """The problem that a race or search results know."""
+    """The problem that a race or search results contain; None if there is none."""
     if isinstance(plans, Race | SearchResult):
         return plans.problem
     if isinstance(plans, Comparison | ShardingPlan):
@@ -262,12 +263,14 @@ def problem_of(plans: Any) -> Problem | None:
 
 
 def program_of(plans: Any, problem: Problem | None) -> Program:
-    """The program that plans shard; of a Comparison the problem's."""
-    known = problem or problem_of(plans)
-    if known is not None:
-        return known.analysis.program
-    first = plans if isinstance(plans, SearchResult) else _listed(plans)[0]
-    program: Program = (first.plan if isinstance(first, SearchResult) else first).program
+    """The program that plans shard; for a Comparison, that of the problem."""
+    known_problem = problem or problem_of(plans)
+    if known_problem is not None:
+        return known_problem.analysis.program
+    first_plan = plans if isinstance(plans, SearchResult) else _listed(plans)[0]
+    program: Program = (
+        first_plan.plan if isinstance(first_plan, SearchResult) else first_plan
+    ).program
     return program
 
 
@@ -276,7 +279,7 @@ def _listed(plans: Any) -> list[Any]:
 
 
 class _ExecutedRow:
-    """A row of a comparison as the table of plans takes what was executed."""
+    """Adapts a row of a comparison to what the table of plans expects of an executed plan."""
 
     def __init__(self, row: ComparisonRow) -> None:
         self._row = row
@@ -290,20 +293,23 @@ class _ExecutedRow:
         return getattr(self._row, name)
 
 
-def _measured(row: ComparisonRow, problem: Problem | None) -> PlanEntry:
+def _comparison_entry(row: ComparisonRow, problem: Problem | None) -> PlanEntry:
     cost: Any = None
     actions: tuple[str, ...] = tuple((row.plan or {}).get("actions", ()))
     if problem is not None and row.plan is not None:
         cost = price(problem, Plan.from_json(dict(row.plan), problem, row.name))
     elif row.predicted is not None:
         prediction = row.predicted
-        sent = [
+        collectives = [
             SimpleNamespace(kind=key)
             for key, value in prediction.collective_counts.items()
             for _ in range(value)
         ]
         cost = SimpleNamespace(
-            time_s=prediction.time_s, peak_bytes=prediction.peak_bytes, fits=True, collectives=sent
+            time_s=prediction.time_s,
+            peak_bytes=prediction.peak_bytes,
+            fits=True,
+            collectives=collectives,
         )
     else:
         cost = SimpleNamespace(
@@ -314,7 +320,7 @@ def _measured(row: ComparisonRow, problem: Problem | None) -> PlanEntry:
     )
 
 
-def _count(entries: Sequence[PlanEntry]) -> str:
+def _summary(entries: Sequence[PlanEntry]) -> str:
     return (
         f"{len(entries)} plan{'' if len(entries) == 1 else 's'}: "
         f"{', '.join(entry.name for entry in entries)}"
@@ -322,19 +328,19 @@ def _count(entries: Sequence[PlanEntry]) -> str:
 
 
 def texts_frame(entries: Sequence[PlanEntry]) -> pd.DataFrame:
-    """``compare_frame`` as people read it; what was not executed is a dash."""
+    """``compare_frame`` formatted for reading; values of plans not executed are dashes."""
     frame = compare_frame(entries)
     columns = {
         "plan": frame["plan"],
         "step, predicted": [seconds_text(value) for value in frame["time_s"]],
         "peak, predicted": [bytes_text(value) for value in frame["peak_bytes"]],
         "fits": ["yes" if value else "no" for value in frame["fits"]],
-        "collectives, predicted": [_short(collective) for collective in frame["collectives"]],
+        "collectives, predicted": [_abbreviated(collective) for collective in frame["collectives"]],
     }
     if any(entry.run is not None for entry in entries):
         columns |= {
             "step, measured": [seconds_text(value) for value in frame["measured_s"]],
-            "collectives, compiled": [_compiled(entry) for entry in entries],
+            "collectives, compiled": [_compiled_collectives(entry) for entry in entries],
             "peak, compiled": [bytes_text(value) for value in frame["measured_peak_bytes"]],
             "error": [
                 "–" if value is None or value != value else f"{value:.0e}"
@@ -344,26 +350,26 @@ def texts_frame(entries: Sequence[PlanEntry]) -> pd.DataFrame:
     return pd.DataFrame({key: list(value) for key, value in columns.items()})
 
 
-def _compiled(entry: PlanEntry) -> str:
+def _compiled_collectives(entry: PlanEntry) -> str:
     counts = getattr(entry.run, "collective_counts", {}) if entry.run is not None else {}
     return (
-        _short(
+        _abbreviated(
             ", ".join(
-                f"{value} {key}" for key, value in sorted(counts.items(), key=lambda kv: -kv[1])
+                f"{value} {key}" for key, value in sorted(counts.items(), key=lambda item: -item[1])
             )
         )
         or "–"
     )
 
 
-def _short(words: str) -> str:
+def _abbreviated(text: str) -> str:
     for long, short in (("collective_permute", "CP"), *SHORT.items()):
-        words = words.replace(long, short)
-    return words
+        text = text.replace(long, short)
+    return text
 
 
 def _breakdown(entries: Sequence[PlanEntry], problem: Problem | None) -> Any:
-    """Chart of the predicted time of a step, by its parts; None: only times are known."""
+    """Chart of the predicted step time by its parts; None if only total times are known."""
     priced = [entry for entry in entries if hasattr(entry.cost, "compute_s")]
     if not priced:
         return None
@@ -374,11 +380,11 @@ def _breakdown(entries: Sequence[PlanEntry], problem: Problem | None) -> Any:
 
 
 def _timeline(entries: Sequence[PlanEntry], lines: Sequence[str]) -> Any:
-    """Chart of memory against program order, with the limit where it is near."""
+    """Chart of memory against program order, with the limit if memory comes near it."""
     return memory_chart(entries, float(entries[0].cost.memory_limit_bytes), lines)
 
 
-def _held(cost: Cost) -> tuple[str, float]:
+def _largest_held(cost: Cost) -> tuple[str, float]:
     return (
         (cost.at_peak[0].value or cost.at_peak[0].kind, cost.at_peak[0].bytes)
         if cost.at_peak
@@ -387,7 +393,7 @@ def _held(cost: Cost) -> tuple[str, float]:
 
 
 def held_frame(cost: Cost) -> pd.DataFrame:
-    """What is in memory where a plan peaks, largest first."""
+    """The values in memory when a plan peaks, the largest first."""
     return pd.DataFrame(
         [
             (
@@ -403,7 +409,7 @@ def held_frame(cost: Cost) -> pd.DataFrame:
     )
 
 
-def _value(plan: ShardingPlan, tensor: str | int | None) -> int:
+def _value_index(plan: ShardingPlan, tensor: str | int | None) -> int:
     program = plan.program
     if tensor is None:
         return next((value for value in range(program.n_arguments) if program.dims(value)), 0)
@@ -432,7 +438,7 @@ def _value(plan: ShardingPlan, tensor: str | int | None) -> int:
 
 # -- pages -----------------------------------------------------------------------------------------
 class CompareCell(look.Pane):
-    """The table; below it the breakdown, and the plan of the selected row in words."""
+    """The table of plans; below it the time breakdown, and details of the selected plan."""
 
     def __init__(self, entries: Sequence[PlanEntry], problem: Problem | None) -> None:
         super().__init__()
@@ -453,7 +459,7 @@ class CompareCell(look.Pane):
         self.pick(0)
 
     def pick(self, row: int) -> None:
-        """Tell about one plan."""
+        """Select a plan and show its details."""
         entry = self.entries[row]
         self.table.selection = [row]
         actions = [h("li", step_words(action)) for action in entry.actions]
@@ -476,7 +482,7 @@ class CompareCell(look.Pane):
 
 
 class MemoryCell(look.Pane):
-    """The lines; below them the plans, and what the selected one has in memory at its peak."""
+    """The memory chart; below it the plans, and the values in memory at the selected one's peak."""
 
     def __init__(self, entries: Sequence[PlanEntry], lines: Sequence[str]) -> None:
         super().__init__()
@@ -499,13 +505,13 @@ class MemoryCell(look.Pane):
         self.pick(0)
 
     def pick(self, row: int) -> None:
-        """Tell what one plan has in memory at its peak."""
+        """Select a plan and show the values in memory at its peak."""
         self.table.selection = [row]
         self.held.value = held_frame(self.entries[row].cost)
 
 
 class TilesCell(look.Pane):
-    """A tensor to choose, the picture and the table of all devices."""
+    """A choice of tensors, with a picture and a table of the parts on all devices."""
 
     def __init__(self, plan: ShardingPlan, value: int, spec: Any) -> None:
         super().__init__()

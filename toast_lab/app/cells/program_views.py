@@ -23,13 +23,13 @@ from toast_lab.views.markup import Safe, facts, h, join, quiet
 from toast_lab.views.program_table import Line, colours_frame, program_frame, program_lines
 from toast_lab.views.svg import MAX_NODES, graph_svg
 
-SHOWN_LINES = 120  #: of a static listing
-#: JupyterLab gives preformatted text the proportional font of what is around it
+SHOWN_LINES = 120  #: most lines of a static listing
+#: explicit, since JupyterLab sets preformatted text in the proportional font around it
 LISTING = (
     "font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; white-space: pre; "
     "overflow: auto; max-height: 620px"
 )
-MOST_TABLE = 240  #: pixels of the table of conflicts
+MOST_TABLE = 240  #: greatest height of the table of conflicts, in pixels
 
 
 def graph(
@@ -41,18 +41,18 @@ def graph(
 ) -> Any:
     """The dimension graph.
 
-    Colours as lanes, M as lines, conflicts in red, compatibility sets outlined.
+    Colours are lanes, M is drawn as lines, conflicts are red, compatibility sets are outlined.
 
-    A click on a name or a conflict says what it is and marks its line in the listing, and the other
-    way round.
+    A click on a name or a conflict describes it and marks its line in the listing; a click on a
+    line selects its names in the graph.
 
     Args:
-        analysed: an Analysis; or a Problem, and colours can then be sharded from the graph, with
-            prices.
-        level: ``"names"``, ``"lines"``, ``"functions"`` or ``"colours"``; what suits the program's
-            size by default.
-        conflicts_only: only names in conflict and those next to them.
-        inline: give a Panel object that talks through the notebook, for a kernel on another
+        analysed: an Analysis; or a Problem, with which colours can be sharded from the graph and
+            priced.
+        level: ``"names"``, ``"lines"``, ``"functions"`` or ``"colours"``; by default the one that
+            suits the program's size.
+        conflicts_only: show only names in conflict and their neighbours.
+        inline: give a Panel object that communicates through the notebook, for a kernel on another
             machine.
 
     Raises:
@@ -104,9 +104,9 @@ def graph(
 
 
 def listing(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
-    """The program, every dim with the colour that the graph gives it.
+    """The program's listing, with every dim in its colour of the graph.
 
-    A click tells about a line's names.
+    A click on a line describes its names.
 
     Args:
         analysed: an Analysis or a Problem.
@@ -130,8 +130,10 @@ def listing(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
             )
             for line in lines[:SHOWN_LINES]
         ]
-        more = f"… and {len(lines) - SHOWN_LINES:,} lines more" if len(lines) > SHOWN_LINES else ""
-        return h("pre", join(rows, "\n"), f"\n{more}" if more else "", style=LISTING)
+        remainder = (
+            f"… and {len(lines) - SHOWN_LINES:,} lines more" if len(lines) > SHOWN_LINES else ""
+        )
+        return h("pre", join(rows, "\n"), f"\n{remainder}" if remainder else "", style=LISTING)
 
     height = min(620, 60 + _listing_height(analysis))
     view = CellView(
@@ -148,12 +150,12 @@ def listing(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
 def conflicts(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
     """The conflicts of a program.
 
-    A Problem has its conflict board, where flipping a bit shows what follows at once.
+    For a Problem this is the conflict board, where flipping a bit shows the consequences at once.
 
     Args:
-        analysed: an Analysis (where the conflicts are, and the chain behind each) or a Problem
-            (also what each side of each resolution costs on each mesh axis, the listing of one
-            device, collectives, tiles, undo).
+        analysed: an Analysis (shows where the conflicts are, and the chain behind each) or a
+            Problem (also shows the cost of each side of each resolution on each mesh axis, the
+            listing of one device, collectives and tiles, with undo).
         inline: as for ``graph``.
 
     Raises:
@@ -189,9 +191,9 @@ def conflicts(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
 
 
 def colours(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
-    """The colours of a program, what an action can shard.
+    """The colours of a program, which actions can shard.
 
-    A click lists the arguments and marks the lines.
+    A click on a colour lists its names and marks their lines.
 
     Args:
         analysed: an Analysis or a Problem.
@@ -218,7 +220,7 @@ def colours(analysed: Analysis | Problem, *, inline: bool = False) -> Any:
 
 # -- pages -----------------------------------------------------------------------------------------
 class Listing:
-    """The listing pane, linked both ways with a session's selection."""
+    """The listing pane, linked in both directions with a session's selection."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -239,7 +241,7 @@ class Listing:
 
 
 class SelectionWords:
-    """What is selected, in words: names, or a conflict with the chain behind it."""
+    """Describes the selection: names, or a conflict with the chain behind it."""
 
     def __init__(self, session: Session, hint: str) -> None:
         self.session, self.hint = session, hint
@@ -262,15 +264,15 @@ class SelectionWords:
                 ]
             )
         elif session.selection.names:
-            names = [
+            name_facts = [
                 join([h("h2", "name"), facts(inspect.name_facts(analysis, name))])
                 for name in session.selection.names[:6]
             ]
-            more = len(session.selection.names) - 6
+            hidden_count = len(session.selection.names) - 6
             self.pane.object = join(
                 [
-                    *names,
-                    quiet(f"and {more:,} names more") if more > 0 else "",
+                    *name_facts,
+                    quiet(f"and {hidden_count:,} names more") if hidden_count > 0 else "",
                 ]
             )
         else:
@@ -285,25 +287,27 @@ class GraphCell(look.Pane):
         self.graph = GraphPage(session)
         controls = self.graph.controls
         controls.level.value, controls.only.value = level, conflicts_only
-        every_tick(self.graph.tick)  # large layouts are made in a thread
+        every_tick(self.graph.tick)  # large layouts are computed in a thread
         self.listing = Listing(session)
-        self._said = look.text(height=18)
+        self._message = look.text(height=18)
         look.watch(session.notices, self._say, "messages")
         self.session = session
-        aside = look.tabs(
+        side_tabs = look.tabs(
             ("Selection", self.graph.right),
             ("Show", self.graph.left),
             width=340,
             sizing_mode="stretch_height",
         )
-        below = look.column(self.listing.pane, height=190, stylesheets=[look.CANVAS])
+        listing_box = look.column(self.listing.pane, height=190, stylesheets=[look.CANVAS])
         self.view = look.filled_column(
-            look.filled_row(look.filled_column(self.graph.centre), aside), self._said, below
+            look.filled_row(look.filled_column(self.graph.centre), side_tabs),
+            self._message,
+            listing_box,
         )
 
     def _say(self) -> None:
         message = self.session.notices.messages[-1]
-        self._said.object = h(
+        self._message.object = h(
             "p",
             message.text,
             cls="red one" if message.level == "error" else "quiet one",
@@ -312,7 +316,7 @@ class GraphCell(look.Pane):
 
 
 class ListingCell(look.Pane):
-    """The listing, and what is known of the line that was clicked."""
+    """The listing, and a description of the line that was clicked."""
 
     def __init__(self, session: Session) -> None:
         super().__init__()
@@ -323,7 +327,7 @@ class ListingCell(look.Pane):
 
 
 class TableCell(look.Pane):
-    """A table whose rows select names, above the listing; words beside."""
+    """A table whose rows select names, above the listing; on the right, the selection in words."""
 
     def __init__(self, session: Session, table: Any, hint: str) -> None:
         super().__init__()
@@ -335,12 +339,12 @@ class TableCell(look.Pane):
         self.view = beside(left, self.words.pane, width=310)
 
     def clicked(self, row: int) -> None:
-        """A row was clicked."""
+        """Select the names or the conflict of the row that was clicked."""
         raise NotImplementedError
 
 
 class ConflictsCell(TableCell):
-    """One row a conflict."""
+    """A table with one row for each conflict."""
 
     def __init__(self, session: Session) -> None:
         frame = inspect.conflicts_frame(session.loaded.analysis)
@@ -355,7 +359,7 @@ class ConflictsCell(TableCell):
 
 
 class ColoursCell(TableCell):
-    """One row a colour group."""
+    """A table with one row for each colour group."""
 
     def __init__(self, session: Session) -> None:
         frame = colours_frame(session.loaded.analysis)
@@ -371,7 +375,7 @@ class ColoursCell(TableCell):
 class BoardCell(look.Pane):
     """The explorer's page for sharding by hand.
 
-    Board, one device's listing, collectives, devices, costs, undo.
+    It has the conflict board, the listing of one device, collectives, devices, costs and undo.
     """
 
     def __init__(self, session: Session) -> None:
@@ -380,29 +384,29 @@ class BoardCell(look.Pane):
         self.session = session
         self.hand = HandPage(session)
         every_tick(self.hand.tick)
-        aside = look.tabs(
+        side_tabs = look.tabs(
             ("Plan by hand", self.hand.right),
             ("Colours", self.hand.left),
             width=335,
             sizing_mode="stretch_height",
             margin=(0, 0, 0, 6),
         )
-        self.view = look.filled_row(self.hand.centre, aside)
+        self.view = look.filled_row(self.hand.centre, side_tabs)
 
 
-# -- heights, so that no frame is mostly white -----------------------------------------------------
+# -- heights that fit the contents, so that no frame is mostly empty -------------------------------
 def _listing_height(analysis: Analysis) -> int:
     return 20 * len(program_lines(analysis))
 
 
 def _table_height(analysis: Analysis) -> int:
-    """Of the conflicts above the listing; the words beside them need some room, too."""
+    """Height of the conflicts above the listing; the words beside them need some room, too."""
     table = look.rows_height(len(analysis.conflicts), MOST_TABLE)
     return max(240, min(460, table + 40 + _listing_height(analysis)))
 
 
 def _board_height(analysis: Analysis) -> int:
-    """Of the conflict board, with a row for each side, above one device's listing."""
+    """Height of the conflict board, with a row for each side, above one device's listing."""
     board = look.rows_height(2 * len(analysis.compatibility_sets), MOST_TABLE)
     return max(480, min(860, board + 170 + _listing_height(analysis)))
 
@@ -417,7 +421,7 @@ def _program(analysed: object, view: str) -> tuple[Analysis, Problem | None]:
 
 
 def _session(analysis: Analysis, problem: Problem | None) -> Session:
-    """A page's own state, about this program."""
+    """A new session about this program, for one page."""
     session = Session()
     session.take(analysis, problem)
     return session

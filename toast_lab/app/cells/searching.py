@@ -1,4 +1,4 @@
-"""Views of a search or a race, running or over: curves, the tree, the methods on one chart."""
+"""Views of a search or a race, running or ended: curves, the tree, the methods on one chart."""
 
 from __future__ import annotations
 
@@ -60,21 +60,21 @@ from toast_lab.views.search_curves import (
     shown_frame,
 )
 
-MAX_POINTS = 2000  #: of a curve that is drawn at once, about
-STATIC_POINTS = 400  #: of the tried plans in a static picture
-WIDTH_PX = 680.0  #: of a static chart
+MAX_POINTS = 2000  #: approximate limit for a curve that is drawn at once
+STATIC_POINTS = 400  #: approximate limit for the tried plans in a static picture
+WIDTH_PX = 680.0  #: width of a static chart
 RACE = "a Race of tl.race or a RunningRace of tl.start_race"
 HANDLE = "a SearchResult of tl.search or a RunningSearch of tl.start_search"
 
 
 def search(result: SearchResult | RunningSearch, *, inline: bool = False) -> Any:
-    """Curves of a search: time, memory and C(s) of the best plan so far, with what was tried.
+    """Curves of a search: time, memory and C(s) of the best plan so far, with the plans tried.
 
-    A search that runs in the background is shown live, with buttons that pause, step and stop it.
+    A background search is shown live, with buttons that pause, step and stop it.
 
     Args:
-        result: a SearchResult, or what ``start_search`` gave.
-        inline: give a Panel object that talks through the notebook, for a kernel on another
+        result: a SearchResult, or the result of ``start_search``.
+        inline: give a Panel object that communicates through the notebook, for a kernel on another
             machine.
 
     Raises:
@@ -107,11 +107,13 @@ def tree(
 ) -> Any:
     """The tree of a search.
 
-    A block a place, as wide as its visits; a click tells its plan, visits, value and price.
+    Each place in the tree is a block whose width is proportional to its visits; a click shows its
+    plan, visits, value and price.
 
     Args:
-        result: a SearchResult, or what ``start_search`` gave; the tree then grows.
-        problem: of a SearchResult, for the price of a place.
+        result: a SearchResult, or the result of ``start_search``, whose tree grows in the view.
+        problem: the problem of a SearchResult, needed to price places; a running search has its
+            own.
         inline: as for ``search``.
 
     Raises:
@@ -161,11 +163,11 @@ def tree(
 
 
 def race(result: Race | RunningRace, *, inline: bool = False) -> Any:
-    """Methods on one chart: the best plan of each against its own seconds; the table below.
+    """Methods on one chart, each with its best plan over its own seconds; below it, the table.
 
     Args:
-        result: a Race, or what ``start_race`` gave; the chart then grows, and buttons hold and stop
-            the race.
+        result: a Race, or the result of ``start_race``, whose chart grows in the view, with buttons
+            that pause and stop the race.
         inline: as for ``search``.
 
     Raises:
@@ -203,12 +205,12 @@ def race(result: Race | RunningRace, *, inline: bool = False) -> Any:
 
 # -- data ------------------------------------------------------------------------------------------
 class SearchSnapshot(NamedTuple):
-    """What is known of a search, running or over."""
+    """The state of a search, running or ended."""
 
     points: list[CurvePoint]
     improvements: list[ImprovementPoint]
     simulations: int
-    unsharded: tuple[float, float]  #: step time and peak memory
+    unsharded: tuple[float, float]  #: step time in seconds and peak memory in bytes
     limit_bytes: float
     actions: tuple[str, ...]
     method: str
@@ -224,16 +226,16 @@ def _trace(result: SearchResult) -> Trace:
 
 
 def search_snapshot(result: SearchResult | RunningSearch) -> SearchSnapshot:
-    """What is known of a search, with at most about ``MAX_POINTS`` of its simulations."""
+    """The state of a search, with at most about ``MAX_POINTS`` of its simulations."""
     if isinstance(result, RunningSearch):
-        return _facts_of_run(result, thinned(Follower(result).read()))
+        return _run_snapshot(result, thinned(Follower(result).read()))
     trace, cost = _trace(result), result.cost
     count = trace.row.n
     points = [
         point(simulation) for simulation in trace.simulations.sample(max(1, count // MAX_POINTS))
     ]
 
-    base = (
+    unsharded = (
         cost.time_s / cost.relative_time if cost.relative_time else points[0].tried_s,
         points[0].tried_bytes,
     )
@@ -242,7 +244,7 @@ def search_snapshot(result: SearchResult | RunningSearch) -> SearchSnapshot:
         points=points,
         improvements=[improvement(simulation) for simulation in trace.improvements()],
         simulations=count,
-        unsharded=base,
+        unsharded=unsharded,
         limit_bytes=cost.memory_limit_bytes,
         actions=result.plan.actions,
         method=result.method,
@@ -252,7 +254,7 @@ def search_snapshot(result: SearchResult | RunningSearch) -> SearchSnapshot:
     )
 
 
-def _facts_of_run(run: RunningSearch, points: list[CurvePoint]) -> SearchSnapshot:
+def _run_snapshot(run: RunningSearch, points: list[CurvePoint]) -> SearchSnapshot:
     best = run.best
     return SearchSnapshot(
         points=points,
@@ -271,7 +273,7 @@ def _facts_of_run(run: RunningSearch, points: list[CurvePoint]) -> SearchSnapsho
 def thinned(points: Sequence[CurvePoint], at_most: int = MAX_POINTS) -> list[CurvePoint]:
     """``at_most`` points, or a few more.
 
-    They are all improvements, the last point, and every so many of the others.
+    They are all improvements, the last point, and an evenly spaced sample of the others.
     """
     every = max(1, len(points) // at_most)
     last = len(points) - 1
@@ -283,13 +285,13 @@ def thinned(points: Sequence[CurvePoint], at_most: int = MAX_POINTS) -> list[Cur
 
 
 class Follower:
-    """One reader's way through the log of a running search."""
+    """Reads the event log of a running search incrementally, for one view."""
 
     def __init__(self, run: RunningSearch) -> None:
         self.run, self._seen = run, 0
 
     def read(self) -> list[CurvePoint]:
-        """Points since the last call."""
+        """The points that arrived since the last call."""
         events = self.run.job.since(self._seen)
         self._seen += len(events)
         return [
@@ -329,19 +331,22 @@ def _static_search(snapshot: SearchSnapshot) -> Safe:
 
 # -- pages -----------------------------------------------------------------------------------------
 class Controls(look.Pane):
-    """Buttons for what runs in the background; nothing for what is over."""
+    """Buttons that pause, step and stop a background search or race; hidden once it has ended."""
 
     def __init__(self, run: Running | None) -> None:
         super().__init__()
         self.run = run
-        small: dict[str, Any] = {
+        button_options: dict[str, Any] = {
             "sizing_mode": "fixed",
             "width": 76,
             "height": 30,
             "margin": (0, 5, 6, 0),
         }
-        self.pause, self.stop = look.button("Pause", **small), look.button("Stop", **small)
-        self.step = look.button("Step", **small)
+        self.pause, self.stop = (
+            look.button("Pause", **button_options),
+            look.button("Stop", **button_options),
+        )
+        self.step = look.button("Step", **button_options)
         buttons: list[Any] = [self.pause, self.stop]
         if run is not None:
             self.pause.on_click(lambda _: self._pause())
@@ -358,7 +363,7 @@ class Controls(look.Pane):
             self.refresh()
 
     def refresh(self) -> None:
-        """Say what the buttons would do now."""
+        """Update the buttons to the state of the run."""
         if self.run is None:
             return
         self.pause.name = "Go on" if self.run.state == "paused" else "Pause"
@@ -367,7 +372,7 @@ class Controls(look.Pane):
 
 
 class SearchCell(look.Pane):
-    """Curves left, numbers and buttons right, the improvements as a table below."""
+    """Curves on the left, numbers and buttons on the right, a table of improvements below."""
 
     def __init__(self, result: SearchResult | RunningSearch) -> None:
         super().__init__()
@@ -382,7 +387,7 @@ class SearchCell(look.Pane):
         self.curves.append(self._drawn)
         self.score = RaceCurves([snapshot.method], "score")
         self.controls = Controls(self._run)
-        self._twin_at = -1
+        self._twin_count = -1
         self._beat = Beat()
         self._twin = look.table(shown_frame([]), height=140, selectable=False)
         self._words = look.text()
@@ -403,7 +408,7 @@ class SearchCell(look.Pane):
             every_tick(self.tick)
 
     def tick(self) -> None:
-        """Bring in what the search did since the last call."""
+        """Show the simulations since the last call."""
         if self._over or self._follower is None or self._run is None:
             return
         ended = not self._run.running
@@ -413,14 +418,14 @@ class SearchCell(look.Pane):
         new = self._follower.read()
         if new:
             self._drawn = [*self._drawn, *new]
-            # Improvements stay; of the others ever fewer are drawn
+            # All improvements stay; the other points are thinned more and more
             if len(self._drawn) > 2 * MAX_POINTS:
                 self._drawn = thinned(self._drawn, MAX_POINTS // 2)
                 look.later(self.curves.restart, list(self._drawn))
             else:
                 look.later(self.curves.append, new)
         self._over = ended
-        self._show(_facts_of_run(self._run, []))
+        self._show(_run_snapshot(self._run, []))
 
     def _show(self, snapshot: SearchSnapshot) -> None:
         improvements, method = snapshot.improvements, snapshot.method
@@ -430,8 +435,8 @@ class SearchCell(look.Pane):
             {method: improvements},
             {method: snapshot.elapsed_s if improvements else 0.0},
         )
-        if len(improvements) != self._twin_at:
-            self._twin_at = len(improvements)
+        if len(improvements) != self._twin_count:
+            self._twin_count = len(improvements)
             self._twin.value = shown_frame(
                 CurvePoint(
                     simulation=points.simulation,
@@ -477,10 +482,10 @@ class SearchCell(look.Pane):
 
 
 class CellTree(TreeState):
-    """A look at a tree that belongs to no session."""
+    """The state of a search tree's view outside any session."""
 
     def facts(self, plan: tuple[str, ...]) -> PlanFacts | None:
-        """As there; without a problem there are no prices."""
+        """The facts of a plan, as in ``TreeState``; without a problem, a hint instead of prices."""
         if self.source.problem is None:
             why = "Give the problem as well to have a place priced: tl.views.tree(result, problem)."
             return PlanFacts(why, (), ())
@@ -488,17 +493,17 @@ class CellTree(TreeState):
 
 
 def _tree_state(result: SearchResult | RunningSearch, problem: Problem | None) -> CellTree:
-    """The state that the explorer's tree looks at."""
+    """The view state that the explorer's tree pane needs."""
     if isinstance(result, RunningSearch):
-        return CellTree(_Live(result))
+        return CellTree(_LiveSearch(result))
     trace, mirror = _trace(result), Mirror()
     mirror.trace, mirror.places = trace, Places(trace)
     mirror.own = {name: trace.node[name] for name in OWN}
-    return CellTree(_Over(mirror, trace.row.n, problem, trace.about))
+    return CellTree(_EndedSearch(mirror, trace.row.n, problem, trace.about))
 
 
-class _Over(NamedTuple):
-    """A search that is over, as the tree looks at it."""
+class _EndedSearch(NamedTuple):
+    """An ended search, as a source for ``TreeState``."""
 
     mirror: Mirror
     simulations: int
@@ -506,8 +511,8 @@ class _Over(NamedTuple):
     searched_with: Mapping[str, Any]
 
 
-class _Live:
-    """A search in the background, as the tree looks at it."""
+class _LiveSearch:
+    """A background search, as a source for ``TreeState``."""
 
     def __init__(self, run: RunningSearch) -> None:
         self._run, self.mirror, self.problem = run, run.job.mirror, run.problem
@@ -515,7 +520,7 @@ class _Live:
 
     @property
     def simulations(self) -> int:
-        """How many have been reported."""
+        """Number of simulations reported so far."""
         return self._run.simulations
 
 
@@ -532,13 +537,13 @@ class TreeCell(look.Pane):
         every_tick(self.tick)
 
     def tick(self) -> None:
-        """Count and draw what is new; a price may have come, too."""
+        """Draw new simulations, and prices that have arrived."""
         self.controls.refresh()
         self.pane.refresh()
 
 
 class RaceCell(look.Pane):
-    """The chart of C(s), time or memory, and the table."""
+    """The chart of C(s), time or memory, and the table of methods."""
 
     def __init__(self, result: Race | RunningRace) -> None:
         super().__init__()
@@ -574,25 +579,25 @@ class RaceCell(look.Pane):
         self.tick()
 
     def tick(self) -> None:
-        """Show what is new."""
+        """Redraw the chart and the table if anything has changed."""
         self.controls.refresh()
         points, rows = race_points(self.what), list(self.what.rows)
         state = self._run.state if self._run is not None else "over"
-        shown_now = (state, [len(point) for point in points.values()], [row.status for row in rows])
-        if shown_now == self._shown:
+        shown = (state, [len(point) for point in points.values()], [row.status for row in rows])
+        if shown == self._shown:
             return
-        self._shown = shown_now
+        self._shown = shown
         look.later(self.curves.show, dict(points), {row.method: row.elapsed_s for row in rows})
         self.table.value = race_frame(rows)
         best = self.what.best
-        through = sum(row.status != "runs" for row in rows)
-        words = f"{state}, {through} of {len(points)} methods through"
+        ended_count = sum(row.status != "runs" for row in rows)
+        summary = f"{state}, {ended_count} of {len(points)} methods through"
         if best is not None:
-            words += f"; best so far: {best.method}, {cost_text(best)}"
+            summary += f"; best so far: {best.method}, {cost_text(best)}"
         troubles = [
             h("p", f"{row.method}: {row.message}", cls="red") for row in rows if _in_trouble(row)
         ]
-        self._words.object = join([h("p", words, cls="one"), *troubles])
+        self._words.object = join([h("p", summary, cls="one"), *troubles])
 
 
 def _in_trouble(row: RaceRow) -> bool:

@@ -1,7 +1,7 @@
 """``CellView``: a component of the explorer in a notebook cell, or in a window of its own.
 
-A view knows how to make its page for whoever opens it (each frame has state of its own), and how to
-draw itself as plain HTML, which a saved notebook shows.
+A view creates a new page for each frame that opens it, so that every frame has its own state. It
+also draws itself as plain HTML, which a saved notebook shows.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from toast_lab.errors import InvalidInput
 from toast_lab.files import write_whole
 from toast_lab.views.markup import Safe, h, join
 
-MAX_ROWS = 40  #: of a static table
+MAX_ROWS = 40  #: most rows of a static table
 FRAME = assets.sheet("cell")
 
 
 class CellView:
-    """One component; the last value of a cell is shown.
+    """One component of the explorer; a notebook shows it as the last value of a cell.
 
     Attributes:
         kind: its name in ``toast_lab.views``.
@@ -47,7 +47,7 @@ class CellView:
 
     @property
     def url(self) -> str:
-        """The view's page; the server starts with the first one that is asked for."""
+        """URL of the view's page; reading the first URL of all views starts the server."""
         if not self._url:
             self._url = frames.add(self._framed)
         return self._url
@@ -58,11 +58,11 @@ class CellView:
 
     @property
     def table(self) -> pd.DataFrame:
-        """The same as a table."""
+        """The view's contents as a table."""
         return self._table()
 
     def page(self, height: str) -> Any:
-        """A Panel object for one visitor, as high as ``height`` in CSS."""
+        """A Panel object for one visitor; ``height`` is a CSS length."""
         return look.filled_column(self._make(), styles={"height": height}, stylesheets=[FRAME])
 
     def to_html(self) -> str:
@@ -70,7 +70,7 @@ class CellView:
         return h("div", join([self._static(), h("p", h("small", repr(self)))]))
 
     def save(self, path: str | Path) -> None:
-        """Write the static picture as a page of its own."""
+        """Write the static picture as an HTML page."""
         name = f"TOAST Lab: {self.kind}"
         head = h("head", Safe('<meta charset="utf-8"/>'), h("title", name))
         write_whole(
@@ -82,7 +82,7 @@ class CellView:
         webbrowser.open(self.url)
 
     def close(self) -> None:
-        """Serve it no longer."""
+        """Stop serving the view's page."""
         if self._url:
             frames.remove(self._url)
             self._url = ""
@@ -96,7 +96,7 @@ class CellView:
 
 
 def shown(view: CellView, inline: bool) -> Any:
-    """The view itself, or with ``inline`` a Panel object that talks through the notebook.
+    """The view itself, or with ``inline`` a Panel object that communicates through the notebook.
 
     The latter is for kernels on another machine.
     """
@@ -107,7 +107,7 @@ def shown(view: CellView, inline: bool) -> Any:
 
 
 def beside(left: Any, *right: Any, width: int) -> pn.Row:
-    """What a cell shows, and right of it a card of facts of so many pixels."""
+    """A row with a cell's main content and, on its right, a card of facts ``width`` pixels wide."""
     card = pn.Column(
         *right,
         width=width,
@@ -120,7 +120,7 @@ def beside(left: Any, *right: Any, width: int) -> pn.Row:
 
 
 def every_tick(call: Callable[[], Any]) -> None:
-    """Call every ``TICK_MS`` once the page is loaded."""
+    """Call a function every ``TICK_MS`` milliseconds once the page is loaded."""
 
     def begin() -> None:
         ticker(call)
@@ -129,15 +129,15 @@ def every_tick(call: Callable[[], Any]) -> None:
 
 
 def table_html(frame: pd.DataFrame, at_most: int = MAX_ROWS) -> Safe:
-    """A table without scripts; texts are escaped."""
-    head = h("tr", *[h("th", column, style="text-align: left") for column in frame.columns])
+    """An HTML table of the first ``at_most`` rows, without scripts; texts are escaped."""
+    header = h("tr", *[h("th", column, style="text-align: left") for column in frame.columns])
     rows = [
         h("tr", *[h("td", _cell(value), style="text-align: left") for value in row])
         for row in frame.head(at_most).itertuples(index=False)
     ]
-    more = len(frame) - at_most
-    rest = h("p", f"and {more:,} rows more") if more > 0 else ""
-    return join([h("table", h("thead", head), h("tbody", *rows)), rest])
+    hidden_count = len(frame) - at_most
+    footer = h("p", f"and {hidden_count:,} rows more") if hidden_count > 0 else ""
+    return join([h("table", h("thead", header), h("tbody", *rows)), footer])
 
 
 def _cell(value: object) -> str:
@@ -145,13 +145,13 @@ def _cell(value: object) -> str:
 
 
 def refused(view: str, takes: str, argument: object, example: str) -> InvalidInput:
-    """The error for an argument of a kind that a view does not take."""
+    """The error for an argument whose type a view does not accept."""
     return InvalidInput(
         f"views.{view} takes {takes}, not {kind_text(argument)}. For instance: {example}"
     )
 
 
 def kind_text(argument: object) -> str:
-    """``an Analysis``, ``a dict``."""
+    """The type of an argument with its article: ``an Analysis``, ``a dict``."""
     name = type(argument).__name__
     return f"{'an' if name[:1] in 'AEIOaeio' else 'a'} {name}"

@@ -1,6 +1,7 @@
 """Collectives of the selected plan.
 
-Priced beside compiled, by kind and axes and one by one, and why each is there.
+Priced and compiled ones side by side, in sums by kind and axes and one by one, with the reason for
+each.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ HINT = (
 
 
 class Collectives:
-    """Two tables and the answer to "why"."""
+    """Two tables of collectives, and the answer to why the selected one is there."""
 
     title = "Collectives"
 
@@ -55,7 +56,7 @@ class Collectives:
         self.session = session
         self._item: PlanItem | None = None
         self._rows = collective_rows(_EmptyCollectives, None)
-        self._matching, self._asked = Pending(), Pending()
+        self._pending_match, self._asked = Pending(), Pending()
         self._words = look.text(margin=(5, 0, 0, 2))
         self.sums = look.table(
             shown_sums(collective_sums(self._rows, False)),
@@ -77,13 +78,13 @@ class Collectives:
         look.on_row(self.table, self.ask)
         look.on_row(self.sums, self.ask_of_kind)
         self.answer = look.text(quiet(HINT), margin=(0, 6))
-        sums = csv_button(
+        sums_button = csv_button(
             save, lambda: self._file("sums"), lambda: self._sums(), session.notices.say
         )
-        rows = csv_button(
+        rows_button = csv_button(
             save, lambda: self._file("collectives"), lambda: self._rows, session.notices.say
         )
-        why = pn.Column(
+        answer_column = pn.Column(
             self.answer,
             width=244,  # leaves the table room for its bytes at 1280 px
             sizing_mode="stretch_height",
@@ -93,10 +94,12 @@ class Collectives:
         )
         left = look.filled_column(self.table)
         self.view = look.filled_column(
-            heading(self._words, sums),
+            heading(self._words, sums_button),
             self.sums,
-            heading(look.text(quiet("One by one, the longest first"), margin=(5, 0, 0, 2)), rows),
-            look.filled_row(left, why),
+            heading(
+                look.text(quiet("One by one, the longest first"), margin=(5, 0, 0, 2)), rows_button
+            ),
+            look.filled_row(left, answer_column),
         )
 
     def _file(self, table: str) -> str:
@@ -107,18 +110,18 @@ class Collectives:
         return collective_sums(self._rows, is_compiled)
 
     def refresh(self, item: PlanItem | None) -> None:
-        """Show the collectives of a plan; matching them with compiled ones is done in a thread."""
-        before, self._item = self._item, item
+        """Show the collectives of a plan; a thread matches them with the compiled ones."""
+        previous_item, self._item = self._item, item
         if item is None:
             return
         if (
-            before is None
-            or (before.name, before.plan.key) != (item.name, item.plan.key)
-            or before.problem.analysis is not item.problem.analysis
+            previous_item is None
+            or (previous_item.name, previous_item.plan.key) != (item.name, item.plan.key)
+            or previous_item.problem.analysis is not item.problem.analysis
         ):
             self._asked.drop()
             self.answer.object = quiet(HINT)
-        self._matching.drop()
+        self._pending_match.drop()
         if item.compiler_result is None:
             summary = (
                 f"{item.name}: estimated only. Compile or execute the plan to see what a compiler "
@@ -127,13 +130,13 @@ class Collectives:
             self._show(collective_rows(item.cost, None), summary)
             return
         self._words.object = h("p", "Matching priced and compiled collectives …", cls="quiet one")
-        self._matching.start(
+        self._pending_match.start(
             item, ANSWERS.submit(diff_compiled, item.problem, item.plan, item.compiler_result)
         )
 
     def tick(self) -> None:
-        """Take in what threads have found; called at each tick of the page."""
-        matched, item = self._matching.done(), self._item
+        """Process the results of threads; called at each tick of the page."""
+        matched, item = self._pending_match.done(), self._item
         if matched is not None and item is not None and matched.subject is item:
             with self.session.notices.guarded():
                 where = (
@@ -154,19 +157,19 @@ class Collectives:
             with self.session.notices.guarded():
                 self.answer.object = join(_reason(reason) for reason in answered.future.result())
 
-    def _show(self, rows: Any, words: str) -> None:
-        # What costs most comes first; what only the compiler has is at the end
+    def _show(self, rows: Any, summary: str) -> None:
+        # The costliest come first; those that only the compiler has come last
         rows = rows.sort_values("predicted_s", ascending=False, kind="stable", ignore_index=True)
         self._rows = rows
         if len(rows) > MAX_ROWS:
-            words += f" The longest {MAX_ROWS:,} of {len(rows):,} are shown."
-        self._words.object = one_line(words)
+            summary += f" The longest {MAX_ROWS:,} of {len(rows):,} are shown."
+        self._words.object = one_line(summary)
         self.sums.value = shown_sums(self._sums())
         self.table.selection = []
         self.table.value = shown_collectives(rows.head(MAX_ROWS))
 
     def ask(self, row: int) -> None:
-        """Ask why the collective of a row is there; selects its op everywhere."""
+        """Ask why the collective of a row is there, and select its op on all pages."""
         if self._item is None or row >= len(self._rows):
             return
         row_shown = self._rows.iloc[row]
@@ -193,11 +196,11 @@ class Collectives:
         sums = self._sums()
         if row >= len(sums):
             return
-        of_kind = sums.iloc[row]
+        sum_row = sums.iloc[row]
         for kind, axes in (("kind", "axes"), ("compiled_kind", "compiled_axes")):
-            same = (self._rows[kind] == of_kind["kind"]) & (self._rows[axes] == of_kind["axes"])
-            if same.any():
-                self.ask(int(same.to_numpy().argmax()))
+            is_match = (self._rows[kind] == sum_row["kind"]) & (self._rows[axes] == sum_row["axes"])
+            if is_match.any():
+                self.ask(int(is_match.to_numpy().argmax()))
                 return
 
 
@@ -205,30 +208,30 @@ class _EmptyCollectives:
     collectives = ()
 
 
-def _change(collective: Change) -> Safe:
-    sign = "+" if collective.more_time_s >= 0 else "−"
-    memory = "+" if collective.more_peak_bytes >= 0 else "−"
+def _change(change: Change) -> Safe:
+    sign = "+" if change.more_time_s >= 0 else "−"
+    memory = "+" if change.more_peak_bytes >= 0 else "−"
     prices = (
-        f"{sign}{seconds_text(abs(collective.more_time_s))} a step, "
-        f"{memory}{bytes_text(abs(collective.more_peak_bytes))}"
+        f"{sign}{seconds_text(abs(change.more_time_s))} a step, "
+        f"{memory}{bytes_text(abs(change.more_peak_bytes))}"
     )
-    remains = "" if collective.removes else ", but the collective stays"
+    remains = "" if change.removes else ", but the collective stays"
     return h(
         "li",
-        h("b", collective.text),
-        f": {prices}{'' if collective.fits else ', does not fit'}{remains}",
+        h("b", change.text),
+        f": {prices}{'' if change.fits else ', does not fit'}{remains}",
     )
 
 
-def _reason(row: CollectiveReason) -> Safe:
-    collective = row.collective
+def _reason(reason: CollectiveReason) -> Safe:
+    collective = reason.collective
     rows: Facts = [
-        ("at", f"{row.op_kind}, {row.place}"),
-        ("because", row.because),
-        ("from", ", ".join(row.causes) or "no action: the op cannot be split"),
+        ("at", f"{reason.op_kind}, {reason.place}"),
+        ("because", reason.because),
+        ("from", ", ".join(reason.causes) or "no action: the op cannot be split"),
     ]
-    if row.conflict:
-        rows.append(("conflict", row.conflict))
+    if reason.conflict:
+        rows.append(("conflict", reason.conflict))
     elements: list[Any] = [
         h("h2", "why"),
         h(
@@ -240,15 +243,15 @@ def _reason(row: CollectiveReason) -> Safe:
         ),
         facts(rows),
     ]
-    if row.undoing:
+    if reason.undoing:
         elements += [
             h("h2", "undoing the cause"),
-            h("ul", *[_change(undoing) for undoing in row.undoing], cls="log"),
+            h("ul", *[_change(change) for change in reason.undoing], cls="log"),
         ]
     elements.append(h("h2", "cheapest change that removes it"))
     elements.append(
-        h("ul", _change(row.cheapest), cls="log")
-        if row.cheapest
+        h("ul", _change(reason.cheapest), cls="log")
+        if reason.cheapest
         else quiet("Nothing that was tried removes it.")
     )
     return join(elements)

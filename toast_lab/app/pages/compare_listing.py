@@ -1,4 +1,4 @@
-"""Plan A and plan B side by side: their device-local programs, and what changes between them."""
+"""Plans A and B side by side: their device-local programs, and the changes between them."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from toast_lab.views.compare_table import bytes_text, seconds_text
 from toast_lab.views.markup import h, one_line, text
 from toast_lab.views.side_by_side import Pair, differing, side_by_side
 
-MANY = 1200  #: from so many lines on, equal ones are left out at first
+MANY = 1200  #: above this number of lines, equal ones are hidden at first
 MAX_SHOWN = 6000
 
 
 class _ListingPairs(NamedTuple):
     pairs: list[Pair]
-    #: None: on two meshes or machines, whose numbers say nothing of each other
+    #: None if the plans are for different meshes or machines, whose numbers cannot be compared
     change: Difference | None
 
 
 class SideBySide:
-    """The listings of A and B, what differs marked, and the tensors and collectives that change."""
+    """The listings of A and B, differences marked, and the tensors and collectives that change."""
 
     title = "A | B"
 
@@ -75,8 +75,8 @@ class SideBySide:
         self.view = look.filled_column(bar, self._words, self._listing, self._table)
         self._quiet = False
         self._shown: tuple[Any, ...] = ()
-        self._making = Pending()
-        self._made: _ListingPairs | None = None
+        self._pending_listings = Pending()
+        self._listing_pairs: _ListingPairs | None = None
         self._where: tuple[Any, list[str]] = (None, [])
         for widget in (self.a, self.b):
             look.watch(widget, lambda: None if self._quiet else self._make(), "value")
@@ -84,7 +84,7 @@ class SideBySide:
         look.watch(self.short, lambda: None if self._quiet else self._show(), "value")
 
     def offer(self, selected: PlanItem | None) -> None:
-        """Bring the choices up to date; B follows the selected row."""
+        """Update the choices of plans; B follows the selected row."""
         names = [item.name for item in self.session.plans.items]
         self._quiet = True
         chosen = self.a.value if self.a.value in names else (names[0] if names else None)
@@ -93,7 +93,7 @@ class SideBySide:
         self._quiet = False
 
     def refresh(self, selected: PlanItem | None) -> None:
-        """Show the plans that are chosen."""
+        """Show the chosen plans."""
         self.offer(selected)
         self._make()
 
@@ -127,33 +127,35 @@ class SideBySide:
             self._where = (program, program.source_lines())
         self._words.object = h("p", "Writing the listings …", cls="quiet one")
         future = ANSWERS.submit(_make, a, b, self._where[1])
-        self._making.start(shown, future)
+        self._pending_listings.start(shown, future)
         if program.n_ops < 500:
             future.exception(timeout=5)
         self.tick()
 
     def tick(self) -> None:
-        """Take in what a thread has made; called at each tick of the page."""
-        done = self._making.done()
+        """Process the result of a thread; called at each tick of the page."""
+        done = self._pending_listings.done()
         if done is None or done.subject != self._shown:
             return
         with self.session.notices.guarded():
-            self._made = done.future.result()
+            self._listing_pairs = done.future.result()
             self._quiet = True
-            self.short.value = len(self._made.pairs) > MANY
+            self.short.value = len(self._listing_pairs.pairs) > MANY
             self._quiet = False
             self._show()
 
     def _show(self) -> None:
-        texts = self._made
-        if texts is None:
+        listing_pairs = self._listing_pairs
+        if listing_pairs is None:
             return
-        rows: list[Pair | int] = differing(texts.pairs) if self.short.value else list(texts.pairs)
-        differing_count = sum(item.differs for item in texts.pairs)
-        summary = f"{differing_count:,} of {len(texts.pairs):,} lines differ"
+        rows: list[Pair | int] = (
+            differing(listing_pairs.pairs) if self.short.value else list(listing_pairs.pairs)
+        )
+        differing_count = sum(pair.differs for pair in listing_pairs.pairs)
+        summary = f"{differing_count:,} of {len(listing_pairs.pairs):,} lines differ"
         if len(rows) > MAX_SHOWN:
             summary += f"; the first {MAX_SHOWN:,} rows are shown"
-        change = texts.change
+        change = listing_pairs.change
         if change is not None:
             summary += (
                 f" · step {seconds_text(change.before.time_s)} → "
@@ -174,10 +176,10 @@ class SideBySide:
         self._table.visible = not listing
 
     def _raw(self) -> Any:
-        return _changes(self._made.change if self._made is not None else None)
+        return _changes(self._listing_pairs.change if self._listing_pairs is not None else None)
 
     def _picked(self, picked: list[int]) -> None:
-        """Select the names of the line's op everywhere."""
+        """Select the names of the line's op on all pages."""
         if picked:
             self.session.selection.select_op(picked[0])
 
@@ -193,7 +195,7 @@ def _make(a: PlanItem, b: PlanItem, where: list[str]) -> _ListingPairs:
 
 
 def _changes(difference: Difference | None) -> Any:
-    """Tensors and collectives that change, as one table."""
+    """The collectives and tensors that change, as one table."""
     import pandas as pd
 
     rows = []

@@ -46,7 +46,7 @@ HELP = (
 
 
 class ComparePage:
-    """Ways to make plans left, the table and the pictures in the centre, execution right."""
+    """Ways to add plans on the left, table and pictures in the centre, execution on the right."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -76,7 +76,7 @@ class ComparePage:
             width=216,
         )
         self._name = ""
-        self._known: list[str] = []
+        self._plan_names: list[str] = []
         self._stale = False
         save = saver()
         self.table = look.table(
@@ -99,8 +99,8 @@ class ComparePage:
             (Runs.title, lambda: Runs(session, save)),
             (PlanWords.title, lambda: PlanWords(session, save)),
         ]
-        self.panes: dict[int, Any] = {}  #: made when they are opened first
-        self._fresh: set[int] = set()  #: those that are up to date
+        self.panes: dict[int, Any] = {}  #: by tab; created when a tab is first opened
+        self._fresh: set[int] = set()  #: tabs whose panes are up to date
         self._bodies = [look.filled_column() for _ in self._makers]
         self.tabs = look.tabs(
             *[(title, body) for (title, _), body in zip(self._makers, self._bodies, strict=True)],
@@ -148,7 +148,7 @@ class ComparePage:
             self._draw()
 
     def _wanted(self) -> None:
-        """Select the plan that another page has asked for, once."""
+        """Select the plan that another page requested, once."""
         wanted, self.session.plans.wanted = self.session.plans.wanted, ""
         if wanted:
             self.show_plans()
@@ -171,19 +171,19 @@ class ComparePage:
 
     # -- showing -----------------------------------------------------------------------------------
     def _changed(self, changed: str) -> None:
-        """Plans changed, or the step; nothing is drawn before the page is shown."""
+        """Handle a change of the plans or the step; nothing is drawn before the page is shown."""
         self._stale |= changed != "step"
         if self._stale and self.session.step == "compare":
             self.show_plans()
 
     def show_plans(self) -> None:
-        """The table, and whatever is open below it."""
+        """Update the table and the open tab below it."""
         self._stale = False
         names = [item.name for item in self.session.plans.items]
-        added = [name for name in names if name not in self._known]
-        if self._name not in names or (added and self._known):
+        added = [name for name in names if name not in self._plan_names]
+        if self._name not in names or (added and self._plan_names):
             self._name = added[-1] if added else names[-1] if names else ""
-        self._known = names
+        self._plan_names = names
         frame = shown_frame(self.session.plans.entries())
         if not frame.equals(self.table.value):
             self.table.value = frame
@@ -196,13 +196,13 @@ class ComparePage:
         self.table.selection = [names.index(self._name)] if self._name in names else []
 
     def _forget(self) -> None:
-        """What is below and beside the table is of other plans now."""
+        """Mark the panes below the table as out of date; redraw the open one and the right side."""
         self._fresh.clear()
         self.right.show_plan(self.selected)
         self._draw()
 
     def _draw(self) -> None:
-        """Draw what is open, unless it is up to date."""
+        """Draw the open tab, unless it is up to date."""
         i = self.tabs.active
         if i in self._fresh or self.session.loaded.problem is None:
             return
@@ -212,9 +212,7 @@ class ComparePage:
             self.panes[i] = self._makers[i][1]()
         self.panes[i].refresh(self.selected)
         self._selected()
-        if (
-            is_new
-        ):  # it comes to the page as it is now: changes that cross a first rendering are lost
+        if is_new:  # appended once drawn: changes made during a first rendering are lost
             self._bodies[i].append(self.panes[i].view)
 
     def _selected(self) -> None:
@@ -223,7 +221,7 @@ class ComparePage:
             pane.mark()
 
     def tick(self) -> None:
-        """Take in what threads have found; called at each tick of the page."""
+        """Process the results of threads; called at each tick of the page."""
         for pane in self.panes.values():
             if hasattr(pane, "tick"):
                 pane.tick()

@@ -1,7 +1,7 @@
 """The pictures that compare plans, each with its table.
 
-Time against memory, cost breakdown, memory timelines.  Charts are imported when one is first drawn,
-since HoloViews takes too long to import for the first page.
+They are time against memory, the cost breakdown and memory timelines. Charts are imported when one
+is first drawn, since importing HoloViews would delay the first page too much.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from toast_lab.views.time_memory import shown_time_memory, time_memory_frame
 
 
 class Picture:
-    """A figure above its table twin.
+    """A figure above a table of the same data, its twin.
 
     Args:
-        session: whose plans are shown.
-        save: takes the tables as files.
+        session: the session whose plans are shown.
+        save: offers the tables as files.
         select: called with the name of a plan whose marker was clicked.
     """
 
@@ -54,17 +54,17 @@ class Picture:
         self.view = look.filled_column(*self.parts())
 
     def parts(self) -> list[Any]:
-        """From top to bottom."""
+        """The parts from top to bottom."""
         menu = figure_menu(self.figure)
         csv = csv_button(self.save, lambda: self.figure, self.raw, self.session.notices.say)
         return [heading(self._words, *self.controls(), menu, csv), self._pane, self.twin]
 
     def controls(self) -> Sequence[Any]:
-        """What stands beside the words."""
+        """Widgets to the right of the words."""
         return ()
 
     def refresh(self, _: PlanItem | None) -> None:
-        """Draw everything anew."""
+        """Redraw everything."""
         if self.session.loaded.problem is None:
             return
         entries = self.session.plans.entries()
@@ -73,10 +73,10 @@ class Picture:
         self.twin.value = self.twin_frame(entries)
 
     def follow(self, _: PlanItem | None) -> None:
-        """Another plan was selected; most pictures show all of them alike."""
+        """Follow the selection of another plan; most pictures show all plans alike."""
 
     def frame(self, entries: list[PlanEntry]) -> Any:
-        """What is drawn, in SI units."""
+        """The data to draw, in SI units."""
         raise NotImplementedError
 
     def draw(self, entries: list[PlanEntry]) -> Any:
@@ -84,11 +84,11 @@ class Picture:
         raise NotImplementedError
 
     def twin_frame(self, entries: list[PlanEntry]) -> Any:
-        """The table as people read it."""
+        """The table, formatted for reading."""
         raise NotImplementedError
 
     def raw(self) -> Any:
-        """The table in SI units, as it is saved."""
+        """The table in SI units, for saving."""
         return self._frame
 
     def on_tap(self, figure: Any, renderers: str) -> None:
@@ -118,7 +118,7 @@ class TimeMemory(Picture):
     )
 
     def frame(self, entries: list[PlanEntry]) -> Any:
-        """What is drawn, in SI units."""
+        """The data to draw, in SI units."""
         return time_memory_frame(entries)
 
     def draw(self, entries: list[PlanEntry]) -> Any:
@@ -132,7 +132,7 @@ class TimeMemory(Picture):
         return plot
 
     def twin_frame(self, entries: list[PlanEntry]) -> Any:
-        """The table as people read it."""
+        """The table, formatted for reading."""
         return shown_time_memory(self._frame)
 
 
@@ -147,7 +147,7 @@ class Breakdown(Picture):
     )
 
     def controls(self) -> Sequence[Any]:
-        """Collectives by kind or by axis."""
+        """A switch: collectives by kind or by axis."""
         self.by = look.switch(
             options=BY,
             value="kind",
@@ -161,7 +161,7 @@ class Breakdown(Picture):
         return (self.by,)
 
     def frame(self, entries: list[PlanEntry]) -> Any:
-        """What is drawn, in SI units."""
+        """The data to draw, in SI units."""
         rates = {item.name: breakdown_rates(item.problem) for item in self.session.plans.items}
         return breakdown_frame(
             entries, rates, str(self.by.value) if hasattr(self, "by") else "kind"
@@ -175,12 +175,12 @@ class Breakdown(Picture):
         return bokeh_figure(breakdown_chart(self._frame, entries))
 
     def twin_frame(self, entries: list[PlanEntry]) -> Any:
-        """The table as people read it."""
+        """The table, formatted for reading."""
         return shown_breakdown(self._frame)
 
 
 class Timelines(Picture):
-    """Memory in program order, and what is in memory where the selected plan peaks."""
+    """Memory in program order, and the values in memory when the selected plan peaks."""
 
     title = "Memory"
     figure = "memory timelines"
@@ -188,7 +188,7 @@ class Timelines(Picture):
     twin_height = 128
 
     def parts(self) -> list[Any]:
-        """From top to bottom."""
+        """The parts from top to bottom."""
         self._item: PlanItem | None = None
         self._head = look.text(margin=(5, 0, 0, 2))
         self.held = look.table(shown_held(_no_held()), height=128, selectable=1)
@@ -209,7 +209,7 @@ class Timelines(Picture):
         return source_lines_of(self.session)
 
     def frame(self, entries: list[PlanEntry]) -> Any:
-        """Made when it is saved: it has a row for each op of each plan."""
+        """None: ``raw`` builds the table when it is saved, with a row for each op of each plan."""
         return None
 
     def draw(self, entries: list[PlanEntry]) -> Any:
@@ -223,12 +223,12 @@ class Timelines(Picture):
         return plot
 
     def refresh(self, item: PlanItem | None) -> None:
-        """Draw everything anew, with what the selected plan has in memory at its peak."""
+        """Redraw everything, with the values in memory at the selected plan's peak."""
         super().refresh(item)
         self.follow(item)
 
     def follow(self, item: PlanItem | None) -> None:
-        """What the selected plan has in memory at its peak."""
+        """Show the values in memory at the selected plan's peak."""
         self._item = item
         if item is None:
             return
@@ -249,20 +249,20 @@ class Timelines(Picture):
                 for value in program.results(held.op)
                 if program.value_name[value] == held.value
             ]
-            names = [name for v in values for name in program.def_names(v)]
+            names = [name for value in values for name in program.def_names(value)]
             self.session.selection.select(tuple(names) or tuple(program.factors(held.op)))
 
     def twin_frame(self, entries: list[PlanEntry]) -> Any:
-        """The table as people read it."""
+        """The table, formatted for reading."""
         return shown_peaks(entries, self._where() if entries else [])
 
     def raw(self) -> Any:
-        """The table in SI units, as it is saved."""
+        """The table in SI units, for saving."""
         return timeline_frame(self.session.plans.entries(), self._where())
 
 
 def source_lines_of(session: Session) -> list[str]:
-    """Source line of each op of the loaded program, by its number; arguments have numbers, too."""
+    """Source line of each op of the loaded program, by op index; arguments are ops too."""
     return list(_lines_of(session.loaded.analysis.program))
 
 

@@ -1,6 +1,6 @@
-"""The right side of the comparison.
+"""The right side of the comparison page.
 
-Execute, compile, export, and what is known of the selected plan.
+It executes, compiles and exports the selected plan, and shows its facts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ATTACHED = "attached GPUs"
 
 
 class RunPane(look.Pane):
-    """Acts on the selected plan.  ``show_plan`` brings it up to date."""
+    """Actions on the selected plan, and its facts. ``show_plan`` brings it up to date."""
 
     def __init__(self, session: Session, save: Saver) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class RunPane(look.Pane):
             self.session.plans.start_runs(names, how)
 
     def show_plan(self, item: PlanItem | None) -> None:
-        """Show a plan: its actions, and its numbers, each with where it comes from."""
+        """Show a plan: its actions, and its numbers with the origin of each."""
         self.item = item
         self.remove.disabled = item is None or item.name == "unsharded"
         if item is None:
@@ -149,29 +149,32 @@ class RunPane(look.Pane):
         self.show_job()
 
     def show_job(self) -> None:
-        """Buttons, and the progress of what runs."""
+        """Update the buttons and the progress of running jobs."""
         session, item = self.session, self.item
-        shown = len(session.plans.in_pictures())
+        shown_count = len(session.plans.in_pictures())
         for button in (self.execute, self.compile):
             button.disabled = session.work.busy or item is None
-        # It runs beside the others: nothing has to wait for it
+        # An export runs beside other jobs, so neither has to wait for the other
         self.export.disabled = session.exports.busy or item is None
-        self.every.disabled = session.work.busy or not shown
-        checked = "checked plan" if shown == 1 else f"{shown} checked plans in turns"
+        self.every.disabled = session.work.busy or not shown_count
+        checked = "checked plan" if shown_count == 1 else f"{shown_count} checked plans in turns"
         self.every.name = f"Execute the {checked}"
         job = session.work.job
-        own = None if job is None or job.kind not in KINDS else job
+        shown_job = None if job is None or job.kind not in KINDS else job
         idle = "Runs in processes of its own; CPU times say nothing about accelerators."
-        for pane, words in (
-            (self._progress, quiet(idle) if own is None else _progress(own, _ended(session))),
+        for pane, message in (
+            (
+                self._progress,
+                quiet(idle) if shown_job is None else _progress(shown_job, _ended(session)),
+            ),
             (self._exporting, _exported(session.exports.job)),
         ):
-            if words != pane.object:
-                pane.object = words
+            if message != pane.object:
+                pane.object = message
 
 
 def _progress(job: Job, ended: str) -> Safe:
-    """What a job does, and how far it is; ``ended`` once it is over."""
+    """A job's stage and progress bar while it runs; the text ``ended`` once it is over."""
     if not job.running:
         return quiet(ended)
     stage, fraction = _stage([event.data for event in job.events[-1:]])
@@ -188,19 +191,26 @@ TRACK = "background: var(--tl-line, #dfe5ec); border-radius: 2px; margin: 0 0 6p
 
 
 def topologies(n_devices: int, machine: str) -> dict[str, str]:
-    """What a plan for so many devices can be compiled for, by what people read.
+    """Compile targets for a plan for ``n_devices`` devices: their topologies by their titles.
 
-    The machine that the plan is priced on comes first, then what is attached, then the others.
+    The machine that the plan is priced on comes first, then CPU and attached devices, then the
+    other machines; if that machine is ``cpu``, CPU and attached devices come first.
     """
     attached = {f"{n_devices} virtual CPU devices": f"cpu:{n_devices}", ATTACHED: "gpu"}
     described = known.targets(n_devices)
-    own = {target.title: target.topology for target in described if target.machine == machine}
-    others = {target.title: target.topology for target in described}
-    return {**own, **attached, **others} if machine != "cpu" else {**attached, **others}
+    own_targets = {
+        target.title: target.topology for target in described if target.machine == machine
+    }
+    all_targets = {target.title: target.topology for target in described}
+    return (
+        {**own_targets, **attached, **all_targets}
+        if machine != "cpu"
+        else {**attached, **all_targets}
+    )
 
 
 def compiled_rows(result: Any, cost: Cost, machine: str) -> Facts:
-    """What a compiler says of a plan that is priced on ``machine``, each fact with its name."""
+    """A compiler's findings on a plan that is priced on ``machine``, as names and values."""
     where = str(getattr(result, "topology", "") or result.devices)
     elsewhere = (
         bool(result.priced_elsewhere(machine))
@@ -214,20 +224,22 @@ def compiled_rows(result: Any, cost: Cost, machine: str) -> Facts:
         ("peak", f"{bytes_text(result.peak_bytes)}, {_ratio(result.peak_bytes, cost.peak_bytes)}"),
     ]
     if getattr(result, "compute_s", None):
-        # Two machines take different times: a ratio of theirs says nothing of the price
+        # A ratio of times on two different machines says nothing about the price
         ratio = "" if elsewhere else f", {_ratio(result.compute_s, cost.compute_s)}"
         rows.append(("compute", seconds_text(result.compute_s) + ratio))
     if not isinstance(result, Compiled):
         return rows
     if result.default_memory_bytes is not None and result.device_memory_bytes is not None:
-        share = bytes_text(result.default_memory_bytes)
-        whole = bytes_text(result.device_memory_bytes)
+        default_text = bytes_text(result.default_memory_bytes)
+        device_text = bytes_text(result.device_memory_bytes)
         fits = (
-            f"yes, into the {share} that JAX takes of {whole}"
+            f"yes, into the {default_text} that JAX takes of {device_text}"
             if result.fits
-            else h("span", f"only with more than JAX takes, {share} of {whole}", cls="red")
+            else h(
+                "span", f"only with more than JAX takes, {default_text} of {device_text}", cls="red"
+            )
             if result.fits_all_memory
-            else h("span", f"no, there are {whole}", cls="red")
+            else h("span", f"no, there are {device_text}", cls="red")
         )
         rows.append(("fits", fits))
     if result.times is not None:
@@ -293,11 +305,11 @@ def _plan_words(item: PlanItem) -> Safe:
     if result is not None:
         rows = compiled_rows(result, cost, item.problem.machine.name)
         elements += [h("h2", "compiled ", h("span", "XLA", cls="tag")), facts(rows)]
-    room = cost.memory_limit_bytes - cost.peak_bytes
+    free_bytes = cost.memory_limit_bytes - cost.peak_bytes
     fits: object = (
-        f"yes, {bytes_text(room)} free"
-        if room >= 0
-        else h("span", f"no, {bytes_text(-room)} over", cls="red")
+        f"yes, {bytes_text(free_bytes)} free"
+        if free_bytes >= 0
+        else h("span", f"no, {bytes_text(-free_bytes)} over", cls="red")
     )
     estimated: Facts = [
         ("step", f"{seconds_text(cost.time_s)} ({seconds_text(cost.overlapped_s)} with overlap)"),
@@ -350,15 +362,15 @@ def _certificate(run: Any) -> Safe:
         False: "DIFFERS from unsharded",
         None: "not compared",
     }[certificate.passed]
-    size = (
+    error_text = (
         ""
         if error is None
         else (f": error {error:.1e} relative to unsharded, tolerance {certificate.tolerance:.1e}")
     )
     return join(
         [
-            h("p", h("b", verdict, cls="red" if certificate.passed is False else ""), size),
-            *[quiet(f"checked: {cost}") for cost in certificate.checked],
-            *[quiet(f"not checked: {cost}") for cost in certificate.not_checked],
+            h("p", h("b", verdict, cls="red" if certificate.passed is False else ""), error_text),
+            *[quiet(f"checked: {subject}") for subject in certificate.checked],
+            *[quiet(f"not checked: {subject}") for subject in certificate.not_checked],
         ]
     )

@@ -1,4 +1,4 @@
-"""Tables of the selected plan: every op, and the executions that the store remembers."""
+"""Two tables: every op of the selected plan, and the executions that the store has kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_RUNS = 200
 
 
 class Ops:
-    """Every op and collective of the selected plan with its share of the step."""
+    """Every op and collective of the selected plan, with its share of the step time."""
 
     title = "Ops"
 
@@ -71,13 +71,13 @@ class _EmptyTables:
 
 
 class Runs:
-    """What the store has of this model: also of earlier days and of the command line."""
+    """The store's executions of this model, also those of earlier days and the command line."""
 
     title = "Runs"
 
     def __init__(self, session: Session, save: Saver) -> None:
         self.session = session
-        self._found: list[dict[str, Any]] = []
+        self._stored: list[dict[str, Any]] = []
         self._words = look.text(margin=(5, 0, 0, 2))
         self.table = look.table(_runs([]), selectable=False, min_height=120)
         csv = csv_button(save, lambda: "kept runs", self._raw, session.notices.say)
@@ -86,21 +86,21 @@ class Runs:
     def _raw(self) -> Any:
         import pandas as pd
 
-        return pd.DataFrame(self._found, columns=list(COLUMNS))
+        return pd.DataFrame(self._stored, columns=list(COLUMNS))
 
     def refresh(self, _: PlanItem | None) -> None:
-        """Read the store."""
+        """Read the store and show its rows."""
         summary = "Nothing was executed yet; what is, is kept for good."
-        self._found = []
+        self._stored = []
         try:
             if ComparisonStore.default_path().exists() and self.session.loaded.model is not None:
                 with ComparisonStore(read_only=True) as store:
-                    self._found = store.rows(self.session.loaded.model.name, MAX_RUNS)
+                    self._stored = store.rows(self.session.loaded.model.name, MAX_RUNS)
         except ToastError as error:
             summary = str(error)
-        if self._found:
+        if self._stored:
             summary = (
-                f"The last {len(self._found)} kept rows of {self.session.loaded.model.name}, the "
+                f"The last {len(self._stored)} kept rows of {self.session.loaded.model.name}, the "
                 "newest first."
             )
         self._words.object = h(
@@ -109,7 +109,7 @@ class Runs:
             cls="quiet one",
             title=f"{summary} {ComparisonStore.default_path()}",
         )
-        self.table.value = _runs(self._found)
+        self.table.value = _runs(self._stored)
 
 
 def _runs(rows: list[dict[str, Any]]) -> Any:

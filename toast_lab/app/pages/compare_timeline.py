@@ -1,4 +1,4 @@
-"""One step of the selected plan as a timeline: the compiler's schedule above the price."""
+"""One step of the selected plan as a timeline: the compiler's schedule above the estimate."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOTHING = "Select a plan."
 
 
 class StepTimeline(Picture):
-    """Bars of computing and of collectives; a click on one selects its op."""
+    """Bars of compute and of collectives; a click on a bar selects its op."""
 
     title = "Timeline"
     figure = FIGURE
@@ -36,7 +36,7 @@ class StepTimeline(Picture):
     _plot: Any = None
 
     def parts(self) -> list[Any]:
-        """From top to bottom; a row of the table selects an op as well."""
+        """The parts from top to bottom; a row of the table selects an op as well."""
         parts = super().parts()
         self.twin.selectable = 1
         look.on_row(self.twin, self._pick_row)
@@ -55,14 +55,14 @@ class StepTimeline(Picture):
         self.mark()
 
     def follow(self, item: PlanItem | None) -> None:
-        """Another plan was selected."""
+        """Show another plan once it is selected."""
         self.refresh(item)
 
     def draw(self, entries: list[PlanEntry]) -> Any:
         """The figure."""
         if self._item is None:
             return None
-        # HoloViews takes too long to import for the first page
+        # Importing HoloViews would delay the first page too much
         from toast_lab.views.step_chart import step_figure
 
         schedule = _schedule(self._item)
@@ -93,7 +93,7 @@ class StepTimeline(Picture):
             self.session.selection.select_op(op)
 
     def mark(self) -> None:
-        """Outline what is selected, and say how long it takes and where it stands."""
+        """Outline the selected ops, and give one's time and source line, a collective's if any."""
         if self._plot is None or self._item is None:
             return
         from toast_lab.views.step_chart import mark_ops
@@ -108,11 +108,11 @@ class StepTimeline(Picture):
         if not len(bars):
             return one_line(_plan_text(self._item))
         row = (collectives if len(collectives) else bars).iloc[0]
-        taken = f"{row['kind']} takes {seconds_text(row['end_s'] - row['start_s'])}"
-        waited = f", {seconds_text(row['exposed_s'])} exposed" if row["exposed_s"] else ""
+        time_text = f"{row['kind']} takes {seconds_text(row['end_s'] - row['start_s'])}"
+        exposed_text = f", {seconds_text(row['exposed_s'])} exposed" if row["exposed_s"] else ""
         program = self.session.loaded.analysis.program
         line = line_text(program.where(int(row["op"])))
-        return one_line(f"Selected: {line}: {row['side']} {taken}{waited}.")
+        return one_line(f"Selected: {line}: {row['side']} {time_text}{exposed_text}.")
 
     def twin_frame(self, entries: list[PlanEntry]) -> Any:
         """Exposed communication by source line."""
@@ -120,12 +120,12 @@ class StepTimeline(Picture):
 
 
 def _schedule(item: PlanItem) -> Any:
-    """The compiler's timeline of a plan; None: it was not compiled, or none is told."""
+    """The compiler's schedule of a plan; None if it was not compiled or has no schedule."""
     return getattr(item.compiled, "schedule", None)
 
 
 def _plan_text(item: PlanItem | None) -> str:
-    """What the picture shows of a plan."""
+    """A sentence about the plan that the picture shows."""
     if item is None:
         return NOTHING
     estimated = f"estimated {seconds_text(item.cost.overlapped_s)} with overlap"
@@ -133,8 +133,8 @@ def _plan_text(item: PlanItem | None) -> str:
     if schedule is None:
         notes = [*getattr(item.compiled, "notes", ())]
         reason = next((note for note in notes if note.startswith("no schedule")), "")
-        asked = reason or "compile it for the compiler's schedule above it"
-        return f"{item.name}: {estimated}; {asked}."
+        explanation = reason or "compile it for the compiler's schedule above it"
+        return f"{item.name}: {estimated}; {explanation}."
     step = (
         f"{seconds_text(schedule.time_s)}, {seconds_text(schedule.exposed_s)} of it exposed "
         "communication"

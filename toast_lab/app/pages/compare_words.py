@@ -1,4 +1,4 @@
-"""The selected plan in the words of the model: what is cut, where, along which axis."""
+"""The selected plan in the words of the model: what is split, where, along which axis."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toast_lab.views.markup import h, one_line
 
 
 class PlanWords:
-    """What a person would have to write down to have this plan."""
+    """The rules and constraints that a person would have to write to get this plan."""
 
     title = "Words"
 
@@ -49,10 +49,10 @@ class PlanWords:
         return pd.DataFrame(rows, columns=columns)
 
     def refresh(self, item: PlanItem | None) -> None:
-        """Say the selected plan."""
+        """Describe the selected plan."""
         self._item = item
         if item is None:
             return
-        head, *lines = describe(item.plan).splitlines()
-        self._words.object = one_line(f"{item.name}: {head}")
+        summary, *lines = describe(item.plan).splitlines()
+        self._words.object = one_line(f"{item.name}: {summary}")
         self.text.object = h("pre", "\n".join(lines) or "Nothing has to be written.")

@@ -1,4 +1,4 @@
-"""Who confirms a search: a compiler of the problem's machine, attached devices, or nobody."""
+"""The choice of a search's judge: a compiler for its machine, attached devices, or none."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class ConfirmSettings(look.Pane):
     """The choice of a judge.
 
     Attributes:
-        targets: that there are for the problem, possible or not.
-        reasons: why others than those that are offered cannot judge here.
+        targets: all judge targets for the problem, whether possible or not.
+        reasons: text that says why the remaining targets cannot judge here.
     """
 
     def __init__(self, session: Session, on_check: Callable[[], None]) -> None:
@@ -48,7 +48,7 @@ class ConfirmSettings(look.Pane):
         self.follow()
 
     def follow(self) -> None:
-        """Offer what can judge the plans of the problem as it is now."""
+        """Offer the targets that can judge plans of the current problem."""
         problem = self.session.loaded.problem
         self.targets = [] if problem is None else judge_targets(problem)
         options = {
@@ -73,20 +73,22 @@ class ConfirmSettings(look.Pane):
             self._on_check()
 
     def _say(self) -> Safe:
-        """What the choice means."""
-        chosen = next((row for row in self.targets if row.topology == self.judge.value), None)
-        if chosen is None or not self.judge.value:
+        """The warning about the chosen judge, or how a confirmed search works."""
+        target = next((row for row in self.targets if row.topology == self.judge.value), None)
+        if target is None or not self.judge.value:
             return join([])
-        return h("p", chosen.warning, cls="red") if chosen.warning else quiet(SENTENCE)
+        return h("p", target.warning, cls="red") if target.warning else quiet(SENTENCE)
 
     def _say_why_not(self) -> Safe:
-        """Why other targets are not offered."""
-        parts: list[Safe] = []
+        """The reasons why other targets are not offered."""
+        paragraphs: list[Safe] = []
         missing = [row for row in self.targets if not row.possible]
         if missing:
-            first = self.targets[0]
-            if not first.possible and not self.judge.value:
-                parts.append(quiet(h("b", first.title), f" cannot judge here: {first.refusal}"))
+            preferred = self.targets[0]
+            if not preferred.possible and not self.judge.value:
+                paragraphs.append(
+                    quiet(h("b", preferred.title), f" cannot judge here: {preferred.refusal}")
+                )
             titles: dict[str, list[str]] = {}
             for row in missing:
                 titles.setdefault(row.refusal, []).append(row.title)
@@ -95,16 +97,16 @@ class ConfirmSettings(look.Pane):
                 for refusal, names in titles.items()
             ]
             summary = f"{len(missing)} that cannot judge here, and why"
-            parts.append(h("details", h("summary", summary), h("ul", *rows), cls="quiet"))
-        return join(parts)
+            paragraphs.append(h("details", h("summary", summary), h("ul", *rows), cls="quiet"))
+        return join(paragraphs)
 
     @property
     def errors(self) -> list[str]:
-        """What keeps a confirmed search from being started."""
+        """Errors that prevent a confirmed search from starting."""
         return [self.compiles.error] if self.judge.value and self.compiles.error else []
 
     def apply(self) -> bool:
-        """Give the session what the fields say; gives whether anybody is to judge."""
+        """Store the fields in the session; gives whether a judge is chosen."""
         judge = str(self.judge.value or "")
         self.session.confirmations.param.update(judge=judge, compiles=int(self.compiles.value))
         return bool(judge)

@@ -1,7 +1,7 @@
-"""Curves of a search with its trajectories below; before it has any, a word on what will be there.
+"""Curves of a search with its trajectories below; before the first one, a text in their place.
 
-Three charts and a table are the larger part of the page to make, to send and to draw, so they wait
-for the first simulation.
+Three charts and a table are most of the page's cost to create, send and draw, so they wait for the
+first simulation.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from toast_lab.views.markup import Safe, bytes_text, h, join, quiet, seconds_tex
 from toast_lab.views.search_curves import CurvePoint, SearchScales
 
 if TYPE_CHECKING:
-    # HoloViews takes too long to import for the first page
+    # Importing HoloViews would delay the first page too much
     from toast_lab.views.search_chart import SearchCurves
 
 
 class CurvesPane:
-    """Feed it with ``feed``; ``tick`` draws what waits for its beat.
+    """Shows the points that ``feed`` receives; ``tick`` draws those that wait for their beat.
 
     Attributes:
-        curves: the charts; None before there is anything to draw.
-        centre: what is seen.
+        curves: the charts; None before the first simulation.
+        centre: the Panel object to show.
     """
 
     def __init__(self, session: Session, trajectories: TrajectoryPane) -> None:
@@ -43,16 +43,16 @@ class CurvesPane:
             trajectories.centre,
         ]
         self.centre = look.filled_column(self._waiting, stylesheets=[look.FILL])
-        #: Did simulations come while nobody looked?
+        #: Did simulations arrive while the curves were hidden?
         self._is_behind = False
-        self._undrawn: list[CurvePoint] = []  #: those that wait for the next beat
+        self._undrawn: list[CurvePoint] = []  #: points that wait for the next beat
         self._beat = Beat()
         self.begin()
 
     def begin(self) -> None:
-        """Show the search that there is now: of another problem, or drawn to another scale.
+        """Show the current search from its beginning, for a new problem, search or scale.
 
-        A search that begins anew finds the charts of the last one there, empty.
+        A new search reuses the charts of the last one if their scales are equal.
         """
         points, scales = self.session.searches.points, self._scales()
         self._is_behind, self._undrawn = False, []
@@ -68,7 +68,7 @@ class CurvesPane:
             self.centre.objects = shown
 
     def _make_curves(self, scales: SearchScales, points: list[CurvePoint]) -> None:
-        # HoloViews takes too long to import for the first page
+        # Importing HoloViews would delay the first page too much
         from toast_lab.views.search_chart import SearchCurves
 
         self.curves = SearchCurves(scales)
@@ -85,7 +85,7 @@ class CurvesPane:
         )
 
     def _expected(self) -> Safe:
-        """What will be here."""
+        """The text in place of the curves before the first simulation."""
         problem = self.session.loaded.problem
         if problem is None:
             return quiet("Load a model on page 1: here its search will be drawn.")
@@ -116,40 +116,42 @@ class CurvesPane:
         )
 
     def feed(self, points: list[CurvePoint], *, is_seen: bool) -> None:
-        """Take in new simulations.
+        """Add new simulations.
 
-        A hidden figure costs the browser, and with it the search, as much as one that is shown: it
-        is drawn when somebody looks.
+        Drawing a hidden figure costs the browser, and through it the search, as much as drawing a
+        visible one, so hidden curves are drawn once they are shown.
 
         Args:
             points: of the simulations.
-            is_seen: whether somebody looks at the curves.
+            is_seen: whether the curves are visible.
         """
         if not is_seen:
             self._is_behind = True
             self._undrawn = []
             return
-        known = [] if self.curves is None else list(self.curves.source.data["simulation"][-1:])
-        last = [*known, *(point.simulation for point in self._undrawn[-1:])]
-        if self.curves is None or (points and last and last[-1] >= points[0].simulation):
-            self.begin()  # the first ones, another search, or what is shown already
+        drawn = [] if self.curves is None else list(self.curves.source.data["simulation"][-1:])
+        last_simulations = [*drawn, *(point.simulation for point in self._undrawn[-1:])]
+        if self.curves is None or (
+            points and last_simulations and last_simulations[-1] >= points[0].simulation
+        ):
+            self.begin()  # the first points, another search, or points that are shown already
         else:
             self._undrawn += points
             self._draw_new()
 
     def tick(self) -> None:
-        """Draw what has waited, now that somebody looks."""
+        """Draw the points that were waiting; called while the curves are visible."""
         if self._is_behind:
             self.begin()
         self._draw_new()
 
     def mark(self, at: int | None) -> None:
-        """Veil what came after simulation ``at``; None: nothing."""
+        """Veil the curves after simulation ``at``; None lifts the veil."""
         if self.curves is not None:
             look.later(self.curves.mark, at)
 
     def _draw_new(self) -> None:
-        """Give the curves what is new, at the beat of a running search, at once else."""
+        """Draw the waiting points: on the beat while a search runs, otherwise at once."""
         if not self._undrawn or self.curves is None:
             return
         work = self.session.work

@@ -23,23 +23,23 @@ from toast_lab.views.graph_rows import FOLDED_LEVELS
 from toast_lab.views.markup import h, quiet
 from toast_lab.views.overlay import OF_A_PLAN, Overlay, overlay
 
-MANY_NAMES = 4000  #: from here on a layout is made in a thread, since it takes more than 50 ms
+MANY_NAMES = 4000  #: above this, a thread computes the layout, since it takes more than 50 ms
 LAYOUTS = ThreadPoolExecutor(max_workers=1, thread_name_prefix="layout")
 ALL = "*"
 TELL_AFTER_MS = 50
 
 
 class GraphPage:
-    """Levels and filters left, lanes in the centre, the selection right."""
+    """Levels and filters on the left, lanes in the centre, the selection on the right."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.plot: GraphPlot | None = None
         self._focus: tuple[int, ...] = ()
         self._unfolded: set[str] = set()
-        self._drawing = self._telling = False
-        self._drawn: Any = None  #: the analysis
-        self._making, self._finding = Pending(), Pending()
+        self._drawing = self._words_are_due = False
+        self._drawn: Any = None  #: the analysis that is drawn
+        self._pending_layout, self._pending_matches = Pending(), Pending()
         self.controls = GraphControls()
         self.inspector = GraphInspector(session)
         self.left, self.right = self.controls.view, self.inspector.view
@@ -87,11 +87,11 @@ class GraphPage:
 
     # -- drawing -----------------------------------------------------------------------------------
     def _new_model(self) -> None:
-        """A new model; a page that is not shown waits with it until it is."""
+        """Handle a new model; a hidden page shows it once the page is visible."""
         if self.session.loaded.analysis is self._drawn:
             return
         self._drawn = self.plot = None
-        self._making.drop()
+        self._pending_layout.drop()
         self._shown()
 
     def _shown(self) -> None:
@@ -100,7 +100,7 @@ class GraphPage:
             self.show_model()
 
     def show_model(self) -> None:
-        """A new model: start at the level that suits it."""
+        """Show a new model, starting at the level that suits its size."""
         analysis = self.session.loaded.analysis
         if analysis is None:
             return
@@ -113,7 +113,7 @@ class GraphPage:
         self.show_selection()
 
     def _level_chosen(self, level: str) -> None:
-        """The link has it; a level that the page chose by itself is none."""
+        """Keep a level that the user chose, for the link; ignore one that the page itself chose."""
         if not self._drawing:
             self.session.selection.level = level
 
@@ -122,14 +122,14 @@ class GraphPage:
             self.controls.level.value = level
 
     def draw(self) -> None:
-        """Lay out and draw what the controls ask for.
+        """Lay out and draw the graph with the settings of the controls.
 
-        A large graph is laid out in a thread, and ``tick`` takes it in.
+        A large graph is laid out in a thread, and ``tick`` draws the result.
         """
         analysis, controls = self.session.loaded.analysis, self.controls
         if analysis is None or self._drawing:
             return
-        only = GraphFilter(
+        graph_filter = GraphFilter(
             focus=self._focus,
             hops=int(controls.hops.value or 1),
             conflicts_only=controls.only.value,
@@ -138,7 +138,11 @@ class GraphPage:
             scopes=list(controls.scopes.value) or None,
         )
         lay_out = functools.partial(
-            graph_layout, analysis, controls.level.value, only, unfolded=frozenset(self._unfolded)
+            graph_layout,
+            analysis,
+            controls.level.value,
+            graph_filter,
+            unfolded=frozenset(self._unfolded),
         )
         if (
             analysis.names.n > MANY_NAMES
@@ -146,9 +150,9 @@ class GraphPage:
             and pn.state.curdoc is not None
         ):
             self._note.object = h("p", h("b", "laying out …"), cls="one")
-            self._making.start(analysis, LAYOUTS.submit(lay_out))
+            self._pending_layout.start(analysis, LAYOUTS.submit(lay_out))
         else:
-            self._making.drop()
+            self._pending_layout.drop()
             self._take(lay_out())
 
     def _take(self, layout: GraphLayout) -> None:
@@ -171,13 +175,13 @@ class GraphPage:
         self._enable()
 
     def tick(self) -> None:
-        """Take in what threads have made; called at each tick of the page."""
-        done = self._making.done()
+        """Process the results of threads; called at each tick of the page."""
+        done = self._pending_layout.done()
         if done is not None and done.subject is self.session.loaded.analysis:
             self._take(done.future.result())
-        matches = self._finding.done()
+        matches = self._pending_matches.done()
         if matches is not None:
-            self._take_matches(matches)
+            self._show_matches(matches)
 
     # -- focus, folds, view ------------------------------------------------------------------------
     def _refocus(self, names: tuple[int, ...]) -> None:
@@ -200,7 +204,7 @@ class GraphPage:
             self.draw()
 
     def _selected_rows(self) -> set[str]:
-        """Keys of the rows on which the selected names lie, of those that fold."""
+        """Keys of the foldable rows on which the selected names lie."""
         if self.plot is None:
             return set()
         layout = self.plot.layout
@@ -239,15 +243,15 @@ class GraphPage:
             look.later(getattr(self.plot, view))
 
     def _enable(self) -> None:
-        """Buttons do something, or cannot be pressed."""
+        """Enable only buttons that have an effect, and name them by it."""
         rows = self.plot.layout.rows if self.plot is not None else ()
-        level = self.controls.level.value in FOLDED_LEVELS
-        chosen = self._selected_rows()
-        some_folded = bool(chosen - self._unfolded) and ALL not in self._unfolded
-        self.unfold.disabled = not level or not any(row.key and row.run < 0 for row in rows)
+        can_fold = self.controls.level.value in FOLDED_LEVELS
+        keys = self._selected_rows()
+        some_folded = bool(keys - self._unfolded) and ALL not in self._unfolded
+        self.unfold.disabled = not can_fold or not any(row.key and row.run < 0 for row in rows)
         self.unfold.name = "Unfold the selected rows" if some_folded else "Unfold all rows"
-        self.fold.disabled = not level or not self._unfolded
-        self.fold.name = "Fold the selected rows" if chosen & self._unfolded else "Fold all rows"
+        self.fold.disabled = not can_fold or not self._unfolded
+        self.fold.name = "Fold the selected rows" if keys & self._unfolded else "Fold all rows"
         self.zoom.disabled = self.controls.focus.disabled = not self.session.selection.names
 
     # -- hues --------------------------------------------------------------------------------------
@@ -268,7 +272,7 @@ class GraphPage:
         )
 
     def show_plans(self) -> None:
-        """The plans have changed: prices, and hues that are of a plan."""
+        """Handle a change of the plans: update prices, and hues that depend on a plan."""
         session, controls = self.session, self.controls
         self.inspector.show_actions()
         names = [
@@ -290,7 +294,7 @@ class GraphPage:
             self.show_hues()
 
     def show_hues(self) -> None:
-        """Colour the markers by what is asked for; nothing is laid out again."""
+        """Colour the markers by the chosen subject, without a new layout."""
         controls = self.controls
         controls.plan.visible = controls.hue.value in OF_A_PLAN
         if self.plot is None or self._drawing or self.session.loaded.analysis is None:
@@ -301,7 +305,7 @@ class GraphPage:
 
     # -- selection ---------------------------------------------------------------------------------
     def show_selection(self) -> None:
-        """Selected names and conflicts, in the picture and in words."""
+        """Show the selected names and conflicts in the picture and in words."""
         session = self.session
         if session.loaded.analysis is None:
             return
@@ -310,16 +314,16 @@ class GraphPage:
         document = pn.state.curdoc
         if document is None or document.session_context is None:
             self._tell()
-        elif not self._telling:
-            self._telling = True
+        elif not self._words_are_due:
+            self._words_are_due = True
             document.add_timeout_callback(self._tell, TELL_AFTER_MS)
 
     def _tell(self) -> None:
-        """Words and prices of the selection.
+        """Show the words and prices of the selection.
 
-        They make the browser lay out the page, so the picture goes first.
+        They make the browser lay out the page again, so the picture is updated first.
         """
-        self._telling = False
+        self._words_are_due = False
         session = self.session
         if session.loaded.analysis is not None:
             group = session.selection.group
@@ -330,7 +334,7 @@ class GraphPage:
             self._enable()
 
     def _mark(self) -> None:
-        """Mark what is selected by now: another tap may have come since this was put off."""
+        """Mark the current selection, which may have changed since this call was deferred."""
         if self.plot is not None:
             self.plot.select(
                 self.session.selection.names,
@@ -354,12 +358,12 @@ class GraphPage:
             return
         controls.found.object = quiet("searching …")
         future = graph_search.start(analysis, pattern, regex=controls.regex.value)
-        self._finding.start(pattern, future)
+        self._pending_matches.start(pattern, future)
         if pn.state.curdoc is None:
             concurrent.futures.wait([future])
         self.tick()
 
-    def _take_matches(self, matches: PendingWork) -> None:
+    def _show_matches(self, matches: PendingWork) -> None:
         try:
             names = matches.future.result()
         except ToastError as error:
@@ -372,12 +376,16 @@ class GraphPage:
             )
             self.controls.found.object = quiet(advice, role="status")
             return
-        shown = (
+        shown_count = (
             0
             if self.plot is None
             else sum(1 for name in names if self.plot.layout.node_of[name] >= 0)
         )
-        hidden = "" if shown == len(names) else f", {len(names) - shown:,} of them not shown here"
+        hidden = (
+            ""
+            if shown_count == len(names)
+            else f", {len(names) - shown_count:,} of them not shown here"
+        )
         self.controls.found.object = quiet(f"{len(names):,} names{hidden}", role="status")
         self.session.selection.select(names)
 

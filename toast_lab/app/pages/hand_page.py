@@ -1,6 +1,6 @@
 """Step 3: shard by hand.
 
-The conflict board, colours to shard, and what every action does to the program.
+The conflict board, colours to shard, and the effect of every action on the program.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from toast_lab.views.local_lines import LocalLine, local_lines
 from toast_lab.views.markup import h, one_line, quiet
 from toast_lab.views.program_table import colours_frame
 
-MANY_OPS = 1500  #: from here on a listing is made in a thread, since it takes more than 50 ms
+MANY_OPS = 1500  #: above this, a thread writes the listing, since it takes more than 50 ms
 LISTINGS = ThreadPoolExecutor(max_workers=1, thread_name_prefix="listing")
 COLOUR_COLUMNS = ["", "colour", "size", "on"]
 COLLECTIVE_COLUMNS = ["collective", "axes", "line", "number", "bytes", "time", "action"]
 
 
 class HandPage:
-    """Lay the page out in three columns.
+    """The page's three columns.
 
-    Colours left; the board, the listing, collectives and devices in the centre; costs and actions
-    right.
+    Colours on the left; the board, the listing, collectives and devices in the centre; costs and
+    actions on the right.
     """
 
     def __init__(self, session: Session) -> None:
@@ -53,7 +53,7 @@ class HandPage:
         self._lines: list[ListingLine] = []
         self._shown: tuple[LocalLine, ...] = ()
         self._plan: ShardingPlan | None = None
-        self._making = Pending()
+        self._pending_listing = Pending()
         self.colours = look.colour_table(COLOUR_COLUMNS, {"on": 70}, height=60)
         self.colours.on_click(self._colour_clicked)
         self.actions = ActionButtons(session, reasons=True)
@@ -112,14 +112,14 @@ class HandPage:
 
     # -- showing -----------------------------------------------------------------------------------
     def _open_tab(self) -> None:
-        """Put into a tab what belongs there; what nobody opens is neither built nor sent."""
+        """Fill the open tab; tabs that are never opened are neither built nor sent."""
         body = self._bodies[self.tabs.active]
         if not body.objects:
             body.objects = self._parts[self.tabs.active][1]()
 
     @property
     def tiles(self) -> TilesPane:
-        """The parts of a tensor on the devices, made when somebody looks."""
+        """The pane with each device's part of a tensor, created on first use."""
         if self._tiles is None:
             self._tiles = TilesPane(self.session)
             self._show_tiles()
@@ -130,16 +130,16 @@ class HandPage:
             self._tiles.refresh()
 
     def _show_case(self) -> None:
-        """What a solved case asked, and where the answer is."""
+        """Show the question of a solved case and where its answer is."""
         case = self.session.solved
         self._case.visible = case is not None
         if case is not None:
             self._case.object = h("p", h("b", case.question), " ", case.picture)
 
     def _changed(self) -> None:
-        """Take in a change of the problem or the plans.
+        """Handle a change of the problem or the plans.
 
-        A page that is not shown waits until it is.
+        A hidden page is updated once it is shown.
         """
         self._stale = True
         if self.session.step == "hand":
@@ -150,7 +150,7 @@ class HandPage:
             self.beside.refresh()
 
     def refresh(self) -> None:
-        """Bring everything up to date."""
+        """Update the whole page if it is out of date."""
         session = self.session
         if not self._stale or not self._ready():
             return
@@ -188,9 +188,9 @@ class HandPage:
         self._mark()
 
     def _ready(self) -> bool:
-        """Is the problem that of the program?
+        """Does the problem belong to the loaded program?
 
-        Between the two a new model has come and its problem has not.
+        It does not between the arrival of a new model and that of its problem.
         """
         session = self.session
         return (
@@ -199,7 +199,7 @@ class HandPage:
         )
 
     def _fit_board(self) -> None:
-        # Another sheet would be another model, for which Bokeh walks over all of the page
+        # A new style sheet would be a new Bokeh model, for which Bokeh traverses the whole page
         self.upper.styles = {"--board-height": f"{self.board.height}px"}
 
     def _show_actions(self) -> None:
@@ -219,16 +219,16 @@ class HandPage:
         ]
 
     def _show_collectives(self) -> None:
-        session, pair = self.session, self.history.pair()
+        session, steps = self.session, self.history.pair()
         item = (
             session.plans.named(MANUAL)
             if session.hand.actions
             else session.plans.named("unsharded")
         )
-        if item is None or pair is None or session.loaded.problem is None:
+        if item is None or steps is None or session.loaded.problem is None:
             self.collectives.value = pd.DataFrame(columns=COLLECTIVE_COLUMNS)
             return
-        frame = collectives_frame(session.loaded.problem, item.cost, pair[0].sent, pair[1].sent)
+        frame = collectives_frame(session.loaded.problem, item.cost, steps[0].sent, steps[1].sent)
         position = self.history.at
         self.collectives.titles = {
             "number": "in the plan",
@@ -249,13 +249,15 @@ class HandPage:
             return
         self._plan = plan
         if problem.analysis.program.n_ops > MANY_OPS:
-            self._making.start_next(plan, lambda: LISTINGS.submit(listing_lines, problem, plan))
+            self._pending_listing.start_next(
+                plan, lambda: LISTINGS.submit(listing_lines, problem, plan)
+            )
         else:
             self._take(listing_lines(problem, plan))
 
     def tick(self) -> None:
-        """Take in a listing that a thread has made; called at each tick of the page."""
-        done = self._making.done()
+        """Show a listing that a thread has written; called at each tick of the page."""
+        done = self._pending_listing.done()
         if done is not None and done.subject is self._plan:
             self._take(done.future.result())
 
@@ -291,16 +293,16 @@ class HandPage:
 
 
 def _colours(problem: Problem, actions: tuple[str, ...]) -> Any:
-    """The colour table, with what the plan by hand puts each colour on."""
+    """The colour table, with the axes and sides on which the plan by hand shards each colour."""
     frame = colours_frame(problem.analysis)
-    on: dict[int, list[str]] = {}
+    axes_of: dict[int, list[str]] = {}
     for action_text in actions:
         action = parse_action(problem.analysis, problem.mesh, action_text)
         bit_count = len(problem.analysis.groups[action.group].resolutions)
         side = f"@{action.bits:0{bit_count}b}" if bit_count else ""
-        on.setdefault(action.group, []).append(f"{problem.mesh.axes[action.axis]}{side}")
+        axes_of.setdefault(action.group, []).append(f"{problem.mesh.axes[action.axis]}{side}")
     frame["on"] = [
-        ", ".join(on.get(group, ())) or ("–" if shardable else "never")
+        ", ".join(axes_of.get(group, ())) or ("–" if shardable else "never")
         for group, shardable in zip(frame["group"], frame["shardable"], strict=True)
     ]
     return frame[COLOUR_COLUMNS]

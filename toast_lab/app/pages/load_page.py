@@ -1,4 +1,4 @@
-"""Step 1: choose a model, see what it is made of."""
+"""Step 1: choose a model, and see its graph, its arguments and how much of it can be sharded."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ SHOWN_SIZES = 14
 
 
 class TableReport:
-    """One table below the graph with a line above it that says what it tells.
+    """One table below the graph, with a line above it that explains it.
 
-    Long texts wrap, so all is read.
+    Long texts wrap, so that none is cut off.
     """
 
     def __init__(self, columns: list[str], widths: dict[str, int]) -> None:
@@ -48,18 +48,18 @@ class TableReport:
         self._head = look.text()
         self._body = look.filled_column()
         self._frame = pd.DataFrame(columns=columns)
-        self._table: Any = None  #: made when somebody looks
+        self._table: Any = None  #: created when the tab is first opened
 
     def view(self) -> pn.Column:
-        """The report for a tab, empty until it is opened.
+        """A column for a tab, empty until the tab is opened.
 
-        It is a new one each time, since Panel draws a tab's title anew only with its content.
+        Each call creates a new one, since Panel redraws a tab's title only with its content.
         """
         self._body = look.filled_column()
         return self._body
 
     def open(self) -> None:
-        """The tab is looked at."""
+        """Fill the tab when it is opened."""
         if self._table is None:
             self._table = look.table(
                 self._columns,
@@ -77,7 +77,7 @@ class TableReport:
         self._table.visible = bool(len(self._frame))
 
     def show(self, frame: pd.DataFrame, sentence: str, verdict: str) -> None:
-        """Show ``frame``; an empty one is not drawn, ``sentence`` stands for it."""
+        """Show ``frame`` below ``verdict`` and ``sentence``; an empty table is hidden."""
         self._head.object = quiet(h("b", verdict), " " if verdict else "", sentence)
         self._frame = frame
         if self._table is not None:
@@ -85,7 +85,7 @@ class TableReport:
 
 
 class LoadPage:
-    """Gallery left, program in the centre, what to know about it right."""
+    """The gallery on the left, the program in the centre, the problem and facts on the right."""
 
     def __init__(self, session: Session, offered: str = "", refusal: str = "") -> None:
         self.session, self.offered = session, offered
@@ -111,7 +111,7 @@ class LoadPage:
         self.right = self._make_right()
         self._loading_shown, self._note, self._drawn = "", "", None
         self._is_stale = False
-        # A link, a reload or an own model come to look at something
+        # Users who follow a link, reload the page or bring their own model want to see that model
         self._arrived = bool(offered) or session.step != "load" or bool(session.hand.actions)
         look.watch(session.loaded, self._changed, "analysis", "problem")
         look.watch(session, self._shown, "step")
@@ -120,7 +120,7 @@ class LoadPage:
         self.tick()
 
     def _make_left(self) -> Any:
-        """What can be loaded."""
+        """The models that can be loaded."""
         own_model = [self._cards[self.offered]] if self.offered else []
         own_model.append(_card("A file, or StableHLO pasted …", self.welcome.toggle_own))
         gallery = [self._cards[name] for name in registry.MODELS]
@@ -135,9 +135,9 @@ class LoadPage:
         )
 
     def _make_centre(self) -> Any:
-        """The program, above what is reported of it."""
+        """The program's graph above the reports on it."""
         self._graph = look.figure(min_height=160)
-        # Hidden by its box: a figure that comes into a hidden pane would be seen.
+        # The box hides the figure: a figure put into a hidden pane would be visible.
         self._graph_box = look.filled_column(self._graph, stylesheets=[look.FILL])
         self._title = look.text(height=24)
         self._reports = {
@@ -191,13 +191,13 @@ class LoadPage:
         )
 
     def _leave_welcome(self) -> None:
-        """A model was chosen: its reports take the place of the doors."""
+        """Once a model is chosen, replace the welcome with the model's reports."""
         self.welcome.leave()
         self.go.button_type = "primary"
         self._below.visible = not self.session.loading
 
     def show_full(self, full: bool) -> None:
-        """Give the reports the whole middle, or the graph its place back."""
+        """Give the reports the whole centre, or bring the graph back."""
         self._graph_box.visible = not full
         self.full.name = "Back to the graph" if full else "Reports in full"
         self._below.stylesheets = [look.FILL if full else BELOW]
@@ -215,9 +215,9 @@ class LoadPage:
 
     # -- progress ----------------------------------------------------------------------------------
     def tick(self) -> None:
-        """What a loading job is at, with seconds, in the place of all that is of the model before.
+        """Show a loading job's stages with their seconds, in place of the previous model.
 
-        That comes back if nothing comes of the job.
+        The previous model comes back if the job does not succeed.
         """
         loading = self.session.loading
         if loading:
@@ -227,18 +227,18 @@ class LoadPage:
             self._make_room()
 
     def _make_room(self) -> None:
-        """Hide what is of the model before while another one is loaded."""
-        loading, chosen = self.session.loading, not self.welcome.doors.visible
+        """Hide the previous model while another one is loading."""
+        loading, model_chosen = self.session.loading, not self.welcome.doors.visible
         self.show_full(False)
         self._stages.visible = bool(loading)
-        for part in (self._graph_box, self._menu, self._facts, self._worth_knowing):
-            part.visible = not loading
-        self._below.visible = chosen and not loading
+        for pane in (self._graph_box, self._menu, self._facts, self._worth_knowing):
+            pane.visible = not loading
+        self._below.visible = model_chosen and not loading
         self.go.disabled = bool(loading)
         self.problem.check()
-        job, shown = self.session.work.job, self.session.loaded
-        if not loading and job.state is JobState.CANCELLED and shown.which in registry.MODELS:
-            self._show_sizes(shown.which, shown.sizes)
+        job, loaded = self.session.work.job, self.session.loaded
+        if not loading and job.state is JobState.CANCELLED and loaded.which in registry.MODELS:
+            self._show_sizes(loaded.which, loaded.sizes)
         self._mark_card()
         self._show_title()
 
@@ -250,7 +250,7 @@ class LoadPage:
             with session.notices.guarded():
                 session.hand.take(list(case.actions))
             session.solved = case
-            if session.step == "load":  # whoever went on meanwhile is not called back
+            if session.step == "load":  # unless the user has moved on meanwhile
                 session.step = "hand"
 
         sizes = dict(case.sizes) or SIZES.get(case.model)
@@ -272,7 +272,7 @@ class LoadPage:
         shown = dict(list(registry.sizes(name).items())[:SHOWN_SIZES])
         values = {key: (current or {}).get(key, value) for key, value in shown.items()}
         if name == self._which and self._inputs:
-            # Fields that are there stay: a new one would lose what is being typed into it
+            # Existing fields stay: replacing one would lose what the user is typing into it
             for key, value in values.items():
                 self._inputs[key].value = _field_value(value)
         else:
@@ -293,7 +293,7 @@ class LoadPage:
                 self._inputs[key] = pn.widgets.Select(
                     value=value, options=list(choices[key]), **common
                 )
-            elif isinstance(value, bool):  # before whole numbers, since Python counts it among them
+            elif isinstance(value, bool):  # before int, since bool is a subclass of int
                 self._inputs[key] = pn.widgets.Checkbox(value=value, **common)
             elif isinstance(value, int):
                 self._inputs[key] = pn.widgets.IntInput(value=value, start=1, **common)
@@ -307,14 +307,14 @@ class LoadPage:
         self._apply.visible = True
 
     def chosen_sizes(self) -> dict[str, Any]:
-        """What the size fields say."""
+        """The sizes that are in the fields."""
         return {
             key: value.numbers() if isinstance(value, _Numbers) else value.value
             for key, value in self._inputs.items()
         }
 
     def _changed(self) -> None:
-        """Take in another model or problem; a page that is not shown waits until it is."""
+        """Handle a change of the model or the problem; a hidden page waits until it is shown."""
         self._is_stale = True
         self._shown()
 
@@ -323,7 +323,7 @@ class LoadPage:
             self.refresh()
 
     def refresh(self) -> None:
-        """Show what is loaded."""
+        """Show the loaded model."""
         self._is_stale = False
         session = self.session
         analysis, model = session.loaded.analysis, session.loaded.model
@@ -351,7 +351,7 @@ class LoadPage:
             self._show_reports(analysis, problem)
 
     def _mark_card(self) -> None:
-        """The card of the model that is loaded, or being loaded, stands out."""
+        """Highlight the card of the model that is loaded or loading."""
         session, model = self.session, self.session.loaded.model
         marked = {session.loaded.which, model.source if model is not None else ""}
         if session.loading:
@@ -373,9 +373,10 @@ class LoadPage:
             )
 
     def _show_reports(self, analysis: Analysis, problem: Problem) -> None:
-        """Fill the tables below the graph, and say what is worth knowing of them.
+        """Fill the tables below the graph, and list what is worth knowing about them.
 
-        A tab counts its rows, and an empty table says that all is well.
+        A tab's title has its number of rows; instead of an empty table, a sentence says that all is
+        well.
         """
         covered, divisibility = coverage(analysis), problem.divisibility()
         contents = {
@@ -384,13 +385,13 @@ class LoadPage:
             "Sizes": (sizes_frame(divisibility), _verdict(divisibility)),
             "Whole arguments": (whole_arguments_frame(divisibility), ""),
         }
-        titled = []
+        titled_views = []
         for name, report in self._reports.items():
             frame, verdict = contents[name]
             sentence = REPORT_HELP[name] if len(frame) else REPORT_EMPTY[name]
             report.show(frame, sentence.format(mesh=problem.mesh), verdict)
-            titled.append((f"{name} ({len(frame)})", report.view()))
-        self._tabs[:] = titled
+            titled_views.append((f"{name} ({len(frame)})", report.view()))
+        self._tabs[:] = titled_views
         self._open_report()
         remarks = [Note(note) for note in getattr(self.session.loaded.model, "notes", ())]
         remarks += notes(covered, divisibility)
@@ -411,17 +412,17 @@ def _card(text: str, act: Callable[[], None]) -> pn.widgets.Button:
 
 
 def _field_value(value: Any) -> Any:
-    """What a field shows of a size: text, unless a widget has a value of this kind."""
+    """The value of a size as its field shows it: text, unless a widget takes the value's type."""
     if isinstance(value, tuple):
         return " ".join(map(str, value))
     return value if isinstance(value, int | str) else str(value)
 
 
 class _Numbers(pn.widgets.TextInput):
-    """Whole numbers with blanks or commas between them."""
+    """A field for whole numbers separated by blanks or commas."""
 
     def numbers(self) -> tuple[int, ...] | str:
-        """The numbers, or the text as it is if it is something else, for the model to refuse."""
+        """The numbers, or the unchanged text if it has anything else, for the model to refuse."""
         number_texts = str(self.value).replace(",", " ").split()
         return (
             tuple(map(int, number_texts))
@@ -431,9 +432,9 @@ class _Numbers(pn.widgets.TextInput):
 
 
 def stages_text(job: Any) -> str:
-    """The stages so far, and how long the last one has been on.
+    """The stages of a loading job so far, with the seconds of each, the last up to now.
 
-    As in ``starting 1.2 s · tracing 0.8 s · lowering …``.
+    As in ``starting a process 1.2 s · tracing 0.8 s · lowering 0.3 s …``.
     """
     reported = [event for event in job.events if isinstance(event.data, str)]
     begins = [("starting a process", 0.0), *((str(event.data), event.at_s) for event in reported)]

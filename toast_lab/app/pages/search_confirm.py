@@ -1,4 +1,4 @@
-"""A confirmed search: its curve and its verdicts, and at the end the simple plan in words."""
+"""A confirmed search: its curve, its verdicts and, at its end, the simple plan in words."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from toast_lab.views.confirm_curve import (
 from toast_lab.views.markup import ESTIMATED, Facts, Safe, facts, h, join, quiet, seconds_text
 
 if TYPE_CHECKING:
-    # HoloViews takes too long to import for the first page
+    # Importing HoloViews would delay the first page too much
     from toast_lab.views.confirm_chart import ConfirmCurve
 
 DRAWN_EVERY_S = 1.0
@@ -42,7 +42,10 @@ CURVE_TAB, SIMPLE_TAB = 0, 1
 
 
 class ConfirmPane:
-    """What a confirmed search shows; ``refresh`` after a change, ``tick`` for its clock."""
+    """The view of a confirmed search.
+
+    Call ``refresh`` after a change, ``tick`` to advance its clock.
+    """
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -86,13 +89,13 @@ class ConfirmPane:
         self._shown: tuple[Any, ...] = ()
         self._picked: int | None = None
         self._drawn_at = 0.0
-        self.curve: ConfirmCurve | None = None  #: made when somebody looks
-        self._apart = False
+        self.curve: ConfirmCurve | None = None  #: created when the view is first shown
+        self._is_elsewhere = False
         self._begin()
 
     # -- chart -------------------------------------------------------------------------------------
     def show(self) -> None:
-        """Somebody looks: there has to be a chart."""
+        """Create the chart when the view is first shown."""
         if self.curve is None:
             self._make_curve()
 
@@ -102,14 +105,14 @@ class ConfirmPane:
         state = self.session.confirmations.state
         problem = state.problem
         unsharded_s = 1.0 if problem is None else problem.baseline[0]
-        self.curve = ConfirmCurve(unsharded_s, str(self.scale.value), apart=self._apart)
+        self.curve = ConfirmCurve(unsharded_s, str(self.scale.value), apart=self._is_elsewhere)
         self.curve.show(self._frame(state))
         self._pane.object = self.curve.root
 
     def _begin(self) -> None:
-        """Another search, or another scale: begin anew with what is shown."""
+        """Redraw everything for another search or another scale."""
         state = self.session.confirmations.state
-        self._apart = self._elsewhere(state)
+        self._is_elsewhere = self._elsewhere(state)
         if self.curve is not None:
             self._make_curve()
         if state is not self._state:
@@ -126,22 +129,22 @@ class ConfirmPane:
         return confirm_frame(state.points, state.verdicts, self._until_s(state))
 
     def _until_s(self, state: ConfirmState) -> float:
-        """To where the curves go on."""
+        """Time in seconds up to which the curves are drawn."""
         latest = [point.at_s for point in state.points[-1:]]
         latest += [verdict.at_s for verdict in state.verdicts[-1:]]
         if state.step is not None:
-            since_s = time.monotonic() - state.step_since if self._runs else 0.0
+            since_s = time.monotonic() - state.step_since if self._is_running else 0.0
             latest.append(state.step.at_s + since_s)
         return max(latest, default=0.0)
 
     @property
-    def _runs(self) -> bool:
+    def _is_running(self) -> bool:
         return bool(self.session.work.runs("confirm"))
 
     # -- showing -----------------------------------------------------------------------------------
     def tick(self) -> None:
-        """Bring clock and curve up to date, at most once a second."""
-        if self._runs and time.monotonic() - self._drawn_at >= DRAWN_EVERY_S:
+        """Update the clock and the curve, at most once a second."""
+        if self._is_running and time.monotonic() - self._drawn_at >= DRAWN_EVERY_S:
             self._show_progress()
             self._draw()
 
@@ -151,19 +154,19 @@ class ConfirmPane:
             look.later(self.curve.show, self._frame(self.session.confirmations.state))
 
     def refresh(self) -> None:
-        """Bring everything up to date."""
+        """Update the whole view."""
         state = self.session.confirmations.state
-        if state is not self._state or self._elsewhere(state) != self._apart:
+        if state is not self._state or self._elsewhere(state) != self._is_elsewhere:
             self._begin()
             return
         self._show_progress()
-        shown = (len(state.verdicts), len(state.points), state.end is not None, self._runs)
+        shown = (len(state.verdicts), len(state.points), state.end is not None, self._is_running)
         if shown == self._shown:
             return
         ended = state.end is not None and not (self._shown and self._shown[2])
         self._shown = shown
         self._draw()
-        standing = "best so far" if self._runs else "best judged"
+        standing = "best so far" if self._is_running else "best judged"
         self.verdicts.value = verdict_frame(
             state.verdicts, state.best, "confirmed" if state.confirmed else standing
         )
@@ -174,11 +177,11 @@ class ConfirmPane:
             self._show_front()
 
     def _show_front(self) -> None:
-        """Once the search is over: the simple plan, before everything else."""
+        """Once the search is over, show the front, with the simple plan selected."""
         state = self.session.confirmations.state
         end = state.end
         assert end is not None
-        self.front.value = front_frame(end.front, [_word(state, row) for row in end.front])
+        self.front.value = front_frame(end.front, [_standing_text(state, row) for row in end.front])
         self.front.height = look.rows_height(len(end.front), 170)
         self._front_words.object = h(
             "h2", "size against time: what each further rule or place buys ", ESTIMATED
@@ -186,19 +189,19 @@ class ConfirmPane:
         self._pick(end.simple)
         self.tabs.active = SIMPLE_TAB
 
-    def _pick(self, number: int) -> None:
+    def _pick(self, front_index: int) -> None:
         state = self.session.confirmations.state
-        if state.end is None or state.learned is None or number >= len(state.end.front):
+        if state.end is None or state.learned is None or front_index >= len(state.end.front):
             return
-        self._picked = number
-        row = state.end.front[number]
-        self.front.selection = [number]
-        head, *lines = describe(row.parts.plan(state.learned), None).splitlines()
+        self._picked = front_index
+        row = state.end.front[front_index]
+        self.front.selection = [front_index]
+        summary, *lines = describe(row.parts.plan(state.learned), None).splitlines()
         name = "this plan"
-        if number == state.end.simple:
+        if front_index == state.end.simple:
             name = f"the simplest plan within {SIMPLE:.0%} of the best"
         self._head.object = join(
-            [h("h2", f"{name} ", h("span", _word(state, row), cls="tag")), quiet(head)]
+            [h("h2", f"{name} ", h("span", _standing_text(state, row), cls="tag")), quiet(summary)]
         )
         self._words.object = h("pre", "\n".join(lines) or "Nothing has to be written.")
 
@@ -211,12 +214,12 @@ class ConfirmPane:
                 self.session.step = "compare"
 
     def _show_progress(self) -> None:
-        words = progress(self.session.confirmations.state, runs=self._runs)
-        if words != self._progress.object:
-            self._progress.object = words
+        status = progress(self.session.confirmations.state, runs=self._is_running)
+        if status != self._progress.object:
+            self._progress.object = status
 
     def _say(self) -> Safe:
-        """What is known so far."""
+        """The facts of the search so far."""
         state = self.session.confirmations.state
         if state.problem is None:
             return join([h("h2", "confirmed search"), quiet(HELP)])
@@ -237,14 +240,14 @@ class ConfirmPane:
             rows.append(("best by the price", seconds_text(state.points[-1].best_s)))
         rows.append(("round", f"{max((point.round for point in state.points), default=1)}"))
         rows.append(("on", state.problem.describe()))
-        parts = [h("h2", "confirmed search"), facts(rows)]
+        elements = [h("h2", "confirmed search"), facts(rows)]
         if best is not None and best.elsewhere:
-            parts.append(h("p", best.elsewhere, cls="red"))
-        return join(parts)
+            elements.append(h("p", best.elsewhere, cls="red"))
+        return join(elements)
 
 
 def progress(state: ConfirmState, *, runs: bool) -> Safe:
-    """What is being done and for how long, and how the best plan stands."""
+    """The current activity and its time so far, with the standing of the best plan."""
     if state.problem is None:
         return quiet(HELP)
     tag = standing_tag(state)
@@ -256,19 +259,19 @@ def progress(state: ConfirmState, *, runs: bool) -> Safe:
         return h("p", tag, " The worker starts; the first plans come in a few seconds.")
     since = f"{max(0.0, time.monotonic() - state.step_since):.0f} s"
     if state.activity and step.stage != "judging":
-        doing = state.activity
+        activity = state.activity
     elif step.stage == "judging":
         number = f"plan {step.compiles + 1} of at most {step.most_compiles}"
         verb = "executing" if state.judge.startswith("cpu") or state.judge == "gpu" else "compiling"
         priced = f", priced {seconds_text(step.priced_s)}"
-        doing = f"{verb} {number} for {state.judge}{priced}"
+        activity = f"{verb} {number} for {state.judge}{priced}"
     else:
-        doing = STAGES.get(step.stage, step.stage)
-    return h("p", tag, f" Round {step.round}: {doing}, {since}")
+        activity = STAGES.get(step.stage, step.stage)
+    return h("p", tag, f" Round {step.round}: {activity}, {since}")
 
 
 def standing_tag(state: ConfirmState) -> Safe:
-    """In two words, how the best plan stands at this moment."""
+    """The current standing of the best plan, in a few words."""
     if state.confirmed:
         return h("span", "confirmed", cls="tag measured")
     if state.best is not None:
@@ -276,16 +279,16 @@ def standing_tag(state: ConfirmState) -> Safe:
     return h("span", "only priced", cls="tag estimated")
 
 
-def _word(state: ConfirmState, row: FrontPlan) -> str:
-    """What the judge says of a plan of the front."""
-    number = state.verdict_of(row.parts.sharding.key())
-    if number is None:
+def _standing_text(state: ConfirmState, row: FrontPlan) -> str:
+    """The judge's verdict on a plan of the front, in a few words."""
+    verdict_index = state.verdict_of(row.parts.sharding.key())
+    if verdict_index is None:
         return "only priced"
-    verdict = state.verdicts[number]
+    verdict = state.verdicts[verdict_index]
     if verdict.remark or verdict.time_s is None:
         return verdict.remark
-    word = "confirmed" if state.confirmed and number == state.best else "judged"
-    return f"{word}, {seconds_text(verdict.time_s)}"
+    standing = "confirmed" if state.confirmed and verdict_index == state.best else "judged"
+    return f"{standing}, {seconds_text(verdict.time_s)}"
 
 
 def _no_rows(columns: tuple[str, ...]) -> pd.DataFrame:

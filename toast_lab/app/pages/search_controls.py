@@ -1,4 +1,4 @@
-"""What a search is given and what is done to it: the left column of its page."""
+"""The settings and buttons of a search: the left column of its page."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class SearchControls:
 
     Attributes:
         settings: problem, method, budget, seed and options.
-        confirm_settings: who judges, and how many plans.
-        view: all but the fields of the problem, which ``settings.problem_box`` holds.
+        confirm_settings: the judge, and how many plans it judges.
+        view: everything but the fields of the problem, which ``settings.problem_box`` holds.
     """
 
     def __init__(
         self, session: Session, on_check: Callable[[], None], on_begin: Callable[[str], None]
     ) -> None:
-        """Make the column.
+        """Create the column.
 
         Args:
-            session: whose searches are run.
-            on_check: called when what was typed was checked, also while the column is made.
-            on_begin: called with "search" or "confirm" once one of them was begun or goes on.
+            session: the session whose searches are run.
+            on_check: called when a field was checked, also while the column is being created.
+            on_begin: called with "search" or "confirm" once such a search starts or resumes.
         """
         self.session, self._on_begin = session, on_begin
         self.settings = SearchSettings(session, on_check)
@@ -44,7 +44,7 @@ class SearchControls:
         self.view = look.column(
             self.settings.search_box,
             self.confirm_settings,
-            # In view without scrolling, also on a low screen
+            # Visible without scrolling, even on a low screen
             self.run,
             self._why_not,
             look.row(self.pause, gap, self.step, gap.clone(), self.round),
@@ -97,7 +97,7 @@ class SearchControls:
 
     @property
     def errors(self) -> list[str]:
-        """What keeps a search from being started."""
+        """Errors that prevent a search from starting."""
         return self.settings.errors + self.confirm_settings.errors
 
     def run_now(self) -> None:
@@ -111,7 +111,7 @@ class SearchControls:
             self._on_begin("search")
 
     def step_now(self, *, whole_round: bool = False) -> None:
-        """Do one simulation, or one round of them, and stand still."""
+        """Do one simulation, or one round of them, then pause."""
         is_new = not self.session.work.busy
         if is_new:
             self.settings.apply()
@@ -134,13 +134,13 @@ class SearchControls:
             self._on_begin("search")
 
     def _trace(self) -> io.BytesIO:
-        """The file to be saved."""
+        """The trace file to save; empty if there is none."""
         job = self.session.searches.job
         path = job.trace_path if job is not None and job.left_trace else None
         return io.BytesIO(path.read_bytes() if path is not None else b"")
 
     def refresh(self) -> None:
-        """Say which buttons can be pressed now, and why the search cannot be run."""
+        """Update which buttons are enabled, and the reason why the search cannot be run."""
         work, errors = self.session.work, self.errors
         is_searching, is_confirming = work.runs("search"), work.runs("confirm")
         self.run.name = "Run and confirm" if self.confirm_settings.judge.value else RUN

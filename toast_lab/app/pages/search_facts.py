@@ -1,4 +1,4 @@
-"""What a search has come to: the right column of its page."""
+"""The results of a search: the right column of its page."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SearchFacts:
 
     Attributes:
         view: the column.
-        waits_for_prices: whether the lines will have more to tell once their prices are there.
+        waits_for_prices: whether the lines still wait for their prices.
     """
 
     def __init__(self, session: Session, state: TreeState) -> None:
@@ -44,16 +44,16 @@ class SearchFacts:
         self._prices = Lookup()
         self._facts, self._details = look.text(), look.text()
         go = look.button("Compare with other plans →", lambda: setattr(session, "step", "compare"))
-        # The way on stays in view, however long the plan is
+        # The button above the plan stays visible, however long the plan is
         self.view = look.column(self._facts, go, self._details)
 
     def refresh(self) -> None:
-        """Tell how the search stands."""
+        """Show the state of the search."""
         self.waits_for_prices = False
         self._facts.object, self._details.object = self._words()
 
     def _words(self) -> tuple[Safe, Safe]:
-        """What the search has come to, and its best plan."""
+        """The numbers of the search, and its best plan."""
         session, problem = self.session, self.session.loaded.problem
         searches, is_searching = session.searches, session.work.runs("search")
         if problem is None or not searches.points:
@@ -67,18 +67,18 @@ class SearchFacts:
                 numbered(self._lines(actions, best if seen is None else None))
                 if actions
                 else quiet("none: unsharded is the best so far"),
-                self._cuts() if seen is None else join([]),
+                self._argument_words() if seen is None else join([]),
                 quiet(searches.note),
             ]
         )
         return join([h("h2", "search ", ESTIMATED), facts(self._rows(best, seen))]), details
 
     def _rows(self, best: CurvePoint, seen: Simulation | None) -> Facts:
-        """How the search stands in numbers.
+        """The state of the search in numbers.
 
         Args:
-            best: how it stands now.
-            seen: the best plan as of an earlier simulation, if that is looked at.
+            best: the latest point.
+            seen: the best plan as of an earlier simulation, if the page shows that one.
         """
         session, problem = self.session, self.session.loaded.problem
         assert problem is not None
@@ -107,31 +107,34 @@ class SearchFacts:
             rows.insert(1, ("proof", gap_text(searches.gap)))
         return rows
 
-    def _cuts(self) -> Safe:
-        """What the plan that a search has found does with the arguments, in words."""
+    def _argument_words(self) -> Safe:
+        """How the best plan of the search splits the arguments, in words."""
         plan = self.session.searches.best_plan
         if plan is None:
             return join([])
         return join([h("h2", "what it does with the arguments"), cut_arguments(plan)])
 
     def _lines(self, actions: tuple[str, ...], best: CurvePoint | None) -> list[Safe | str]:
-        """The best plan line by line, each with the step that it leads to.
+        """The best plan line by line, each with the price that it leads to.
 
         Args:
             actions: of the plan.
-            best: its price; None: an earlier plan, which the tree has the prices of.
+            best: its price; None for an earlier plan, whose prices the tree has.
         """
-        problem, taken = self.session.loaded.problem, tuple(filter(is_action, actions))
+        problem, action_texts = self.session.loaded.problem, tuple(filter(is_action, actions))
         if problem is None or best is None or self.session.work.busy:
             return list(map(step_words, actions))
-        priced = self._prices.get(problem, taken)
+        priced = self._prices.get(problem, action_texts)
         self.waits_for_prices = priced is None
-        if priced is None or len(priced.steps) < len(taken):
+        if priced is None or len(priced.steps) < len(action_texts):
             return list(map(step_words, actions))
         judged = problem.pricer().judged
-        unsharded, reached = judged(*problem.baseline), judged(best.best_s, best.best_bytes)
-        worth = steps_worth(actions, priced.steps, unsharded, reached)
+        unsharded_quick, best_quick = (
+            judged(*problem.baseline),
+            judged(best.best_s, best.best_bytes),
+        )
+        step_prices = steps_worth(actions, priced.steps, unsharded_quick, best_quick)
         return [
             join([step_words(line), h("span", f"  {price}", cls="quiet")])
-            for line, price in zip(actions, worth, strict=True)
+            for line, price in zip(actions, step_prices, strict=True)
         ]

@@ -1,4 +1,4 @@
-"""Step 4: watch a search, hold it, step it, keep what it found."""
+"""Step 4: watch a search, pause it, step it, and keep its best plan."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ VIEWS = {"Curves": "curves", "Tree": "tree", "Race": "race", "Confirm": "confirm
 
 
 class SearchPage:
-    """Lay the page out in three columns.
+    """The page's three columns.
 
-    Settings and controls left; curves, the tree, a race or a confirmed search in the centre; what
-    was found right.
+    Settings and controls on the left; curves, the tree, a race or a confirmed search in the centre;
+    the results on the right.
 
     Attributes:
-        panes: the views so far, by name; each but the curves is made when somebody looks at it.
+        panes: the views so far, by name; all but the curves are created when first shown.
     """
 
     def __init__(self, session: Session) -> None:
@@ -62,7 +62,7 @@ class SearchPage:
             self._title,
             look.row(self.view, self.scrubber.view, margin=(0, 0, 4, 0), height=42),
             self.curves.centre,
-            # Panel adds up hidden ones
+            # Panel adds up the heights of hidden children too
             stylesheets=[look.CANVAS + ":host { min-height: 0 !important; }"],
         )
         self.right = look.side(self.trajectories.right, self.facts.view, width=300)
@@ -77,7 +77,7 @@ class SearchPage:
         if job is not None and job.kind in ("race", "confirm"):
             self.view.value = job.kind
 
-    # -- views, made when somebody looks -----------------------------------------------------------
+    # -- views, created when first shown -----------------------------------------------------------
     @property
     def tree(self) -> TreePane:
         """The tree of the search."""
@@ -85,12 +85,12 @@ class SearchPage:
 
     @property
     def race(self) -> RacePane:
-        """Methods against each other."""
+        """A race of methods."""
         return self._pane("race", lambda: RacePane(self.session))
 
     @property
     def confirm(self) -> ConfirmPane:
-        """A search that a compiler or devices judge."""
+        """A search whose plans a compiler or devices judge."""
         return self._pane("confirm", lambda: ConfirmPane(self.session))
 
     def _pane(self, name: str, make: Callable[[], Any]) -> Any:
@@ -107,12 +107,12 @@ class SearchPage:
         for side in SIDES:
             column = getattr(self, side)
             for pane in self.panes.values():
-                part = getattr(pane, side, None)
-                if part is None:
+                side_view = getattr(pane, side, None)
+                if side_view is None:
                     continue
-                part.visible = pane is shown
-                if part.visible and part not in column.objects:
-                    column.append(part)
+                side_view.visible = pane is shown
+                if side_view.visible and side_view not in column.objects:
+                    column.append(side_view)
         has_picked = self.trajectories.picked is not None
         self.trajectories.right.visible = view == "curves" and has_picked
         self.facts.view.visible = view == "curves" and not has_picked
@@ -120,14 +120,14 @@ class SearchPage:
         self.scrubber.view.visible = view in ("curves", "tree")
         self.tick()
 
-    # -- as time goes ------------------------------------------------------------------------------
+    # -- progress ----------------------------------------------------------------------------------
     def feed(self, points: list[CurvePoint]) -> None:
-        """New simulations."""
+        """Pass new simulations to the curves."""
         is_seen = self.view.value == "curves" and self.session.step == "search"
         self.curves.feed(points, is_seen=is_seen)
 
     def tick(self) -> None:
-        """At each tick of the page: what has to follow the search or the slider."""
+        """Update what follows the search or the slider; called at each tick of the page."""
         if self._is_stale:
             self._changed()
         elif self.facts.waits_for_prices:
@@ -146,7 +146,7 @@ class SearchPage:
             self.confirm.tick()
 
     def _show_moved(self) -> None:
-        """Show the search as of the simulation that somebody moved the slider to."""
+        """Show the search as of the simulation to which the slider was moved."""
         self.scrubber.is_moved = False
         self.tree_state.count(now=True)
         self.curves.mark(self.tree_state.at)
@@ -158,10 +158,8 @@ class SearchPage:
     def _changed(self) -> None:
         """Show a change of the job.
 
-        While a search runs, words change no more than twice a second.
-
-        Every word that changes makes the browser lay the page out anew, on cores that the search
-        wants.
+        While a search runs, texts change at most twice a second, since every change makes the
+        browser lay the page out again, on cores that the search needs.
         """
         job = self.session.work.job
         state = (self.session.work.busy, job.state if job is not None else None)
@@ -179,7 +177,7 @@ class SearchPage:
         self.refresh()
 
     def _begun(self, kind: str) -> None:
-        """A search was begun, to be confirmed or not, or goes on."""
+        """Show the view of a search or a confirmed search that has just started or resumed."""
         if kind == "confirm":
             self.view.value = "confirm"
             return
@@ -188,15 +186,12 @@ class SearchPage:
             self.view.value = "curves"
 
     def _checked(self) -> None:
-        """Take in what was typed.
-
-        Say what is wrong with it, and let nothing start before it is right.
-        """
+        """Show the error of a checked field, if any; no search can start while there is one."""
         if hasattr(self, "_title"):
             self.refresh()
 
     def refresh(self) -> None:
-        """Buttons and numbers."""
+        """Update the buttons and the numbers."""
         self._refreshed_at = time.monotonic()
         self.controls.refresh()
         problem = self.session.loaded.problem
@@ -213,7 +208,7 @@ class SearchPage:
         self.facts.refresh()
 
     def _simulations(self) -> int:
-        """Of the search that is shown."""
+        """Number of simulations of the search that is shown."""
         points = self.session.confirmations.state.points
         if self.view.value == "confirm":
             return points[-1].simulations if points else 0
@@ -225,7 +220,7 @@ class SearchPage:
         self.controls.run_now()
 
     def step_now(self) -> None:
-        """Do one simulation, and stand still."""
+        """Do one simulation, then pause."""
         self.controls.step_now()
 
     def _to_tree(self) -> None:

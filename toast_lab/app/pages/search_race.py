@@ -1,4 +1,4 @@
-"""Race methods on one problem.
+"""A race of methods on one problem.
 
 The chart and its table in the centre, settings on the left, the winner on the right.
 """
@@ -39,12 +39,12 @@ FIRST = ["mcts", "beam", "random"]
 
 
 def raced() -> list[str]:
-    """Methods that can race; those by hand need plans to be given."""
+    """Methods that can race: all but those by hand, which take plans as input."""
     return [name for name, cls in METHODS.items() if not cls.by_hand]
 
 
 class RacePane:
-    """What a race needs and shows."""
+    """The settings and results of a race."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -118,7 +118,7 @@ class RacePane:
 
     @property
     def errors(self) -> list[str]:
-        """What keeps a race from being started."""
+        """Errors that prevent a race from starting."""
         errors = [field.error for field in (self.seconds, self.seed) if field.error]
         return (
             errors if self.methods.value else [*errors, "tick the methods that race, two or more"]
@@ -129,7 +129,7 @@ class RacePane:
             self.refresh()
 
     def _new_chart(self) -> None:
-        # HoloViews takes too long to import for the first page
+        # Importing HoloViews would delay the first page too much
         from toast_lab.views.race_chart import RaceCurves
 
         race = self.session.searches.race
@@ -142,7 +142,7 @@ class RacePane:
         self.refresh()
 
     def refresh(self) -> None:
-        """Buttons, chart, table and words."""
+        """Update the buttons, the chart, the table and the facts."""
         session, race = self.session, self.session.searches.race
         if race is not self._race:
             self._new_chart()
@@ -167,7 +167,7 @@ class RacePane:
         rows = race.rows
         look.later(
             self.curves.show,
-            {method: list(value) for method, value in race.points.items()},
+            {method: list(points) for method, points in race.points.items()},
             {row.method: row.elapsed_s for row in rows},
         )
         self.table.value = race_frame(rows)
@@ -184,11 +184,11 @@ class RacePane:
             )
         state = "racing" if racing else "over"
         if racing and session.work.paused:
-            between = not race.running or race.running in race.outcomes
-            state = "held" if between else f"held after {race.running}"
-        through = f"{len(race.outcomes)} of {len(race.methods)} through"
+            waits_between = not race.running or race.running in race.outcomes
+            state = "held" if waits_between else f"held after {race.running}"
+        ended_text = f"{len(race.outcomes)} of {len(race.methods)} through"
         rows: Facts = [
-            ("state", f"{state}, {through}"),
+            ("state", f"{state}, {ended_text}"),
             ("on", race.problem.describe()),
         ]
         best = best_row(race.rows)
@@ -197,7 +197,7 @@ class RacePane:
             facts(rows),
         ]
         if best is not None:
-            after = f"after {best.own_best_s or 0.0:.2f} s of {best.method}"
+            time_to_best = f"after {best.own_best_s or 0.0:.2f} s of {best.method}"
             elements += [
                 h("h2", "best so far" if racing else "best of all"),
                 facts(
@@ -205,7 +205,7 @@ class RacePane:
                         ("method", best.method),
                         ("step", seconds_text(best.time_s)),
                         ("peak", bytes_text(best.peak_bytes)),
-                        ("found", after),
+                        ("found", time_to_best),
                     ]
                 ),
             ]

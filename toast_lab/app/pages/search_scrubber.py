@@ -1,4 +1,4 @@
-"""A slider that shows a search as it was after any of its simulations."""
+"""A slider that shows a search as of any of its simulations."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from toast_lab.app.tree_state import TreeState
 
 
 class SearchScrubber:
-    """The slider, and the button back to now.
+    """The slider, and the button that returns to the latest simulation.
 
     Attributes:
-        view: both.
-        is_moved: whether somebody moved the slider since this was last set to False.
+        view: a row with both.
+        is_moved: whether the user moved the slider since this was last set to False.
     """
 
     def __init__(self, state: TreeState) -> None:
@@ -48,7 +48,7 @@ class SearchScrubber:
         self._shown_at = 0.0
 
     def move(self, at: int | None) -> None:
-        """Show everything as of a simulation; None: as it is now."""
+        """Show everything as of simulation ``at``; None shows the latest state."""
         if self._is_being_set:
             return
         self.state.at = None if at is None or at >= self.state.shown_count else max(1, at)
@@ -56,7 +56,7 @@ class SearchScrubber:
         self.is_moved = True
 
     def follow(self, *, is_live: bool) -> None:
-        """Follow the search, twice a second while it is live."""
+        """Follow the search, at most twice a second while it is live."""
         state = self.state
         is_waiting = (
             is_live

@@ -1,6 +1,6 @@
-"""What a search is given.
+"""The settings of a search.
 
-Problem, method, budget, seed and options, checked while they are typed.
+Problem, method, budget, seed and options, checked as they are typed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ LEAST_GIB, MOST_GIB = 2**-20, 1_000_000
 
 
 def parse_mesh(text: str) -> Mesh:
-    """A mesh of at most 4096 devices.  Raises ToastError or ValueError with what to write."""
+    """A mesh of at most 4096 devices.
+
+    Raises ToastError or ValueError with a message that says what to write instead.
+    """
     mesh = make_mesh(text)
     if mesh.n_devices > MOST_DEVICES:
         raise ValueError(
@@ -38,7 +41,9 @@ def parse_mesh(text: str) -> Mesh:
 
 
 def parse_memory_gib(text: str) -> float | None:
-    """A memory limit in GiB; nothing is the machine's.  Raises ValueError with what to write.
+    """A memory limit in GiB; None for an empty text, which means the machine's.
+
+    Raises ValueError with a message that says what to write instead.
 
     >>> parse_memory_gib("512 MiB")
     0.5
@@ -55,9 +60,9 @@ def parse_memory_gib(text: str) -> float | None:
 
 
 def parse_options(method: str, text: str) -> dict[str, Any]:
-    """``exploration=0.5, depth=20`` as a dict.
+    """A text such as ``exploration=0.5, depth=20`` as a dict.
 
-    Raises ValueError for what the method does not take.
+    Raises ValueError for text that cannot be read and for options that the method does not take.
 
     >>> parse_options("mcts", "depth=20, solve=False")
     {'depth': 20, 'solve': False}
@@ -70,8 +75,8 @@ def parse_options(method: str, text: str) -> dict[str, Any]:
         return {}
     cls, options = method_named(method), dict[str, Any]()
     for setting in text.split(","):
-        name, sep, value = (word.strip() for word in setting.partition("="))
-        if not sep or not value:
+        name, separator, value = (word.strip() for word in setting.partition("="))
+        if not separator or not value:
             raise ValueError(
                 f"cannot read {setting.strip()!r}; write name=value, for instance depth=20, "
                 "patience=2"
@@ -94,7 +99,7 @@ def parse_options(method: str, text: str) -> dict[str, Any]:
 
 
 def options_help(method: str) -> Safe:
-    """What the options of a method set, folded away."""
+    """The options of a method and their meanings, as a collapsed list."""
     rows = [h("li", str(option)) for option in method_named(method).options().values()]
     if not rows:
         return join([])
@@ -102,14 +107,14 @@ def options_help(method: str) -> Safe:
 
 
 class SearchSettings:
-    """The fields.
+    """The fields of a search's settings.
 
     Attributes:
         problem_box: mesh, machine and memory limit.
         search_box: method, budget and seed.
         options_box: options of the method, which few searches need.
 
-    ``apply`` writes them into the session; ``errors`` are what is wrong with them.
+    ``apply`` writes the fields into the session; ``errors`` says what is wrong with them.
     """
 
     def __init__(self, session: Session, on_check: Callable[[], None]) -> None:
@@ -185,7 +190,7 @@ class SearchSettings:
         self.session.set_problem(**values)
 
     def _follow(self) -> None:
-        """Show what is in force, also where it was set elsewhere."""
+        """Show the values in force, including those set elsewhere."""
         session = self.session
         if self.mesh.error or str(self.mesh.value) != str(make_mesh(session.loaded.mesh)):
             self.mesh.put(session.loaded.mesh)
@@ -203,12 +208,12 @@ class SearchSettings:
 
     @property
     def problem_errors(self) -> list[str]:
-        """What is wrong with the fields of the problem."""
+        """Errors in the fields of the problem."""
         return [field.error for field in (self.mesh, self.memory) if field.error]
 
     @property
     def errors(self) -> list[str]:
-        """What keeps a search from being started."""
+        """Errors that prevent a search from starting."""
         errors = [
             field.error
             for field in (self.seconds, self.evaluations, self.seed, self.options)
@@ -219,7 +224,7 @@ class SearchSettings:
         return self.problem_errors + errors
 
     def apply(self) -> None:
-        """Give the session what the fields say."""
+        """Write method, budget, seed and options into the session."""
         self.session.searches.param.update(
             method=self.method.value,
             seconds=self.seconds.value,
@@ -229,7 +234,7 @@ class SearchSettings:
         )
 
     def apply_budget(self) -> None:
-        """Only the budget: what is resumed keeps its method, seed and options."""
+        """Write only the budget: a resumed search keeps its method, seed and options."""
         self.session.searches.param.update(
             seconds=self.seconds.value, evaluations=self.evaluations.value
         )

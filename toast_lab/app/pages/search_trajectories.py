@@ -1,6 +1,6 @@
-"""Trajectories of a search as a table, and the one that is looked at.
+"""The trajectories of a search as a table, and the selected one in detail.
 
-The latter is shown by its actions with the price after each.
+The details are its actions, with the price after each.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WIDTHS = {"number": 92, "after": 76, "C(s)": 66, "step": 74, "peak": 84, "fits":
 
 
 class TrajectoryPane:
-    """The table under the curves, and what is right of it for the row that is selected."""
+    """The table below the curves, and on the right the details of the selected trajectory."""
 
     def __init__(self, session: Session, state: TreeState, on_pick: Callable[[], None]) -> None:
         self.session, self.state, self._on_pick = session, state, on_pick
@@ -86,7 +86,7 @@ class TrajectoryPane:
             path_to_compare(self.session, self.picked.actions, f"trajectory {self.picked.index:,}")
 
     def refresh(self, *, now: bool = False) -> None:
-        """Bring the table up to date, at most once a second while a search runs."""
+        """Update the table, at most once a second while a search runs, unless ``now`` is set."""
         state = self.state
         best = state.best() if state.shown else None
         shown = (
@@ -97,7 +97,7 @@ class TrajectoryPane:
             else state.shown,
         )
         if self.picked is not None and self._shown and self._shown[0] != shown[0]:
-            self._forget()  # of another search
+            self._forget()  # it belongs to another search
         if shown != self._shown and (
             now or time.monotonic() - self._at > EVERY_S or not state.shown
         ):
@@ -138,20 +138,20 @@ def _words(picked: Simulation, priced: Any) -> Safe:
 
 
 def steps_list(actions: tuple[str, ...], priced: Any) -> Safe:
-    """Actions in order, with the price after each as far as it is known."""
+    """Actions in order, with the price after each if it is known."""
     if not actions:
         return quiet("none: unsharded")
     steps = priced.steps if priced is not None and len(priced.steps) == len(actions) else ()
     items = []
     for i, action in enumerate(actions):
-        after = ""
+        price_text = ""
         if steps:
-            over = "" if steps[i].fits else " over"
-            after = (
+            over_text = "" if steps[i].fits else " over"
+            price_text = (
                 f"  C {steps[i].score:.3f}, {seconds_text(steps[i].time_s)}, "
-                f"{bytes_text(steps[i].peak_bytes)}{over}"
+                f"{bytes_text(steps[i].peak_bytes)}{over_text}"
             )
-        items.append(h("li", step_words(action), h("span", after, cls="quiet")))
+        items.append(h("li", step_words(action), h("span", price_text, cls="quiet")))
     elements = [h("ol", *items, cls="chain mono")]
     if priced is None:
         elements.append(quiet("being priced …"))

@@ -41,9 +41,9 @@ HELP = (
 
 
 class TreePane:
-    """The tree as of ``state.at``.  ``refresh`` is called at each tick of the page.
+    """The tree as of ``state.at``. ``refresh`` is called at each tick of the page.
 
-    Without a session nothing leads to the explorer's other pages.
+    Without a session there are no buttons to the explorer's other pages.
     """
 
     def __init__(self, state: TreeState, session: Session | None = None) -> None:
@@ -67,15 +67,15 @@ class TreePane:
             "grey block.",
             **common,
         )
-        small: dict[str, Any] = {
+        button_options: dict[str, Any] = {
             "sizing_mode": "fixed",
             "width": 118,
             "height": 30,
             "margin": (18, 6, 0, 0),
         }
-        self.zoom = look.button("Zoom in", lambda: self._move(state.zoom), **small)
-        self.up = look.button("Up one level", lambda: self._move(state.up), **small)
-        self.top = look.button("Whole tree", lambda: self._move(state.top), **small)
+        self.zoom = look.button("Zoom in", lambda: self._move(state.zoom), **button_options)
+        self.up = look.button("Up one level", lambda: self._move(state.up), **button_options)
+        self.top = look.button("Whole tree", lambda: self._move(state.top), **button_options)
         look.watch(self.tint, self.draw, "value")
         look.watch(self.widest, self.draw, "value")
         self._way = look.text(height=22)
@@ -128,7 +128,7 @@ class TreePane:
 
     # -- showing -----------------------------------------------------------------------------------
     def refresh(self) -> None:
-        """Count and draw if there is more to be seen; bring the price in once it is known."""
+        """Redraw if there are new simulations; show a price once it is known."""
         self.state.count()
         if self._drawn != (id(self.state.mirror), self.state.counted):
             self.draw(live=True)
@@ -136,12 +136,15 @@ class TreePane:
             self._show_place()
 
     def draw(self, *, live: bool = False) -> None:
-        """Draw what the state says."""
+        """Draw the tree in its current state.
+
+        With ``live``, the table is updated at most once every ``TABLE_EVERY_S`` seconds.
+        """
         state = self.state
         self._drawn = (id(state.mirror), state.counted)
         scene = state.scene(str(self.tint.value), int(self.widest.value or 8))
         look.later(*((self.plot.show, scene) if scene is not None else (self.plot.clear,)))
-        self._way.object = self._words_of_way(scene)
+        self._way.object = self._path_words(scene)
         self.up.disabled = self.top.disabled = not state.root
         self.top.disabled = not (state.root or state.opened)
         self.zoom.disabled = state.selected == state.root
@@ -151,9 +154,9 @@ class TreePane:
         self._show_place()
 
     def _fill(self) -> None:
-        """The actions at the selected step.
+        """Fill the table with the actions at the selected step.
 
-        Actions that nobody tried come once they are worked out.
+        Actions that were never tried are added once they are known.
         """
         place = self.state.place()
         priced = None if place is None else self.state.facts(place.plan)
@@ -161,7 +164,7 @@ class TreePane:
         self._children, rows = self.state.action_rows(priced.legal if priced is not None else ())
         self.table.value = action_frame(rows)
 
-    def _words_of_way(self, scene: IcicleScene | None) -> Safe:
+    def _path_words(self, scene: IcicleScene | None) -> Safe:
         if scene is None:
             return h(
                 "p", "The tree grows while a search runs. Run one, or step it.", cls="quiet one"
@@ -169,16 +172,16 @@ class TreePane:
         mirror, state = self.state.mirror, self.state
         assert mirror is not None
         with mirror.lock:
-            way = [mirror.places.label(name) for name in mirror.places.chain(state.root)]
+            labels = [mirror.places.label(name) for name in mirror.places.chain(state.root)]
         simulations_text = f"{state.shown:,} simulations"
         if mirror.n < state.source.simulations and state.at is None and mirror.n == state.shown:
             simulations_text = f"the first {simulations_text}"
         return h(
             "p",
-            h("b", " › ".join(way)),
+            h("b", " › ".join(labels)),
             h("span", f"  {simulations_text}", cls="quiet"),
             cls="one",
-            title=" › ".join(way),
+            title=" › ".join(labels),
         )
 
     def _show_place(self) -> None:
@@ -192,15 +195,15 @@ class TreePane:
         self.compare.disabled = (
             place is None or not place.plan or isinstance(price, str) or price is None
         )
-        self.graph.disabled = self.compare.disabled or not self._is_of_the_problem()
+        self.graph.disabled = self.compare.disabled or not self._has_current_mesh()
         self._facts.object = _place_words(place, priced)
         label = "unsharded" if place is None else place.label
         self._heading.object = h(
             "h2", f"actions at {label} (click a head to sort)", title=TABLE_HELP
         )
 
-    def _is_of_the_problem(self) -> bool:
-        """Is the tree of the mesh that the explorer looks at?"""
+    def _has_current_mesh(self) -> bool:
+        """Does the search's problem have the mesh of the explorer's current problem?"""
         searched = self.state.source.problem
         problem = None if self._session is None else self._session.loaded.problem
         return searched is not None and problem is not None and searched.mesh == problem.mesh

@@ -1,5 +1,6 @@
-"""The guided tour: the paper's figures, each done on the real program.
+"""The guided tour: the paper's figures, each reproduced on the real program.
 
-Takes a ``Session`` and moves it; gives texts, tasks and what to point at.  Nothing here knows that
-there are pages: ``toast_lab.app.tour_strip`` shows it.  Start reading at ``tour.Tour``.
+Takes: a ``Session``, which it moves from step to step. Gives: texts, tasks, and the parts of the
+page to outline. Nothing here knows about pages: ``toast_lab.app.tour_strip`` shows the tour. Start
+reading at ``tour.Tour``.
 """

@@ -1,4 +1,4 @@
-"""Third chapter: conflicts that hang together, and what settling them gives.
+"""The chapter on attention: compatible conflicts, and the plans that their resolutions lead to.
 
 Reference: TOAST sections 3.3 to 3.5, figures 5 and 6.
 """
@@ -33,7 +33,7 @@ SIDES = ("S@0->s", "S@1->s")
 
 
 def sequence_side(session: Session) -> int:
-    """The side with the figure's reduce_scatter."""
+    """The side of the conflicts that gives the reduce_scatter of the paper's figure 5b."""
     return next(
         i
         for i, side in enumerate(SIDES)
@@ -84,13 +84,13 @@ def _graph(session: Session) -> str:
 
 def _box(session: Session) -> str:
     analysis = session.loaded.analysis
-    of_definition, of_use = (
+    def_sides, use_sides = (
         listed(analysis.name_text[name] for name in analysis.conflicts[conflict].sides)
         for conflict in (0, boxed_with(analysis, 0)[0])
     )
     return (
-        f"Two conflicts are selected: on the definition of `a`, {of_definition}, and on a use of "
-        f"it, {of_use}. M leads straight down both sides, and no path goes across: the paper's "
+        f"Two conflicts are selected: on the definition of `a`, {def_sides}, and on a use of "
+        f"it, {use_sides}. M leads straight down both sides, and no path goes across: the paper's "
         "box. Settled alike they cost nothing; settled differently, `a` would have to be moved by "
         "an all_to_all."
     )
@@ -147,16 +147,16 @@ def _sequence(session: Session) -> str:
 
 
 def _sequence_done(session: Session) -> str:
-    plan = (SIDES[sequence_side(session)],)
+    actions = (SIDES[sequence_side(session)],)
     kinds = ("all_gather", "reduce_scatter", "all_reduce")
-    where = [
-        f"{kind} of {listed(moved(session, kind, plan))}"
+    moved_texts = [
+        f"{kind} of {listed(moved(session, kind, actions))}"
         for kind in kinds
-        if moved(session, kind, plan)
+        if moved(session, kind, actions)
     ]
     return (
-        f"`a` is `{dims(session, 'a', plan)}` and `z` `{dims(session, 'z', plan)}`, with "
-        f"{' and '.join(where)}. A step takes {price(taken(session, plan))}."
+        f"`a` is `{dims(session, 'a', actions)}` and `z` `{dims(session, 'z', actions)}`, with "
+        f"{' and '.join(moved_texts)}. A step takes {price(taken(session, actions))}."
     )
 
 
@@ -177,12 +177,15 @@ def _other(session: Session) -> str:
 
 
 def _other_done(session: Session) -> str:
-    plan = (SIDES[1 - sequence_side(session)],)
-    sequence_row, other_row = taken(session, (SIDES[sequence_side(session)],)), taken(session, plan)
+    actions = (SIDES[1 - sequence_side(session)],)
+    sequence_row, other_row = (
+        taken(session, (SIDES[sequence_side(session)],)),
+        taken(session, actions),
+    )
     return (
-        f"Gathered are {listed(moved(session, 'all_gather', plan))}, the two all_gathers of the "
+        f"Gathered are {listed(moved(session, 'all_gather', actions))}, the two all_gathers of the "
         "paper's text. The sum over the rows of `a` is partial as well, hence the all_reduce of "
-        f"{listed(moved(session, 'all_reduce', plan))}, which the text does not mention. "
+        f"{listed(moved(session, 'all_reduce', actions))}, which the text does not mention. "
         f"{price(other_row)} against {price(sequence_row)}."
     )
 

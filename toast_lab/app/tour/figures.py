@@ -1,4 +1,4 @@
-"""Where the tour shows each figure and listing of the paper."""
+"""An index of the paper's figures and listings: the step of the tour that shows each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class FigureEntry(NamedTuple):
-    """One line of the index."""
+    """One row of the index."""
 
     figure: str
     shows: str

@@ -1,4 +1,4 @@
-"""Five minutes for whoever has not read the paper: a program that does not fit, and one choice."""
+"""Five minutes for readers new to the paper: a program that does not fit, and one choice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from toast_lab.app.tour.words import (
 from toast_lab.text import bytes_text
 from toast_lab.views.compare_table import seconds_text
 
-#: a text so long that one TPU v5e cannot hold its scores
+#: a text that is too long for one TPU v5e to hold its attention scores
 LONG_TEXT = TourScene(
     "attention",
     "s=4",

@@ -1,4 +1,4 @@
-"""First chapter: names, colours, and what sharding a colour does.
+"""The chapter on the paper's MLP: names, colours, and the effect of sharding a colour.
 
 Reference: TOAST section 2.1, figures 2 to 4, 7.
 """
@@ -96,10 +96,10 @@ def _identified(session: Session) -> str:
 
 def _colours(session: Session) -> str:
     analysis = session.loaded.analysis
-    hidden = analysis.groups[analysis.group_index("U")]
+    group = analysis.groups[analysis.group_index("U")]
     return (
         "Now read M as identities too. What hangs together becomes one colour, a lane of the "
-        f"graph: `U` joins {count(hidden.n_names, 'name')}, on {listed(carriers(analysis, 'U'))}. "
+        f"graph: `U` joins {count(group.n_names, 'name')}, on {listed(carriers(analysis, 'U'))}. "
         "A plan no longer cuts tensors one by one: it puts a colour on a mesh axis, and every "
         "tensor with that colour follows."
     )
@@ -132,7 +132,7 @@ def _batch_done(session: Session) -> str:
 
 
 def _whole(session: Session) -> list[str]:
-    """Arguments that cutting the batch leaves whole."""
+    """Names of the arguments that stay whole if the batch is split."""
     specs, program = plan_of(session, [BATCH]).value_specs(), session.loaded.analysis.program
     return [
         program.value_name[value] for value in range(program.n_arguments) if not any(specs[value])
@@ -161,8 +161,8 @@ def _megatron_done(session: Session) -> str:
     both = (BATCH, MODEL)
     row = taken(session, both)
     lines = [
-        f"`{colour.kind} {{{','.join(colour.axes)}}}` on `{colour.value}`"
-        for colour in cost(session, both).collectives
+        f"`{collective.kind} {{{','.join(collective.axes)}}}` on `{collective.value}`"
+        for collective in cost(session, both).collectives
     ]
     return (
         f"The listing has {' and '.join(lines)}, as in the figure. `w1` is "

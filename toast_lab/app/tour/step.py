@@ -1,4 +1,4 @@
-"""What a step of the tour is made of."""
+"""The parts of a step of the tour: scene, task, question, texts."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 from toast_lab.app.session import Session
 
-#: computed from the session's state; `code` stands between backticks
+#: a text computed from the session's state; code is written between backticks
 Words = Callable[[Session], str]
 #: selected names and conflicts
 Selected = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class TourScene(NamedTuple):
-    """What has to be loaded."""
+    """The program and problem that a step needs."""
 
     model: str
     mesh: str
@@ -24,16 +24,16 @@ class TourScene(NamedTuple):
 
 
 class TourTask(NamedTuple):
-    """Something to do, recognised however it was done."""
+    """A task for the user, recognised as done in whatever way it was done."""
 
     ask: Words
     done: Callable[[Session], bool]
     do: Callable[[Session], None]
-    after: Words  #: said once it is done
+    after: Words  #: shown once it is done
 
 
 class Quiz(NamedTuple):
-    """A question whose answer is worked out from the program."""
+    """A question whose answer is computed from the program."""
 
     question: str
     options: Callable[[Session], list[str]]
@@ -43,37 +43,38 @@ class Quiz(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One step.
+    """One step of the tour.
 
-    Public fields are what ``Tour.establish`` brings about and what the strip shows.
+    Its fields are the state that ``Tour.establish`` sets up, and the contents of the tour's strip.
     """
 
     key: str
     title: str
-    paper: str  #: figure, listing or section that it shows
+    paper: str  #: figure, listing or section of the paper that the step shows
     scene: TourScene
-    page: str  #: step of the explorer
-    target: tuple[str, ...]  #: keys of ``tour_strip.TARGETS``
+    page: str  #: key of the explorer's page
+    target: tuple[str, ...]  #: parts of the page to outline, keys of ``tour_strip.TARGETS``
     text: Words
     task: TourTask | None = None
     quiz: Quiz | None = None
     code: Words | None = None  #: lines shown beside the text
-    #: the plan by hand that it begins with; None leaves it as it is
+    #: the plan by hand at the beginning of the step; None leaves it as it is
     actions: tuple[str, ...] | None = None
     select: Callable[[Session], Selected] | None = None
     level: str = ""  #: of the graph
-    tab: str = ""  #: of the lower pane by hand: listing, collectives, devices
-    tensor: Words | None = None  #: value whose devices are shown
-    drawer: bool = False  #: the listing below is open
+    #: of the page by hand: listing, collectives, devices or beside; of the search page: race
+    tab: str = ""
+    tensor: Words | None = None  #: name of the value whose parts the devices tab shows
+    drawer: bool = False  #: whether the listing below is open
 
 
 def nothing(_: Session) -> Selected:
-    """The empty selection."""
+    """An empty selection."""
     return (), ()
 
 
 class Chapter(NamedTuple):
-    """Steps on one subject."""
+    """The steps on one subject."""
 
     title: str
     steps: tuple[Step, ...]

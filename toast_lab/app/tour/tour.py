@@ -1,8 +1,8 @@
-"""The tour: where it stands, what each step needs, and what was done.
+"""The tour: its current step, the state that each step needs, and whether its task is done.
 
-The session's parameter ``tour`` holds the key of the step, so that a page that is loaded anew goes
-on there; setting it from anywhere moves the tour.  Nothing is locked: whoever wanders off is
-brought back by ``establish``, and leaving keeps everything as it is.
+The session's parameter ``tour`` holds the key of the step, so that a reloaded page resumes there;
+setting it from anywhere moves the tour. Nothing is locked: ``establish`` brings back a user who has
+wandered off, and leaving the tour keeps everything as it is.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ BY_KEY: dict[str, Step] = {step.key: step for step in STEPS}
 class Tour(param.Parameterized):
     """Moves a session through the steps.
 
-    ``changes`` counts up with all that a view has to show anew.
+    ``changes`` increases with every change that a view has to show.
     """
 
     changes = param.Integer(default=0)
-    _ahead: threading.Thread | None = None  # of the process
+    _loader: threading.Thread | None = None  # one per process
 
     def __init__(self, session: Session, **params: object) -> None:
         super().__init__(**params)
         self.session = session
-        self.answer = ""  #: option that was chosen last for this step's question
+        self.answer = ""  #: the last option chosen for this step's question
         self._moving = False
-        self.preparing = False  #: the step's program is about to be loaded
+        self.preparing = False  #: whether the step's program is about to be loaded
         #: digest of the program of each scene
         self._loaded: dict[tuple[str, tuple[object, ...]], str] = {}
         session.param.watch(lambda event: self._moved(), "tour")
-        if self.step is not None:  # a page that was loaded anew
+        if self.step is not None:  # the page was reloaded
             scene = self.step.scene
             self._loaded[scene.model, scene.sizes] = load_at_once(
                 scene.model, dict(scene.sizes)
@@ -70,7 +70,7 @@ class Tour(param.Parameterized):
     # -- reading -----------------------------------------------------------------------------------
     @property
     def step(self) -> Step | None:
-        """The step that is shown; None off the tour."""
+        """The current step; None while no tour is on."""
         return BY_KEY.get(self.session.tour)
 
     @property
@@ -80,7 +80,7 @@ class Tour(param.Parameterized):
 
     @property
     def place(self) -> tuple[int, int, int, int]:
-        """(chapter, of how many, step within it, of how many), counted from one."""
+        """(chapter, number of chapters, step in the chapter, number of its steps), from one."""
         chapter = self.chapter
         assert self.step is not None
         return (
@@ -92,12 +92,12 @@ class Tour(param.Parameterized):
 
     @property
     def is_ready(self) -> bool:
-        """Is what the step speaks of loaded?"""
+        """Are the step's program and problem loaded?"""
         return self.step is not None and self._scene_is(self.step.scene)
 
     @property
     def away(self) -> str:
-        """Why the page is not as the step left it; empty if it is."""
+        """Why the session is not where the step needs it; empty if it is."""
         step, session = self.step, self.session
         if step is None:
             return ""
@@ -111,14 +111,14 @@ class Tour(param.Parameterized):
 
     @property
     def text(self) -> str:
-        """What the step teaches."""
+        """The text of the step."""
         return self.step.text(self.session) if self.step is not None and self.is_ready else ""
 
     @property
     def done(self) -> bool:
-        """Is the step's task done, its question answered?
+        """Is the step's task done, or its question answered correctly?
 
-        Steps that only show something are done when shown.
+        Steps with neither are done as soon as they are ready.
         """
         step = self.step
         if step is None or not self.is_ready:
@@ -131,7 +131,7 @@ class Tour(param.Parameterized):
 
     @property
     def remark(self) -> str:
-        """What there is to say about what was done."""
+        """The comment on the task that was done, or on the answer that was given."""
         step = self.step
         if step is None or not self.is_ready:
             return ""
@@ -151,27 +151,27 @@ class Tour(param.Parameterized):
         self.go(key or STEPS[0].key)
 
     def go(self, key: str) -> None:
-        """Go to a step by its key, and bring about what it needs.
+        """Go to a step by its key, and set up the state that it needs.
 
-        Stays where a running job forbids that.
+        Stays at the current step if a running job forbids that.
         """
         step = BY_KEY[key]
-        if self._may(step.scene):
+        if self._may_load(step.scene):
             if self.session.tour == key:
                 self.establish()
             else:
                 self.session.tour = key
 
     def next(self) -> None:
-        """The next step; after the last one, the tour is over."""
-        self._by(1)
+        """Go to the next step; after the last one, end the tour."""
+        self._move_by(1)
 
     def back(self) -> None:
-        """The step before, as it was when it began."""
-        self._by(-1)
+        """Go to the previous step, in the state in which it began."""
+        self._move_by(-1)
 
     def restart(self) -> None:
-        """The first step of the chapter again."""
+        """Go back to the first step of the chapter."""
         if self.step is not None:
             self.go(self.chapter.steps[0].key)
 
@@ -180,11 +180,11 @@ class Tour(param.Parameterized):
         self.session.tour = ""
 
     def do(self) -> None:
-        """Do the step's task, or answer its question; first go where it is to be done."""
+        """Do the step's task or answer its question, after going to its page if needed."""
         step = self.step
-        if step is None or self.done or not self._may(step.scene):
+        if step is None or self.done or not self._may_load(step.scene):
             return
-        with self._still():
+        with self._muted():
             if self.away:
                 self._establish(step)
             if step.task is not None:
@@ -194,21 +194,21 @@ class Tour(param.Parameterized):
         self._changed()
 
     def choose(self, option: str) -> None:
-        """Answer the step's question."""
+        """Answer the step's question with an option."""
         self.answer = option
         self._changed()
 
     def establish(self) -> None:
-        """Bring about what the step needs: program, mesh, page, plan by hand, selection."""
+        """Set up the state that the step needs: program, mesh, page, plan by hand, selection."""
         step = self.step
-        if step is not None and self._may(step.scene):
+        if step is not None and self._may_load(step.scene):
             self.answer = ""
-            with self._still():
+            with self._muted():
                 self._establish(step)
             self._changed()
             self._load_ahead()
 
-    def _by(self, offset: int) -> None:
+    def _move_by(self, offset: int) -> None:
         if self.step is None:
             return
         target = STEPS.index(self.step) + offset
@@ -223,7 +223,7 @@ class Tour(param.Parameterized):
             return
         step = self.step
         if step is not None and not self._scene_is(step.scene):
-            self.preparing = True  # said before the program is traced, which can take a second
+            self.preparing = True  # shown before the program is traced, which can take a second
             self._changed()
             self.preparing = False
         self.establish()
@@ -233,8 +233,8 @@ class Tour(param.Parameterized):
         self.changes += 1
 
     @contextlib.contextmanager
-    def _still(self) -> Iterator[None]:
-        """One change for whatever happens inside."""
+    def _muted(self) -> Iterator[None]:
+        """Ignore the session's changes inside the block; the caller then counts one."""
         self._moving = True
         try:
             yield
@@ -242,17 +242,17 @@ class Tour(param.Parameterized):
             self._moving = False
 
     def _load_ahead(self) -> None:
-        """Trace the models of the steps to come while the first one is read."""
-        if Tour._ahead is None:
+        """Trace the models of all steps in the background while the user reads the first one."""
+        if Tour._loader is None:
             scenes = list(dict.fromkeys((step.scene.model, step.scene.sizes) for step in STEPS))
-            Tour._ahead = threading.Thread(
+            Tour._loader = threading.Thread(
                 target=lambda: [load_at_once(model, dict(sizes)) for model, sizes in scenes],
                 daemon=True,
             )
-            Tour._ahead.start()
+            Tour._loader.start()
 
-    # -- bringing about ----------------------------------------------------------------------------
-    def _may(self, scene: TourScene) -> bool:
+    # -- establishing ------------------------------------------------------------------------------
+    def _may_load(self, scene: TourScene) -> bool:
         if self.session.work.busy and not self._scene_is(scene):
             title = self.session.work.job.title
             self.session.notices.say(
@@ -280,7 +280,7 @@ class Tour(param.Parameterized):
             session.loaded.analysis is None
             or self._loaded.get(program_key) != session.loaded.digest
         ):
-            # Set before the model is loaded, or it is priced twice
+            # Set before the model is loaded, since otherwise it would be priced twice
             session.loaded.param.update(mesh=scene.mesh, machine=scene.machine, memory_gib=None)
             session.load(scene.model, dict(scene.sizes))
             self._loaded[program_key] = session.loaded.digest

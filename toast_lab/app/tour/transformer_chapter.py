@@ -1,6 +1,6 @@
-"""Fourth chapter of the tour: a whole training step.
+"""The chapter on a Transformer: a whole training step.
 
-It shows repeated layers, three kinds of parallelism, and the search.
+It shows repeated layers, data, model and sequence parallelism, the search and a race.
 
 Reference: TOAST sections 3.6, 4 and 5, figures 1 and 8 to 10.
 """
@@ -199,7 +199,7 @@ def _search_done(session: Session) -> str:
     best = session.hand.adviser()
     assert best is not None
     by_hand = taken(session)
-    hand = (
+    other = (
         f"{seconds_text(by_hand.time_s)} by hand"
         if session.hand.actions
         else f"{seconds_text(by_hand.time_s)} unsharded"
@@ -207,7 +207,7 @@ def _search_done(session: Session) -> str:
     actions = listed(action for action in best.plan.actions if "->" in action)
     return (
         f"{best.name}: {seconds_text(best.cost.time_s)} a step and "
-        f"{bytes_text(best.cost.peak_bytes)} a device, against {hand}. Its actions: {actions}. No "
+        f"{bytes_text(best.cost.peak_bytes)} a device, against {other}. Its actions: {actions}. No "
         "strategy was told to it."
     )
 
@@ -232,8 +232,8 @@ def _stepped(session: Session) -> bool:
     best = session.hand.adviser()
     if best is None:
         return False
-    mine = set(session.hand.actions) - set(DATA)
-    return session.hand.next_of(best) is None or not mine.isdisjoint(best.plan.actions)
+    own_actions = set(session.hand.actions) - set(DATA)
+    return session.hand.next_of(best) is None or not own_actions.isdisjoint(best.plan.actions)
 
 
 def _take_next(session: Session) -> None:

@@ -1,4 +1,4 @@
-"""Numbers and phrases for the tour, all read off the session's program, problem and plan."""
+"""Numbers and phrases for the tour, all taken from the session's program, problem and plan."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ def count(number: int, noun: str, plural: str = "") -> str:
 
 
 def listed(items: Iterable[str]) -> str:
-    """Items in code, with "and" before the last.
+    """Distinct items as code, with "and" before the last.
 
     >>> listed(["a", "b", "c"]), listed([])
     ('`a`, `b` and `c`', 'none')
     """
-    quoted = [f"`{i}`" for i in dict.fromkeys(items)]
+    quoted = [f"`{item}`" for item in dict.fromkeys(items)]
     return (
         " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted) or "none"
     )
 
 
 def begin(text: str) -> str:
-    """The text with a large first letter."""
+    """The text with a capital first letter."""
     return text[:1].upper() + text[1:]
 
 
 def value(analysis: Analysis, name: str) -> int:
-    """A value by its name."""
+    """Index of the value with a name."""
     return analysis.program.value_name.index(name)
 
 
 def factors(session: Session, name: str) -> tuple[int, ...]:
-    """Names of the op that makes a value."""
+    """Names of the op that computes a value."""
     program = session.loaded.analysis.program
     return tuple(program.factors(int(program.value_op[value(session.loaded.analysis, name)])))
 
 
 def carriers(analysis: Analysis, colour: str, times: int = 1) -> list[str]:
-    """Values of which at least ``times`` dims have a colour."""
+    """Names of the values that have a colour on at least ``times`` dims."""
     program = analysis.program
     return [
         program.value_name[value]
@@ -68,7 +68,10 @@ def carriers(analysis: Analysis, colour: str, times: int = 1) -> list[str]:
 
 
 def dims(session: Session, name: str, actions: Sequence[str] | None = None) -> str:
-    """A value as the listing writes it: ``[256{b}, 32]`` under a plan, else its colours."""
+    """The dims of a value as the listing writes them.
+
+    Under a plan made of ``actions``, ``[256{b}, 32]``; without one, their colours.
+    """
     analysis = session.loaded.analysis
     value_index = value(analysis, name)
     if actions is None:
@@ -91,27 +94,27 @@ def dims(session: Session, name: str, actions: Sequence[str] | None = None) -> s
 
 
 def plan_of(session: Session, actions: Sequence[str]) -> ShardingPlan:
-    """The plan that actions make."""
+    """The plan that results from actions."""
     return plan_of_actions(session.loaded.problem.space, list(actions))
 
 
 def cost(session: Session, actions: Sequence[str]) -> Cost:
-    """Of the plan that actions make."""
+    """The cost of the plan that results from actions."""
     return priced(session.loaded.problem, plan_of(session, actions))
 
 
 def taken(session: Session, actions: Sequence[str] | None = None) -> Taken:
-    """What a list of actions makes of the program; without one, the plan by hand."""
+    """The program after a list of actions; without a list, after those of the plan by hand."""
     return session.hand.taken(None if actions is None else tuple(actions))[-1]
 
 
 def price(row: Taken) -> str:
-    """Time and memory."""
+    """Step time and peak memory, in words."""
     return f"{seconds_text(row.time_s)} and {bytes_text(row.peak_bytes)} a device"
 
 
 def sent(row: Taken) -> str:
-    """Collectives by kind and axes.
+    """Number of collectives by kind and axes, in words.
 
     >>> from collections import Counter
     >>> sent(Taken("", 0, 0, 0, 0, True, Counter({("all_reduce", ("m",), 3): 1})))
@@ -126,17 +129,17 @@ def sent(row: Taken) -> str:
 
 
 def moved(session: Session, kind: str, actions: Sequence[str]) -> list[str]:
-    """Values that a collective of this kind moves."""
+    """Names of the values that collectives of one kind move under a plan."""
     return [row.value for row in cost(session, actions).collectives if row.kind == kind]
 
 
 def colour_names(session: Session, colour: str) -> Selected:
-    """Selection of a whole colour."""
+    """The selection of all names of a colour's group."""
     analysis = session.loaded.analysis
     return group_names(analysis, analysis.group_index(colour)), ()
 
 
 def take(session: Session, *actions: str) -> None:
-    """Add what is missing to the plan by hand."""
+    """Add those of the actions to the plan by hand that it lacks."""
     with session.notices.guarded():
         session.hand.take(list(dict.fromkeys([*session.hand.actions, *actions])))

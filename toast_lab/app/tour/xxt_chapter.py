@@ -1,4 +1,4 @@
-"""Second chapter: the smallest conflict.  Reference: TOAST sections 2.2 and 3.3."""
+"""The chapter on ``x @ x.T``: the smallest conflict. Reference: TOAST sections 2.2 and 3.3."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def _program(session: Session) -> str:
 
 def _chain(session: Session) -> str:
     analysis = session.loaded.analysis
-    way = [analysis.name_text[name] for name in chain(analysis, 0)]
+    path = [analysis.name_text[name] for name in chain(analysis, 0)]
     sides = [analysis.name_text[name] for name in analysis.conflicts[0].sides]
     return (
         "Names tell the two uses apart: before M is read as identities, `z` has the names "
         f"{listed(sides)}. They get one colour since a chain of M joins them: "
-        f"{' – '.join(f'`{n}`' for n in way)}. The right pane has that chain with its ops."
+        f"{' – '.join(f'`{name}`' for name in path)}. The right pane has that chain with its ops."
     )
 
 
